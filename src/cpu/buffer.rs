@@ -1,0 +1,148 @@
+//! What the backend hands out: activation buffers, routings, the latent cache.
+
+use super::storage::Storage;
+use crate::ops::{CacheDType, CacheShape, OpError};
+
+/// Activations `[rows, cols]` f32 with a fixed capacity.
+#[derive(Debug)]
+pub struct Buffer {
+    /// Rows set by the last operation that wrote the buffer.
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    capacity: usize,
+    /// `[capacity, cols]`.
+    values: Vec<f32>,
+}
+
+impl Buffer {
+    pub(crate) fn allocate(capacity: usize, cols: usize) -> Result<Self, OpError> {
+        let what = "activation buffer";
+        let count = capacity.checked_mul(cols).ok_or(OpError::OutOfMemory { what, bytes: usize::MAX })?;
+        let mut values = Vec::new();
+        values
+            .try_reserve_exact(count)
+            .map_err(|_| OpError::OutOfMemory { what, bytes: count.saturating_mul(4) })?;
+        values.resize(count, 0.0);
+        Ok(Self { rows: 0, cols, capacity, values })
+    }
+
+    /// Sets the row count; the rows' contents are whatever was there.
+    pub(crate) fn set_rows(&mut self, op: &'static str, rows: usize) -> Result<(), OpError> {
+        if rows > self.capacity {
+            return Err(OpError::ShapeMismatch { op, expected: vec![self.capacity], got: vec![rows] });
+        }
+        self.rows = rows;
+        Ok(())
+    }
+
+    /// The rows that are set.
+    pub(crate) fn values(&self) -> &[f32] {
+        &self.values[..self.rows * self.cols]
+    }
+
+    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values[..self.rows * self.cols]
+    }
+
+    pub(crate) fn row(&self, t: usize) -> &[f32] {
+        &self.values()[t * self.cols..(t + 1) * self.cols]
+    }
+}
+
+/// Chosen experts and their weights, `[rows, top_k]` each, best first.
+#[derive(Debug)]
+pub struct Routing {
+    pub(crate) rows: usize,
+    pub(crate) top_k: usize,
+    capacity: usize,
+    /// Expert ids.
+    pub(crate) experts: Vec<u32>,
+    /// Routing weights.
+    pub(crate) weights: Vec<f32>,
+}
+
+impl Routing {
+    pub(crate) fn allocate(capacity: usize, top_k: usize) -> Self {
+        Self {
+            rows: 0,
+            top_k,
+            capacity,
+            experts: vec![0; capacity * top_k],
+            weights: vec![0.0; capacity * top_k],
+        }
+    }
+
+    pub(crate) fn set_rows(&mut self, rows: usize) -> Result<(), OpError> {
+        if rows > self.capacity {
+            return Err(OpError::ShapeMismatch {
+                op: "route",
+                expected: vec![self.capacity],
+                got: vec![rows],
+            });
+        }
+        self.rows = rows;
+        Ok(())
+    }
+}
+
+/// The paged latent cache.
+pub struct Cache {
+    pub(crate) shape: CacheShape,
+    storage: Storage,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cache({:?})", self.shape)
+    }
+}
+
+/// One cached row, `[C + R]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CachedRow<'a> {
+    Bf16(&'a [u16]),
+    F32(&'a [f32]),
+}
+
+impl Cache {
+    pub(crate) fn allocate(shape: &CacheShape) -> Result<Self, OpError> {
+        let bytes = [shape.num_blocks, shape.block_size, shape.latent_dim, shape.dtype.size()]
+            .iter()
+            .try_fold(shape.num_layers, |product, n| product.checked_mul(*n))
+            .ok_or(OpError::OutOfMemory { what: "latent cache", bytes: usize::MAX })?;
+        Ok(Self { shape: *shape, storage: Storage::zeroed(bytes.div_ceil(4), "latent cache")? })
+    }
+
+    /// Slots per layer.
+    pub(crate) fn slots(&self) -> usize {
+        self.shape.num_blocks * self.shape.block_size
+    }
+
+    fn at(&self, layer: usize, slot: usize) -> std::ops::Range<usize> {
+        debug_assert!(layer < self.shape.num_layers && slot < self.slots());
+        let start = (layer * self.slots() + slot) * self.shape.latent_dim;
+        start..start + self.shape.latent_dim
+    }
+
+    pub(crate) fn row(&self, layer: usize, slot: usize) -> CachedRow<'_> {
+        let at = self.at(layer, slot);
+        match self.shape.dtype {
+            CacheDType::Bf16 => CachedRow::Bf16(&bytemuck::cast_slice(self.storage.words())[at]),
+            CacheDType::F32 => CachedRow::F32(&bytemuck::cast_slice(self.storage.words())[at]),
+        }
+    }
+
+    /// Stores a row, rounded to the cache's type.
+    pub(crate) fn store(&mut self, layer: usize, slot: usize, values: &[f32]) {
+        let at = self.at(layer, slot);
+        match self.shape.dtype {
+            CacheDType::F32 => {
+                bytemuck::cast_slice_mut::<u32, f32>(self.storage.words_mut())[at].copy_from_slice(values);
+            }
+            CacheDType::Bf16 => {
+                let row = &mut bytemuck::cast_slice_mut::<u32, u16>(self.storage.words_mut())[at];
+                row.iter_mut().zip(values).for_each(|(to, x)| *to = half::bf16::from_f32(*x).to_bits());
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The register tile: a few rows times a few panels, one accumulation over `in` in order.
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
+
+use crate::cpu::matrix::LANES;
+use crate::cpu::rows::Product;
+use crate::cpu::simd::{Kernel, Simd};
+
+/// Operands of one tile: `c[r][p] (+)= sum over steps of a[step][r] * w[p][step]`.
+///
+/// Valid means: `w` readable for `steps` steps of 16 words at each of the tile's panels, `a` for `steps` steps (twice as many for
+/// `Wide`), `c` writable for 16 values at each row and panel, of the sizes the call names.
+#[derive(Clone, Copy)]
+pub(crate) struct TileArgs {
+    /// Packed rows.
+    pub a: *const u32,
+    /// Words from one step of the rows to the next.
+    pub a_stride: usize,
+    /// First panel.
+    pub w: *const u32,
+    /// Words from one panel to the next.
+    pub panel_stride: usize,
+    /// Steps of 16 words per panel.
+    pub steps: usize,
+    /// Sums, `[rows][panels * 16]`.
+    pub c: *mut f32,
+    /// Values from one row of sums to the next.
+    pub c_stride: usize,
+    /// Whether to go on from the sums in `c` (same bits as not having stopped) or from zero.
+    pub load: bool,
+    /// What to fetch into the caches meanwhile.
+    pub ahead: Ahead,
+}
+
+/// Which memory to prefetch, one line per step (and per panel of the tile).
+#[derive(Clone, Copy)]
+pub(crate) enum Ahead {
+    /// The tile's own panels some steps ahead, then the start of what follows them: the tile is the only one on these weights.
+    Own {
+        /// First of the panels read after the last of the tile's; any address.
+        next: *const u32,
+    },
+    /// Another block of weights: this one is in the cache already.
+    Other(*const u32),
+}
+
+impl TileArgs {
+    fn at_panel(mut self, panel: usize) -> Self {
+        self.w = self.w.wrapping_add(panel * self.panel_stride);
+        self.c = self.c.wrapping_add(panel * LANES);
+        self
+    }
+}
+
+/// Multiplies `rows` rows (at most what the product's tile takes) with `panels` panels.
+///
+/// # Safety
+/// `args` is valid for these counts; runs inside a launch of `S`; `Dot` only where the instruction set has it.
+#[inline(always)]
+pub(crate) unsafe fn multiply_tile<S: Simd>(product: Product, rows: usize, panels: usize, args: TileArgs) {
+    match product {
+        Product::Dot => S::dot_tile(rows, panels, args),
+        Product::Wide => fma_tiles::<S, true>(rows, panels, args),
+        Product::Full => fma_tiles::<S, false>(rows, panels, args),
+    }
+}
+
+/// Steps per block of [`multiply_lanes`]: four panels of 4 KiB each stay in the first-level cache.
+const LANE_STEPS: usize = 64;
+
+/// Rows per tile of [`multiply_lanes`]; every product's tile takes 4, and 16 is a multiple.
+const LANE_ROWS: usize = 4;
+
+/// Multiplies panels with panels: the lanes of the first operand's panels (`group_words` apart, 16 rows each) are the rows. Rows are
+/// rounded up to 4. Same bits as tile by tile over all steps.
+///
+/// # Safety
+/// As [`multiply_tile`], with `args.a` the first panel of rows and `args.a_stride` 16.
+#[inline(always)]
+pub(crate) unsafe fn multiply_lanes<S: Simd>(
+    product: Product,
+    rows: usize,
+    group_words: usize,
+    panels: usize,
+    args: TileArgs,
+) {
+    let words_per_step = if product == Product::Wide { 2 * LANES } else { LANES };
+    for panel in (0..panels).step_by(4) {
+        let wide = 4.min(panels - panel);
+        for step in (0..args.steps).step_by(LANE_STEPS) {
+            for row in (0..rows).step_by(LANE_ROWS) {
+                let a = row / LANES * group_words + row % LANES + step * words_per_step;
+                let w = args.w.wrapping_add(panel * args.panel_stride + step * LANES);
+                let tile = TileArgs {
+                    a: args.a.wrapping_add(a),
+                    w,
+                    steps: LANE_STEPS.min(args.steps - step),
+                    c: args.c.wrapping_add(row * args.c_stride + panel * LANES),
+                    load: step > 0,
+                    ahead: Ahead::Other(w.wrapping_add(LANE_STEPS * LANES)),
+                    ..args
+                };
+                multiply_tile::<S>(product, LANE_ROWS, wide, tile);
+            }
+        }
+    }
+}
+
+/// Covers the panels with the widest tiles that `rows` rows leave registers for.
+#[inline(always)]
+unsafe fn fma_tiles<S: Simd, const WIDE: bool>(rows: usize, panels: usize, args: TileArgs) {
+    let mut panel = 0;
+    while panel + 4 <= panels && rows <= S::FMA_ROWS[0] {
+        fma_rows::<S, WIDE, 4>(rows, args.at_panel(panel));
+        panel += 4;
+    }
+    while panel + 2 <= panels && rows <= S::FMA_ROWS[1] {
+        fma_rows::<S, WIDE, 2>(rows, args.at_panel(panel));
+        panel += 2;
+    }
+    while panel < panels {
+        fma_rows::<S, WIDE, 1>(rows, args.at_panel(panel));
+        panel += 1;
+    }
+}
+
+#[inline(always)]
+unsafe fn fma_rows<S: Simd, const WIDE: bool, const P: usize>(rows: usize, args: TileArgs) {
+    match rows {
+        0 => {}
+        1 => S::vectorize(FmaTile::<WIDE, 1, P>(args)),
+        2 => S::vectorize(FmaTile::<WIDE, 2, P>(args)),
+        3 => S::vectorize(FmaTile::<WIDE, 3, P>(args)),
+        4 => S::vectorize(FmaTile::<WIDE, 4, P>(args)),
+        5 => S::vectorize(FmaTile::<WIDE, 5, P>(args)),
+        6 => S::vectorize(FmaTile::<WIDE, 6, P>(args)),
+        7 => S::vectorize(FmaTile::<WIDE, 7, P>(args)),
+        8 => S::vectorize(FmaTile::<WIDE, 8, P>(args)),
+        _ => unreachable!("f32 tiles have at most 8 rows"),
+    }
+}
+
+/// `R` rows times `P` panels in f32. `WIDE`: panels of bf16 pairs, two inputs per step.
+struct FmaTile<const WIDE: bool, const R: usize, const P: usize>(TileArgs);
+
+impl<const WIDE: bool, const R: usize, const P: usize> Kernel for FmaTile<WIDE, R, P> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let TileArgs { mut a, a_stride, mut w, panel_stride, steps, c, c_stride, load, .. } = self.0;
+        let mut sums = [[S::zero(); P]; R];
+        if load {
+            for r in 0..R {
+                for p in 0..P {
+                    sums[r][p] = S::load(c.add(r * c_stride + p * LANES));
+                }
+            }
+        }
+        for _ in 0..steps {
+            if WIDE {
+                let mut low = [S::zero(); P];
+                let mut high = [S::zero(); P];
+                for p in 0..P {
+                    (low[p], high[p]) = S::split(S::load_pairs(w.add(p * panel_stride)));
+                }
+                for r in 0..R {
+                    let (first, second) = (*a.add(r), *a.add(a_stride + r));
+                    for p in 0..P {
+                        sums[r][p] = S::fma(low[p], S::splat(f32::from_bits(first)), sums[r][p]);
+                        sums[r][p] = S::fma(high[p], S::splat(f32::from_bits(second)), sums[r][p]);
+                    }
+                }
+                a = a.wrapping_add(2 * a_stride);
+            } else {
+                for r in 0..R {
+                    let x = S::splat(f32::from_bits(*a.add(r)));
+                    for p in 0..P {
+                        sums[r][p] = S::fma(S::load(w.add(p * panel_stride).cast()), x, sums[r][p]);
+                    }
+                }
+                a = a.wrapping_add(a_stride);
+            }
+            w = w.wrapping_add(LANES);
+        }
+        for r in 0..R {
+            for p in 0..P {
+                S::store(sums[r][p], c.add(r * c_stride + p * LANES));
+            }
+        }
+    }
+}
+
+/// The tiles of the bf16 dot-product instruction.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod dot {
+    use super::{Ahead, LANES, TileArgs};
+    use crate::cpu::simd::avx512::Avx512Bf16;
+    use std::arch::x86_64::*;
+
+    /// Steps a panel is prefetched ahead, of `panels` side by side: 16 to 32 lines in all. More lines in flight than the
+    /// first-level cache has buffers for cost 10 % of the bandwidth of one row (4 panels: 4 steps 33 GB/s, 16 steps 30, 32 steps 27).
+    const fn ahead_steps(panels: usize) -> usize {
+        match panels {
+            4 => 4,
+            2 => 10,
+            _ => 32,
+        }
+    }
+
+    /// Covers the panels with the widest tiles that `rows` rows leave registers for: 24 accumulators, the weights, one broadcast.
+    ///
+    /// # Safety
+    /// As `multiply_tile`; AVX-512 BF16 is available; `rows <= 24`.
+    #[inline(always)]
+    pub(crate) unsafe fn tile(rows: usize, panels: usize, args: TileArgs) {
+        macro_rules! by_rows {
+            ($panels:literal, $args:expr, $($rows:literal)*) => {
+                match rows {
+                    0 => {}
+                    $($rows => run::<$rows, $panels>($args),)*
+                    _ => unreachable!("no such tile"),
+                }
+            };
+        }
+        // Within the call, what follows some panels are the next ones.
+        let at = |panel: usize, width: usize| {
+            let mut here = args.at_panel(panel);
+            if let Ahead::Own { next } = &mut here.ahead
+                && panel + width < panels
+            {
+                *next = args.w.wrapping_add((panel + width) * args.panel_stride);
+            }
+            here
+        };
+        let mut panel = 0;
+        if rows <= 6 {
+            while panel + 4 <= panels {
+                by_rows!(4, at(panel, 4), 1 2 3 4 5 6);
+                panel += 4;
+            }
+        }
+        if rows <= 12 {
+            while panel + 2 <= panels {
+                by_rows!(2, at(panel, 2), 1 2 3 4 5 6 7 8 9 10 11 12);
+                panel += 2;
+            }
+        }
+        while panel < panels {
+            by_rows!(1, at(panel, 1), 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24);
+            panel += 1;
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    unsafe fn run<const R: usize, const P: usize>(args: TileArgs) {
+        let TileArgs { mut a, a_stride, mut w, panel_stride, steps, c, c_stride, load, ahead } = args;
+        let mut sums = [[_mm512_setzero_ps(); P]; R];
+        if load {
+            for r in 0..R {
+                for p in 0..P {
+                    sums[r][p] = _mm512_loadu_ps(c.add(r * c_stride + p * LANES));
+                }
+            }
+        }
+        // `jump` steps before the end the prefetch goes on to what follows.
+        let (mut ahead, ahead_stride, jump, next) = match ahead {
+            Ahead::Own { next } => {
+                (w.wrapping_add(ahead_steps(P) * LANES), panel_stride, ahead_steps(P).min(steps), next)
+            }
+            Ahead::Other(other) => (other, 0, 0, other),
+        };
+        for left in (0..steps).rev() {
+            let mut weights = [_mm512_setzero_si512(); P];
+            for p in 0..P {
+                weights[p] = _mm512_loadu_si512(w.wrapping_add(p * panel_stride).cast());
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(p * ahead_stride).cast());
+            }
+            for r in 0..R {
+                let x = *a.add(r);
+                for p in 0..P {
+                    sums[r][p] = Avx512Bf16::dot(sums[r][p], weights[p], x);
+                }
+            }
+            a = a.wrapping_add(a_stride);
+            w = w.wrapping_add(LANES);
+            ahead = if left == jump { next } else { ahead.wrapping_add(LANES) };
+        }
+        for r in 0..R {
+            for p in 0..P {
+                _mm512_storeu_ps(c.add(r * c_stride + p * LANES), sums[r][p]);
+            }
+        }
+    }
+}

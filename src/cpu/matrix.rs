@@ -1,0 +1,350 @@
+//! Weight matrices in the layout the kernels stream: panels of sixteen outputs.
+//!
+//! A panel holds 16 output rows and all of `in`, in steps of 64 bytes: one step is 16 pairs of bf16 (two consecutive
+//! inputs of each output) or 16 f32 (one input). Outputs are padded to 16 with zero rows, inputs to an even count with
+//! zeros. One step feeds one vector register, and a panel is read front to back, so a product with one row is a pure stream.
+//!
+//! Formats are per matrix, so lists of experts may mix them. Packed 4-bit and 8-bit panels belong here as further variants
+//! of [`PanelFormat`], each with its own step size and tile kernel.
+
+use super::simd::{self, Isa, Kernel, Simd};
+use super::storage::Storage;
+use super::threads::{Shards, ThreadPool};
+use crate::ops::OpError;
+use crate::tensor::{DType, TensorView};
+use std::sync::Arc;
+
+/// Outputs per panel: the lanes of one 512-bit register.
+pub(crate) const LANES: usize = 16;
+
+/// How the weights of one matrix are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PanelFormat {
+    /// `[panel][in / 2][16][2]` bf16.
+    Bf16,
+    /// `[panel][in][16]` f32; F16 and F32 checkpoints, exactly.
+    F32,
+}
+
+impl PanelFormat {
+    /// Steps of 16 words in one panel.
+    pub(crate) fn steps(self, in_features: usize) -> usize {
+        match self {
+            PanelFormat::Bf16 => in_features.div_ceil(2),
+            PanelFormat::F32 => in_features.next_multiple_of(2),
+        }
+    }
+}
+
+/// A packed matrix `[out, in]`.
+pub struct Panels {
+    pub(crate) format: PanelFormat,
+    pub(crate) out_features: usize,
+    pub(crate) in_features: usize,
+    pub(crate) num_panels: usize,
+    storage: Arc<Storage>,
+    start: usize,
+}
+
+impl std::fmt::Debug for Panels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Panels([{}, {}] {:?})", self.out_features, self.in_features, self.format)
+    }
+}
+
+impl Panels {
+    /// Steps of 16 words per panel.
+    pub(crate) fn steps(&self) -> usize {
+        self.format.steps(self.in_features)
+    }
+
+    /// 32-bit words per panel.
+    pub(crate) fn panel_words(&self) -> usize {
+        self.steps() * LANES
+    }
+
+    /// The words from the first of `panel` to the end of the matrix.
+    pub(crate) fn panel(&self, panel: usize) -> &[u32] {
+        let words = self.panel_words();
+        &self.storage.words()[self.start + panel * words..self.start + self.num_panels * words]
+    }
+
+    /// Where `panel` starts, for prefetching; `panel` may be past the end.
+    pub(crate) fn address(&self, panel: usize) -> *const u32 {
+        self.storage.words().as_ptr().wrapping_add(self.start + panel * self.panel_words())
+    }
+
+    /// Writes row `o` of the matrix, widened, to `out` `[in]`. Strides through one panel, which is contiguous.
+    pub(crate) fn read_row(&self, o: usize, out: &mut [f32]) {
+        let panel = &self.panel(o / LANES)[..self.panel_words()];
+        let steps = panel.chunks_exact(LANES).map(|step| step[o % LANES]);
+        match self.format {
+            PanelFormat::F32 => out.iter_mut().zip(steps).for_each(|(x, word)| *x = f32::from_bits(word)),
+            PanelFormat::Bf16 => {
+                for (pair, word) in out.chunks_mut(2).zip(steps) {
+                    pair[0] = f32::from_bits(word << 16);
+                    if let Some(second) = pair.get_mut(1) {
+                        *second = f32::from_bits(word & 0xffff_0000);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A matrix about to be packed.
+pub(crate) struct PanelSource<'a> {
+    /// Parts `[out_i, in]`.
+    parts: Vec<TensorView<'a>>,
+    /// Panels of the two parts alternate (gate and up of the same 16 units side by side); otherwise parts are stacked.
+    alternate: bool,
+    format: PanelFormat,
+    in_features: usize,
+    num_panels: usize,
+}
+
+impl<'a> PanelSource<'a> {
+    /// `parts` stacked along `out`.
+    pub(crate) fn stacked(op: &'static str, parts: Vec<TensorView<'a>>) -> Result<Self, OpError> {
+        let out: usize = parts.iter().map(|p| p.shape.first().copied().unwrap_or(0)).sum();
+        Self::new(op, parts, false, out.div_ceil(LANES))
+    }
+
+    /// The panels of `a` and `b` alternating.
+    pub(crate) fn alternating(
+        op: &'static str,
+        a: TensorView<'a>,
+        b: TensorView<'a>,
+    ) -> Result<Self, OpError> {
+        if a.shape != b.shape {
+            return Err(OpError::ShapeMismatch { op, expected: a.shape.to_vec(), got: b.shape.to_vec() });
+        }
+        let panels = 2 * a.shape.first().copied().unwrap_or(0).div_ceil(LANES);
+        Self::new(op, vec![a, b], true, panels)
+    }
+
+    fn new(
+        op: &'static str,
+        parts: Vec<TensorView<'a>>,
+        alternate: bool,
+        num_panels: usize,
+    ) -> Result<Self, OpError> {
+        let in_features = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
+        let mut format = PanelFormat::Bf16;
+        for part in &parts {
+            let rows = part.shape.first().copied().unwrap_or(0);
+            if part.shape != [rows, in_features] || rows == 0 || in_features == 0 {
+                let expected = vec![rows.max(1), in_features.max(1)];
+                return Err(OpError::ShapeMismatch { op, expected, got: part.shape.to_vec() });
+            }
+            match part.dtype {
+                DType::Bf16 => {}
+                DType::F32 | DType::F16 => format = PanelFormat::F32,
+                DType::Other(name) => {
+                    return Err(OpError::UnsupportedDType { op, dtype: name.into(), backend: "cpu" });
+                }
+            }
+            let bytes = part.len() * part.dtype.size().unwrap_or(0);
+            if part.bytes.len() != bytes {
+                return Err(OpError::ShapeMismatch {
+                    op,
+                    expected: vec![bytes],
+                    got: vec![part.bytes.len()],
+                });
+            }
+        }
+        Ok(Self { parts, alternate, format, in_features, num_panels })
+    }
+
+    fn words(&self) -> usize {
+        self.num_panels * self.format.steps(self.in_features) * LANES
+    }
+
+    /// The stored row that lane `lane` of `panel` holds, or `None` for padding.
+    fn row(&self, panel: usize, lane: usize) -> Option<(DType, &'a [u8])> {
+        let (part, row) = if self.alternate {
+            (&self.parts[panel % 2], panel / 2 * LANES + lane)
+        } else {
+            let mut row = panel * LANES + lane;
+            let part = self.parts.iter().find(|part| {
+                let inside = row < part.shape[0];
+                if !inside {
+                    row -= part.shape[0];
+                }
+                inside
+            })?;
+            (part, row)
+        };
+        let bytes = part.bytes.len() / part.shape[0];
+        (row < part.shape[0]).then(|| (part.dtype, &part.bytes[row * bytes..(row + 1) * bytes]))
+    }
+
+    /// Fills the words of one panel, which are zero.
+    fn pack(&self, isa: Isa, panel: usize, words: &mut [u32]) {
+        let rows: [Option<(DType, &[u8])>; LANES] = std::array::from_fn(|lane| self.row(panel, lane));
+        let whole_words = match self.format {
+            PanelFormat::Bf16 => self.in_features.is_multiple_of(2),
+            PanelFormat::F32 => rows.iter().flatten().all(|(dtype, _)| *dtype == DType::F32),
+        };
+        if whole_words && cfg!(target_endian = "little") {
+            let rows = rows.map(|row| row.map_or(&[][..], |(_, bytes)| bytes));
+            // SAFETY: the instruction set is supported (checked at construction).
+            return unsafe { simd::launch(isa, TransposeRows { rows, words }) };
+        }
+        for lane in 0..LANES {
+            let Some((dtype, row)) = self.row(panel, lane) else { continue };
+            let steps = words.iter_mut().skip(lane).step_by(LANES);
+            match (self.format, dtype) {
+                (PanelFormat::Bf16, _) => {
+                    for (word, pair) in steps.zip(row.chunks(4)) {
+                        let high = if pair.len() == 4 { [pair[2], pair[3]] } else { [0, 0] };
+                        *word = u32::from_le_bytes([pair[0], pair[1], high[0], high[1]]);
+                    }
+                }
+                (PanelFormat::F32, DType::F32) => {
+                    for (word, x) in steps.zip(row.chunks_exact(4)) {
+                        *word = u32::from_le_bytes([x[0], x[1], x[2], x[3]]);
+                    }
+                }
+                (PanelFormat::F32, _) => {
+                    let f16 = dtype == DType::F16;
+                    for (word, x) in steps.zip(row.chunks_exact(2)) {
+                        let bits = u16::from_le_bytes([x[0], x[1]]);
+                        let value = if f16 {
+                            half::f16::from_bits(bits).to_f32()
+                        } else {
+                            half::bf16::from_bits(bits).to_f32()
+                        };
+                        *word = value.to_bits();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Turns up to sixteen rows of whole 32-bit words (absent rows are empty) into `[words][16]`.
+struct TransposeRows<'a> {
+    rows: [&'a [u8]; LANES],
+    words: &'a mut [u32],
+}
+
+impl Kernel for TransposeRows<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut square = [0u32; LANES * LANES];
+        let steps = self.words.len() / LANES;
+        for first in (0..steps).step_by(LANES) {
+            let cols = LANES.min(steps - first);
+            let bytes = |row: &'_ [u8]| 4 * first..row.len().min(4 * (first + cols)).max(4 * first);
+            for (line, row) in square.chunks_exact_mut(LANES).zip(self.rows) {
+                let bytes = row.get(bytes(row)).unwrap_or(&[]);
+                if bytes.len() < 4 * LANES {
+                    // The end of a row, or no row: what is missing is zero.
+                    let line: &mut [u8] = bytemuck::cast_slice_mut(line);
+                    line.fill(0);
+                    line[..bytes.len()].copy_from_slice(bytes);
+                }
+            }
+            let from = std::array::from_fn(|r| match self.rows[r].get(bytes(self.rows[r])) {
+                Some(line) if line.len() == 4 * LANES => line.as_ptr().cast(),
+                _ => square[r * LANES..].as_ptr(),
+            });
+            // SAFETY: `cols` steps of 16 words from `first` are inside `words`.
+            unsafe {
+                let to = self.words.as_mut_ptr().add(first * LANES);
+                S::transpose(&from, to, LANES, LANES, cols);
+            }
+        }
+    }
+}
+
+/// Packs all `sources` into one allocation, on all threads.
+pub(crate) fn pack_all(
+    pool: &mut ThreadPool,
+    isa: Isa,
+    what: &'static str,
+    sources: &[PanelSource<'_>],
+) -> Result<Vec<Panels>, OpError> {
+    // Where each matrix starts, and which panel of which matrix each task packs.
+    let mut starts = Vec::with_capacity(sources.len());
+    let mut tasks = Vec::new();
+    let mut total = 0;
+    for (s, source) in sources.iter().enumerate() {
+        starts.push(total);
+        tasks.extend((0..source.num_panels).map(|panel| (s, panel)));
+        total += source.words();
+    }
+    let mut storage = Storage::zeroed(total, what)?;
+    let words = Shards::new(storage.words_mut());
+    pool.for_each(tasks.len(), |_, task| {
+        let (s, panel) = tasks[task];
+        let panel_words = sources[s].format.steps(sources[s].in_features) * LANES;
+        // SAFETY: `storage` outlives the call, and every task has a panel of its own.
+        sources[s].pack(isa, panel, unsafe { words.slice(starts[s] + panel * panel_words, panel_words) });
+    });
+    let storage = Arc::new(storage);
+    Ok(sources
+        .iter()
+        .zip(starts)
+        .map(|(source, start)| Panels {
+            format: source.format,
+            out_features: if source.alternate {
+                source.parts[0].shape[0]
+            } else {
+                source.parts.iter().map(|p| p.shape[0]).sum()
+            },
+            in_features: source.in_features,
+            num_panels: source.num_panels,
+            storage: storage.clone(),
+            start,
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_from_any_dtype_and_size() {
+        let mut pool = ThreadPool::new(2);
+        for (isa, (rows, cols)) in Isa::supported()
+            .into_iter()
+            .flat_map(|isa| [(1, 1), (5, 3), (16, 8), (33, 7), (40, 64), (18, 38)].map(|size| (isa, size)))
+        {
+            let values: Vec<f32> = (0..rows * cols).map(|i| (i as f32 - 20.0) * 0.5).collect();
+            let f32s: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let f16s: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
+            let bf16s: Vec<u8> = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+            let shape = [rows, cols];
+            for (dtype, bytes) in [(DType::F32, &f32s), (DType::F16, &f16s), (DType::Bf16, &bf16s)] {
+                let view = TensorView { dtype, shape: &shape, bytes };
+                let source = PanelSource::stacked("test", vec![view, view]).expect("valid");
+                let packed = pack_all(&mut pool, isa, "test", &[source]).expect("memory");
+                assert_eq!((packed[0].out_features, packed[0].in_features), (2 * rows, cols));
+                let want = view.to_f32();
+                for o in 0..2 * rows {
+                    let mut got = vec![f32::NAN; cols];
+                    packed[0].read_row(o, &mut got);
+                    assert_eq!(got, want[o % rows * cols..(o % rows + 1) * cols], "{dtype} row {o}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bad_parts_are_errors() {
+        let bytes = [0u8; 24];
+        let check = |dtype, shape: &[usize]| {
+            PanelSource::stacked("test", vec![TensorView { dtype, shape, bytes: &bytes }]).is_err()
+        };
+        assert!(!check(DType::Bf16, &[3, 4]));
+        assert!(check(DType::Bf16, &[12]));
+        assert!(check(DType::Bf16, &[0, 4]));
+        assert!(check(DType::Bf16, &[3, 5]));
+        assert!(check(DType::Other("F8_E4M3"), &[3, 8]));
+    }
+}

@@ -1,0 +1,315 @@
+//! The expanded form: per head, keys and values of 64 positions at a time are computed from the latents.
+//!
+//! An item of work is one head of up to `QUERY_BLOCK` query rows of one segment. It walks the context once, expanding each block
+//! into the worker's scratch and running all its query tiles against it, so scratch does not grow with the context.
+
+use super::flash::{State, Step};
+use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
+use crate::cpu::gemm::{Ahead, TileArgs, multiply_lanes};
+use crate::cpu::matrix::{LANES, PanelFormat, Panels};
+use crate::cpu::rows::{Product, RowFormat, RowWriter, Tiling};
+use crate::cpu::simd::{self, Kernel, Simd};
+use crate::cpu::threads::{PerWorker, Shards, ThreadPool};
+use crate::ops::Segment;
+use std::ops::Range;
+
+/// Query rows of one item. More rows share an expansion; their running sums (V + 2 values each) must stay in the second-level cache.
+const QUERY_BLOCK: usize = 1024;
+
+/// A worker's scratch.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// W_UK of the head as packed rows, `[ceil(N / 16)][c_pairs][16]`.
+    w_uk: Vec<u32>,
+    /// Latents and rope keys of the block as panels.
+    latents: Vec<u32>,
+    /// Keys of the block, `[KEY_PANELS][n_pairs + r_pairs][16]`.
+    keys: Vec<u32>,
+    /// Values of the block, `[ceil(V / 16)][KEY_BLOCK / 2][16]`.
+    values: Vec<u32>,
+    /// Sums of an expansion before they are packed.
+    sums: Vec<f32>,
+    /// Packed queries.
+    queries: Vec<u32>,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    /// `[rows, ceil(V / 16) * 16]`.
+    out: Vec<f32>,
+}
+
+/// One head of some query rows of one segment.
+struct Item<'a> {
+    geometry: &'a Geometry,
+    kv_up: &'a KvUp,
+    context: Context<'a>,
+    head: usize,
+    /// Rows of `q` and `out`.
+    rows: Range<usize>,
+    /// Position of the first row.
+    first_position: usize,
+    /// `[T, H * (N + R)]`.
+    q: &'a [f32],
+    /// `[T, H * V]`.
+    out: Shards<f32>,
+    scratch: &'a mut Scratch,
+}
+
+/// Attention of every row of `segments`.
+pub(crate) fn attend(
+    pool: &mut ThreadPool,
+    scratch: &PerWorker<Scratch>,
+    geometry: &Geometry,
+    kv_up: &KvUp,
+    context: Context<'_>,
+    q: &[f32],
+    segments: &[Segment],
+    block_tables: &[u32],
+    out: &mut [f32],
+) {
+    let heads = geometry.shape.num_heads;
+    let blocks = |segment: &Segment| segment.rows.len().div_ceil(QUERY_BLOCK);
+    let items: usize = segments.iter().map(|s| blocks(s) * heads).sum();
+    let out = Shards::new(out);
+    pool.for_each(items, |worker, mut index| {
+        // Segments are few; finding the item's one by counting costs nothing next to the item.
+        let Some(segment) = segments.iter().find(|segment| {
+            let inside = index < blocks(segment) * heads;
+            if !inside {
+                index -= blocks(segment) * heads;
+            }
+            inside
+        }) else {
+            return;
+        };
+        let (block, head) = (index / heads, index % heads);
+        let first = segment.rows.start + block * QUERY_BLOCK;
+        let item = Item {
+            geometry,
+            kv_up,
+            context: Context { table: &block_tables[segment.block_table.clone()], ..context },
+            head,
+            rows: first..(first + QUERY_BLOCK).min(segment.rows.end),
+            first_position: segment.first_position + block * QUERY_BLOCK,
+            q,
+            out,
+            // SAFETY: this worker's scratch, not used elsewhere in this job.
+            scratch: unsafe { scratch.get(worker) },
+        };
+        // SAFETY: the instruction set is supported (checked at construction); items write their own rows and head.
+        unsafe { simd::launch(geometry.numerics.isa, item) };
+    });
+}
+
+/// Makes `buffer` hold at least `len` elements, without caring what they are.
+fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+}
+
+impl Kernel for Item<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(mut self) {
+        let g = self.geometry;
+        let (n, v) = (g.shape.qk_nope_head_dim, g.shape.v_head_dim);
+        let (c_pairs, r_pairs, n_pairs) = (g.c_pairs(), g.r_pairs(), g.n_pairs());
+        let value_panels = v.div_ceil(LANES);
+        let num_rows = self.rows.len();
+        let q_layout = g.layout(n_pairs + r_pairs);
+        let tiling = q_layout.attention_tiling(num_rows);
+
+        let s = &mut *self.scratch;
+        at_least(&mut s.w_uk, n.div_ceil(LANES) * c_pairs * g.pair_words());
+        at_least(&mut s.latents, KEY_PANELS * (c_pairs + r_pairs) * g.pair_words());
+        at_least(&mut s.keys, KEY_PANELS * (n_pairs + r_pairs) * g.pair_words());
+        at_least(&mut s.values, value_panels * KEY_BLOCK / 2 * g.pair_words());
+        at_least(&mut s.sums, KEY_BLOCK * (value_panels * LANES).max(n.next_multiple_of(LANES)));
+        at_least(&mut s.queries, num_rows * q_layout.words());
+        s.max.clear();
+        s.max.resize(num_rows, f32::NEG_INFINITY);
+        s.sum.clear();
+        s.sum.resize(num_rows, 0.0);
+        s.out.clear();
+        s.out.resize(num_rows * value_panels * LANES, 0.0);
+
+        // SAFETY: the scratch was just sized for every index below; see each function's contract.
+        unsafe {
+            self.pack_queries::<S>(tiling);
+            self.pack_w_uk();
+            let last = self.first_position + num_rows;
+            for first_key in (0..last).step_by(KEY_BLOCK) {
+                let count = KEY_BLOCK.min(last - first_key);
+                let context = self.context;
+                g.pack_keys::<S>(count, |i| context.row(first_key + i), &mut self.scratch.latents);
+                self.expand_keys::<S>(count);
+                self.expand_values::<S>(count);
+                let s = &mut *self.scratch;
+                for tile in 0..tiling.tiles {
+                    let (start, height) = (tiling.start(tile), tiling.height(tile));
+                    let position = self.first_position + start;
+                    let step = Step {
+                        geometry: g,
+                        queries: s.queries.as_ptr().add(start * q_layout.words()),
+                        height,
+                        pairs: n_pairs + r_pairs,
+                        keys: s.keys.as_ptr(),
+                        values: s.values.as_ptr(),
+                        value_panels,
+                        state: State {
+                            max: s.max.as_mut_ptr().add(start),
+                            sum: s.sum.as_mut_ptr().add(start),
+                            values: s.out.as_mut_ptr().add(start * value_panels * LANES),
+                        },
+                    };
+                    step.run::<S>(|r| (position + r + 1).saturating_sub(first_key).min(KEY_BLOCK));
+                }
+            }
+            for row in 0..num_rows {
+                let at = (self.rows.start + row) * g.shape.num_heads * v + self.head * v;
+                let (sum, from) =
+                    (self.scratch.sum[row], &self.scratch.out[row * value_panels * LANES..][..v]);
+                self.out.slice(at, v).iter_mut().zip(from).for_each(|(o, x)| *o = x / sum);
+            }
+        }
+    }
+}
+
+impl Item<'_> {
+    /// Packs the queries: N values padded to even, then R.
+    #[inline(always)]
+    unsafe fn pack_queries<S: Simd>(&mut self, tiling: Tiling) {
+        let g = self.geometry;
+        let (n, r) = (g.shape.qk_nope_head_dim, g.shape.qk_rope_head_dim);
+        let writer = RowWriter::new(&mut self.scratch.queries, g.layout(g.n_pairs() + g.r_pairs()), tiling);
+        for (i, t) in self.rows.clone().enumerate() {
+            let q = &self.q[(t * g.shape.num_heads + self.head) * (n + r)..][..n + r];
+            let packed = writer.row(i);
+            for (from, to, len) in [(0, 0, n), (n, 2 * g.n_pairs(), r)] {
+                for k in (0..len).step_by(LANES) {
+                    let count = LANES.min(len - k);
+                    // SAFETY: `count` values from `from + k` are inside `q`.
+                    unsafe {
+                        let v = simd::load_first::<S>(q.as_ptr().add(from + k), count);
+                        packed.put::<S>(to + k, v, count);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Turns W_UK of the head, stored for the absorbed form as `[C / 16][N / 2][16 c][2 n]`, into rows `[N / 16][C / 2][16 n][2 c]`.
+    fn pack_w_uk(&mut self) {
+        let g = self.geometry;
+        let w = &self.kv_up.w_uk[self.head];
+        let (n, c_pairs) = (g.shape.qk_nope_head_dim, g.c_pairs());
+        let to = &mut self.scratch.w_uk;
+        if g.format == RowFormat::Pairs {
+            for pair in 0..c_pairs {
+                // Both latents of the pair are lanes of one panel: 16 is even.
+                let panel = &w.panel(2 * pair / LANES)[..w.panel_words()];
+                let lane = 2 * pair % LANES;
+                for n_pair in 0..g.n_pairs() {
+                    let (a, b) = (panel[n_pair * LANES + lane], panel[n_pair * LANES + lane + 1]);
+                    let at = (2 * n_pair / LANES * c_pairs + pair) * LANES + 2 * n_pair % LANES;
+                    to[at] = a & 0xffff | b << 16;
+                    to[at + 1] = a >> 16 | b & 0xffff_0000;
+                }
+            }
+            return;
+        }
+        for c in 0..2 * c_pairs {
+            let panel = &w.panel(c / LANES)[..w.panel_words()];
+            for i in 0..n.next_multiple_of(2) {
+                to[(i / LANES * 2 * c_pairs + c) * LANES + i % LANES] = element(w, panel, i, c % LANES);
+            }
+        }
+    }
+
+    /// Keys of the block: W_UK rows times latents, 16 keys per lane; then the rope keys.
+    #[inline(always)]
+    unsafe fn expand_keys<S: Simd>(&mut self, count: usize) {
+        let g = self.geometry;
+        let n = g.shape.qk_nope_head_dim;
+        let (c_pairs, r_pairs, n_pairs) = (g.c_pairs(), g.r_pairs(), g.n_pairs());
+        let latent_words = (c_pairs + r_pairs) * g.pair_words();
+        let key_words = (n_pairs + r_pairs) * g.pair_words();
+        let panels = count.div_ceil(LANES);
+        let s = &mut *self.scratch;
+        // SAFETY: the scratch holds `n` rounded up to 16 rows of W_UK and of sums, and `KEY_PANELS` panels of keys.
+        unsafe {
+            let args = TileArgs {
+                a: s.w_uk.as_ptr(),
+                a_stride: LANES,
+                w: s.latents.as_ptr(),
+                panel_stride: latent_words,
+                steps: g.steps(c_pairs),
+                c: s.sums.as_mut_ptr(),
+                c_stride: KEY_BLOCK,
+                load: false,
+                ahead: Ahead::Own { next: s.latents.as_ptr() },
+            };
+            multiply_lanes::<S>(g.product(), n, c_pairs * g.pair_words(), panels, args);
+            for panel in 0..panels {
+                let keys = s.keys.as_mut_ptr().add(panel * key_words);
+                for pair in 0..n_pairs {
+                    let at = s.sums.as_ptr().add(2 * pair * KEY_BLOCK + panel * LANES);
+                    let high = if 2 * pair + 1 < n { S::load(at.add(KEY_BLOCK)) } else { S::zero() };
+                    g.store_pair::<S>(S::load(at), high, keys.add(pair * g.pair_words()));
+                }
+                let rope = s.latents.as_ptr().add(panel * latent_words + c_pairs * g.pair_words());
+                let to = keys.add(n_pairs * g.pair_words());
+                std::ptr::copy_nonoverlapping(rope, to, r_pairs * g.pair_words());
+            }
+        }
+    }
+
+    /// Values of the block: latents as rows times W_UV, 16 value dimensions per lane.
+    #[inline(always)]
+    unsafe fn expand_values<S: Simd>(&mut self, count: usize) {
+        let g = self.geometry;
+        let w = &self.kv_up.w_uv[self.head];
+        let latent_words = (g.c_pairs() + g.r_pairs()) * g.pair_words();
+        let product = match (g.format, w.format) {
+            (RowFormat::Pairs, _) => Product::Dot,
+            (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
+            (RowFormat::F32, PanelFormat::F32) => Product::Full,
+        };
+        let width = w.num_panels * LANES;
+        let s = &mut *self.scratch;
+        // SAFETY: the scratch holds `KEY_BLOCK` rows of sums of this width and all value panels.
+        unsafe {
+            let args = TileArgs {
+                a: s.latents.as_ptr(),
+                a_stride: LANES,
+                w: w.panel(0).as_ptr(),
+                panel_stride: w.panel_words(),
+                steps: w.steps(),
+                c: s.sums.as_mut_ptr(),
+                c_stride: width,
+                load: false,
+                ahead: Ahead::Own { next: w.panel(0).as_ptr() },
+            };
+            multiply_lanes::<S>(product, count.next_multiple_of(LANES), latent_words, w.num_panels, args);
+            for pair in 0..count.div_ceil(2) {
+                for panel in 0..w.num_panels {
+                    let at = s.sums.as_ptr().add(2 * pair * width + panel * LANES);
+                    let to = (panel * KEY_BLOCK / 2 + pair) * g.pair_words();
+                    g.store_pair::<S>(S::load(at), S::load(at.add(width)), s.values.as_mut_ptr().add(to));
+                }
+            }
+        }
+    }
+}
+
+/// Input `i`, lane `lane` of a panel, as f32 bits.
+fn element(w: &Panels, panel: &[u32], i: usize, lane: usize) -> u32 {
+    match w.format {
+        PanelFormat::F32 => panel[i * LANES + lane],
+        PanelFormat::Bf16 => {
+            let word = panel[i / 2 * LANES + lane];
+            if i.is_multiple_of(2) { word << 16 } else { word & 0xffff_0000 }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Multi-head latent attention in both forms. DeepSeek-V2, arXiv 2405.04434, section 2.1.
+//!
+//! Both forms run the same inner step (`flash.rs`): a tile of query rows against 64 keys, online softmax, 64 values. They differ in
+//! what keys and values are: expanded per head from the latents (`expanded.rs`), or the latents themselves
+//! (`absorbed.rs`). Key blocks start at multiples of 64 positions and are taken in order, so a row's bits depend on its position
+//! and the cache alone.
+
+mod absorbed;
+mod expanded;
+mod flash;
+
+pub(crate) use absorbed::{
+    Call as AbsorbedCall, Scratch as AbsorbedScratch, WorkerScratch as AbsorbedWorker,
+    attend as attend_absorbed,
+};
+pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded};
+
+use super::buffer::{Cache, CachedRow};
+use super::matrix::{LANES, PanelFormat, PanelSource, Panels, pack_all};
+use super::rows::{Numerics, Product, RowFormat, RowLayout};
+use super::simd::{self, Isa, Simd};
+use super::threads::ThreadPool;
+use crate::ops::{MlaShape, OpError, Segment};
+use crate::tensor::TensorView;
+
+/// Keys per step; a multiple of the lanes.
+pub(crate) const KEY_BLOCK: usize = 64;
+
+/// Panels of 16 keys per step.
+pub(crate) const KEY_PANELS: usize = KEY_BLOCK / LANES;
+
+/// `kv_b_proj`, per head.
+#[derive(Debug)]
+pub struct KvUp {
+    /// W_UK transposed, `[C, N]` per head: outputs are latents, as the absorbed form needs them.
+    pub(crate) w_uk: Vec<Panels>,
+    /// W_UV, `[V, C]` per head.
+    pub(crate) w_uv: Vec<Panels>,
+}
+
+impl KvUp {
+    /// Packs `kv_b_proj` `[H * (N + V), C]`.
+    pub(crate) fn load(
+        pool: &mut ThreadPool,
+        isa: Isa,
+        host: &TensorView<'_>,
+        shape: &MlaShape,
+    ) -> Result<Self, OpError> {
+        let op = "load_kv_up";
+        let MlaShape { num_heads, qk_nope_head_dim: n, v_head_dim: v, kv_lora_rank: c, .. } = *shape;
+        let expected = [num_heads * (n + v), c];
+        if host.shape != expected {
+            return Err(OpError::ShapeMismatch { op, expected: expected.to_vec(), got: host.shape.to_vec() });
+        }
+        let Some(size) = host.dtype.size() else {
+            return Err(OpError::UnsupportedDType { op, dtype: host.dtype.to_string(), backend: "cpu" });
+        };
+        if host.bytes.len() != host.len() * size {
+            let expected = vec![host.len() * size];
+            return Err(OpError::ShapeMismatch { op, expected, got: vec![host.bytes.len()] });
+        }
+        let transposed: Vec<Vec<u8>> =
+            (0..num_heads).map(|h| transpose(&host.bytes[h * (n + v) * c * size..], n, c, size)).collect();
+        let (uk_shape, uv_shape) = ([c, n], [v, c]);
+        let mut sources = Vec::new();
+        for bytes in &transposed {
+            let view = TensorView { dtype: host.dtype, shape: &uk_shape, bytes };
+            sources.push(PanelSource::stacked(op, vec![view])?);
+        }
+        for h in 0..num_heads {
+            let first = h * (n + v) + n;
+            sources.push(PanelSource::stacked(op, vec![host.rows(first, first + v, &uv_shape)])?);
+        }
+        let mut w_uk = pack_all(pool, isa, "kv_b_proj", &sources)?;
+        let w_uv = w_uk.split_off(num_heads);
+        Ok(Self { w_uk, w_uv })
+    }
+}
+
+/// `[rows, cols]` to `[cols, rows]`, elements of `size` bytes.
+fn transpose(bytes: &[u8], rows: usize, cols: usize, size: usize) -> Vec<u8> {
+    let mut out = vec![0; rows * cols * size];
+    for r in 0..rows {
+        for c in 0..cols {
+            let from = (r * cols + c) * size;
+            out[(c * rows + r) * size..][..size].copy_from_slice(&bytes[from..from + size]);
+        }
+    }
+    out
+}
+
+/// Sizes of one attention call, in the units the packed operands use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Geometry {
+    pub shape: MlaShape,
+    pub numerics: Numerics,
+    /// How queries, keys, probabilities and values are stored.
+    pub format: RowFormat,
+    /// Whether they are rounded to bf16.
+    pub round: bool,
+}
+
+impl Geometry {
+    pub(crate) fn new(shape: &MlaShape, numerics: Numerics, kv_up: &KvUp) -> Self {
+        // All heads share one dtype; a backend without heads never gets here.
+        let format = kv_up.w_uv.first().map_or(PanelFormat::F32, |w| w.format);
+        let layout = numerics.layout(format, 2);
+        Self { shape: *shape, numerics, format: layout.format, round: layout.round }
+    }
+
+    /// Pairs of the latent part, C padded to even.
+    pub(crate) fn c_pairs(&self) -> usize {
+        self.shape.kv_lora_rank.div_ceil(2)
+    }
+
+    pub(crate) fn r_pairs(&self) -> usize {
+        self.shape.qk_rope_head_dim / 2
+    }
+
+    pub(crate) fn n_pairs(&self) -> usize {
+        self.shape.qk_nope_head_dim.div_ceil(2)
+    }
+
+    /// Words of 16 lanes of one pair.
+    pub(crate) fn pair_words(&self) -> usize {
+        LANES * self.words_per_pair()
+    }
+
+    /// Words of one pair of one row.
+    pub(crate) fn words_per_pair(&self) -> usize {
+        match self.format {
+            RowFormat::Pairs => 1,
+            RowFormat::F32 => 2,
+        }
+    }
+
+    /// Kernel steps of `pairs` pairs when both operands are in `format`.
+    pub(crate) fn steps(&self, pairs: usize) -> usize {
+        pairs * self.words_per_pair()
+    }
+
+    /// Kernel for operands that are both in `format`.
+    pub(crate) fn product(&self) -> Product {
+        super::gemm::product_of_same(self.format)
+    }
+
+    /// Row layout of `pairs` pairs in `format`.
+    pub(crate) fn layout(&self, pairs: usize) -> RowLayout {
+        let mut layout = self.numerics.exact_layout(2 * pairs);
+        layout.format = self.format;
+        layout.round = self.round;
+        layout
+    }
+
+    /// Stores lanes of two consecutive inputs as one pair of a panel.
+    ///
+    /// # Safety
+    /// Inside a launch of `S`; `to` is writable for `pair_words` words.
+    #[inline(always)]
+    pub(crate) unsafe fn store_pair<S: Simd>(&self, low: S::V, high: S::V, to: *mut u32) {
+        // SAFETY: by the contract.
+        unsafe {
+            match self.format {
+                RowFormat::Pairs => S::store_pairs(low, high, to),
+                RowFormat::F32 => {
+                    let round = |v| if self.round { S::round_bf16(v) } else { v };
+                    S::store(round(low), to.cast());
+                    S::store(round(high), to.cast::<f32>().add(LANES));
+                }
+            }
+        }
+    }
+
+    /// Packs cached rows as panels of keys, `[KEY_PANELS][c_pairs + r_pairs][16 keys]` pairs. `row(i)` is the i-th key; keys from
+    /// `count` on are zero, whatever the cache holds there.
+    ///
+    /// # Safety
+    /// Inside a launch of `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn pack_keys<'c, S: Simd>(
+        &self,
+        count: usize,
+        row: impl Fn(usize) -> CachedRow<'c>,
+        to: &mut [u32],
+    ) {
+        let words = (self.c_pairs() + self.r_pairs()) * self.words_per_pair();
+        assert!(to.len() >= count.div_ceil(LANES) * words * LANES);
+        let in_place = self.format == RowFormat::Pairs && self.shape.kv_lora_rank.is_multiple_of(2);
+        let mut square = [0u32; LANES * LANES];
+        for first_key in (0..count).step_by(LANES) {
+            let keys = LANES.min(count - first_key);
+            square[keys * LANES..].fill(0);
+            let rows: [CachedRow<'c>; LANES] = std::array::from_fn(|key| row(first_key + key.min(keys - 1)));
+            for first in (0..words).step_by(LANES) {
+                let cols = LANES.min(words - first);
+                // Pairs lie in the cache as they lie in a panel: whole lines are read where they are.
+                let line_of = |row: &CachedRow<'c>| match row {
+                    CachedRow::Bf16(row) if in_place && cols == LANES => {
+                        Some(&row[2 * first..2 * (first + LANES)])
+                    }
+                    _ => None,
+                };
+                for (line, row) in square.chunks_exact_mut(LANES).zip(&rows[..keys]) {
+                    if line_of(row).is_none() {
+                        self.key_words(*row, first, &mut line[..cols]);
+                    }
+                }
+                let from = std::array::from_fn(|key| match line_of(&rows[key]) {
+                    Some(line) if key < keys => line.as_ptr().cast(),
+                    _ => square[key * LANES..].as_ptr(),
+                });
+                // SAFETY: `first + cols` words of 16 keys each are inside the panel, and that inside `to` by the assert.
+                unsafe {
+                    let at = to.as_mut_ptr().add((first_key * words) + first * LANES);
+                    S::transpose(&from, at, LANES, LANES, cols);
+                }
+            }
+        }
+    }
+
+    /// Words `first..first + line.len()` of one key: latent padded to pairs, then rope key.
+    #[inline(always)]
+    fn key_words(&self, row: CachedRow<'_>, first: usize, line: &mut [u32]) {
+        let (c, padded) = (self.shape.kv_lora_rank, 2 * self.c_pairs());
+        // Where value `i` of the padded row stands in the cached one.
+        let place = |i: usize| if i < padded { (i < c).then_some(i) } else { Some(i - padded + c) };
+        match (self.format, row) {
+            (RowFormat::Pairs, row) => {
+                let bits = |i| match (place(i), row) {
+                    (None, _) => 0,
+                    (Some(i), CachedRow::Bf16(row)) => row[i] as u32,
+                    (Some(i), CachedRow::F32(row)) => half::bf16::from_f32(row[i]).to_bits() as u32,
+                };
+                for (i, word) in line.iter_mut().enumerate() {
+                    *word = bits(2 * (first + i)) | bits(2 * (first + i) + 1) << 16;
+                }
+            }
+            (RowFormat::F32, row) => {
+                for (i, word) in line.iter_mut().enumerate() {
+                    let value = match (place(first + i), row) {
+                        (None, _) => 0.0,
+                        (Some(i), CachedRow::Bf16(row)) => half::bf16::from_bits(row[i]).to_f32(),
+                        (Some(i), CachedRow::F32(row)) if self.round => half::bf16::from_f32(row[i]).to_f32(),
+                        (Some(i), CachedRow::F32(row)) => row[i],
+                    };
+                    *word = value.to_bits();
+                }
+            }
+        }
+    }
+
+    /// Packs the latent part of cached rows as panels of values, `[ceil(C / 16)][KEY_BLOCK / 2][16]` pairs of keys.
+    ///
+    /// # Safety
+    /// Inside a launch of `S`.
+    #[inline(always)]
+    pub(crate) unsafe fn pack_values<'c, S: Simd>(
+        &self,
+        count: usize,
+        row: impl Fn(usize) -> CachedRow<'c>,
+        to: &mut [u32],
+    ) {
+        let c = self.shape.kv_lora_rank;
+        let panel_words = KEY_BLOCK / 2 * self.pair_words();
+        assert!(to.len() >= c.div_ceil(LANES) * panel_words);
+        for pair in 0..count.div_ceil(2) {
+            let low = row(2 * pair);
+            let high = (2 * pair + 1 < count).then(|| row(2 * pair + 1));
+            let at = |first: usize| first / LANES * panel_words + pair * self.pair_words();
+            let mut done = 0;
+            if let (RowFormat::Pairs, CachedRow::Bf16(low), Some(CachedRow::Bf16(high))) =
+                (self.format, low, high)
+            {
+                let whole = low[..c].chunks_exact(LANES).zip(high[..c].chunks_exact(LANES));
+                for (low, high) in whole {
+                    // SAFETY: both chunks hold 16 values; the panel and pair are inside `to` by the assert.
+                    unsafe { S::zip(low.as_ptr(), high.as_ptr(), to.as_mut_ptr().add(at(done))) };
+                    done += LANES;
+                }
+            }
+            for first in (done..c).step_by(LANES) {
+                let n = LANES.min(c - first);
+                // SAFETY: `first + n` is inside the latent; the panel and pair are inside `to` by the assert.
+                unsafe {
+                    let low = latent_lanes::<S>(low, first, n);
+                    let high = match high {
+                        Some(high) => latent_lanes::<S>(high, first, n),
+                        None => S::zero(),
+                    };
+                    self.store_pair::<S>(low, high, to.as_mut_ptr().add(at(first)));
+                }
+            }
+        }
+    }
+}
+
+/// Values `first..first + n` of a cached row, the other lanes zero. A function and not a closure: only this is sure to be inlined.
+///
+/// # Safety
+/// Inside a launch of `S`; `n <= 16`.
+#[inline(always)]
+unsafe fn latent_lanes<S: Simd>(row: CachedRow<'_>, first: usize, n: usize) -> S::V {
+    // SAFETY: the slices hold what is read.
+    unsafe {
+        match row {
+            CachedRow::F32(row) => simd::load_first::<S>(row[first..first + n].as_ptr(), n),
+            CachedRow::Bf16(row) => {
+                let mut whole = [0u16; LANES];
+                whole[..n].copy_from_slice(&row[first..first + n]);
+                S::widen(whole.as_ptr())
+            }
+        }
+    }
+}
+
+/// Finds cached rows of one sequence by position.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub cache: &'a Cache,
+    pub layer: usize,
+    /// Block ids of the sequence.
+    pub table: &'a [u32],
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn row(&self, position: usize) -> CachedRow<'a> {
+        let size = self.cache.shape.block_size;
+        self.cache.row(self.layer, self.table[position / size] as usize * size + position % size)
+    }
+}
+
+/// Checks what both forms are given, so that nothing after it can be out of bounds.
+pub(crate) fn check(
+    op: &'static str,
+    shape: &MlaShape,
+    rows: usize,
+    layer: usize,
+    cache: &Cache,
+    segments: &[Segment],
+    block_tables: &[u32],
+) -> Result<(), OpError> {
+    let fail = |expected: usize, got: usize| {
+        Err(OpError::ShapeMismatch { op, expected: vec![expected], got: vec![got] })
+    };
+    if cache.shape.latent_dim != shape.latent_dim() {
+        return fail(shape.latent_dim(), cache.shape.latent_dim);
+    }
+    if layer >= cache.shape.num_layers {
+        return fail(cache.shape.num_layers, layer);
+    }
+    for segment in segments {
+        if segment.rows.end > rows || segment.rows.start > segment.rows.end {
+            return fail(rows, segment.rows.end);
+        }
+        let Some(table) = block_tables.get(segment.block_table.clone()) else {
+            return fail(block_tables.len(), segment.block_table.end);
+        };
+        if table.len() * cache.shape.block_size < segment.context_len() {
+            return fail(segment.context_len(), table.len() * cache.shape.block_size);
+        }
+        if let Some(block) = table.iter().find(|block| **block as usize >= cache.shape.num_blocks) {
+            return fail(cache.shape.num_blocks, *block as usize);
+        }
+    }
+    Ok(())
+}

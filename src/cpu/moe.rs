@@ -1,0 +1,514 @@
+//! Mixture of experts: the router, and the SwiGLU of the chosen and shared experts.
+//!
+//! Rows are gathered by expert, so that each expert's weights are read once however many rows chose it. Two passes over the
+//! threads: gate and up of every expert (sums go straight through SwiGLU into packed rows), then `down` by
+//! columns of the output: one worker computes some columns for all experts and adds them up per row in order of k. So no
+//! two workers write one output, and no result depends on how rows met.
+
+use super::buffer::Routing;
+use super::gemm::{Finish, Multiply, Operands, row_blocks};
+use super::matrix::{LANES, Panels};
+use super::rows::{self, Numerics, RowWriter};
+use super::simd::{self, Isa, Kernel, Simd};
+use super::threads::{PerWorker, Shards, ThreadPool};
+use crate::ops::RouterShape;
+use std::ops::Range;
+
+/// Rows per pass: bounds the scratch (packed inputs and hidden rows) whatever the batch.
+const PASS_ROWS: usize = 1024;
+
+/// Router weight and selection bias.
+#[derive(Debug)]
+pub struct Router {
+    /// `[E, D]`.
+    pub(crate) weight: Panels,
+    /// `[E]`.
+    pub(crate) bias: Vec<f32>,
+}
+
+/// One SwiGLU FFN.
+#[derive(Debug)]
+pub(crate) struct Expert {
+    /// Panels of gate and up alternating, `[2 I, D]`.
+    pub gate_up: Panels,
+    /// `[D, I]`.
+    pub down: Panels,
+}
+
+/// SwiGLU matrices of one or many experts.
+#[derive(Debug)]
+pub struct Experts {
+    pub(crate) list: Vec<Expert>,
+}
+
+/// Sigmoid of a row of logits, in place.
+struct Scores<'a>(&'a mut [f32]);
+
+impl Kernel for Scores<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for lanes in self.0.chunks_mut(LANES) {
+            // SAFETY: `lanes` holds the values the loads and stores name.
+            unsafe {
+                let v = simd::load_first::<S>(lanes.as_ptr(), lanes.len());
+                simd::store_first::<S>(simd::sigmoid::<S>(v), lanes.as_mut_ptr(), lanes.len());
+            }
+        }
+    }
+}
+
+/// Turns the logits of one row into its experts and weights. `logits` `[E]` become scores; `choice` is scratch `[E]`.
+pub(crate) fn choose(
+    isa: Isa,
+    shape: &RouterShape,
+    bias: &[f32],
+    logits: &mut [f32],
+    choice: &mut [f32],
+    experts: &mut [u32],
+    weights: &mut [f32],
+) {
+    // SAFETY: the instruction set is supported (checked at construction).
+    unsafe { simd::launch(isa, Scores(logits)) };
+    let scores = logits;
+    for ((c, s), b) in choice.iter_mut().zip(scores.iter()).zip(bias) {
+        let biased = s + b;
+        *c = if biased.is_nan() { f32::NEG_INFINITY } else { biased };
+    }
+    if shape.topk_group < shape.n_group {
+        let size = shape.num_experts / shape.n_group;
+        let mut sums: Vec<f32> = choice.chunks_exact(size).map(best_two).collect();
+        let mut kept = vec![false; shape.n_group];
+        for _ in 0..shape.topk_group {
+            kept[take_largest(&mut sums)] = true;
+        }
+        for (group, kept) in choice.chunks_exact_mut(size).zip(kept) {
+            if !kept {
+                group.fill(f32::NEG_INFINITY);
+            }
+        }
+    }
+    // A taken entry becomes NaN, which no comparison prefers; so even entries at minus infinity are each taken once.
+    for expert in experts.iter_mut() {
+        *expert = take_largest(choice) as u32;
+    }
+    let sum: f32 = experts.iter().map(|e| scores[*e as usize]).sum();
+    let divisor = if shape.norm_topk_prob { sum + 1e-20 } else { 1.0 };
+    for (weight, expert) in weights.iter_mut().zip(experts.iter()) {
+        *weight = scores[*expert as usize] / divisor * shape.routed_scaling_factor;
+    }
+}
+
+/// Sum of the two largest values of a group.
+fn best_two(group: &[f32]) -> f32 {
+    let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+    for x in group {
+        if *x > first {
+            (first, second) = (*x, first);
+        } else if *x > second {
+            second = *x;
+        }
+    }
+    if group.len() < 2 { first } else { first + second }
+}
+
+/// Index of the largest value that is not NaN, the lowest on ties; marks it taken by making it NaN.
+fn take_largest(values: &mut [f32]) -> usize {
+    let mut best: Option<usize> = None;
+    for (i, x) in values.iter().enumerate() {
+        if !x.is_nan() && best.is_none_or(|b| *x > values[b]) {
+            best = Some(i);
+        }
+    }
+    let best = best.unwrap_or(0);
+    values[best] = f32::NAN;
+    best
+}
+
+/// The rows that meet in one expert.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    /// Index into the routed list, or `None` for the shared expert.
+    expert: Option<usize>,
+    /// First entry in `Plan::entries`, and how many.
+    first: usize,
+    rows: usize,
+    /// First word of the packed inputs.
+    input_start: usize,
+    /// First word of the packed hidden rows.
+    hidden_start: usize,
+}
+
+/// A piece of the first pass: some panels of one group's gate and up, for some of its tiles.
+#[derive(Debug, Clone)]
+struct Item {
+    group: usize,
+    tiles: Range<usize>,
+    panels: Range<usize>,
+}
+
+/// Scratch of the operation, kept between calls.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    groups: Vec<Group>,
+    items: Vec<Item>,
+    /// Row of the pass each entry reads, grouped by expert.
+    entries: Vec<u32>,
+    /// `[rows, K]`: the entry that holds the k-th expert's result for a row.
+    entry_of: Vec<u32>,
+    /// Entries of each expert; becomes the next free entry while filling.
+    next: Vec<usize>,
+    input: Vec<u32>,
+    hidden: Vec<u32>,
+}
+
+/// SwiGLU on alternating gate and up panels, into the packed rows of the second product.
+struct SwiGlu {
+    hidden: RowWriter,
+    inner: usize,
+}
+
+impl Finish for SwiGlu {
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(
+        &self,
+        rows: Range<usize>,
+        panels: Range<usize>,
+        sums: *const f32,
+        stride: usize,
+    ) {
+        for row in rows.clone() {
+            let packed = self.hidden.row(row);
+            for pair in 0..panels.len() / 2 {
+                let k = (panels.start / 2 + pair) * LANES;
+                // SAFETY: `sums` holds two panels per pair; units `k..` are this item's own.
+                unsafe {
+                    let at = sums.add((row - rows.start) * stride + pair * 2 * LANES);
+                    let hidden = S::mul(simd::silu::<S>(S::load(at)), S::load(at.add(LANES)));
+                    packed.put::<S>(k, hidden, LANES.min(self.inner - k));
+                }
+            }
+        }
+    }
+}
+
+/// Keeps the sums of one expert for the worker that adds them up.
+struct KeepSums {
+    /// `[entries, columns]`.
+    kept: Shards<f32>,
+    first_entry: usize,
+    first_panel: usize,
+    columns: usize,
+}
+
+impl Finish for KeepSums {
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(
+        &self,
+        rows: Range<usize>,
+        panels: Range<usize>,
+        sums: *const f32,
+        stride: usize,
+    ) {
+        let (column, count) = ((panels.start - self.first_panel) * LANES, panels.len() * LANES);
+        for row in rows.clone() {
+            // SAFETY: the worker's own scratch; `sums` holds `count` values per row.
+            unsafe {
+                let kept = self.kept.slice((self.first_entry + row) * self.columns + column, count);
+                kept.copy_from_slice(std::slice::from_raw_parts(
+                    sums.add((row - rows.start) * stride),
+                    count,
+                ));
+            }
+        }
+    }
+}
+
+/// What the operation works with.
+pub(crate) struct Context<'a> {
+    pub pool: &'a mut ThreadPool,
+    pub numerics: Numerics,
+    pub sums: &'a PerWorker<Vec<f32>>,
+    /// Results of `down` before they are added up, one per worker.
+    pub kept: &'a PerWorker<Vec<f32>>,
+    pub scratch: &'a mut Scratch,
+}
+
+/// `out[t] += sum_k weight[t,k] * expert[t,k](x[t]) + shared(x[t])` for rows `[T, D]`.
+pub(crate) fn apply(
+    mut context: Context<'_>,
+    x: &[f32],
+    width: usize,
+    routed: Option<(&Experts, &Routing)>,
+    shared: Option<&Expert>,
+    out: &mut [f32],
+) {
+    let rows = x.len() / width;
+    for first in (0..rows).step_by(PASS_ROWS) {
+        let pass = first..(first + PASS_ROWS).min(rows);
+        let out = &mut out[pass.start * width..pass.end * width];
+        one_pass(
+            &mut context,
+            &x[pass.start * width..pass.end * width],
+            width,
+            pass.start,
+            routed,
+            shared,
+            out,
+        );
+    }
+}
+
+fn one_pass(
+    context: &mut Context<'_>,
+    x: &[f32],
+    width: usize,
+    first_row: usize,
+    routed: Option<(&Experts, &Routing)>,
+    shared: Option<&Expert>,
+    out: &mut [f32],
+) {
+    let Context { pool, numerics, sums, kept, scratch } = context;
+    let rows = x.len() / width;
+    let top_k = routed.map_or(0, |(_, routing)| routing.top_k);
+    plan(scratch, *numerics, rows, first_row, routed, shared);
+    let Scratch { groups, items, entries, entry_of, input, hidden, .. } = &mut **scratch;
+    let (groups, items, entries, entry_of) = (&*groups, &*items, &*entries, &*entry_of);
+    let expert = |group: &Group| -> &Expert {
+        match (group.expert, routed, shared) {
+            (Some(e), Some((experts, _)), _) => &experts.list[e],
+            (None, _, Some(shared)) => shared,
+            _ => unreachable!("groups are made of what was given"),
+        }
+    };
+    let input_layout = |group: &Group| {
+        let weights = &expert(group).gate_up;
+        numerics.layout(weights.format, weights.in_features)
+    };
+    let hidden_layout = |group: &Group| {
+        let weights = &expert(group).down;
+        numerics.layout(weights.format, weights.in_features)
+    };
+
+    let input_words = Shards::new(input);
+    let pack = |group: &Group| {
+        let layout = input_layout(group);
+        // SAFETY: the inputs stay borrowed; groups have words of their own.
+        let words = unsafe { input_words.slice(group.input_start, group.rows * layout.words()) };
+        let tiling = layout.tiling(group.rows);
+        let writer = RowWriter::new(words, layout, tiling);
+        rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| {
+            let row = entries[group.first + i] as usize;
+            &x[row * width..(row + 1) * width]
+        });
+    };
+    if rows == 1 {
+        // One row: all experts read the same packed input, as long as their formats agree.
+        for (i, group) in groups.iter().enumerate() {
+            if !groups[..i].iter().any(|before| before.input_start == group.input_start) {
+                pack(group);
+            }
+        }
+    } else if entries.len() * width < (16 << 10) {
+        groups.iter().for_each(pack);
+    } else {
+        pool.for_each(groups.len(), |_, g| pack(&groups[g]));
+    }
+
+    let hidden_words = Shards::new(hidden);
+    pool.for_each(items.len(), |worker, index| {
+        let Item { group, tiles, panels } = items[index].clone();
+        let following = items
+            .get(index + 1)
+            .map_or(std::ptr::null(), |item| expert(&groups[item.group]).gate_up.address(item.panels.start));
+        let group = &groups[group];
+        let (layout, next) = (input_layout(group), hidden_layout(group));
+        let weights = &expert(group).gate_up;
+        // SAFETY: the hidden rows stay borrowed; items write units of their own.
+        let words = unsafe { hidden_words.slice(group.hidden_start, group.rows * next.words()) };
+        let hidden = RowWriter::new(words, next, next.tiling(group.rows));
+        let finish = SwiGlu { hidden, inner: next.in_features };
+        let rows = &input[group.input_start..group.input_start + group.rows * layout.words()];
+        let operands = Operands { rows, layout, tiling: layout.tiling(group.rows), weights };
+        // SAFETY: this worker's scratch, not used elsewhere in this job.
+        let sums = unsafe { sums.get(worker) };
+        // SAFETY: the instruction set is supported (checked at construction).
+        unsafe {
+            simd::launch(
+                numerics.isa,
+                Multiply { operands, tiles, panels, sums, finish: &finish, next: following },
+            )
+        };
+    });
+
+    let Some(first_group) = groups.first() else { return };
+    let num_panels = expert(first_group).down.num_panels;
+    // Few entries: wider chunks make longer streams. Many: the kept sums of a chunk should stay in the cache.
+    let chunk = if entries.len() > 512 { 2 } else { 4 };
+    let shared_entry = entries.len() - if shared.is_some() { rows } else { 0 };
+    let out = Shards::new(out);
+    pool.for_each(num_panels.div_ceil(chunk), |worker, item| {
+        let panels = item * chunk..((item + 1) * chunk).min(num_panels);
+        let columns = panels.len() * LANES;
+        // SAFETY: this worker's scratch, not used elsewhere in this job.
+        let (sums, kept) = unsafe { (sums.get(worker), kept.get(worker)) };
+        if kept.len() < entries.len() * columns {
+            kept.resize(entries.len() * columns, 0.0);
+        }
+        let shards = Shards::new(kept);
+        for (g, group) in groups.iter().enumerate() {
+            let layout = hidden_layout(group);
+            let rows = &hidden[group.hidden_start..group.hidden_start + group.rows * layout.words()];
+            let weights = &expert(group).down;
+            let operands = Operands { rows, layout, tiling: layout.tiling(group.rows), weights };
+            let finish =
+                KeepSums { kept: shards, first_entry: group.first, first_panel: panels.start, columns };
+            // After the last expert's columns come the first one's next columns.
+            let next = match groups.get(g + 1) {
+                Some(group) => expert(group).down.address(panels.start),
+                None => expert(first_group).down.address(panels.end),
+            };
+            let blocks = row_blocks(operands.tiling);
+            for block in 0..blocks.tiles {
+                let (tiles, panels, sums) = (blocks.range(block), panels.clone(), &mut sums[..]);
+                let finish = &finish;
+                // SAFETY: the instruction set is supported (checked at construction).
+                unsafe {
+                    simd::launch(numerics.isa, Multiply { operands, tiles, panels, sums, finish, next })
+                };
+            }
+        }
+        let first = panels.start * LANES;
+        let count = columns.min(width - first);
+        for row in 0..rows {
+            // SAFETY: this item's columns of this row.
+            let out = unsafe { out.slice(row * width + first, count) };
+            let weights = routed.map_or(&[][..], |(_, routing)| {
+                &routing.weights[(first_row + row) * top_k..(first_row + row + 1) * top_k]
+            });
+            let add = AddUp {
+                kept,
+                columns,
+                entries: &entry_of[row * top_k..(row + 1) * top_k],
+                weights,
+                shared: shared.map(|_| shared_entry + row),
+                out,
+            };
+            // SAFETY: the instruction set is supported (checked at construction).
+            unsafe { simd::launch(numerics.isa, add) };
+        }
+    });
+}
+
+/// `out += sum_k weight_k * kept[entry_k] + kept[shared]`, some columns of one row.
+struct AddUp<'a> {
+    /// `[entries, columns]`.
+    kept: &'a [f32],
+    columns: usize,
+    entries: &'a [u32],
+    weights: &'a [f32],
+    shared: Option<usize>,
+    out: &'a mut [f32],
+}
+
+impl Kernel for AddUp<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let count = self.out.len();
+        for k in (0..count).step_by(LANES) {
+            // SAFETY: `k` is inside the columns of every kept row, which are padded to 16.
+            unsafe {
+                let at = |entry: usize| S::load(self.kept[entry * self.columns + k..][..LANES].as_ptr());
+                let mut sum = S::zero();
+                for (entry, weight) in self.entries.iter().zip(self.weights) {
+                    sum = S::fma(at(*entry as usize), S::splat(*weight), sum);
+                }
+                if let Some(shared) = self.shared {
+                    sum = S::add(sum, at(shared));
+                }
+                let out = self.out[k..].as_mut_ptr();
+                let before = simd::load_first::<S>(out, count - k);
+                simd::store_first::<S>(S::add(before, sum), out, count - k);
+            }
+        }
+    }
+}
+
+/// Groups the rows of a pass by expert, lays out the scratch and lists the items of the first pass.
+fn plan(
+    scratch: &mut Scratch,
+    numerics: Numerics,
+    rows: usize,
+    first_row: usize,
+    routed: Option<(&Experts, &Routing)>,
+    shared: Option<&Expert>,
+) {
+    let Scratch { groups, items, entries, entry_of, next, input, hidden } = scratch;
+    groups.clear();
+    items.clear();
+    entries.clear();
+    entry_of.clear();
+    if let Some((experts, routing)) = routed {
+        let chosen = &routing.experts[first_row * routing.top_k..(first_row + rows) * routing.top_k];
+        next.clear();
+        next.resize(experts.list.len(), 0);
+        chosen.iter().for_each(|e| next[*e as usize] += 1);
+        let mut first = 0;
+        for (e, count) in next.iter_mut().enumerate() {
+            if *count > 0 {
+                groups.push(Group { expert: Some(e), first, rows: *count, input_start: 0, hidden_start: 0 });
+            }
+            (*count, first) = (first, first + *count);
+        }
+        entries.resize(chosen.len(), 0);
+        for (i, e) in chosen.iter().enumerate() {
+            let entry = &mut next[*e as usize];
+            entries[*entry] = (i / routing.top_k) as u32;
+            entry_of.push(*entry as u32);
+            *entry += 1;
+        }
+    }
+    if shared.is_some() {
+        groups.push(Group { expert: None, first: entries.len(), rows, input_start: 0, hidden_start: 0 });
+        entries.extend(0..rows as u32);
+    }
+    let (mut input_words, mut hidden_words) = (0, 0);
+    let mut packed_once: Option<(rows::RowLayout, usize)> = None;
+    for (g, group) in groups.iter_mut().enumerate() {
+        let weights = match (group.expert, routed, shared) {
+            (Some(e), Some((experts, _)), _) => &experts.list[e],
+            (None, _, Some(shared)) => shared,
+            _ => continue,
+        };
+        let layout = numerics.layout(weights.gate_up.format, weights.gate_up.in_features);
+        let next = numerics.layout(weights.down.format, weights.down.in_features);
+        match packed_once {
+            Some((same, start)) if rows == 1 && same == layout => group.input_start = start,
+            _ => {
+                group.input_start = input_words;
+                input_words += group.rows * layout.words();
+                packed_once = Some((layout, group.input_start));
+            }
+        }
+        group.hidden_start = hidden_words;
+        hidden_words += group.rows * next.words();
+        let step = if group.rows <= 6 { 4 } else { 2 };
+        let panels = weights.gate_up.num_panels;
+        let blocks = row_blocks(layout.tiling(group.rows));
+        for block in 0..blocks.tiles {
+            for first in (0..panels).step_by(step) {
+                let panels = first..(first + step).min(panels);
+                items.push(Item { group: g, tiles: blocks.range(block), panels });
+            }
+        }
+    }
+    if input.len() < input_words {
+        input.resize(input_words, 0);
+    }
+    if hidden.len() < hidden_words {
+        hidden.resize(hidden_words, 0);
+    }
+}

@@ -1,0 +1,350 @@
+//! The other operand: activation rows, rounded and packed in tiles.
+//!
+//! A tile is up to 24 rows side by side, `[in][rows]` (pairs of bf16, or f32), so that the kernel walks both
+//! operands front to back and needs one address for all rows. Which tile a row is in changes where it is
+//! stored and nothing else: every output is one accumulation over `in` in order.
+
+use super::matrix::{LANES, PanelFormat};
+use super::simd::{self, Isa, Kernel, Simd};
+use super::threads::{Shards, ThreadPool};
+
+/// What the input rows of matrix products are rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// bf16, nearest even: the checkpoint's own precision, and the fast one.
+    #[default]
+    Bf16,
+    /// Not at all; for comparing with the reference.
+    F32,
+}
+
+/// How packed rows are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowFormat {
+    /// Pairs of bf16, for the dot-product instruction.
+    Pairs,
+    /// f32 values.
+    F32,
+}
+
+/// Which tile kernel multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Product {
+    /// bf16 pairs with bf16 panels, on the dot-product instruction.
+    Dot,
+    /// f32 rows with bf16 panels.
+    Wide,
+    /// f32 rows with f32 panels.
+    Full,
+}
+
+/// Instruction set and rounding of a backend: everything that decides bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Numerics {
+    /// Instruction set.
+    pub isa: Isa,
+    /// Rounding of the inputs.
+    pub activations: Activations,
+}
+
+impl Numerics {
+    /// How rows are packed for a matrix of this format.
+    pub(crate) fn layout(self, format: PanelFormat, in_features: usize) -> RowLayout {
+        let round = self.activations == Activations::Bf16;
+        let dot = round && format == PanelFormat::Bf16 && self.isa.has_dot();
+        RowLayout {
+            format: if dot { RowFormat::Pairs } else { RowFormat::F32 },
+            round,
+            in_features,
+            isa: self.isa,
+        }
+    }
+
+    /// The same for a product that never rounds its input.
+    pub(crate) fn exact_layout(self, in_features: usize) -> RowLayout {
+        RowLayout { format: RowFormat::F32, round: false, in_features, isa: self.isa }
+    }
+}
+
+/// How rows of one width are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowLayout {
+    pub(crate) format: RowFormat,
+    /// Whether f32 values are rounded to bf16 first; pairs always are.
+    pub(crate) round: bool,
+    pub(crate) in_features: usize,
+    isa: Isa,
+}
+
+impl RowLayout {
+    /// 32-bit words per row.
+    pub(crate) fn words(&self) -> usize {
+        match self.format {
+            RowFormat::Pairs => self.in_features.div_ceil(2),
+            RowFormat::F32 => self.in_features.next_multiple_of(2),
+        }
+    }
+
+    /// The kernel for these rows and panels of `format`.
+    pub(crate) fn product(&self, format: PanelFormat) -> Product {
+        match (self.format, format) {
+            (RowFormat::Pairs, _) => Product::Dot,
+            (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
+            (RowFormat::F32, PanelFormat::F32) => Product::Full,
+        }
+    }
+
+    /// How `rows` rows are cut into tiles.
+    pub(crate) fn tiling(&self, rows: usize) -> Tiling {
+        match self.format {
+            // Up to 24 rows fit one tile of one panel, so a batch of decode rows streams the weights once.
+            RowFormat::Pairs if rows <= 24 => Tiling::new(rows, 24),
+            RowFormat::Pairs => Tiling::new(rows, 12),
+            RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
+        }
+    }
+
+    /// Rows per tile in attention, where tiles are 4 panels wide.
+    pub(crate) fn attention_tiling(&self, rows: usize) -> Tiling {
+        match self.format {
+            RowFormat::Pairs => Tiling::new(rows, 6),
+            RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
+        }
+    }
+}
+
+/// Rows cut into tiles of nearly equal height.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tiling {
+    /// All rows.
+    pub rows: usize,
+    /// Tiles.
+    pub tiles: usize,
+    base: usize,
+    /// The first `extra` tiles have `base + 1` rows.
+    extra: usize,
+}
+
+impl Tiling {
+    /// As few tiles of at most `max_rows` rows as cover `rows`.
+    pub(crate) fn new(rows: usize, max_rows: usize) -> Self {
+        let tiles = rows.div_ceil(max_rows).max(1);
+        Self { rows, tiles, base: rows / tiles, extra: rows % tiles }
+    }
+
+    /// First row of a tile; `tile` may be one past the last.
+    pub(crate) fn start(&self, tile: usize) -> usize {
+        tile * self.base + tile.min(self.extra)
+    }
+
+    /// Rows of a tile.
+    pub(crate) fn height(&self, tile: usize) -> usize {
+        self.base + usize::from(tile < self.extra)
+    }
+
+    /// Rows of a tile.
+    pub(crate) fn range(&self, tile: usize) -> std::ops::Range<usize> {
+        self.start(tile)..self.start(tile + 1)
+    }
+
+    /// The tile that holds `row`.
+    pub(crate) fn tile_of(&self, row: usize) -> usize {
+        // Divisions of 32 bits: this runs once per packed row piece, and rows of a batch are far fewer.
+        let tall = self.extra * (self.base + 1);
+        let divide = |a: usize, b: usize| (a as u32 / b as u32) as usize;
+        if row < tall { divide(row, self.base + 1) } else { self.extra + divide(row - tall, self.base) }
+    }
+}
+
+/// Writes values into packed tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct RowWriter {
+    /// First word of the packed rows.
+    base: *mut u32,
+    layout: RowLayout,
+    tiling: Tiling,
+}
+
+// SAFETY: a plain pointer; the contract of `put` keeps the writers' elements apart.
+unsafe impl Send for RowWriter {}
+// SAFETY: as above.
+unsafe impl Sync for RowWriter {}
+
+impl RowWriter {
+    /// A writer into `words`, which must stay borrowed while it is used.
+    pub(crate) fn new(words: &mut [u32], layout: RowLayout, tiling: Tiling) -> Self {
+        assert!(words.len() >= layout.words() * tiling.rows, "packed rows do not fit");
+        Self { base: words.as_mut_ptr(), layout, tiling }
+    }
+
+    /// The place of `row`. Panics if there is no such row.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize) -> PackedRow {
+        assert!(row < self.tiling.rows);
+        let tile = self.tiling.tile_of(row);
+        let (start, height) = (self.tiling.start(tile), self.tiling.height(tile));
+        let first = self.base.wrapping_add(start * self.layout.words() + row - start);
+        PackedRow { first, height, layout: self.layout }
+    }
+}
+
+/// One row of a packed tile, to write.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedRow {
+    first: *mut u32,
+    height: usize,
+    layout: RowLayout,
+}
+
+impl PackedRow {
+    /// Writes the first `n <= 16` lanes of `v` at `in` index `k` (even), rounded as the layout says. Lanes past `n` are zero.
+    ///
+    /// # Safety
+    /// Inside a launch of `S`; the words are still borrowed; `k + n <= in_features`; no other worker writes these elements.
+    #[inline(always)]
+    pub(crate) unsafe fn put<S: Simd>(&self, k: usize, v: S::V, n: usize) {
+        debug_assert!(k.is_multiple_of(2) && k + n <= self.layout.in_features);
+        let height = self.height;
+        // SAFETY: the element is inside the words by the contract; each lane array holds 16 elements.
+        unsafe {
+            match self.layout.format {
+                RowFormat::Pairs => {
+                    let mut lanes = [0u32; LANES / 2];
+                    S::narrow(v, lanes.as_mut_ptr().cast());
+                    let to = self.first.add(k / 2 * height);
+                    for i in 0..n.div_ceil(2) {
+                        *to.add(i * height) = lanes[i];
+                    }
+                }
+                RowFormat::F32 => {
+                    let v = if self.layout.round { S::round_bf16(v) } else { v };
+                    let mut lanes = [0f32; LANES];
+                    S::store(v, lanes.as_mut_ptr());
+                    let to = self.first.add(k * height);
+                    for i in 0..n.next_multiple_of(2) {
+                        *to.add(i * height) = lanes[i].to_bits();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packs the tiles `tiles`; row `i` is read from `source(i)`.
+struct PackTiles<'a, F> {
+    writer: RowWriter,
+    tiles: std::ops::Range<usize>,
+    source: &'a F,
+}
+
+impl<'s, F: Fn(usize) -> &'s [f32]> Kernel for PackTiles<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let RowWriter { base, layout, tiling } = self.writer;
+        let (width, words) = (layout.in_features, layout.words());
+        let values_per_word = if layout.format == RowFormat::Pairs { 2 } else { 1 };
+        // Sixteen rows of sixteen words, turned into columns.
+        let mut square = [0u32; LANES * LANES];
+        for tile in self.tiles {
+            let (start, height) = (tiling.start(tile), tiling.height(tile));
+            for first in (0..height).step_by(LANES) {
+                let rows = LANES.min(height - first);
+                for word in (0..words).step_by(LANES) {
+                    let k = word * values_per_word;
+                    for r in 0..rows {
+                        let source = &(self.source)(start + first + r)[..width];
+                        // SAFETY: reads stay inside the source row, writes inside the square.
+                        unsafe {
+                            let load = |k: usize| {
+                                let at = source.as_ptr().wrapping_add(k);
+                                simd::load_first::<S>(at, width.saturating_sub(k))
+                            };
+                            let to = square.as_mut_ptr().add(r * LANES);
+                            match layout.format {
+                                RowFormat::Pairs => {
+                                    S::narrow(load(k), to.cast());
+                                    S::narrow(load(k + LANES), to.cast::<u16>().add(LANES));
+                                }
+                                RowFormat::F32 if layout.round => S::store(S::round_bf16(load(k)), to.cast()),
+                                RowFormat::F32 => S::store(load(k), to.cast()),
+                            }
+                        }
+                    }
+                    let cols = LANES.min(words - word);
+                    // SAFETY: the tile's words are the writer's, of which this kernel has its tiles to itself.
+                    unsafe {
+                        let to = base.add(start * words + word * height + first);
+                        if height == 1 {
+                            std::ptr::copy_nonoverlapping(square.as_ptr(), to, cols);
+                        } else {
+                            S::transpose(&simd::square_rows(&square), to, height, rows, cols);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packs tiles on this thread; row `i` is read from `source(i)`, at least `in_features` values.
+pub(crate) fn pack_tiles<'s>(
+    layout: RowLayout,
+    writer: RowWriter,
+    tiles: std::ops::Range<usize>,
+    source: &impl Fn(usize) -> &'s [f32],
+) {
+    assert!(tiles.end <= writer.tiling.tiles && layout == writer.layout);
+    // SAFETY: the layout's instruction set is supported (checked at construction); tiles are inside the tiling.
+    unsafe { simd::launch(layout.isa, PackTiles { writer, tiles, source }) }
+}
+
+/// Values below which packing is not worth a dispatch.
+const SERIAL_PACK: usize = 24 << 10;
+
+/// Packs `tiling.rows` rows, row `i` read from `source(i)` (at least `in_features` values), into `words`.
+pub(crate) fn pack<'s>(
+    pool: &mut ThreadPool,
+    layout: RowLayout,
+    tiling: Tiling,
+    words: &mut Vec<u32>,
+    source: impl Fn(usize) -> &'s [f32] + Sync,
+) {
+    let needed = layout.words() * tiling.rows;
+    if words.len() < needed {
+        words.resize(needed, 0);
+    }
+    let shared = Shards::new(words);
+    // SAFETY: `words` stays borrowed to the end of this function, and tasks take disjoint rows.
+    let writer = RowWriter::new(unsafe { shared.slice(0, needed) }, layout, tiling);
+    let pack = |tiles| pack_tiles(layout, writer, tiles, &source);
+    if layout.in_features * tiling.rows <= SERIAL_PACK {
+        pack(0..tiling.tiles);
+    } else {
+        pool.for_each(tiling.tiles, |_, tile| pack(tile..tile + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tilings_cover_every_row_once() {
+        for rows in 0..200 {
+            for max in [1, 4, 6, 12, 24] {
+                let tiling = Tiling::new(rows, max);
+                assert_eq!(tiling.start(tiling.tiles), rows);
+                for row in 0..rows {
+                    let tile = tiling.tile_of(row);
+                    assert!(tiling.height(tile) <= max);
+                    assert!(
+                        (tiling.start(tile)..tiling.start(tile + 1)).contains(&row),
+                        "{rows} {max} {row}"
+                    );
+                }
+            }
+        }
+    }
+}

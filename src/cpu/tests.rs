@@ -1,0 +1,566 @@
+//! The backend against the reference, and against itself under every way of cutting the work.
+
+use super::{Activations, CpuBackend, CpuOptions, Isa};
+use crate::ops::reference::ReferenceBackend;
+use crate::ops::tolerance::{self, Tolerance, difference};
+use crate::ops::{
+    AttentionForm, Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, RouterShape,
+    Segment,
+};
+use crate::tensor::{DType, TensorView};
+
+/// Sizes of a one-layer model.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    hidden: usize,
+    vocab: usize,
+    heads: usize,
+    nope: usize,
+    rope: usize,
+    v: usize,
+    latent: usize,
+    experts: usize,
+    top_k: usize,
+    groups: usize,
+    inner: usize,
+    shared_inner: usize,
+    dtype: DType,
+}
+
+const TINY: Sizes = Sizes {
+    hidden: 160,
+    vocab: 96,
+    heads: 4,
+    nope: 32,
+    rope: 16,
+    v: 32,
+    latent: 64,
+    experts: 8,
+    top_k: 2,
+    groups: 1,
+    inner: 48,
+    shared_inner: 96,
+    dtype: DType::Bf16,
+};
+
+/// Nothing is a multiple of sixteen, some are odd.
+const ODD: Sizes = Sizes {
+    hidden: 77,
+    vocab: 53,
+    heads: 3,
+    nope: 21,
+    rope: 6,
+    v: 19,
+    latent: 45,
+    experts: 12,
+    top_k: 3,
+    groups: 4,
+    inner: 35,
+    shared_inner: 23,
+    dtype: DType::Bf16,
+};
+
+/// The head sizes of the real family.
+const WIDE: Sizes = Sizes {
+    hidden: 320,
+    vocab: 130,
+    heads: 2,
+    nope: 128,
+    rope: 64,
+    v: 128,
+    latent: 512,
+    experts: 4,
+    top_k: 2,
+    groups: 1,
+    inner: 128,
+    shared_inner: 64,
+    dtype: DType::Bf16,
+};
+
+fn all_sizes() -> Vec<Sizes> {
+    vec![TINY, ODD, WIDE, Sizes { dtype: DType::F32, ..ODD }, Sizes { dtype: DType::F16, ..TINY }]
+}
+
+impl Sizes {
+    fn mla(&self) -> MlaShape {
+        MlaShape {
+            num_heads: self.heads,
+            qk_nope_head_dim: self.nope,
+            qk_rope_head_dim: self.rope,
+            v_head_dim: self.v,
+            kv_lora_rank: self.latent,
+            scale: 1.0 / ((self.nope + self.rope) as f32).sqrt(),
+        }
+    }
+
+    fn router(&self) -> RouterShape {
+        RouterShape {
+            num_experts: self.experts,
+            top_k: self.top_k,
+            n_group: self.groups,
+            topk_group: self.groups.div_ceil(2),
+            norm_topk_prob: true,
+            routed_scaling_factor: 2.5,
+        }
+    }
+}
+
+/// Stored bytes of one tensor.
+struct Tensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Tensor {
+    fn random(rng: &mut fastrand::Rng, dtype: DType, shape: &[usize], size: f32) -> Self {
+        let count = shape.iter().product();
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            let x = (rng.f32() * 2.0 - 1.0) * size;
+            match dtype {
+                DType::F32 => bytes.extend(x.to_le_bytes()),
+                DType::F16 => bytes.extend(half::f16::from_f32(x).to_le_bytes()),
+                _ => bytes.extend(half::bf16::from_f32(x).to_le_bytes()),
+            }
+        }
+        Self { dtype, shape: shape.to_vec(), bytes }
+    }
+
+    fn view(&self) -> TensorView<'_> {
+        TensorView { dtype: self.dtype, shape: &self.shape, bytes: &self.bytes }
+    }
+}
+
+/// The stored weights of one layer, embedding and head.
+struct Stored {
+    sizes: Sizes,
+    embed: Tensor,
+    gain: Tensor,
+    q: [Tensor; 2],
+    kv_a: Tensor,
+    latent_gain: Tensor,
+    kv_b: Tensor,
+    o: Tensor,
+    router: Tensor,
+    bias: Tensor,
+    experts: Vec<[Tensor; 3]>,
+    shared: [Tensor; 3],
+    head: Tensor,
+}
+
+impl Stored {
+    fn random(sizes: Sizes, seed: u64) -> Self {
+        let rng = &mut fastrand::Rng::with_seed(seed);
+        let s = sizes;
+        let mut matrix = |rows: usize, cols: usize| {
+            Tensor::random(rng, s.dtype, &[rows, cols], 1.7 / (cols as f32).sqrt())
+        };
+        let q_rows = s.heads * (s.nope + s.rope);
+        let swiglu = |matrix: &mut dyn FnMut(usize, usize) -> Tensor, inner| {
+            [matrix(inner, s.hidden), matrix(inner, s.hidden), matrix(s.hidden, inner)]
+        };
+        Self {
+            sizes,
+            embed: matrix(s.vocab, s.hidden),
+            q: [matrix(q_rows / 2, s.hidden), matrix(q_rows - q_rows / 2, s.hidden)],
+            kv_a: matrix(s.latent + s.rope, s.hidden),
+            kv_b: matrix(s.heads * (s.nope + s.v), s.latent),
+            o: matrix(s.hidden, s.heads * s.v),
+            router: matrix(s.experts, s.hidden),
+            experts: (0..s.experts).map(|_| swiglu(&mut matrix, s.inner)).collect(),
+            shared: swiglu(&mut matrix, s.shared_inner),
+            head: matrix(s.vocab, s.hidden),
+            gain: Tensor::random(rng, DType::Bf16, &[s.hidden], 1.5),
+            latent_gain: Tensor::random(rng, DType::F32, &[s.latent], 1.5),
+            bias: Tensor::random(rng, DType::F32, &[s.experts], 0.1),
+        }
+    }
+}
+
+fn expert(e: &[Tensor; 3]) -> ExpertMatrices<'_> {
+    ExpertMatrices { gate_proj: e[0].view(), up_proj: e[1].view(), down_proj: e[2].view() }
+}
+
+/// The same weights in a backend.
+struct Model<B: Backend> {
+    backend: B,
+    sizes: Sizes,
+    embed: B::Matrix,
+    gain: B::Vector,
+    q: B::Matrix,
+    kv_a: B::Matrix,
+    latent_gain: B::Vector,
+    kv_b: B::KvUp,
+    o: B::Matrix,
+    router: B::Router,
+    experts: B::Experts,
+    shared: B::Experts,
+    head: B::Matrix,
+}
+
+const CAPACITY: usize = 400;
+const BLOCK: usize = 16;
+const EPS: f32 = 1e-5;
+
+impl<B: Backend> Model<B> {
+    fn load(mut b: B, stored: &Stored) -> Self {
+        let experts: Vec<_> = stored.experts.iter().map(expert).collect();
+        let s = stored.sizes;
+        let q = HostMatrix { parts: stored.q.iter().map(Tensor::view).collect() };
+        Self {
+            sizes: s,
+            embed: b.load_matrix(&HostMatrix::new(stored.embed.view())).expect("embed"),
+            gain: b.load_vector(&stored.gain.view()).expect("gain"),
+            q: b.load_matrix(&q).expect("q"),
+            kv_a: b.load_matrix(&HostMatrix::new(stored.kv_a.view())).expect("kv_a"),
+            latent_gain: b.load_vector(&stored.latent_gain.view()).expect("latent gain"),
+            kv_b: b.load_kv_up(&stored.kv_b.view(), &s.mla()).expect("kv_b"),
+            o: b.load_matrix(&HostMatrix::new(stored.o.view())).expect("o"),
+            router: b.load_router(&stored.router.view(), &stored.bias.view(), &s.router()).expect("router"),
+            experts: b.load_experts(&experts).expect("experts"),
+            shared: b.load_experts(&[expert(&stored.shared)]).expect("shared"),
+            head: b.load_matrix(&HostMatrix::new(stored.head.view())).expect("head"),
+            backend: b,
+        }
+    }
+
+    fn buffer(&mut self, cols: usize) -> B::Buffer {
+        self.backend.allocate(CAPACITY, cols).expect("memory")
+    }
+
+    fn filled(&mut self, values: &[f32], cols: usize) -> B::Buffer {
+        let mut buffer = self.buffer(cols);
+        self.backend.write(values, &mut buffer).expect("write");
+        buffer
+    }
+
+    fn values(&mut self, buffer: &B::Buffer) -> Vec<f32> {
+        self.backend.read(buffer).expect("read").to_vec()
+    }
+
+    fn cache(&mut self, dtype: CacheDType) -> B::Cache {
+        let shape = CacheShape {
+            num_layers: 2,
+            num_blocks: 100,
+            block_size: BLOCK,
+            latent_dim: self.sizes.latent + self.sizes.rope,
+            dtype,
+        };
+        self.backend.allocate_cache(&shape).expect("memory")
+    }
+}
+
+/// Block ids of sequence `seq`: scattered over the cache, none shared.
+fn block_table(seq: usize, tokens: usize) -> Vec<u32> {
+    (0..tokens.div_ceil(BLOCK)).map(|b| ((seq * 20 + b) * 37 % 100) as u32).collect()
+}
+
+fn slots(table: &[u32], positions: std::ops::Range<usize>) -> Vec<u32> {
+    positions.map(|p| table[p / BLOCK] * BLOCK as u32 + (p % BLOCK) as u32).collect()
+}
+
+fn rotations(rope: usize, positions: impl Iterator<Item = usize>) -> Vec<f32> {
+    let half = rope / 2;
+    let angle = |p: usize, i: usize| p as f32 * 0.7f32.powi(i as i32);
+    positions
+        .flat_map(|p| {
+            (0..half).map(move |i| angle(p, i).cos()).chain((0..half).map(move |i| angle(p, i).sin()))
+        })
+        .collect()
+}
+
+fn random(seed: u64, count: usize) -> Vec<f32> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| (rng.f32() + rng.f32() + rng.f32() - 1.5) * 1.5).collect()
+}
+
+/// What every operation gives on the same inputs, by name.
+fn every_operation<B: Backend>(
+    m: &mut Model<B>,
+    rows: usize,
+    dtype: CacheDType,
+) -> Vec<(&'static str, Tolerance, Vec<f32>)> {
+    let s = m.sizes;
+    let (mla, router) = (s.mla(), s.router());
+    let x_values = random(rows as u64, rows * s.hidden);
+    let mut results = Vec::new();
+    let x = m.filled(&x_values, s.hidden);
+
+    let mut out = m.buffer(s.hidden);
+    let ids: Vec<u32> = (0..rows).map(|t| (t * 37 % s.vocab) as u32).collect();
+    m.backend.embed(&m.embed, &ids, &mut out).expect("embed");
+    results.push(("embed", Tolerance { f32_activations: 0.0, bf16_activations: 0.0 }, m.values(&out)));
+
+    m.backend.norm(&x, &m.gain, EPS, &mut out).expect("norm");
+    results.push(("norm", tolerance::ELEMENTWISE, m.values(&out)));
+
+    let q_cols = s.heads * (s.nope + s.rope);
+    let mut q = m.buffer(q_cols);
+    m.backend.project(&x, &m.q, &mut q).expect("project");
+    results.push(("project", tolerance::PROJECT, m.values(&q)));
+
+    let attended = m.filled(&random(2, rows * s.heads * s.v), s.heads * s.v);
+    let mut added = m.filled(&x_values, s.hidden);
+    m.backend.project_add(&attended, &m.o, &mut added).expect("project_add");
+    results.push(("project_add", tolerance::PROJECT, m.values(&added)));
+
+    let mut q = m.filled(&random(3, rows * q_cols), q_cols);
+    let turns = rotations(s.rope, 100..100 + rows);
+    m.backend.rope(&mla, &turns, &mut q).expect("rope");
+    results.push(("rope", tolerance::ELEMENTWISE, m.values(&q)));
+
+    // A context of 150 earlier tokens, then the rows themselves; written in two steps.
+    let before = 150;
+    let table = block_table(3, before + rows);
+    let mut cache = m.cache(dtype);
+    for (seed, positions) in [(4, 0..before), (5, before..before + rows)] {
+        let count = positions.len();
+        let kv_a = m.filled(&random(seed, count * (s.latent + s.rope)), s.latent + s.rope);
+        let turns = rotations(s.rope, positions.clone());
+        let slots = slots(&table, positions);
+        m.backend
+            .write_latent(&mla, &kv_a, &m.latent_gain, EPS, &turns, &slots, 1, &mut cache)
+            .expect("write_latent");
+    }
+    let tables: Vec<u32> = [99, 98].into_iter().chain(table).collect();
+    for (name, form) in [("expanded", AttentionForm::Expanded), ("absorbed", AttentionForm::Absorbed)] {
+        // The first row has a short context of its own in the same blocks; the rest go on after the long one.
+        let mut segments =
+            vec![Segment { rows: 0..1, first_position: 20, form, block_table: 2..tables.len() }];
+        if rows > 1 {
+            segments.push(Segment {
+                rows: 1..rows,
+                first_position: before,
+                form,
+                block_table: 2..tables.len(),
+            });
+        }
+        let mut out = m.buffer(s.heads * s.v);
+        let (b, args) = (&mut m.backend, (&q, &m.kv_b));
+        match form {
+            AttentionForm::Expanded => {
+                b.attend_expanded(&mla, args.0, args.1, 1, &cache, &segments, &tables, &mut out)
+            }
+            AttentionForm::Absorbed => {
+                b.attend_absorbed(&mla, args.0, args.1, 1, &cache, &segments, &tables, &mut out)
+            }
+        }
+        .expect("attend");
+        results.push((name, tolerance::ATTEND, m.values(&out)));
+    }
+
+    let mut routing = m.backend.allocate_routing(CAPACITY, &router).expect("memory");
+    m.backend.route(&x, &m.router, &router, &mut routing).expect("route");
+    for (name, shared) in [("experts", false), ("experts and shared", true)] {
+        let mut out = m.filled(&x_values, s.hidden);
+        let shared = shared.then_some(&m.shared);
+        m.backend.experts(&x, &routing, &m.experts, shared, &mut out).expect("experts");
+        results.push((name, tolerance::SWIGLU, m.values(&out)));
+    }
+    let mut out = m.filled(&x_values, s.hidden);
+    m.backend.swiglu_add(&x, &m.shared, &mut out).expect("swiglu_add");
+    results.push(("swiglu_add", tolerance::SWIGLU, m.values(&out)));
+
+    let wanted: Vec<u32> = (0..rows as u32).rev().step_by(2).collect();
+    let mut logits = m.buffer(s.vocab);
+    m.backend.logits(&x, &wanted, &m.gain, EPS, &m.head, &mut logits).expect("logits");
+    results.push(("logits", tolerance::PROJECT, m.values(&logits)));
+    results
+}
+
+fn cpu(threads: usize, activations: Activations, isa: Isa) -> CpuBackend {
+    CpuBackend::new(CpuOptions { threads, activations, isa })
+}
+
+#[test]
+fn agrees_with_the_reference() {
+    for (seed, sizes) in all_sizes().into_iter().enumerate() {
+        let stored = Stored::random(sizes, seed as u64);
+        let mut reference = Model::load(ReferenceBackend, &stored);
+        for rows in [1, 2, 7, 40] {
+            let want = every_operation(&mut reference, rows, CacheDType::F32);
+            for isa in Isa::supported() {
+                for (activations, dtype) in
+                    [(Activations::F32, CacheDType::F32), (Activations::Bf16, CacheDType::Bf16)]
+                {
+                    let mut fast = Model::load(cpu(2, activations, isa), &stored);
+                    let got = every_operation(&mut fast, rows, dtype);
+                    for ((name, tolerance, got), (_, _, want)) in got.iter().zip(&want) {
+                        let allowed = match activations {
+                            Activations::F32 => tolerance.f32_activations,
+                            Activations::Bf16 => tolerance.bf16_activations,
+                        };
+                        let difference = difference(got, want);
+                        assert!(
+                            difference <= allowed,
+                            "{name}, {rows} rows, {isa}, {activations:?}, {sizes:?}: {difference} > {allowed}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A run of tokens of one sequence inside a step.
+type Run = (usize, std::ops::Range<usize>);
+
+/// Position from which tokens use the absorbed form; by position alone, as the contract asks.
+const ABSORBED_FROM: usize = 70;
+
+/// Runs steps of tokens through the whole layer and returns the bits of hidden row and logits of every token,
+/// by sequence and position.
+fn run_steps(m: &mut Model<CpuBackend>, lengths: &[usize], steps: &[Vec<Run>]) -> Vec<Vec<Vec<u32>>> {
+    let s = m.sizes;
+    let (mla, router) = (s.mla(), s.router());
+    let mut cache = m.cache(if m.backend.numerics_are_f32() { CacheDType::F32 } else { CacheDType::Bf16 });
+    let mut results: Vec<Vec<Vec<u32>>> = lengths.iter().map(|n| vec![Vec::new(); *n]).collect();
+    let [mut x, mut normed] = [m.buffer(s.hidden), m.buffer(s.hidden)];
+    let mut q = m.buffer(s.heads * (s.nope + s.rope));
+    let mut kv_a = m.buffer(s.latent + s.rope);
+    let mut attended = m.buffer(s.heads * s.v);
+    let mut logits = m.buffer(s.vocab);
+    let mut routing = m.backend.allocate_routing(CAPACITY, &router).expect("memory");
+    for step in steps {
+        let tokens: Vec<(usize, usize)> =
+            step.iter().flat_map(|(seq, r)| r.clone().map(|p| (*seq, p))).collect();
+        let ids: Vec<u32> = tokens.iter().map(|(seq, p)| ((seq * 41 + p * 13) % s.vocab) as u32).collect();
+        let turns = rotations(s.rope, tokens.iter().map(|t| t.1));
+        let (mut tables, mut slot_mapping, mut segments, mut row) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for (seq, positions) in step {
+            let table = block_table(*seq, lengths[*seq]);
+            slot_mapping.extend(slots(&table, positions.clone()));
+            let block_table = tables.len()..tables.len() + table.len();
+            tables.extend(table);
+            let switch = ABSORBED_FROM.clamp(positions.start, positions.end);
+            for (part, form) in [
+                (positions.start..switch, AttentionForm::Expanded),
+                (switch..positions.end, AttentionForm::Absorbed),
+            ] {
+                if !part.is_empty() {
+                    let rows = row..row + part.len();
+                    row = rows.end;
+                    segments.push(Segment {
+                        rows,
+                        first_position: part.start,
+                        form,
+                        block_table: block_table.clone(),
+                    });
+                }
+            }
+        }
+        let (expanded, absorbed): (Vec<_>, Vec<_>) =
+            segments.into_iter().partition(|s| s.form == AttentionForm::Expanded);
+        let b = &mut m.backend;
+        let all: Vec<u32> = (0..tokens.len() as u32).collect();
+        (|| {
+            b.embed(&m.embed, &ids, &mut x)?;
+            b.norm(&x, &m.gain, EPS, &mut normed)?;
+            b.project(&normed, &m.q, &mut q)?;
+            b.rope(&mla, &turns, &mut q)?;
+            b.project(&normed, &m.kv_a, &mut kv_a)?;
+            b.write_latent(&mla, &kv_a, &m.latent_gain, EPS, &turns, &slot_mapping, 0, &mut cache)?;
+            b.attend_expanded(&mla, &q, &m.kv_b, 0, &cache, &expanded, &tables, &mut attended)?;
+            b.attend_absorbed(&mla, &q, &m.kv_b, 0, &cache, &absorbed, &tables, &mut attended)?;
+            b.project_add(&attended, &m.o, &mut x)?;
+            b.norm(&x, &m.gain, EPS, &mut normed)?;
+            b.route(&normed, &m.router, &router, &mut routing)?;
+            b.experts(&normed, &routing, &m.experts, Some(&m.shared), &mut x)?;
+            b.swiglu_add(&normed, &m.shared, &mut x)?;
+            b.logits(&x, &all, &m.gain, EPS, &m.head, &mut logits)
+        })()
+        .expect("step");
+        let (x, logits) = (m.values(&x), m.values(&logits));
+        for (t, (seq, p)) in tokens.into_iter().enumerate() {
+            let row = x[t * s.hidden..][..s.hidden].iter().chain(&logits[t * s.vocab..][..s.vocab]);
+            results[seq][p] = row.map(|v| v.to_bits()).collect();
+        }
+    }
+    results
+}
+
+#[test]
+fn bits_depend_on_nothing_but_the_sequence() {
+    // One sequence long enough for both forms, several splits and many tiles; others of all kinds beside it.
+    let lengths = [300, 33, 1, 75, 100];
+    let alone: Vec<Vec<Run>> = (0..lengths.len()).map(|seq| vec![(seq, 0..lengths[seq])]).collect();
+    let mut plans: Vec<Vec<Vec<Run>>> = Vec::new();
+    // Everything in two steps, the long sequence first, then last.
+    plans.push(vec![vec![(0, 0..299)], vec![(1, 0..33), (2, 0..1), (3, 0..75), (4, 0..100), (0, 299..300)]]);
+    plans.push(vec![
+        vec![(3, 0..74), (4, 0..100), (0, 0..61)],
+        vec![(0, 61..300), (2, 0..1), (3, 74..75), (1, 0..33)],
+    ]);
+    // Token by token, all side by side.
+    plans.push(
+        (0..300)
+            .map(|p| (0..lengths.len()).filter(|seq| p < lengths[*seq]).map(|seq| (seq, p..p + 1)).collect())
+            .collect(),
+    );
+    // Chunks of 13 and 29, sequences taking turns.
+    for chunk in [13, 29] {
+        plans.push(
+            (0..300usize.div_ceil(chunk))
+                .map(|c| {
+                    let part = |seq: &usize| c * chunk..((c + 1) * chunk).min(lengths[*seq]);
+                    (0..lengths.len())
+                        .rev()
+                        .filter(|seq| !part(seq).is_empty())
+                        .map(|seq| (seq, part(&seq)))
+                        .collect()
+                })
+                .collect(),
+        );
+    }
+    let best = Isa::best();
+    let mut cases = vec![(TINY, Activations::Bf16, best), (ODD, Activations::F32, best)];
+    cases.push((WIDE, Activations::Bf16, best));
+    cases.extend(Isa::supported().into_iter().map(|isa| (ODD, Activations::Bf16, isa)));
+    for (sizes, activations, isa) in cases {
+        let stored = Stored::random(sizes, 11);
+        let want = run_steps(&mut Model::load(cpu(1, activations, isa), &stored), &lengths, &alone);
+        assert!(want.iter().flatten().all(|row| row.iter().all(|bits| f32::from_bits(*bits).is_finite())));
+        for threads in 1..=3 {
+            let mut model = Model::load(cpu(threads, activations, isa), &stored);
+            for (i, plan) in plans.iter().enumerate() {
+                let got = run_steps(&mut model, &lengths, plan);
+                for (seq, (got, want)) in got.iter().zip(&want).enumerate() {
+                    for (p, (got, want)) in got.iter().zip(want).enumerate() {
+                        assert!(
+                            got == want,
+                            "plan {i}, {threads} threads, {isa}, {activations:?}: sequence {seq} position {p}, {sizes:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_errors() {
+    let stored = Stored::random(TINY, 1);
+    let mut m = Model::load(cpu(1, Activations::Bf16, Isa::best()), &stored);
+    let s = m.sizes;
+    let x = m.filled(&[0.5; 2 * TINY.hidden], s.hidden);
+    let mut out = m.buffer(s.hidden);
+    let mut q = m.buffer(s.heads * (s.nope + s.rope));
+    let cache = m.cache(CacheDType::Bf16);
+    let b = &mut m.backend;
+    assert!(b.embed(&m.embed, &[s.vocab as u32], &mut out).is_err());
+    assert!(b.embed(&m.embed, &vec![0; CAPACITY + 1], &mut out).is_err());
+    assert!(b.project(&x, &m.o, &mut out).is_err());
+    assert!(b.logits(&x, &[2], &m.gain, EPS, &m.head, &mut out).is_err());
+    b.project(&x, &m.q, &mut q).expect("fits");
+    let mut attended = b.allocate(CAPACITY, s.heads * s.v).expect("memory");
+    for (rows, first_position, table) in [(0..3, 0, 0..1), (0..2, 15, 0..1), (0..2, 0, 0..3), (0..2, 0, 1..2)]
+    {
+        let segments = [Segment { rows, first_position, form: AttentionForm::Absorbed, block_table: table }];
+        let tables = [5, 100];
+        let got = b.attend_absorbed(&s.mla(), &q, &m.kv_b, 0, &cache, &segments, &tables, &mut attended);
+        assert!(got.is_err(), "{segments:?}");
+        let got = b.attend_expanded(&s.mla(), &q, &m.kv_b, 0, &cache, &segments, &tables, &mut attended);
+        assert!(got.is_err(), "{segments:?}");
+    }
+}

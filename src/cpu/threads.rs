@@ -1,0 +1,316 @@
+//! The backend's own threads: dispatch in about a microsecond, because a decode step dispatches a few hundred times.
+//!
+//! The calling thread is worker 0. Between jobs a worker spins for a short while (the gaps inside a step are microseconds) and
+//! then parks (the gaps between requests are not). Knows nothing of what the jobs compute.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+
+/// Iterations of the spin hint before a worker parks: about 100 microseconds on current machines.
+const SPINS_BEFORE_PARK: u32 = 6_000;
+
+/// Iterations of the spin hint before the caller lets other threads of the machine run while it waits.
+const SPINS_BEFORE_YIELD: u32 = 2_000;
+
+type Job = dyn Fn(usize) + Sync;
+
+#[repr(align(128))]
+struct Padded<T>(T);
+
+struct Shared {
+    /// Number of jobs ever dispatched; a change is the signal to run `job`.
+    epoch: Padded<AtomicU64>,
+    /// Workers that have not finished the current job.
+    running: Padded<AtomicUsize>,
+    job: UnsafeCell<Option<*const Job>>,
+    parked: Vec<Padded<AtomicBool>>,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written only while no worker runs (`running` is 0) and before the release store of `epoch` that
+// the workers acquire; everything else is atomic or locked.
+unsafe impl Sync for Shared {}
+// SAFETY: the raw pointer in `job` is only followed during `ThreadPool::run`, which keeps its target alive.
+unsafe impl Send for Shared {}
+
+/// A fixed set of worker threads.
+pub(crate) struct ThreadPool {
+    shared: Arc<Shared>,
+    /// Indices each worker has left in `for_each`: first in the high half, end in the low one.
+    ranges: Vec<Padded<AtomicU64>>,
+    threads: Vec<(Thread, Option<JoinHandle<()>>)>,
+}
+
+impl ThreadPool {
+    /// A pool of `num_threads` workers, the caller included; 0 means as many as the machine offers this process.
+    /// A thread the system refuses to start is done without.
+    pub(crate) fn new(num_threads: usize) -> Self {
+        let wanted = match num_threads {
+            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+            n => n,
+        };
+        let shared = Arc::new(Shared {
+            epoch: Padded(AtomicU64::new(0)),
+            running: Padded(AtomicUsize::new(0)),
+            job: UnsafeCell::new(None),
+            parked: (1..wanted).map(|_| Padded(AtomicBool::new(false))).collect(),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        let mut threads = Vec::new();
+        for worker in 1..wanted {
+            let shared = shared.clone();
+            let builder = std::thread::Builder::new().name(format!("cpu-{worker}"));
+            let Ok(handle) = builder.spawn(move || work(&shared, worker)) else { break };
+            threads.push((handle.thread().clone(), Some(handle)));
+        }
+        let ranges = (0..=threads.len()).map(|_| Padded(AtomicU64::new(0))).collect();
+        Self { shared, ranges, threads }
+    }
+
+    /// Workers, the caller included.
+    pub(crate) fn num_threads(&self) -> usize {
+        self.threads.len() + 1
+    }
+
+    /// Calls `job(worker)` once on every worker and returns when all are done. A panic in any of them is raised here.
+    pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        if self.threads.is_empty() {
+            return job(0);
+        }
+        let shared = &*self.shared;
+        shared.running.0.store(self.threads.len(), Ordering::Relaxed);
+        // SAFETY: only the lifetime changes. This function returns after every worker has finished with the pointer, and
+        // `&mut self` keeps a second job from being dispatched meanwhile, so nobody reads `job` now.
+        unsafe {
+            let job = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job);
+            *shared.job.get() = Some(job);
+        }
+        // Sequentially consistent with the worker's store of `parked`: one of the two sees the other.
+        shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        for (parked, (thread, _)) in shared.parked.iter().zip(&self.threads) {
+            if parked.0.load(Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let mut spins = 0;
+        while shared.running.0.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        let theirs = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(payload) = own.err().or(theirs) {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Calls `task(worker, index)` once for every index below `count`. Each worker starts with a run of its own, which it takes
+    /// from the front (consecutive indices mostly mean consecutive memory); who is done takes from the ends of the others' runs.
+    pub(crate) fn for_each(&mut self, count: usize, task: impl Fn(usize, usize) + Sync) {
+        if count <= 1 || self.threads.is_empty() {
+            return (0..count).for_each(|index| task(0, index));
+        }
+        assert!(count <= u32::MAX as usize, "too many tasks");
+        let ranges = std::mem::take(&mut self.ranges);
+        let workers = ranges.len();
+        for (worker, range) in ranges.iter().enumerate() {
+            let (first, end) = (count * worker / workers, count * (worker + 1) / workers);
+            range.0.store((first as u64) << 32 | end as u64, Ordering::Relaxed);
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            self.run(&|worker| {
+                for victim in 0..workers {
+                    let range = &ranges[(worker + victim) % workers].0;
+                    while let Some(index) = take(range, victim == 0) {
+                        task(worker, index);
+                    }
+                }
+            });
+        }));
+        self.ranges = ranges;
+        if let Err(payload) = outcome {
+            resume_unwind(payload);
+        }
+    }
+}
+
+/// Takes one index from a range, from its front or from its end.
+fn take(range: &AtomicU64, front: bool) -> Option<usize> {
+    let taken = range.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+        let (first, end) = (now >> 32, now & 0xffff_ffff);
+        (first < end).then(|| if front { (first + 1) << 32 | end } else { first << 32 | (end - 1) })
+    });
+    taken.ok().map(|before| if front { (before >> 32) as usize } else { (before & 0xffff_ffff) as usize - 1 })
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        for (thread, handle) in &mut self.threads {
+            thread.unpark();
+            if let Some(handle) = handle.take() {
+                // A worker catches its panics, so there is nothing to learn from the result.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// A worker's life: wait for the epoch to move, run the job, say so.
+fn work(shared: &Shared, worker: usize) {
+    let mut seen = 0;
+    loop {
+        seen = wait(shared, worker, seen);
+        if shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: the epoch moved, so `job` was written before and its target lives until `running` reaches 0.
+        let job = unsafe { (*shared.job.get()).map(|job| &*job) };
+        if let Some(job) = job
+            && let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(worker)))
+        {
+            *shared.panic.lock().unwrap_or_else(|e| e.into_inner()) = Some(payload);
+        }
+        shared.running.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+fn wait(shared: &Shared, worker: usize, seen: u64) -> u64 {
+    let epoch = &shared.epoch.0;
+    for _ in 0..SPINS_BEFORE_PARK {
+        let now = epoch.load(Ordering::Acquire);
+        if now != seen {
+            return now;
+        }
+        std::hint::spin_loop();
+    }
+    let parked = &shared.parked[worker - 1].0;
+    parked.store(true, Ordering::SeqCst);
+    let now = loop {
+        let now = epoch.load(Ordering::SeqCst);
+        if now != seen {
+            break now;
+        }
+        std::thread::park();
+    };
+    parked.store(false, Ordering::SeqCst);
+    now
+}
+
+/// One value per worker, reachable from inside a job.
+pub(crate) struct PerWorker<T>(Vec<Padded<UnsafeCell<T>>>);
+
+// SAFETY: `get` hands worker `i` the value `i` alone, see there.
+unsafe impl<T: Send> Sync for PerWorker<T> {}
+
+impl<T> PerWorker<T> {
+    /// One value per worker.
+    pub(crate) fn new(num_threads: usize, make: impl Fn() -> T) -> Self {
+        Self((0..num_threads).map(|_| Padded(UnsafeCell::new(make()))).collect())
+    }
+
+    /// Worker `worker`'s value.
+    ///
+    /// # Safety
+    /// Only the worker of that number calls this during a job, and holds no other reference from an earlier call.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn get(&self, worker: usize) -> &mut T {
+        // SAFETY: exclusive by the contract above.
+        unsafe { &mut *self.0[worker].0.get() }
+    }
+}
+
+/// A slice several workers write, each its own elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Shards<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: the contract of `slice` and `at` keeps the workers' elements apart.
+unsafe impl<T: Send> Send for Shards<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shards<T> {}
+
+impl<T> Shards<T> {
+    /// Shares `whole` for as long as the caller keeps it borrowed.
+    pub(crate) fn new(whole: &mut [T]) -> Self {
+        Self { start: whole.as_mut_ptr(), len: whole.len() }
+    }
+
+    /// Elements `start..start + len`.
+    ///
+    /// # Safety
+    /// The shared slice is still borrowed mutably by the dispatcher, and no other worker touches these elements during the job.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
+        assert!(start + len <= self.len, "shard {start}+{len} of {}", self.len);
+        // SAFETY: in bounds by the check, exclusive by the contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_is_taken_once() {
+        for threads in 1..=4 {
+            let mut pool = ThreadPool::new(threads);
+            assert_eq!(pool.num_threads(), threads);
+            for count in [0, 1, 2, 7, 1000] {
+                let seen: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+                pool.for_each(count, |worker, i| {
+                    assert!(worker < threads);
+                    seen[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(seen.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn many_small_jobs_lose_no_wake_up() {
+        let mut pool = ThreadPool::new(3);
+        let total = AtomicUsize::new(0);
+        for round in 0..3_000 {
+            pool.run(&|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            });
+            if round % 500 == 0 {
+                // Long enough for the workers to park on most machines; the result does not depend on it.
+                (0..200_000).for_each(|_| std::hint::spin_loop());
+            }
+        }
+        assert_eq!(total.into_inner(), 9_000);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_survives() {
+        let mut pool = ThreadPool::new(2);
+        for bad in 0..2 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(&|worker| assert_ne!(worker, bad, "worker {bad} fails"));
+            }));
+            let message = *caught.expect_err("must panic").downcast::<String>().expect("a message");
+            assert!(message.contains(&format!("worker {bad} fails")), "{message}");
+            let sum = AtomicUsize::new(0);
+            pool.run(&|worker| {
+                sum.fetch_add(worker + 1, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 3);
+        }
+    }
+}
