@@ -1,0 +1,109 @@
+//! Where a checkpoint's files come from: a folder on disk, or bytes compiled into the binary.
+//!
+//! Invariant: a name, whoever wrote it, never reaches a file outside the folder. One layout is let through on purpose:
+//! the Hugging Face cache, whose `snapshots/REVISION/` holds symbolic links into its own `blobs/`.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use super::error::Problem;
+
+/// Most bytes of a file that [`Files::read`] brings into memory.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// The files of one checkpoint by name.
+pub(super) enum Files {
+    /// A folder and the canonical paths its links may lead into.
+    Folder { dir: PathBuf, roots: Vec<PathBuf> },
+    /// Name and content.
+    Embedded(&'static [(&'static str, &'static [u8])]),
+}
+
+impl Files {
+    /// Opens a folder.
+    pub(super) fn folder(dir: &Path) -> Result<Self, Problem> {
+        let io_problem = |error| Problem::Io { file: dir.display().to_string(), error };
+        let canonical = match dir.canonicalize() {
+            Ok(canonical) => canonical,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Problem::NotAFolder),
+            Err(e) => return Err(io_problem(e)),
+        };
+        if !canonical.is_dir() {
+            return Err(Problem::NotAFolder);
+        }
+        let mut roots = vec![canonical.clone()];
+        if let Some(snapshots) = canonical.parent().filter(|p| p.file_name() == Some("snapshots".as_ref()))
+            && let Ok(blobs) = snapshots.with_file_name("blobs").canonicalize()
+        {
+            roots.push(blobs);
+        }
+        Ok(Files::Folder { dir: canonical, roots })
+    }
+
+    /// The path of a file that exists, `None` where there is none. Never a path outside the folder.
+    pub(super) fn resolve(&self, name: &str) -> Result<Option<PathBuf>, Problem> {
+        let Files::Folder { dir, roots } = self else { return Ok(None) };
+        check_name(name)?;
+        match dir.join(name).canonicalize() {
+            Ok(path) if roots.iter().any(|root| path.starts_with(root)) => Ok(Some(path)),
+            Ok(_) => Err(escapes(name, "a symbolic link points elsewhere")),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Problem::Io { file: name.into(), error }),
+        }
+    }
+
+    /// The embedded file of this name.
+    pub(super) fn embedded(&self, name: &str) -> Option<&'static [u8]> {
+        match self {
+            Files::Embedded(files) => files.iter().find(|(n, _)| *n == name).map(|(_, bytes)| *bytes),
+            Files::Folder { .. } => None,
+        }
+    }
+
+    /// The whole content of a small file, `None` where there is none.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, Problem> {
+        if let Some(bytes) = self.embedded(name) {
+            return Ok(Some(Cow::Borrowed(bytes)));
+        }
+        let Some(path) = self.resolve(name)? else { return Ok(None) };
+        let io_problem = |error| Problem::Io { file: name.into(), error };
+        let file = File::open(path).map_err(io_problem)?;
+        let metadata = file.metadata().map_err(io_problem)?;
+        if !metadata.is_file() {
+            return Err(io_problem(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")));
+        }
+        if metadata.len() > MAX_FILE_BYTES {
+            return Err(Problem::TooLarge {
+                file: name.into(),
+                bytes: metadata.len(),
+                limit: MAX_FILE_BYTES,
+            });
+        }
+        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        // The limit holds even if the file grows between the two calls.
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).map_err(io_problem)?;
+        Ok(Some(Cow::Owned(bytes)))
+    }
+}
+
+/// A name is a relative path of plain components.
+fn check_name(name: &str) -> Result<(), Problem> {
+    if name.is_empty() || name.contains('\0') {
+        return Err(escapes(name, "not a file name"));
+    }
+    for component in Path::new(name).components() {
+        match component {
+            Component::Normal(_) => {}
+            Component::ParentDir => return Err(escapes(name, "it has ..")),
+            Component::CurDir => return Err(escapes(name, "it has .")),
+            Component::RootDir | Component::Prefix(_) => return Err(escapes(name, "it is absolute")),
+        }
+    }
+    Ok(())
+}
+
+fn escapes(name: &str, how: &'static str) -> Problem {
+    Problem::Escapes { file: name.into(), how }
+}

@@ -1,0 +1,211 @@
+//! Straight through the layers, once, over any backend.
+
+use super::blueprint::Blueprint;
+use super::rope::RopeTable;
+use super::weights::{FfnWeights, LayerWeights, QueryWeights, Weights};
+use crate::ops::{Backend, CacheShape, OpError, Segment};
+
+/// One step's tokens and where they stand.
+#[derive(Debug, Clone, Default)]
+pub struct ForwardInput {
+    /// `[T]` token ids.
+    pub token_ids: Vec<u32>,
+    /// `[T]` position of each token in its sequence.
+    pub positions: Vec<usize>,
+    /// `[T]` where each token's latent is stored: block id x block size + offset.
+    pub slot_mapping: Vec<u32>,
+    /// Rows attending in expanded form.
+    pub expanded: Vec<Segment>,
+    /// Rows attending in absorbed form. The two lists together cover each row once.
+    pub absorbed: Vec<Segment>,
+    /// Block ids of all sequences of the step, flat; segments hold ranges of it.
+    pub block_tables: Vec<u32>,
+}
+
+impl ForwardInput {
+    /// Empties all lists and keeps their memory.
+    pub fn clear(&mut self) {
+        self.token_ids.clear();
+        self.positions.clear();
+        self.slot_mapping.clear();
+        self.expanded.clear();
+        self.absorbed.clear();
+        self.block_tables.clear();
+    }
+}
+
+/// Activations of one step, allocated once for the largest step.
+pub struct Workspace<B: Backend> {
+    /// Residual stream `[T, D]`.
+    hidden: B::Buffer,
+    /// Its norm `[T, D]`.
+    normed: B::Buffer,
+    /// `[T, q_lora_rank]`, if the checkpoint has one: raw and normalised.
+    query_latent: Option<(B::Buffer, B::Buffer)>,
+    /// `[T, H * (N + R)]`.
+    query: B::Buffer,
+    /// `[T, C + R]`.
+    kv_a: B::Buffer,
+    /// `[T, H * V]`.
+    attended: B::Buffer,
+    routing: B::Routing,
+    /// `[S, vocab]`, S rows that need logits at once.
+    logits: B::Buffer,
+    max_logits_rows: usize,
+    max_tokens: usize,
+    /// `[T, R]`, host: cosines and sines of each row's position.
+    rotations: Vec<f32>,
+}
+
+/// A loaded network with its workspace and its KV cache, on one backend.
+pub struct Model<B: Backend> {
+    blueprint: Blueprint,
+    rope: RopeTable,
+    /// Epsilon of the two latent norms (see `model.latent_norm_eps`).
+    latent_norm_eps: f32,
+    weights: Weights<B>,
+    workspace: Workspace<B>,
+    cache: B::Cache,
+    backend: B,
+}
+
+impl<B: Backend> Model<B> {
+    /// Takes loaded weights and allocates workspace for `max_tokens` rows (of which `max_logits_rows` with logits at once) and the cache.
+    pub fn new(
+        mut backend: B,
+        blueprint: Blueprint,
+        weights: Weights<B>,
+        latent_norm_eps: f32,
+        max_tokens: usize,
+        max_logits_rows: usize,
+        cache: &CacheShape,
+    ) -> Result<Self, OpError> {
+        let b = &mut backend;
+        let mla = &blueprint.mla;
+        let workspace = Workspace {
+            hidden: b.allocate(max_tokens, blueprint.hidden_size)?,
+            normed: b.allocate(max_tokens, blueprint.hidden_size)?,
+            query_latent: match blueprint.q_lora_rank {
+                Some(rank) => Some((b.allocate(max_tokens, rank)?, b.allocate(max_tokens, rank)?)),
+                None => None,
+            },
+            query: b.allocate(max_tokens, mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim))?,
+            kv_a: b.allocate(max_tokens, mla.latent_dim())?,
+            attended: b.allocate(max_tokens, mla.num_heads * mla.v_head_dim)?,
+            routing: b.allocate_routing(max_tokens, &blueprint.router)?,
+            logits: b.allocate(max_logits_rows, blueprint.vocab_size)?,
+            max_logits_rows,
+            max_tokens,
+            rotations: Vec::with_capacity(max_tokens * mla.qk_rope_head_dim),
+        };
+        let cache = b.allocate_cache(cache)?;
+        let rope = RopeTable::new(&blueprint);
+        Ok(Self { blueprint, rope, latent_norm_eps, weights, workspace, cache, backend })
+    }
+
+    /// Sizes and switches.
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    /// Name of the backend.
+    pub fn backend_name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// Most rows of one step.
+    pub fn max_tokens(&self) -> usize {
+        self.workspace.max_tokens
+    }
+
+    /// Most rows `logits` takes at once.
+    pub fn max_logits_rows(&self) -> usize {
+        self.workspace.max_logits_rows
+    }
+
+    /// Computes the residual stream of every row and stores their latents in the cache.
+    pub fn forward(&mut self, input: &ForwardInput) -> Result<(), OpError> {
+        self.workspace.rotations.clear();
+        for position in &input.positions {
+            self.rope.rotation(*position, &mut self.workspace.rotations);
+        }
+        self.backend.embed(&self.weights.embed_tokens, &input.token_ids, &mut self.workspace.hidden)?;
+        for layer in 0..self.blueprint.num_layers {
+            self.attention(layer, input)?;
+            self.ffn(layer)?;
+        }
+        Ok(())
+    }
+
+    /// Logits `[rows.len(), vocab]` of rows of the last `forward`; at most `max_logits_rows` rows.
+    pub fn logits(&mut self, rows: &[u32]) -> Result<&[f32], OpError> {
+        let w = &mut self.workspace;
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embed_tokens);
+        let eps = self.blueprint.rms_norm_eps;
+        self.backend.logits(&w.hidden, rows, &self.weights.final_norm, eps, head, &mut w.logits)?;
+        self.backend.read(&w.logits)
+    }
+
+    /// `hidden += o_proj(attention(norm(hidden)))`.
+    fn attention(&mut self, layer: usize, input: &ForwardInput) -> Result<(), OpError> {
+        let Self { backend, workspace: w, blueprint, cache, weights, latent_norm_eps, .. } = self;
+        let LayerWeights { attention, .. } = &weights.layers[layer];
+        let (mla, latent_eps) = (&blueprint.mla, *latent_norm_eps);
+        backend.norm(&w.hidden, &attention.input_norm, blueprint.rms_norm_eps, &mut w.normed)?;
+        match (&attention.query, &mut w.query_latent) {
+            (QueryWeights::Latent { a, norm, b }, Some((latent, latent_normed))) => {
+                backend.project(&w.normed, a, latent)?;
+                backend.norm(latent, norm, latent_eps, latent_normed)?;
+                backend.project(latent_normed, b, &mut w.query)?;
+            }
+            (QueryWeights::Direct(q), _) => backend.project(&w.normed, q, &mut w.query)?,
+            (QueryWeights::Latent { .. }, None) => {
+                unreachable!("workspace and weights come from one blueprint")
+            }
+        }
+        backend.project(&w.normed, &attention.kv_a, &mut w.kv_a)?;
+        backend.rope(mla, &w.rotations, &mut w.query)?;
+        let (norm, slots) = (&attention.kv_a_norm, &input.slot_mapping);
+        backend.write_latent(mla, &w.kv_a, norm, latent_eps, &w.rotations, slots, layer, cache)?;
+        let (up, tables) = (&attention.kv_up, &input.block_tables);
+        if !input.expanded.is_empty() {
+            backend.attend_expanded(
+                mla,
+                &w.query,
+                up,
+                layer,
+                cache,
+                &input.expanded,
+                tables,
+                &mut w.attended,
+            )?;
+        }
+        if !input.absorbed.is_empty() {
+            backend.attend_absorbed(
+                mla,
+                &w.query,
+                up,
+                layer,
+                cache,
+                &input.absorbed,
+                tables,
+                &mut w.attended,
+            )?;
+        }
+        backend.project_add(&w.attended, &attention.output, &mut w.hidden)
+    }
+
+    /// `hidden += ffn(norm(hidden))`.
+    fn ffn(&mut self, layer: usize) -> Result<(), OpError> {
+        let Self { backend, workspace: w, blueprint, weights, .. } = self;
+        let LayerWeights { post_attention_norm, ffn, .. } = &weights.layers[layer];
+        backend.norm(&w.hidden, post_attention_norm, blueprint.rms_norm_eps, &mut w.normed)?;
+        match ffn {
+            FfnWeights::Dense(dense) => backend.swiglu_add(&w.normed, dense, &mut w.hidden),
+            FfnWeights::Moe { router, routed, shared } => {
+                backend.route(&w.normed, router, &blueprint.router, &mut w.routing)?;
+                backend.experts(&w.normed, &w.routing, routed, shared.as_ref(), &mut w.hidden)
+            }
+        }
+    }
+}
