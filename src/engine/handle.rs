@@ -1,0 +1,335 @@
+//! The async door of the engine: submit, stream, abort on drop. Not generic over the backend.
+//!
+//! Invariant: a sequence that was accepted always ends: with `Finished`, or with the stream closed because the engine is dead (which
+//! `next` reports as `Finished(Error)`). The command queue is bounded by `max_queue_len` submissions plus one abort per live
+//! stream; a sequence's event queue is bounded by its `max_tokens`.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Instant;
+
+use tokio::sync::mpsc as events;
+
+use super::request::{EngineEvent, EngineRequest, SubmitError};
+use crate::scheduler::{FinishReason, SeqId};
+
+/// Longest Retry-After that is ever suggested, seconds; clients give up on much longer ones.
+const MAX_RETRY_AFTER_S: f64 = 60.0;
+
+/// Facts about the engine that callers need; fixed at boot.
+#[derive(Debug, Clone)]
+pub struct EngineFacts {
+    /// Rows of the embedding table.
+    pub vocab_size: usize,
+    /// Most tokens of prompt and reply.
+    pub max_model_len: usize,
+    /// Most sequences that run at once.
+    pub max_num_seqs: usize,
+    /// Most requests that wait.
+    pub max_queue_len: usize,
+    /// Most prompt tokens that wait, 0 = no limit.
+    pub max_queue_tokens: usize,
+    /// Tokens per KV block.
+    pub block_size: usize,
+    /// KV blocks.
+    pub num_blocks: usize,
+    /// KV element type, for labels.
+    pub cache_dtype: &'static str,
+    /// Backend name.
+    pub backend: &'static str,
+}
+
+/// A point-in-time view of the engine, for health, metrics and Retry-After.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct EngineSnapshot {
+    /// Sequences in the queue.
+    pub waiting: usize,
+    /// Prompt tokens in the queue.
+    pub waiting_tokens: usize,
+    /// Sequences running.
+    pub running: usize,
+    /// KV blocks held by sequences (not by the prefix cache alone).
+    pub used_blocks: usize,
+    /// KV blocks that hold reusable prefixes and no sequence.
+    pub cached_blocks: usize,
+    /// Steps done since boot.
+    pub steps: u64,
+    /// Whether the thread is alive.
+    pub alive: bool,
+}
+
+/// What the door tells the engine thread.
+pub(super) enum Command {
+    /// Queue a sequence.
+    Submit { id: SeqId, request: EngineRequest, arrived: Instant, events: EventSender },
+    /// The caller is gone.
+    Abort(SeqId),
+    /// The caller has enough: rewind to `keep` reply tokens and finish.
+    StopAfter { id: SeqId, keep: usize },
+    /// Cut the reply back to `keep` tokens and go on from there.
+    Rewind { id: SeqId, keep: usize },
+    /// End the thread when nothing runs any more.
+    Shutdown,
+}
+
+/// Engine-side end of a sequence's stream.
+pub(super) struct EventSender(events::UnboundedSender<EngineEvent>);
+
+/// Events of a step on their way to their streams.
+///
+/// Waking a stream's task costs a system call when the async threads sleep, so the engine wakes one thread once per step
+/// and that one wakes the tasks, beside the next forward pass. A caller that left is noticed through its `Abort`: a failed
+/// delivery is not an error.
+pub(super) struct Outbox {
+    pending: Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>,
+    deliveries: mpsc::Sender<Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>>,
+}
+
+impl Outbox {
+    /// Starts the delivering thread; it ends when the outbox is dropped and everything is delivered.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let (deliveries, arriving) =
+            mpsc::channel::<Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>>();
+        std::thread::Builder::new().name("perigee-events".into()).spawn(move || {
+            for (sender, event) in arriving.into_iter().flatten() {
+                let _ = sender.send(event);
+            }
+        })?;
+        Ok(Self { pending: Vec::new(), deliveries })
+    }
+
+    /// Adds an event; events of one stream keep their order.
+    pub(super) fn push(&mut self, to: &EventSender, event: EngineEvent) {
+        self.pending.push((to.0.clone(), event));
+    }
+
+    /// Hands everything over.
+    pub(super) fn flush(&mut self) {
+        if !self.pending.is_empty() {
+            let next = Vec::with_capacity(self.pending.len());
+            let _ = self.deliveries.send(std::mem::replace(&mut self.pending, next));
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// State that both sides see.
+pub(super) struct Shared {
+    pub(super) facts: EngineFacts,
+    /// Submissions accepted and not yet running, the command queue included.
+    pub(super) waiting: AtomicUsize,
+    pub(super) waiting_tokens: AtomicUsize,
+    pub(super) running: AtomicUsize,
+    pub(super) used_blocks: AtomicUsize,
+    pub(super) cached_blocks: AtomicUsize,
+    pub(super) steps: AtomicU64,
+    pub(super) draining: AtomicBool,
+    /// Moving average of seconds between admissions out of the queue, as f64 bits; 0.0 = unknown.
+    pub(super) admission_gap_s: AtomicU64,
+    /// Set once, when the thread ends abnormally.
+    pub(super) death: OnceLock<String>,
+    pub(super) ended: AtomicBool,
+    next_id: AtomicU64,
+}
+
+/// Cloneable door to the engine thread.
+#[derive(Clone)]
+pub struct EngineHandle {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+}
+
+/// Makes the two ends of the door.
+pub(super) fn door(facts: EngineFacts) -> (EngineHandle, mpsc::Receiver<Command>, Arc<Shared>) {
+    let shared = Arc::new(Shared {
+        facts,
+        waiting: AtomicUsize::new(0),
+        waiting_tokens: AtomicUsize::new(0),
+        running: AtomicUsize::new(0),
+        used_blocks: AtomicUsize::new(0),
+        cached_blocks: AtomicUsize::new(0),
+        steps: AtomicU64::new(0),
+        draining: AtomicBool::new(false),
+        admission_gap_s: AtomicU64::new(0),
+        death: OnceLock::new(),
+        ended: AtomicBool::new(false),
+        next_id: AtomicU64::new(0),
+    });
+    let (commands, receiver) = mpsc::channel();
+    (EngineHandle { shared: shared.clone(), commands }, receiver, shared)
+}
+
+impl EngineHandle {
+    /// Queues a sequence, or says why not. Returns at once.
+    pub fn submit(&self, request: EngineRequest) -> Result<SequenceStream, SubmitError> {
+        self.check(&request)?;
+        let tokens = request.prompt.len();
+        self.take_place(tokens)?;
+        let id = SeqId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+        let (sender, receiver) = events::unbounded_channel();
+        let command = Command::Submit { id, request, arrived: Instant::now(), events: EventSender(sender) };
+        if self.commands.send(command).is_err() {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.shared.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
+            return Err(self.dead());
+        }
+        Ok(SequenceStream { id, events: receiver, commands: Some(self.commands.clone()) })
+    }
+
+    /// Fixed facts.
+    pub fn facts(&self) -> &EngineFacts {
+        &self.shared.facts
+    }
+
+    /// Current load.
+    pub fn snapshot(&self) -> EngineSnapshot {
+        let s = &self.shared;
+        EngineSnapshot {
+            waiting: s.waiting.load(Ordering::Relaxed),
+            waiting_tokens: s.waiting_tokens.load(Ordering::Relaxed),
+            running: s.running.load(Ordering::Relaxed),
+            used_blocks: s.used_blocks.load(Ordering::Relaxed),
+            cached_blocks: s.cached_blocks.load(Ordering::Relaxed),
+            steps: s.steps.load(Ordering::Relaxed),
+            alive: !s.ended.load(Ordering::Acquire),
+        }
+    }
+
+    /// Refuses new submissions from now on; accepted sequences go on.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+    }
+
+    /// Ends the engine thread once nothing runs or waits.
+    pub fn shutdown(&self) {
+        self.drain();
+        let _ = self.commands.send(Command::Shutdown);
+    }
+
+    /// Why the engine died, if it did.
+    pub fn death(&self) -> Option<&str> {
+        self.shared.death.get().map(String::as_str)
+    }
+
+    /// Seconds until a place in the queue is likely to be free, 1 to 60.
+    pub fn retry_after_s(&self) -> u32 {
+        let gap = f64::from_bits(self.shared.admission_gap_s.load(Ordering::Relaxed));
+        let waiting = self.shared.waiting.load(Ordering::Relaxed) as f64;
+        // A quarter of the queue: by then a retry finds room, and the queue has not run empty.
+        (gap * waiting / 4.0).ceil().clamp(1.0, MAX_RETRY_AFTER_S) as u32
+    }
+
+    fn check(&self, request: &EngineRequest) -> Result<(), SubmitError> {
+        let facts = &self.shared.facts;
+        if self.shared.ended.load(Ordering::Acquire) {
+            return Err(self.dead());
+        }
+        if self.shared.draining.load(Ordering::Acquire) {
+            return Err(SubmitError::Draining);
+        }
+        let limit = facts.max_model_len.min(facts.num_blocks * facts.block_size);
+        let needs = request.prompt.len() + usize::from(request.sampling.max_tokens > 0);
+        if request.prompt.is_empty() || needs > limit {
+            return Err(SubmitError::TooLong { prompt_tokens: request.prompt.len(), max_model_len: limit });
+        }
+        match request.prompt.iter().find(|id| **id as usize >= facts.vocab_size) {
+            Some(id) => Err(SubmitError::UnknownToken { id: *id, vocab_size: facts.vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts the submission into the queue, unless that is full.
+    fn take_place(&self, tokens: usize) -> Result<(), SubmitError> {
+        let facts = &self.shared.facts;
+        let full =
+            |waiting, limit| SubmitError::QueueFull { waiting, limit, retry_after_s: self.retry_after_s() };
+        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        if waiting >= facts.max_queue_len {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(full(waiting, facts.max_queue_len));
+        }
+        let queued = self.shared.waiting_tokens.fetch_add(tokens, Ordering::Relaxed);
+        if facts.max_queue_tokens > 0 && queued > 0 && queued + tokens > facts.max_queue_tokens {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.shared.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
+            return Err(full(waiting, facts.max_queue_tokens));
+        }
+        Ok(())
+    }
+
+    fn dead(&self) -> SubmitError {
+        SubmitError::Dead { reason: self.death().unwrap_or("it was shut down").to_string() }
+    }
+}
+
+/// Events of one sequence. Dropping it aborts the sequence within one step and frees its blocks.
+pub struct SequenceStream {
+    id: SeqId,
+    events: events::UnboundedReceiver<EngineEvent>,
+    /// `None` once the sequence needs no abort.
+    commands: Option<mpsc::Sender<Command>>,
+}
+
+impl SequenceStream {
+    /// The next event; `None` only after `Finished`.
+    pub async fn next(&mut self) -> Option<EngineEvent> {
+        let event = self.events.recv().await;
+        self.note(event)
+    }
+
+    /// An event that is already there, without waiting.
+    pub fn try_next(&mut self) -> Option<EngineEvent> {
+        let event = self.events.try_recv().ok()?;
+        self.note(Some(event))
+    }
+
+    /// Ends the sequence after `keep` reply tokens: the engine rewinds it there and finishes it with `Stopped`; tokens already in
+    /// the stream beyond `keep` are the caller's to ignore. No further event is needed or waited for.
+    pub fn stop_after(mut self, keep: usize) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::StopAfter { id: self.id, keep });
+        }
+    }
+
+    /// Cuts the reply back to its first `keep` tokens; the sequence goes on from there as if it had never gone further (KV, penalty
+    /// counts, draws, usage). Takes effect at the next step: tokens already under way still arrive, then `Rewound`. Nothing happens if the
+    /// sequence has ended or has fewer tokens.
+    pub fn rewind(&self, keep: usize) {
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(Command::Rewind { id: self.id, keep });
+        }
+    }
+
+    fn note(&mut self, event: Option<EngineEvent>) -> Option<EngineEvent> {
+        match event {
+            Some(EngineEvent::Finished(_)) => self.commands = None,
+            None if self.commands.take().is_some() => {
+                return Some(EngineEvent::Finished(FinishReason::Error));
+            }
+            _ => {}
+        }
+        event
+    }
+}
+
+impl Drop for SequenceStream {
+    fn drop(&mut self) {
+        if let Some(commands) = self.commands.take() {
+            let _ = commands.send(Command::Abort(self.id));
+        }
+    }
+}
+
+/// Marks the engine ended when its thread leaves, however it leaves.
+pub(super) struct EndGuard(pub(super) Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
+}

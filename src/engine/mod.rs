@@ -1,0 +1,17 @@
+//! The step loop on one OS thread, and its async door.
+//!
+//! Knows the scheduler, the model and the sampler. Does not know text, HTTP, or which backend it runs.
+
+mod forward_input;
+pub mod handle;
+mod live;
+mod request;
+mod step_loop;
+mod warm_up;
+
+pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};
+pub use request::{EngineEvent, EngineRequest, SubmitError};
+pub use step_loop::spawn;
+pub use warm_up::warm_up;
+
+pub use crate::sampling::TokenLogprobs;

@@ -1,0 +1,110 @@
+//! Token counts of prompt and reply, for the penalties. Sparse; only kept when penalties are on.
+
+use std::collections::HashMap;
+
+/// Which tokens stand in the prompt, and how often each stands in the reply.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// One entry per distinct token, in order of first appearance; entries stay when a rewind empties them.
+    entries: Vec<Entry>,
+    index: HashMap<u32, u32>,
+    /// Reply tokens as indices of entries, so that a rewind knows what to take back.
+    reply: Vec<u32>,
+}
+
+/// What is known of one token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) token: u32,
+    pub(super) in_prompt: bool,
+    pub(super) in_reply: u32,
+}
+
+impl History {
+    /// Counts of a prompt with an empty reply. For sequences without penalties use `History::default()`, which costs nothing.
+    pub fn new(prompt: &[u32]) -> Self {
+        let mut history = Self::default();
+        for &token in prompt {
+            let entry = history.entry(token);
+            history.entries[entry].in_prompt = true;
+        }
+        history
+    }
+
+    /// One more reply token.
+    pub fn add(&mut self, token: u32) {
+        let entry = self.entry(token);
+        self.entries[entry].in_reply += 1;
+        self.reply.push(entry as u32);
+    }
+
+    /// Cuts the reply back to `to` tokens; more than there are leaves it as it is.
+    pub fn rewind(&mut self, to: usize) {
+        while self.reply.len() > to {
+            let entry = self.reply.pop().expect("longer than `to`");
+            self.entries[entry as usize].in_reply -= 1;
+        }
+    }
+
+    /// Number of reply tokens counted.
+    pub fn reply_len(&self) -> usize {
+        self.reply.len()
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    fn entry(&mut self, token: u32) -> usize {
+        let entries = &mut self.entries;
+        let index = self.index.entry(token).or_insert_with(|| {
+            entries.push(Entry { token, in_prompt: false, in_reply: 0 });
+            entries.len() as u32 - 1
+        });
+        *index as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(history: &History) -> Vec<(u32, bool, u32)> {
+        let mut counts: Vec<_> = history
+            .entries()
+            .iter()
+            .filter(|entry| entry.in_prompt || entry.in_reply > 0)
+            .map(|entry| (entry.token, entry.in_prompt, entry.in_reply))
+            .collect();
+        counts.sort_unstable();
+        counts
+    }
+
+    #[test]
+    fn counts_prompt_and_reply_apart() {
+        let mut history = History::new(&[5, 7, 5]);
+        for token in [7, 9, 9] {
+            history.add(token);
+        }
+        assert_eq!(counts(&history), [(5, true, 0), (7, true, 1), (9, false, 2)]);
+        assert_eq!(history.reply_len(), 3);
+    }
+
+    #[test]
+    fn rewound_then_continued_equals_never_having_gone_there() {
+        let mut rng = fastrand::Rng::with_seed(6);
+        let mut tokens = |most| -> Vec<u32> { (0..rng.usize(0..most)).map(|_| rng.u32(0..8)).collect() };
+        for _ in 0..1_000 {
+            let (prompt, kept, lost, new) = (tokens(6), tokens(9), tokens(9), tokens(9));
+            let mut rewound = History::new(&prompt);
+            kept.iter().chain(&lost).for_each(|&token| rewound.add(token));
+            rewound.rewind(kept.len());
+            new.iter().for_each(|&token| rewound.add(token));
+            let mut straight = History::new(&prompt);
+            kept.iter().chain(&new).for_each(|&token| straight.add(token));
+            assert_eq!(counts(&rewound), counts(&straight));
+            rewound.rewind(1_000);
+            assert_eq!(counts(&rewound), counts(&straight));
+        }
+    }
+}

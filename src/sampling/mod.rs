@@ -1,0 +1,16 @@
+//! From a row of logits to a token. Pure: randomness is (seed, position), there is no clock and no global state.
+
+pub mod config;
+mod params;
+mod history;
+mod draw;
+mod row;
+mod exp;
+mod logprobs;
+mod filter;
+mod sampler;
+
+pub use history::History;
+pub use logprobs::{Logprobs, TokenLogprobs};
+pub use params::{MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingError, SamplingParams};
+pub use sampler::{NoFiniteLogit, Sampled, Sampler};

@@ -1,0 +1,184 @@
+//! What a request asks of the sampler, validated.
+
+/// Validated sampling parameters of one sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// Softmax temperature; 0 is greedy.
+    pub temperature: f32,
+    /// Nucleus mass, in (0, 1].
+    pub top_p: f32,
+    /// Keep the k most likely tokens; 0 is off.
+    pub top_k: u32,
+    /// Keep tokens with probability at least `min_p` times the best one's, in [0, 1].
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or reply; 1 is off.
+    pub repetition_penalty: f32,
+    /// Subtracted once from the logit of every token in the reply.
+    pub presence_penalty: f32,
+    /// Subtracted per occurrence from the logit of every token in the reply.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these tokens, -100..100.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Seed of the draws: draw `i` of a reply depends on (seed, position) alone.
+    pub seed: u64,
+    /// Most reply tokens; at least 1 (0 only with prompt logprobs or echo).
+    pub max_tokens: u32,
+    /// No stop token is taken before this many reply tokens.
+    pub min_tokens: u32,
+    /// Token ids that end the reply (end-of-turn tokens unless `ignore_eos`, and the request's own).
+    pub stop_token_ids: Vec<u32>,
+    /// Number of most likely tokens reported per reply token: `None` reports nothing, `Some(0)` the chosen token's logprob only.
+    pub logprobs: Option<u32>,
+    /// The same for prompt tokens.
+    pub prompt_logprobs: Option<u32>,
+}
+
+impl Default for SamplingParams {
+    /// Plain sampling at temperature 1, sixteen tokens, no stop token.
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            max_tokens: 16,
+            min_tokens: 0,
+            stop_token_ids: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: None,
+        }
+    }
+}
+
+/// Most entries of `logit_bias`.
+pub const MAX_LOGIT_BIAS: usize = 1024;
+/// Most tokens reported per position by `logprobs` and `prompt_logprobs`.
+pub const MAX_LOGPROBS: u32 = 128;
+
+impl SamplingParams {
+    /// Checks every field against its range; the first one outside is the error.
+    pub fn validate(&self) -> Result<(), SamplingError> {
+        within("temperature", self.temperature, 0.0, 2.0)?;
+        above_zero("top_p", self.top_p, 1.0)?;
+        within("min_p", self.min_p, 0.0, 1.0)?;
+        above_zero("repetition_penalty", self.repetition_penalty, 10.0)?;
+        within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        let entries = self.logit_bias.len();
+        check(entries <= MAX_LOGIT_BIAS, "logit_bias", || {
+            (format!("{entries} entries"), format!("at most {MAX_LOGIT_BIAS} entries"))
+        })?;
+        for &(token, bias) in &self.logit_bias {
+            check((-100.0..=100.0).contains(&bias), "logit_bias", || {
+                (format!("{bias} for token {token}"), "-100 to 100".to_owned())
+            })?;
+        }
+        for (field, num) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            let num = num.unwrap_or(0);
+            check(num <= MAX_LOGPROBS, field, || (num.to_string(), format!("0 to {MAX_LOGPROBS}")))?;
+        }
+        check(self.min_tokens <= self.max_tokens, "min_tokens", || {
+            (self.min_tokens.to_string(), format!("at most max_tokens, {}", self.max_tokens))
+        })
+    }
+
+    /// Whether a penalty is on, so that the sequence must keep a `History`.
+    pub fn uses_history(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
+/// A sampling parameter outside its range.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{field}: {value} is out of range, allowed: {allowed}")]
+pub struct SamplingError {
+    /// Request field.
+    pub field: &'static str,
+    /// What was given.
+    pub value: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+/// Fails unless `low <= value <= high`; a NaN never is.
+fn within(field: &'static str, value: f32, low: f32, high: f32) -> Result<(), SamplingError> {
+    check((low..=high).contains(&value), field, || (value.to_string(), format!("{low} to {high}")))
+}
+
+/// Fails unless `0 < value <= high`.
+fn above_zero(field: &'static str, value: f32, high: f32) -> Result<(), SamplingError> {
+    check(value > 0.0 && value <= high, field, || (value.to_string(), format!("above 0, up to {high}")))
+}
+
+fn check(
+    holds: bool,
+    field: &'static str,
+    value_and_allowed: impl FnOnce() -> (String, String),
+) -> Result<(), SamplingError> {
+    if holds {
+        return Ok(());
+    }
+    let (value, allowed) = value_and_allowed();
+    Err(SamplingError { field, value, allowed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_range() {
+        let good = SamplingParams::default();
+        let edges = SamplingParams {
+            temperature: 2.0,
+            top_p: 1.0,
+            top_k: u32::MAX,
+            min_p: 1.0,
+            repetition_penalty: 10.0,
+            presence_penalty: -2.0,
+            frequency_penalty: 2.0,
+            logit_bias: vec![(7, -100.0); MAX_LOGIT_BIAS],
+            max_tokens: 5,
+            min_tokens: 5,
+            logprobs: Some(MAX_LOGPROBS),
+            prompt_logprobs: Some(0),
+            ..good.clone()
+        };
+        assert_eq!((good.validate(), edges.validate()), (Ok(()), Ok(())));
+        type Spoil = fn(&mut SamplingParams);
+        let bad: &[(&str, Spoil)] = &[
+            ("temperature: 2.1 is out of range, allowed: 0 to 2", |p| p.temperature = 2.1),
+            ("temperature: -0.1", |p| p.temperature = -0.1),
+            ("temperature: NaN", |p| p.temperature = f32::NAN),
+            ("top_p: 0 is out of range, allowed: above 0, up to 1", |p| p.top_p = 0.0),
+            ("top_p: 1.01", |p| p.top_p = 1.01),
+            ("top_p: NaN", |p| p.top_p = f32::NAN),
+            ("min_p: -1", |p| p.min_p = -1.0),
+            ("min_p: NaN", |p| p.min_p = f32::NAN),
+            ("repetition_penalty: 0 ", |p| p.repetition_penalty = 0.0),
+            ("repetition_penalty: inf", |p| p.repetition_penalty = f32::INFINITY),
+            ("presence_penalty: 2.5", |p| p.presence_penalty = 2.5),
+            ("frequency_penalty: -2.5", |p| p.frequency_penalty = -2.5),
+            ("frequency_penalty: NaN", |p| p.frequency_penalty = f32::NAN),
+            ("logit_bias: 101 for token 3", |p| p.logit_bias = vec![(3, 101.0)]),
+            ("logit_bias: NaN for token 3", |p| p.logit_bias = vec![(3, f32::NAN)]),
+            ("logit_bias: 1025 entries is out of range, allowed: at most 1024 entries", |p| {
+                p.logit_bias = vec![(0, 0.0); 1025];
+            }),
+            ("logprobs: 129", |p| p.logprobs = Some(129)),
+            ("prompt_logprobs: 129", |p| p.prompt_logprobs = Some(129)),
+            ("min_tokens: 17 is out of range, allowed: at most max_tokens, 16", |p| p.min_tokens = 17),
+        ];
+        for (message, spoil) in bad {
+            let mut params = SamplingParams::default();
+            spoil(&mut params);
+            let error = params.validate().unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error} does not start with {message}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Passes over a row of logits that the sampler and the logprobs share.
+//!
+//! A NaN counts as -inf and +inf as the largest finite number, so that one broken logit does not take the row with it.
+
+/// Values in flight in a pass: enough for the compiler's vector registers.
+const LANES: usize = 16;
+
+/// The largest value of the row, or `None` if no value is finite. +inf counts as `f32::MAX`.
+pub(super) fn maximum(row: &[f32]) -> Option<f32> {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            // A comparison with NaN is false, so NaN never gets in.
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    let best = lanes
+        .iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |best, &value| if value > best { value } else { best });
+    if best.is_finite() {
+        return Some(best);
+    }
+    row.iter().any(|value| value.is_finite()).then_some(f32::MAX)
+}
+
+/// The first index with this value, which stands in the row (or +inf does, for `f32::MAX`).
+pub(super) fn first_index(row: &[f32], value: f32) -> usize {
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for (number, chunk) in chunks.iter().enumerate() {
+        if chunk.iter().fold(false, |any, &other| any | (other >= value)) {
+            let inside = chunk.iter().position(|&other| other >= value).expect("one of them is");
+            return number * LANES + inside;
+        }
+    }
+    let inside = rest.iter().position(|&other| other >= value).expect("the value stands in the row");
+    row.len() - rest.len() + inside
+}
+
+/// A logit as the passes see it.
+#[inline(always)]
+pub(super) fn clean(logit: f32) -> f32 {
+    let logit = if logit >= f32::MAX { f32::MAX } else { logit };
+    if logit.is_nan() { f32::NEG_INFINITY } else { logit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maximum_and_its_first_index() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        for len in 1..200 {
+            let mut row: Vec<f32> = (0..len).map(|_| rng.u32(0..20) as f32 - 10.0).collect();
+            row[rng.usize(0..len)] = f32::NAN;
+            let finite: Vec<f32> = row.iter().copied().filter(|value| value.is_finite()).collect();
+            let expected = finite.iter().copied().reduce(f32::max);
+            assert_eq!(maximum(&row), expected);
+            if let Some(best) = expected {
+                assert_eq!(first_index(&row, best), row.iter().position(|&value| value == best).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn broken_rows() {
+        const INF: f32 = f32::INFINITY;
+        assert_eq!(maximum(&[]), None);
+        assert_eq!(maximum(&[f32::NAN, -INF, INF]), None);
+        assert_eq!(maximum(&[1.0, INF]), Some(f32::MAX));
+        assert_eq!(first_index(&[1.0, INF], f32::MAX), 1);
+        assert_eq!(maximum(&[-INF, -3.0]), Some(-3.0));
+    }
+}

@@ -1,0 +1,175 @@
+//! One token from a row of logits.
+//!
+//! In vLLM's order: logit bias and forbidden stop tokens, penalties, temperature, min_p, top_k, top_p, draw. Logprobs are of the raw
+//! logits. The result depends on the arguments alone.
+
+use super::exp::exp_nonpositive;
+use super::filter::Filter;
+use super::{History, Logprobs, SamplingParams, TokenLogprobs, draw, row};
+
+/// Temperatures between 0 and this are raised to it, as in vLLM: below, differences of logits overflow to no purpose.
+const MIN_TEMPERATURE: f32 = 0.01;
+/// Weights per partial sum of the draw.
+const BLOCK: usize = 64;
+
+/// A sampled token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// Its id.
+    pub token: u32,
+    /// Present when `SamplingParams::logprobs` is.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Every logit of the row is NaN or infinite: the model has failed on this sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no logit of the row is finite")]
+pub struct NoFiniteLogit;
+
+/// Samples tokens; owns the scratch, keeps nothing between calls.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    /// The row after bias and penalties.
+    adjusted: Vec<f32>,
+    weights: Vec<f32>,
+    /// Sums of `BLOCK` weights each.
+    sums: Vec<f32>,
+    filter: Filter,
+    logprobs: Logprobs,
+}
+
+impl Sampler {
+    /// A token from a row of raw logits `[vocab]`. `position` is the index of the token in its reply, from 0: it keys the draw together
+    /// with `params.seed`, and decides whether `min_tokens` still forbids the stop tokens. `history` is read only when
+    /// `params.uses_history()`. A NaN logit counts as -inf, +inf as the largest finite number.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        params: &SamplingParams,
+        history: &History,
+        position: u64,
+    ) -> Result<Sampled, NoFiniteLogit> {
+        let token = self.token(logits, params, history, position)?;
+        let logprobs = params.logprobs.map(|num_top| self.logprobs.of(logits, token, num_top as usize));
+        Ok(Sampled { token, logprobs })
+    }
+
+    fn token(
+        &mut self,
+        logits: &[f32],
+        params: &SamplingParams,
+        history: &History,
+        position: u64,
+    ) -> Result<u32, NoFiniteLogit> {
+        let forbids_stops = position < u64::from(params.min_tokens) && !params.stop_token_ids.is_empty();
+        let adjusts = forbids_stops || !params.logit_bias.is_empty() || params.uses_history();
+        if !adjusts {
+            let max = row::maximum(logits).ok_or(NoFiniteLogit)?;
+            return Ok(self.choose(logits, max, params, position));
+        }
+        // A row that was broken before must not be mended by the adjustments, so the raw one is looked at first.
+        let raw_max = row::maximum(logits).ok_or(NoFiniteLogit)?;
+        let mut adjusted = std::mem::take(&mut self.adjusted);
+        adjusted.clear();
+        adjusted.extend(logits.iter().map(|&logit| row::clean(logit)));
+        adjust(&mut adjusted, params, history, forbids_stops);
+        let token = match row::maximum(&adjusted) {
+            Some(max) => self.choose(&adjusted, max, params, position),
+            // Everything is forbidden: the raw best is the least wrong.
+            None => row::first_index(logits, raw_max) as u32,
+        };
+        self.adjusted = adjusted;
+        Ok(token)
+    }
+
+    /// Temperature, filters and draw on an adjusted row whose largest logit is `max`.
+    fn choose(&mut self, logits: &[f32], max: f32, params: &SamplingParams, position: u64) -> u32 {
+        if params.temperature == 0.0 {
+            return row::first_index(logits, max) as u32;
+        }
+        let inverse = 1.0 / params.temperature.max(MIN_TEMPERATURE);
+        self.weights.clear();
+        // A NaN difference (of a NaN logit) gives weight 0. `min` is for +inf logits, whose difference would be positive.
+        self.weights.extend(logits.iter().map(|&logit| {
+            let difference = (logit - max) * inverse;
+            exp_nonpositive(if difference > 0.0 { 0.0 } else { difference })
+        }));
+        let uniform = draw::uniform(params.seed, position);
+        if params.top_k > 0 || params.top_p < 1.0 || params.min_p > 0.0 {
+            self.filter.apply(&mut self.weights, params);
+        }
+        self.pick(uniform)
+    }
+
+    /// The token at which the running sum of weights, in id order, passes the drawn share of the total.
+    fn pick(&mut self, uniform: f64) -> u32 {
+        self.sums.clear();
+        self.sums.extend(self.weights.chunks(BLOCK).map(block_sum));
+        let total: f64 = self.sums.iter().map(|&sum| f64::from(sum)).sum();
+        let mut left = uniform * total;
+        let mut last = 0;
+        for (block, &sum) in self.sums.iter().enumerate() {
+            let sum = f64::from(sum);
+            if left >= sum {
+                left -= sum;
+                continue;
+            }
+            for (id, &weight) in self.weights.iter().enumerate().skip(block * BLOCK).take(BLOCK) {
+                if weight > 0.0 {
+                    last = id;
+                    left -= f64::from(weight);
+                    if left < 0.0 {
+                        return id as u32;
+                    }
+                }
+            }
+            // Rounding put the block's sum above its running sum: its last token it is.
+            return last as u32;
+        }
+        // Rounding put the share at the very end: the last token that can be drawn.
+        self.weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0) as u32
+    }
+}
+
+/// A sum with a fixed order that the compiler can make vector code of.
+fn block_sum(block: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    for chunk in block.chunks(16) {
+        for (lane, &weight) in lanes.iter_mut().zip(chunk) {
+            *lane += weight;
+        }
+    }
+    lanes.iter().sum()
+}
+
+/// Bias, forbidden stop tokens and penalties, in place. Ids outside the row are nobody's.
+fn adjust(row: &mut [f32], params: &SamplingParams, history: &History, forbids_stops: bool) {
+    for &(token, bias) in &params.logit_bias {
+        if let Some(logit) = row.get_mut(token as usize) {
+            *logit += bias;
+        }
+    }
+    if forbids_stops {
+        for &token in &params.stop_token_ids {
+            if let Some(logit) = row.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    if !params.uses_history() {
+        return;
+    }
+    for entry in history.entries() {
+        let Some(logit) = row.get_mut(entry.token as usize) else { continue };
+        if entry.in_prompt || entry.in_reply > 0 {
+            let penalty = params.repetition_penalty;
+            *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+        }
+        if entry.in_reply > 0 {
+            *logit -= params.frequency_penalty * entry.in_reply as f32 + params.presence_penalty;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+use super::*;
+
+fn params() -> SamplingParams {
+    SamplingParams::default()
+}
+
+fn sample(logits: &[f32], params: &SamplingParams) -> u32 {
+    Sampler::default().sample(logits, params, &History::default(), 0).unwrap().token
+}
+
+/// Probabilities by the definition, every step over the whole row in f64.
+fn exact(logits: &[f32], params: &SamplingParams, history: &History) -> Vec<f64> {
+    let mut row: Vec<f64> =
+        logits.iter().map(|&logit| if logit.is_nan() { f64::NEG_INFINITY } else { logit.into() }).collect();
+    for &(token, bias) in &params.logit_bias {
+        row[token as usize] += f64::from(bias);
+    }
+    if params.min_tokens > 0 {
+        params.stop_token_ids.iter().for_each(|&token| row[token as usize] = f64::NEG_INFINITY);
+    }
+    for entry in history.entries() {
+        let logit = &mut row[entry.token as usize];
+        if entry.in_prompt || entry.in_reply > 0 {
+            let penalty = f64::from(params.repetition_penalty);
+            *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+        }
+        *logit -= f64::from(params.frequency_penalty) * f64::from(entry.in_reply);
+        *logit -= if entry.in_reply > 0 { f64::from(params.presence_penalty) } else { 0.0 };
+    }
+    let temperature = f64::from(params.temperature.max(0.01));
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut weights: Vec<f64> = row.iter().map(|logit| ((logit - max) / temperature).exp()).collect();
+    weights
+        .iter_mut()
+        .for_each(|weight| *weight = if *weight < f64::from(params.min_p) { 0.0 } else { *weight });
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
+    let keep = if params.top_k == 0 { row.len() } else { params.top_k as usize };
+    order.iter().skip(keep).for_each(|&id| weights[id] = 0.0);
+    let total: f64 = weights.iter().sum();
+    let mut sum = 0.0;
+    for &id in &order {
+        if sum >= f64::from(params.top_p) * total {
+            weights[id] = 0.0;
+        }
+        sum += weights[id];
+    }
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|weight| weight / total).collect()
+}
+
+/// Draws at 20,000 positions against the exact probabilities. A wrong distribution fails; a right one with these seeds passes, always.
+fn check_draws(logits: &[f32], params: &SamplingParams, history: &History) {
+    let expected = exact(logits, params, history);
+    let mut counts = vec![0u32; logits.len()];
+    let mut sampler = Sampler::default();
+    const DRAWS: u32 = 20_000;
+    // `min_tokens` forbids by position; the rest of the positions only key the draw.
+    for position in 0..DRAWS {
+        let params = SamplingParams { seed: u64::from(position) << 20, ..params.clone() };
+        counts[sampler.sample(logits, &params, history, 0).unwrap().token as usize] += 1;
+    }
+    let (mut chi, mut cells) = (0.0, 0.0);
+    for (id, (&count, &probability)) in counts.iter().zip(&expected).enumerate() {
+        let share = probability * f64::from(DRAWS);
+        assert!(
+            count == 0 || probability > 0.0,
+            "token {id} cannot be drawn but was, {count} times: {params:?}"
+        );
+        if share > 5.0 {
+            chi += (f64::from(count) - share).powi(2) / share;
+            cells += 1.0;
+        }
+    }
+    // Wilson and Hilferty: the chi-square value that is passed once in about 100,000.
+    let freedom: f64 = f64::max(cells - 1.0, 1.0);
+    let limit = freedom * (1.0 - 2.0 / (9.0 * freedom) + 4.3 * (2.0 / (9.0 * freedom)).sqrt()).powi(3);
+    assert!(chi < limit, "chi-square {chi} of {limit} with {freedom} degrees: {params:?}");
+}
+
+fn row(len: usize, seed: u64) -> Vec<f32> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..len).map(|_| rng.f32() * 8.0 - 4.0).collect()
+}
+
+#[test]
+fn draws_follow_the_exact_probabilities() {
+    let none = History::default();
+    for (seed, len) in [(1, 2), (2, 10), (3, 300)] {
+        let logits = row(len, seed);
+        for temperature in [0.005, 0.3, 1.0, 2.0] {
+            check_draws(&logits, &SamplingParams { temperature, ..params() }, &none);
+        }
+    }
+    let logits = row(100, 4);
+    check_draws(&logits, &SamplingParams { top_k: 7, ..params() }, &none);
+    check_draws(&logits, &SamplingParams { top_p: 0.7, ..params() }, &none);
+    check_draws(&logits, &SamplingParams { min_p: 0.2, ..params() }, &none);
+    check_draws(
+        &logits,
+        &SamplingParams { top_k: 20, top_p: 0.9, min_p: 0.05, temperature: 0.8, ..params() },
+        &none,
+    );
+}
+
+#[test]
+fn penalties_bias_and_min_tokens() {
+    let mut logits = row(60, 5);
+    logits[7] = f32::NAN;
+    logits[8] = f32::NEG_INFINITY;
+    let mut history = History::new(&[1, 2, 3, 4]);
+    [3, 3, 3, 9, 10].iter().for_each(|&token| history.add(token));
+    check_draws(&logits, &SamplingParams { repetition_penalty: 1.7, ..params() }, &history);
+    check_draws(&logits, &SamplingParams { presence_penalty: 1.5, ..params() }, &history);
+    check_draws(&logits, &SamplingParams { frequency_penalty: 0.8, ..params() }, &history);
+    check_draws(
+        &logits,
+        &SamplingParams { frequency_penalty: -1.5, presence_penalty: -0.5, ..params() },
+        &history,
+    );
+    let none = History::default();
+    check_draws(&logits, &SamplingParams { logit_bias: vec![(0, 5.0), (1, -100.0)], ..params() }, &none);
+    let forbidden = SamplingParams { min_tokens: 3, stop_token_ids: vec![0, 5, 11], ..params() };
+    check_draws(&logits, &forbidden, &none);
+    // The bias of a forbidden token does not bring it back, and the ban ends with the position.
+    let greedy = SamplingParams { logit_bias: vec![(5, 50.0)], temperature: 0.0, ..forbidden };
+    assert_ne!(sample(&logits, &greedy), 5);
+    let at = |position| Sampler::default().sample(&logits, &greedy, &none, position).unwrap().token;
+    assert_ne!(at(2), 5);
+    assert_eq!(at(3), 5);
+    // Ids outside the row change nothing.
+    let outside = SamplingParams { logit_bias: vec![(9999, 5.0)], temperature: 0.0, ..params() };
+    assert_eq!(sample(&logits, &outside), sample(&logits, &SamplingParams { temperature: 0.0, ..params() }));
+}
+
+#[test]
+fn greedy_takes_the_first_of_the_best() {
+    let greedy = SamplingParams { temperature: 0.0, top_k: 3, top_p: 0.2, ..params() };
+    for (logits, expected) in [
+        (vec![1.0], 0),
+        (vec![1.0, 3.0, 3.0, 2.0], 1),
+        (vec![f32::NAN, -5.0, f32::NEG_INFINITY], 1),
+        (vec![0.0, f32::INFINITY, 3.0], 1),
+        (vec![-0.0, 0.0], 0),
+    ] {
+        assert_eq!(sample(&logits, &greedy), expected, "{logits:?}");
+    }
+    let mut long = row(2_000, 6);
+    long[1_234] = 9.0;
+    long[1_777] = 9.0;
+    assert_eq!(sample(&long, &greedy), 1_234);
+}
+
+#[test]
+fn broken_rows() {
+    for temperature in [0.0, 1.0] {
+        let params = SamplingParams { temperature, logit_bias: vec![(0, 1.0)], ..params() };
+        for params in [SamplingParams { logit_bias: Vec::new(), ..params.clone() }, params] {
+            for logits in
+                [vec![], vec![f32::NAN; 40], vec![f32::NEG_INFINITY; 3], vec![f32::INFINITY, f32::NAN]]
+            {
+                let result = Sampler::default().sample(&logits, &params, &History::default(), 0);
+                assert_eq!(result, Err(NoFiniteLogit), "{logits:?}");
+            }
+            let got = sample(&[f32::NAN, 0.0, f32::NAN], &params);
+            assert_eq!(got, 1);
+            assert_eq!(sample(&[-3.0e38, f32::INFINITY, 3.0e38], &params), 1);
+        }
+    }
+    // Everything forbidden.
+    let forbidden = SamplingParams { min_tokens: 1, stop_token_ids: vec![0, 1], ..params() };
+    assert_eq!(sample(&[1.0, 2.0], &forbidden), 1);
+}
+
+#[test]
+fn depends_on_seed_and_position_alone() {
+    let logits = row(500, 7);
+    let tokens = |sampler: &mut Sampler, seed, positions: &mut dyn Iterator<Item = u64>| -> Vec<u32> {
+        let params = SamplingParams { seed, top_p: 0.9, ..params() };
+        positions.map(|at| sampler.sample(&logits, &params, &History::default(), at).unwrap().token).collect()
+    };
+    let mut sampler = Sampler::default();
+    let forward = tokens(&mut sampler, 3, &mut (0..50));
+    let mut backward = tokens(&mut sampler, 3, &mut (0..50).rev());
+    backward.reverse();
+    assert_eq!(forward, backward);
+    assert_eq!(forward, tokens(&mut Sampler::default(), 3, &mut (0..50)));
+    assert_ne!(forward, tokens(&mut sampler, 4, &mut (0..50)));
+}
+
+#[test]
+fn logprobs_are_of_the_raw_row() {
+    let logits = row(50, 8);
+    let plain = SamplingParams { temperature: 0.0, logprobs: Some(5), ..params() };
+    let biased = SamplingParams { logit_bias: vec![(4, 100.0)], temperature: 1.5, ..plain.clone() };
+    let sampled = Sampler::default().sample(&logits, &biased, &History::default(), 0).unwrap();
+    let logprobs = sampled.logprobs.unwrap();
+    assert_eq!((sampled.token, logprobs.token), (4, 4));
+    assert_eq!(logprobs, Logprobs::default().of(&logits, 4, 5));
+    assert!(logprobs.rank > 1);
+    let sampled = Sampler::default().sample(&logits, &plain, &History::default(), 0).unwrap();
+    let logprobs = sampled.logprobs.unwrap();
+    assert_eq!(logprobs.rank, 1);
+    assert_eq!(logprobs.top[0], (sampled.token, logprobs.logprob));
+    assert_eq!(logprobs.top.len(), 5);
+}
+
+/// Not a check of right or wrong: prints the costs. Run with `--run-ignored only --no-capture`.
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    let mut sampler = Sampler::default();
+    for vocab in [2_000, 163_840] {
+        let logits = row(vocab, 9);
+        let mut history = History::new(&(0..500).collect::<Vec<_>>());
+        (0..200).for_each(|token| history.add(token));
+        let cases = [
+            ("greedy", SamplingParams { temperature: 0.0, ..params() }),
+            ("plain", params()),
+            ("top_k 50", SamplingParams { top_k: 50, ..params() }),
+            ("top_p 0.95", SamplingParams { top_p: 0.95, ..params() }),
+            ("min_p 0.05", SamplingParams { min_p: 0.05, ..params() }),
+            ("penalties", SamplingParams { presence_penalty: 0.5, ..params() }),
+            ("greedy, logprobs 20", SamplingParams { temperature: 0.0, logprobs: Some(20), ..params() }),
+        ];
+        for (name, params) in cases {
+            let runs = if vocab > 10_000 { 200 } else { 5_000 };
+            let mut times: Vec<u128> = (0..runs)
+                .map(|position| {
+                    let start = std::time::Instant::now();
+                    std::hint::black_box(sampler.sample(&logits, &params, &history, position)).unwrap();
+                    start.elapsed().as_nanos()
+                })
+                .collect();
+            times.sort_unstable();
+            println!("{vocab} ids, {name}: median {} ns, best {} ns", times[times.len() / 2], times[0]);
+        }
+    }
+}

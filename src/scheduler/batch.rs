@@ -1,0 +1,83 @@
+//! The plan value of one step.
+
+use super::SeqId;
+use crate::ops::AttentionForm;
+
+/// Which rows of a chunk need logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitsNeed {
+    /// None: a middle chunk of a prompt.
+    None,
+    /// The last row: a token will be sampled from it.
+    Last,
+    /// Every row (prompt logprobs); a token is sampled from the last row iff `Chunk::samples`. Each prompt position is
+    /// in exactly one such chunk, also when the sequence is preempted and computed again.
+    All,
+}
+
+/// Tokens of one sequence in one step: positions `start..start + len` of its known tokens (prompt, then reply).
+///
+/// The tokens are `scheduler.tokens(seq)[start..start + len]`, the physical blocks `scheduler.block_table(seq)`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Whose.
+    pub seq: SeqId,
+    /// First position computed in this step.
+    pub start: usize,
+    /// Number of tokens, at least 1.
+    pub len: usize,
+    /// Positions below this use `AttentionForm::Expanded`, the others `Absorbed`: the prompt's length for long prompts, 0 for short ones.
+    pub expanded_until: usize,
+    /// Rows that need logits.
+    pub logits: LogitsNeed,
+    /// Whether this chunk ends the known tokens and the sequence wants another one, so that a token is sampled from its last row.
+    pub samples: bool,
+}
+
+impl Chunk {
+    /// First position after the chunk.
+    pub fn end(&self) -> usize {
+        self.start + self.len
+    }
+
+    /// Form of the query at `position`.
+    pub fn form(&self, position: usize) -> AttentionForm {
+        if position < self.expanded_until { AttentionForm::Expanded } else { AttentionForm::Absorbed }
+    }
+}
+
+/// A sequence that left the queue for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Which.
+    pub seq: SeqId,
+    /// Prompt tokens that came from the prefix cache.
+    pub cached_tokens: usize,
+    /// Time from arrival to now, microseconds.
+    pub waited_us: u64,
+}
+
+/// What one step computes. Empty when nothing can run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// At most one chunk per sequence; decoding sequences first.
+    pub chunks: Vec<Chunk>,
+    /// Sequences put back into the queue for lack of blocks; their blocks are already free, their tokens are kept.
+    pub preempted: Vec<SeqId>,
+    /// Sequences that left the queue for the first time.
+    pub admitted: Vec<Admission>,
+}
+
+impl Batch {
+    /// Rows of the step.
+    pub fn num_tokens(&self) -> usize {
+        self.chunks.iter().map(|c| c.len).sum()
+    }
+
+    /// Empties the plan and keeps its memory.
+    pub fn clear(&mut self) {
+        self.chunks.clear();
+        self.preempted.clear();
+        self.admitted.clear();
+    }
+}

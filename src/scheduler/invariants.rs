@@ -1,0 +1,98 @@
+//! What must hold between any two calls.
+
+use super::Scheduler;
+use super::sequence::{Phase, Sequence};
+
+impl Scheduler {
+    /// Checks every count against what it counts, and says what is wrong first. Linear in blocks and block tables; for tests.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let mut references = vec![0u32; self.pool.len()];
+        let mut seen_in = vec![usize::MAX; self.pool.len()];
+        let (mut queued_tokens, mut waiting, mut deadlines, mut live) = (0, 0, 0, 0);
+        for (slot, sequence) in self.sequences.iter() {
+            live += 1;
+            let fail = |what: &str| Err(format!("sequence {}: {what}", sequence.id.0));
+            if self.slots.get(&sequence.id) != Some(&slot) {
+                return fail("its id leads elsewhere");
+            }
+            if let Some(deadline) = sequence.deadline_us {
+                deadlines += 1;
+                if !self.deadlines.contains(&(deadline, slot)) {
+                    return fail("its deadline is not watched");
+                }
+            }
+            if let Err(what) = self.check_sequence(sequence) {
+                return fail(&what);
+            }
+            if sequence.phase == Phase::Waiting {
+                waiting += 1;
+                queued_tokens += sequence.tokens.len();
+                if self.waiting.get(&sequence.rank) != Some(&slot) {
+                    return fail("waits, but not in the queue");
+                }
+            } else if self.running.get(self.running_place(sequence.rank)) != Some(&slot) {
+                return fail("runs, but is not at its place among the running");
+            }
+            for &block in &sequence.block_table {
+                references[block as usize] += 1;
+                if std::mem::replace(&mut seen_in[block as usize], slot) == slot {
+                    return fail("a block stands twice in its table");
+                }
+            }
+        }
+        for (what, counted, expected) in [
+            ("ids", self.slots.len(), live),
+            ("queue", self.waiting.len(), waiting),
+            ("running", self.running.len(), live - waiting),
+            ("deadlines", self.deadlines.len(), deadlines),
+            ("queued tokens", self.queued_tokens, queued_tokens),
+        ] {
+            if counted != expected {
+                return Err(format!("{what}: {counted}, expected {expected}"));
+            }
+        }
+        if self.running.len() > self.limits.max_num_seqs {
+            return Err(format!("{} sequences run", self.running.len()));
+        }
+        if !self.running.is_sorted_by_key(|&slot| self.sequences[slot].rank) {
+            return Err("the running are not in rank order".into());
+        }
+        self.pool.check(&references)
+    }
+
+    fn check_sequence(&self, sequence: &Sequence) -> Result<(), String> {
+        let block_size = self.limits.block_size;
+        let Sequence { tokens, computed, block_table, published, .. } = sequence;
+        if *computed >= tokens.len() {
+            return Err(format!("{computed} tokens computed of {}", tokens.len()));
+        }
+        if sequence.reply_len() > 0 && sequence.reply_len() >= sequence.max_tokens {
+            return Err(format!(
+                "has {} reply tokens of {} and runs on",
+                sequence.reply_len(),
+                sequence.max_tokens
+            ));
+        }
+        if sequence.phase == Phase::Waiting {
+            let idle =
+                *computed == 0 && block_table.is_empty() && *published == 0 && sequence.planned.is_none();
+            return if idle { Ok(()) } else { Err("waits with blocks".into()) };
+        }
+        let covered = sequence.planned.map_or(*computed, |planned| planned.start + planned.len);
+        if block_table.len() * block_size < covered {
+            return Err(format!("{} blocks do not cover {covered} tokens", block_table.len()));
+        }
+        if sequence.planned.is_some_and(|planned| planned.start != *computed || planned.len == 0) {
+            return Err("plan does not start where computing ended".into());
+        }
+        if *published > block_table.len() || sequence.hashes.len() > tokens.len() / block_size {
+            return Err("more blocks named than filled".into());
+        }
+        for (index, &block) in block_table.iter().enumerate() {
+            if index >= computed / block_size && !self.pool.is_private(block) {
+                return Err(format!("block {block} will be written and is shared or named"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,323 @@
+//! Decides what the next step computes. Pure: no async, no clock (time is an argument), no metrics, no compute.
+//!
+//! The engine's loop around it:
+//!
+//! ```text
+//! scheduler.expire(now)            sequences whose deadline passed: told and gone
+//! scheduler.schedule(now, batch)   the plan: chunks of tokens, with blocks to hold them
+//! forward, sample                  tokens(seq), block_table(seq) per chunk
+//! scheduler.commit(batch, sampled) positions advance, full blocks get names, ended sequences come back
+//! ```
+//!
+//! Between two steps `add`, `abort`, `finish`, `rewind` may be called in any order; a chunk whose sequence changed since it
+//! was planned is ignored by `commit`.
+//!
+//! What a token's keys and values are depends on its own request alone, so a batch may be cut anywhere:
+//!
+//! - A prompt of at least `expand_min_prompt_tokens` tokens is of class *expanded*: prompt positions use the expanded form,
+//!   reply positions the absorbed one, also when they are computed again after a preemption. A shorter prompt is of class
+//!   *absorbed* everywhere.
+//! - Class and salt are part of every cached block's name. Of class expanded only blocks that lie wholly inside the prompt
+//!   are named; of class absorbed reply blocks are named too.
+//! - A cached prefix never covers the last known token: its row gives the next one.
+
+mod batch;
+mod block_pool;
+mod commit;
+mod invariants;
+mod prefix_index;
+mod schedule;
+mod sequence;
+mod slab;
+pub mod config;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod step_cost;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+pub use batch::{Admission, Batch, Chunk, LogitsNeed};
+pub use commit::{RewindError, Sampled};
+pub use config::{Config, Limits, LimitsError};
+pub use sequence::{FinishReason, Finished, NewSequence, SeqId};
+
+use block_pool::BlockPool;
+use prefix_index::root_hash;
+use schedule::Blocked;
+use sequence::{Phase, Rank, Sequence};
+use slab::Slab;
+
+/// Why a sequence was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// The id is in use.
+    #[error("sequence {} is already known", .0.0)]
+    Duplicate(SeqId),
+    /// Nothing to compute.
+    #[error("the prompt of sequence {} is empty, it needs at least one token", .0.0)]
+    EmptyPrompt(SeqId),
+    /// The prompt alone exceeds the model's length or the whole KV cache.
+    #[error("prompt of {prompt_tokens} tokens is longer than the limit of {limit}: shorten it")]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Longest that can run.
+        limit: usize,
+    },
+}
+
+/// Counts for metrics. Counters run since the start, the others are of this moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sequences in the queue.
+    pub waiting: usize,
+    /// Known tokens of the sequences in the queue.
+    pub queued_tokens: usize,
+    /// Sequences that hold blocks.
+    pub running: usize,
+    /// Blocks that sequences hold; shared ones count once.
+    pub used_blocks: usize,
+    /// Blocks that only the prefix cache holds.
+    pub cached_blocks: usize,
+    /// Blocks that hold nothing.
+    pub free_blocks: usize,
+    /// Counter: prompt tokens of first admissions.
+    pub prefix_query_tokens: u64,
+    /// Counter: those of them that came from the prefix cache.
+    pub prefix_hit_tokens: u64,
+    /// Counter: cached blocks given up for new content.
+    pub evicted_blocks: u64,
+    /// Counter: sequences put back into the queue.
+    pub preemptions: u64,
+}
+
+/// Queue, running sequences and block accounting.
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    pool: BlockPool,
+    sequences: Slab<Sequence>,
+    slots: HashMap<SeqId, usize, ahash::RandomState>,
+    /// Slots in rank order, so that the last one is the next to be preempted.
+    running: Vec<usize>,
+    waiting: BTreeMap<Rank, usize>,
+    /// Deadlines of all live sequences, earliest first.
+    deadlines: BTreeSet<(u64, usize)>,
+    queued_tokens: usize,
+    /// Ties of priority and arrival go by order of `add`.
+    num_added: u64,
+    /// The head of the queue did not fit: what it waits for.
+    blocked: Option<Blocked>,
+    prefix_query_tokens: u64,
+    prefix_hit_tokens: u64,
+    preemptions: u64,
+}
+
+impl Scheduler {
+    /// An empty scheduler, all blocks free.
+    pub fn new(limits: Limits) -> Result<Self, LimitsError> {
+        limits.validate()?;
+        Ok(Self {
+            pool: BlockPool::new(limits.num_blocks),
+            sequences: Slab::default(),
+            slots: HashMap::default(),
+            running: Vec::new(),
+            waiting: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            queued_tokens: 0,
+            num_added: 0,
+            blocked: None,
+            prefix_query_tokens: 0,
+            prefix_hit_tokens: 0,
+            preemptions: 0,
+            limits,
+        })
+    }
+
+    /// Queues a sequence. `max_tokens` is cut to what the model's length and the KV cache can hold, so that the sequence
+    /// ends with `Length` there; with `max_tokens` 0 the prompt is computed and the sequence ends without a reply.
+    pub fn add(&mut self, new: NewSequence) -> Result<(), AddError> {
+        let prompt_len = new.prompt.len();
+        if self.slots.contains_key(&new.id) {
+            return Err(AddError::Duplicate(new.id));
+        }
+        if prompt_len == 0 {
+            return Err(AddError::EmptyPrompt(new.id));
+        }
+        let Some(room) = self.limits.max_tokens_that_fit(prompt_len) else {
+            let limit = self.limits.max_model_len.min(self.limits.num_blocks * self.limits.block_size);
+            return Err(AddError::TooLong { prompt_tokens: prompt_len, limit });
+        };
+        let expanded = prompt_len >= self.limits.expand_min_prompt_tokens;
+        let rank = (new.priority, new.arrival_us, self.num_added);
+        self.num_added += 1;
+        let slot = self.sequences.insert(Sequence {
+            id: new.id,
+            rank,
+            phase: Phase::Waiting,
+            tokens: new.prompt.to_vec(),
+            prompt_len,
+            max_tokens: room.min(new.max_tokens as usize),
+            deadline_us: new.deadline_us,
+            expanded,
+            root: root_hash(expanded, new.cache_salt.as_deref()),
+            hashes: Vec::new(),
+            published: 0,
+            block_table: Vec::new(),
+            computed: 0,
+            prompt_logits: new.prompt_logits,
+            logits_delivered: 0,
+            planned: None,
+            deferred: false,
+            cached_tokens: None,
+        });
+        self.slots.insert(new.id, slot);
+        if let Some(deadline) = new.deadline_us {
+            self.deadlines.insert((deadline, slot));
+        }
+        self.enqueue(slot);
+        Ok(())
+    }
+
+    /// Ends every sequence whose deadline is at or before `now_us`. They are gone, from the plan too, when this returns.
+    pub fn expire(&mut self, now_us: u64) -> Vec<Finished> {
+        let mut expired = Vec::new();
+        while let Some(&(deadline, slot)) = self.deadlines.first() {
+            if deadline > now_us {
+                break;
+            }
+            expired.push(self.remove(slot, FinishReason::Deadline));
+        }
+        expired
+    }
+
+    /// Ends a sequence whose caller went away; its blocks are free when this returns. `None` if it is not live.
+    pub fn abort(&mut self, seq: SeqId) -> Option<Finished> {
+        self.finish(seq, FinishReason::Aborted)
+    }
+
+    /// Ends a sequence for the engine's reasons. `None` if it is not live.
+    pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Option<Finished> {
+        let slot = *self.slots.get(&seq)?;
+        Some(self.remove(slot, reason))
+    }
+
+    /// Ends a sequence as if it had stopped after `reply_len` reply tokens (all of them if it has fewer). `None` if it is
+    /// not live. Named blocks beyond stay cached: their names say what they hold.
+    pub fn finish_at(&mut self, seq: SeqId, reply_len: usize) -> Option<Finished> {
+        let finished = self.finish(seq, FinishReason::Stopped)?;
+        Some(Finished { reply_len: finished.reply_len.min(reply_len), ..finished })
+    }
+
+    /// The numbers it runs with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether nothing is waiting or running.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Whether a sequence is waiting or running.
+    pub fn contains(&self, seq: SeqId) -> bool {
+        self.slots.contains_key(&seq)
+    }
+
+    /// Prompt and reply so far. Panics if the sequence is not live; those of a batch are until something ends them.
+    pub fn tokens(&self, seq: SeqId) -> &[u32] {
+        &self.sequence(seq).tokens
+    }
+
+    /// Physical blocks of the sequence in order; they cover the tokens of its planned chunk. Panics if it is not live.
+    pub fn block_table(&self, seq: SeqId) -> &[u32] {
+        &self.sequence(seq).block_table
+    }
+
+    /// Tokens of the prompt. Panics if the sequence is not live.
+    pub fn prompt_len(&self, seq: SeqId) -> usize {
+        self.sequence(seq).prompt_len
+    }
+
+    /// Reply tokens that may still come, after cutting to what fits. Panics if the sequence is not live.
+    pub fn tokens_left(&self, seq: SeqId) -> usize {
+        let sequence = self.sequence(seq);
+        sequence.max_tokens - sequence.reply_len()
+    }
+
+    /// Prompt tokens that came from the prefix cache at the first admission; `None` before it or if it is not live.
+    pub fn cached_tokens(&self, seq: SeqId) -> Option<usize> {
+        self.sequences[*self.slots.get(&seq)?].cached_tokens
+    }
+
+    /// Ids of all live sequences, in no particular order.
+    pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
+        self.slots.keys().copied()
+    }
+
+    /// Counts for metrics; O(1).
+    pub fn stats(&self) -> Stats {
+        Stats {
+            waiting: self.waiting.len(),
+            queued_tokens: self.queued_tokens,
+            running: self.running.len(),
+            used_blocks: self.pool.num_used(),
+            cached_blocks: self.pool.num_cached(),
+            free_blocks: self.pool.num_free(),
+            prefix_query_tokens: self.prefix_query_tokens,
+            prefix_hit_tokens: self.prefix_hit_tokens,
+            evicted_blocks: self.pool.evictions(),
+            preemptions: self.preemptions,
+        }
+    }
+
+    fn sequence(&self, seq: SeqId) -> &Sequence {
+        &self.sequences[self.slots[&seq]]
+    }
+
+    fn enqueue(&mut self, slot: usize) {
+        let sequence = &self.sequences[slot];
+        self.queued_tokens += sequence.tokens.len();
+        self.waiting.insert(sequence.rank, slot);
+    }
+
+    fn dequeue(&mut self, slot: usize) {
+        let sequence = &self.sequences[slot];
+        self.queued_tokens -= sequence.tokens.len();
+        self.waiting.remove(&sequence.rank);
+    }
+
+    /// Where a rank stands, or would stand, among the running.
+    fn running_place(&self, rank: Rank) -> usize {
+        self.running.partition_point(|&slot| self.sequences[slot].rank < rank)
+    }
+
+    /// Gives all blocks back, the last first: when cached ones are evicted, a prefix then outlives its continuations.
+    fn release_blocks(&mut self, slot: usize) {
+        let sequence = &mut self.sequences[slot];
+        for block in sequence.block_table.drain(..).rev() {
+            self.pool.release(block);
+        }
+        (sequence.computed, sequence.published, sequence.planned) = (0, 0, None);
+    }
+
+    fn remove(&mut self, slot: usize, reason: FinishReason) -> Finished {
+        match self.sequences[slot].phase {
+            Phase::Waiting => self.dequeue(slot),
+            Phase::Prefill | Phase::Decode => {
+                let place = self.running_place(self.sequences[slot].rank);
+                self.running.remove(place);
+                self.release_blocks(slot);
+            }
+        }
+        let sequence = self.sequences.remove(slot);
+        if let Some(deadline) = sequence.deadline_us {
+            self.deadlines.remove(&(deadline, slot));
+        }
+        self.slots.remove(&sequence.id);
+        Finished { seq: sequence.id, reason, reply_len: sequence.reply_len() }
+    }
+}

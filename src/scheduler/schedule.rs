@@ -1,0 +1,293 @@
+//! Plans a step: who computes how many tokens, in which blocks; admits, cuts prompts into chunks, preempts.
+//!
+//! Order of a step: decoding sequences, then prompts already begun, then the queue, each by rank (priority, arrival). When
+//! blocks run out, the running sequence of the last rank gives up its own and goes back to the queue with its tokens. The
+//! first running sequence is therefore never preempted and computes something in every step: work always gets done.
+
+use super::batch::{Admission, Batch};
+use super::prefix_index::BlockHash;
+use super::sequence::{Phase, Planned, Rank, Sequence};
+use super::{Scheduler, SeqId};
+
+/// Why the head of the queue was not admitted. It is looked at again when enough blocks are spare or the first block its
+/// prefix lacked exists: a look costs time in proportion to its prompt, these two questions do not.
+#[derive(Debug)]
+pub(super) struct Blocked {
+    rank: Rank,
+    needed_blocks: usize,
+    missing: Option<BlockHash>,
+}
+
+/// What is left to give in a step.
+struct Budget {
+    tokens: usize,
+    /// Prompt tokens; never more than `tokens`.
+    prefill: usize,
+    /// What `prefill` was before any prompt took from it, which is also what the next step is expected to have.
+    prefill_total: usize,
+}
+
+impl Budget {
+    fn take_prefill(&mut self, len: usize) {
+        self.tokens -= len;
+        self.prefill -= len;
+    }
+
+    /// Whether a prompt that would have to be split here should rather be computed whole in the next step: it would fit
+    /// there, and this step already has at least half of the prompt tokens it can have.
+    fn prefers_next_step(&self, remaining: usize) -> bool {
+        remaining > self.prefill
+            && remaining <= self.prefill_total
+            && (self.prefill_total - self.prefill) * 2 >= self.prefill_total
+    }
+}
+
+impl Scheduler {
+    /// Fills `batch` with the plan of the next step. It stays planned until `commit`; planning again without a commit (after a
+    /// failed step) plans the same positions anew.
+    pub fn schedule(&mut self, now_us: u64, batch: &mut Batch) {
+        batch.clear();
+        let (mut decodes, mut prefills) = (0, 0);
+        for &slot in &self.running {
+            let sequence = &mut self.sequences[slot];
+            sequence.planned = None;
+            if sequence.phase == Phase::Decode { decodes += 1 } else { prefills += 1 }
+        }
+        let tokens = self.limits.max_num_batched_tokens;
+        let mut budget = Budget { tokens, prefill: 0, prefill_total: 0 };
+        if decodes > 0 {
+            self.schedule_decodes(batch, &mut budget, decodes, prefills > 0);
+        }
+        budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens);
+        budget.prefill_total = budget.prefill;
+        if prefills > 0 {
+            self.schedule_prefills(batch, &mut budget);
+        }
+        // Who had to go would only be admitted again, and be in the way again.
+        if batch.preempted.is_empty() {
+            self.admit(batch, &mut budget, now_us);
+        }
+    }
+
+    /// Every decoding sequence gets its one token (several after a commit of several). Those who come later keep at least
+    /// one each, and so does a prompt in progress.
+    fn schedule_decodes(&mut self, batch: &mut Batch, budget: &mut Budget, decodes: usize, prefills: bool) {
+        let mut reserved = decodes + usize::from(prefills);
+        let mut place = 0;
+        while place < self.running.len() {
+            let slot = self.running[place];
+            let sequence = &self.sequences[slot];
+            if sequence.phase != Phase::Decode {
+                place += 1;
+                continue;
+            }
+            reserved -= 1;
+            let len = sequence.remaining().min(budget.tokens.saturating_sub(reserved)).max(1);
+            let missing = sequence.blocks_missing(sequence.computed + len, self.limits.block_size);
+            while missing > self.pool.num_available() {
+                self.preempt_last(batch, budget);
+                if place >= self.running.len() {
+                    return; // It was the last itself.
+                }
+            }
+            self.plan(slot, len, batch);
+            budget.tokens -= len;
+            place += 1;
+        }
+    }
+
+    /// Prompts that were begun go on. Short of blocks they take what there is; without any, sequences of later rank go.
+    fn schedule_prefills(&mut self, batch: &mut Batch, budget: &mut Budget) {
+        let mut place = 0;
+        while place < self.running.len() && budget.prefill > 0 {
+            let slot = self.running[place];
+            let sequence = &mut self.sequences[slot];
+            place += 1;
+            if sequence.phase != Phase::Prefill {
+                continue;
+            }
+            let wanted = sequence.chunk_limit();
+            if !sequence.deferred && budget.prefers_next_step(wanted) {
+                sequence.deferred = true;
+                continue;
+            }
+            let (computed, covered) = (sequence.computed, sequence.block_table.len());
+            let len = loop {
+                let slots = (covered + self.pool.num_available()) * self.limits.block_size;
+                let len = wanted.min(budget.prefill).min(slots - computed);
+                // The last of the running waits for a block rather than lose what it has.
+                if len > 0 || place == self.running.len() {
+                    break len;
+                }
+                self.preempt_last(batch, budget);
+            };
+            if len > 0 {
+                self.plan(slot, len, batch);
+                budget.take_prefill(len);
+            }
+        }
+    }
+
+    /// The queue, strictly in order: who does not fit is waited for. A sequence is admitted when blocks for all its known
+    /// tokens are available beyond what admitted prompts still need, plus one for every running sequence (and at least 1 %),
+    /// so that the next steps do not preempt what this one admitted. Alone it is always admitted: `add` saw to it that it fits.
+    fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
+        if budget.prefill == 0 || self.waiting.is_empty() || self.running.len() >= self.limits.max_num_seqs {
+            return;
+        }
+        let block_size = self.limits.block_size;
+        let mut promised: usize = self
+            .running
+            .iter()
+            .map(|&slot| &self.sequences[slot])
+            .map(|s| promised_blocks(s, block_size))
+            .sum();
+        while budget.prefill > 0 && self.running.len() < self.limits.max_num_seqs {
+            let Some((&rank, &slot)) = self.waiting.first_key_value() else { break };
+            let alone = self.running.is_empty();
+            let watermark = self.running.len().max(self.limits.num_blocks.div_ceil(100));
+            let spare = self.pool.num_available().saturating_sub(promised + watermark);
+            let hopeless = self.blocked.as_ref().is_some_and(|blocked| {
+                blocked.rank == rank
+                    && spare < blocked.needed_blocks
+                    && blocked.missing.is_none_or(|hash| self.pool.lookup(&hash).is_none())
+            });
+            if hopeless && !alone {
+                break;
+            }
+            let (matched, missing) = self.match_prefix(slot);
+            if missing.is_some() && self.prefix_is_in_progress(slot, matched.len()) {
+                break;
+            }
+            let sequence = &mut self.sequences[slot];
+            // Cached blocks that become used are no longer available, so they count like new ones.
+            let revived = matched.iter().filter(|&&block| self.pool.ref_count(block) == 0).count();
+            let needed = sequence.tokens.len().div_ceil(block_size) - matched.len() + revived;
+            if !alone && needed > spare {
+                self.blocked = Some(Blocked { rank, needed_blocks: needed, missing });
+                break;
+            }
+            let cached_tokens = matched.len() * block_size;
+            if !sequence.deferred && budget.prefers_next_step(sequence.tokens.len() - cached_tokens) {
+                sequence.deferred = true;
+                break;
+            }
+            self.blocked = None;
+            self.start(slot, matched);
+            let sequence = &mut self.sequences[slot];
+            if sequence.cached_tokens.is_none() {
+                sequence.cached_tokens = Some(cached_tokens);
+                let waited_us = now_us.saturating_sub(rank.1);
+                batch.admitted.push(Admission { seq: sequence.id, cached_tokens, waited_us });
+                self.prefix_query_tokens += sequence.prompt_len as u64;
+                self.prefix_hit_tokens += cached_tokens as u64;
+            }
+            let len = sequence.chunk_limit().min(budget.prefill);
+            self.plan(slot, len, batch);
+            budget.take_prefill(len);
+            promised += promised_blocks(&self.sequences[slot], block_size);
+        }
+    }
+
+    /// From the queue to the running, with the blocks of its prefix that exist.
+    fn start(&mut self, slot: usize, matched: Vec<u32>) {
+        self.dequeue(slot);
+        for &block in &matched {
+            self.pool.acquire(block);
+        }
+        let sequence = &mut self.sequences[slot];
+        sequence.phase = Phase::Prefill;
+        sequence.computed = matched.len() * self.limits.block_size;
+        sequence.published = matched.len();
+        sequence.block_table = matched;
+        let place = self.running_place(self.sequences[slot].rank);
+        self.running.insert(place, slot);
+    }
+
+    /// The longest run of existing blocks that a sequence may take instead of computing, and the name it ended at, if it
+    /// ended for want of a block.
+    fn match_prefix(&mut self, slot: usize) -> (Vec<u32>, Option<BlockHash>) {
+        let mut matched = Vec::new();
+        let block_size = self.limits.block_size;
+        let sequence = &mut self.sequences[slot];
+        for index in 0..sequence.reusable_blocks(&self.limits) {
+            // Names are computed only as far as the search goes.
+            let hash = sequence.block_hash(index, block_size);
+            match self.pool.lookup(&hash) {
+                Some(block) => matched.push(block),
+                None => return (matched, Some(hash)),
+            }
+        }
+        (matched, None)
+    }
+
+    /// Whether at least half of the blocks that a waiting sequence could take, and that do not exist yet, are just being
+    /// computed by another one's prompt (several replies to one prompt were asked for, say): then it waits for them.
+    fn prefix_is_in_progress(&mut self, slot: usize, matched: usize) -> bool {
+        let block_size = self.limits.block_size;
+        let sequence = &mut self.sequences[slot];
+        let root = sequence.root;
+        // Names are chained: equal here is equal before.
+        let index = matched + (sequence.reusable_blocks(&self.limits) - matched).div_ceil(2) - 1;
+        let hash = sequence.block_hash(index, block_size);
+        for &other in &self.running {
+            let other = &mut self.sequences[other];
+            let will_name_it = other.phase == Phase::Prefill
+                && other.published <= index
+                && other.root == root
+                && other.shareable_blocks(other.tokens.len(), block_size) > index;
+            if will_name_it && other.block_hash(index, block_size) == hash {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Adds the chunk to the plan, and the blocks it needs, which must be available, to the sequence.
+    fn plan(&mut self, slot: usize, len: usize, batch: &mut Batch) {
+        let sequence = &mut self.sequences[slot];
+        for _ in 0..sequence.blocks_missing(sequence.computed + len, self.limits.block_size) {
+            sequence.block_table.push(self.pool.allocate().expect("availability was checked"));
+        }
+        sequence.planned = Some(Planned { start: sequence.computed, len });
+        sequence.deferred = false;
+        batch.chunks.push(sequence.chunk(len));
+    }
+
+    /// The running sequence of the last rank goes back to the queue. Its tokens are kept, its chunk leaves the plan.
+    fn preempt_last(&mut self, batch: &mut Batch, budget: &mut Budget) {
+        let slot = self.running.pop().expect("somebody holds the blocks");
+        let sequence = &self.sequences[slot];
+        let seq: SeqId = sequence.id;
+        if sequence.planned.is_some() {
+            let index = batch
+                .chunks
+                .iter()
+                .rposition(|chunk| chunk.seq == seq)
+                .expect("a planned chunk is in the plan");
+            budget.tokens += batch.chunks.remove(index).len;
+        }
+        self.release_blocks(slot);
+        self.sequences[slot].phase = Phase::Waiting;
+        self.enqueue(slot);
+        self.preemptions += 1;
+        batch.preempted.push(seq);
+    }
+}
+
+/// Blocks an admitted prompt still has to get.
+fn promised_blocks(sequence: &Sequence, block_size: usize) -> usize {
+    if sequence.phase == Phase::Prefill {
+        sequence.blocks_missing(sequence.tokens.len(), block_size)
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+impl Scheduler {
+    /// Preempts the last of the running, as if blocks had run out.
+    pub(super) fn preempt_last_for_test(&mut self) {
+        self.preempt_last(&mut Batch::default(), &mut Budget { tokens: 0, prefill: 0, prefill_total: 0 });
+    }
+}

@@ -1,0 +1,191 @@
+//! One sequence as the scheduler sees it.
+
+use super::batch::{Chunk, LogitsNeed};
+use super::config::Limits;
+use super::prefix_index::{BlockHash, block_hash};
+
+/// Identity of a sequence, unique for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeqId(pub u64);
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// A stop token (its id) was sampled.
+    StopToken(u32),
+    /// The caller ended it (a stop string was found in the text).
+    Stopped,
+    /// `max_tokens` or the model's length was reached.
+    Length,
+    /// The caller went away or cancelled.
+    Aborted,
+    /// Its deadline passed.
+    Deadline,
+    /// The engine failed on it.
+    Error,
+}
+
+/// What the engine hands to the scheduler at admission to the queue.
+#[derive(Debug, Clone)]
+pub struct NewSequence {
+    /// Identity.
+    pub id: SeqId,
+    /// Prompt token ids, at least one.
+    pub prompt: std::sync::Arc<[u32]>,
+    /// Most reply tokens.
+    pub max_tokens: u32,
+    /// Lower runs first; ties by arrival.
+    pub priority: i32,
+    /// Arrival, microseconds on the engine's clock.
+    pub arrival_us: u64,
+    /// Latest finish, microseconds on the engine's clock.
+    pub deadline_us: Option<u64>,
+    /// Separates prefix-cache users: sequences share cached blocks only with an equal salt.
+    pub cache_salt: Option<String>,
+    /// Whether every prompt position needs logits (then no cached block may be skipped).
+    pub prompt_logits: bool,
+}
+
+/// A sequence that ended at a commit, or was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finished {
+    /// Which; the scheduler no longer knows it.
+    pub seq: SeqId,
+    /// Why.
+    pub reason: FinishReason,
+    /// Reply tokens it ended with.
+    pub reply_len: usize,
+}
+
+/// Place in line: priority, then arrival, then order of `add`. Smaller runs first and is preempted last.
+pub(super) type Rank = (i32, u64, u64);
+
+/// Where a sequence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// In the queue, holding no blocks.
+    Waiting,
+    /// Running; prompt, or tokens known from before a preemption, are still to be computed.
+    Prefill,
+    /// Running; computes what was sampled last.
+    Decode,
+}
+
+/// A chunk that is planned and not committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Planned {
+    pub(super) start: usize,
+    pub(super) len: usize,
+}
+
+/// The scheduler's own record of a sequence.
+///
+/// Invariants: `computed < tokens.len()` (the last known token is the one whose row gives the next), the block table covers
+/// the computed tokens, and a partly filled last block is private.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) id: SeqId,
+    pub(super) rank: Rank,
+    pub(super) phase: Phase,
+    /// Prompt, then reply.
+    pub(super) tokens: Vec<u32>,
+    pub(super) prompt_len: usize,
+    /// Already cut to what fits.
+    pub(super) max_tokens: usize,
+    pub(super) deadline_us: Option<u64>,
+    /// Whether prompt positions use the expanded form; decided by the prompt's length alone.
+    pub(super) expanded: bool,
+    /// Name the block names chain from.
+    pub(super) root: BlockHash,
+    /// Names of the leading full blocks, as far as they were needed.
+    pub(super) hashes: Vec<BlockHash>,
+    /// Leading blocks of the table that were offered to the index.
+    pub(super) published: usize,
+    pub(super) block_table: Vec<u32>,
+    /// Leading tokens whose keys and values are in the blocks.
+    pub(super) computed: usize,
+    pub(super) prompt_logits: bool,
+    /// Prompt positions whose logits were delivered.
+    pub(super) logits_delivered: usize,
+    pub(super) planned: Option<Planned>,
+    /// Its prompt was held back once to be computed whole.
+    pub(super) deferred: bool,
+    /// Set at the first admission.
+    pub(super) cached_tokens: Option<usize>,
+}
+
+impl Sequence {
+    /// Known tokens that are not computed yet, at least 1.
+    pub(super) fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    pub(super) fn reply_len(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    /// Blocks to add so that the table covers `len` tokens.
+    pub(super) fn blocks_missing(&self, len: usize, block_size: usize) -> usize {
+        len.div_ceil(block_size).saturating_sub(self.block_table.len())
+    }
+
+    /// Leading full blocks among `len` tokens that have one content whoever computes them. Reply positions of a long prompt's
+    /// sequence are absorbed, but would be expanded in a prompt that quotes them, so they are nobody else's.
+    pub(super) fn shareable_blocks(&self, len: usize, block_size: usize) -> usize {
+        let len = if self.expanded { len.min(self.prompt_len) } else { len };
+        len / block_size
+    }
+
+    /// Leading full blocks that need not be computed if they exist: never the one with the last known token, and none
+    /// with a prompt position whose logits are still owed.
+    pub(super) fn reusable_blocks(&self, limits: &Limits) -> usize {
+        if !limits.prefix_caching {
+            return 0;
+        }
+        let mut len = self.tokens.len() - 1;
+        if self.prompt_logits && self.logits_delivered < self.prompt_len {
+            len = len.min(self.logits_delivered);
+        }
+        self.shareable_blocks(len, limits.block_size)
+    }
+
+    /// Name of block `index`, whose tokens are all known; names before it are computed on the way.
+    pub(super) fn block_hash(&mut self, index: usize, block_size: usize) -> BlockHash {
+        while self.hashes.len() <= index {
+            let start = self.hashes.len() * block_size;
+            let parent = self.hashes.last().unwrap_or(&self.root);
+            let hash = block_hash(parent, &self.tokens[start..start + block_size]);
+            self.hashes.push(hash);
+        }
+        self.hashes[index]
+    }
+
+    /// The planned tokens, with the logits they need.
+    pub(super) fn chunk(&self, len: usize) -> Chunk {
+        let end = self.computed + len;
+        let samples = end == self.tokens.len() && self.reply_len() < self.max_tokens;
+        let logits = if self.prompt_logits
+            && self.computed < self.prompt_len
+            && self.computed >= self.logits_delivered
+        {
+            LogitsNeed::All
+        } else if samples {
+            LogitsNeed::Last
+        } else {
+            LogitsNeed::None
+        };
+        let expanded_until = if self.expanded { self.prompt_len } else { 0 };
+        Chunk { seq: self.id, start: self.computed, len, expanded_until, logits, samples }
+    }
+
+    /// Most tokens of one chunk: a chunk of a prompt with logits lies wholly before or wholly after the point up to which
+    /// logits were delivered, so that none is delivered twice.
+    pub(super) fn chunk_limit(&self) -> usize {
+        let until_delivered = self.logits_delivered.saturating_sub(self.computed);
+        if until_delivered > 0 && self.logits_delivered < self.prompt_len {
+            until_delivered
+        } else {
+            self.remaining()
+        }
+    }
+}

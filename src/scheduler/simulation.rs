@@ -1,0 +1,513 @@
+//! A million seeded steps of random traffic on pools far too small for it, against a model of what the KV cache holds.
+//!
+//! The model keeps one fingerprint per physical slot. The fingerprint of a position chains over the salt and over token
+//! and attention form of every position up to it, which is exactly what its keys and values depend on (the salt besides,
+//! so that sharing between salts is seen). Before each step the context of each chunk, read through its block table, must be
+//! its sequence's own history; a wrong hit, a block freed too early, written while shared or not written at all shows there.
+//! The "engine" samples as a function of the fingerprint, so equal histories have equal replies.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+use crate::ops::AttentionForm;
+
+const STEPS: u64 = 1_000_000;
+const STEPS_PER_EPISODE: u64 = 4_000;
+const STOP: u32 = 0;
+const VOCABULARY: u64 = 120;
+
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = (a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x2545_f491_4f6c_dd1d);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What a sequence should be, kept independently of the scheduler.
+struct Model {
+    prompt_len: usize,
+    max_tokens: usize,
+    salt: Option<&'static str>,
+    expanded: bool,
+    prompt_logits: bool,
+    deadline_us: Option<u64>,
+    tokens: Vec<u32>,
+    /// Per known token.
+    fingerprints: Vec<u64>,
+    /// Prompt rows whose logits the engine has seen.
+    logit_rows: usize,
+    /// Changes what is sampled after a rewind.
+    variation: u64,
+    admitted: bool,
+    last_step: u64,
+}
+
+impl Model {
+    fn form(&self, position: usize) -> AttentionForm {
+        if self.expanded && position < self.prompt_len {
+            AttentionForm::Expanded
+        } else {
+            AttentionForm::Absorbed
+        }
+    }
+
+    fn extend(&mut self, tokens: &[u32]) {
+        for &token in tokens {
+            let position = self.tokens.len();
+            let root = self.salt.map_or(1, |salt| mix(2, u64::from(salt.as_bytes()[0])));
+            let before = self.fingerprints.last().copied().unwrap_or(root);
+            self.tokens.push(token);
+            self.fingerprints.push(mix(before, u64::from(token) << 1 | (self.form(position) as u64)));
+        }
+    }
+
+    fn truncate(&mut self, to: usize) {
+        self.tokens.truncate(to);
+        self.fingerprints.truncate(to);
+        self.variation += 1;
+    }
+
+    fn reply_len(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    /// The `count` tokens that follow, without taking them.
+    fn sample(&self, count: usize) -> Vec<u32> {
+        let mut state = mix(*self.fingerprints.last().unwrap(), self.variation);
+        std::iter::repeat_with(|| {
+            state = mix(state, 7);
+            (state % VOCABULARY) as u32
+        })
+        .take(count)
+        .collect()
+    }
+}
+
+/// What the traffic made happen, to show that the simulation reached it.
+#[derive(Debug, Default)]
+struct Tally {
+    steps: u64,
+    chunk_tokens: u64,
+    finished: BTreeMap<&'static str, u64>,
+    preemptions: u64,
+    evictions: u64,
+    hit_tokens: u64,
+    rewinds: u64,
+    failed_steps: u64,
+    stale_chunks: u64,
+    longest_prompt: usize,
+}
+
+struct World {
+    rng: fastrand::Rng,
+    scheduler: Scheduler,
+    batch: Batch,
+    /// Fingerprint per slot (`block * block_size + offset`).
+    slots: Vec<u64>,
+    models: BTreeMap<SeqId, Model>,
+    /// Histories that later prompts quote, as the next turn of a conversation does.
+    past: VecDeque<(Vec<u32>, Option<&'static str>)>,
+    next_id: u64,
+    now_us: u64,
+    target_live: usize,
+    calm: bool,
+    tally: Tally,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let block_size = rng.choice([1, 2, 3, 4, 4, 8, 16, 16]).unwrap();
+        let num_blocks = if rng.u32(..8) == 0 { 160 } else { rng.usize(2..64) };
+        let max_num_seqs = rng.usize(1..12);
+        let max_num_batched_tokens = max_num_seqs + rng.choice([0, 3, 17, 64, 500]).unwrap();
+        let capacity = block_size * num_blocks;
+        let limits = Limits {
+            max_num_seqs,
+            max_num_batched_tokens,
+            max_prefill_tokens: rng.usize(1..=max_num_batched_tokens),
+            max_model_len: if rng.bool() { capacity + 100 } else { rng.usize(2..=capacity + 1) },
+            block_size,
+            num_blocks,
+            prefix_caching: rng.u32(..8) > 0,
+            expand_min_prompt_tokens: rng.choice([1, 10, 20, 40, usize::MAX]).unwrap(),
+        };
+        Self {
+            scheduler: Scheduler::new(limits).unwrap(),
+            batch: Batch::default(),
+            slots: vec![0; capacity],
+            models: BTreeMap::new(),
+            past: VecDeque::new(),
+            next_id: 0,
+            now_us: 0,
+            target_live: rng.usize(1..20),
+            calm: false,
+            tally: Tally::default(),
+            rng,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        *self.scheduler.limits()
+    }
+
+    /// A prompt that often shares its beginning with others.
+    fn prompt(&mut self) -> (Vec<u32>, Option<&'static str>) {
+        let longest = self.limits().max_sequence_len().min(2000);
+        let usual = if self.rng.u32(..20) == 0 { longest } else { longest.div_ceil(4).min(80) };
+        let len = self.rng.usize(1..=usual);
+        let salt = self.rng.choice([None, None, Some("a"), Some("b")]).unwrap();
+        let document = self.rng.u64(..3);
+        let shared = self.rng.usize(..=len);
+        let (mut prompt, salt) = match self.past.get(self.rng.usize(..4)) {
+            Some((past, past_salt)) => (past.clone(), if self.rng.u32(..8) > 0 { *past_salt } else { salt }),
+            None => ((0..shared as u64).map(|p| (mix(document, p) % VOCABULARY) as u32).collect(), salt),
+        };
+        prompt.truncate(longest.min(2 * len));
+        while prompt.len() < len {
+            prompt.push(self.rng.u64(..VOCABULARY) as u32);
+        }
+        (prompt, salt)
+    }
+
+    fn add(&mut self) {
+        let (prompt, salt) = self.prompt();
+        let id = SeqId(self.next_id);
+        self.next_id += 1;
+        let requested = self.rng.choice([0, 1, 10, 60, 200, 1000, 100_000]).unwrap();
+        let new = NewSequence {
+            id,
+            prompt: prompt.clone().into(),
+            max_tokens: requested,
+            priority: if self.rng.u32(..4) == 0 { self.rng.i32(-1..2) } else { 0 },
+            arrival_us: self.now_us,
+            deadline_us: (self.rng.u32(..10) == 0).then(|| self.now_us + self.rng.u64(..300)),
+            cache_salt: salt.map(str::to_owned),
+            prompt_logits: self.rng.u32(..10) == 0,
+        };
+        let Some(room) = self.limits().max_tokens_that_fit(prompt.len()) else {
+            assert!(matches!(self.scheduler.add(new), Err(AddError::TooLong { .. })));
+            return;
+        };
+        let mut model = Model {
+            prompt_len: prompt.len(),
+            max_tokens: room.min(requested as usize),
+            salt,
+            expanded: prompt.len() >= self.limits().expand_min_prompt_tokens,
+            prompt_logits: new.prompt_logits,
+            deadline_us: new.deadline_us,
+            tokens: vec![],
+            fingerprints: vec![],
+            logit_rows: 0,
+            variation: 0,
+            admitted: false,
+            last_step: self.tally.steps,
+        };
+        model.extend(&prompt);
+        self.tally.longest_prompt = self.tally.longest_prompt.max(prompt.len());
+        self.scheduler.add(new).unwrap();
+        self.models.insert(id, model);
+    }
+
+    fn any_live(&mut self) -> Option<SeqId> {
+        let nth = self.rng.usize(..self.models.len().max(1));
+        self.models.keys().nth(nth).copied()
+    }
+
+    /// Takes over what the scheduler says ended.
+    fn ended(&mut self, finished: Finished) {
+        let model = self.models.remove(&finished.seq).expect("only live sequences end, once");
+        assert!(!self.scheduler.contains(finished.seq));
+        assert!(finished.reply_len <= model.reply_len());
+        let reason = match finished.reason {
+            FinishReason::StopToken(token) => {
+                assert_eq!((token, model.tokens.last()), (STOP, Some(&STOP)));
+                "stop token"
+            }
+            FinishReason::Length => {
+                assert_eq!(finished.reply_len, model.max_tokens);
+                assert!(!model.prompt_logits || model.logit_rows == model.prompt_len);
+                "length"
+            }
+            FinishReason::Deadline => {
+                assert!(model.deadline_us.unwrap() <= self.now_us);
+                "deadline"
+            }
+            FinishReason::Stopped => "stopped",
+            FinishReason::Aborted => "aborted",
+            FinishReason::Error => "error",
+        };
+        *self.tally.finished.entry(reason).or_default() += 1;
+        self.past.push_front((model.tokens, model.salt));
+        self.past.truncate(6);
+    }
+
+    /// What callers do at any time.
+    fn disturb(&mut self) {
+        let Some(seq) = self.any_live() else { return };
+        let model = self.models.get_mut(&seq).unwrap();
+        match self.rng.u32(..8) {
+            0 => {
+                let finished = self.scheduler.abort(seq).unwrap();
+                self.ended(finished);
+            }
+            1 => {
+                let keep = self.rng.usize(..=model.reply_len());
+                let finished = self.scheduler.finish_at(seq, keep).unwrap();
+                assert_eq!(finished.reply_len, keep);
+                self.ended(finished);
+            }
+            2 => {
+                let finished = self.scheduler.finish(seq, FinishReason::Error).unwrap();
+                self.ended(finished);
+            }
+            _ => {
+                let to = self.rng.usize(model.prompt_len..=model.tokens.len());
+                let beyond = model.tokens.len() + 1;
+                self.scheduler.rewind(seq, beyond).unwrap_err();
+                self.scheduler.rewind(seq, to).unwrap();
+                model.truncate(to);
+                self.tally.rewinds += 1;
+            }
+        }
+        assert_eq!(self.scheduler.abort(SeqId(u64::MAX)), None);
+        self.check();
+    }
+
+    fn check(&self) {
+        self.scheduler.check_invariants().unwrap();
+    }
+
+    /// The plan's rules, and every chunk's context.
+    fn check_plan(&mut self) {
+        let limits = self.limits();
+        let (mut prefill_tokens, mut prefill_seen) = (0, false);
+        for chunk in &self.batch.chunks {
+            let model = self.models.get_mut(&chunk.seq).expect("only live sequences are planned");
+            model.last_step = self.tally.steps;
+            assert!(chunk.len > 0);
+            if self.scheduler.sequence(chunk.seq).phase == Phase::Decode {
+                assert!(!prefill_seen, "decoding sequences come first");
+            } else {
+                prefill_seen = true;
+                prefill_tokens += chunk.len;
+            }
+            let tokens = self.scheduler.tokens(chunk.seq);
+            assert_eq!(tokens.len(), model.tokens.len());
+            assert_eq!(tokens[chunk.start..chunk.end()], model.tokens[chunk.start..chunk.end()]);
+            let wants_token = chunk.end() == tokens.len() && model.max_tokens > 0;
+            assert_eq!(chunk.samples, wants_token);
+            let rows_due = model.prompt_logits && chunk.end().min(model.prompt_len) > model.logit_rows;
+            match chunk.logits {
+                LogitsNeed::All => assert!(rows_due && chunk.start == model.logit_rows),
+                need => {
+                    let last = need == LogitsNeed::Last;
+                    assert!(!rows_due && last == wants_token, "{chunk:?}, rows seen {}", model.logit_rows);
+                }
+            }
+            for position in [chunk.start, chunk.end() - 1, model.prompt_len.min(chunk.end() - 1)] {
+                assert_eq!(chunk.form(position), model.form(position));
+            }
+            let table = self.scheduler.block_table(chunk.seq);
+            assert!(table.len() * limits.block_size >= chunk.end());
+            let history = model.fingerprints[..chunk.start].chunks(limits.block_size);
+            for (index, (expected, &block)) in history.zip(table).enumerate() {
+                let first = block as usize * limits.block_size;
+                let found = &self.slots[first..first + expected.len()];
+                assert_eq!(
+                    found, expected,
+                    "{:?}, block {index} of its table, {block} of the cache",
+                    chunk.seq
+                );
+            }
+        }
+        assert!(self.batch.num_tokens() <= limits.max_num_batched_tokens);
+        assert!(prefill_tokens <= limits.max_prefill_tokens);
+        assert!(self.batch.chunks.len() <= limits.max_num_seqs);
+        // Work always gets done: this is why everything ends.
+        if let Some(&first) = self.scheduler.running.first() {
+            let first = self.scheduler.sequences[first].id;
+            assert!(
+                self.batch.chunks.iter().any(|chunk| chunk.seq == first),
+                "the first rank was not planned"
+            );
+        }
+        assert_eq!(self.batch.chunks.is_empty(), self.models.is_empty(), "nothing planned");
+        for admission in &self.batch.admitted {
+            let model = self.models.get_mut(&admission.seq).unwrap();
+            assert!(!std::mem::replace(&mut model.admitted, true), "admitted for the first time twice");
+            assert!(admission.cached_tokens < model.prompt_len);
+            assert!(admission.cached_tokens == 0 || (limits.prefix_caching && !model.prompt_logits));
+        }
+    }
+
+    /// The engine's forward: writes what each chunk computes.
+    fn forward(&mut self) {
+        let block_size = self.limits().block_size;
+        for chunk in &self.batch.chunks {
+            let table = self.scheduler.block_table(chunk.seq);
+            let model = &self.models[&chunk.seq];
+            for position in chunk.start..chunk.end() {
+                let block = table[position / block_size];
+                assert!(
+                    self.scheduler.pool.is_private(block),
+                    "block {block} is written while others see it"
+                );
+                self.slots[block as usize * block_size + position % block_size] =
+                    model.fingerprints[position];
+            }
+        }
+    }
+
+    fn commit(&mut self) {
+        let mut sampled = vec![];
+        let mut expected_end = vec![];
+        for chunk in &self.batch.chunks {
+            let Some(model) = self.models.get_mut(&chunk.seq) else {
+                self.tally.stale_chunks += 1;
+                // The engine does not know yet; what it sends must change nothing.
+                sampled.push((chunk.seq, vec![1], None));
+                continue;
+            };
+            let stale = self.scheduler.sequence(chunk.seq).planned.is_none();
+            let count = match self.rng.u32(..100) {
+                0 => 0,
+                1..80 => 1,
+                _ => self.rng.usize(2..6),
+            };
+            let mut tokens = model.sample(count);
+            if stale {
+                self.tally.stale_chunks += 1;
+                sampled.push((chunk.seq, tokens, Some(FinishReason::Stopped)));
+                continue;
+            }
+            if chunk.logits == LogitsNeed::All {
+                model.logit_rows += chunk.len;
+            }
+            if !chunk.samples {
+                if chunk.end() == model.tokens.len() {
+                    expected_end.push((chunk.seq, FinishReason::Length));
+                }
+                continue;
+            }
+            let stop = tokens.iter().position(|&token| token == STOP);
+            tokens.truncate(stop.map_or(tokens.len(), |stop| stop + 1));
+            let left = model.max_tokens - model.reply_len();
+            let accepted = tokens.len().min(left);
+            model.extend(&tokens[..accepted]);
+            let finish = stop.map(|_| FinishReason::StopToken(STOP));
+            if finish.is_some() && accepted == tokens.len() {
+                expected_end.push((chunk.seq, FinishReason::StopToken(STOP)));
+            } else if accepted == left {
+                expected_end.push((chunk.seq, FinishReason::Length));
+            }
+            sampled.push((chunk.seq, tokens, finish));
+        }
+        self.rng.shuffle(&mut sampled);
+        let finished = self.scheduler.commit(
+            &self.batch,
+            sampled.iter().map(|(seq, tokens, finish)| Sampled { seq: *seq, tokens, finish: *finish }),
+        );
+        let found: Vec<(SeqId, FinishReason)> = finished.iter().map(|f| (f.seq, f.reason)).collect();
+        assert_eq!(found, expected_end);
+        for finished in finished {
+            self.ended(finished);
+        }
+    }
+
+    fn step(&mut self) {
+        self.now_us += self.rng.u64(..3);
+        for finished in self.scheduler.expire(self.now_us) {
+            self.ended(finished);
+        }
+        assert!(
+            self.models.values().all(|model| model.deadline_us.is_none_or(|deadline| deadline > self.now_us))
+        );
+        self.scheduler.schedule(self.now_us, &mut self.batch);
+        self.tally.steps += 1;
+        self.tally.chunk_tokens += self.batch.num_tokens() as u64;
+        self.check();
+        self.check_plan();
+        if self.rng.u32(..200) == 0 {
+            self.tally.failed_steps += 1;
+            return;
+        }
+        self.forward();
+        if !self.calm && self.rng.u32(..50) == 0 {
+            self.disturb();
+        }
+        self.commit();
+        self.check();
+    }
+
+    /// Traffic for a while, then no more of it until everything has ended.
+    fn run(&mut self) {
+        for _ in 0..STEPS_PER_EPISODE {
+            while self.models.len() < self.target_live && self.rng.u32(..3) > 0 {
+                self.add();
+            }
+            self.step();
+            if self.rng.u32(..25) == 0 {
+                self.disturb();
+            }
+        }
+        self.calm = true;
+        // In every step the first rank computes a token or gets one; failed steps and empty samples are the slack.
+        let known: usize = self.models.values().map(|model| model.prompt_len + model.max_tokens).sum();
+        let mut bound = 2 * known + 1000;
+        while !self.models.is_empty() {
+            self.step();
+            bound -= 1;
+            assert!(bound > 0, "{} sequences do not end", self.models.len());
+        }
+        let stats = self.scheduler.stats();
+        assert_eq!((stats.used_blocks, stats.waiting, stats.running, stats.queued_tokens), (0, 0, 0, 0));
+        assert!(self.scheduler.is_empty());
+        self.tally.preemptions = stats.preemptions;
+        self.tally.evictions = stats.evicted_blocks;
+        self.tally.hit_tokens = stats.prefix_hit_tokens;
+    }
+}
+
+#[test]
+fn a_million_random_steps_keep_every_invariant() {
+    let mut total = Tally::default();
+    let mut seed = 0;
+    while total.steps < STEPS {
+        let mut world = World::new(seed);
+        // A failure names its episode: `World::new(seed).run()` repeats it.
+        println!("episode {seed}: {:?}", world.limits());
+        world.run();
+        let tally = world.tally;
+        total.steps += tally.steps;
+        total.chunk_tokens += tally.chunk_tokens;
+        for (reason, count) in tally.finished {
+            *total.finished.entry(reason).or_default() += count;
+        }
+        total.preemptions += tally.preemptions;
+        total.evictions += tally.evictions;
+        total.hit_tokens += tally.hit_tokens;
+        total.rewinds += tally.rewinds;
+        total.failed_steps += tally.failed_steps;
+        total.stale_chunks += tally.stale_chunks;
+        total.longest_prompt = total.longest_prompt.max(tally.longest_prompt);
+        seed += 1;
+    }
+    println!("{seed} episodes: {total:#?}");
+    // A simulation that no longer meets what it is for would pass in silence.
+    for (what, count, at_least) in [
+        ("preemptions", total.preemptions, 10_000),
+        ("evictions", total.evictions, 100_000),
+        ("tokens from the prefix cache", total.hit_tokens, 100_000),
+        ("rewinds", total.rewinds, 10_000),
+        ("failed steps", total.failed_steps, 1_000),
+        ("chunks of sequences that changed", total.stale_chunks, 1_000),
+        ("longest prompt", total.longest_prompt as u64, 1_500),
+    ] {
+        assert!(count >= at_least, "{what}: {count}, expected {at_least} or more");
+    }
+    for reason in ["length", "stop token", "stopped", "aborted", "deadline", "error"] {
+        let count = total.finished.get(reason).copied().unwrap_or(0);
+        assert!(count >= 500, "{count} sequences ended by {reason}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Who computes how much in a step, and who has to wait or go.
+
+use super::*;
+use crate::ops::AttentionForm;
+
+#[test]
+fn a_prompt_is_cut_into_chunks_of_the_budget_and_then_decodes() {
+    let mut rig = Rig::new(Limits { max_prefill_tokens: 16, ..LIMITS });
+    rig.add(1, &prompt(0, 40), 3, |_| ());
+    let steps: Vec<_> = (0..5).map(|_| rig.step()).collect();
+    assert_eq!(steps.concat(), [(1, 0, 16), (1, 16, 16), (1, 32, 8), (1, 40, 1), (1, 41, 1)]);
+    assert!(rig.scheduler.is_empty());
+}
+
+#[test]
+fn only_the_last_chunk_of_a_prompt_samples() {
+    let mut rig = Rig::new(Limits { max_prefill_tokens: 16, ..LIMITS });
+    rig.add(1, &prompt(0, 20), 3, |_| ());
+    rig.schedule();
+    assert_eq!((rig.batch.chunks[0].logits, rig.batch.chunks[0].samples), (LogitsNeed::None, false));
+    rig.commit();
+    rig.schedule();
+    assert_eq!((rig.batch.chunks[0].logits, rig.batch.chunks[0].samples), (LogitsNeed::Last, true));
+}
+
+#[test]
+fn decoding_sequences_come_first_and_prompts_take_what_the_budget_leaves() {
+    let mut rig =
+        Rig::new(Limits { max_num_seqs: 4, max_num_batched_tokens: 10, max_prefill_tokens: 9, ..LIMITS });
+    rig.add(1, &prompt(0, 4), 20, |_| ());
+    rig.add(2, &prompt(100, 5), 20, |_| ());
+    assert_eq!(rig.step(), [(1, 0, 4), (2, 0, 5)]);
+    rig.add(3, &prompt(200, 30), 20, |_| ());
+    assert_eq!(rig.step(), [(1, 4, 1), (2, 5, 1), (3, 0, 8)]);
+    assert_eq!(rig.step(), [(1, 5, 1), (2, 6, 1), (3, 8, 8)]);
+}
+
+#[test]
+fn the_queue_goes_by_priority_then_arrival() {
+    let mut rig = Rig::new(Limits { max_num_seqs: 1, ..LIMITS });
+    for (id, priority, arrival) in [(1, 5, 0), (2, 0, 30), (3, 0, 20), (4, -1, 40), (5, 0, 20)] {
+        rig.add(id, &prompt(0, 3), 1, |new| (new.priority, new.arrival_us) = (priority, arrival));
+    }
+    let order: Vec<u64> = rig.drain().iter().map(|finished| finished.seq.0).collect();
+    assert_eq!(order, [4, 3, 5, 2, 1]);
+}
+
+#[test]
+fn a_prompt_that_fits_the_next_step_whole_is_not_split_but_only_once() {
+    let mut rig =
+        Rig::new(Limits { max_num_seqs: 8, max_num_batched_tokens: 20, max_prefill_tokens: 20, ..LIMITS });
+    rig.add(1, &prompt(0, 12), 1, |_| ());
+    rig.add(2, &prompt(100, 12), 1, |_| ());
+    rig.add(3, &prompt(200, 3), 1, |_| ());
+    assert_eq!(rig.step(), [(1, 0, 12)]);
+    assert_eq!(rig.step(), [(2, 0, 12), (3, 0, 3)]);
+
+    // Less than half of the step is used, or the prompt would be split anyway: it starts now.
+    rig.add(4, &prompt(300, 9), 1, |_| ());
+    rig.add(5, &prompt(400, 12), 1, |_| ());
+    assert_eq!(rig.step(), [(4, 0, 9), (5, 0, 11)]);
+    rig.step();
+    rig.add(6, &prompt(500, 12), 1, |_| ());
+    rig.add(7, &prompt(600, 21), 1, |_| ());
+    assert_eq!(rig.step(), [(6, 0, 12), (7, 0, 8)]);
+
+    // Held back a second time by a better rank, it starts as well.
+    let mut rig = Rig::new(*rig.scheduler.limits());
+    rig.add(8, &prompt(0, 12), 1, |_| ());
+    rig.add(9, &prompt(100, 12), 1, |_| ());
+    assert_eq!(rig.step(), [(8, 0, 12)]);
+    rig.add(10, &prompt(200, 12), 1, |new| new.priority = -1);
+    assert_eq!(rig.step(), [(10, 0, 12), (9, 0, 8)]);
+}
+
+#[test]
+fn a_long_prompt_goes_on_although_short_ones_keep_arriving() {
+    let mut rig = Rig::new(Limits { max_prefill_tokens: 16, ..LIMITS });
+    rig.add(1, &prompt(0, 160), 1, |_| ());
+    for step in 0..10 {
+        rig.add(2 + step, &prompt(1000 + 10 * step as u32, 8), 1, |_| ());
+        assert_eq!(rig.step(), [(1, 16 * step as usize, 16)]);
+    }
+}
+
+#[test]
+fn blocks_that_a_begun_prompt_still_needs_are_not_given_to_the_queue() {
+    // A prompt whose delivered logits end at token 8 is cut there when it is computed again, which leaves budget to others
+    // while it holds 2 blocks of 8. Of 14, 6 are promised to it and 1 is kept for it: 5 to spare.
+    for (len, admitted) in [(20, true), (21, false)] {
+        let mut rig = Rig::new(Limits { num_blocks: 14, prefix_caching: false, ..LIMITS });
+        rig.add(1, &prompt(0, 32), 1, |new| new.prompt_logits = true);
+        rig.scheduler.limits.max_prefill_tokens = 8;
+        assert_eq!(rig.step(), [(1, 0, 8)]);
+        rig.scheduler.limits.max_prefill_tokens = 64;
+        rig.scheduler.preempt_last_for_test();
+        rig.add(3, &prompt(100, len), 1, |_| ());
+        assert_eq!(rig.step().iter().any(|chunk| chunk.0 == 3), admitted, "{len}");
+    }
+}
+
+#[test]
+fn positions_of_a_long_prompt_are_expanded_and_its_reply_is_absorbed_also_when_computed_again() {
+    let mut rig = Rig::new(Limits { expand_min_prompt_tokens: 6, prefix_caching: false, ..LIMITS });
+    rig.add(1, &prompt(0, 6), 8, |_| ());
+    rig.step();
+    rig.step();
+    rig.scheduler.preempt_last_for_test();
+    assert_eq!(rig.schedule(), [(1, 0, 8)]);
+    let forms: Vec<AttentionForm> = (0..8).map(|position| rig.batch.chunks[0].form(position)).collect();
+    assert!(forms[..6].iter().all(|form| *form == AttentionForm::Expanded));
+    assert!(forms[6..].iter().all(|form| *form == AttentionForm::Absorbed));
+}
+
+#[test]
+fn the_last_in_rank_is_preempted_and_resumes_with_its_tokens() {
+    let run = |num_blocks: usize| {
+        let mut rig = Rig::new(Limits { num_blocks, ..LIMITS });
+        for id in 1..=3 {
+            rig.add(id, &prompt(100 * id as u32, 6), 20, |_| ());
+        }
+        let (mut replies, mut preempted) = (std::collections::BTreeMap::new(), vec![]);
+        while !rig.scheduler.is_empty() {
+            rig.schedule();
+            preempted.extend(rig.batch.preempted.iter().map(|seq| seq.0));
+            let before: Vec<(SeqId, Vec<u32>)> =
+                rig.scheduler.live().map(|seq| (seq, rig.scheduler.tokens(seq).to_vec())).collect();
+            rig.commit();
+            replies.extend(before);
+        }
+        (replies, preempted)
+    };
+    let (plenty, none) = run(64);
+    let (scarce, preempted) = run(14);
+    assert_eq!(plenty, scarce);
+    assert!(none.is_empty());
+    assert_eq!(preempted, [3]);
+}
+
+#[test]
+fn admission_leaves_a_block_for_every_running_sequence() {
+    let mut rig = Rig::new(Limits { num_blocks: 10, prefix_caching: false, ..LIMITS });
+    rig.add(1, &prompt(0, 16), 20, |_| ());
+    rig.step();
+    rig.add(2, &prompt(100, 20), 1, |_| ());
+    assert_eq!(rig.step(), [(1, 16, 1)], "5 blocks needed, 5 available, none would be left");
+    rig.scheduler.abort(SeqId(2));
+    rig.add(3, &prompt(100, 16), 1, |_| ());
+    assert_eq!(rig.step(), [(1, 17, 1), (3, 0, 16)]);
+}
+
+#[test]
+fn a_begun_prompt_goes_on_in_every_step_at_the_cost_of_later_ranks() {
+    // The last in rank decodes into the blocks that the prompt was promised; block sizes shift who comes up short.
+    for (num_blocks, max_prefill_tokens) in [(12, 2), (11, 2), (12, 3), (11, 3), (12, 1)] {
+        let limits = Limits { num_blocks, max_prefill_tokens, prefix_caching: false, ..LIMITS };
+        let mut rig = Rig::new(limits);
+        rig.add(2, &prompt(100, 4), 36, |new| new.priority = 1);
+        while rig.scheduler.tokens(SeqId(2)).len() == 4 {
+            rig.step();
+        }
+        rig.add(1, &prompt(0, 32), 2, |_| ());
+        let mut preempted = vec![];
+        while rig.scheduler.contains(SeqId(1)) {
+            let chunks = rig.schedule();
+            assert!(chunks.iter().any(|chunk| chunk.0 == 1), "{limits:?}: {chunks:?}");
+            preempted.extend(rig.batch.preempted.clone());
+            rig.commit();
+        }
+        assert_eq!(preempted, [SeqId(2)], "{limits:?}");
+        assert_eq!(rig.drain().len(), 1);
+    }
+}
