@@ -1,0 +1,265 @@
+//! `/v1/completions`: the request's fields and the whole answer.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
+
+use super::json::{Int, Shape, parse, wire_object};
+use super::params::{SharedBody, token_id, token_limit, top_count};
+use super::stream::{Format, Kind, echoed};
+use super::write::{self, LogprobArrays, Scored, TokenText};
+use super::{ApiError, Call, Limits};
+use crate::generate::{FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults};
+
+/// Reply tokens of a request that names no limit.
+const DEFAULT_MAX_TOKENS: u32 = 16;
+
+wire_object! {
+    /// The fields that only text completions have.
+    struct CompletionBody {
+        prompt: PromptField,
+        logprobs: Int,
+        echo: bool,
+        max_completion_tokens: Int,
+        suffix: Shape,
+        tools: Shape,
+        messages: Shape,
+    }
+}
+
+/// Reads and checks a request.
+pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
+    let (own, shared) = parse::<(CompletionBody, SharedBody)>(body)?;
+    if own.suffix.is_some_and(|s| !s.is_empty()) {
+        return Err(ApiError::unsupported("suffix", "filling in before a suffix"));
+    }
+    if own.tools.is_some_and(|s| !s.is_empty()) {
+        return Err(ApiError::unsupported("tools", "calling tools"));
+    }
+    if own.prompt.is_none() && own.messages.is_some() {
+        return Err(ApiError::invalid_value(
+            "messages",
+            "this is the route for `prompt`; send messages to /v1/chat/completions",
+        ));
+    }
+    let model = shared.model.clone();
+    let echo = own.echo.unwrap_or(false);
+    let max_tokens = match token_limit("max_completion_tokens", own.max_completion_tokens, 0)? {
+        None => token_limit("max_tokens", shared.max_tokens, 0)?,
+        some => some,
+    };
+    if max_tokens == Some(0) && !echo {
+        return Err(ApiError::invalid_value("max_tokens", "0 is only allowed together with `echo: true`"));
+    }
+    let logprobs = top_count("logprobs", own.logprobs)?;
+    let shared = shared.check(limits, defaults, max_tokens)?;
+    let prompts = own.prompt.ok_or_else(|| ApiError::missing("prompt"))?.check(limits)?;
+    if prompts.len() * shared.n as usize > limits.max_prompts {
+        return Err(ApiError::invalid_value(
+            "prompt",
+            format!(
+                "{} prompts with n = {} are more than {} replies",
+                prompts.len(),
+                shared.n,
+                limits.max_prompts
+            ),
+        ));
+    }
+    let mut sampling = shared.sampling;
+    sampling.logprobs = logprobs;
+    let prompt_logprobs = sampling.prompt_logprobs.is_some();
+    if echo && let Some(top) = logprobs {
+        sampling.prompt_logprobs = Some(sampling.prompt_logprobs.map_or(top, |p| p.max(top)));
+    }
+    Ok(Call {
+        model,
+        stream: shared.stream,
+        request_id: shared.request_id,
+        format: Format {
+            kind: Kind::Completion,
+            id: String::new(),
+            created: 0,
+            model: String::new(),
+            include_usage: shared.include_usage,
+            continuous_usage: shared.continuous_usage,
+            logprobs: logprobs.is_some(),
+            prompt_logprobs,
+            echo,
+            return_token_ids: shared.return_token_ids,
+            tokens_as_ids: shared.tokens_as_ids,
+        },
+        request: GenerateRequest {
+            prompts,
+            n: shared.n,
+            sampling,
+            max_tokens: shared.max_tokens,
+            default_max_tokens: Some(DEFAULT_MAX_TOKENS),
+            ignore_eos: shared.ignore_eos,
+            stop: shared.stop,
+            include_stop: shared.include_stop,
+            skip_special_tokens: shared.skip_special_tokens,
+            truncate: shared.truncate,
+            echo,
+            priority: shared.priority,
+            deadline: None,
+            cache_salt: shared.cache_salt,
+        },
+    })
+}
+
+/// The answer that is not streamed.
+pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, full: &[FullReply]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    format.head(&mut out, "text_completion");
+    write::raw(&mut out, ",\"choices\":");
+    write::list(&mut out, full.iter().enumerate(), |out, (index, reply)| {
+        let prompt = replies.prompt(index);
+        write::raw(out, "{\"index\":");
+        write::number(out, index as u64);
+        write::raw(out, ",\"text\":");
+        if format.echo {
+            write::string(out, &format!("{}{}", prompt.text, reply.text));
+        } else {
+            write::string(out, &reply.text);
+        }
+        write::raw(out, ",\"logprobs\":");
+        if format.logprobs {
+            let mut entries =
+                if format.echo { echoed(&prompt.tokens, &reply.prompt_logprobs) } else { Vec::new() };
+            entries.extend(reply.logprobs.iter().map(Scored::Entry));
+            LogprobArrays::default().write(out, show, &entries);
+        } else {
+            write::raw(out, "null");
+        }
+        out.push(b',');
+        write::finish(out, &reply.finish);
+        if format.return_token_ids {
+            write::raw(out, ",\"token_ids\":");
+            write::token_ids(out, &reply.tokens);
+            write::raw(out, ",\"prompt_token_ids\":");
+            write::token_ids(out, &prompt.tokens);
+        }
+        if format.prompt_logprobs {
+            write::raw(out, ",\"prompt_logprobs\":");
+            show.prompt_logprobs(out, &reply.prompt_logprobs);
+        }
+        out.push(b'}');
+    });
+    out.push(b',');
+    write::usage(&mut out, replies.usage());
+    out.push(b'}');
+    out
+}
+
+/// `prompt`: a string, a list of strings, a list of token ids, or a list of such lists.
+#[derive(Debug)]
+pub(super) enum PromptField {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<i64>),
+    IdLists(Vec<Vec<i64>>),
+    /// `[]`
+    Nothing,
+}
+
+impl PromptField {
+    fn check(self, limits: &Limits) -> Result<Vec<Prompt>, ApiError> {
+        let ids = |ids: Vec<i64>| -> Result<Prompt, ApiError> {
+            if ids.is_empty() {
+                return Err(ApiError::invalid_value("prompt", "a list of token ids is empty"));
+            }
+            let ids: Result<_, ApiError> = ids.into_iter().map(|id| token_id("prompt", id, limits)).collect();
+            Ok(Prompt::Tokens(ids?))
+        };
+        let text = |text: String| match text.is_empty() {
+            true => Err(ApiError::invalid_value("prompt", "the text is empty: at least one token is needed")),
+            false => Ok(Prompt::Text(text)),
+        };
+        match self {
+            Self::Text(one) => Ok(vec![text(one)?]),
+            Self::Texts(many) => many.into_iter().map(text).collect(),
+            Self::Ids(one) => Ok(vec![ids(one)?]),
+            Self::IdLists(many) => many.into_iter().map(ids).collect(),
+            Self::Nothing => Err(ApiError::invalid_value("prompt", "the list is empty")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PromptField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PromptVisitor)
+    }
+}
+
+struct PromptVisitor;
+
+impl<'de> Visitor<'de> for PromptVisitor {
+    type Value = PromptField;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, a list of strings, a list of token ids, or a list of lists of token ids")
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<PromptField, E> {
+        Ok(PromptField::Text(v.to_owned()))
+    }
+
+    fn visit_string<E>(self, v: String) -> Result<PromptField, E> {
+        Ok(PromptField::Text(v))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PromptField, A::Error> {
+        let mut all = match seq.next_element::<PromptItem>()? {
+            None => return Ok(PromptField::Nothing),
+            Some(PromptItem::Text(text)) => PromptField::Texts(vec![text]),
+            Some(PromptItem::Id(id)) => PromptField::Ids(vec![id]),
+            Some(PromptItem::Ids(ids)) => PromptField::IdLists(vec![ids]),
+        };
+        while let Some(item) = seq.next_element::<PromptItem>()? {
+            match (&mut all, item) {
+                (PromptField::Texts(list), PromptItem::Text(text)) => list.push(text),
+                (PromptField::Ids(list), PromptItem::Id(id)) => list.push(id),
+                (PromptField::IdLists(list), PromptItem::Ids(ids)) => list.push(ids),
+                _ => return Err(A::Error::custom("the list mixes strings, token ids and lists")),
+            }
+        }
+        Ok(all)
+    }
+}
+
+enum PromptItem {
+    Text(String),
+    Id(i64),
+    Ids(Vec<i64>),
+}
+
+impl<'de> Deserialize<'de> for PromptItem {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = PromptItem;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, a token id or a list of token ids")
+            }
+            fn visit_str<E>(self, v: &str) -> Result<PromptItem, E> {
+                Ok(PromptItem::Text(v.to_owned()))
+            }
+            fn visit_i64<E>(self, v: i64) -> Result<PromptItem, E> {
+                Ok(PromptItem::Id(v))
+            }
+            fn visit_u64<E>(self, v: u64) -> Result<PromptItem, E> {
+                // Too large for any vocabulary either way; the check names it.
+                Ok(PromptItem::Id(i64::try_from(v).unwrap_or(i64::MAX)))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PromptItem, A::Error> {
+                let mut ids = Vec::new();
+                while let Some(Int(id)) = seq.next_element::<Int>()? {
+                    ids.push(id);
+                }
+                Ok(PromptItem::Ids(ids))
+            }
+        }
+        deserializer.deserialize_any(V)
+    }
+}

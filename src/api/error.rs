@@ -1,0 +1,330 @@
+//! Status codes and error bodies: the only place that has them.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::generate::GenerateError;
+
+/// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
+const MAX_MESSAGE_CHARS: usize = 600;
+
+/// An answer that is an error, in the public API's shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    /// HTTP status.
+    pub status: u16,
+    /// `error.type`.
+    pub kind: &'static str,
+    /// `error.code`: a stable identifier.
+    pub code: &'static str,
+    /// `error.message`: what is wrong, the limit, the remedy.
+    pub message: String,
+    /// `error.param`: the request field at fault.
+    pub param: Option<String>,
+    /// `Retry-After`, seconds.
+    pub retry_after_s: Option<u32>,
+    /// `Allow`, for 405.
+    pub allow: Option<&'static str>,
+    /// `x-should-retry: false`: a retry would meet the same fate.
+    pub no_retry: bool,
+    /// Whether the connection should be closed after the answer (the rest of the request was not read).
+    pub close: bool,
+}
+
+impl ApiError {
+    fn new(status: u16, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if let Some((cut, _)) = message.char_indices().nth(MAX_MESSAGE_CHARS) {
+            message.truncate(cut);
+            message.push('…');
+        }
+        Self {
+            status,
+            kind,
+            code,
+            message,
+            param: None,
+            retry_after_s: None,
+            allow: None,
+            no_retry: false,
+            close: false,
+        }
+    }
+
+    fn param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    fn closing(mut self) -> Self {
+        self.close = true;
+        self
+    }
+
+    /// 400: the body is not JSON.
+    pub fn invalid_json(message: impl Into<String>) -> Self {
+        Self::new(400, "invalid_request_error", "invalid_json", message)
+    }
+
+    /// 400: a field has a wrong type.
+    pub fn invalid_type(param: &str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self::new(400, "invalid_request_error", "invalid_type", format!("`{param}`: {message}")).param(param)
+    }
+
+    /// 400: a field has a value that is not allowed.
+    pub fn invalid_value(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let (param, message) = (param.into(), message.into());
+        Self::new(400, "invalid_request_error", "invalid_value", format!("`{param}`: {message}")).param(param)
+    }
+
+    /// 400: a required field is absent.
+    pub fn missing(param: impl Into<String>) -> Self {
+        let param = param.into();
+        Self::new(
+            400,
+            "invalid_request_error",
+            "missing_required_parameter",
+            format!("`{param}` is required but missing"),
+        )
+        .param(param)
+    }
+
+    /// 400: the field asks for something this version does not have.
+    pub fn unsupported(param: impl Into<String>, what: &str) -> Self {
+        let param = param.into();
+        Self::new(
+            400,
+            "invalid_request_error",
+            "unsupported_parameter",
+            format!("`{param}`: {what} is not available in this version; leave the field out"),
+        )
+        .param(param)
+    }
+
+    /// 401: no key, or a wrong one.
+    pub fn unauthorized() -> Self {
+        Self::new(
+            401,
+            "authentication_error",
+            "invalid_api_key",
+            "a valid API key is needed: send it as `Authorization: Bearer KEY`",
+        )
+    }
+
+    /// 404: no such path.
+    pub fn unknown_path(path: &str) -> Self {
+        Self::new(404, "not_found_error", "unknown_url", format!("there is nothing at {path}"))
+    }
+
+    /// 404: no such model.
+    pub fn unknown_model(model: &str, served: &[String]) -> Self {
+        let served = served.join(", ");
+        Self::new(
+            404,
+            "not_found_error",
+            "model_not_found",
+            format!("the model `{model}` does not exist here; served: {served}"),
+        )
+        .param("model")
+    }
+
+    /// 405: the path exists, the method does not.
+    pub fn method_not_allowed(method: &str, path: &str, allow: &'static str) -> Self {
+        let message = format!("{path} does not take {method}, only {allow}");
+        let mut error = Self::new(405, "invalid_request_error", "method_not_allowed", message);
+        error.allow = Some(allow);
+        error
+    }
+
+    /// 408: the body came too slowly.
+    pub fn slow_body(limit: Duration) -> Self {
+        let limit_s = limit.as_secs_f64();
+        Self::new(
+            408,
+            "invalid_request_error",
+            "request_timeout",
+            format!("the request body was not complete within {limit_s} s (server.body_read_timeout_s)"),
+        )
+        .closing()
+    }
+
+    /// 400: the body ended early or broke its framing.
+    pub fn broken_body(detail: &str) -> Self {
+        Self::new(
+            400,
+            "invalid_request_error",
+            "invalid_body",
+            format!("the request body could not be read: {detail}"),
+        )
+        .closing()
+    }
+
+    /// 413: the body is too large.
+    pub fn too_large(limit_bytes: usize) -> Self {
+        Self::new(
+            413,
+            "invalid_request_error",
+            "request_too_large",
+            format!("the request body is larger than {limit_bytes} bytes (server.max_body_bytes)"),
+        )
+        .closing()
+    }
+
+    /// 415: the body is not JSON by its own account.
+    pub fn unsupported_media_type(header: &'static str, value: &str) -> Self {
+        Self::new(
+            415,
+            "invalid_request_error",
+            "unsupported_media_type",
+            format!("{header} is `{value}`; send the body as plain application/json"),
+        )
+        .param(header)
+    }
+
+    /// 503: all connections are taken.
+    pub fn too_many_connections(limit: usize) -> Self {
+        Self::new(
+            503,
+            "server_error",
+            "too_many_connections",
+            format!("all {limit} connections (server.max_connections) are in use; try again soon"),
+        )
+        .retry_after(1)
+        .closing()
+    }
+
+    /// 503: still booting.
+    pub fn starting(stage: &str, percent: u32) -> Self {
+        Self::new(
+            503,
+            "server_error",
+            "server_starting",
+            format!("the server is starting: {stage}, {percent} % of it done; see /health/startup"),
+        )
+        .retry_after(2)
+    }
+
+    /// 503: the boot ended in an error.
+    pub fn boot_failed(reason: &str) -> Self {
+        Self::new(503, "server_error", "boot_failed", format!("the server could not start: {reason}"))
+            .retry_after(30)
+    }
+
+    /// 503: shutting down.
+    pub fn draining() -> Self {
+        GenerateError::Draining.into()
+    }
+
+    /// 500: a fault of the server itself.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(500, "server_error", "internal_error", message)
+    }
+
+    /// The body: `{"error": {...}}`.
+    pub fn body(&self) -> Vec<u8> {
+        #[derive(serde::Serialize)]
+        struct Outer<'a> {
+            error: Inner<'a>,
+        }
+        #[derive(serde::Serialize)]
+        struct Inner<'a> {
+            message: &'a str,
+            #[serde(rename = "type")]
+            kind: &'a str,
+            param: Option<Cow<'a, str>>,
+            code: &'a str,
+        }
+        let inner = Inner {
+            message: &self.message,
+            kind: self.kind,
+            param: self.param.as_deref().map(Cow::Borrowed),
+            code: self.code,
+        };
+        serde_json::to_vec(&Outer { error: inner }).expect("strings serialise")
+    }
+}
+
+impl From<GenerateError> for ApiError {
+    fn from(error: GenerateError) -> Self {
+        let message = error.to_string();
+        match error {
+            GenerateError::QueueFull { retry_after_s, .. } => {
+                Self::new(429, "rate_limit_error", "queue_full", message).retry_after(retry_after_s)
+            }
+            GenerateError::Draining => {
+                Self::new(503, "server_error", "server_draining", message).retry_after(5)
+            }
+            GenerateError::TooLong { .. } => {
+                Self::new(400, "invalid_request_error", "context_length_exceeded", message)
+            }
+            GenerateError::EmptyPrompt => {
+                Self::new(400, "invalid_request_error", "empty_prompt", message).param("prompt")
+            }
+            GenerateError::UnknownToken { .. } => {
+                Self::new(400, "invalid_request_error", "unknown_token", message).param("prompt")
+            }
+            GenerateError::Template(_) => {
+                Self::new(400, "invalid_request_error", "invalid_messages", message).param("messages")
+            }
+            GenerateError::Tokenize(_) => Self::new(400, "invalid_request_error", "invalid_prompt", message),
+            GenerateError::Deadline { .. } => {
+                let mut error = Self::new(504, "server_error", "deadline_exceeded", message);
+                error.no_retry = true;
+                error
+            }
+            GenerateError::Aborted => Self::new(503, "server_error", "aborted", message).retry_after(5),
+            GenerateError::EngineFailed => Self::new(500, "server_error", "engine_failed", message),
+            GenerateError::EngineGone => {
+                Self::new(503, "server_error", "engine_stopped", message).retry_after(30)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_have_the_public_shape() {
+        let error = ApiError::invalid_value("top_p", "2 is out of range, allowed: above 0, at most 1");
+        assert_eq!(
+            String::from_utf8(error.body()).unwrap(),
+            r#"{"error":{"message":"`top_p`: 2 is out of range, allowed: above 0, at most 1","type":"invalid_request_error","param":"top_p","code":"invalid_value"}}"#
+        );
+        assert!(String::from_utf8(ApiError::unauthorized().body()).unwrap().contains(r#""param":null"#));
+    }
+
+    #[test]
+    fn walk_errors_have_their_status() {
+        let cases = [
+            (GenerateError::QueueFull { waiting: 3, limit: 3, retry_after_s: 7 }, 429, Some(7)),
+            (GenerateError::Draining, 503, Some(5)),
+            (GenerateError::TooLong { prompt_tokens: 9, max_tokens: Some(2), max_model_len: 8 }, 400, None),
+            (GenerateError::EmptyPrompt, 400, None),
+            (GenerateError::UnknownToken { id: 9, vocab_size: 8 }, 400, None),
+            (GenerateError::Template("x".into()), 400, None),
+            (GenerateError::Deadline { limit_s: 1.0 }, 504, None),
+            (GenerateError::EngineFailed, 500, None),
+            (GenerateError::EngineGone, 503, Some(30)),
+        ];
+        for (walk, status, retry_after_s) in cases {
+            let error = ApiError::from(walk.clone());
+            assert_eq!((error.status, error.retry_after_s), (status, retry_after_s), "{walk:?}");
+        }
+        let long = GenerateError::TooLong { prompt_tokens: 9, max_tokens: None, max_model_len: 8 };
+        assert!(ApiError::from(long).message.contains("maximum context length"));
+    }
+
+    #[test]
+    fn long_messages_are_cut() {
+        let error = ApiError::invalid_json("é".repeat(10_000));
+        assert_eq!(error.message.chars().count(), MAX_MESSAGE_CHARS + 1);
+    }
+}

@@ -1,0 +1,245 @@
+//! Messages of a conversation: roles, content parts, and what may stand in them.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde_json::{Map, Value, json};
+
+use super::ApiError;
+use super::json::{Free, List, Object, wire_object};
+
+/// Most messages of a conversation.
+const MAX_MESSAGES: usize = 16_384;
+/// Most parts of one message's content.
+const MAX_PARTS: usize = 4096;
+
+wire_object! {
+    /// One message as it stands in the body.
+    struct Message {
+        role: String,
+        content: Content,
+        name: String,
+        tool_call_id: String,
+        tool_calls: Free,
+        reasoning_content: String,
+        reasoning: String,
+        partial: bool,
+        prefix: bool,
+    }
+}
+
+wire_object! {
+    /// One part of a message's content.
+    struct Part {
+        r#type: String,
+        text: String,
+        refusal: String,
+    }
+}
+
+/// `messages`.
+pub(super) type Messages = List<Object<Message>, MAX_MESSAGES>;
+
+/// `content`: a string or a list of parts.
+#[derive(Debug)]
+pub(super) enum Content {
+    Text(String),
+    Parts(Vec<Object<Part>>),
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Content;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of content parts")
+            }
+            fn visit_str<E>(self, v: &str) -> Result<Content, E> {
+                Ok(Content::Text(v.to_owned()))
+            }
+            fn visit_string<E>(self, v: String) -> Result<Content, E> {
+                Ok(Content::Text(v))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Content, A::Error> {
+                let list = serde::de::value::SeqAccessDeserializer::new(seq);
+                List::<Object<Part>, MAX_PARTS>::deserialize(list).map(|l| Content::Parts(l.0))
+            }
+        }
+        deserializer.deserialize_any(V)
+    }
+}
+
+/// Checks the messages and gives them back as the objects that chat templates read.
+pub(super) fn check(messages: Option<Messages>) -> Result<Vec<Value>, ApiError> {
+    let messages = messages.ok_or_else(|| ApiError::missing("messages"))?.0;
+    if messages.is_empty() {
+        return Err(ApiError::invalid_value("messages", "the list is empty: at least one message is needed"));
+    }
+    messages.into_iter().enumerate().map(|(i, Object(m))| m.check(&format!("messages[{i}]"))).collect()
+}
+
+impl Message {
+    fn check(self, path: &str) -> Result<Value, ApiError> {
+        let role = self.role.ok_or_else(|| ApiError::missing(format!("{path}.role")))?;
+        let known = ["system", "developer", "user", "assistant", "tool"];
+        if !known.contains(&role.as_str()) {
+            let shown: String = role.chars().take(32).collect();
+            let allowed = known.join(", ");
+            return Err(ApiError::invalid_value(
+                format!("{path}.role"),
+                format!("`{shown}` is unknown, allowed: {allowed}"),
+            ));
+        }
+        for (name, value) in [("partial", self.partial), ("prefix", self.prefix)] {
+            if value == Some(true) {
+                return Err(ApiError::unsupported(format!("{path}.{name}"), "continuing a message"));
+            }
+        }
+        let mut message = Map::new();
+        let may_be_empty = role == "assistant" || role == "tool";
+        message.insert("role".into(), role.as_str().into());
+        match self.content {
+            Some(Content::Text(text)) => drop(message.insert("content".into(), Value::String(text))),
+            Some(Content::Parts(parts)) => {
+                let parts: Result<Vec<Value>, ApiError> = parts
+                    .into_iter()
+                    .enumerate()
+                    .map(|(i, Object(part))| part.check(&format!("{path}.content[{i}]")))
+                    .collect();
+                message.insert("content".into(), Value::Array(parts?));
+            }
+            None if may_be_empty => drop(message.insert("content".into(), Value::Null)),
+            None => return Err(ApiError::missing(format!("{path}.content"))),
+        }
+        if let Some(name) = self.name {
+            message.insert("name".into(), name.into());
+        }
+        if role == "tool" {
+            let id = self.tool_call_id.ok_or_else(|| ApiError::missing(format!("{path}.tool_call_id")))?;
+            message.insert("tool_call_id".into(), id.into());
+        }
+        if role == "assistant" {
+            if let Some(Free(calls)) = self.tool_calls {
+                message.insert("tool_calls".into(), check_calls(calls, path)?);
+            }
+            if let Some(reasoning) = self.reasoning_content.or(self.reasoning) {
+                message.insert("reasoning_content".into(), reasoning.into());
+            }
+        }
+        Ok(Value::Object(message))
+    }
+}
+
+impl Part {
+    fn check(self, path: &str) -> Result<Value, ApiError> {
+        let kind = self.r#type.as_deref().ok_or_else(|| ApiError::missing(format!("{path}.type")))?;
+        let text = match kind {
+            "text" | "input_text" | "output_text" => {
+                self.text.ok_or_else(|| ApiError::missing(format!("{path}.text")))?
+            }
+            "refusal" => self.refusal.ok_or_else(|| ApiError::missing(format!("{path}.refusal")))?,
+            "image" | "image_url" | "input_image" | "video" | "video_url" | "input_video" | "audio"
+            | "audio_url" | "input_audio" | "file" => {
+                return Err(ApiError::unsupported(path, &format!("content of type {kind}")));
+            }
+            other => {
+                let shown: String = other.chars().take(32).collect();
+                return Err(ApiError::invalid_value(
+                    format!("{path}.type"),
+                    format!("`{shown}` is unknown, allowed: text"),
+                ));
+            }
+        };
+        Ok(json!({"type": "text", "text": text}))
+    }
+}
+
+/// Calls of an earlier turn: what templates read of them must be there, or they would print nonsense into the prompt.
+fn check_calls(calls: Value, path: &str) -> Result<Value, ApiError> {
+    let Value::Array(list) = &calls else {
+        return Err(ApiError::invalid_value(format!("{path}.tool_calls"), "a list of calls is expected"));
+    };
+    for (i, call) in list.iter().enumerate() {
+        let path = format!("{path}.tool_calls[{i}]");
+        let function = &call["function"];
+        let fields = [("id", call["id"].is_string()), ("function.name", function["name"].is_string())];
+        if let Some((field, _)) = fields.iter().find(|(_, there)| !there) {
+            return Err(ApiError::invalid_value(format!("{path}.{field}"), "a string is expected"));
+        }
+        if !(function["arguments"].is_string() || function["arguments"].is_object()) {
+            return Err(ApiError::invalid_value(
+                format!("{path}.function.arguments"),
+                "a string of JSON or an object is expected",
+            ));
+        }
+    }
+    Ok(calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::{parse, wire_object};
+    use super::*;
+
+    wire_object! {
+        struct Body { messages: Messages, }
+    }
+
+    fn read(messages: &str) -> Result<Vec<Value>, ApiError> {
+        check(parse::<Body>(format!("{{\"messages\": {messages}}}").as_bytes())?.messages)
+    }
+
+    #[test]
+    fn every_role_and_form_of_content() {
+        let messages = read(
+            r#"[{"role": "developer", "content": "d", "name": "x"},
+                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                {"role": "assistant", "content": null, "reasoning": "r",
+                 "tool_calls": [{"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+                {"role": "tool", "content": null, "tool_call_id": "functions.f:0"}]"#,
+        )
+        .unwrap();
+        assert_eq!(messages[0], json!({"role": "developer", "content": "d", "name": "x"}));
+        assert_eq!(messages[1]["content"][1]["text"], "b");
+        assert_eq!(messages[2]["reasoning_content"], "r");
+        assert_eq!(messages[3]["tool_call_id"], "functions.f:0");
+    }
+
+    #[test]
+    fn refusals_name_the_place() {
+        for (messages, param) in [
+            ("[]", "messages"),
+            ("null", "messages"),
+            ("{}", "messages"),
+            (r#"["x"]"#, "messages[0]"),
+            (r#"[{"content": "x"}]"#, "messages[0].role"),
+            (r#"[{"role": "king", "content": "x"}]"#, "messages[0].role"),
+            (r#"[{"role": "user"}]"#, "messages[0].content"),
+            (r#"[{"role": "user", "content": 3}]"#, "messages[0].content"),
+            (r#"[{"role": "user", "content": [{}]}]"#, "messages[0].content[0].type"),
+            (r#"[{"role": "user", "content": [{"type": "text"}]}]"#, "messages[0].content[0].text"),
+            (
+                r#"[{"role": "user", "content": [{"type": "text", "text": 1}]}]"#,
+                "messages[0].content[0].text",
+            ),
+            (
+                r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#,
+                "messages[0].content[0]",
+            ),
+            (r#"[{"role": "user", "content": [{"type": "x"}]}]"#, "messages[0].content[0].type"),
+            (r#"[{"role": "tool", "content": "x"}]"#, "messages[0].tool_call_id"),
+            (r#"[{"role": "assistant", "content": "x", "partial": true}]"#, "messages[0].partial"),
+            (r#"[{"role": "assistant", "tool_calls": {}}]"#, "messages[0].tool_calls"),
+            (r#"[{"role": "assistant", "tool_calls": [{}]}]"#, "messages[0].tool_calls[0].id"),
+            (
+                r#"[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}]"#,
+                "messages[0].tool_calls[0].function.arguments",
+            ),
+        ] {
+            let error = read(messages).expect_err(messages);
+            assert_eq!(error.param.as_deref(), Some(param), "{messages}: {}", error.message);
+        }
+    }
+}

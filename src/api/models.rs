@@ -1,0 +1,51 @@
+//! `/v1/models`.
+
+use serde_json::{Value, json};
+
+use super::ApiError;
+
+/// The model being served.
+#[derive(Debug, Clone)]
+pub struct ModelCard {
+    /// The names clients may use, at least one; the first is the canonical one.
+    pub names: Vec<String>,
+    /// Unix seconds.
+    pub created: u64,
+    /// Most tokens of prompt and reply.
+    pub max_model_len: usize,
+}
+
+impl ModelCard {
+    /// The name to echo: the client's own if it is one of ours, the canonical one if it gave none.
+    pub(super) fn resolve(&self, asked: Option<&str>) -> Result<String, ApiError> {
+        match asked {
+            None => Ok(self.names.first().cloned().unwrap_or_default()),
+            Some(name) if self.names.iter().any(|n| n == name) => Ok(name.to_owned()),
+            Some(name) => Err(ApiError::unknown_model(name, &self.names)),
+        }
+    }
+
+    /// The list of all names.
+    pub(super) fn list(&self) -> Value {
+        let data: Vec<Value> = self.names.iter().map(|name| self.entry(name)).collect();
+        json!({"object": "list", "data": data})
+    }
+
+    /// One name's entry.
+    pub(super) fn entry(&self, name: &str) -> Value {
+        json!({
+            "id": name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "perigee",
+            "root": self.names.first(),
+            "parent": null,
+            "max_model_len": self.max_model_len,
+            "context_length": self.max_model_len,
+            "supports_reasoning": false,
+            "supports_image_in": false,
+            "supports_video_in": false,
+            "display_name": name,
+        })
+    }
+}

@@ -1,0 +1,541 @@
+//! Fields that chat and text completions share: ranges, defaults, and what this version does not have.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::json::{Int, List, Num, Object, Shape, wire_object};
+use super::{ApiError, Limits};
+use crate::generate::{SamplingDefaults, Truncate, TruncateSide};
+use crate::sampling::{MAX_LOGIT_BIAS, SamplingParams};
+
+/// Most replies per prompt.
+const MAX_N: i64 = 16;
+/// Most stop strings, and bytes in each.
+const MAX_STOPS: usize = 32;
+const MAX_STOP_BYTES: usize = 256;
+/// Most of the request's own stop tokens.
+const MAX_STOP_IDS: usize = 256;
+/// Most alternatives reported per token.
+pub(super) const MAX_TOP_LOGPROBS: i64 = 20;
+/// Below this, a temperature that is not 0 is raised to it: logits divided by less overflow.
+const MIN_TEMPERATURE: f64 = 0.01;
+
+wire_object! {
+    /// `stream_options`.
+    struct StreamOptions {
+        include_usage: bool,
+        continuous_usage_stats: bool,
+    }
+}
+
+wire_object! {
+    /// The fields, as they stand in the body.
+    struct SharedBody {
+        model: String,
+        n: Int,
+        stream: bool,
+        stream_options: Object<StreamOptions>,
+        max_tokens: Int,
+        temperature: Num,
+        top_p: Num,
+        top_k: Int,
+        min_p: Num,
+        repetition_penalty: Num,
+        presence_penalty: Num,
+        frequency_penalty: Num,
+        logit_bias: LogitBias,
+        seed: Int,
+        stop: Stop,
+        stop_token_ids: List<Int, MAX_STOP_IDS>,
+        min_tokens: Int,
+        ignore_eos: bool,
+        include_stop_str_in_output: bool,
+        skip_special_tokens: bool,
+        truncate_prompt_tokens: Int,
+        truncation_side: String,
+        prompt_logprobs: Int,
+        priority: Int,
+        cache_salt: String,
+        request_id: String,
+        return_token_ids: bool,
+        return_tokens_as_token_ids: bool,
+        best_of: Int,
+        // What follows is read only to be refused when it asks for something.
+        use_beam_search: bool,
+        response_format: Shape,
+        structured_outputs: Shape,
+        guided_json: Shape,
+        guided_regex: Shape,
+        guided_choice: Shape,
+        guided_grammar: Shape,
+        regex: Shape,
+        ebnf: Shape,
+        grammar: Shape,
+        json_schema: Shape,
+        structural_tag: Shape,
+        stop_regex: Shape,
+        bad_words: Shape,
+        allowed_token_ids: Shape,
+        logprob_token_ids: Shape,
+        repetition_detection: Shape,
+        thinking: Shape,
+        reasoning_effort: Shape,
+        include_reasoning: Shape,
+        separate_reasoning: Shape,
+        thinking_token_budget: Shape,
+        prompt_embeds: Shape,
+        kv_transfer_params: Shape,
+        custom_logit_processor: Shape,
+        lora_path: Shape,
+    }
+}
+
+/// What the fields mean, once checked.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// `max_tokens` is as in [`SamplingParams::default`] until the walk fills it in.
+    pub(super) sampling: SamplingParams,
+    pub(super) n: u32,
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+    pub(super) continuous_usage: bool,
+    pub(super) max_tokens: Option<u32>,
+    pub(super) stop: Vec<String>,
+    pub(super) include_stop: bool,
+    pub(super) skip_special_tokens: bool,
+    pub(super) ignore_eos: bool,
+    pub(super) truncate: Option<Truncate>,
+    pub(super) priority: i32,
+    pub(super) cache_salt: Option<String>,
+    pub(super) request_id: Option<String>,
+    pub(super) return_token_ids: bool,
+    pub(super) tokens_as_ids: bool,
+}
+
+impl SharedBody {
+    /// Checks every field. `max_tokens` is given by the route, which knows its other spellings.
+    pub(super) fn check(
+        self,
+        limits: &Limits,
+        defaults: &SamplingDefaults,
+        max_tokens: Option<u32>,
+    ) -> Result<Shared, ApiError> {
+        self.refuse_unavailable()?;
+        let stream = self.stream.unwrap_or(false);
+        if self.stream_options.is_some() && !stream {
+            return Err(ApiError::invalid_value(
+                "stream_options",
+                "only allowed together with `stream: true`",
+            ));
+        }
+        let options = self.stream_options.map(|o| o.0).unwrap_or_default();
+        let prompt_logprobs = top_count("prompt_logprobs", self.prompt_logprobs)?;
+        if prompt_logprobs.is_some() && stream {
+            return Err(ApiError::invalid_value("prompt_logprobs", "not available with `stream: true`"));
+        }
+        let min_tokens = int("min_tokens", self.min_tokens, 0, i64::from(u32::MAX))?.unwrap_or(0) as u32;
+        if let Some(max) = max_tokens
+            && min_tokens > max
+        {
+            return Err(ApiError::invalid_value(
+                "min_tokens",
+                format!("{min_tokens} is more than max_tokens, {max}"),
+            ));
+        }
+        let mut sampling = SamplingParams {
+            temperature: real("temperature", self.temperature, 0.0, 2.0)?.unwrap_or(defaults.temperature),
+            top_p: above("top_p", self.top_p, 0.0, 1.0)?.unwrap_or(defaults.top_p),
+            top_k: match int("top_k", self.top_k, -1, i64::from(u32::MAX))? {
+                None => defaults.top_k,
+                Some(k) => k.max(0) as u32,
+            },
+            min_p: real("min_p", self.min_p, 0.0, 1.0)?.unwrap_or(defaults.min_p),
+            repetition_penalty: above("repetition_penalty", self.repetition_penalty, 0.0, 10.0)?
+                .unwrap_or(defaults.repetition_penalty),
+            presence_penalty: real("presence_penalty", self.presence_penalty, -2.0, 2.0)?
+                .unwrap_or(defaults.presence_penalty),
+            frequency_penalty: real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?
+                .unwrap_or(defaults.frequency_penalty),
+            logit_bias: logit_bias(self.logit_bias, limits)?,
+            seed: self.seed.map_or_else(|| fastrand::u64(..), |s| s.0 as u64),
+            min_tokens,
+            stop_token_ids: stop_token_ids(self.stop_token_ids, limits)?,
+            prompt_logprobs,
+            ..SamplingParams::default()
+        };
+        if sampling.temperature > 0.0 && f64::from(sampling.temperature) < MIN_TEMPERATURE {
+            sampling.temperature = MIN_TEMPERATURE as f32;
+        }
+        if sampling.temperature == 0.0 {
+            // Greedy: what would only narrow the choice is off.
+            (sampling.top_p, sampling.top_k, sampling.min_p) = (1.0, 0, 0.0);
+        }
+        sampling.validate().map_err(|e| {
+            ApiError::invalid_value(e.field, format!("{} is out of range, allowed: {}", e.value, e.allowed))
+        })?;
+        Ok(Shared {
+            sampling,
+            n: int("n", self.n, 1, MAX_N)?.unwrap_or(1) as u32,
+            stream,
+            include_usage: options.include_usage.unwrap_or(false),
+            continuous_usage: options.continuous_usage_stats.unwrap_or(false),
+            max_tokens,
+            stop: stop_strings(self.stop)?,
+            include_stop: self.include_stop_str_in_output.unwrap_or(false),
+            skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            truncate: truncate(self.truncate_prompt_tokens, self.truncation_side)?,
+            priority: int("priority", self.priority, i64::from(i32::MIN), i64::from(i32::MAX))?.unwrap_or(0)
+                as i32,
+            cache_salt: cache_salt(self.cache_salt)?,
+            request_id: request_id(self.request_id)?,
+            return_token_ids: self.return_token_ids.unwrap_or(false),
+            tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
+        })
+    }
+
+    /// Fields that ask for what this version does not have. Ignoring them would give an answer that is not what was asked for.
+    fn refuse_unavailable(&self) -> Result<(), ApiError> {
+        if let Some(format) = &self.response_format
+            && format.type_name() != Some("text")
+        {
+            return Err(match format.type_name() {
+                Some(_) => ApiError::unsupported("response_format", "structured output"),
+                None => ApiError::invalid_value("response_format", "an object with a `type` is expected"),
+            });
+        }
+        let structured = "structured output";
+        let reasoning = "the reasoning split";
+        let fields = [
+            ("structured_outputs", &self.structured_outputs, structured),
+            ("guided_json", &self.guided_json, structured),
+            ("guided_regex", &self.guided_regex, structured),
+            ("guided_choice", &self.guided_choice, structured),
+            ("guided_grammar", &self.guided_grammar, structured),
+            ("regex", &self.regex, structured),
+            ("ebnf", &self.ebnf, structured),
+            ("grammar", &self.grammar, structured),
+            ("json_schema", &self.json_schema, structured),
+            ("structural_tag", &self.structural_tag, structured),
+            ("stop_regex", &self.stop_regex, "stopping at a pattern"),
+            ("bad_words", &self.bad_words, "banning words"),
+            ("allowed_token_ids", &self.allowed_token_ids, "restricting tokens"),
+            ("logprob_token_ids", &self.logprob_token_ids, "logprobs of chosen tokens"),
+            ("repetition_detection", &self.repetition_detection, "repetition detection"),
+            ("thinking", &self.thinking, reasoning),
+            ("separate_reasoning", &self.separate_reasoning, reasoning),
+            ("thinking_token_budget", &self.thinking_token_budget, "a reasoning budget"),
+            ("prompt_embeds", &self.prompt_embeds, "prompting with embeddings"),
+            ("kv_transfer_params", &self.kv_transfer_params, "KV transfer"),
+            ("custom_logit_processor", &self.custom_logit_processor, "a custom logit processor"),
+            ("lora_path", &self.lora_path, "LoRA"),
+        ];
+        for (name, value, what) in fields {
+            if value.as_ref().is_some_and(|v| !v.is_empty()) {
+                return Err(ApiError::unsupported(name, what));
+            }
+        }
+        if self.include_reasoning.is_some() {
+            return Err(ApiError::unsupported("include_reasoning", reasoning));
+        }
+        if self.reasoning_effort.as_ref().is_some_and(|v| !v.is_text("none")) {
+            return Err(ApiError::unsupported("reasoning_effort", reasoning));
+        }
+        if self.use_beam_search == Some(true) {
+            return Err(ApiError::unsupported("use_beam_search", "beam search"));
+        }
+        if let Some(Int(best_of)) = self.best_of
+            && best_of != self.n.map_or(1, |n| n.0)
+        {
+            return Err(ApiError::unsupported("best_of", "choosing the best of more replies than `n`"));
+        }
+        Ok(())
+    }
+}
+
+/// A whole number in a range.
+pub(super) fn int(
+    name: &'static str,
+    value: Option<Int>,
+    least: i64,
+    most: i64,
+) -> Result<Option<i64>, ApiError> {
+    match value {
+        Some(Int(v)) if !(least..=most).contains(&v) => {
+            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
+        }
+        other => Ok(other.map(|v| v.0)),
+    }
+}
+
+/// A token limit.
+pub(super) fn token_limit(
+    name: &'static str,
+    value: Option<Int>,
+    least: i64,
+) -> Result<Option<u32>, ApiError> {
+    Ok(int(name, value, least, i64::from(u32::MAX))?.map(|v| v as u32))
+}
+
+/// How many alternatives to report, 0 to 20.
+pub(super) fn top_count(name: &'static str, value: Option<Int>) -> Result<Option<u32>, ApiError> {
+    Ok(int(name, value, 0, MAX_TOP_LOGPROBS)?.map(|v| v as u32))
+}
+
+fn real(name: &'static str, value: Option<Num>, least: f64, most: f64) -> Result<Option<f32>, ApiError> {
+    match value {
+        Some(Num(v)) if !(least..=most).contains(&v) => {
+            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
+        }
+        other => Ok(other.map(|v| v.0 as f32)),
+    }
+}
+
+fn above(name: &'static str, value: Option<Num>, floor: f64, most: f64) -> Result<Option<f32>, ApiError> {
+    match value {
+        Some(Num(v)) if !(v as f32 > floor as f32 && v <= most) => Err(ApiError::invalid_value(
+            name,
+            format!("{v} is out of range, allowed: above {floor}, at most {most}"),
+        )),
+        other => Ok(other.map(|v| v.0 as f32)),
+    }
+}
+
+fn logit_bias(bias: Option<LogitBias>, limits: &Limits) -> Result<Vec<(u32, f32)>, ApiError> {
+    let Some(LogitBias(entries)) = bias else { return Ok(Vec::new()) };
+    entries
+        .into_iter()
+        .map(|(key, value)| {
+            let id = key.parse::<u32>().ok().filter(|&id| (id as usize) < limits.vocab_size);
+            let Some(id) = id else {
+                let shown: String = key.chars().take(32).collect();
+                let last = limits.vocab_size.saturating_sub(1);
+                return Err(ApiError::invalid_value(
+                    "logit_bias",
+                    format!("`{shown}` is no token id, allowed: 0 to {last}"),
+                ));
+            };
+            if !(-100.0..=100.0).contains(&value) {
+                return Err(ApiError::invalid_value(
+                    "logit_bias",
+                    format!("{value} for token {id} is out of range, allowed: -100 to 100"),
+                ));
+            }
+            Ok((id, value as f32))
+        })
+        .collect()
+}
+
+fn stop_token_ids(ids: Option<List<Int, MAX_STOP_IDS>>, limits: &Limits) -> Result<Vec<u32>, ApiError> {
+    let ids = ids.map(|l| l.0).unwrap_or_default();
+    ids.into_iter().map(|Int(id)| token_id("stop_token_ids", id, limits)).collect()
+}
+
+/// A token id of the vocabulary.
+pub(super) fn token_id(name: &'static str, id: i64, limits: &Limits) -> Result<u32, ApiError> {
+    match u32::try_from(id) {
+        Ok(id) if (id as usize) < limits.vocab_size => Ok(id),
+        _ => {
+            let last = limits.vocab_size.saturating_sub(1);
+            Err(ApiError::invalid_value(name, format!("{id} is no token id, allowed: 0 to {last}")))
+        }
+    }
+}
+
+fn stop_strings(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
+    let Some(Stop(stop)) = stop else { return Ok(Vec::new()) };
+    for (i, string) in stop.iter().enumerate() {
+        if string.is_empty() {
+            return Err(ApiError::invalid_value("stop", format!("string {i} is empty")));
+        }
+        if string.len() > MAX_STOP_BYTES {
+            return Err(ApiError::invalid_value(
+                "stop",
+                format!("string {i} has {} bytes, at most {MAX_STOP_BYTES} are allowed", string.len()),
+            ));
+        }
+    }
+    Ok(stop)
+}
+
+fn truncate(keep: Option<Int>, side: Option<String>) -> Result<Option<Truncate>, ApiError> {
+    let side = match side.as_deref() {
+        None | Some("left") => TruncateSide::Left,
+        Some("right") => TruncateSide::Right,
+        Some(other) => {
+            let shown: String = other.chars().take(32).collect();
+            return Err(ApiError::invalid_value(
+                "truncation_side",
+                format!("`{shown}` is unknown, allowed: left, right"),
+            ));
+        }
+    };
+    match int("truncate_prompt_tokens", keep, -1, i64::from(u32::MAX))? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(Truncate { keep: None, side })),
+        Some(0) => Err(ApiError::invalid_value(
+            "truncate_prompt_tokens",
+            "0 leaves nothing, allowed: 1 or more, or -1 for what fits",
+        )),
+        Some(keep) => Ok(Some(Truncate { keep: Some(keep as u32), side })),
+    }
+}
+
+fn cache_salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
+    let Some(salt) = salt else { return Ok(None) };
+    let length = salt.chars().count();
+    if !(1..=128).contains(&length) {
+        return Err(ApiError::invalid_value("cache_salt", format!("{length} characters, allowed: 1 to 128")));
+    }
+    if salt.contains(['@', '/', '\\', '\0']) {
+        return Err(ApiError::invalid_value("cache_salt", "the characters @ / \\ and NUL are not allowed"));
+    }
+    Ok(Some(salt))
+}
+
+fn request_id(id: Option<String>) -> Result<Option<String>, ApiError> {
+    match id {
+        Some(id) if !is_request_id(&id) => Err(ApiError::invalid_value(
+            "request_id",
+            "1 to 128 printable ASCII characters without spaces are allowed",
+        )),
+        other => Ok(other),
+    }
+}
+
+/// Whether a client's own request id can be echoed in headers and logs.
+pub fn is_request_id(id: &str) -> bool {
+    (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())
+}
+
+/// `stop`: a string or a list of strings.
+#[derive(Debug)]
+pub(super) struct Stop(Vec<String>);
+
+impl<'de> Deserialize<'de> for Stop {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Stop;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of strings")
+            }
+            fn visit_str<E>(self, v: &str) -> Result<Stop, E> {
+                Ok(Stop(vec![v.to_owned()]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Stop, A::Error> {
+                let list = serde::de::value::SeqAccessDeserializer::new(seq);
+                List::<String, MAX_STOPS>::deserialize(list).map(|l| Stop(l.0))
+            }
+        }
+        deserializer.deserialize_any(V)
+    }
+}
+
+/// `logit_bias`: token ids, as JSON keys, to numbers.
+#[derive(Debug)]
+pub(super) struct LogitBias(Vec<(String, f64)>);
+
+impl<'de> Deserialize<'de> for LogitBias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = LogitBias;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of token ids and numbers")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
+                let mut entries = Vec::new();
+                while let Some((key, Num(value))) = map.next_entry::<String, Num>()? {
+                    if entries.len() == MAX_LOGIT_BIAS {
+                        return Err(serde::de::Error::custom(format_args!(
+                            "more than {MAX_LOGIT_BIAS} entries"
+                        )));
+                    }
+                    entries.push((key, value));
+                }
+                Ok(LogitBias(entries))
+            }
+        }
+        deserializer.deserialize_map(V)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::parse;
+    use super::*;
+
+    fn check(body: &str) -> Result<Shared, ApiError> {
+        let limits = Limits { vocab_size: 512, max_prompts: 8 };
+        parse::<SharedBody>(body.as_bytes())?.check(&limits, &SamplingDefaults::default(), Some(16))
+    }
+
+    #[test]
+    fn defaults_and_values() {
+        let s = check("{}").unwrap();
+        assert_eq!((s.n, s.stream, s.sampling.temperature, s.sampling.top_p), (1, false, 1.0, 1.0));
+        let s =
+            check(r#"{"temperature": 0, "top_p": 0.5, "top_k": 3, "seed": -1, "stop": "x", "user": null}"#)
+                .unwrap();
+        assert_eq!((s.sampling.top_p, s.sampling.top_k, s.sampling.seed), (1.0, 0, u64::MAX));
+        assert_eq!(s.stop, ["x"]);
+        assert_eq!(check(r#"{"temperature": 0.001}"#).unwrap().sampling.temperature, 0.01);
+        assert_eq!(check(r#"{"logit_bias": {"5": -100}}"#).unwrap().sampling.logit_bias, [(5, -100.0)]);
+        let unseeded = [check("{}").unwrap().sampling.seed, check("{}").unwrap().sampling.seed];
+        assert_ne!(unseeded[0], unseeded[1]);
+    }
+
+    #[test]
+    fn harmless_forms_of_unavailable_fields_pass() {
+        for body in [
+            r#"{"response_format": {"type": "text"}}"#,
+            r#"{"reasoning_effort": "none", "use_beam_search": false, "best_of": 1}"#,
+            r#"{"bad_words": [], "thinking_token_budget": null, "separate_reasoning": false}"#,
+            r#"{"user": "x", "metadata": {"a": 1}, "store": true, "service_tier": "auto", "verbosity": "low"}"#,
+        ] {
+            assert!(check(body).is_ok(), "{body}");
+        }
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        for (body, param) in [
+            (r#"{"temperature": 2.1}"#, "temperature"),
+            (r#"{"top_p": 0}"#, "top_p"),
+            (r#"{"top_p": 1e-60}"#, "top_p"),
+            (r#"{"top_k": -2}"#, "top_k"),
+            (r#"{"n": 17}"#, "n"),
+            (r#"{"n": 0}"#, "n"),
+            (r#"{"stop": ""}"#, "stop"),
+            (r#"{"stop": ["a", ""]}"#, "stop"),
+            (r#"{"stop": [1]}"#, "stop[0]"),
+            (r#"{"stop_token_ids": [512]}"#, "stop_token_ids"),
+            (r#"{"logit_bias": {"512": 1}}"#, "logit_bias"),
+            (r#"{"logit_bias": {"1": 101}}"#, "logit_bias"),
+            (r#"{"logit_bias": {"1": "x"}}"#, "logit_bias"),
+            (r#"{"min_tokens": 17}"#, "min_tokens"),
+            (r#"{"stream_options": {}}"#, "stream_options"),
+            (r#"{"stream": true, "stream_options": {"include_usage": 1}}"#, "stream_options.include_usage"),
+            (r#"{"stream": true, "prompt_logprobs": 1}"#, "prompt_logprobs"),
+            (r#"{"cache_salt": "a/b"}"#, "cache_salt"),
+            (r#"{"cache_salt": ""}"#, "cache_salt"),
+            (r#"{"request_id": "a b"}"#, "request_id"),
+            (r#"{"truncate_prompt_tokens": 0}"#, "truncate_prompt_tokens"),
+            (r#"{"truncation_side": "up"}"#, "truncation_side"),
+            (r#"{"response_format": {"type": "json_object"}}"#, "response_format"),
+            (r#"{"response_format": "json"}"#, "response_format"),
+            (r#"{"guided_json": {"type": "object"}}"#, "guided_json"),
+            (r#"{"reasoning_effort": "high"}"#, "reasoning_effort"),
+            (r#"{"thinking": {"type": "enabled"}}"#, "thinking"),
+            (r#"{"best_of": 2}"#, "best_of"),
+            (r#"{"use_beam_search": true}"#, "use_beam_search"),
+        ] {
+            let error = check(body).expect_err(body);
+            assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);
+            assert_eq!(error.status, 400);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The routes without HTTP: bytes of a body in, an answer or an error out.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::stream::Kind;
+use super::write::TokenText;
+use super::{ApiError, Call, EventStream, Limits, ModelCard, chat, completions, tokenize};
+use crate::generate::{Generator, Usage};
+
+/// Most replies of one request, over all its prompts and copies.
+const MAX_REPLIES: usize = 1024;
+/// Bodies larger than this are parsed on a blocking thread.
+const INLINE_BODY_BYTES: usize = 64 * 1024;
+
+/// What a request cost, for its log line.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Summary {
+    /// Token counts.
+    pub usage: Usage,
+    /// From the walk's start to the first token.
+    pub ttft: Option<Duration>,
+    /// The last reply's ending, or an error's code; empty while none has ended.
+    pub finish: &'static str,
+}
+
+/// An answer of one of the routes.
+pub enum Answer {
+    /// A whole JSON document.
+    Json(Vec<u8>, Summary),
+    /// Server-sent events.
+    Events(Box<EventStream>),
+}
+
+/// The routes of one served model. Cheap to share behind an `Arc`.
+pub struct Api {
+    generator: Arc<Generator>,
+    card: ModelCard,
+    /// Longest time from arrival to the end of a reply; zero = no limit.
+    request_timeout: Duration,
+}
+
+impl Api {
+    /// Routes for a generator and the names its model goes by.
+    pub fn new(generator: Arc<Generator>, card: ModelCard, request_timeout: Duration) -> Self {
+        Self { generator, card, request_timeout }
+    }
+
+    /// The generator behind the routes.
+    pub fn generator(&self) -> &Arc<Generator> {
+        &self.generator
+    }
+
+    /// `/v1/chat/completions`. `request_id` is used for the answer's id unless the body names one.
+    pub async fn chat(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, chat::read).await
+    }
+
+    /// `/v1/completions`.
+    pub async fn completions(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, completions::read).await
+    }
+
+    async fn reply(
+        &self,
+        body: Vec<u8>,
+        request_id: &str,
+        read: fn(&[u8], &Limits, &crate::generate::SamplingDefaults) -> Result<Call, ApiError>,
+    ) -> Result<Answer, ApiError> {
+        let limits = self.limits();
+        let defaults = self.generator.defaults().clone();
+        let call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        let Call { model, stream, request_id: own_id, mut format, mut request } = call;
+        format.model = self.card.resolve(model.as_deref())?;
+        format.created = unix_seconds();
+        let prefix = match format.kind {
+            Kind::Chat => "chatcmpl-",
+            Kind::Completion => "cmpl-",
+        };
+        format.id = format!("{prefix}{}", own_id.as_deref().unwrap_or(request_id));
+        if !self.request_timeout.is_zero() {
+            request.deadline = Some(Instant::now() + self.request_timeout);
+        }
+        let mut replies = self.generator.generate(request).await?;
+        let tokenizer = self.generator.tokenizer().clone();
+        if stream {
+            return Ok(Answer::Events(Box::new(EventStream::new(replies, tokenizer, format))));
+        }
+        let full = replies.collect().await?;
+        let show = TokenText { tokenizer: &tokenizer, as_ids: format.tokens_as_ids };
+        let body = match format.kind {
+            Kind::Chat => chat::whole(&format, &show, &replies, &full),
+            Kind::Completion => completions::whole(&format, &show, &replies, &full),
+        };
+        let finish = full.last().map_or("", |r| super::write::finish_reason(&r.finish));
+        let summary = Summary { usage: replies.usage(), ttft: replies.time_to_first_token(), finish };
+        Ok(Answer::Json(body, summary))
+    }
+
+    /// `/v1/models`.
+    pub fn models(&self) -> Vec<u8> {
+        self.card.list().to_string().into_bytes()
+    }
+
+    /// `/v1/models/NAME`.
+    pub fn model(&self, name: &str) -> Result<Vec<u8>, ApiError> {
+        let name = self.card.resolve(Some(name))?;
+        Ok(self.card.entry(&name).to_string().into_bytes())
+    }
+
+    /// `/tokenize`.
+    pub async fn tokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+        let call = parse_off_thread(body, tokenize::read_tokenize).await?;
+        self.card.resolve(call.model.as_deref())?;
+        let tokens = self.generator.tokenize(call.prompt).await?;
+        let max_model_len = self.generator.facts().max_model_len;
+        let body = tokenize::tokenized(self.generator.tokenizer(), &tokens, max_model_len, call.token_strs);
+        let usage = Usage { prompt_tokens: tokens.len(), ..Usage::default() };
+        Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+    }
+
+    /// `/detokenize`.
+    pub async fn detokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+        let limits = self.limits();
+        let (model, ids) =
+            parse_off_thread(body, move |body| tokenize::read_detokenize(body, &limits)).await?;
+        self.card.resolve(model.as_deref())?;
+        let text = self.generator.detokenize(&ids);
+        let body = serde_json::json!({"prompt": text}).to_string().into_bytes();
+        Ok(Answer::Json(body, Summary::default()))
+    }
+
+    /// `/tokenizer_info`.
+    pub fn tokenizer_info(&self) -> Vec<u8> {
+        let facts = self.generator.facts();
+        tokenize::info(self.generator.tokenizer(), facts.max_model_len).to_string().into_bytes()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { vocab_size: self.generator.facts().vocab_size, max_prompts: MAX_REPLIES }
+    }
+}
+
+/// Parses a short body here and a long one on a blocking thread, so that megabytes of JSON hold up nobody's stream.
+async fn parse_off_thread<T: Send + 'static>(
+    body: Vec<u8>,
+    read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if body.len() <= INLINE_BODY_BYTES {
+        return read(&body);
+    }
+    tokio::task::spawn_blocking(move || read(&body))
+        .await
+        .unwrap_or_else(|e| Err(ApiError::internal(format!("parsing failed: {e}"))))
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}

@@ -1,0 +1,119 @@
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`: the vocabulary over HTTP.
+
+use serde_json::{Value, json};
+
+use super::json::{Free, Int, List, Shape, parse, wire_object};
+use super::messages::{self, Messages};
+use super::params::token_id;
+use super::write::{self, TokenText};
+use super::{ApiError, Limits};
+use crate::generate::{ChatPrompt, Prompt};
+use crate::text::Tokenizer;
+
+/// Most ids of one `/detokenize`.
+const MAX_IDS: usize = 4_194_304;
+
+wire_object! {
+    struct TokenizeBody {
+        model: String,
+        prompt: String,
+        messages: Messages,
+        add_generation_prompt: bool,
+        chat_template_kwargs: Free,
+        return_token_strs: bool,
+        tools: Shape,
+    }
+}
+
+wire_object! {
+    struct DetokenizeBody {
+        model: String,
+        tokens: List<Int, MAX_IDS>,
+    }
+}
+
+/// A checked `/tokenize`.
+pub(super) struct TokenizeCall {
+    pub(super) model: Option<String>,
+    pub(super) prompt: Prompt,
+    pub(super) token_strs: bool,
+}
+
+/// Reads and checks `/tokenize`: `prompt`, or `messages` for the chat template.
+pub(super) fn read_tokenize(body: &[u8]) -> Result<TokenizeCall, ApiError> {
+    let body = parse::<TokenizeBody>(body)?;
+    if body.tools.is_some_and(|t| !t.is_empty()) {
+        return Err(ApiError::unsupported("tools", "calling tools"));
+    }
+    let prompt = match (body.prompt, body.messages) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::invalid_value("prompt", "either `prompt` or `messages`, not both"));
+        }
+        (None, None) => return Err(ApiError::missing("prompt")),
+        (Some(text), None) => Prompt::Text(text),
+        (None, messages) => Prompt::Chat(ChatPrompt {
+            messages: messages::check(messages)?,
+            add_generation_prompt: body.add_generation_prompt.unwrap_or(true),
+            kwargs: match body.chat_template_kwargs.map(|f| f.0) {
+                None => None,
+                Some(Value::Object(kwargs)) => Some(kwargs),
+                Some(_) => {
+                    return Err(ApiError::invalid_value("chat_template_kwargs", "an object is expected"));
+                }
+            },
+        }),
+    };
+    Ok(TokenizeCall { model: body.model, prompt, token_strs: body.return_token_strs.unwrap_or(false) })
+}
+
+/// The answer to `/tokenize`.
+pub(super) fn tokenized(tokenizer: &Tokenizer, tokens: &[u32], max_model_len: usize, strs: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + tokens.len() * 7);
+    write::raw(&mut out, "{\"count\":");
+    write::number(&mut out, tokens.len() as u64);
+    write::raw(&mut out, ",\"max_model_len\":");
+    write::number(&mut out, max_model_len as u64);
+    write::raw(&mut out, ",\"tokens\":");
+    write::token_ids(&mut out, tokens);
+    write::raw(&mut out, ",\"token_strs\":");
+    if strs {
+        let show = TokenText { tokenizer, as_ids: false };
+        write::list(&mut out, tokens, |out, &id| write::string(out, &show.text(id)));
+    } else {
+        write::raw(&mut out, "null");
+    }
+    out.push(b'}');
+    out
+}
+
+/// Reads and checks `/detokenize`; gives the model's name and the ids.
+pub(super) fn read_detokenize(body: &[u8], limits: &Limits) -> Result<(Option<String>, Vec<u32>), ApiError> {
+    let body = parse::<DetokenizeBody>(body)?;
+    let tokens = body.tokens.ok_or_else(|| ApiError::missing("tokens"))?;
+    let ids: Result<Vec<u32>, ApiError> =
+        tokens.0.into_iter().map(|Int(id)| token_id("tokens", id, limits)).collect();
+    Ok((body.model, ids?))
+}
+
+/// The answer to `/tokenizer_info`: what evaluation harnesses read before they trust a remote tokenizer.
+pub(super) fn info(tokenizer: &Tokenizer, max_model_len: usize) -> Value {
+    use crate::text::markers;
+    let named = |name: &str| tokenizer.special_id(name).map(|_| name.to_owned());
+    let eos = tokenizer
+        .eos_token()
+        .and_then(|id| tokenizer.token_bytes(id))
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .or_else(|| named(markers::EOS));
+    json!({
+        "tokenizer_class": "TikTokenTokenizer",
+        "vocab_size": tokenizer.vocab_size(),
+        "model_max_length": max_model_len,
+        "bos_token": named(markers::BOS),
+        "eos_token": eos,
+        "pad_token": named(markers::PAD),
+        "unk_token": named(markers::UNK),
+        "add_bos_token": false,
+        "clean_up_tokenization_spaces": false,
+        "chat_template": null,
+    })
+}

@@ -1,0 +1,307 @@
+//! The request walk: render, tokenize, fit, submit; then the replies follow the engine.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Semaphore;
+
+use super::reply::{Replies, Reply, ReplySetup};
+use super::request::{ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
+use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults};
+use crate::engine::EngineRequest;
+use crate::sampling::SamplingParams;
+use crate::telemetry::{Metrics, Rejection};
+use crate::text::{ChatTemplate, RenderOptions, Specials, TemplateError, Tokenizer};
+
+/// Prompts with more bytes of text than this are rendered and tokenized on a blocking thread (about a millisecond of work), so
+/// that a long prompt never holds up other connections' streams.
+const INLINE_TEXT_BYTES: usize = 4096;
+
+/// The checkpoint's text side.
+pub struct ModelText {
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its chat template.
+    pub template: ChatTemplate,
+}
+
+/// Turns valid requests into replies. Cheap to share behind an `Arc`.
+pub struct Generator {
+    engine: Arc<dyn Engine>,
+    text: Arc<ModelText>,
+    defaults: SamplingDefaults,
+    turn_ends: Vec<u32>,
+    request_timeout_s: f64,
+    /// Bounds how many long prompts are tokenized at once.
+    tokenizing: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+}
+
+impl Generator {
+    /// A generator for one engine and its checkpoint's text. `request_timeout_s` is only named in messages.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        text: ModelText,
+        defaults: SamplingDefaults,
+        request_timeout_s: f64,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let mut turn_ends = text.tokenizer.turn_ends();
+        turn_ends.extend(&defaults.eos_token_ids);
+        turn_ends.retain(|&id| (id as usize) < engine.facts().vocab_size);
+        turn_ends.sort_unstable();
+        turn_ends.dedup();
+        let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+        Self {
+            engine,
+            text: Arc::new(text),
+            defaults,
+            turn_ends,
+            request_timeout_s,
+            tokenizing: Arc::new(Semaphore::new(threads)),
+            metrics,
+        }
+    }
+
+    /// The walk. Dropping what it returns aborts every sequence of the request within one step.
+    pub async fn generate(&self, request: GenerateRequest) -> Result<Replies, GenerateError> {
+        let arrived = Instant::now();
+        let (prompts, request) = self.encode(request).await?;
+        let prompts = self.fit(prompts, &request)?;
+        let replies = self.submit(&prompts, &request).inspect_err(|e| self.note_refusal(e))?;
+        Ok(Replies::new(replies, prompts, request.n as usize, arrived))
+    }
+
+    /// Ids of the request's prompts (and their text, when it is to be echoed).
+    async fn encode(
+        &self,
+        mut request: GenerateRequest,
+    ) -> Result<(Vec<EncodedPrompt>, GenerateRequest), GenerateError> {
+        let prompts = std::mem::take(&mut request.prompts);
+        let echo = request.echo;
+        let bytes: usize = prompts.iter().map(Prompt::text_bytes).sum();
+        let encoded = self
+            .off_thread(bytes, move |text| prompts.into_iter().map(|p| text.encode(p, echo)).collect())
+            .await;
+        let encoded: Result<_, GenerateError> = encoded;
+        Ok((encoded?, request))
+    }
+
+    /// Token ids of one prompt, for `/tokenize`.
+    pub async fn tokenize(&self, prompt: Prompt) -> Result<Arc<[u32]>, GenerateError> {
+        let bytes = prompt.text_bytes();
+        self.off_thread(bytes, move |text| text.encode(prompt, false)).await.map(|p| p.tokens)
+    }
+
+    /// Runs text work here when it is short, else on a blocking thread.
+    async fn off_thread<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&ModelText) -> Result<T, GenerateError> + Send + 'static,
+    ) -> Result<T, GenerateError> {
+        if bytes <= INLINE_TEXT_BYTES {
+            return work(&self.text);
+        }
+        let permit = self.tokenizing.clone().acquire_owned().await;
+        let text = self.text.clone();
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&text)
+        })
+        .await
+        .unwrap_or_else(|e| Err(GenerateError::Tokenize(e.to_string())))
+    }
+
+    /// Cuts prompts where the request allows it, and checks that prompt and reply fit the context.
+    fn fit(
+        &self,
+        prompts: Vec<EncodedPrompt>,
+        request: &GenerateRequest,
+    ) -> Result<Vec<EncodedPrompt>, GenerateError> {
+        let max_model_len = self.facts().max_model_len;
+        let wanted = request.max_tokens.map_or(0, |m| m as usize);
+        prompts
+            .into_iter()
+            .map(|mut prompt| {
+                if let Some(truncate) = request.truncate {
+                    let room = max_model_len.saturating_sub(wanted.max(1)).max(1);
+                    self.truncate(&mut prompt, truncate, room, request.echo);
+                }
+                let prompt_tokens = prompt.tokens.len();
+                // A reply of no token (scoring the prompt) needs no room; any other needs one at least.
+                let least = if request.max_tokens == Some(0) { 0 } else { wanted.max(1) };
+                if prompt_tokens == 0 {
+                    return Err(GenerateError::EmptyPrompt);
+                }
+                if prompt_tokens + least > max_model_len {
+                    return Err(GenerateError::TooLong {
+                        prompt_tokens,
+                        max_tokens: request.max_tokens,
+                        max_model_len,
+                    });
+                }
+                Ok(prompt)
+            })
+            .collect()
+    }
+
+    fn truncate(&self, prompt: &mut EncodedPrompt, truncate: Truncate, room: usize, echo: bool) {
+        let keep = truncate.keep.map_or(room, |k| k as usize);
+        let len = prompt.tokens.len();
+        if len > keep {
+            prompt.tokens = match truncate.side {
+                TruncateSide::Left => prompt.tokens[len - keep..].into(),
+                TruncateSide::Right => prompt.tokens[..keep].into(),
+            };
+            if echo {
+                prompt.text = self.text.tokenizer.decode(&prompt.tokens, false);
+            }
+        }
+    }
+
+    /// Submits every copy of every prompt. When the engine refuses one, those already submitted are dropped, which aborts them.
+    fn submit(
+        &self,
+        prompts: &[EncodedPrompt],
+        request: &GenerateRequest,
+    ) -> Result<Vec<Reply>, GenerateError> {
+        let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
+        for prompt in prompts {
+            for copy in 0..request.n {
+                let sampling = self.sampling(request, prompt.tokens.len(), copy);
+                let setup = ReplySetup {
+                    tokenizer: self.text.tokenizer.clone(),
+                    skip_special_tokens: request.skip_special_tokens,
+                    stop: &request.stop,
+                    include_stop: request.include_stop,
+                    own_stop_ids: request.sampling.stop_token_ids.clone(),
+                    stop_ids: sampling.stop_token_ids.clone(),
+                    min_tokens: sampling.min_tokens,
+                    wants_prompt_logprobs: sampling.prompt_logprobs.is_some(),
+                    echo: request.echo,
+                    request_timeout_s: self.request_timeout_s,
+                };
+                let max_tokens = sampling.max_tokens as usize;
+                let stream = self.engine.submit(EngineRequest {
+                    prompt: prompt.tokens.clone(),
+                    sampling,
+                    priority: request.priority,
+                    deadline: request.deadline,
+                    cache_salt: request.cache_salt.clone(),
+                })?;
+                if copy == 0 {
+                    self.metrics.record_params(request.n as usize, max_tokens);
+                }
+                replies.push(Reply::new(setup, stream));
+            }
+        }
+        Ok(replies)
+    }
+
+    fn note_refusal(&self, error: &GenerateError) {
+        if let GenerateError::QueueFull { limit, .. } = error {
+            let by_requests = *limit == self.facts().max_queue_len;
+            let reason = if by_requests { Rejection::QueueRequests } else { Rejection::QueueTokens };
+            self.metrics.record_rejection(reason);
+        }
+    }
+
+    /// The parameters of one copy: its limit, its seed, and the end-of-turn tokens beside the request's own stop tokens.
+    fn sampling(&self, request: &GenerateRequest, prompt_tokens: usize, copy: u32) -> SamplingParams {
+        let mut sampling = request.sampling.clone();
+        let room = (self.facts().max_model_len - prompt_tokens).min(u32::MAX as usize) as u32;
+        sampling.max_tokens =
+            request.max_tokens.unwrap_or_else(|| request.default_max_tokens.map_or(room, |m| m.min(room)));
+        sampling.min_tokens = sampling.min_tokens.min(sampling.max_tokens);
+        sampling.seed = sampling.seed.wrapping_add(u64::from(copy));
+        if !request.ignore_eos {
+            sampling.stop_token_ids.extend(&self.turn_ends);
+            sampling.stop_token_ids.sort_unstable();
+            sampling.stop_token_ids.dedup();
+        }
+        sampling
+    }
+
+    /// Text of token ids, special tokens included.
+    pub fn detokenize(&self, ids: &[u32]) -> String {
+        self.text.tokenizer.decode(ids, false)
+    }
+
+    /// The tokenizer, for what shows tokens one by one.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.text.tokenizer
+    }
+
+    /// Values for requests that leave them open.
+    pub fn defaults(&self) -> &SamplingDefaults {
+        &self.defaults
+    }
+
+    /// Facts of the engine.
+    pub fn facts(&self) -> &EngineFacts {
+        self.engine.facts()
+    }
+
+    /// Load of the engine.
+    pub fn snapshot(&self) -> EngineSnapshot {
+        self.engine.snapshot()
+    }
+
+    /// Refuses new requests from now on.
+    pub fn drain(&self) {
+        self.engine.drain();
+    }
+}
+
+impl ModelText {
+    fn encode(&self, prompt: Prompt, echo: bool) -> Result<EncodedPrompt, GenerateError> {
+        match prompt {
+            Prompt::Text(text) => {
+                let tokens = self
+                    .tokenizer
+                    .encode(&text, Specials::AsText)
+                    .map_err(|e| GenerateError::Tokenize(e.to_string()))?;
+                Ok(EncodedPrompt { tokens: tokens.into(), text: if echo { text } else { String::new() } })
+            }
+            Prompt::Tokens(tokens) => {
+                let text = if echo { self.tokenizer.decode(&tokens, false) } else { String::new() };
+                Ok(EncodedPrompt { tokens: tokens.into(), text })
+            }
+            Prompt::Chat(chat) => self.render(&chat).map(|tokens| EncodedPrompt {
+                text: if echo { self.tokenizer.decode(&tokens, false) } else { String::new() },
+                tokens: tokens.into(),
+            }),
+        }
+    }
+
+    fn render(&self, chat: &ChatPrompt) -> Result<Vec<u32>, GenerateError> {
+        let options = RenderOptions {
+            add_generation_prompt: chat.add_generation_prompt,
+            kwargs: chat.kwargs.as_ref(),
+            ..RenderOptions::default()
+        };
+        let rendered = self.template.render(&chat.messages, &options).map_err(|e| match e {
+            TemplateError::Refused(message) => GenerateError::Template(message),
+            other => GenerateError::Template(other.to_string()),
+        })?;
+        rendered.to_token_ids(&self.tokenizer).map_err(|e| GenerateError::Tokenize(e.to_string()))
+    }
+}
+
+impl Prompt {
+    /// Bytes that rendering and tokenizing have to read, roughly.
+    fn text_bytes(&self) -> usize {
+        match self {
+            Prompt::Text(text) => text.len(),
+            Prompt::Tokens(_) => 0,
+            Prompt::Chat(chat) => chat
+                .messages
+                .iter()
+                .map(|m| match &m["content"] {
+                    serde_json::Value::String(s) => s.len(),
+                    _ => 1024,
+                })
+                .sum(),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The request walk without HTTP: from a valid request to a stream of reply events.
+//!
+//! Knows text and the engine's door. Does not know hyper, wire formats or devices.
+
+mod defaults;
+mod door;
+mod error;
+mod generator;
+mod reply;
+mod request;
+
+pub use crate::engine::{EngineFacts, EngineSnapshot, TokenLogprobs};
+pub use defaults::{DefaultsError, SamplingDefaults};
+pub use door::{Engine, TokenStream};
+pub use error::GenerateError;
+pub use generator::{Generator, ModelText};
+pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
+pub use request::{ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};

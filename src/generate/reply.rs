@@ -1,0 +1,363 @@
+//! Replies as they grow: tokens become text, stop strings end them, and everything is counted.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::request::EncodedPrompt;
+use super::{GenerateError, TokenLogprobs, TokenStream};
+use crate::engine::EngineEvent;
+use crate::scheduler::FinishReason;
+use crate::text::{Detokenizer, StopMatcher, StopOptions, Tokenizer};
+
+/// How a reply ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended its turn.
+    EndOfTurn,
+    /// One of the request's own stop tokens.
+    StopToken(u32),
+    /// One of the request's stop strings.
+    StopString(String),
+    /// The token limit or the end of the context.
+    Length,
+}
+
+/// What is new in one reply.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ReplyPart {
+    /// The prompt has been computed; comes first, and only when the prompt was to be echoed or scored.
+    Prompt {
+        /// One entry per prompt token from the second on; empty unless asked for.
+        logprobs: Vec<TokenLogprobs>,
+    },
+    /// Text that can be shown, and the tokens behind it. Tokens that complete no text wait for the next part.
+    Text {
+        /// Never empty unless tokens came without text at the end of the reply.
+        text: String,
+        /// Ids since the last part.
+        tokens: Vec<u32>,
+        /// Their logprobs, when asked for.
+        logprobs: Vec<TokenLogprobs>,
+    },
+    /// The end.
+    Finished(Finish),
+}
+
+/// A part and the reply it belongs to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplyEvent {
+    /// Index over prompts and copies, prompt-major.
+    pub choice: usize,
+    /// What is new.
+    pub part: ReplyPart,
+}
+
+/// Token counts of a whole request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, each prompt once however many copies it has.
+    pub prompt_tokens: usize,
+    /// Reply tokens over all replies, the ending ones included.
+    pub completion_tokens: usize,
+    /// Prompt tokens that came from the prefix cache.
+    pub cached_tokens: usize,
+}
+
+/// A whole reply, for answers that are not streamed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FullReply {
+    /// All its text.
+    pub text: String,
+    /// All its tokens.
+    pub tokens: Vec<u32>,
+    /// Their logprobs, when asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Logprobs of the prompt from its second token on, when asked for.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// How it ended.
+    pub finish: Finish,
+}
+
+/// What a reply needs to know of its request.
+pub(super) struct ReplySetup<'a> {
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) skip_special_tokens: bool,
+    pub(super) stop: &'a [String],
+    pub(super) include_stop: bool,
+    /// Stop tokens the request named itself: reported as the stop reason.
+    pub(super) own_stop_ids: Vec<u32>,
+    /// All stop tokens, ascending.
+    pub(super) stop_ids: Vec<u32>,
+    pub(super) min_tokens: u32,
+    pub(super) wants_prompt_logprobs: bool,
+    pub(super) echo: bool,
+    pub(super) request_timeout_s: f64,
+}
+
+/// One reply while it grows.
+pub(super) struct Reply {
+    /// `None` once the reply has ended.
+    stream: Option<Box<dyn TokenStream>>,
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+    stop_strings: Vec<String>,
+    own_stop_ids: Vec<u32>,
+    stop_ids: Vec<u32>,
+    include_stop: bool,
+    request_timeout_s: f64,
+    /// Set until the prompt's part has been given.
+    prompt_part: bool,
+    prompt_logprobs: Vec<TokenLogprobs>,
+    /// Tokens and logprobs whose text is still held back.
+    tokens: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
+    /// Parts that are ready.
+    ready: VecDeque<ReplyPart>,
+    cached_tokens: usize,
+    num_tokens: usize,
+    first_token: Option<Instant>,
+}
+
+impl Reply {
+    pub(super) fn new(setup: ReplySetup<'_>, stream: Box<dyn TokenStream>) -> Self {
+        let options = StopOptions { include_stop: setup.include_stop, min_tokens: setup.min_tokens };
+        // The strings were checked where the request was made; a list that is refused here matches nothing.
+        let stops = StopMatcher::new(setup.stop, options)
+            .or_else(|_| StopMatcher::new(&[], options))
+            .expect("a matcher without strings");
+        Self {
+            stream: Some(stream),
+            detokenizer: Detokenizer::new(setup.tokenizer, setup.skip_special_tokens),
+            stops,
+            stop_strings: setup.stop.to_vec(),
+            own_stop_ids: setup.own_stop_ids,
+            stop_ids: setup.stop_ids,
+            include_stop: setup.include_stop,
+            request_timeout_s: setup.request_timeout_s,
+            prompt_part: setup.echo || setup.wants_prompt_logprobs,
+            prompt_logprobs: Vec::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            ready: VecDeque::new(),
+            cached_tokens: 0,
+            num_tokens: 0,
+            first_token: None,
+        }
+    }
+
+    /// The next part; `None` after `Finished`.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyPart, GenerateError>>> {
+        loop {
+            if let Some(part) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(part)));
+            }
+            let Some(stream) = &mut self.stream else { return Poll::Ready(None) };
+            let result = match stream.poll_next(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => Err(GenerateError::EngineGone),
+                Poll::Ready(Some(event)) => self.take(event),
+            };
+            if let Err(error) = result {
+                self.stream = None;
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+    }
+
+    fn take(&mut self, event: EngineEvent) -> Result<(), GenerateError> {
+        match event {
+            EngineEvent::Started { cached_tokens } => self.cached_tokens = cached_tokens,
+            EngineEvent::PromptLogprobs(logprobs) => self.prompt_logprobs.extend(logprobs),
+            EngineEvent::Token { id, logprobs } => self.token(id, logprobs),
+            // Only who asks for a rewind gets this, and text that was sent cannot be taken back: the walk does not ask.
+            EngineEvent::Rewound { .. } => {}
+            EngineEvent::Finished(reason) => return self.finished(reason),
+        }
+        Ok(())
+    }
+
+    fn token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) {
+        self.give_prompt_part();
+        if self.num_tokens == 0 {
+            self.first_token = Some(Instant::now());
+        }
+        self.num_tokens += 1;
+        self.tokens.push(id);
+        self.logprobs.extend(logprobs);
+        // A stop token's own text is shown only when the request wants to see what stopped it.
+        let hidden = !self.include_stop && self.stop_ids.binary_search(&id).is_ok();
+        let text = if hidden { "" } else { self.detokenizer.push(id) };
+        let mut shown = String::new();
+        let found = self.stops.push(text, &mut shown);
+        if !shown.is_empty() {
+            self.give_text(shown);
+        }
+        if let Some(found) = found {
+            self.give_rest(String::new());
+            self.ready.push_back(ReplyPart::Finished(Finish::StopString(
+                self.stop_strings.get(found.index).cloned().unwrap_or_default(),
+            )));
+            if let Some(stream) = self.stream.take() {
+                stream.stop_after(found.num_tokens);
+            }
+        }
+    }
+
+    fn finished(&mut self, reason: FinishReason) -> Result<(), GenerateError> {
+        let finish = match reason {
+            FinishReason::StopToken(id) if self.own_stop_ids.contains(&id) => Finish::StopToken(id),
+            FinishReason::StopToken(_) | FinishReason::Stopped => Finish::EndOfTurn,
+            FinishReason::Length => Finish::Length,
+            FinishReason::Deadline => {
+                return Err(GenerateError::Deadline { limit_s: self.request_timeout_s });
+            }
+            FinishReason::Aborted => return Err(GenerateError::Aborted),
+            FinishReason::Error => return Err(GenerateError::EngineFailed),
+        };
+        self.give_prompt_part();
+        self.stream = None;
+        let mut shown = String::new();
+        let found = self.stops.finish(self.detokenizer.finish(), &mut shown);
+        self.give_rest(shown);
+        let finish = match found {
+            Some(m) => Finish::StopString(self.stop_strings.get(m.index).cloned().unwrap_or_default()),
+            None => finish,
+        };
+        self.ready.push_back(ReplyPart::Finished(finish));
+        Ok(())
+    }
+
+    fn give_prompt_part(&mut self) {
+        if std::mem::take(&mut self.prompt_part) {
+            let logprobs = std::mem::take(&mut self.prompt_logprobs);
+            self.ready.push_back(ReplyPart::Prompt { logprobs });
+        }
+    }
+
+    fn give_text(&mut self, text: String) {
+        self.ready.push_back(ReplyPart::Text {
+            text,
+            tokens: std::mem::take(&mut self.tokens),
+            logprobs: std::mem::take(&mut self.logprobs),
+        });
+    }
+
+    /// What is left when the reply ends: text, or tokens that never became text.
+    fn give_rest(&mut self, text: String) {
+        if !text.is_empty() || !self.tokens.is_empty() {
+            self.give_text(text);
+        }
+    }
+}
+
+/// All replies of one request, merged as they come.
+pub struct Replies {
+    replies: Vec<Reply>,
+    prompts: Vec<EncodedPrompt>,
+    copies: usize,
+    /// Where the next poll begins, so that no reply starves the others.
+    turn: usize,
+    /// Replies that have not ended.
+    open: usize,
+    arrived: Instant,
+}
+
+impl Replies {
+    pub(super) fn new(
+        replies: Vec<Reply>,
+        prompts: Vec<EncodedPrompt>,
+        copies: usize,
+        arrived: Instant,
+    ) -> Self {
+        let open = replies.len();
+        Self { replies, prompts, copies, turn: 0, open, arrived }
+    }
+
+    /// The next event of any reply; `None` when all have ended. An error ends the request: the other replies are aborted.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, GenerateError>>> {
+        if self.open == 0 {
+            return Poll::Ready(None);
+        }
+        let count = self.replies.len();
+        for step in 0..count {
+            let choice = (self.turn + step) % count;
+            match self.replies[choice].poll_next(cx) {
+                Poll::Pending | Poll::Ready(None) => {}
+                Poll::Ready(Some(Err(error))) => {
+                    self.open = 0;
+                    self.replies.iter_mut().for_each(|r| r.stream = None);
+                    return Poll::Ready(Some(Err(error)));
+                }
+                Poll::Ready(Some(Ok(part))) => {
+                    self.turn = choice;
+                    if let ReplyPart::Finished(_) = part {
+                        self.open -= 1;
+                    }
+                    return Poll::Ready(Some(Ok(ReplyEvent { choice, part })));
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    /// The next event of any reply; `None` when all have ended.
+    pub async fn next(&mut self) -> Option<Result<ReplyEvent, GenerateError>> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// Waits for all replies. Cancel-safe in the sense that matters: dropping the future and `self` aborts the sequences.
+    pub async fn collect(&mut self) -> Result<Vec<FullReply>, GenerateError> {
+        let mut full: Vec<FullReply> = self
+            .replies
+            .iter()
+            .map(|_| FullReply {
+                text: String::new(),
+                tokens: Vec::new(),
+                logprobs: Vec::new(),
+                prompt_logprobs: Vec::new(),
+                finish: Finish::Length,
+            })
+            .collect();
+        while let Some(event) = self.next().await {
+            let ReplyEvent { choice, part } = event?;
+            let reply = &mut full[choice];
+            match part {
+                ReplyPart::Prompt { logprobs } => reply.prompt_logprobs = logprobs,
+                ReplyPart::Text { text, tokens, logprobs } => {
+                    reply.text.push_str(&text);
+                    reply.tokens.extend(tokens);
+                    reply.logprobs.extend(logprobs);
+                }
+                ReplyPart::Finished(finish) => reply.finish = finish,
+            }
+        }
+        Ok(full)
+    }
+
+    /// Number of replies.
+    pub fn num_choices(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// The prompt of a reply.
+    pub fn prompt(&self, choice: usize) -> &EncodedPrompt {
+        &self.prompts[choice / self.copies]
+    }
+
+    /// Token counts so far.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.prompts.iter().map(|p| p.tokens.len()).sum(),
+            completion_tokens: self.replies.iter().map(|r| r.num_tokens).sum(),
+            cached_tokens: self.replies.iter().step_by(self.copies).map(|r| r.cached_tokens).sum(),
+        }
+    }
+
+    /// Time from the request's arrival at the walk to the first token of any reply.
+    pub fn time_to_first_token(&self) -> Option<Duration> {
+        self.replies.iter().filter_map(|r| r.first_token).min().map(|t| t - self.arrived)
+    }
+}

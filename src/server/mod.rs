@@ -1,0 +1,15 @@
+//! HTTP: listening, connections, routes, server-sent events, health.
+//!
+//! Knows the wire types and the request walk behind them. Does not know the engine, the scheduler or the model.
+
+mod body;
+pub mod config;
+mod connection;
+mod listener;
+mod ready;
+mod request_log;
+mod routes;
+
+pub use config::Config;
+pub use listener::{Drained, Server, StartError};
+pub use ready::Readiness;

@@ -1,0 +1,246 @@
+//! Health: how far the boot is, whether requests are taken, whether the engine moves.
+//!
+//! Three questions, three answers: alive (the process answers), started (the boot is over), ready (send requests here).
+//! None of them touches the engine's thread.
+
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::api::{Api, ApiError};
+use crate::telemetry::Metrics;
+
+/// An engine with running sequences that has not finished a step for this long is stuck. Far above any step: a step of
+/// thousands of prompt tokens of a large model on a slow CPU takes seconds.
+const STUCK_AFTER: Duration = Duration::from_secs(300);
+
+/// Where the server stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    Booting,
+    Ready,
+    Draining,
+    Failed(String),
+}
+
+#[derive(Debug)]
+struct Stage {
+    name: &'static str,
+    began: Instant,
+    /// 0..1.
+    progress: f32,
+    took: Option<Duration>,
+}
+
+/// Boot progress and readiness, shared by the boot and the routes.
+#[derive(Debug)]
+pub struct Readiness {
+    began: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    stages: Vec<Stage>,
+    /// From the start to ready.
+    boot_took: Option<Duration>,
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        let state = State { phase: Phase::Booting, stages: Vec::new(), boot_took: None };
+        Self { began: Instant::now(), state: Mutex::new(state) }
+    }
+}
+
+impl Readiness {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while holding the lock; a poisoned one still holds a whole state.
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Ends the current boot stage and begins the next.
+    pub fn begin(&self, stage: &'static str) {
+        let mut state = self.state();
+        state.end_stage();
+        state.stages.push(Stage { name: stage, began: Instant::now(), progress: 0.0, took: None });
+    }
+
+    /// How much of the current stage is done, 0..1.
+    pub fn progress(&self, fraction: f32) {
+        if let Some(stage) = self.state().stages.last_mut() {
+            stage.progress = fraction.clamp(0.0, 1.0);
+        }
+    }
+
+    /// The boot is over and requests are taken.
+    pub(super) fn ready(&self) {
+        let mut state = self.state();
+        state.end_stage();
+        if state.phase == Phase::Booting {
+            state.phase = Phase::Ready;
+            state.boot_took = Some(self.began.elapsed());
+        }
+    }
+
+    /// The boot ended in an error; the routes say so until the process ends.
+    pub fn failed(&self, reason: &str) {
+        self.state().phase = Phase::Failed(reason.to_owned());
+    }
+
+    /// No new requests.
+    pub(super) fn draining(&self) {
+        self.state().phase = Phase::Draining;
+    }
+
+    /// Whether the server drains.
+    pub(super) fn is_draining(&self) -> bool {
+        self.state().phase == Phase::Draining
+    }
+
+    /// Finished boot stages and what they took, for metrics.
+    pub fn stages(&self) -> Vec<(&'static str, Duration)> {
+        self.state().stages.iter().filter_map(|s| Some((s.name, s.took?))).collect()
+    }
+
+    /// The routes' service, or why it cannot be used now.
+    pub(super) fn service<'a>(&self, api: &'a OnceLock<Api>) -> Result<&'a Api, ApiError> {
+        let state = self.state();
+        match (&state.phase, api.get()) {
+            (Phase::Ready, Some(api)) => Ok(api),
+            (Phase::Draining, _) => Err(ApiError::draining()),
+            (Phase::Failed(reason), _) => Err(ApiError::boot_failed(reason)),
+            (Phase::Booting | Phase::Ready, _) => {
+                let (stage, progress) =
+                    state.stages.last().map_or(("starting", 0.0), |s| (s.name, s.progress));
+                Err(ApiError::starting(stage, (progress * 100.0) as u32))
+            }
+        }
+    }
+
+    /// `/health`: whether the engine runs. Also while draining; not before the boot is over, since clients wait for it.
+    pub(super) fn health(&self, api: &OnceLock<Api>, metrics: &Metrics) -> (bool, Value) {
+        let phase = self.state().phase.clone();
+        let Some(api) = api.get().filter(|_| matches!(phase, Phase::Ready | Phase::Draining)) else {
+            return (false, json!({"status": phase.name()}));
+        };
+        let load = api.generator().snapshot();
+        let idle_s = metrics.seconds_since_last_step().unwrap_or(0.0);
+        let stuck = load.running > 0 && idle_s > STUCK_AFTER.as_secs_f64();
+        let status = match (load.alive, stuck) {
+            (false, _) => "engine_stopped",
+            (true, true) => "engine_stuck",
+            (true, false) => "ok",
+        };
+        let body = json!({
+            "status": status, "running": load.running, "waiting": load.waiting, "steps": load.steps,
+        });
+        (status == "ok", body)
+    }
+
+    /// `/health/ready`: whether requests should be sent here.
+    pub(super) fn ready_answer(&self, api: &OnceLock<Api>, metrics: &Metrics) -> (bool, Value) {
+        let phase = self.state().phase.clone();
+        if phase != Phase::Ready {
+            return (false, self.startup_body());
+        }
+        let (healthy, body) = self.health(api, metrics);
+        (healthy, if healthy { json!({"status": "ready"}) } else { body })
+    }
+
+    /// `/health/startup`: whether the boot is over, and how far it is.
+    pub(super) fn startup(&self) -> (bool, Value) {
+        let done = matches!(self.state().phase, Phase::Ready | Phase::Draining);
+        (done, self.startup_body())
+    }
+
+    fn startup_body(&self) -> Value {
+        let state = self.state();
+        let stages: Vec<Value> = state
+            .stages
+            .iter()
+            .map(|s| {
+                let took = s.took.unwrap_or_else(|| s.began.elapsed());
+                json!({
+                    "stage": s.name,
+                    "done": s.took.is_some(),
+                    "percent": (s.progress * 100.0) as u32,
+                    "seconds": seconds(took),
+                })
+            })
+            .collect();
+        let mut body = json!({
+            "status": state.phase.name(),
+            "stage": state.stages.last().filter(|s| s.took.is_none()).map(|s| s.name),
+            "percent": state.stages.last().map_or(0, |s| (s.progress * 100.0) as u32),
+            "seconds": seconds(state.boot_took.unwrap_or_else(|| self.began.elapsed())),
+            "stages": stages,
+        });
+        if let Phase::Failed(reason) = &state.phase {
+            body["reason"] = reason.as_str().into();
+        }
+        body
+    }
+}
+
+impl State {
+    fn end_stage(&mut self) {
+        if let Some(stage) = self.stages.last_mut()
+            && stage.took.is_none()
+        {
+            stage.took = Some(stage.began.elapsed());
+            stage.progress = 1.0;
+        }
+    }
+}
+
+impl Phase {
+    fn name(&self) -> &'static str {
+        match self {
+            Phase::Booting => "starting",
+            Phase::Ready => "ready",
+            Phase::Draining => "draining",
+            Phase::Failed(_) => "failed",
+        }
+    }
+}
+
+/// Seconds, to the millisecond.
+fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_follow_one_another() {
+        let readiness = Readiness::default();
+        readiness.begin("weights");
+        readiness.progress(0.4);
+        let (done, body) = readiness.startup();
+        assert!(!done);
+        assert_eq!((body["stage"].as_str(), body["percent"].as_u64()), (Some("weights"), Some(40)));
+        let error = readiness.service(&OnceLock::new()).map(|_| ()).unwrap_err();
+        assert_eq!((error.status, error.retry_after_s), (503, Some(2)));
+        assert!(error.message.contains("weights, 40 %"), "{}", error.message);
+        readiness.begin("warm-up");
+        readiness.ready();
+        let (done, body) = readiness.startup();
+        assert!(done && body["stage"].is_null() && body["status"] == "ready");
+        assert_eq!(readiness.stages().iter().map(|s| s.0).collect::<Vec<_>>(), ["weights", "warm-up"]);
+    }
+
+    #[test]
+    fn a_failed_boot_says_why() {
+        let readiness = Readiness::default();
+        readiness.begin("plan");
+        readiness.failed("no memory");
+        assert_eq!(readiness.startup().1["reason"], "no memory");
+        let error = readiness.service(&OnceLock::new()).map(|_| ()).unwrap_err();
+        assert!(error.status == 503 && error.message.contains("no memory"));
+    }
+}

@@ -1,0 +1,155 @@
+//! The subscriber: one line per event on stderr, readable on a terminal, JSON for collectors.
+//!
+//! Does not read the environment: `config/` turns RUST_LOG and NO_COLOR into settings.
+
+use std::io::IsTerminal;
+
+use tracing::Subscriber;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use super::config::{Config, LogColor, LogFormat};
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter does not parse.
+    #[error(
+        "{directives:?} is no log filter: {reason}; use a level (error, warn, info, debug, trace) or module=level, ..."
+    )]
+    Filter {
+        /// As given.
+        directives: String,
+        /// Why.
+        reason: String,
+    },
+    /// There is a subscriber already.
+    #[error("logging is set up already")]
+    AlreadySet,
+}
+
+/// Sets up logging for the process. Call once, early.
+pub fn init(config: &Config) -> Result<(), LogError> {
+    let terminal = std::io::stderr().is_terminal();
+    let subscriber = subscriber(config, terminal, std::io::stderr)?;
+    subscriber.try_init().map_err(|_| LogError::AlreadySet)
+}
+
+/// Parses a level or directives. An empty filter would silence everything by accident, so it is an error.
+pub(super) fn parse_filter(directives: &str) -> Result<EnvFilter, LogError> {
+    let error = |reason: String| LogError::Filter { directives: directives.into(), reason };
+    if directives.trim().is_empty() {
+        return Err(error("it is empty".into()));
+    }
+    // The crate takes any word as a module name, so that "inof" would silence everything but a module of that name.
+    for directive in directives.split(',').map(str::trim).filter(|d| !d.contains(['=', ':', '['])) {
+        let level = directive.parse::<tracing::level_filters::LevelFilter>();
+        if level.is_err() {
+            return Err(error(format!("{directive:?} is no level")));
+        }
+    }
+    EnvFilter::builder().parse(directives).map_err(|e| error(e.to_string()))
+}
+
+/// The subscriber that `config` asks for, writing to `writer`, which is a terminal or not.
+fn subscriber<W>(
+    config: &Config,
+    terminal: bool,
+    writer: W,
+) -> Result<Box<dyn Subscriber + Send + Sync>, LogError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filter = parse_filter(&config.log_level)?;
+    let json = match config.log_format {
+        LogFormat::Auto => !terminal,
+        LogFormat::Text => false,
+        LogFormat::Json => true,
+    };
+    let colors = match config.log_color {
+        LogColor::Auto => terminal,
+        LogColor::Always => true,
+        LogColor::Never => false,
+    };
+    let builder = fmt::Subscriber::builder().with_env_filter(filter).with_writer(writer);
+    Ok(if json {
+        Box::new(builder.json().flatten_event(true).with_span_list(false).finish())
+    } else {
+        Box::new(builder.with_ansi(colors).finish())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is logged under `config` by a fixed set of events.
+    fn log(config: &Config, terminal: bool) -> String {
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
+        let subscriber = subscriber(config, terminal, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(request_id = "req-1", tokens = 7, "done");
+            tracing::debug!("detail");
+        });
+        let bytes = buffer.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn json_lines_have_fields_at_the_top() {
+        let text = log(&Config::default(), false);
+        let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(lines.len(), 1, "{text}");
+        assert_eq!(lines[0]["message"], "done");
+        assert_eq!(lines[0]["request_id"], "req-1");
+        assert_eq!(lines[0]["tokens"], 7);
+        assert_eq!(lines[0]["level"], "INFO");
+        assert!(lines[0]["timestamp"].is_string());
+    }
+
+    #[test]
+    fn text_has_colours_on_a_terminal_only() {
+        for (color, terminal, expected) in [
+            (LogColor::Auto, true, true),
+            (LogColor::Never, true, false),
+            (LogColor::Auto, false, false),
+            (LogColor::Always, false, true),
+        ] {
+            let config = Config { log_format: LogFormat::Text, log_color: color, ..Config::default() };
+            let text = log(&config, terminal);
+            assert_eq!(text.contains('\u{1b}'), expected, "{color:?} {terminal}: {text}");
+            assert!(text.contains("done") && !text.contains("detail"), "{text}");
+        }
+    }
+
+    #[test]
+    fn filters_select_and_bad_ones_are_errors() {
+        let at = |level: &str| Config { log_level: level.into(), ..Config::default() };
+        assert!(log(&at("debug"), false).contains("detail"));
+        assert_eq!(log(&at("warn"), false), "");
+        assert!(log(&at("warn,perigee=debug"), false).contains("detail"));
+        for bad in ["", "inof", "perigee=loud", "info,inof"] {
+            let problems = at(bad).validate();
+            assert!(problems.len() == 1 && problems[0].1.contains("is no log filter"), "{bad}: {problems:?}");
+        }
+    }
+}

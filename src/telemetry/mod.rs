@@ -1,0 +1,14 @@
+//! Metrics registry and logs. Knows none of the modules it observes: they hand it figures.
+
+pub mod config;
+mod logs;
+mod metrics;
+mod native;
+mod vllm;
+
+#[cfg(test)]
+mod exposition;
+
+pub use config::Config;
+pub use logs::{LogError, init};
+pub use metrics::{CONTENT_TYPE, EngineInfo, Finish, Load, Metrics, Rejection, RequestFigures, StepTimes};

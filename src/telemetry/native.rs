@@ -1,0 +1,298 @@
+//! Our own metrics, `perigee_*`: what vLLM's names do not say or say too coarsely.
+
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
+};
+
+use super::metrics::{EngineInfo, Finish, Load, Rejection, StepTimes};
+
+/// Seconds; from the cost of an empty schedule to a prefill on a slow machine.
+const STEP_BUCKETS: &[f64] = &[
+    0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02,
+    0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+];
+/// Seconds; vLLM's finest edge is 10 ms, which says nothing about streams above 100 tokens per second.
+const TOKEN_GAP_BUCKETS: &[f64] = &[
+    0.000_5, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2,
+    0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+/// Seconds.
+const HTTP_BUCKETS: &[f64] = &[
+    0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
+    300.0, 600.0,
+];
+
+/// Handles of our own metrics, registered.
+pub(super) struct NativeMetrics {
+    step_total: Histogram,
+    step_parts: [Histogram; 5],
+    pub(super) last_step_timestamp: Gauge,
+    pub(super) heartbeat_age: Gauge,
+    prompt_tokens: IntCounter,
+    generation_tokens: IntCounter,
+    running: IntGauge,
+    queue_requests: IntGauge,
+    queue_tokens: IntGauge,
+    blocks_used: IntGauge,
+    blocks_cached: IntGauge,
+    blocks_free: IntGauge,
+    pub(super) prefix_query_tokens: IntCounter,
+    pub(super) prefix_hit_tokens: IntCounter,
+    pub(super) preemptions: IntCounter,
+    rejected_requests: IntCounter,
+    rejected_tokens: IntCounter,
+    finished: FinishCounters,
+    pub(super) time_to_first_token: Histogram,
+    pub(super) inter_token_latency: Histogram,
+    engine_info: IntGaugeVec,
+    pub(super) boot_stage_seconds: GaugeVec,
+    pub(super) boot_seconds: Gauge,
+    pub(super) ready: IntGauge,
+    pub(super) draining: IntGauge,
+    http_requests: IntCounterVec,
+    http_duration: HistogramVec,
+    pub(super) http_connections: IntGauge,
+    pub(super) http_in_flight: IntGauge,
+    pub(super) http_refused_connections: IntCounter,
+}
+
+/// One counter per [`Finish`].
+pub(super) struct FinishCounters([IntCounter; 5]);
+
+impl FinishCounters {
+    /// Children of a counter whose last label is the reason; all begin at 0 so that rates have a start.
+    pub(super) fn new(family: &IntCounterVec) -> Self {
+        Self(["stop", "length", "abort", "error", "repetition"].map(|r| family.with_label_values(&[r])))
+    }
+
+    pub(super) fn inc(&self, reason: Finish) {
+        let index = match reason {
+            Finish::Stop => 0,
+            Finish::Length => 1,
+            Finish::Abort => 2,
+            Finish::Error => 3,
+            Finish::Repetition => 4,
+        };
+        self.0[index].inc();
+    }
+}
+
+/// Registers a metric. Names and labels are constants of this folder, so failing means a mistake in it.
+pub(super) fn register<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: prometheus::Result<C>,
+) -> C {
+    let metric = metric.expect("constant metric names and buckets are valid");
+    registry.register(Box::new(metric.clone())).expect("every metric is registered once");
+    metric
+}
+
+impl NativeMetrics {
+    pub(super) fn new(registry: &Registry, model_name: &str) -> Self {
+        let r = registry;
+        let counter = |name: &str, help: &str| register(r, IntCounter::new(name, help));
+        let gauge = |name: &str, help: &str| register(r, IntGauge::new(name, help));
+        let float_gauge = |name: &str, help: &str| register(r, Gauge::new(name, help));
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            register(r, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+        };
+        let parts = register(
+            r,
+            HistogramVec::new(
+                HistogramOpts::new("perigee_step_part_seconds", "Time of one part of an engine step.")
+                    .buckets(STEP_BUCKETS.to_vec()),
+                &["part"],
+            ),
+        );
+        let blocks = register(
+            r,
+            IntGaugeVec::new(
+                Opts::new(
+                    "perigee_kv_blocks",
+                    "KV blocks by state: used by sequences, held by the prefix cache alone, free.",
+                ),
+                &["state"],
+            ),
+        );
+        let rejections = register(
+            r,
+            IntCounterVec::new(
+                Opts::new(
+                    "perigee_rejected_requests_total",
+                    "Requests refused at the queue, by the limit they met.",
+                ),
+                &["limit"],
+            ),
+        );
+        let finished = register(
+            r,
+            IntCounterVec::new(
+                Opts::new("perigee_finished_sequences_total", "Sequences that ended, by reason."),
+                &["reason"],
+            ),
+        );
+        let build = register(
+            r,
+            IntGaugeVec::new(
+                Opts::new("perigee_build_info", "Version of the program and the model it serves; always 1."),
+                &["version", "model_name"],
+            ),
+        );
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), model_name]).set(1);
+        Self {
+            step_total: histogram("perigee_step_seconds", "Time of one engine step.", STEP_BUCKETS),
+            step_parts: ["schedule", "forward", "sample", "commit", "emit"]
+                .map(|p| parts.with_label_values(&[p])),
+            last_step_timestamp: float_gauge(
+                "perigee_last_step_timestamp_seconds",
+                "Unix time of the end of the engine's last step; 0 before the first.",
+            ),
+            heartbeat_age: float_gauge(
+                "perigee_since_last_step_seconds",
+                "Time since the engine's last step ended; large while nothing runs, alarming while something does.",
+            ),
+            prompt_tokens: counter(
+                "perigee_prompt_tokens_total",
+                "Prompt tokens processed, cached ones included.",
+            ),
+            generation_tokens: counter("perigee_generation_tokens_total", "Reply tokens generated."),
+            running: gauge("perigee_running_sequences", "Sequences that run."),
+            queue_requests: gauge("perigee_queue_sequences", "Sequences that wait."),
+            queue_tokens: gauge("perigee_queue_tokens", "Prompt tokens that wait."),
+            blocks_used: blocks.with_label_values(&["used"]),
+            blocks_cached: blocks.with_label_values(&["cached"]),
+            blocks_free: blocks.with_label_values(&["free"]),
+            prefix_query_tokens: counter(
+                "perigee_prefix_query_tokens_total",
+                "Prompt tokens looked up in the prefix cache.",
+            ),
+            prefix_hit_tokens: counter(
+                "perigee_prefix_hit_tokens_total",
+                "Prompt tokens found in the prefix cache.",
+            ),
+            preemptions: counter(
+                "perigee_preemptions_total",
+                "Sequences put back into the queue for lack of blocks.",
+            ),
+            rejected_requests: rejections.with_label_values(&["max_queue_len"]),
+            rejected_tokens: rejections.with_label_values(&["max_queue_tokens"]),
+            finished: FinishCounters::new(&finished),
+            time_to_first_token: histogram(
+                "perigee_time_to_first_token_seconds",
+                "Time from a sequence's arrival to its first reply token.",
+                HTTP_BUCKETS,
+            ),
+            inter_token_latency: histogram(
+                "perigee_inter_token_latency_seconds",
+                "Time between two reply tokens of one sequence.",
+                TOKEN_GAP_BUCKETS,
+            ),
+            engine_info: register(
+                r,
+                IntGaugeVec::new(
+                    Opts::new("perigee_engine_info", "Facts of the engine, fixed at boot; always 1."),
+                    &[
+                        "backend",
+                        "block_size",
+                        "num_blocks",
+                        "cache_dtype",
+                        "prefix_caching",
+                        "max_model_len",
+                    ],
+                ),
+            ),
+            boot_stage_seconds: register(
+                r,
+                GaugeVec::new(
+                    Opts::new("perigee_boot_stage_seconds", "Time of each stage of the last boot."),
+                    &["stage"],
+                ),
+            ),
+            boot_seconds: float_gauge("perigee_boot_seconds", "Time from the start of the process to ready."),
+            ready: gauge("perigee_ready", "1 while requests are taken."),
+            draining: gauge(
+                "perigee_draining",
+                "1 while the server ends: running requests go on, new ones are refused.",
+            ),
+            http_requests: register(
+                r,
+                IntCounterVec::new(
+                    Opts::new("perigee_http_requests_total", "HTTP requests answered, by route and status."),
+                    &["route", "status"],
+                ),
+            ),
+            http_duration: register(
+                r,
+                HistogramVec::new(
+                    HistogramOpts::new(
+                        "perigee_http_request_duration_seconds",
+                        "Time from a request's head to the end of its response.",
+                    )
+                    .buckets(HTTP_BUCKETS.to_vec()),
+                    &["route"],
+                ),
+            ),
+            http_connections: gauge("perigee_http_connections", "Open connections."),
+            http_in_flight: gauge("perigee_http_requests_in_flight", "HTTP requests begun and not complete."),
+            http_refused_connections: counter(
+                "perigee_http_refused_connections_total",
+                "Connections closed at once because server.max_connections were open.",
+            ),
+        }
+    }
+
+    pub(super) fn record_step(&self, times: &StepTimes) {
+        self.step_total.observe(times.total().as_secs_f64());
+        let parts = [times.schedule, times.forward, times.sample, times.commit, times.emit];
+        for (histogram, time) in self.step_parts.iter().zip(parts) {
+            histogram.observe(time.as_secs_f64());
+        }
+    }
+
+    pub(super) fn add_tokens(&self, prompt: usize, generation: usize) {
+        self.prompt_tokens.inc_by(prompt as u64);
+        self.generation_tokens.inc_by(generation as u64);
+    }
+
+    pub(super) fn set_load(&self, load: &Load) {
+        self.running.set(load.running as i64);
+        self.queue_requests.set(load.waiting as i64);
+        self.queue_tokens.set(load.waiting_tokens as i64);
+        self.blocks_used.set(load.used_blocks as i64);
+        self.blocks_cached.set(load.cached_blocks as i64);
+        self.blocks_free.set(load.total_blocks.saturating_sub(load.used_blocks + load.cached_blocks) as i64);
+    }
+
+    pub(super) fn record_rejection(&self, reason: Rejection) {
+        match reason {
+            Rejection::QueueRequests => self.rejected_requests.inc(),
+            Rejection::QueueTokens => self.rejected_tokens.inc(),
+        }
+    }
+
+    pub(super) fn record_finished(&self, reason: Finish) {
+        self.finished.inc(reason);
+    }
+
+    pub(super) fn set_engine_info(&self, info: &EngineInfo) {
+        self.engine_info
+            .with_label_values(&[
+                &info.backend,
+                &info.block_size.to_string(),
+                &info.num_blocks.to_string(),
+                &info.cache_dtype,
+                &info.prefix_caching.to_string(),
+                &info.max_model_len.to_string(),
+            ])
+            .set(1);
+    }
+
+    pub(super) fn record_http(&self, route: &'static str, status: u16, took: Duration) {
+        self.http_requests.with_label_values(&[route, &status.to_string()]).inc();
+        self.http_duration.with_label_values(&[route]).observe(took.as_secs_f64());
+    }
+}
