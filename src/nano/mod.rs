@@ -1,0 +1,14 @@
+//! `perigee-nano`: the embedded model, a complete checkpoint folder compiled into the binary. `docs/perigee-nano.md` is its card.
+
+/// Name it is served under.
+pub const NAME: &str = "perigee-nano";
+
+/// The folder's files: name and bytes.
+pub const FILES: &[(&str, &[u8])] = &[
+    ("config.json", include_bytes!("model/config.json")),
+    ("generation_config.json", include_bytes!("model/generation_config.json")),
+    ("tokenizer_config.json", include_bytes!("model/tokenizer_config.json")),
+    ("tiktoken.model", include_bytes!("model/tiktoken.model")),
+    ("chat_template.jinja", include_bytes!("model/chat_template.jinja")),
+    ("model.safetensors", include_bytes!("model/model.safetensors")),
+];
