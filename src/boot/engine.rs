@@ -1,0 +1,230 @@
+//! From a checkpoint to a running engine: plan memory, load weights, warm up, start the thread. The backend's type ends here.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::memory_plan::{MemoryPlan, PlanError, PlanInput, available_memory};
+use crate::checkpoint::Checkpoint;
+use crate::config::{Settings, device};
+use crate::cpu::{Activations, CpuBackend, CpuOptions};
+use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
+use crate::model::config::{KvDType, LatentNormEps};
+use crate::model::{Blueprint, LoadError, Model, Weights};
+use crate::ops::reference::ReferenceBackend;
+use crate::ops::{Backend, CacheDType, OpError};
+use crate::scheduler::{self, LimitsError};
+use crate::telemetry::Metrics;
+
+/// Prompt tokens per step on the CPU unless the operator says otherwise: large enough that matrix products are
+/// compute-bound and few experts are read twice, small enough that a prompt's neighbours stream on.
+const CPU_PREFILL_TOKENS: usize = 512;
+
+/// Rows whose logits exist at once.
+const MAX_LOGITS_ROWS: usize = 128;
+
+/// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
+const SMALL_MODEL_BYTES: usize = 32 << 20;
+
+/// Which backend runs the model.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BackendChoice {
+    /// Exact and slow.
+    Reference,
+    /// Fast.
+    Cpu(CpuOptions),
+}
+
+/// How the engine is built: settings already resolved.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Backend and its mode.
+    pub backend: BackendChoice,
+    /// Batching.
+    pub scheduler: scheduler::Config,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Bytes of the cache, 0 = choose.
+    pub cache_bytes: u64,
+    /// Blocks of the cache, 0 = by bytes.
+    pub num_blocks: usize,
+    /// Element type of the cache; `None` follows the activations.
+    pub cache_dtype: Option<CacheDType>,
+    /// Whether prompts share cached prefixes.
+    pub prefix_caching: bool,
+    /// Epsilon of the latent norms; `None` = `rms_norm_eps`.
+    pub latent_norm_eps: Option<f32>,
+}
+
+impl EngineOptions {
+    /// What the settings ask for.
+    pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Self {
+        let activations = match settings.device.activations {
+            device::Activations::Auto if is_small(blueprint) => Activations::F32,
+            device::Activations::Auto | device::Activations::Bf16 => Activations::Bf16,
+            device::Activations::F32 => Activations::F32,
+        };
+        let cache = &settings.kv_cache;
+        Self {
+            backend: match settings.device.backend {
+                device::BackendChoice::Reference => BackendChoice::Reference,
+                device::BackendChoice::Auto | device::BackendChoice::Cpu => BackendChoice::Cpu(CpuOptions {
+                    threads: settings.device.threads,
+                    activations,
+                    ..Default::default()
+                }),
+            },
+            scheduler: settings.scheduler.clone(),
+            block_size: cache.block_size,
+            cache_bytes: cache.memory_bytes,
+            num_blocks: cache.num_blocks,
+            cache_dtype: match cache.dtype {
+                KvDType::Auto => None,
+                KvDType::Bf16 => Some(CacheDType::Bf16),
+                KvDType::F32 => Some(CacheDType::F32),
+            },
+            prefix_caching: cache.prefix_caching,
+            latent_norm_eps: match settings.model.latent_norm_eps {
+                LatentNormEps::Checkpoint => None,
+                LatentNormEps::Value(eps) => Some(eps),
+            },
+        }
+    }
+}
+
+/// Whether exact activations cost little: the weights of one token fit in a cache. Small routed networks also need them most: a
+/// rounding that picks another expert changes much of their result.
+fn is_small(blueprint: &Blueprint) -> bool {
+    2 * blueprint.active_weights_per_token() < SMALL_MODEL_BYTES
+}
+
+/// Why the engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Memory.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Batching numbers.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    /// Checkpoint.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Device.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// Thread.
+    #[error("the engine thread could not be started")]
+    Thread(#[from] std::io::Error),
+}
+
+/// What boot reports while the engine is built.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EngineProgress {
+    /// Memory is planned.
+    Planned(MemoryPlan),
+    /// `done` of `total` layers are loaded.
+    Weights {
+        /// Loaded.
+        done: usize,
+        /// All.
+        total: usize,
+    },
+    /// Weights are loaded, the first passes run.
+    WarmingUp,
+}
+
+/// A started engine.
+pub struct StartedEngine {
+    /// Its door.
+    pub handle: EngineHandle,
+    /// Its thread; ends with the reason of its death, or with `Ok` after `shutdown`.
+    pub thread: JoinHandle<Result<(), String>>,
+}
+
+/// Builds and starts the engine. Blocking: seconds to minutes for a large checkpoint.
+pub fn start_engine(
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
+    match &options.backend {
+        BackendChoice::Reference => {
+            let backend = ReferenceBackend;
+            start(backend, CacheDType::F32, checkpoint, blueprint, options, metrics, progress)
+        }
+        BackendChoice::Cpu(cpu) => {
+            let dtype = match cpu.activations {
+                Activations::F32 => CacheDType::F32,
+                Activations::Bf16 => CacheDType::Bf16,
+            };
+            start(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
+        }
+    }
+}
+
+fn start<B: Backend>(
+    mut backend: B,
+    default_dtype: CacheDType,
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
+    let dtype = options.cache_dtype.unwrap_or(default_dtype);
+    let batching = &options.scheduler;
+    let max_model_len = match batching.max_model_len {
+        0 => blueprint.max_position_embeddings,
+        len => len,
+    };
+    let max_logits_rows = batching.max_num_seqs.min(MAX_LOGITS_ROWS);
+    let plan = MemoryPlan::new(&PlanInput {
+        blueprint: &blueprint,
+        weights_bytes: checkpoint.bytes(),
+        max_num_batched_tokens: batching.max_num_batched_tokens,
+        max_logits_rows,
+        max_num_seqs: batching.max_num_seqs,
+        max_model_len,
+        block_size: options.block_size,
+        cache_bytes: options.cache_bytes,
+        num_blocks: options.num_blocks,
+        cache_dtype: dtype,
+        available_bytes: available_memory().unwrap_or(u64::MAX / 2),
+    })?;
+    let limits = batching.limits(
+        CPU_PREFILL_TOKENS,
+        blueprint.max_position_embeddings,
+        options.block_size,
+        plan.num_blocks,
+        options.prefix_caching,
+    )?;
+    let num_blocks = plan.num_blocks;
+    progress(EngineProgress::Planned(plan));
+    let weights = Weights::load(checkpoint, &blueprint, &mut backend, &mut |done, total| {
+        progress(EngineProgress::Weights { done, total });
+    })?;
+    progress(EngineProgress::WarmingUp);
+    let facts = EngineFacts {
+        vocab_size: blueprint.vocab_size,
+        max_model_len,
+        max_num_seqs: batching.max_num_seqs,
+        max_queue_len: batching.max_queue_len,
+        max_queue_tokens: batching.max_queue_tokens,
+        block_size: options.block_size,
+        num_blocks,
+        cache_dtype: match dtype {
+            CacheDType::F32 => "f32",
+            CacheDType::Bf16 => "bf16",
+        },
+        backend: backend.name(),
+    };
+    let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
+    let eps = options.latent_norm_eps.unwrap_or(blueprint.rms_norm_eps);
+    let rows = batching.max_num_batched_tokens;
+    let mut model = Model::new(backend, blueprint, weights, eps, rows, max_logits_rows, &cache)?;
+    warm_up(&mut model, options.block_size)?;
+    let (handle, thread) = spawn(model, limits, facts, metrics)?;
+    Ok(StartedEngine { handle, thread })
+}

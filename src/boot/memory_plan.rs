@@ -1,0 +1,283 @@
+//! Bytes per use, computed before anything is loaded, printed as one table, refused with the remedy when it does not fit.
+
+use std::fmt::Write as _;
+
+use crate::model::Blueprint;
+use crate::ops::CacheDType;
+
+/// Memory kept free for the process itself: code, queues, tokenizer, connections.
+const PROCESS_BYTES: u64 = 200 << 20;
+
+/// Most bytes the cache takes when nobody says how many (`kv_cache.memory_bytes` = 0).
+const AUTO_CACHE_LIMIT: u64 = 8 << 30;
+
+/// Share of what is left after weights and workspace that the cache takes when nobody says how much.
+const AUTO_CACHE_SHARE: f64 = 0.5;
+
+/// What the plan is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanInput<'a> {
+    /// The network.
+    pub blueprint: &'a Blueprint,
+    /// Bytes of the checkpoint's tensors.
+    pub weights_bytes: u64,
+    /// Rows of the largest step.
+    pub max_num_batched_tokens: usize,
+    /// Rows with logits at once.
+    pub max_logits_rows: usize,
+    /// Sequences at once.
+    pub max_num_seqs: usize,
+    /// Tokens of the longest sequence.
+    pub max_model_len: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Bytes the operator gives to the cache, 0 = choose.
+    pub cache_bytes: u64,
+    /// Blocks the operator asks for, 0 = by bytes.
+    pub num_blocks: usize,
+    /// Element type of the cache.
+    pub cache_dtype: CacheDType,
+    /// Memory that can be taken now.
+    pub available_bytes: u64,
+}
+
+/// Where the memory goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Weights as packed by the backend.
+    pub weights_bytes: u64,
+    /// Activations of the largest step.
+    pub workspace_bytes: u64,
+    /// KV cache.
+    pub cache_bytes: u64,
+    /// Everything else.
+    pub process_bytes: u64,
+    /// Memory that was available.
+    pub available_bytes: u64,
+    /// Blocks of the cache.
+    pub num_blocks: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+}
+
+/// Why the model does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Weights and workspace alone exceed the memory.
+    #[error(
+        "weights ({weights}) and workspace ({workspace}) need more than the {available} available: free memory, use a smaller \
+         checkpoint, or lower scheduler.max_num_batched_tokens"
+    )]
+    NoRoom {
+        /// Formatted size.
+        weights: String,
+        /// Formatted size.
+        workspace: String,
+        /// Formatted size.
+        available: String,
+    },
+    /// The cache asked for does not fit beside them.
+    #[error(
+        "the KV cache ({cache}) does not fit in the {left} left after weights and workspace: lower kv_cache.memory_bytes or \
+         kv_cache.num_blocks, or set both to 0 to let the plan choose"
+    )]
+    CacheTooLarge {
+        /// Formatted size.
+        cache: String,
+        /// Formatted size.
+        left: String,
+    },
+    /// Not even one sequence of full length fits.
+    #[error(
+        "a KV cache of {cache} holds {tokens} tokens, less than one sequence of scheduler.max_model_len = {max_model_len}: raise \
+         kv_cache.memory_bytes to {needed} or lower scheduler.max_model_len"
+    )]
+    CacheTooSmall {
+        /// Formatted size.
+        cache: String,
+        /// Tokens it holds.
+        tokens: usize,
+        /// Tokens asked for.
+        max_model_len: usize,
+        /// Formatted size that would do.
+        needed: String,
+    },
+}
+
+impl MemoryPlan {
+    /// Plans; fails with the remedy.
+    pub fn new(input: &PlanInput<'_>) -> Result<Self, PlanError> {
+        let b = input.blueprint;
+        let kv_up = b.mla.num_heads
+            * (b.mla.qk_nope_head_dim + b.mla.v_head_dim)
+            * b.mla.kv_lora_rank
+            * 2
+            * b.num_layers;
+        // kv_b_proj is kept in two layouts, one per attention form.
+        let weights_bytes = input.weights_bytes + kv_up as u64;
+        let workspace_bytes = workspace_bytes(input);
+        let block_bytes = b.cache_shape(1, input.block_size, input.cache_dtype).bytes() as u64;
+        let blocks_per_sequence = input.max_model_len.div_ceil(input.block_size);
+        let fixed = weights_bytes + workspace_bytes + PROCESS_BYTES;
+        let Some(left) = input.available_bytes.checked_sub(fixed).filter(|left| *left >= block_bytes) else {
+            return Err(PlanError::NoRoom {
+                weights: format_bytes(weights_bytes),
+                workspace: format_bytes(workspace_bytes),
+                available: format_bytes(input.available_bytes),
+            });
+        };
+        let useful = (blocks_per_sequence * input.max_num_seqs) as u64;
+        let num_blocks = match (input.num_blocks, input.cache_bytes) {
+            (0, 0) => {
+                let bytes = ((left as f64 * AUTO_CACHE_SHARE) as u64).min(AUTO_CACHE_LIMIT);
+                (bytes / block_bytes).min(useful).max(1)
+            }
+            (0, bytes) => bytes / block_bytes,
+            (blocks, _) => blocks as u64,
+        };
+        let cache_bytes = num_blocks * block_bytes;
+        if cache_bytes > left {
+            return Err(PlanError::CacheTooLarge {
+                cache: format_bytes(cache_bytes),
+                left: format_bytes(left),
+            });
+        }
+        if num_blocks < blocks_per_sequence as u64 {
+            return Err(PlanError::CacheTooSmall {
+                cache: format_bytes(cache_bytes),
+                tokens: num_blocks as usize * input.block_size,
+                max_model_len: input.max_model_len,
+                needed: format_bytes(blocks_per_sequence as u64 * block_bytes),
+            });
+        }
+        Ok(Self {
+            weights_bytes,
+            workspace_bytes,
+            cache_bytes,
+            process_bytes: PROCESS_BYTES,
+            available_bytes: input.available_bytes,
+            num_blocks: num_blocks as usize,
+            block_size: input.block_size,
+        })
+    }
+
+    /// The plan as one table.
+    pub fn table(&self) -> String {
+        let tokens = self.num_blocks * self.block_size;
+        let cache = format!("KV cache ({} blocks, {tokens} tokens)", self.num_blocks);
+        let total = self.weights_bytes + self.workspace_bytes + self.cache_bytes + self.process_bytes;
+        let rows = [
+            ("weights", self.weights_bytes),
+            ("workspace", self.workspace_bytes),
+            (cache.as_str(), self.cache_bytes),
+            ("process", self.process_bytes),
+            ("total", total),
+            ("available", self.available_bytes),
+        ];
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        let mut table = String::new();
+        for (name, bytes) in rows {
+            let _ = writeln!(table, "  {name:width$}  {:>10}", format_bytes(bytes));
+        }
+        table
+    }
+}
+
+/// Activations `[T, ...]` of the model's workspace and of a backend's scratch.
+fn workspace_bytes(input: &PlanInput<'_>) -> u64 {
+    let b = input.blueprint;
+    let mla = &b.mla;
+    let query = mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+    let per_row = 2 * b.hidden_size
+        + 2 * b.q_lora_rank.unwrap_or(0)
+        + query
+        + mla.latent_dim()
+        + mla.num_heads * mla.v_head_dim
+        + mla.qk_rope_head_dim;
+    // Scratch: one rounded copy of the widest input, the hidden rows of the chosen experts and their outputs.
+    let ffn_rows = b.router.top_k + b.num_shared_experts;
+    let widest_ffn = (ffn_rows * b.moe_intermediate_size).max(b.intermediate_size);
+    let scratch = query.max(b.hidden_size) + widest_ffn + ffn_rows * b.hidden_size;
+    let rows = input.max_num_batched_tokens;
+    ((per_row + scratch) * rows * 4 + input.max_logits_rows * b.vocab_size * 4) as u64
+}
+
+/// Memory that can be taken now: what the kernel calls available, cut to the control group's limit. `None` where neither can be read.
+pub fn available_memory() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
+    let available = meminfo.as_deref().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
+    });
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let group =
+        number("/sys/fs/cgroup/memory.max").or_else(|| number("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+    let used = number("/sys/fs/cgroup/memory.current")
+        .or_else(|| number("/sys/fs/cgroup/memory/memory.usage_in_bytes"))
+        .unwrap_or(0);
+    match (available, group.map(|limit| limit.saturating_sub(used))) {
+        (Some(a), Some(g)) => Some(a.min(g)),
+        (a, g) => a.or(g),
+    }
+}
+
+/// `1.5 GiB` style.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blueprint() -> Blueprint {
+        let config = serde_json::json!({
+            "model_type": "kimi_k2", "vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 3, "intermediate_size": 384,
+            "moe_intermediate_size": 64, "n_routed_experts": 16, "num_experts_per_tok": 4, "num_attention_heads": 4,
+            "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+            "max_position_embeddings": 8192
+        });
+        Blueprint::parse(config.to_string().as_bytes()).unwrap()
+    }
+
+    fn plan(edit: impl Fn(&mut PlanInput<'_>)) -> Result<MemoryPlan, PlanError> {
+        let blueprint = blueprint();
+        let mut input = PlanInput {
+            blueprint: &blueprint,
+            weights_bytes: 6 << 20,
+            max_num_batched_tokens: 8192,
+            max_logits_rows: 128,
+            max_num_seqs: 256,
+            max_model_len: 8192,
+            block_size: 32,
+            cache_bytes: 0,
+            num_blocks: 0,
+            cache_dtype: CacheDType::Bf16,
+            available_bytes: 4 << 30,
+        };
+        edit(&mut input);
+        MemoryPlan::new(&input)
+    }
+
+    #[test]
+    fn chooses_no_more_than_is_useful() {
+        let chosen = plan(|p| p.max_num_seqs = 2).unwrap();
+        assert_eq!(chosen.num_blocks, 2 * 8192 / 32);
+        assert_eq!(chosen.cache_bytes, 2 * 8192 * 160 * 2 * 3);
+    }
+
+    #[test]
+    fn refusals_name_the_remedy() {
+        let message = |edit: &dyn Fn(&mut PlanInput<'_>)| plan(edit).unwrap_err().to_string();
+        assert!(message(&|p| p.available_bytes = 10 << 20).contains("max_num_batched_tokens"));
+        assert!(message(&|p| p.cache_bytes = 64 << 30).contains("kv_cache.memory_bytes"));
+        assert!(message(&|p| p.num_blocks = 10).contains("scheduler.max_model_len"));
+    }
+}

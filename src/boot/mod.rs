@@ -1,0 +1,40 @@
+//! The boot walk, and the dispatch of subcommands.
+
+mod bench;
+mod commands;
+pub mod engine;
+mod health;
+pub mod memory_plan;
+mod progress;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::config::args::{Command, CommandLine};
+
+/// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong settings.
+pub fn main() -> ExitCode {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) => {
+            // Help and version also come this way, with exit code 0.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    match line.command {
+        Command::Serve(settings) => match commands::load_settings(&settings) {
+            Ok(loaded) => run::serve(&loaded),
+            Err(code) => code,
+        },
+        Command::Config(command) => commands::config(&command),
+        Command::Bench(args) => match commands::load_settings(&args.settings) {
+            Ok(loaded) => bench::bench(&args, &loaded.settings),
+            Err(code) => code,
+        },
+        Command::Health(args) => health::health(&args),
+        Command::Version => commands::version(),
+    }
+}

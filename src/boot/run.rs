@@ -1,0 +1,285 @@
+//! The boot walk, one line per station: configuration → listener → checkpoint → text → memory plan → weights → warm-up → ready; and
+//! the way out: a signal drains, a dead engine ends the process with its reason.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
+use super::progress::Progress;
+use crate::api::{Api, ModelCard};
+use crate::checkpoint::Checkpoint;
+use crate::config::{Loaded, Settings};
+use crate::engine::EngineHandle;
+use crate::generate::{Generator, ModelText, SamplingDefaults};
+use crate::model::Blueprint;
+use crate::nano;
+use crate::server::{Readiness, Server};
+use crate::telemetry::{self, EngineInfo, Metrics};
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// Any error of a boot station; its chain of sources is printed whole.
+pub(super) type BootError = Box<dyn Error + Send + Sync>;
+
+/// Threads for HTTP and text; the engine has its own.
+const MAX_ASYNC_THREADS: usize = 4;
+
+/// `perigee serve`, from loaded settings to the exit code.
+pub(super) fn serve(loaded: &Loaded) -> ExitCode {
+    let begun = Instant::now();
+    if let Err(error) = telemetry::init(&loaded.settings.telemetry) {
+        eprintln!("perigee: {error}");
+        return ExitCode::FAILURE;
+    }
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    loaded.origins.iter().for_each(|(key, origin)| tracing::debug!(%key, %origin, "setting"));
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).min(MAX_ASYNC_THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(run(&loaded.settings, begun));
+            runtime.shutdown_background();
+            outcome
+        }
+        Err(error) => Err(error.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Listens, boots behind the listener, serves until a signal or the engine's death.
+async fn run(settings: &Settings, begun: Instant) -> Result<(), BootError> {
+    let mut signals = Signals::new()?;
+    let names = served_names(settings);
+    let metrics = Arc::new(Metrics::new(&names[0], settings.telemetry.vllm_names));
+    let server = Server::start(settings.server.clone(), metrics.clone()).await?;
+    tracing::info!(address = %server.addr(), model = names[0], "listening");
+    let booting = {
+        let (settings, metrics, readiness) = (settings.clone(), metrics.clone(), server.readiness());
+        tokio::task::spawn_blocking(move || boot(&settings, names, &metrics, &readiness))
+    };
+    let booted = tokio::select! {
+        booted = booting => booted?,
+        () = signals.next() => return Ok(()),
+    };
+    let Booted { api, engine } = match booted {
+        Ok(booted) => booted,
+        Err(error) => {
+            server.readiness().failed(&chain(&*error));
+            return Err(error);
+        }
+    };
+    server.open(api);
+    let took = begun.elapsed();
+    server.readiness().stages().into_iter().for_each(|(stage, took)| metrics.record_boot_stage(stage, took));
+    metrics.set_boot_time(took);
+    tracing::info!(
+        seconds = format!("{:.3}", took.as_secs_f64()),
+        url = format!("http://{}", server.addr()),
+        "ready"
+    );
+    serve_until_end(server, engine, signals).await
+}
+
+async fn serve_until_end(
+    server: Server,
+    engine: StartedEngine,
+    mut signals: Signals,
+) -> Result<(), BootError> {
+    let StartedEngine { handle, thread } = engine;
+    let mut ended = tokio::task::spawn_blocking(move || thread.join());
+    tokio::select! {
+        () = signals.next() => {}
+        end = &mut ended => return Err(death(&handle, end?)),
+    }
+    tracing::info!("draining: no new requests, running ones finish");
+    let drained = tokio::select! {
+        drained = server.drain() => drained,
+        () = signals.next() => return Err("second signal: ended without draining".into()),
+    };
+    handle.shutdown();
+    match ended.await? {
+        Ok(Ok(())) => tracing::info!(cut = drained.cut, "drained"),
+        end => return Err(death(&handle, end)),
+    }
+    Ok(())
+}
+
+/// What the blocking part of the boot makes.
+struct Booted {
+    api: Api,
+    engine: StartedEngine,
+}
+
+/// Checkpoint → text → engine → routes. Runs on a blocking thread.
+fn boot(
+    settings: &Settings,
+    names: Vec<String>,
+    metrics: &Arc<Metrics>,
+    readiness: &Readiness,
+) -> Result<Booted, BootError> {
+    let mut progress = Progress::new(readiness);
+    progress.stage("checkpoint");
+    let checkpoint = open_checkpoint(settings)?;
+    let blueprint = read_blueprint(&checkpoint)?;
+    progress.stage("text");
+    let text = load_text(settings, &checkpoint, &blueprint)?;
+    let defaults = sampling_defaults(settings, &checkpoint, &blueprint)?;
+    progress.stage("memory plan");
+    let options = EngineOptions::from_settings(settings, &blueprint);
+    let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
+        if let EngineProgress::Planned(plan) = &at {
+            tracing::info!("memory plan\n{}", plan.table().trim_end());
+        }
+        progress.engine(&at);
+    })?;
+    progress.done();
+    let facts = engine.handle.facts();
+    metrics.set_engine_info(&EngineInfo {
+        backend: facts.backend.into(),
+        block_size: facts.block_size,
+        num_blocks: facts.num_blocks,
+        cache_dtype: facts.cache_dtype.into(),
+        prefix_caching: options.prefix_caching,
+        max_model_len: facts.max_model_len,
+    });
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let card = ModelCard { names, created, max_model_len: facts.max_model_len };
+    let timeout = settings.server.request_timeout();
+    let door = Arc::new(engine.handle.clone());
+    let generator = Generator::new(door, text, defaults, timeout.as_secs_f64(), metrics.clone());
+    Ok(Booted { api: Api::new(Arc::new(generator), card, timeout), engine })
+}
+
+/// The folder of `model.path`, or the embedded model.
+pub(super) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {
+    match &settings.model.path {
+        Some(path) => Ok(Checkpoint::open(path)?),
+        None => Ok(Checkpoint::from_embedded(nano::FILES)?),
+    }
+}
+
+/// `config.json` as the network's sizes.
+pub(super) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootError> {
+    let config = checkpoint.read_file("config.json")?;
+    let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
+    Ok(Blueprint::parse(&config)?)
+}
+
+fn load_text(
+    settings: &Settings,
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+) -> Result<ModelText, BootError> {
+    let file = |name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned());
+    let tokenizer = Tokenizer::load(&file)?;
+    if tokenizer.vocab_size() > blueprint.vocab_size {
+        tracing::warn!(
+            tokenizer = tokenizer.vocab_size(),
+            embedding = blueprint.vocab_size,
+            "the tokenizer knows more ids than the model; prompts that use them are refused"
+        );
+    }
+    let template = match &settings.model.chat_template {
+        Some(path) => {
+            let source = std::fs::read_to_string(path)
+                .map_err(|error| format!("model.chat_template {}: {error}", path.display()))?;
+            ChatTemplate::from_jinja(&source, &tokenizer)?
+        }
+        None => ChatTemplate::load(&file, &blueprint.wrapper_type, &tokenizer)?,
+    };
+    Ok(ModelText { tokenizer: Arc::new(tokenizer), template })
+}
+
+/// The operator's values before the checkpoint's `generation_config.json` before the public API's defaults.
+fn sampling_defaults(
+    settings: &Settings,
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+) -> Result<SamplingDefaults, BootError> {
+    let from_file = match checkpoint.read_file("generation_config.json")? {
+        Some(bytes) => SamplingDefaults::from_generation_config(&bytes)?,
+        None => SamplingDefaults::default(),
+    };
+    let mut defaults = match settings.sampling.use_generation_config {
+        true => from_file,
+        // The end tokens are facts about the model, not preferences.
+        false => SamplingDefaults { eos_token_ids: from_file.eos_token_ids, ..Default::default() },
+    };
+    defaults.eos_token_ids.extend(&blueprint.eos_token_ids);
+    let operator = &settings.sampling;
+    let set = |value: Option<f32>, default: &mut f32| *default = value.unwrap_or(*default);
+    set(operator.temperature, &mut defaults.temperature);
+    set(operator.top_p, &mut defaults.top_p);
+    set(operator.min_p, &mut defaults.min_p);
+    set(operator.repetition_penalty, &mut defaults.repetition_penalty);
+    set(operator.presence_penalty, &mut defaults.presence_penalty);
+    set(operator.frequency_penalty, &mut defaults.frequency_penalty);
+    defaults.top_k = operator.top_k.unwrap_or(defaults.top_k);
+    defaults.max_new_tokens = operator.max_tokens.or(defaults.max_new_tokens);
+    Ok(defaults)
+}
+
+/// Names that clients may use: the operator's, else the folder's, else the embedded model's.
+fn served_names(settings: &Settings) -> Vec<String> {
+    if !settings.model.served_name.is_empty() {
+        return settings.model.served_name.clone();
+    }
+    let folder = settings.model.path.as_ref().map(|path| {
+        let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+        whole
+            .file_name()
+            .map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned())
+    });
+    vec![folder.unwrap_or_else(|| nano::NAME.into())]
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => tracing::info!("SIGTERM"),
+            _ = self.interrupt.recv() => tracing::info!("SIGINT"),
+        }
+    }
+}
+
+fn death(handle: &EngineHandle, end: std::thread::Result<Result<(), String>>) -> BootError {
+    let reason = match end {
+        Ok(Ok(())) => "it ended by itself".to_string(),
+        Ok(Err(reason)) => reason,
+        Err(_) => handle.death().unwrap_or("its thread panicked").to_string(),
+    };
+    format!("the engine has stopped: {reason}").into()
+}
+
+/// An error with everything that caused it.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,200 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::sources::{FlagValue, LoadRequest};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "perigee",
+    version,
+    about = "Serves the Kimi K2 family of models over an OpenAI-compatible API",
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong use or wrong settings."
+)]
+pub struct CommandLine {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Load a model and serve it.
+    Serve(SettingsArgs),
+    /// Look at settings.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Ask a running server whether it is ready; exit 0 if it is, 1 if not.
+    Health(HealthArgs),
+    /// Measures prefill and decode of a model through the engine, against this machine's memory bandwidth.
+    Bench(BenchArgs),
+    /// Print the version.
+    Version,
+}
+
+/// What to do with settings.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print every value and where it came from; secrets are masked.
+    Show {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Which settings.
+        #[command(flatten)]
+        settings: SettingsArgs,
+    },
+    /// Report everything that is wrong; exit 2 if anything is.
+    Check(SettingsArgs),
+    /// Print the JSON Schema of the site file.
+    Schema,
+    /// Print the site file with every key commented out.
+    Template,
+    /// List the profiles there are.
+    Profiles(SettingsArgs),
+}
+
+/// Flags that change settings; they are stronger than the environment and all files.
+#[derive(Debug, Clone, Default, Args)]
+pub struct SettingsArgs {
+    /// Site file [default: config/perigee.toml if it exists; env: PERIGEE_CONFIG].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Profile: profiles/NAME.toml beside the site file, or a built-in one [env: PERIGEE_PROFILE].
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Checkpoint folder (model.path); without it the embedded model is served.
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<String>,
+    /// Address to listen on (server.host).
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Port to listen on, 0 = any free one (server.port).
+    #[arg(long)]
+    pub port: Option<String>,
+    /// Any setting; may be given several times.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE", value_parser = parse_set)]
+    pub set: Vec<(String, String)>,
+}
+
+/// How to ask.
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// What to ask, http only [default: /health/ready at the configured address].
+    #[arg(long)]
+    pub url: Option<String>,
+    /// Longest wait for the answer, seconds.
+    #[arg(long, default_value_t = 2.0)]
+    pub timeout: f64,
+    /// Which settings.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Prompt tokens of the prefill measurement.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill: u32,
+    /// Reply tokens of the decode measurement.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub decode: u32,
+    /// Context tokens before the first decoded token.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub depth: u32,
+    /// Sequences that decode at once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub concurrency: u32,
+    /// Repetitions, after one warm-up.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+impl SettingsArgs {
+    /// What the flags say.
+    pub fn request(&self) -> LoadRequest {
+        let mut flags = Vec::new();
+        let named = [
+            ("--model", "model.path", &self.model),
+            ("--host", "server.host", &self.host),
+            ("--port", "server.port", &self.port),
+        ];
+        // `--set` is first: of two flags for one key the one with the plainer name is stronger.
+        for (key, value) in &self.set {
+            flags.push(FlagValue { key: key.clone(), value: value.clone(), flag: format!("--set {key}") });
+        }
+        for (flag, key, value) in named {
+            if let Some(value) = value {
+                flags.push(FlagValue { key: key.into(), value: value.clone(), flag: flag.into() });
+            }
+        }
+        LoadRequest { config: self.config.clone(), profile: self.profile.clone(), flags }
+    }
+}
+
+/// `section.key=value`.
+fn parse_set(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if key.trim().contains('.') => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("expected section.key=value, for example server.port=9000".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let line = CommandLine::try_parse_from([
+            "perigee",
+            "serve",
+            "--port",
+            "0",
+            "--model",
+            "/m",
+            "--set",
+            "server.port=1",
+            "--set",
+            "device.threads = 2",
+        ]);
+        let Command::Serve(settings) = line.unwrap().command else { panic!("not serve") };
+        let flags: Vec<_> = settings.request().flags.into_iter().map(|f| (f.key, f.value, f.flag)).collect();
+        let expected = [
+            ("server.port", "1", "--set server.port"),
+            ("device.threads", "2", "--set device.threads"),
+            ("model.path", "/m", "--model"),
+            ("server.port", "0", "--port"),
+        ];
+        assert_eq!(flags, expected.map(|(k, v, f)| (k.to_owned(), v.to_owned(), f.to_owned())));
+    }
+
+    #[test]
+    fn wrong_use_is_refused() {
+        for line in
+            [&["perigee"][..], &["perigee", "serve", "--set", "port=1"], &["perigee", "serve", "--prot", "1"]]
+        {
+            assert!(CommandLine::try_parse_from(line).is_err(), "{line:?}");
+        }
+    }
+}

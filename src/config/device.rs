@@ -1,0 +1,54 @@
+//! What computes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The device that runs the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceConfig {
+    /// Backend: auto = the fastest this machine has; cpu; reference = slow and obvious, the specification of the others.
+    pub backend: BackendChoice,
+    /// Threads of the CPU backend, 0 = all cores this process may use. Larger than the cores: slower.
+    pub threads: usize,
+    /// Rounding of what enters a matrix product: bf16 is fastest; f32 is exact to rounding, at about half the prefill speed and twice the
+    /// cache bytes; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
+    pub activations: Activations,
+}
+
+/// Which backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendChoice {
+    /// The fastest this machine has.
+    Auto,
+    /// The fast CPU backend.
+    Cpu,
+    /// The specification.
+    Reference,
+}
+
+/// Rounding of the inputs of matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Activations {
+    /// By the checkpoint's size.
+    Auto,
+    /// 16 bits.
+    Bf16,
+    /// 32 bits.
+    F32,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self { backend: BackendChoice::Auto, threads: 0, activations: Activations::Auto }
+    }
+}
+
+impl DeviceConfig {
+    /// Problems as (key, limit).
+    pub fn validate(&self) -> Vec<(&'static str, String)> {
+        if self.threads > 1024 { vec![("threads", "must be at most 1024".into())] } else { Vec::new() }
+    }
+}

@@ -1,0 +1,28 @@
+//! The sum of every part's own settings, where each value came from, and the command line.
+//!
+//! Defaults in code < the site file < a profile < the environment < flags. Every value keeps its origin, every problem of a
+//! load is reported at once. Below `boot/` nobody uses the whole of it: parts get their own section. This is the only module
+//! that reads the environment.
+
+pub mod args;
+pub mod device;
+mod coerce;
+mod error;
+mod load;
+mod nearest;
+mod origin;
+mod profiles;
+mod schema;
+mod settings;
+mod show;
+mod sources;
+
+pub use device::DeviceConfig;
+pub use error::{ConfigError, ConfigErrors};
+pub use load::{Loaded, load};
+pub use origin::Origin;
+pub use profiles::{ProfileSummary, list as list_profiles};
+pub use schema::{json_schema, reference_toml};
+pub use settings::Settings;
+pub use show::{show_json, show_table};
+pub use sources::{Environment, FlagValue, LoadRequest};

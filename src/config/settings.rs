@@ -1,0 +1,186 @@
+//! All sections together: typed, complete, checked. What the sources say is raw until it is one of these.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use figment::value::{Dict, Value};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{model, sampling, scheduler, server, telemetry};
+
+use super::DeviceConfig;
+
+/// Resolved settings: every key has a value of the right type within its limits.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// HTTP: where requests are taken and every limit in size and time.
+    pub server: server::config::Config,
+    /// Which model is served, and how it is read.
+    pub model: model::config::Config,
+    /// What computes.
+    pub device: DeviceConfig,
+    /// The paged cache of latent keys and values.
+    pub kv_cache: model::config::KvCacheConfig,
+    /// How requests are batched.
+    pub scheduler: scheduler::Config,
+    /// Sampling values for requests that leave them open.
+    pub sampling: sampling::config::Config,
+    /// Logs and metrics.
+    pub telemetry: telemetry::Config,
+}
+
+/// Keys whose values are never printed and may come from a file.
+pub(super) const SECRET_KEYS: &[&str] = &["server.api_keys"];
+
+/// Section names in their order, each with its keys in theirs.
+pub(super) struct Keys(Vec<(String, Vec<String>)>);
+
+impl Keys {
+    pub(super) fn get(&self, section: &str) -> Option<&Vec<String>> {
+        self.0.iter().find(|(name, _)| name == section).map(|(_, keys)| keys)
+    }
+
+    pub(super) fn has(&self, section: &str, key: &str) -> bool {
+        self.get(section).is_some_and(|keys| keys.iter().any(|k| k == key))
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().map(|(name, _)| name)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(String, Vec<String>)> {
+        self.0.iter()
+    }
+}
+
+/// Every key there is, taken from the defaults.
+pub(super) fn keys() -> &'static Keys {
+    static KEYS: OnceLock<Keys> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        let defaults = serde_json::to_value(Settings::default()).expect("settings serialize");
+        let sections = defaults.as_object().expect("settings are an object");
+        Keys(
+            sections
+                .iter()
+                .map(|(name, section)| {
+                    let keys = section.as_object().expect("sections are objects").keys().cloned().collect();
+                    (name.clone(), keys)
+                })
+                .collect(),
+        )
+    })
+}
+
+/// Whether a value is never printed.
+pub(super) fn is_secret(section: &str, key: &str) -> bool {
+    SECRET_KEYS.iter().any(|secret| secret.split_once('.') == Some((section, key)))
+}
+
+/// Whether `value` has the type of this key, which exists.
+pub(super) fn check_type(section: &str, key: &str, value: &Value) -> Result<(), figment::error::Kind> {
+    fn check<T: DeserializeOwned>(dict: Dict) -> Result<(), figment::error::Kind> {
+        Value::from(dict).deserialize::<T>().map(drop).map_err(|e| e.kind)
+    }
+    let dict = BTreeMap::from([(key.to_owned(), value.clone())]);
+    match section {
+        "server" => check::<server::config::Config>(dict),
+        "model" => check::<model::config::Config>(dict),
+        "device" => check::<DeviceConfig>(dict),
+        "kv_cache" => check::<model::config::KvCacheConfig>(dict),
+        "scheduler" => check::<scheduler::Config>(dict),
+        "sampling" => check::<sampling::config::Config>(dict),
+        "telemetry" => check::<telemetry::Config>(dict),
+        _ => Err(figment::error::Kind::Message("unknown section".into())),
+    }
+}
+
+/// A value outside its limits, or one that does not go with another: (section, key, limit).
+pub(super) type Violation = (&'static str, &'static str, String);
+
+impl Settings {
+    /// Every value outside its limits and every impossible combination.
+    pub(super) fn violations(&self) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for (section, problems) in [
+            ("server", self.server.validate()),
+            ("model", self.model.validate()),
+            ("device", self.device.validate()),
+            ("kv_cache", self.kv_cache.validate()),
+            ("scheduler", scheduler_problems(&self.scheduler)),
+            ("sampling", self.sampling.validate()),
+            ("telemetry", self.telemetry.validate()),
+        ] {
+            violations.extend(problems.into_iter().map(|(key, limit)| (section, key, limit)));
+        }
+        violations
+    }
+}
+
+/// Limits of the scheduler's settings.
+fn scheduler_problems(config: &scheduler::Config) -> Vec<(&'static str, String)> {
+    let mut problems = Vec::new();
+    for (key, value, low, high) in [
+        ("max_num_seqs", config.max_num_seqs, 1, 65_536),
+        ("max_num_batched_tokens", config.max_num_batched_tokens, 1, 1 << 20),
+        ("max_queue_len", config.max_queue_len, 1, 1_000_000),
+    ] {
+        if !(low..=high).contains(&value) {
+            problems.push((key, format!("must be from {low} to {high}")));
+        }
+    }
+    if problems.is_empty() && config.max_num_batched_tokens < config.max_num_seqs {
+        problems.push((
+            "max_num_batched_tokens",
+            format!(
+                "must be at least scheduler.max_num_seqs ({}), so that every running sequence gets its token",
+                config.max_num_seqs
+            ),
+        ));
+    }
+    if config.max_prefill_tokens > config.max_num_batched_tokens {
+        problems.push((
+            "max_prefill_tokens",
+            format!(
+                "must be at most scheduler.max_num_batched_tokens ({}), of which it is a part",
+                config.max_num_batched_tokens
+            ),
+        ));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_within_their_own_limits() {
+        assert_eq!(Settings::default().violations(), []);
+    }
+
+    #[test]
+    fn every_section_and_key_accepts_its_default() {
+        let defaults = serde_json::to_value(Settings::default()).unwrap();
+        for (section, keys) in keys().iter() {
+            for key in keys {
+                let value = Value::serialize(&defaults[section][key]).unwrap();
+                assert!(check_type(section, key, &value).is_ok(), "{section}.{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_exist_and_are_masked() {
+        for secret in SECRET_KEYS {
+            let (section, key) = secret.split_once('.').unwrap();
+            assert!(keys().has(section, key), "{secret}");
+        }
+        let mut settings = Settings::default();
+        settings.server.api_keys = vec![server::config::Secret::new("hunter2")];
+        let printed = format!("{settings:?} {}", serde_json::to_string(&settings).unwrap());
+        assert!(!printed.contains("hunter2") && printed.contains("********"));
+    }
+}
