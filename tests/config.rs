@@ -1,0 +1,128 @@
+//! The `config` and `version` subcommands, run as a person runs them.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs the program in `dir` with these variables and no others of ours.
+fn perigee(dir: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
+    command.current_dir(dir).args(args);
+    for (name, _) in std::env::vars_os() {
+        let foreign =
+            name.to_str().is_some_and(|n| n.starts_with("PERIGEE_") || n == "RUST_LOG" || n == "NO_COLOR");
+        if foreign {
+            command.env_remove(name);
+        }
+    }
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_shipped_settings_are_valid_with_every_profile() {
+    let output = perigee(root(), &[], &["config", "check"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for entry in fs::read_dir(root().join("config/profiles")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let output = perigee(root(), &[("PERIGEE_PROFILE", name)], &["config", "show", "--json"]);
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+        assert_eq!(shown["profile"], name);
+        let settings = shown["settings"].as_object().unwrap();
+        assert!(settings.values().any(|v| v["source"] == "profile"), "{name} sets nothing");
+    }
+}
+
+#[test]
+fn show_prints_values_with_origins_and_masks_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("config")).unwrap();
+    fs::write(dir.path().join("config/perigee.toml"), "[server]\nport = 9001\napi_keys = [\"hunter2\"]\n")
+        .unwrap();
+    let output = perigee(
+        dir.path(),
+        &[("PERIGEE_KV_CACHE__MEMORY_BYTES", "1GiB"), ("PERIGEE_ODD", "1")],
+        &["config", "show", "--set", "device.threads=3"],
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    let line = |key: &str| {
+        let found = stdout(&output).lines().find(|l| l.split_whitespace().next() == Some(key));
+        found.unwrap_or_else(|| panic!("no {key}")).split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line("server.port"), "9001 config/perigee.toml line 2");
+    assert_eq!(line("server.api_keys"), "[\"********\"] config/perigee.toml line 3");
+    assert_eq!(line("kv_cache.memory_bytes"), "1073741824 PERIGEE_KV_CACHE__MEMORY_BYTES");
+    assert_eq!(line("device.threads"), "3 --set device.threads");
+    assert_eq!(line("server.host"), "\"127.0.0.1\" default");
+    assert!(!stdout(&output).contains("hunter2"));
+    assert!(stderr(&output).contains("PERIGEE_ODD is not a setting"), "{}", stderr(&output));
+}
+
+#[test]
+fn wrong_settings_and_wrong_use_exit_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    for (variables, args, expected) in [
+        (&[("PERIGEE_SERVER__PROT", "1")][..], &["config", "check"][..], "did you mean server.port?"),
+        (&[], &["config", "show", "--set", "scheduler.max_num_seqs=0"], "must be from 1 to 65536"),
+        (&[], &["serve", "--port", "x"], "server.port = x: must be a whole number from 0 to 65535"),
+        (&[], &["serve", "--config", "absent.toml"], "cannot read absent.toml"),
+        (&[], &["serve", "--profile", "absent"], "there are exact, latency, reference, throughput"),
+        (&[], &["serve", "--set", "port"], "expected section.key=value"),
+        (&[], &["sevre"], "serve"),
+        (&[], &[], "Usage"),
+    ] {
+        let output = perigee(dir.path(), variables, args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn schema_and_template_come_without_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    let schema: serde_json::Value =
+        serde_json::from_str(stdout(&perigee(dir.path(), &[], &["config", "schema"]))).unwrap();
+    assert_eq!(schema["properties"]["server"]["properties"]["port"]["default"], 8000);
+    assert_eq!(schema["properties"]["server"]["additionalProperties"], false);
+    let template = perigee(dir.path(), &[], &["config", "template"]);
+    fs::write(dir.path().join("all.toml"), &template.stdout).unwrap();
+    let check = perigee(dir.path(), &[], &["config", "check", "--config", "all.toml"]);
+    assert!(check.status.success(), "{}", stderr(&check));
+}
+
+#[test]
+fn help_and_version_exit_with_0() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["--help"][..], &["version"], &["--version"], &["config", "profiles"], &["serve", "--help"]]
+    {
+        let output = perigee(dir.path(), &[], args);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn health_exits_with_1_where_nobody_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let output = perigee(dir.path(), &[], &["health", "--port", &port]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains(&format!("http://127.0.0.1:{port}/health/ready")),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -1,0 +1,267 @@
+//! The engine on golden checkpoints: results do not depend on batching, chunking or cache hits, and nothing leaks.
+
+use std::sync::Arc;
+
+use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
+use perigee::checkpoint::Checkpoint;
+use perigee::cpu::{Activations, CpuOptions};
+use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
+use perigee::model::Blueprint;
+use perigee::sampling::SamplingParams;
+use perigee::scheduler::{self, FinishReason};
+use perigee::telemetry::Metrics;
+
+use crate::golden::{golden_folder, golden_prompts};
+
+/// Ids and the bits of their logprobs.
+type Scores = Vec<(u32, u32)>;
+
+/// A reply with everything the engine says about it.
+#[derive(Debug, Clone, PartialEq)]
+struct Reply {
+    tokens: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
+    prompt_logprobs: Vec<TokenLogprobs>,
+    cached_tokens: usize,
+    finish: FinishReason,
+}
+
+impl Reply {
+    /// What must be equal bit for bit however the request was run.
+    fn bits(&self) -> (Vec<u32>, Scores, Scores) {
+        let bits = |list: &[TokenLogprobs]| {
+            list.iter().flat_map(|l| &l.top).map(|(id, logprob)| (*id, logprob.to_bits())).collect()
+        };
+        (self.tokens.clone(), bits(&self.logprobs), bits(&self.prompt_logprobs))
+    }
+}
+
+fn options(backend: BackendChoice) -> EngineOptions {
+    EngineOptions {
+        backend,
+        scheduler: scheduler::Config {
+            max_num_seqs: 64,
+            max_num_batched_tokens: 512,
+            max_model_len: 2048,
+            expand_min_prompt_tokens: 24,
+            ..Default::default()
+        },
+        block_size: 16,
+        cache_bytes: 0,
+        num_blocks: 1024,
+        cache_dtype: None,
+        prefix_caching: true,
+        latent_norm_eps: None,
+    }
+}
+
+fn start(folder: &str, options: &EngineOptions) -> StartedEngine {
+    let checkpoint = Checkpoint::open(&golden_folder(folder)).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let metrics = Arc::new(Metrics::new("golden", true));
+    start_engine(&checkpoint, blueprint, options, metrics, &mut |_| ()).unwrap()
+}
+
+fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
+    EngineRequest { prompt: prompt.into(), sampling: params, priority: 0, deadline: None, cache_salt: None }
+}
+
+fn greedy(max_tokens: u32) -> SamplingParams {
+    SamplingParams { temperature: 0.0, max_tokens, logprobs: Some(3), ..Default::default() }
+}
+
+fn drawn(max_tokens: u32, seed: u64) -> SamplingParams {
+    SamplingParams { temperature: 1.0, max_tokens, seed, logprobs: Some(3), ..Default::default() }
+}
+
+async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
+    let mut stream = engine.submit(request).unwrap();
+    let mut reply = Reply {
+        tokens: vec![],
+        logprobs: vec![],
+        prompt_logprobs: vec![],
+        cached_tokens: 0,
+        finish: FinishReason::Error,
+    };
+    while let Some(event) = stream.next().await {
+        match event {
+            EngineEvent::Started { cached_tokens } => reply.cached_tokens = cached_tokens,
+            EngineEvent::PromptLogprobs(list) => reply.prompt_logprobs.extend(list),
+            EngineEvent::Token { id, logprobs } => {
+                reply.tokens.push(id);
+                reply.logprobs.extend(logprobs);
+            }
+            EngineEvent::Rewound { keep } => {
+                reply.tokens.truncate(keep);
+                reply.logprobs.truncate(keep);
+            }
+            EngineEvent::Finished(reason) => reply.finish = reason,
+        }
+    }
+    reply
+}
+
+/// Runs all requests at once.
+async fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> Vec<Reply> {
+    let mut tasks = Vec::new();
+    for request in requests {
+        let engine = engine.clone();
+        tasks.push(tokio::spawn(async move { run(&engine, request).await }));
+    }
+    let mut replies = Vec::new();
+    for task in tasks {
+        replies.push(task.await.unwrap());
+    }
+    replies
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Ends the engine and checks that it holds nothing any more.
+fn finish(engine: StartedEngine) {
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    let snapshot = engine.handle.snapshot();
+    assert_eq!(
+        (snapshot.waiting, snapshot.waiting_tokens, snapshot.running, snapshot.used_blocks),
+        (0, 0, 0, 0)
+    );
+    assert!(!snapshot.alive);
+}
+
+/// A pseudo-random prompt of byte tokens.
+fn prompt(len: usize, seed: u64) -> Vec<u32> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..len).map(|_| rng.u32(0..256)).collect()
+}
+
+fn greedy_matches_golden(backend: BackendChoice) {
+    for folder in ["kimi", "thinking", "moonlight", "grouped"] {
+        let engine = start(folder, &options(backend.clone()));
+        let prompts = golden_prompts(folder);
+        let requests = prompts.iter().map(|p| request(&p.token_ids, greedy(24))).collect();
+        let replies = runtime().block_on(run_all(&engine.handle, requests));
+        for (i, (reply, prompt)) in replies.iter().zip(&prompts).enumerate() {
+            assert_eq!(reply.tokens, prompt.greedy, "{folder} prompt {i}");
+            assert_eq!(reply.finish, FinishReason::Length);
+        }
+        finish(engine);
+    }
+}
+
+/// One request alone, among 31 others, with tiny chunks, after a prefix hit, after preemptions: identical bits.
+fn results_do_not_depend_on_company(backend: BackendChoice) {
+    let runtime = runtime();
+    let cases = [(prompt(23, 1), 20), (prompt(24, 2), 20), (prompt(100, 3), 20), (prompt(300, 4), 10)];
+    let alone: Vec<Reply> = cases
+        .iter()
+        .enumerate()
+        .map(|(i, (prompt, max_tokens))| {
+            let engine = start("kimi", &options(backend.clone()));
+            let reply = runtime.block_on(run(&engine.handle, request(prompt, drawn(*max_tokens, i as u64))));
+            finish(engine);
+            reply
+        })
+        .collect();
+    let check = |what: &str, options: &EngineOptions, others: usize, expect_hit: bool, scored: bool| {
+        let engine = start("kimi", options);
+        for (i, (prompt_ids, max_tokens)) in cases.iter().enumerate() {
+            let mut params = drawn(*max_tokens, i as u64);
+            params.prompt_logprobs = scored.then_some(1);
+            let mut requests = vec![request(prompt_ids, params)];
+            requests.extend(
+                (0..others).map(|o| request(&prompt(10 + o * 7, 100 + o as u64), drawn(25, o as u64))),
+            );
+            let mut reply = runtime.block_on(run_all(&engine.handle, requests)).swap_remove(0);
+            if scored {
+                assert_eq!(reply.prompt_logprobs.len(), prompt_ids.len() - 1);
+                reply.prompt_logprobs.clear();
+            }
+            assert_eq!(reply.bits(), alone[i].bits(), "{what}, case {i}");
+            if expect_hit {
+                let again =
+                    runtime.block_on(run(&engine.handle, request(prompt_ids, drawn(*max_tokens, i as u64))));
+                assert_eq!(again.cached_tokens, (prompt_ids.len() - 1) / 16 * 16, "{what}, case {i}");
+                assert_eq!(again.bits(), alone[i].bits(), "{what} again, case {i}");
+            }
+        }
+        finish(engine);
+    };
+    let base = options(backend.clone());
+    check("among 31", &base, 31, false, false);
+    check("prefix hit", &base, 0, true, false);
+    check("prompt logprobs", &base, 3, false, true);
+    let mut chunked = base.clone();
+    chunked.scheduler.max_prefill_tokens = 16;
+    check("chunks of 16", &chunked, 5, false, false);
+    let mut cramped = base.clone();
+    cramped.num_blocks = 128;
+    check("preemption", &cramped, 12, false, false);
+}
+
+/// Design D4: rewound and continued equals never having gone there, with penalties and logprobs, for prompts of both attention forms.
+fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
+    let engine = start("kimi", &options(backend));
+    runtime().block_on(async {
+        for (case, prompt_ids) in [prompt(9, 1), prompt(23, 2), prompt(80, 3)].iter().enumerate() {
+            let params =
+                SamplingParams { frequency_penalty: 0.7, repetition_penalty: 1.2, ..drawn(60, case as u64) };
+            let straight = run(&engine.handle, request(prompt_ids, params.clone())).await;
+            let mut stream = engine.handle.submit(request(prompt_ids, params)).unwrap();
+            let (mut tokens, mut logprobs, mut rewinds) = (vec![], vec![], 0);
+            while let Some(event) = stream.next().await {
+                match event {
+                    EngineEvent::Token { id, logprobs: Some(scored) } => {
+                        tokens.push(id);
+                        logprobs.push(scored);
+                        if [5, 20, 33].get(rewinds).is_some_and(|at| tokens.len() == *at) {
+                            stream.rewind(tokens.len() / 2);
+                        }
+                    }
+                    EngineEvent::Rewound { keep } => {
+                        tokens.truncate(keep);
+                        logprobs.truncate(keep);
+                        rewinds += 1;
+                    }
+                    EngineEvent::Finished(reason) => assert_eq!(reason, FinishReason::Length),
+                    _ => {}
+                }
+            }
+            assert!(rewinds > 0, "case {case}: nothing was rewound");
+            assert_eq!(tokens, straight.tokens, "case {case}");
+            assert_eq!(logprobs, straight.logprobs, "case {case}");
+        }
+    });
+    finish(engine);
+}
+
+fn cpu(activations: Activations, threads: usize) -> BackendChoice {
+    BackendChoice::Cpu(CpuOptions { activations, threads, ..Default::default() })
+}
+
+#[test]
+fn reference_engine_matches_golden_continuations() {
+    greedy_matches_golden(BackendChoice::Reference);
+}
+
+#[test]
+fn cpu_engine_in_f32_mode_matches_golden_continuations() {
+    greedy_matches_golden(cpu(Activations::F32, 2));
+}
+
+#[test]
+fn cpu_results_in_default_mode_do_not_depend_on_company() {
+    results_do_not_depend_on_company(cpu(Activations::Bf16, 2));
+}
+
+#[test]
+fn cpu_results_in_f32_mode_do_not_depend_on_company() {
+    results_do_not_depend_on_company(cpu(Activations::F32, 1));
+}
+
+#[test]
+fn cpu_sequence_rewound_equals_never_having_gone_there() {
+    rewound_equals_never_having_gone_there(cpu(Activations::Bf16, 2));
+}

@@ -1,0 +1,299 @@
+//! A step that fails fails its own requests; the engine goes on, or ends with the reason, and every stream says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use perigee::checkpoint::Checkpoint;
+use perigee::engine::{EngineEvent, EngineFacts, EngineHandle, EngineRequest, SubmitError, spawn};
+use perigee::model::{Blueprint, Model, Weights};
+use perigee::ops::reference::ReferenceBackend;
+use perigee::ops::{
+    Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment,
+};
+use perigee::sampling::SamplingParams;
+use perigee::scheduler::{Config, FinishReason};
+use perigee::telemetry::Metrics;
+use perigee::tensor::TensorView;
+
+use crate::golden::golden_folder;
+
+type Reference = ReferenceBackend;
+
+/// The reference backend, with steps that fail on demand.
+struct Faulty {
+    inner: Reference,
+    /// Steps still to fail; odd counts panic, even ones return an error.
+    faults: Arc<AtomicUsize>,
+}
+
+impl Backend for Faulty {
+    type Matrix = <Reference as Backend>::Matrix;
+    type Vector = <Reference as Backend>::Vector;
+    type KvUp = <Reference as Backend>::KvUp;
+    type Router = <Reference as Backend>::Router;
+    type Experts = <Reference as Backend>::Experts;
+    type Buffer = <Reference as Backend>::Buffer;
+    type Routing = <Reference as Backend>::Routing;
+    type Cache = <Reference as Backend>::Cache;
+
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+    fn load_matrix(&mut self, host: &HostMatrix<'_>) -> Result<Self::Matrix, OpError> {
+        self.inner.load_matrix(host)
+    }
+    fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
+        self.inner.load_vector(host)
+    }
+    fn load_kv_up(&mut self, host: &TensorView<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
+        self.inner.load_kv_up(host, shape)
+    }
+    fn load_router(
+        &mut self,
+        weight: &TensorView<'_>,
+        bias: &TensorView<'_>,
+        shape: &RouterShape,
+    ) -> Result<Self::Router, OpError> {
+        self.inner.load_router(weight, bias, shape)
+    }
+    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError> {
+        self.inner.load_experts(experts)
+    }
+    fn allocate(&mut self, capacity: usize, cols: usize) -> Result<Self::Buffer, OpError> {
+        self.inner.allocate(capacity, cols)
+    }
+    fn allocate_routing(&mut self, capacity: usize, shape: &RouterShape) -> Result<Self::Routing, OpError> {
+        self.inner.allocate_routing(capacity, shape)
+    }
+    fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
+        self.inner.allocate_cache(shape)
+    }
+    fn embed(&mut self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Buffer) -> Result<(), OpError> {
+        let left = self.faults.load(Ordering::Relaxed);
+        if left > 0 {
+            self.faults.store(left - 1, Ordering::Relaxed);
+            assert!(left.is_multiple_of(2), "a fault that was asked for");
+            return Err(OpError::OutOfMemory { what: "a fault that was asked for", bytes: 1 });
+        }
+        self.inner.embed(table, ids, out)
+    }
+    fn norm(
+        &mut self,
+        x: &Self::Buffer,
+        gain: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.norm(x, gain, eps, out)
+    }
+    fn project(&mut self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Self::Buffer) -> Result<(), OpError> {
+        self.inner.project(x, w, out)
+    }
+    fn project_add(
+        &mut self,
+        x: &Self::Buffer,
+        w: &Self::Matrix,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.project_add(x, w, out)
+    }
+    fn rope(&mut self, shape: &MlaShape, rotations: &[f32], q: &mut Self::Buffer) -> Result<(), OpError> {
+        self.inner.rope(shape, rotations, q)
+    }
+    fn write_latent(
+        &mut self,
+        shape: &MlaShape,
+        kv_a: &Self::Buffer,
+        gain: &Self::Vector,
+        eps: f32,
+        rotations: &[f32],
+        slots: &[u32],
+        layer: usize,
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError> {
+        self.inner.write_latent(shape, kv_a, gain, eps, rotations, slots, layer, cache)
+    }
+    fn attend_expanded(
+        &mut self,
+        shape: &MlaShape,
+        q: &Self::Buffer,
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &Self::Cache,
+        segments: &[Segment],
+        tables: &[u32],
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.attend_expanded(shape, q, kv_up, layer, cache, segments, tables, out)
+    }
+    fn attend_absorbed(
+        &mut self,
+        shape: &MlaShape,
+        q: &Self::Buffer,
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &Self::Cache,
+        segments: &[Segment],
+        tables: &[u32],
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.attend_absorbed(shape, q, kv_up, layer, cache, segments, tables, out)
+    }
+    fn route(
+        &mut self,
+        x: &Self::Buffer,
+        router: &Self::Router,
+        shape: &RouterShape,
+        routing: &mut Self::Routing,
+    ) -> Result<(), OpError> {
+        self.inner.route(x, router, shape, routing)
+    }
+    fn experts(
+        &mut self,
+        x: &Self::Buffer,
+        routing: &Self::Routing,
+        routed: &Self::Experts,
+        shared: Option<&Self::Experts>,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.experts(x, routing, routed, shared, out)
+    }
+    fn swiglu_add(
+        &mut self,
+        x: &Self::Buffer,
+        weights: &Self::Experts,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.swiglu_add(x, weights, out)
+    }
+    fn logits(
+        &mut self,
+        x: &Self::Buffer,
+        rows: &[u32],
+        gain: &Self::Vector,
+        eps: f32,
+        head: &Self::Matrix,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.logits(x, rows, gain, eps, head, out)
+    }
+    fn read<'a>(&'a mut self, buffer: &'a Self::Buffer) -> Result<&'a [f32], OpError> {
+        self.inner.read(buffer)
+    }
+    fn write(&mut self, rows: &[f32], buffer: &mut Self::Buffer) -> Result<(), OpError> {
+        self.inner.write(rows, buffer)
+    }
+}
+
+struct Engine {
+    handle: EngineHandle,
+    thread: JoinHandle<Result<(), String>>,
+    faults: Arc<AtomicUsize>,
+}
+
+fn start() -> Engine {
+    let faults = Arc::new(AtomicUsize::new(0));
+    let mut backend = Faulty { inner: ReferenceBackend, faults: faults.clone() };
+    let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
+    let cache = blueprint.cache_shape(64, 16, CacheDType::F32);
+    let (vocab_size, eps) = (blueprint.vocab_size, blueprint.rms_norm_eps);
+    let model = Model::new(backend, blueprint, weights, eps, 64, 8, &cache).unwrap();
+    let config = Config { max_num_seqs: 8, max_num_batched_tokens: 64, ..Default::default() };
+    let limits = config.limits(64, 1024, 16, 64, true).unwrap();
+    let facts = EngineFacts {
+        vocab_size,
+        max_model_len: 1024,
+        max_num_seqs: 8,
+        max_queue_len: 2,
+        max_queue_tokens: 0,
+        block_size: 16,
+        num_blocks: 64,
+        cache_dtype: "f32",
+        backend: "faulty",
+    };
+    let (handle, thread) = spawn(model, limits, facts, Arc::new(Metrics::new("faulty", false))).unwrap();
+    Engine { handle, thread, faults }
+}
+
+fn request(max_tokens: u32) -> EngineRequest {
+    EngineRequest {
+        prompt: [1, 2, 3].into(),
+        sampling: SamplingParams { temperature: 0.0, max_tokens, ..Default::default() },
+        priority: 0,
+        deadline: None,
+        cache_salt: None,
+    }
+}
+
+async fn outcome(handle: &EngineHandle) -> (usize, FinishReason) {
+    let mut stream = handle.submit(request(4)).unwrap();
+    let mut tokens = 0;
+    while let Some(event) = stream.next().await {
+        match event {
+            EngineEvent::Token { .. } => tokens += 1,
+            EngineEvent::Finished(reason) => return (tokens, reason),
+            _ => {}
+        }
+    }
+    panic!("a stream ended without its Finished");
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+#[test]
+fn a_failing_step_fails_its_requests_and_the_engine_goes_on() {
+    let engine = start();
+    block_on(async {
+        assert_eq!(outcome(&engine.handle).await, (4, FinishReason::Length));
+        for faults in [1, 2] {
+            engine.faults.store(faults, Ordering::Relaxed);
+            // Two faults: an error fails the first request, a panic the second.
+            for _ in 0..faults {
+                assert_eq!(outcome(&engine.handle).await, (0, FinishReason::Error));
+            }
+            assert_eq!(outcome(&engine.handle).await, (4, FinishReason::Length), "after {faults} faults");
+        }
+    });
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    assert_eq!(engine.handle.snapshot().used_blocks, 0);
+}
+
+#[test]
+fn an_engine_that_keeps_failing_ends_with_the_reason() {
+    let engine = start();
+    engine.faults.store(usize::MAX, Ordering::Relaxed);
+    block_on(async {
+        for _ in 0..3 {
+            assert_eq!(outcome(&engine.handle).await, (0, FinishReason::Error));
+        }
+    });
+    let reason = engine.thread.join().unwrap().unwrap_err();
+    assert!(reason.contains("a fault that was asked for"), "{reason}");
+    assert!(!engine.handle.snapshot().alive);
+    assert_eq!(engine.handle.submit(request(4)).err(), Some(SubmitError::Dead { reason }));
+}
+
+#[test]
+fn a_full_queue_is_refused_with_a_time_to_retry() {
+    let engine = start();
+    // Far more than the queue (2) and the batch (8) hold, each long enough to stay for many steps.
+    let streams: Vec<_> = (0..200).map(|_| engine.handle.submit(request(64))).collect();
+    let refused: Vec<_> = streams.iter().filter_map(|s| s.as_ref().err()).collect();
+    assert!(!refused.is_empty());
+    for error in refused {
+        let SubmitError::QueueFull { limit, retry_after_s, .. } = error else { panic!("{error}") };
+        assert_eq!(*limit, 2);
+        assert!((1..=60).contains(retry_after_s));
+    }
+    drop(streams);
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    let snapshot = engine.handle.snapshot();
+    assert_eq!((snapshot.waiting, snapshot.used_blocks), (0, 0));
+}

@@ -1,0 +1,171 @@
+//! The forward pass against logits of an independent implementation (`../shared/golden/logits`, see its README).
+
+use std::path::PathBuf;
+
+use perigee::checkpoint::Checkpoint;
+use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::model::{Blueprint, ForwardInput, Model, Weights};
+use perigee::ops::reference::ReferenceBackend;
+use perigee::ops::{AttentionForm, Backend, CacheDType, Segment};
+
+const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
+const BLOCK_SIZE: usize = 16;
+const NUM_BLOCKS: usize = 64;
+
+/// `../shared/golden/logits/NAME`.
+pub(crate) fn golden_folder(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/logits").join(name);
+    assert!(path.is_dir(), "golden data is missing: {}", path.display());
+    path
+}
+
+/// One prompt of a golden folder.
+pub(crate) struct GoldenPrompt {
+    /// `[n]`.
+    pub(crate) token_ids: Vec<u32>,
+    /// `[n, vocab]`.
+    pub(crate) logits: Vec<f32>,
+    /// `[24]`.
+    pub(crate) greedy: Vec<u32>,
+}
+
+/// The four prompts of a golden folder.
+pub(crate) fn golden_prompts(name: &str) -> Vec<GoldenPrompt> {
+    let bytes = std::fs::read(golden_folder(name).join("expected.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let ids = |name: String| -> Vec<u32> {
+        let view = tensors.tensor(&name).unwrap();
+        view.data().chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
+    };
+    let floats = |name: String| -> Vec<f32> {
+        let view = tensors.tensor(&name).unwrap();
+        view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    };
+    (0..4)
+        .map(|i| GoldenPrompt {
+            token_ids: ids(format!("prompt_{i}.token_ids")),
+            logits: floats(format!("prompt_{i}.logits")),
+            greedy: ids(format!("prompt_{i}.greedy")),
+        })
+        .collect()
+}
+
+fn load<B: Backend>(mut backend: B, name: &str, dtype: CacheDType) -> Model<B> {
+    let checkpoint = Checkpoint::open(&golden_folder(name)).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
+    let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, dtype);
+    let eps = blueprint.rms_norm_eps;
+    Model::new(backend, blueprint, weights, eps, 512, 512, &cache).unwrap()
+}
+
+/// Logits `[len, vocab]` of positions `start..start + len` of one sequence that owns every block in reverse order.
+fn step<B: Backend>(model: &mut Model<B>, tokens: &[u32], start: usize, form: AttentionForm) -> Vec<f32> {
+    let block_tables: Vec<u32> = (0..NUM_BLOCKS as u32).rev().collect();
+    let slot = |p: usize| block_tables[p / BLOCK_SIZE] * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32;
+    let positions: Vec<usize> = (start..start + tokens.len()).collect();
+    let segments = vec![Segment {
+        rows: 0..tokens.len(),
+        first_position: start,
+        form,
+        block_table: 0..block_tables.len(),
+    }];
+    let (expanded, absorbed) = match form {
+        AttentionForm::Expanded => (segments, vec![]),
+        AttentionForm::Absorbed => (vec![], segments),
+    };
+    let slot_mapping = positions.iter().map(|p| slot(*p)).collect();
+    let input = ForwardInput {
+        token_ids: tokens.to_vec(),
+        positions,
+        slot_mapping,
+        expanded,
+        absorbed,
+        block_tables,
+    };
+    model.forward(&input).unwrap();
+    let rows: Vec<u32> = (0..tokens.len() as u32).collect();
+    model.logits(&rows).unwrap().to_vec()
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+}
+
+fn argmax(row: &[f32]) -> u32 {
+    (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a))).unwrap() as u32
+}
+
+/// Checks every prompt of every folder: logits in both forms, whole and in chunks; greedy continuations when `greedy`.
+fn check<B: Backend>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
+    let mut worst = 0f32;
+    for name in FOLDERS {
+        let mut model = load(new(), name, dtype);
+        for (i, prompt) in golden_prompts(name).into_iter().enumerate() {
+            let vocab = model.blueprint().vocab_size;
+            for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
+                let whole = step(&mut model, &prompt.token_ids, 0, form);
+                let difference = largest_difference(&whole, &prompt.logits);
+                worst = worst.max(difference);
+                assert!(difference <= tolerance, "{name} prompt {i} {form:?}: {difference} > {tolerance}");
+                let mut chunked = Vec::new();
+                for (c, chunk) in prompt.token_ids.chunks(5).enumerate() {
+                    chunked.extend(step(&mut model, chunk, c * 5, form));
+                }
+                assert!(whole == chunked, "{name} prompt {i} {form:?}: chunks of 5 change bits");
+            }
+            if greedy {
+                let mut reply = vec![argmax(&prompt.logits[prompt.logits.len() - vocab..])];
+                while reply.len() < prompt.greedy.len() {
+                    let position = prompt.token_ids.len() + reply.len() - 1;
+                    let row = step(&mut model, &reply[reply.len() - 1..], position, AttentionForm::Absorbed);
+                    reply.push(argmax(&row));
+                }
+                assert_eq!(reply, prompt.greedy, "{name} prompt {i}: greedy continuation");
+            }
+        }
+    }
+    println!("largest logit difference over all folders: {worst:e} (allowed {tolerance:e})");
+}
+
+/// With rounded activations a router may pick another of two nearly equal experts, and in these tiny random networks that moves a logit by 1
+/// or more. So the typical position is checked, and that such picks stay rare.
+fn check_rounded<B: Backend>(new: impl Fn() -> B, dtype: CacheDType) {
+    let mut differences = Vec::new();
+    for name in FOLDERS {
+        let mut model = load(new(), name, dtype);
+        for prompt in golden_prompts(name) {
+            let vocab = model.blueprint().vocab_size;
+            for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
+                let whole = step(&mut model, &prompt.token_ids, 0, form);
+                let rows = whole.chunks(vocab).zip(prompt.logits.chunks(vocab));
+                differences.extend(rows.map(|(a, b)| largest_difference(a, b)));
+            }
+        }
+    }
+    differences.sort_by(f32::total_cmp);
+    let at = |share: f64| differences[(differences.len() as f64 * share) as usize];
+    println!("logit difference: median {}, 90 % below {}, largest {}", at(0.5), at(0.9), at(0.999));
+    assert!(at(0.5) < 0.1, "median {}", at(0.5));
+    assert!(at(0.75) < 0.2, "upper quartile {}", at(0.75));
+}
+
+fn cpu(activations: Activations) -> CpuBackend {
+    CpuBackend::new(CpuOptions { activations, ..Default::default() })
+}
+
+#[test]
+fn cpu_backend_in_f32_mode_matches_golden_logits() {
+    check(|| cpu(Activations::F32), CacheDType::F32, 1e-3, true);
+}
+
+#[test]
+fn cpu_backend_in_bf16_mode_stays_near_golden_logits() {
+    check_rounded(|| cpu(Activations::Bf16), CacheDType::Bf16);
+}
+
+#[test]
+fn reference_backend_matches_golden_logits() {
+    check(|| ReferenceBackend, CacheDType::F32, 1e-3, true);
+}

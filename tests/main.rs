@@ -1,0 +1,13 @@
+//! Whole-program tests.
+
+mod client;
+mod config;
+mod engine;
+mod fake;
+mod faults;
+mod golden;
+mod http;
+mod layering;
+mod malformed;
+mod nano;
+mod serve;

@@ -1,0 +1,134 @@
+//! The embedded model does what its card says, on the items its training never saw (`scripts/nano/heldout.jsonl`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use perigee::boot::engine::{BackendChoice, EngineOptions, start_engine};
+use perigee::checkpoint::Checkpoint;
+use perigee::cpu::{Activations, CpuOptions};
+use perigee::engine::{EngineEvent, EngineHandle, EngineRequest};
+use perigee::model::Blueprint;
+use perigee::nano;
+use perigee::sampling::SamplingParams;
+use perigee::scheduler;
+use perigee::telemetry::Metrics;
+use perigee::text::{Specials, Tokenizer};
+use serde_json::Value;
+
+/// What a skill must reach, per cent of the fixture's 60 items over both modes. The aim is 85 for each; JSON and tool calls do not reach it yet
+/// (see the card). A sample this small moves by several points, so the floors stand below the card's figures, which come from hundreds of
+/// items: they catch a broken engine or broken weights.
+const FLOORS: [(&str, usize); 6] =
+    [("repeat", 85), ("arithmetic", 85), ("json", 60), ("tool", 60), ("recall", 80), ("perigee", 80)];
+
+/// One line of the fixture.
+struct Item {
+    skill: String,
+    prompt: String,
+    expect: Value,
+}
+
+fn items() -> Vec<Item> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/nano/heldout.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines
+        .map(|line| Item {
+            skill: line["skill"].as_str().unwrap().into(),
+            prompt: line["prompt_text"].as_str().unwrap().into(),
+            expect: line["expect"].clone(),
+        })
+        .collect()
+}
+
+/// Whether a reply, thought included, is right: the same rule as `scripts/nano/heldout.py`.
+fn is_right(skill: &str, expect: &Value, text: &str) -> bool {
+    let answer = text.rsplit("</think>").next().unwrap().trim();
+    match skill {
+        "repeat" => Some(answer) == expect.as_str(),
+        "arithmetic" => Some(answer.rsplit(':').next().unwrap().trim()) == expect.as_str(),
+        "json" => serde_json::from_str::<Value>(answer).is_ok_and(|value| value == *expect),
+        "tool" => is_right_call(expect, answer),
+        "recall" => says(answer, expect),
+        _ => expect.as_array().unwrap().iter().all(|words| says(answer, words)),
+    }
+}
+
+/// Whether the answer contains the words, in any case.
+fn says(answer: &str, words: &Value) -> bool {
+    answer.to_lowercase().contains(&words.as_str().unwrap().to_lowercase())
+}
+
+fn is_right_call(expect: &Value, answer: &str) -> bool {
+    let call = answer
+        .split_once("<|tool_call_begin|>")
+        .and_then(|(_, rest)| rest.split_once("<|tool_call_argument_begin|>"));
+    let Some((id, rest)) = call else { return false };
+    let Some((arguments, _)) = rest.split_once("<|tool_call_end|>") else { return false };
+    let name = id.trim().trim_start_matches("functions.").rsplit_once(':').map(|(name, _)| name);
+    name == expect["name"].as_str()
+        && serde_json::from_str::<Value>(arguments).is_ok_and(|a| a == expect["arguments"])
+}
+
+async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) -> String {
+    let ids = tokenizer.encode(&prompt, Specials::Recognised).unwrap();
+    let sampling = SamplingParams {
+        temperature: 0.0,
+        max_tokens: 160,
+        stop_token_ids: tokenizer.turn_ends(),
+        ..Default::default()
+    };
+    let request =
+        EngineRequest { prompt: ids.into(), sampling, priority: 0, deadline: None, cache_salt: None };
+    let mut stream = engine.submit(request).unwrap();
+    let mut tokens = Vec::new();
+    while let Some(event) = stream.next().await {
+        if let EngineEvent::Token { id, .. } = event {
+            tokens.push(id);
+        }
+    }
+    tokens.retain(|id| !tokenizer.turn_ends().contains(id));
+    tokenizer.decode(&tokens, false)
+}
+
+#[test]
+fn embedded_model_does_what_its_card_says() {
+    let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let tokenizer =
+        Arc::new(Tokenizer::load(&|name| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap());
+    let options = EngineOptions {
+        backend: BackendChoice::Cpu(CpuOptions { activations: Activations::F32, ..Default::default() }),
+        scheduler: scheduler::Config::default(),
+        block_size: 32,
+        cache_bytes: 256 << 20,
+        num_blocks: 0,
+        cache_dtype: None,
+        prefix_caching: true,
+        latent_norm_eps: None,
+    };
+    let metrics = Arc::new(Metrics::new(nano::NAME, false));
+    let engine = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut score: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    runtime.block_on(async {
+        let asked: Vec<_> = items()
+            .into_iter()
+            .map(|item| {
+                let answer = tokio::spawn(reply(engine.handle.clone(), tokenizer.clone(), item.prompt));
+                (item.skill, item.expect, answer)
+            })
+            .collect();
+        for (skill, expect, answer) in asked {
+            let text = answer.await.unwrap();
+            let entry = score.entry(skill.clone()).or_default();
+            entry.0 += usize::from(is_right(&skill, &expect, &text));
+            entry.1 += 1;
+        }
+    });
+    println!("{score:?}");
+    for (skill, floor) in FLOORS {
+        let (right, of) = score[skill];
+        assert!(right * 100 >= floor * of, "{skill}: {right} of {of}, floor {floor} %");
+    }
+}
