@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import curriculum
 import tools
 from conversation import Conversation, Message, render
+from evaluate import load as exported
 from muon import Muon
 from network import CONFIG, Network
 from vocabulary import PAD, Vocabulary
@@ -34,13 +35,15 @@ def encode(vocabulary, conversation):
     return ids, learned
 
 
-def batches(vocabulary, pool, tokens, longest, early):
+def batches(vocabulary, pool, arguments, early):
     """The batches of one pool: rows of like length, so that little is padding."""
-    rng = random.Random(SEED * 1_000_003 + pool)
-    rows, total = [], 0
+    rng = random.Random(arguments.seed * 1_000_003 + pool)
+    mix = curriculum.EARLY if early else {**curriculum.WEIGHTS, **arguments.mix}
+    tool_share = 0.05 if early else arguments.tool_share
+    tokens, rows, total = arguments.tokens, [], 0
     while total < tokens * POOL:
-        ids, learned = encode(vocabulary, curriculum.conversation(rng, curriculum.EARLY, 0.05) if early else curriculum.conversation(rng))
-        if len(ids) <= longest and any(learned):
+        ids, learned = encode(vocabulary, curriculum.conversation(rng, mix, tool_share))
+        if len(ids) <= arguments.longest and any(learned):
             rows.append((ids, learned))
             total += len(ids)
     rows.sort(key=lambda row: len(row[0]))
@@ -122,13 +125,13 @@ def sum_over_workers(tensors):
 
 
 def work(rank, arguments):
-    torch.manual_seed(SEED)
+    torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{Path(arguments.out).resolve()}/rendezvous", rank=rank, world_size=arguments.workers)
     out = Path(arguments.out)
     first = rank == 0
     vocabulary = Vocabulary.load(arguments.vocabulary)
-    network = Network(CONFIG)
+    network = exported(Path(arguments.start)).train() if arguments.start else Network(CONFIG)
     names = dict(network.named_parameters())
     matrices = [p for name, p in names.items() if p.ndim >= 2 and "embed" not in name and "lm_head" not in name and "mlp.gate.weight" not in name]
     others = [p for p in names.values() if not any(p is m for m in matrices)]
@@ -151,7 +154,7 @@ def work(rank, arguments):
         started = time.time()
         if step // POOL != pool or not queue:
             pool = step // POOL
-            queue = batches(vocabulary, pool, arguments.tokens, arguments.longest, step < arguments.early)
+            queue = batches(vocabulary, pool, arguments, step < arguments.early)
         rows = queue[step % POOL % len(queue)]
         inputs, targets = collate(rows[rank :: arguments.workers])
         factor = min(1.0, (step + 1) / arguments.warmup, (arguments.steps - step) / max(arguments.decay, 1))
@@ -194,6 +197,10 @@ def work(rank, arguments):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", default="run", help="folder of the checkpoint; a run resumes from what is there")
+    parser.add_argument("--start", help="an exported model folder whose weights the run begins with")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the first weights and of the data; another one draws other conversations")
+    parser.add_argument("--mix", type=json.loads, default={}, help='shares of skills that differ from the curriculum\'s, as JSON: {"json": 40}')
+    parser.add_argument("--tool-share", type=float, default=0.28, help="share of conversations with tools")
     parser.add_argument("--vocabulary", default=str(Path(__file__).parents[2] / "src/nano/model/tiktoken.model"))
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--decay", type=int, default=4500, help="steps at the end over which the learning rate falls to zero")

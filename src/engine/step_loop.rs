@@ -111,6 +111,8 @@ impl<B: Backend> StepLoop<B> {
             self.take_commands();
             self.outbox.flush();
             if self.shutting_down && self.scheduler.is_empty() {
+                // Commands after the last step may have freed blocks.
+                self.publish_load();
                 return Ok(());
             }
             let outcome = catch_unwind(AssertUnwindSafe(|| self.step()));
