@@ -244,11 +244,12 @@ impl<B: Backend> StepLoop<B> {
         let finished = self.commit();
         lap(&mut times.commit);
         self.emit(finished);
+        // Before the events: who has read the last one finds figures that include it.
+        self.shared.steps.fetch_add(1, Ordering::Relaxed);
+        self.publish_load();
         self.outbox.flush();
         lap(&mut times.emit);
         self.metrics.record_step(&times, self.batch.num_tokens());
-        self.shared.steps.fetch_add(1, Ordering::Relaxed);
-        self.publish_load();
         Ok(())
     }
 
@@ -353,8 +354,8 @@ impl<B: Backend> StepLoop<B> {
             self.end(finished);
         }
         self.batch.clear();
-        self.outbox.flush();
         self.publish_load();
+        self.outbox.flush();
     }
 
     /// Closes the stream of a sequence that the scheduler has let go.
