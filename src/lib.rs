@@ -5,6 +5,7 @@
 //! a request (`generate/generator.rs`) and a boot (`boot/run.rs`).
 
 pub mod tensor;
+pub mod quant;
 pub mod sampling;
 pub mod telemetry;
 pub mod checkpoint;

@@ -11,6 +11,7 @@ use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
     Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment,
 };
+use perigee::quant::StoredMatrix;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler::{Config, FinishReason};
 use perigee::telemetry::Metrics;
@@ -46,12 +47,12 @@ impl Backend for Faulty {
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
         self.inner.load_vector(host)
     }
-    fn load_kv_up(&mut self, host: &TensorView<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
         self.inner.load_kv_up(host, shape)
     }
     fn load_router(
         &mut self,
-        weight: &TensorView<'_>,
+        weight: &StoredMatrix<'_>,
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Self::Router, OpError> {

@@ -162,7 +162,7 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor by its name. Dtypes the engine does not compute with come as `DType::Other`.
+    /// A tensor by its name. Dtypes that nothing here reads come as `DType::Other`.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         let location = self.tensors.get(name)?;
         let bytes = &self.shards[location.shard].bytes.as_slice()[location.start..location.end];

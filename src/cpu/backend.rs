@@ -10,7 +10,8 @@ use super::rows::{self, Activations, Numerics, RowLayout};
 use super::simd::Isa;
 use super::threads::{PerWorker, Shards, ThreadPool};
 use crate::ops::{Backend, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment};
-use crate::tensor::{DType, TensorView};
+use crate::quant::StoredMatrix;
+use crate::tensor::TensorView;
 
 /// How a [`CpuBackend`] computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,8 +149,8 @@ fn expect_below(op: &'static str, limit: usize, indices: &[u32]) -> Result<(), O
 
 fn vector(op: &'static str, host: &TensorView<'_>) -> Result<Vec<f32>, OpError> {
     match host.dtype {
-        DType::Other(name) => Err(OpError::UnsupportedDType { op, dtype: name.into(), backend: "cpu" }),
-        _ => Ok(host.to_f32()),
+        dtype if dtype.is_float() => Ok(host.to_f32()),
+        dtype => Err(OpError::UnsupportedDType { op, dtype: dtype.to_string(), backend: "cpu" }),
     }
 }
 
@@ -176,19 +177,19 @@ impl Backend for CpuBackend {
         vector("load_vector", host)
     }
 
-    fn load_kv_up(&mut self, host: &TensorView<'_>, shape: &MlaShape) -> Result<KvUp, OpError> {
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<KvUp, OpError> {
         KvUp::load(&mut self.pool, self.numerics.isa, host, shape)
     }
 
     fn load_router(
         &mut self,
-        weight: &TensorView<'_>,
+        weight: &StoredMatrix<'_>,
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Router, OpError> {
         let op = "load_router";
         let RouterShape { num_experts, top_k, n_group, topk_group, .. } = *shape;
-        expect(op, &[num_experts], &weight.shape[..weight.shape.len().min(1)])?;
+        expect(op, &[num_experts], &weight.shape()[..weight.shape().len().min(1)])?;
         expect(op, &[num_experts], bias.shape)?;
         expect(op, &[top_k.clamp(1, num_experts.max(1))], &[top_k])?;
         expect(op, &[topk_group.clamp(1, n_group.max(1))], &[topk_group])?;
@@ -202,15 +203,15 @@ impl Backend for CpuBackend {
         let op = "load_experts";
         let mut sources = Vec::with_capacity(2 * experts.len());
         for e in experts {
-            let (hidden, inner) = match experts[0].down_proj.shape {
+            let (hidden, inner) = match experts[0].down_proj.shape() {
                 [hidden, inner] => (*hidden, *inner),
                 other => {
                     return Err(OpError::ShapeMismatch { op, expected: vec![0, 0], got: other.to_vec() });
                 }
             };
-            expect(op, &[inner, hidden], e.gate_proj.shape)?;
-            expect(op, &[inner, hidden], e.up_proj.shape)?;
-            expect(op, &[hidden, inner], e.down_proj.shape)?;
+            expect(op, &[inner, hidden], e.gate_proj.shape())?;
+            expect(op, &[inner, hidden], e.up_proj.shape())?;
+            expect(op, &[hidden, inner], e.down_proj.shape())?;
             sources.push(PanelSource::alternating(op, e.gate_proj, e.up_proj)?);
             sources.push(PanelSource::stacked(op, vec![e.down_proj])?);
         }

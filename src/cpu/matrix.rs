@@ -11,6 +11,7 @@ use super::simd::{self, Isa, Kernel, Simd};
 use super::storage::Storage;
 use super::threads::{Shards, ThreadPool};
 use crate::ops::OpError;
+use crate::quant::StoredMatrix;
 use crate::tensor::{DType, TensorView};
 use std::sync::Arc;
 
@@ -105,7 +106,8 @@ pub(crate) struct PanelSource<'a> {
 
 impl<'a> PanelSource<'a> {
     /// `parts` stacked along `out`.
-    pub(crate) fn stacked(op: &'static str, parts: Vec<TensorView<'a>>) -> Result<Self, OpError> {
+    pub(crate) fn stacked(op: &'static str, parts: Vec<StoredMatrix<'a>>) -> Result<Self, OpError> {
+        let parts = parts.iter().map(|part| plain(op, part)).collect::<Result<Vec<_>, _>>()?;
         let out: usize = parts.iter().map(|p| p.shape.first().copied().unwrap_or(0)).sum();
         Self::new(op, parts, false, out.div_ceil(LANES))
     }
@@ -113,9 +115,10 @@ impl<'a> PanelSource<'a> {
     /// The panels of `a` and `b` alternating.
     pub(crate) fn alternating(
         op: &'static str,
-        a: TensorView<'a>,
-        b: TensorView<'a>,
+        a: StoredMatrix<'a>,
+        b: StoredMatrix<'a>,
     ) -> Result<Self, OpError> {
+        let (a, b) = (plain(op, &a)?, plain(op, &b)?);
         if a.shape != b.shape {
             return Err(OpError::ShapeMismatch { op, expected: a.shape.to_vec(), got: b.shape.to_vec() });
         }
@@ -140,8 +143,8 @@ impl<'a> PanelSource<'a> {
             match part.dtype {
                 DType::Bf16 => {}
                 DType::F32 | DType::F16 => format = PanelFormat::F32,
-                DType::Other(name) => {
-                    return Err(OpError::UnsupportedDType { op, dtype: name.into(), backend: "cpu" });
+                dtype => {
+                    return Err(OpError::UnsupportedDType { op, dtype: dtype.to_string(), backend: "cpu" });
                 }
             }
             let bytes = part.len() * part.dtype.size().unwrap_or(0);
@@ -219,6 +222,17 @@ impl<'a> PanelSource<'a> {
                     }
                 }
             }
+        }
+    }
+}
+
+/// The values of a matrix that is not packed.
+fn plain<'a>(op: &'static str, stored: &StoredMatrix<'a>) -> Result<TensorView<'a>, OpError> {
+    match stored {
+        StoredMatrix::Plain(view) => Ok(*view),
+        StoredMatrix::Packed(packed) => {
+            let dtype = packed.format.name().to_string();
+            Err(OpError::UnsupportedDType { op, dtype, backend: "cpu" })
         }
     }
 }
@@ -322,7 +336,7 @@ mod tests {
             let shape = [rows, cols];
             for (dtype, bytes) in [(DType::F32, &f32s), (DType::F16, &f16s), (DType::Bf16, &bf16s)] {
                 let view = TensorView { dtype, shape: &shape, bytes };
-                let source = PanelSource::stacked("test", vec![view, view]).expect("valid");
+                let source = PanelSource::stacked("test", vec![view.into(), view.into()]).expect("valid");
                 let packed = pack_all(&mut pool, isa, "test", &[source]).expect("memory");
                 assert_eq!((packed[0].out_features, packed[0].in_features), (2 * rows, cols));
                 let want = view.to_f32();
@@ -339,12 +353,12 @@ mod tests {
     fn bad_parts_are_errors() {
         let bytes = [0u8; 24];
         let check = |dtype, shape: &[usize]| {
-            PanelSource::stacked("test", vec![TensorView { dtype, shape, bytes: &bytes }]).is_err()
+            PanelSource::stacked("test", vec![TensorView { dtype, shape, bytes: &bytes }.into()]).is_err()
         };
         assert!(!check(DType::Bf16, &[3, 4]));
         assert!(check(DType::Bf16, &[12]));
         assert!(check(DType::Bf16, &[0, 4]));
         assert!(check(DType::Bf16, &[3, 5]));
-        assert!(check(DType::Other("F8_E4M3"), &[3, 8]));
+        assert!(check(DType::F8E4M3, &[3, 8]));
     }
 }

@@ -179,7 +179,11 @@ impl Stored {
 }
 
 fn expert(e: &[Tensor; 3]) -> ExpertMatrices<'_> {
-    ExpertMatrices { gate_proj: e[0].view(), up_proj: e[1].view(), down_proj: e[2].view() }
+    ExpertMatrices {
+        gate_proj: e[0].view().into(),
+        up_proj: e[1].view().into(),
+        down_proj: e[2].view().into(),
+    }
 }
 
 /// The same weights in a backend.
@@ -207,7 +211,7 @@ impl<B: Backend> Model<B> {
     fn load(mut b: B, stored: &Stored) -> Self {
         let experts: Vec<_> = stored.experts.iter().map(expert).collect();
         let s = stored.sizes;
-        let q = HostMatrix { parts: stored.q.iter().map(Tensor::view).collect() };
+        let q = HostMatrix { parts: stored.q.iter().map(|part| part.view().into()).collect() };
         Self {
             sizes: s,
             embed: b.load_matrix(&HostMatrix::new(stored.embed.view())).expect("embed"),
@@ -215,9 +219,11 @@ impl<B: Backend> Model<B> {
             q: b.load_matrix(&q).expect("q"),
             kv_a: b.load_matrix(&HostMatrix::new(stored.kv_a.view())).expect("kv_a"),
             latent_gain: b.load_vector(&stored.latent_gain.view()).expect("latent gain"),
-            kv_b: b.load_kv_up(&stored.kv_b.view(), &s.mla()).expect("kv_b"),
+            kv_b: b.load_kv_up(&stored.kv_b.view().into(), &s.mla()).expect("kv_b"),
             o: b.load_matrix(&HostMatrix::new(stored.o.view())).expect("o"),
-            router: b.load_router(&stored.router.view(), &stored.bias.view(), &s.router()).expect("router"),
+            router: b
+                .load_router(&stored.router.view().into(), &stored.bias.view(), &s.router())
+                .expect("router"),
             experts: b.load_experts(&experts).expect("experts"),
             shared: b.load_experts(&[expert(&stored.shared)]).expect("shared"),
             head: b.load_matrix(&HostMatrix::new(stored.head.view())).expect("head"),

@@ -7,7 +7,7 @@ use super::blueprint::Blueprint;
 use super::weight_names::WeightNames;
 use crate::checkpoint::Checkpoint;
 use crate::ops::{Backend, ExpertMatrices, HostMatrix, OpError};
-use crate::tensor::{DType, TensorView};
+use crate::tensor::TensorView;
 
 /// How many entries of one kind an error lists before it counts the rest.
 const MAX_LISTED: usize = 1000;
@@ -129,7 +129,7 @@ fn check(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Result<WeightNames, 
             Some(view) if view.shape != shape.as_slice() => {
                 wrong.push(format!("{name}: shape {:?}, expected {shape:?}", view.shape));
             }
-            Some(TensorView { dtype: DType::Other(dtype), .. }) => {
+            Some(TensorView { dtype, .. }) if !dtype.is_float() => {
                 wrong.push(format!("{name}: dtype {dtype}, expected BF16, F16 or F32"));
             }
             Some(_) => {}
@@ -181,9 +181,9 @@ impl<'a, B: Backend> Binder<'a, B> {
     fn ffn(&self, layer: usize, stem: &str) -> ExpertMatrices<'a> {
         let view = |proj: &str| self.view(&self.names.layer(layer, &format!("{stem}.{proj}.weight")));
         ExpertMatrices {
-            gate_proj: view("gate_proj"),
-            up_proj: view("up_proj"),
-            down_proj: view("down_proj"),
+            gate_proj: view("gate_proj").into(),
+            up_proj: view("up_proj").into(),
+            down_proj: view("down_proj").into(),
         }
     }
 
@@ -217,7 +217,7 @@ impl<'a, B: Backend> Binder<'a, B> {
             None => QueryWeights::Direct(self.matrix(&name("q_proj"))?),
         };
         let kv_b = name("kv_b_proj");
-        let kv_up = self.backend.load_kv_up(&self.view(&kv_b), &self.blueprint.mla);
+        let kv_up = self.backend.load_kv_up(&self.view(&kv_b).into(), &self.blueprint.mla);
         Ok(AttentionWeights {
             input_norm: self.vector(&names.layer(layer, "input_layernorm.weight"))?,
             query,
@@ -232,7 +232,7 @@ impl<'a, B: Backend> Binder<'a, B> {
         let gate = self.names.layer(layer, "mlp.gate.weight");
         let bias = self.names.layer(layer, "mlp.gate.e_score_correction_bias");
         let (weight_view, bias_view) = (self.view(&gate), self.view(&bias));
-        let router = self.backend.load_router(&weight_view, &bias_view, &self.blueprint.router);
+        let router = self.backend.load_router(&weight_view.into(), &bias_view, &self.blueprint.router);
         let stems: Vec<String> =
             (0..self.blueprint.router.num_experts).map(|e| format!("mlp.experts.{e}")).collect();
         Ok(FfnWeights::Moe {

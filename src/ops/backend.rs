@@ -9,6 +9,7 @@
 //! on T or on the other rows. That makes results independent of batching and chunking.
 
 use super::Segment;
+use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 
 /// What an operation refuses.
@@ -24,8 +25,8 @@ pub enum OpError {
         /// What it was given.
         got: Vec<usize>,
     },
-    /// A stored weight of a dtype this backend cannot multiply.
-    #[error("{op}: weights of dtype {dtype} are not supported by the {backend} backend")]
+    /// A stored weight of a dtype or format this backend cannot multiply.
+    #[error("{op}: weights of format {dtype} are not supported by the {backend} backend")]
     UnsupportedDType {
         /// Operation.
         op: &'static str,
@@ -48,23 +49,23 @@ pub enum OpError {
 #[derive(Debug, Clone)]
 pub struct HostMatrix<'a> {
     /// Parts `[out_i, in]`, stacked in this order.
-    pub parts: Vec<TensorView<'a>>,
+    pub parts: Vec<StoredMatrix<'a>>,
 }
 
 impl<'a> HostMatrix<'a> {
     /// A matrix of one part.
-    pub fn new(view: TensorView<'a>) -> Self {
-        Self { parts: vec![view] }
+    pub fn new(stored: impl Into<StoredMatrix<'a>>) -> Self {
+        Self { parts: vec![stored.into()] }
     }
 
     /// Total rows (`out`).
     pub fn out_features(&self) -> usize {
-        self.parts.iter().map(|p| p.shape[0]).sum()
+        self.parts.iter().map(|p| p.shape()[0]).sum()
     }
 
     /// Columns (`in`).
     pub fn in_features(&self) -> usize {
-        self.parts[0].shape[1]
+        self.parts[0].shape()[1]
     }
 }
 
@@ -72,11 +73,11 @@ impl<'a> HostMatrix<'a> {
 #[derive(Debug, Clone)]
 pub struct ExpertMatrices<'a> {
     /// `[I, D]`.
-    pub gate_proj: TensorView<'a>,
+    pub gate_proj: StoredMatrix<'a>,
     /// `[I, D]`.
-    pub up_proj: TensorView<'a>,
+    pub up_proj: StoredMatrix<'a>,
     /// `[D, I]`.
-    pub down_proj: TensorView<'a>,
+    pub down_proj: StoredMatrix<'a>,
 }
 
 /// Sizes and scale of multi-head latent attention. DeepSeek-V2, arXiv 2405.04434, section 2.1.
@@ -193,11 +194,11 @@ pub trait Backend: Send + 'static {
     /// Uploads a vector as f32.
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError>;
     /// Uploads `kv_b_proj`: per head N rows of W_UK, then V rows of W_UV.
-    fn load_kv_up(&mut self, host: &TensorView<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError>;
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError>;
     /// Uploads the router's weight `[E, D]` and `e_score_correction_bias` `[E]`.
     fn load_router(
         &mut self,
-        weight: &TensorView<'_>,
+        weight: &StoredMatrix<'_>,
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Self::Router, OpError>;

@@ -6,7 +6,8 @@
 use super::{
     AttentionForm, Backend, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment,
 };
-use crate::tensor::{DType, TensorView};
+use crate::quant::StoredMatrix;
+use crate::tensor::TensorView;
 
 /// The reference backend. Holds no state besides the trait's buffers.
 #[derive(Debug, Default)]
@@ -118,14 +119,18 @@ fn silu(x: f32) -> f32 {
 
 fn widen(op: &'static str, view: &TensorView<'_>) -> Result<Vec<f32>, OpError> {
     match view.dtype {
-        DType::Other(name) => Err(OpError::UnsupportedDType { op, dtype: name.into(), backend: "reference" }),
-        _ => Ok(view.to_f32()),
+        dtype if dtype.is_float() => Ok(view.to_f32()),
+        dtype => Err(OpError::UnsupportedDType { op, dtype: dtype.to_string(), backend: "reference" }),
     }
 }
 
-fn matrix(op: &'static str, view: &TensorView<'_>) -> Result<Matrix, OpError> {
-    expect(op, &[2], &[view.shape.len()])?;
-    Ok(Matrix { out_features: view.shape[0], in_features: view.shape[1], values: widen(op, view)? })
+fn matrix(op: &'static str, stored: &StoredMatrix<'_>) -> Result<Matrix, OpError> {
+    expect(op, &[2], &[stored.shape().len()])?;
+    let values = match stored {
+        StoredMatrix::Plain(view) => widen(op, view)?,
+        StoredMatrix::Packed(packed) => packed.to_f32(),
+    };
+    Ok(Matrix { out_features: stored.shape()[0], in_features: stored.shape()[1], values })
 }
 
 fn normalise(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
@@ -331,19 +336,19 @@ impl Backend for ReferenceBackend {
         widen("load_vector", host)
     }
 
-    fn load_kv_up(&mut self, host: &TensorView<'_>, shape: &MlaShape) -> Result<Matrix, OpError> {
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Matrix, OpError> {
         let rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim);
-        expect("load_kv_up", &[rows, shape.kv_lora_rank], host.shape)?;
+        expect("load_kv_up", &[rows, shape.kv_lora_rank], host.shape())?;
         matrix("load_kv_up", host)
     }
 
     fn load_router(
         &mut self,
-        weight: &TensorView<'_>,
+        weight: &StoredMatrix<'_>,
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Router, OpError> {
-        expect("load_router", &[shape.num_experts], &[weight.shape[0]])?;
+        expect("load_router", &[shape.num_experts], &weight.shape()[..weight.shape().len().min(1)])?;
         expect("load_router", &[shape.num_experts], bias.shape)?;
         Ok(Router { weight: matrix("load_router", weight)?, bias: widen("load_router", bias)? })
     }

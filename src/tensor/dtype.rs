@@ -9,28 +9,58 @@ pub enum DType {
     F16,
     /// 16-bit float with the exponent of `F32`.
     Bf16,
+    /// 8-bit float, 4 exponent bits, 3 of mantissa, no infinity (E4M3FN).
+    F8E4M3,
+    /// 8-bit power of two, bias 127.
+    F8E8M0,
+    /// Byte; also what packed 4-bit codes are stored as.
+    U8,
+    /// Signed byte.
+    I8,
+    /// 32-bit integer; also eight packed 4-bit codes.
+    I32,
+    /// 64-bit integer.
+    I64,
     /// Any other type a header may carry; kept so that errors can name it.
     Other(&'static str),
 }
 
 impl DType {
-    /// Bytes of one element, or `None` where the type is not one the engine computes with.
+    /// Bytes of one element, or `None` where the type is not one that is read here.
     pub fn size(self) -> Option<usize> {
         match self {
-            DType::F32 => Some(4),
+            DType::I64 => Some(8),
+            DType::F32 | DType::I32 => Some(4),
             DType::F16 | DType::Bf16 => Some(2),
+            DType::F8E4M3 | DType::F8E8M0 | DType::U8 | DType::I8 => Some(1),
             DType::Other(_) => None,
+        }
+    }
+
+    /// Whether a tensor of this type alone, without scales, is a tensor of numbers the engine computes with.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::Bf16)
+    }
+
+    /// The name in a safetensors header.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "F32",
+            DType::F16 => "F16",
+            DType::Bf16 => "BF16",
+            DType::F8E4M3 => "F8_E4M3",
+            DType::F8E8M0 => "F8_E8M0",
+            DType::U8 => "U8",
+            DType::I8 => "I8",
+            DType::I32 => "I32",
+            DType::I64 => "I64",
+            DType::Other(name) => name,
         }
     }
 }
 
 impl std::fmt::Display for DType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            DType::F32 => "F32",
-            DType::F16 => "F16",
-            DType::Bf16 => "BF16",
-            DType::Other(name) => name,
-        })
+        f.write_str(self.name())
     }
 }

@@ -38,7 +38,7 @@ impl<'a> TensorView<'a> {
             DType::Bf16 => {
                 self.bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
             }
-            DType::Other(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 

@@ -21,7 +21,8 @@ use super::rows::{Numerics, Product, RowFormat, RowLayout};
 use super::simd::{self, Isa, Simd};
 use super::threads::ThreadPool;
 use crate::ops::{MlaShape, OpError, Segment};
-use crate::tensor::TensorView;
+use crate::quant::StoredMatrix;
+use crate::tensor::{DType, TensorView};
 
 /// Keys per step; a multiple of the lanes.
 pub(crate) const KEY_BLOCK: usize = 64;
@@ -43,9 +44,20 @@ impl KvUp {
     pub(crate) fn load(
         pool: &mut ThreadPool,
         isa: Isa,
-        host: &TensorView<'_>,
+        host: &StoredMatrix<'_>,
         shape: &MlaShape,
     ) -> Result<Self, OpError> {
+        // Attention multiplies with slices and transposes of this matrix, across the blocks of every packed format, and it is some
+        // thousandths of the weights: a packed one is widened to bf16 here.
+        let widened: Vec<u8>;
+        let host = match host {
+            StoredMatrix::Plain(view) => *view,
+            StoredMatrix::Packed(packed) => {
+                let values = packed.to_f32();
+                widened = values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect();
+                TensorView { dtype: DType::Bf16, shape: &packed.shape, bytes: &widened }
+            }
+        };
         let op = "load_kv_up";
         let MlaShape { num_heads, qk_nope_head_dim: n, v_head_dim: v, kv_lora_rank: c, .. } = *shape;
         let expected = [num_heads * (n + v), c];
@@ -65,11 +77,11 @@ impl KvUp {
         let mut sources = Vec::new();
         for bytes in &transposed {
             let view = TensorView { dtype: host.dtype, shape: &uk_shape, bytes };
-            sources.push(PanelSource::stacked(op, vec![view])?);
+            sources.push(PanelSource::stacked(op, vec![view.into()])?);
         }
         for h in 0..num_heads {
             let first = h * (n + v) + n;
-            sources.push(PanelSource::stacked(op, vec![host.rows(first, first + v, &uv_shape)])?);
+            sources.push(PanelSource::stacked(op, vec![host.rows(first, first + v, &uv_shape).into()])?);
         }
         let mut w_uk = pack_all(pool, isa, "kv_b_proj", &sources)?;
         let w_uv = w_uk.split_off(num_heads);

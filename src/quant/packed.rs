@@ -1,0 +1,283 @@
+//! Packed matrices: codes of four or eight bits, scales per block, perhaps a scale per tensor.
+
+use super::fp4::decode_e2m1;
+use super::fp8::{decode_e4m3, decode_e8m0};
+use crate::tensor::{DType, TensorView};
+
+/// How the codes and scales of a matrix `[out, in]` are stored. In every 4-bit format the even element sits in the low nibble and bytes
+/// run along `in`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PackedFormat {
+    /// E2M1 codes, E4M3 scales `[out, in / 16]`, a tensor scale.
+    Nvfp4,
+    /// E2M1 codes, E8M0 scales `[out, in / 32]` (U8 or F8_E8M0).
+    Mxfp4,
+    /// Offset-binary codes (stored nibble - 8), BF16 scales `[out, in / 32]`.
+    Int4Group32,
+    /// E4M3 codes, F32 or BF16 scales `[ceil(out / 128), ceil(in / 128)]`.
+    Fp8Block,
+    /// E4M3 codes, one F32 or BF16 scale per row `[out]` or `[out, 1]`.
+    Fp8Row,
+    /// E4M3 codes, one F32 or BF16 scale `[]` or `[1]`.
+    Fp8Tensor,
+}
+
+/// Rows and columns of a block of [`PackedFormat::Fp8Block`].
+pub const FP8_BLOCK: usize = 128;
+
+impl PackedFormat {
+    /// Name in reports, errors and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            PackedFormat::Nvfp4 => "nvfp4",
+            PackedFormat::Mxfp4 => "mxfp4",
+            PackedFormat::Int4Group32 => "int4-g32",
+            PackedFormat::Fp8Block => "fp8-block",
+            PackedFormat::Fp8Row => "fp8-row",
+            PackedFormat::Fp8Tensor => "fp8",
+        }
+    }
+
+    /// Bits of one code.
+    pub fn code_bits(self) -> usize {
+        match self {
+            PackedFormat::Nvfp4 | PackedFormat::Mxfp4 | PackedFormat::Int4Group32 => 4,
+            PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor => 8,
+        }
+    }
+
+    /// Consecutive inputs that share a scale; `in` must be a multiple of it in the 4-bit formats. `None`: the whole row.
+    pub fn group(self) -> Option<usize> {
+        match self {
+            PackedFormat::Nvfp4 => Some(16),
+            PackedFormat::Mxfp4 | PackedFormat::Int4Group32 => Some(32),
+            PackedFormat::Fp8Block => Some(FP8_BLOCK),
+            PackedFormat::Fp8Row | PackedFormat::Fp8Tensor => None,
+        }
+    }
+
+    /// Shape of the scales of a matrix `[out, in]`.
+    pub fn scale_shape(self, [out, in_features]: [usize; 2]) -> Vec<usize> {
+        match self {
+            PackedFormat::Nvfp4 => vec![out, in_features / 16],
+            PackedFormat::Mxfp4 | PackedFormat::Int4Group32 => vec![out, in_features / 32],
+            PackedFormat::Fp8Block => vec![out.div_ceil(FP8_BLOCK), in_features.div_ceil(FP8_BLOCK)],
+            PackedFormat::Fp8Row => vec![out],
+            PackedFormat::Fp8Tensor => vec![],
+        }
+    }
+
+    fn takes_scales_of(self, dtype: DType) -> bool {
+        match self {
+            PackedFormat::Nvfp4 => dtype == DType::F8E4M3,
+            PackedFormat::Mxfp4 => matches!(dtype, DType::U8 | DType::F8E8M0),
+            PackedFormat::Int4Group32 => dtype == DType::Bf16,
+            _ => matches!(dtype, DType::F32 | DType::Bf16),
+        }
+    }
+}
+
+/// The scale of a whole tensor, beside the block scales.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TensorScale {
+    /// The format has none.
+    None,
+    /// Block scales are multiplied by it (modelopt's `weight_scale_2`).
+    Multiply(f32),
+    /// Block scales are divided by it (compressed-tensors' `weight_global_scale`).
+    Divide(f32),
+}
+
+impl TensorScale {
+    /// A block's scale with this one applied, in f32, in the order of the reference packages.
+    #[inline]
+    pub fn apply(self, block: f32) -> f32 {
+        match self {
+            TensorScale::None => block,
+            TensorScale::Multiply(scale) => block * scale,
+            TensorScale::Divide(scale) => block / scale,
+        }
+    }
+}
+
+/// Why stored codes and scales are not a matrix of a format.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FormatError {
+    /// `in` is cut into groups, and some would be partial.
+    #[error("{format} needs a multiple of {group} columns, got {in_features}")]
+    PartialGroup {
+        /// Format.
+        format: &'static str,
+        /// Columns per group.
+        group: usize,
+        /// Columns.
+        in_features: usize,
+    },
+    /// The codes have another size than the shape asks for.
+    #[error("{format} codes of a [{out}, {in_features}] matrix are {expected} bytes, got {got}", out = shape[0], in_features = shape[1])]
+    CodeBytes {
+        /// Format.
+        format: &'static str,
+        /// `[out, in]`.
+        shape: [usize; 2],
+        /// Bytes needed.
+        expected: usize,
+        /// Bytes there.
+        got: usize,
+    },
+    /// The scales have another shape.
+    #[error("{format} scales have shape {got:?}, expected {expected:?}")]
+    ScaleShape {
+        /// Format.
+        format: &'static str,
+        /// Shape needed.
+        expected: Vec<usize>,
+        /// Shape there.
+        got: Vec<usize>,
+    },
+    /// The scales have another dtype.
+    #[error("{format} scales of dtype {dtype} are not known")]
+    ScaleDType {
+        /// Format.
+        format: &'static str,
+        /// Dtype there.
+        dtype: DType,
+    },
+    /// The tensor scale is not a usable number.
+    #[error("{format} tensor scale is {value}; it must be finite and above zero")]
+    TensorScale {
+        /// Format.
+        format: &'static str,
+        /// Value there.
+        value: f32,
+    },
+}
+
+/// A packed matrix `[out, in]`, borrowed.
+///
+/// Invariant: codes and scales have the sizes and dtypes that format and shape ask for. The values of scales are not checked here.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedMatrix<'a> {
+    /// Format.
+    pub format: PackedFormat,
+    /// `[out, in]`.
+    pub shape: [usize; 2],
+    /// Codes, row-major.
+    pub codes: &'a [u8],
+    /// Scales as stored.
+    pub scales: TensorView<'a>,
+    /// Scale of the tensor.
+    pub tensor_scale: TensorScale,
+}
+
+impl<'a> PackedMatrix<'a> {
+    /// Checks sizes and dtypes.
+    pub fn new(
+        format: PackedFormat,
+        shape: [usize; 2],
+        codes: &'a [u8],
+        scales: TensorView<'a>,
+        tensor_scale: TensorScale,
+    ) -> Result<Self, FormatError> {
+        let name = format.name();
+        if let (4, Some(group)) = (format.code_bits(), format.group())
+            && !shape[1].is_multiple_of(group)
+        {
+            return Err(FormatError::PartialGroup { format: name, group, in_features: shape[1] });
+        }
+        let elements = shape[0].checked_mul(shape[1]).unwrap_or(usize::MAX);
+        let expected = elements / (8 / format.code_bits());
+        if codes.len() != expected {
+            return Err(FormatError::CodeBytes { format: name, shape, expected, got: codes.len() });
+        }
+        if !format.takes_scales_of(scales.dtype) {
+            return Err(FormatError::ScaleDType { format: name, dtype: scales.dtype });
+        }
+        let wanted = format.scale_shape(shape);
+        // Exporters differ in dimensions of one: [] and [1], [out] and [out, 1], [ob, 1, ib, 1].
+        let plain = |dims: &[usize]| dims.iter().copied().filter(|d| *d != 1).collect::<Vec<_>>();
+        let bytes = wanted.iter().product::<usize>() * scales.dtype.size().unwrap_or(0);
+        if plain(scales.shape) != plain(&wanted) || scales.bytes.len() != bytes {
+            return Err(FormatError::ScaleShape {
+                format: name,
+                expected: wanted,
+                got: scales.shape.to_vec(),
+            });
+        }
+        if let TensorScale::Multiply(value) | TensorScale::Divide(value) = tensor_scale
+            && !(value.is_finite() && value > 0.0)
+        {
+            return Err(FormatError::TensorScale { format: name, value });
+        }
+        Ok(Self { format, shape, codes, scales, tensor_scale })
+    }
+
+    /// Stored bytes, scales included.
+    pub fn bytes(&self) -> usize {
+        let tensor_scale = if self.tensor_scale == TensorScale::None { 0 } else { 4 };
+        self.codes.len() + self.scales.bytes.len() + tensor_scale
+    }
+
+    /// Codes of row `o`.
+    pub fn row_codes(&self, o: usize) -> &'a [u8] {
+        let bytes = self.shape[1] * self.format.code_bits() / 8;
+        &self.codes[o * bytes..(o + 1) * bytes]
+    }
+
+    /// Scales in a row, of the formats that have them per row: one per group.
+    pub fn row_groups(&self) -> usize {
+        self.format.group().map_or(1, |group| self.shape[1].div_ceil(group))
+    }
+
+    /// The scale of group `g` of row `o`, the tensor scale applied.
+    pub fn scale(&self, o: usize, g: usize) -> f32 {
+        let index = match self.format {
+            PackedFormat::Fp8Block => o / FP8_BLOCK * self.row_groups() + g,
+            PackedFormat::Fp8Row => o,
+            PackedFormat::Fp8Tensor => 0,
+            _ => o * self.row_groups() + g,
+        };
+        let bytes = self.scales.bytes;
+        let block = match self.scales.dtype {
+            DType::F8E4M3 => decode_e4m3(bytes[index]),
+            DType::U8 | DType::F8E8M0 => decode_e8m0(bytes[index]),
+            DType::Bf16 => half::bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
+            _ => f32::from_le_bytes(std::array::from_fn(|i| bytes[4 * index + i])),
+        };
+        self.tensor_scale.apply(block)
+    }
+
+    /// Row `o` as f32: code times scale, one rounding. `out` `[in]`.
+    pub fn row_to_f32(&self, o: usize, out: &mut [f32]) {
+        let codes = self.row_codes(o);
+        let group = self.format.group().unwrap_or(self.shape[1]).max(1);
+        for (g, values) in out[..self.shape[1]].chunks_mut(group).enumerate() {
+            let scale = self.scale(o, g);
+            let first = g * group;
+            for (i, value) in values.iter_mut().enumerate() {
+                let at = first + i;
+                let code = match self.format.code_bits() {
+                    4 => codes[at / 2] >> (at % 2 * 4) & 15,
+                    _ => codes[at],
+                };
+                *value = scale
+                    * match self.format {
+                        PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => decode_e2m1(code),
+                        PackedFormat::Int4Group32 => f32::from(i16::from(code) - 8),
+                        _ => decode_e4m3(code),
+                    };
+            }
+        }
+    }
+
+    /// All elements as f32, row-major.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.shape[0] * self.shape[1]];
+        if self.shape[1] > 0 {
+            for (o, row) in values.chunks_exact_mut(self.shape[1]).enumerate() {
+                self.row_to_f32(o, row);
+            }
+        }
+        values
+    }
+}

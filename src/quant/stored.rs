@@ -1,0 +1,67 @@
+//! A linear weight as a checkpoint stores it.
+
+use super::packed::PackedMatrix;
+use crate::tensor::TensorView;
+
+/// A stored matrix `[out, in]`: plain floats, or packed codes with scales.
+#[derive(Debug, Clone, Copy)]
+pub enum StoredMatrix<'a> {
+    /// BF16, F16 or F32 values.
+    Plain(TensorView<'a>),
+    /// Codes and scales.
+    Packed(PackedMatrix<'a>),
+}
+
+impl<'a> StoredMatrix<'a> {
+    /// Dimensions: `[out, in]`; a plain tensor may turn out to have others.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            StoredMatrix::Plain(view) => view.shape,
+            StoredMatrix::Packed(packed) => &packed.shape,
+        }
+    }
+
+    /// Name of the format, for reports and errors: a dtype, or `nvfp4`, `mxfp4`, `int4-g32`, `fp8`.
+    pub fn format_name(&self) -> &'static str {
+        match self {
+            StoredMatrix::Plain(view) => view.dtype.name(),
+            StoredMatrix::Packed(packed) => packed.format.name(),
+        }
+    }
+
+    /// Stored bytes, scales included.
+    pub fn bytes(&self) -> usize {
+        match self {
+            StoredMatrix::Plain(view) => view.bytes.len(),
+            StoredMatrix::Packed(packed) => packed.bytes(),
+        }
+    }
+
+    /// The packed matrix, if it is one.
+    pub fn packed(&self) -> Option<&PackedMatrix<'a>> {
+        match self {
+            StoredMatrix::Plain(_) => None,
+            StoredMatrix::Packed(packed) => Some(packed),
+        }
+    }
+
+    /// Every element as f32, row-major. Empty for a plain tensor that is not of floats.
+    pub fn to_f32(&self) -> Vec<f32> {
+        match self {
+            StoredMatrix::Plain(view) => view.to_f32(),
+            StoredMatrix::Packed(packed) => packed.to_f32(),
+        }
+    }
+}
+
+impl<'a> From<TensorView<'a>> for StoredMatrix<'a> {
+    fn from(view: TensorView<'a>) -> Self {
+        StoredMatrix::Plain(view)
+    }
+}
+
+impl<'a> From<PackedMatrix<'a>> for StoredMatrix<'a> {
+    fn from(packed: PackedMatrix<'a>) -> Self {
+        StoredMatrix::Packed(packed)
+    }
+}
