@@ -185,7 +185,7 @@ impl<'a> PackedMatrix<'a> {
         {
             return Err(FormatError::PartialGroup { format: name, group, in_features: shape[1] });
         }
-        let elements = shape[0].checked_mul(shape[1]).unwrap_or(usize::MAX);
+        let elements = shape[0].saturating_mul(shape[1]);
         let expected = elements / (8 / format.code_bits());
         if codes.len() != expected {
             return Err(FormatError::CodeBytes { format: name, shape, expected, got: codes.len() });
