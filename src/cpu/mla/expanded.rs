@@ -244,6 +244,8 @@ impl Item<'_> {
                 a_stride: LANES,
                 w: s.latents.as_ptr(),
                 panel_stride: latent_words,
+                scales: std::ptr::null(),
+                factors: [1.0; 2],
                 steps: g.steps(c_pairs),
                 c: s.sums.as_mut_ptr(),
                 c_stride: KEY_BLOCK,
@@ -275,6 +277,7 @@ impl Item<'_> {
             (RowFormat::Pairs, _) => Product::Dot,
             (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
             (RowFormat::F32, PanelFormat::F32) => Product::Full,
+            (RowFormat::F32, PanelFormat::Codes(_)) => unreachable!("kv_b_proj is widened when it is loaded"),
         };
         let width = w.num_panels * LANES;
         let s = &mut *self.scratch;
@@ -285,6 +288,8 @@ impl Item<'_> {
                 a_stride: LANES,
                 w: w.panel(0).as_ptr(),
                 panel_stride: w.panel_words(),
+                scales: std::ptr::null(),
+                factors: [1.0; 2],
                 steps: w.steps(),
                 c: s.sums.as_mut_ptr(),
                 c_stride: width,
@@ -307,6 +312,7 @@ impl Item<'_> {
 fn element(w: &Panels, panel: &[u32], i: usize, lane: usize) -> u32 {
     match w.format {
         PanelFormat::F32 => panel[i * LANES + lane],
+        PanelFormat::Codes(_) => unreachable!("kv_b_proj is widened when it is loaded"),
         PanelFormat::Bf16 => {
             let word = panel[i / 2 * LANES + lane];
             if i.is_multiple_of(2) { word << 16 } else { word & 0xffff_0000 }

@@ -17,8 +17,8 @@ pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded}
 
 use super::buffer::{Cache, CachedRow};
 use super::matrix::{LANES, PanelFormat, PanelSource, Panels, pack_all};
-use super::rows::{Numerics, Product, RowFormat, RowLayout};
-use super::simd::{self, Isa, Simd};
+use super::rows::{Activations, Numerics, Product, RowFormat, RowLayout};
+use super::simd::{self, Simd};
 use super::threads::ThreadPool;
 use crate::ops::{MlaShape, OpError, Segment};
 use crate::quant::StoredMatrix;
@@ -43,19 +43,28 @@ impl KvUp {
     /// Packs `kv_b_proj` `[H * (N + V), C]`.
     pub(crate) fn load(
         pool: &mut ThreadPool,
-        isa: Isa,
+        numerics: Numerics,
         host: &StoredMatrix<'_>,
         shape: &MlaShape,
     ) -> Result<Self, OpError> {
         // Attention multiplies with slices and transposes of this matrix, across the blocks of every packed format, and it is some
-        // thousandths of the weights: a packed one is widened to bf16 here.
+        // thousandths of the weights: a packed one is widened here, to what the products round their inputs to.
         let widened: Vec<u8>;
         let host = match host {
             StoredMatrix::Plain(view) => *view,
             StoredMatrix::Packed(packed) => {
                 let values = packed.to_f32();
-                widened = values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect();
-                TensorView { dtype: DType::Bf16, shape: &packed.shape, bytes: &widened }
+                let dtype = match numerics.activations {
+                    Activations::F32 => DType::F32,
+                    Activations::Bf16 => DType::Bf16,
+                };
+                widened = match numerics.activations {
+                    Activations::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                    Activations::Bf16 => {
+                        values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()
+                    }
+                };
+                TensorView { dtype, shape: &packed.shape, bytes: &widened }
             }
         };
         let op = "load_kv_up";
@@ -83,7 +92,7 @@ impl KvUp {
             let first = h * (n + v) + n;
             sources.push(PanelSource::stacked(op, vec![host.rows(first, first + v, &uv_shape).into()])?);
         }
-        let mut w_uk = pack_all(pool, isa, "kv_b_proj", &sources)?;
+        let mut w_uk = pack_all(pool, numerics.isa, "kv_b_proj", &sources)?;
         let w_uv = w_uk.split_off(num_heads);
         Ok(Self { w_uk, w_uv })
     }
