@@ -7,7 +7,7 @@ use crate::ops::{
     AttentionForm, Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, RouterShape,
     Segment,
 };
-use crate::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use crate::quant::{CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 
 /// Sizes of a one-layer model.
@@ -353,6 +353,7 @@ impl<B: Backend> Model<B> {
             num_blocks: 100,
             block_size: BLOCK,
             latent_dim: self.sizes.latent + self.sizes.rope,
+            rope_dim: self.sizes.rope,
             dtype,
         };
         self.backend.allocate_cache(&shape).expect("memory")
@@ -639,6 +640,57 @@ fn bits_depend_on_nothing_but_the_sequence() {
                             got == want,
                             "plan {i}, {threads} threads, {isa}, {activations:?}: sequence {seq} position {p}, {sizes:?}"
                         );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Codes are exact in bf16 once scaled, so attention over them is attention over a bf16 cache of what they stand for, bit for bit.
+#[test]
+fn an_fp8_cache_reads_as_what_it_stores() {
+    for sizes in [TINY, ODD, WIDE] {
+        let stored = Stored::random(sizes, 31);
+        let (mla, rows, before) = (sizes.mla(), 5, 150);
+        let table = block_table(3, before + rows);
+        let q_values = random(7, rows * sizes.heads * (sizes.nope + sizes.rope));
+        for isa in Isa::supported() {
+            for activations in [Activations::Bf16, Activations::F32] {
+                let mut m = Model::load(cpu(2, activations, isa), &stored);
+                let q = m.filled(&q_values, sizes.heads * (sizes.nope + sizes.rope));
+                for (row_scales, rope_codes) in [(true, false), (true, true), (false, false), (false, true)] {
+                    let format = CachedRowFormat { row_scales, rope_codes };
+                    let mut caches = [m.cache(CacheDType::Fp8(format)), m.cache(CacheDType::Bf16)];
+                    for (i, slot) in slots(&table, 0..before + rows).into_iter().enumerate() {
+                        let mut row = random(100 + i as u64, sizes.latent + sizes.rope);
+                        caches[0].store(1, slot as usize, &row);
+                        format.round(&mut row, sizes.latent);
+                        caches[1].store(1, slot as usize, &row);
+                    }
+                    let mut attend = |cache: &super::Cache, form| {
+                        let segments = [Segment {
+                            rows: 0..rows,
+                            first_position: before,
+                            form,
+                            block_table: 0..table.len(),
+                        }];
+                        let mut out = m.buffer(sizes.heads * sizes.v);
+                        let b = &mut m.backend;
+                        let done = match form {
+                            AttentionForm::Expanded => {
+                                b.attend_expanded(&mla, &q, &m.kv_b, 1, cache, &segments, &table, &mut out)
+                            }
+                            AttentionForm::Absorbed => {
+                                b.attend_absorbed(&mla, &q, &m.kv_b, 1, cache, &segments, &table, &mut out)
+                            }
+                        };
+                        done.expect("attend");
+                        m.values(&out)
+                    };
+                    for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
+                        let [got, want] = [&caches[0], &caches[1]].map(|cache| attend(cache, form));
+                        assert!(got == want, "{form:?}, {format:?}, {isa}, {activations:?}, {sizes:?}");
                     }
                 }
             }

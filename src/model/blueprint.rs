@@ -261,6 +261,7 @@ impl Blueprint {
             num_blocks,
             block_size,
             latent_dim: self.mla.latent_dim(),
+            rope_dim: self.mla.qk_rope_head_dim,
             dtype,
         }
     }

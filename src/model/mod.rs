@@ -2,6 +2,7 @@
 //!
 //! Knows the Kimi K2 family (DeepSeek-V3 layout). Does not know which backend runs it, how sequences are scheduled, or text.
 
+mod active_bytes;
 pub mod config;
 mod blueprint;
 mod forward;
@@ -9,6 +10,7 @@ mod rope;
 mod weight_names;
 mod weights;
 
+pub use active_bytes::active_bytes;
 pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
 pub use forward::{ForwardInput, Model, Workspace};
 pub use rope::RopeTable;

@@ -3,10 +3,12 @@
 //! A linear weight is either plain floats or one of the packed formats; [`StoredMatrix`] is both, borrowed as it lies in the
 //! checkpoint. Its `row_to_f32` is the specification that every fast product is tested against.
 
+mod cached_row;
 pub mod fp4;
 pub mod fp8;
 mod packed;
 mod stored;
 
+pub use cached_row::CachedRowFormat;
 pub use packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
 pub use stored::StoredMatrix;

@@ -23,6 +23,8 @@ pub(crate) struct Scratch {
     w_uk: Vec<u32>,
     /// Latents and rope keys of the block as panels.
     latents: Vec<u32>,
+    /// Rows of an FP8 cache, as bf16.
+    wide: Vec<u16>,
     /// Keys of the block, `[KEY_PANELS][n_pairs + r_pairs][16]`.
     keys: Vec<u32>,
     /// Values of the block, `[ceil(V / 16)][KEY_BLOCK / 2][16]`.
@@ -142,7 +144,9 @@ impl Kernel for Item<'_> {
             for first_key in (0..last).step_by(KEY_BLOCK) {
                 let count = KEY_BLOCK.min(last - first_key);
                 let context = self.context;
-                g.pack_keys::<S>(count, |i| context.row(first_key + i), &mut self.scratch.latents);
+                let Scratch { latents, wide, .. } = &mut *self.scratch;
+                context.widen(first_key, count, wide);
+                g.pack_keys::<S>(count, |i| context.wide_row(first_key, i, wide), latents);
                 self.expand_keys::<S>(count);
                 self.expand_values::<S>(count);
                 let s = &mut *self.scratch;

@@ -20,7 +20,7 @@ use super::matrix::{LANES, PanelFormat, PanelSource, Panels, pack_all};
 use super::rows::{Activations, Numerics, Product, RowFormat, RowLayout};
 use super::simd::{self, Simd};
 use super::threads::ThreadPool;
-use crate::ops::{MlaShape, OpError, Segment};
+use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment};
 use crate::quant::StoredMatrix;
 use crate::tensor::{DType, TensorView};
 
@@ -251,6 +251,7 @@ impl Geometry {
                     (None, _) => 0,
                     (Some(i), CachedRow::Bf16(row)) => row[i] as u32,
                     (Some(i), CachedRow::F32(row)) => half::bf16::from_f32(row[i]).to_bits() as u32,
+                    (_, CachedRow::Fp8(_)) => unreachable!("widened by `Context::widen`"),
                 };
                 for (i, word) in line.iter_mut().enumerate() {
                     *word = bits(2 * (first + i)) | bits(2 * (first + i) + 1) << 16;
@@ -263,6 +264,7 @@ impl Geometry {
                         (Some(i), CachedRow::Bf16(row)) => half::bf16::from_bits(row[i]).to_f32(),
                         (Some(i), CachedRow::F32(row)) if self.round => half::bf16::from_f32(row[i]).to_f32(),
                         (Some(i), CachedRow::F32(row)) => row[i],
+                        (_, CachedRow::Fp8(_)) => unreachable!("widened by `Context::widen`"),
                     };
                     *word = value.to_bits();
                 }
@@ -330,6 +332,7 @@ unsafe fn latent_lanes<S: Simd>(row: CachedRow<'_>, first: usize, n: usize) -> S
                 whole[..n].copy_from_slice(&row[first..first + n]);
                 S::widen(whole.as_ptr())
             }
+            CachedRow::Fp8(_) => unreachable!("widened by `Context::widen`"),
         }
     }
 }
@@ -344,6 +347,38 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    /// Widens the rows of `count` positions from `first` into `wide` `[count][C + R]` if the cache holds codes; `rows_of` then finds them
+    /// there. Inlined into the kernels, so that the loop over the codes is compiled for their instruction set.
+    #[inline(always)]
+    pub(crate) fn widen(&self, first: usize, count: usize, wide: &mut Vec<u16>) {
+        let CacheShape { dtype: CacheDType::Fp8(format), latent_dim, rope_dim, .. } = self.cache.shape else {
+            return;
+        };
+        if wide.len() < count * latent_dim {
+            wide.resize(count * latent_dim, 0);
+        }
+        for (i, wide) in wide.chunks_exact_mut(latent_dim).take(count).enumerate() {
+            if let CachedRow::Fp8(row) = self.row(first + i) {
+                format.decode(row, latent_dim - rope_dim, wide);
+            }
+        }
+    }
+
+    /// Row `i` from `first`, of those that were widened.
+    #[inline(always)]
+    pub(crate) fn wide_row<'b>(&self, first: usize, i: usize, wide: &'b [u16]) -> CachedRow<'b>
+    where
+        'a: 'b,
+    {
+        match self.cache.shape.dtype {
+            CacheDType::Fp8(_) => {
+                let d = self.cache.shape.latent_dim;
+                CachedRow::Bf16(&wide[i * d..(i + 1) * d])
+            }
+            CacheDType::F32 | CacheDType::Bf16 => self.row(first + i),
+        }
+    }
+
     pub(crate) fn row(&self, position: usize) -> CachedRow<'a> {
         let size = self.cache.shape.block_size;
         self.cache.row(self.layer, self.table[position / size] as usize * size + position % size)
@@ -363,7 +398,7 @@ pub(crate) fn check(
     let fail = |expected: usize, got: usize| {
         Err(OpError::ShapeMismatch { op, expected: vec![expected], got: vec![got] })
     };
-    if cache.shape.latent_dim != shape.latent_dim() {
+    if cache.shape.latent_dim != shape.latent_dim() || cache.shape.rope_dim != shape.qk_rope_head_dim {
         return fail(shape.latent_dim(), cache.shape.latent_dim);
     }
     if layer >= cache.shape.num_layers {
