@@ -9,7 +9,7 @@ use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
-use crate::model::{Blueprint, LoadError, Model, Weights};
+use crate::model::{Blueprint, Inventory, LoadError, Model, Weights};
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, OpError};
 use crate::quant::CachedRowFormat;
@@ -185,9 +185,12 @@ fn start<B: Backend>(
         len => len,
     };
     let max_logits_rows = batching.max_num_seqs.min(MAX_LOGITS_ROWS);
+    let inventory = Inventory::take(checkpoint, &blueprint);
+    // Before the plan: that a checkpoint belongs to another configuration is a better reason than that it does not fit.
+    LoadError::check(checkpoint, &inventory.problems)?;
     let plan = MemoryPlan::new(&PlanInput {
         blueprint: &blueprint,
-        weights_bytes: checkpoint.bytes(),
+        weights: &inventory.loaded_bytes(),
         max_num_batched_tokens: batching.max_num_batched_tokens,
         max_logits_rows,
         max_num_seqs: batching.max_num_seqs,
@@ -207,9 +210,10 @@ fn start<B: Backend>(
     )?;
     let num_blocks = plan.num_blocks;
     progress(EngineProgress::Planned(plan));
-    let weights = Weights::load(checkpoint, &blueprint, &mut backend, &mut |done, total| {
-        progress(EngineProgress::Weights { done, total });
-    })?;
+    let weights =
+        Weights::load_inventory(checkpoint, &blueprint, inventory, &mut backend, &mut |done, total| {
+            progress(EngineProgress::Weights { done, total });
+        })?;
     progress(EngineProgress::WarmingUp);
     let facts = EngineFacts {
         vocab_size: blueprint.vocab_size,

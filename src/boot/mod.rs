@@ -4,7 +4,9 @@ mod bench;
 mod commands;
 pub mod engine;
 mod health;
+mod inspect;
 pub mod memory_plan;
+pub mod plan;
 mod progress;
 mod run;
 
@@ -36,5 +38,7 @@ pub fn main() -> ExitCode {
         },
         Command::Health(args) => health::health(&args),
         Command::Version => commands::version(),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Plan(args) => plan::plan(&args),
     }
 }

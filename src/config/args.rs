@@ -34,6 +34,10 @@ pub enum Command {
     Bench(BenchArgs),
     /// Print the version.
     Version,
+    /// Say what a checkpoint is: sizes, formats, what is missing; exit 1 if it could not be served.
+    Inspect(InspectArgs),
+    /// Say how a checkpoint would lie on a set of devices: bytes, KV tokens, floors; exit 1 if it does not fit.
+    Plan(PlanArgs),
 }
 
 /// What to do with settings.
@@ -119,6 +123,55 @@ pub struct BenchArgs {
     /// Settings.
     #[command(flatten)]
     pub settings: SettingsArgs,
+}
+
+/// What to look at.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// Checkpoint folder.
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Also read every block scale: how they spread, which are NaN or negative. Takes as long as reading a ninth of the files.
+    #[arg(long)]
+    pub scales: bool,
+}
+
+/// What to plan.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Checkpoint folder, or a config.json alone.
+    #[arg(value_name = "FOLDER|config.json")]
+    pub model: PathBuf,
+    /// Devices as NUMBERxDEVICE: rtx-pro-6000, h200, b200, b300, or a size such as 96GB.
+    #[arg(long, value_name = "NxDEVICE")]
+    pub devices: String,
+    /// Format of the routed experts [default: as stored; bf16 for a config.json alone]: nvfp4, mxfp4, int4-g32, fp8, bf16.
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Routed experts per layer, for a checkpoint that is to be pruned [default: config.json's].
+    #[arg(long, value_name = "N")]
+    pub experts: Option<usize>,
+    /// Element type of the KV cache: fp8 or bf16.
+    #[arg(long, default_value = "fp8")]
+    pub kv: String,
+    /// Longest context, tokens [default: config.json's].
+    #[arg(long, value_name = "N")]
+    pub max_model_len: Option<usize>,
+    /// Tokens of the largest step, which size the workspace.
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub max_num_batched_tokens: usize,
+    /// Sequences at once, which size the logits.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_num_seqs: usize,
+    /// Share of a device's memory that is used; the rest is left to the driver, the runtime and fragmentation.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
+    pub utilisation: f64,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
 }
 
 impl SettingsArgs {
