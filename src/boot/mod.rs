@@ -6,6 +6,7 @@ pub mod engine;
 mod health;
 pub mod memory_plan;
 mod progress;
+mod quantize;
 mod run;
 
 use std::process::ExitCode;
@@ -36,5 +37,6 @@ pub fn main() -> ExitCode {
         },
         Command::Health(args) => health::health(&args),
         Command::Version => commands::version(),
+        Command::Quantize(args) => quantize::quantize(&args),
     }
 }
