@@ -7,6 +7,7 @@ mod fake;
 mod faults;
 mod golden;
 mod hostile;
+mod golden_quant;
 mod http;
 mod inspect;
 mod layering;

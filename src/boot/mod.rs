@@ -8,6 +8,7 @@ mod inspect;
 pub mod memory_plan;
 pub mod plan;
 mod progress;
+mod quantize;
 mod run;
 
 use std::process::ExitCode;
@@ -40,5 +41,6 @@ pub fn main() -> ExitCode {
         Command::Version => commands::version(),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Plan(args) => plan::plan(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
     }
 }

@@ -38,6 +38,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Say how a checkpoint would lie on a set of devices: bytes, KV tokens, floors; exit 1 if it does not fit.
     Plan(PlanArgs),
+    /// Make a quantized checkpoint folder of another; an interrupted run is taken up by the same command.
+    Quantize(QuantizeArgs),
 }
 
 /// What to do with settings.
@@ -170,6 +172,36 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
     pub utilisation: f64,
     /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to quantize, and how.
+#[derive(Debug, Args)]
+pub struct QuantizeArgs {
+    /// Checkpoint folder: BF16, F16, F32, FP8 or INT4 (group 32) weights.
+    #[arg(value_name = "SOURCE")]
+    pub source: PathBuf,
+    /// Folder to make; empty, absent, or left by an interrupted run of the same command.
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+    /// Format of the packed modules: nvfp4, mxfp4, int4-g32 or fp8.
+    #[arg(long)]
+    pub format: String,
+    /// How NVFP4 block scales are chosen: max, or sweep (least squared error of 126 candidates; slower) [default: max].
+    #[arg(long)]
+    pub scales: Option<String>,
+    /// What is packed: experts, experts+shared or all-but-attention [default: experts].
+    #[arg(long)]
+    pub modules: Option<String>,
+    /// Names and configuration: modelopt or compressed-tensors (nvfp4), quark or compressed-tensors (mxfp4), compressed-tensors
+    /// (int4-g32), deepseek (fp8) [default: the first].
+    #[arg(long)]
+    pub dialect: Option<String>,
+    /// Worker threads, 0 = one per core.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
+    pub threads: u32,
+    /// Print the report as JSON instead of a table.
     #[arg(long)]
     pub json: bool,
 }
