@@ -484,10 +484,10 @@ def add_task(messages, task, learn=True):
         messages[-1].after_thought = task.answer
 
 
-def conversation(rng, mix=WEIGHTS, tool_share=0.28):
+def conversation(rng, mix=WEIGHTS, tool_share=0.28, thinking_share=0.3):
     """One training conversation."""
     messages = system_message(rng)
-    thinking = rng.random() < 0.3
+    thinking = rng.random() < thinking_share
     if rng.random() < tool_share:
         return tool_conversation(rng, messages, thinking)
     kinds, weights = list(mix), list(mix.values())

@@ -42,7 +42,7 @@ def batches(vocabulary, pool, arguments, early):
     tool_share = 0.05 if early else arguments.tool_share
     tokens, rows, total = arguments.tokens, [], 0
     while total < tokens * POOL:
-        ids, learned = encode(vocabulary, curriculum.conversation(rng, mix, tool_share))
+        ids, learned = encode(vocabulary, curriculum.conversation(rng, mix, tool_share, arguments.thinking_share))
         if len(ids) <= arguments.longest and any(learned):
             rows.append((ids, learned))
             total += len(ids)
@@ -201,6 +201,7 @@ def main():
     parser.add_argument("--seed", type=int, default=SEED, help="of the first weights and of the data; another one draws other conversations")
     parser.add_argument("--mix", type=json.loads, default={}, help='shares of skills that differ from the curriculum\'s, as JSON: {"json": 40}')
     parser.add_argument("--tool-share", type=float, default=0.28, help="share of conversations with tools")
+    parser.add_argument("--thinking-share", type=float, default=0.3, help="share of conversations that think")
     parser.add_argument("--vocabulary", default=str(Path(__file__).parents[2] / "src/nano/model/tiktoken.model"))
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--decay", type=int, default=4500, help="steps at the end over which the learning rate falls to zero")

@@ -95,17 +95,18 @@ impl CachedRowFormat {
     }
 }
 
-/// One multiplication and an or per value; written so that it vectorises.
+/// Two multiplications and an or per value; written so that it vectorises.
 #[inline(always)]
 fn decode_part(codes: &[u8], scale: u8, out: &mut [u16]) {
     if scale == NOT_FINITE {
         return out.fill(half::bf16::NAN.to_bits());
     }
-    // Exponent and mantissa of a code as those of an f32 are 2^-120 too small.
-    let factor = power_of_two(i32::from(scale) - i32::from(ONE) + 120);
+    // Exponent and mantissa of a code as those of an f32 are 2^-120 too small. Two exact steps, because one power of two has no room for
+    // that and a large scale.
+    let (first, second) = (power_of_two(100), power_of_two(i32::from(scale) - i32::from(ONE) + 20));
     for (to, code) in out.iter_mut().zip(codes) {
         let code = u32::from(*code);
-        let magnitude = f32::from_bits((code & 0x7f) << 20) * factor;
+        let magnitude = f32::from_bits((code & 0x7f) << 20) * first * second;
         *to = ((magnitude.to_bits() | (code & 0x80) << 24) >> 16) as u16;
     }
 }
