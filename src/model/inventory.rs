@@ -218,16 +218,13 @@ impl Inventory {
             return;
         }
         let (module, part) = name.rsplit_once('.').unwrap_or(("", name));
+        let is_input_scale =
+            found.contains_key(module) && matches!(part, "input_scale" | "input_global_scale");
         match found.get(module) {
-            Some(Found::Linear(layout)) if layout.dialect.parts().contains(&part) => {
-                self.num_input_scales += usize::from(part.starts_with("input"));
-                return;
-            }
+            // Stored beside a linear, but no part of its weight.
+            Some(_) if is_input_scale => self.num_input_scales += 1,
+            Some(Found::Linear(layout)) if layout.dialect.parts().contains(&part) => return,
             Some(Found::Broken) if PART_NAMES.contains(&part) => return,
-            Some(_) if part.starts_with("input_") && PART_NAMES.contains(&part) => {
-                self.num_input_scales += 1;
-                return;
-            }
             _ => {}
         }
         let view = checkpoint.tensor(name);
@@ -237,7 +234,7 @@ impl Inventory {
         self.hold(class, format, elements, bytes);
         if WeightNames::is_kv_scale(name) {
             self.kv_scales.push(name.into());
-        } else if !self.names.may_skip(name, blueprint) {
+        } else if !is_input_scale && !self.names.may_skip(name, blueprint) {
             self.problems.unexpected.push(name.into());
         }
     }
