@@ -1,6 +1,7 @@
 //! `model.safetensors.index.json`: which shard holds which tensor.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use serde::Deserialize;
@@ -50,10 +51,16 @@ impl<'de> Deserialize<'de> for WeightMap {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
                 let mut weights = BTreeMap::new();
                 while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
-                    if let Some(first) = weights.insert(tensor.clone(), shard.clone()) {
-                        return Err(de::Error::custom(format_args!(
-                            "weight_map names tensor {tensor} twice, in {first} and in {shard}"
-                        )));
+                    match weights.entry(tensor) {
+                        Entry::Vacant(entry) => {
+                            entry.insert(shard);
+                        }
+                        Entry::Occupied(first) => {
+                            let (tensor, first) = (first.key(), first.get());
+                            return Err(de::Error::custom(format_args!(
+                                "weight_map names tensor {tensor} twice, in {first} and in {shard}"
+                            )));
+                        }
                     }
                 }
                 Ok(WeightMap(weights))

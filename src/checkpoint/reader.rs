@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 
 use memmap2::{Advice, Mmap, UncheckedAdvice};
@@ -163,9 +164,21 @@ impl Checkpoint {
 
     /// A tensor by its name. Dtypes that nothing here reads come as `DType::Other`.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
-        let location = self.tensors.get(name)?;
+        self.tensors.get(name).map(|location| self.view(location))
+    }
+
+    /// Every tensor whose name begins with `prefix`, sorted by name, with the rest of its name.
+    pub fn under<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a str, TensorView<'a>)> {
+        let from = (Bound::Included(prefix), Bound::Unbounded);
+        self.tensors.range::<str, _>(from).map_while(move |(name, location)| {
+            let rest = name.strip_prefix(prefix)?;
+            Some((rest, self.view(location)))
+        })
+    }
+
+    fn view<'a>(&'a self, location: &'a Location) -> TensorView<'a> {
         let bytes = &self.shards[location.shard].bytes.as_slice()[location.start..location.end];
-        Some(TensorView { dtype: location.dtype, shape: &location.shape, bytes })
+        TensorView { dtype: location.dtype, shape: &location.shape, bytes }
     }
 
     /// The shard file that holds a tensor, for messages.

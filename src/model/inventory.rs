@@ -218,16 +218,13 @@ impl Inventory {
             return;
         }
         let (module, part) = name.rsplit_once('.').unwrap_or(("", name));
+        let is_input_scale =
+            found.contains_key(module) && matches!(part, "input_scale" | "input_global_scale");
         match found.get(module) {
-            Some(Found::Linear(layout)) if layout.dialect.parts().contains(&part) => {
-                self.num_input_scales += usize::from(part.starts_with("input"));
-                return;
-            }
+            // Stored beside a linear, but no part of its weight.
+            Some(_) if is_input_scale => self.num_input_scales += 1,
+            Some(Found::Linear(layout)) if layout.dialect.parts().contains(&part) => return,
             Some(Found::Broken) if PART_NAMES.contains(&part) => return,
-            Some(_) if part.starts_with("input_") && PART_NAMES.contains(&part) => {
-                self.num_input_scales += 1;
-                return;
-            }
             _ => {}
         }
         let view = checkpoint.tensor(name);
@@ -237,7 +234,7 @@ impl Inventory {
         self.hold(class, format, elements, bytes);
         if WeightNames::is_kv_scale(name) {
             self.kv_scales.push(name.into());
-        } else if !self.names.may_skip(name, blueprint) {
+        } else if !is_input_scale && !self.names.may_skip(name, blueprint) {
             self.problems.unexpected.push(name.into());
         }
     }
@@ -269,18 +266,17 @@ impl Inventory {
     }
 }
 
-/// The tensors of a linear by the last word of their names.
-pub(super) fn parts<'a>(checkpoint: &'a Checkpoint, linear: &str) -> impl Fn(&str) -> Option<TensorView<'a>> {
-    // One buffer for all lookups of a linear: there are a dozen for each of 70,000.
-    let buffer = std::cell::RefCell::new(String::with_capacity(linear.len() + 24));
-    let stem = format!("{linear}.");
-    move |part| {
-        let mut name = buffer.borrow_mut();
-        name.clear();
-        name.push_str(&stem);
-        name.push_str(part);
-        checkpoint.tensor(&name)
-    }
+/// The tensors of a linear by the last word of their names. One descent into the checkpoint's names serves the dozen lookups that
+/// recognition makes for each of 70,000 linears.
+pub(super) fn parts<'a>(
+    checkpoint: &'a Checkpoint,
+    linear: &str,
+) -> impl Fn(&str) -> Option<TensorView<'a>> + use<'a> {
+    let prefix = format!("{linear}.");
+    let known = |name: &str| PART_NAMES.into_iter().find(|part| *part == name);
+    let found: Vec<(&'static str, TensorView<'a>)> =
+        checkpoint.under(&prefix).filter_map(|(name, view)| known(name).map(|part| (part, view))).collect();
+    move |part| found.iter().find(|(name, _)| *name == part).map(|(_, view)| *view)
 }
 
 /// E of `...mlp.experts.E....`.

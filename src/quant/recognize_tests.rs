@@ -6,13 +6,11 @@ use super::*;
 struct Parts(Vec<(&'static str, DType, Vec<usize>, Vec<u8>)>);
 
 impl Parts {
-    fn new(list: &[(&'static str, DType, &[usize])]) -> Self {
+    fn new(list: &[Part]) -> Self {
         let bytes = |dtype: DType, shape: &[usize]| {
             vec![0u8; shape.iter().product::<usize>() * dtype.size().unwrap_or(1)]
         };
-        let part = |(name, dtype, shape): &(&'static str, DType, &[usize])| {
-            (*name, *dtype, shape.to_vec(), bytes(*dtype, shape))
-        };
+        let part = |(name, dtype, shape): &Part| (*name, *dtype, shape.to_vec(), bytes(*dtype, shape));
         Self(list.iter().map(part).collect())
     }
 
@@ -32,11 +30,14 @@ impl Parts {
     }
 }
 
+/// Name, dtype and shape of a part.
+type Part = (&'static str, DType, &'static [usize]);
+
 use DType::{Bf16, F8E4M3, F8E8M0, F32, I8, I32, I64, U8};
 
-const SCALE_2: (&str, DType, &[usize]) = ("weight_scale_2", F32, &[]);
+const SCALE_2: Part = ("weight_scale_2", F32, &[]);
 
-fn check(list: &[(&'static str, DType, &[usize])], dialect: Dialect, shape: [usize; 2]) {
+fn check(list: &[Part], dialect: Dialect, shape: [usize; 2]) {
     let mut parts = Parts::new(list);
     for (name, value) in [("weight_scale_2", 1e-4f32), ("weight_global_scale", 1e4)] {
         if parts.find(name).is_some() {
@@ -64,14 +65,14 @@ fn every_spelling_is_recognised() {
     let plain = Dialect::Plain(FloatType::Bf16);
     check(&[("weight", Bf16, &[3, 5])], plain, [3, 5]);
     check(&[("weight", F32, &[3, 5])], Dialect::Plain(FloatType::F32), [3, 5]);
-    let nv: [(&str, DType, &[usize]); 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4])];
+    let nv: [Part; 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4])];
     check(&[nv[0], nv[1], SCALE_2], Dialect::ModeloptNvfp4, [4, 64]);
     check(
         &[nv[0], nv[1], ("weight_scale_2", F32, &[1]), ("input_scale", F32, &[])],
         Dialect::ModeloptNvfp4,
         [4, 64],
     );
-    let packed: (&str, DType, &[usize]) = ("weight_packed", U8, &[4, 32]);
+    let packed: Part = ("weight_packed", U8, &[4, 32]);
     check(
         &[packed, nv[1], ("weight_global_scale", F32, &[1]), ("input_global_scale", F32, &[1])],
         Dialect::CompressedTensorsNvfp4,
@@ -80,12 +81,12 @@ fn every_spelling_is_recognised() {
     check(&[nv[0], ("weight_scale", U8, &[4, 2])], Dialect::QuarkMxfp4, [4, 64]);
     check(&[nv[0], ("weight_scale", F8E8M0, &[4, 2])], Dialect::QuarkMxfp4, [4, 64]);
     check(&[packed, ("weight_scale", U8, &[4, 2])], Dialect::CompressedTensorsMxfp4, [4, 64]);
-    let int4: (&str, DType, &[usize]) = ("weight_packed", I32, &[4, 8]);
-    let scale: (&str, DType, &[usize]) = ("weight_scale", Bf16, &[4, 2]);
+    let int4: Part = ("weight_packed", I32, &[4, 8]);
+    let scale: Part = ("weight_scale", Bf16, &[4, 2]);
     check(&[int4, scale], Dialect::CompressedTensorsInt4, [4, 64]);
     check(&[int4, scale, ("weight_shape", I32, &[2])], Dialect::CompressedTensorsInt4, [4, 64]);
     check(&[int4, scale, ("weight_shape", I64, &[2])], Dialect::CompressedTensorsInt4, [4, 64]);
-    let fp8: (&str, DType, &[usize]) = ("weight", F8E4M3, &[200, 320]);
+    let fp8: Part = ("weight", F8E4M3, &[200, 320]);
     check(&[fp8, ("weight_scale_inv", F32, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[2, 3])], Dialect::Fp8Block, [200, 320]);
     check(&[fp8, ("weight_scale", Bf16, &[2, 1, 3, 1])], Dialect::Fp8Block, [200, 320]);
@@ -101,11 +102,10 @@ fn every_spelling_is_recognised() {
 
 #[test]
 fn every_trap_is_named() {
-    let nv: [(&str, DType, &[usize]); 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4])];
-    let int4: [(&str, DType, &[usize]); 2] =
-        [("weight_packed", I32, &[4, 8]), ("weight_scale", Bf16, &[4, 2])];
-    let fp8: (&str, DType, &[usize]) = ("weight", F8E4M3, &[200, 320]);
-    let cases: &[(&[(&'static str, DType, &[usize])], &str)] = &[
+    let nv: [Part; 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4])];
+    let int4: [Part; 2] = [("weight_packed", I32, &[4, 8]), ("weight_scale", Bf16, &[4, 2])];
+    let fp8: Part = ("weight", F8E4M3, &[200, 320]);
+    let cases: &[(&[Part], &str)] = &[
         (&[], "neither weight nor weight_packed is stored"),
         (&[("weight_scale", U8, &[4, 2])], "only weight_scale"),
         (&[("weight", Bf16, &[4, 32]), int4[0], int4[1]], "both weight and weight_packed"),
@@ -179,8 +179,7 @@ fn every_trap_is_named() {
 fn swapped_conventions_are_told_apart_from_nonsense() {
     let check = |name: &'static str, value: f32, expected: &str| {
         let codes = if name == "weight_scale_2" { "weight" } else { "weight_packed" };
-        let list: [(&'static str, DType, &[usize]); 3] =
-            [(codes, U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4]), (name, F32, &[])];
+        let list: [Part; 3] = [(codes, U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4]), (name, F32, &[])];
         let parts = Parts::new(&list).with(name, &value.to_le_bytes());
         let result = parts.recognize().map(|_| ()).map_err(|error| error.to_string());
         match result {

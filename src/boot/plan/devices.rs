@@ -61,7 +61,7 @@ impl DeviceSet {
         let unit = [("gib", 1u64 << 30), ("gb", 1_000_000_000)].into_iter();
         let size = unit.filter_map(|(unit, bytes)| {
             let number: f64 = name.strip_suffix(unit)?.trim().parse().ok()?;
-            (number > 0.0 && number <= 1e6).then(|| (number * bytes as f64) as u64)
+            (number > 0.0 && number <= 1e6).then_some((number * bytes as f64) as u64)
         });
         match size.into_iter().next() {
             Some(memory_bytes) => {

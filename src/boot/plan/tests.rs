@@ -67,7 +67,7 @@ fn floors_are_above_those_of_perfect_sharding() {
     let blueprint = kimi(384);
     let estimate = Estimate::new(&request(&blueprint, "8xh200", 4.5));
     let (_, _, ms) = estimate.best().decode_floor[0];
-    assert!(ms > 0.83 && ms < 0.83 + 0.11 + 0.45, "{ms}");
+    assert!(ms > 0.83 && ms < 0.83 + 0.11 + 0.5, "{ms}");
     let (short, long) = estimate.prefill_ceiling.unwrap();
     assert!((short - 104_000.0).abs() < 3_000.0, "{short}");
     assert!(long < short / 2.0, "attention over a quarter of a million tokens costs more than the weights");
