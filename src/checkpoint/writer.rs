@@ -176,7 +176,9 @@ impl ShardWriter {
 }
 
 /// Header bytes (with the length field), where each tensor lies, and the size of the file.
-fn layout(shard: &str, specs: &[TensorSpec]) -> Result<(Vec<u8>, HashMap<String, Slot>, u64), WriteError> {
+type Layout = (Vec<u8>, HashMap<String, Slot>, u64);
+
+fn layout(shard: &str, specs: &[TensorSpec]) -> Result<Layout, WriteError> {
     let fault =
         |tensor: &str, reason| WriteError::Spec { shard: shard.into(), tensor: tensor.into(), reason };
     let mut order: Vec<&TensorSpec> = specs.iter().collect();
