@@ -13,5 +13,6 @@ mod inspect;
 mod layering;
 mod malformed;
 mod nano;
+mod quantize;
 mod quantized;
 mod serve;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::error::CheckpointError;
@@ -176,7 +176,9 @@ impl ShardWriter {
 }
 
 /// Header bytes (with the length field), where each tensor lies, and the size of the file.
-fn layout(shard: &str, specs: &[TensorSpec]) -> Result<(Vec<u8>, HashMap<String, Slot>, u64), WriteError> {
+type Layout = (Vec<u8>, HashMap<String, Slot>, u64);
+
+fn layout(shard: &str, specs: &[TensorSpec]) -> Result<Layout, WriteError> {
     let fault =
         |tensor: &str, reason| WriteError::Spec { shard: shard.into(), tensor: tensor.into(), reason };
     let mut order: Vec<&TensorSpec> = specs.iter().collect();
@@ -299,7 +301,7 @@ pub fn copy_side_files(source: &Checkpoint, dir: &Path, except: &[&str]) -> Resu
 pub struct Target {
     dir: PathBuf,
     /// Locked while open; the operating system unlocks it when the process ends, however it ends.
-    _lock: File,
+    lock: File,
 }
 
 /// Name of the file whose lock a process holds that writes into a folder.
@@ -332,8 +334,9 @@ impl Target {
         let path = dir.join(LOCK_FILE);
         let lock = File::create(&path).map_err(io_error(&path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { dir, _lock: lock }),
-            Err(fs::TryLockError::WouldBlock) => Err(WriteError::Busy(dir)),
+            // Whoever held it may have removed the file between the opening and the locking here: then this is the lock of nothing.
+            Ok(()) if same_file(&lock, &path) => Ok(Self { dir, lock }),
+            Ok(()) | Err(fs::TryLockError::WouldBlock) => Err(WriteError::Busy(dir)),
             Err(fs::TryLockError::Error(error)) => Err(WriteError::Io { path, error }),
         }
     }
@@ -374,12 +377,21 @@ impl Target {
     pub fn file_bytes(&self, name: &str) -> Option<u64> {
         fs::metadata(self.dir.join(name)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
     }
+}
 
-    /// Removes the lock file: the folder is complete and holds nothing but its own files.
-    pub fn close(self) -> Result<(), WriteError> {
-        let path = self.dir.join(LOCK_FILE);
-        fs::remove_file(&path).map_err(io_error(&path))
+impl Drop for Target {
+    /// Leaves no lock file behind, except when the process is killed.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.dir.join(LOCK_FILE));
+        // Said, not left to the closing of the file: a child process that was just forked may still have it open.
+        let _ = self.lock.unlock();
     }
+}
+
+/// Whether an open file is the one that a path names.
+fn same_file(file: &File, path: &Path) -> bool {
+    let id = |m: fs::Metadata| (m.dev(), m.ino());
+    matches!((file.metadata().map(id), fs::metadata(path).map(id)), (Ok(a), Ok(b)) if a == b)
 }
 
 #[cfg(test)]

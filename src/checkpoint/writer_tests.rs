@@ -130,7 +130,8 @@ fn a_target_is_apart_from_its_source_and_held_once() {
     assert_eq!(target.read("a.json", 2).unwrap().unwrap(), b"12");
     assert_eq!(target.read("a.json", 1).unwrap(), None);
     assert_eq!((target.file_bytes("a.json"), target.file_bytes("absent")), (Some(2), None));
-    target.close().unwrap();
+    drop(target);
+    Target::open(&dir, &source).unwrap();
     assert_eq!(names(&dir), [".b.partial", "a.json"]);
 }
 

@@ -164,7 +164,6 @@ pub fn quantize(
         journal.complete = true;
         journal.write(&target)?;
     }
-    target.close()?;
     let mut classes = Vec::new();
     journal.shards.iter().flat_map(|record| &record.classes).for_each(|c| report::add(&mut classes, c));
     Ok(Report { options: options.describe(), shards: plan.len(), resumed_shards, classes })
