@@ -18,6 +18,7 @@ pub mod text;
 pub mod generate;
 pub mod api;
 pub mod server;
+pub mod compress;
 pub mod measure;
 pub mod config;
 pub mod nano;

@@ -1,0 +1,14 @@
+//! Offline work on checkpoints: prune experts, audit what was written, compare two checkpoints on a text.
+//!
+//! The backend is handed in; nothing here serves requests, reads a clock or knows the command line.
+
+mod expert_names;
+mod fingerprint;
+pub mod plan_file;
+pub mod saliency;
+pub mod select;
+
+pub use fingerprint::{SourceId, TextId, fingerprint};
+pub use plan_file::{ExpertPlan, LayerPlan, PlanFileError};
+pub use saliency::{LayerSaliency, Saliency, SaliencyError};
+pub use select::{Criterion, survivors};
