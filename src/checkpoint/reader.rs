@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use super::error::{CheckpointError, Problem};
 use super::folder::Files;
@@ -211,6 +211,24 @@ impl Checkpoint {
         for shard in &self.shards {
             if let ShardBytes::Mapped(map) = &shard.bytes {
                 let _ = map.advise(Advice::WillNeed);
+            }
+        }
+    }
+
+    /// Gives the memory behind `bytes`, a part of a tensor's, back to the operating system: for readers that stream through more than memory
+    /// holds. A hint; the bytes stay readable and are paged in again when they are touched.
+    pub fn release(&self, bytes: &[u8]) {
+        let start = bytes.as_ptr() as usize;
+        for shard in &self.shards {
+            if let ShardBytes::Mapped(map) = &shard.bytes
+                && let Some(offset) = start.checked_sub(map.as_ptr() as usize)
+                && offset + bytes.len() <= map.len()
+            {
+                // SAFETY: the map is file-backed, read-only and never written to through this process, so that dropped pages come back
+                // from the file with the same content. Pages shared with neighbouring tensors are dropped with them, for the same reason
+                // without harm.
+                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes.len()) };
+                return;
             }
         }
     }

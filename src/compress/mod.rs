@@ -5,10 +5,17 @@
 mod expert_names;
 mod fingerprint;
 pub mod plan_file;
+pub mod prune;
+mod prune_config;
+mod rewrite;
 pub mod saliency;
 pub mod select;
+mod shard_output;
 
 pub use fingerprint::{SourceId, TextId, fingerprint};
 pub use plan_file::{ExpertPlan, LayerPlan, PlanFileError};
+pub use prune::{PruneError, PruneProgress, PruneReport, prune};
+pub use prune_config::ConfigError;
+pub use rewrite::{RewriteError, expert_layers};
 pub use saliency::{LayerSaliency, Saliency, SaliencyError};
 pub use select::{Criterion, survivors};
