@@ -1,0 +1,329 @@
+//! Values of block scales: which poison a product, which can be put right, and how they spread.
+//!
+//! Exporters are known to have written NaN as the scale of a block whose codes are all zero (0 * NaN spoils a row although nothing is lost), so
+//! that case is repaired; any other scale that is NaN, infinite or negative means the file cannot be trusted and is refused.
+
+use super::fp8::{decode_e4m3, decode_e8m0};
+use super::packed::{FP8_BLOCK, PackedFormat, PackedMatrix};
+use crate::tensor::DType;
+
+/// What a pass over the block scales of one matrix found.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ScaleCheck {
+    /// Scales that are NaN, infinite or negative on blocks whose codes are all zero: harmless once repaired.
+    pub repairable: u64,
+    /// Scales that make the matrix unusable.
+    pub faults: u64,
+    /// The first of them.
+    pub first_fault: Option<ScaleFault>,
+}
+
+/// A block scale that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScaleFault {
+    /// First row of the block.
+    pub row: usize,
+    /// Block along `in`.
+    pub block: usize,
+    /// Bits as stored, in as many bytes as the dtype has.
+    pub bits: u32,
+    /// What they mean.
+    pub value: f32,
+}
+
+impl std::fmt::Display for ScaleFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "row {}, block {}: scale {:#x} is {}", self.row, self.block, self.bits, self.value)
+    }
+}
+
+/// How block scales spread, tensor scales left out.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ScaleRange {
+    /// Scales.
+    pub count: u64,
+    /// Scales that are zero.
+    pub zero: u64,
+    /// Scales at the format's largest value (E4M3 only): blocks that may have been clipped.
+    pub saturated: u64,
+    /// E4M3 scales below 2^-6, which have less than three bits of mantissa.
+    pub subnormal: u64,
+    /// Smallest that is above zero; 0 where there is none.
+    pub smallest: f32,
+    /// Largest finite.
+    pub largest: f32,
+}
+
+impl ScaleRange {
+    /// Adds the scales of another matrix.
+    pub fn merge(&mut self, other: &ScaleRange) {
+        self.count += other.count;
+        self.zero += other.zero;
+        self.saturated += other.saturated;
+        self.subnormal += other.subnormal;
+        self.largest = self.largest.max(other.largest);
+        self.smallest = match (self.smallest, other.smallest) {
+            (0.0, s) | (s, 0.0) => s,
+            (a, b) => a.min(b),
+        };
+    }
+
+    fn add(&mut self, value: f32, times: u64, e4m3: bool) {
+        self.count += times;
+        if value == 0.0 {
+            self.zero += times;
+        }
+        if !(value.is_finite() && value > 0.0) || times == 0 {
+            return;
+        }
+        self.largest = self.largest.max(value);
+        self.smallest = if self.smallest == 0.0 { value } else { self.smallest.min(value) };
+        if e4m3 {
+            self.saturated += if value == super::fp8::E4M3_MAX { times } else { 0 };
+            self.subnormal += if value < 0.015_625 { times } else { 0 };
+        }
+    }
+}
+
+/// Checks every block scale. Codes are read only where a scale is bad (and where an FP8 scale is zero: a NaN code would survive it).
+pub fn check_scales(matrix: &PackedMatrix<'_>) -> ScaleCheck {
+    let mut check = ScaleCheck::default();
+    for_each_bad(matrix, |index, bits, value| {
+        let (row, block) = position(matrix, index);
+        match verdict(matrix, row, block, value) {
+            Verdict::Fine => {}
+            Verdict::Repairable => check.repairable += 1,
+            Verdict::Fault => {
+                check.faults += 1;
+                check.first_fault.get_or_insert(ScaleFault { row, block, bits, value });
+            }
+        }
+    });
+    check
+}
+
+/// The scales with every repairable one replaced by 1: the same matrix, with nothing left in it that could poison a product.
+pub fn repaired_scales(matrix: &PackedMatrix<'_>) -> Vec<u8> {
+    let mut bytes = matrix.scales.bytes.to_vec();
+    let size = matrix.scales.dtype.size().unwrap_or(1);
+    let one: &[u8] = match matrix.scales.dtype {
+        DType::F8E4M3 => &[0x38],
+        DType::Bf16 => &[0x80, 0x3f],
+        DType::F32 => &[0, 0, 0x80, 0x3f],
+        _ => &[0x7f],
+    };
+    for_each_bad(matrix, |index, _, value| {
+        let (row, block) = position(matrix, index);
+        if verdict(matrix, row, block, value) == Verdict::Repairable {
+            bytes[index * size..(index + 1) * size].copy_from_slice(one);
+        }
+    });
+    bytes
+}
+
+/// How the block scales spread.
+pub fn scale_range(matrix: &PackedMatrix<'_>) -> ScaleRange {
+    let mut range = ScaleRange::default();
+    let scales = &matrix.scales;
+    match scales.dtype {
+        DType::F8E4M3 | DType::U8 | DType::F8E8M0 => {
+            let mut counts = [0u64; 256];
+            scales.bytes.iter().for_each(|b| counts[usize::from(*b)] += 1);
+            let e4m3 = scales.dtype == DType::F8E4M3;
+            for (code, times) in (0..=255u8).zip(counts) {
+                let value = if e4m3 { decode_e4m3(code) } else { decode_e8m0(code) };
+                range.add(value, times, e4m3);
+            }
+        }
+        _ => scales.to_f32().into_iter().for_each(|value| range.add(value, 1, false)),
+    }
+    range
+}
+
+/// Calls `found(index, bits, value)` for every scale that needs a look.
+fn for_each_bad(matrix: &PackedMatrix<'_>, mut found: impl FnMut(usize, u32, f32)) {
+    let bytes = matrix.scales.bytes;
+    match matrix.scales.dtype {
+        // NaN is 0x7f and 0xff, negative everything from 0x80: one comparison, which compiles to vector code. A chunk without any, the normal
+        // case, is passed over at the speed of memory.
+        DType::F8E4M3 => {
+            for_each_byte(bytes, |b| b >= 0x7f && b != 0x80, |i, b| found(i, b.into(), decode_e4m3(b)))
+        }
+        DType::U8 | DType::F8E8M0 => {
+            for_each_byte(bytes, |b| b == 0xff, |i, b| found(i, b.into(), decode_e8m0(b)))
+        }
+        DType::Bf16 => {
+            for (i, pair) in bytes.chunks_exact(2).enumerate() {
+                let bits = u16::from_le_bytes([pair[0], pair[1]]);
+                if (bits >= 0x7f80 && bits != 0x8000) || (bits == 0 && is_fp8(matrix.format)) {
+                    found(i, bits.into(), half::bf16::from_bits(bits).to_f32());
+                }
+            }
+        }
+        _ => {
+            for (i, word) in bytes.chunks_exact(4).enumerate() {
+                let value = f32::from_le_bytes(std::array::from_fn(|k| word[k]));
+                if !(value.is_finite() && value > 0.0) {
+                    found(i, value.to_bits(), value);
+                }
+            }
+        }
+    }
+}
+
+fn for_each_byte(bytes: &[u8], bad: impl Fn(u8) -> bool, mut found: impl FnMut(usize, u8)) {
+    const CHUNK: usize = 4096;
+    for (c, chunk) in bytes.chunks(CHUNK).enumerate() {
+        if chunk.iter().fold(false, |any, b| any | bad(*b)) {
+            for (i, byte) in chunk.iter().enumerate().filter(|(_, b)| bad(**b)) {
+                found(c * CHUNK + i, *byte);
+            }
+        }
+    }
+}
+
+fn is_fp8(format: PackedFormat) -> bool {
+    matches!(format, PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor)
+}
+
+/// First row and block along `in` of a scale.
+fn position(matrix: &PackedMatrix<'_>, index: usize) -> (usize, usize) {
+    let groups = matrix.row_groups().max(1);
+    match matrix.format {
+        PackedFormat::Fp8Block => (index / groups * FP8_BLOCK, index % groups),
+        PackedFormat::Fp8Row => (index, 0),
+        PackedFormat::Fp8Tensor => (0, 0),
+        _ => (index / groups, index % groups),
+    }
+}
+
+/// What is to be done about a scale that needs a look.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    Repairable,
+    Fault,
+}
+
+/// A NaN, infinite or negative scale is repairable where the block's codes are all zero: nothing is lost when it becomes 1. E8M0 has no such
+/// excuse, its 0xff is no rounding accident of an empty block. A zero FP8 scale is fine as it is unless a code is NaN.
+fn verdict(matrix: &PackedMatrix<'_>, row: usize, block: usize, value: f32) -> Verdict {
+    if matrix.format == PackedFormat::Mxfp4 {
+        return Verdict::Fault;
+    }
+    let [out, in_features] = matrix.shape;
+    let rows = match matrix.format {
+        PackedFormat::Fp8Block => row..(row + FP8_BLOCK).min(out),
+        PackedFormat::Fp8Tensor => 0..out,
+        _ => row..(row + 1).min(out),
+    };
+    let group = matrix.format.group().unwrap_or(in_features).max(1);
+    let columns = (block * group).min(in_features)..((block + 1) * group).min(in_features);
+    let per_byte = 8 / matrix.format.code_bits();
+    let every_code = |good: &dyn Fn(u8) -> bool| {
+        let columns = columns.start / per_byte..columns.end / per_byte;
+        rows.clone().all(|o| matrix.row_codes(o)[columns.clone()].iter().all(|byte| good(*byte)))
+    };
+    if value == 0.0 {
+        return if every_code(&|byte| byte & 0x7f != 0x7f) { Verdict::Fine } else { Verdict::Fault };
+    }
+    let zero = every_code(&|byte| match matrix.format {
+        PackedFormat::Int4Group32 => byte == 0x88,
+        PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => byte & 0x77 == 0,
+        _ => byte & 0x7f == 0,
+    });
+    if zero { Verdict::Repairable } else { Verdict::Fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::TensorScale;
+    use crate::tensor::TensorView;
+
+    fn check(
+        format: PackedFormat,
+        shape: [usize; 2],
+        codes: &[u8],
+        dtype: DType,
+        scales: &[u8],
+        expected: (u64, u64),
+    ) {
+        let dims = format.scale_shape(shape);
+        let scales = TensorView { dtype, shape: &dims, bytes: scales };
+        let tensor_scale = match format {
+            PackedFormat::Nvfp4 => TensorScale::Multiply(0.1),
+            _ => TensorScale::None,
+        };
+        let matrix = PackedMatrix::new(format, shape, codes, scales, tensor_scale).unwrap();
+        let found = check_scales(&matrix);
+        assert_eq!((found.repairable, found.faults), expected, "{format:?} {found:?}");
+        assert_eq!(found.first_fault.is_some(), found.faults > 0);
+        let repaired = repaired_scales(&matrix);
+        let clean = PackedMatrix { scales: TensorView { bytes: &repaired, ..scales }, ..matrix };
+        assert_eq!(check_scales(&clean).repairable, 0);
+        if found.faults == 0 {
+            assert!(clean.to_f32().iter().all(|v| v.is_finite()), "{format:?}");
+        }
+    }
+
+    #[test]
+    fn bad_scales_of_empty_blocks_are_repaired_and_others_are_not() {
+        use PackedFormat::*;
+        let e4m3 = DType::F8E4M3;
+        let mut codes = vec![0u8; 32];
+        codes[8..].fill(0x22);
+        // 0x88 and 0x80 are zeros too.
+        codes[3] = 0x88;
+        check(Nvfp4, [2, 32], &codes, e4m3, &[0x7f, 0x38, 0x38, 0x38], (1, 0));
+        check(Nvfp4, [2, 32], &codes, e4m3, &[0xff, 0x38, 0x38, 0x38], (1, 0));
+        check(Nvfp4, [2, 32], &codes, e4m3, &[0xb8, 0x80, 0x38, 0x00], (1, 0));
+        check(Nvfp4, [2, 32], &codes, e4m3, &[0x7f, 0x7f, 0x38, 0xb8], (1, 2));
+        check(Mxfp4, [2, 32], &codes, DType::U8, &[0xfe, 0x7f], (0, 0));
+        check(Mxfp4, [2, 32], &[0; 32], DType::U8, &[0xff, 0x7f], (0, 1));
+        let zero = [0x88u8; 16];
+        check(Int4Group32, [1, 32], &zero, DType::Bf16, &0x7fc0u16.to_le_bytes(), (1, 0));
+        check(Int4Group32, [1, 32], &zero, DType::Bf16, &0xbf80u16.to_le_bytes(), (1, 0));
+        check(Int4Group32, [1, 32], &[0x98; 16], DType::Bf16, &0x7f80u16.to_le_bytes(), (0, 1));
+        check(Fp8Tensor, [1, 2], &[0, 0x80], DType::F32, &f32::NAN.to_le_bytes(), (1, 0));
+        check(Fp8Tensor, [1, 2], &[0, 1], DType::F32, &f32::NAN.to_le_bytes(), (0, 1));
+        check(Fp8Tensor, [1, 2], &[0, 0x7f], DType::F32, &0f32.to_le_bytes(), (0, 1));
+        check(Fp8Tensor, [1, 2], &[0, 0x7e], DType::F32, &0f32.to_le_bytes(), (0, 0));
+        check(Fp8Row, [2, 1], &[0, 1], DType::Bf16, &[0x80, 0xbf, 0x80, 0x3f], (1, 0));
+    }
+
+    #[test]
+    fn the_first_fault_is_where_it_is() {
+        let (shape, mut scales) = ([300, 64], vec![0x38u8; 300 * 4]);
+        scales[299 * 4 + 2] = 0xb0;
+        let dims = [300, 4];
+        let codes = vec![0x11; 300 * 32];
+        let view = TensorView { dtype: DType::F8E4M3, shape: &dims, bytes: &scales };
+        let matrix =
+            PackedMatrix::new(PackedFormat::Nvfp4, shape, &codes, view, TensorScale::Multiply(0.1)).unwrap();
+        let fault = check_scales(&matrix).first_fault.unwrap();
+        assert_eq!((fault.row, fault.block, fault.bits), (299, 2, 0xb0));
+        assert_eq!(fault.to_string(), "row 299, block 2: scale 0xb0 is -0.5");
+    }
+
+    #[test]
+    fn the_range_counts_zeros_and_the_ends() {
+        let scales = [0x00, 0x7e, 0x01, 0x38];
+        let dims = [1, 4];
+        let view = TensorView { dtype: DType::F8E4M3, shape: &dims, bytes: &scales };
+        let codes = [0u8; 32];
+        let matrix =
+            PackedMatrix::new(PackedFormat::Nvfp4, [1, 64], &codes, view, TensorScale::Multiply(0.1))
+                .unwrap();
+        let range = scale_range(&matrix);
+        let expected = ScaleRange {
+            count: 4,
+            zero: 1,
+            saturated: 1,
+            subnormal: 1,
+            smallest: 2f32.powi(-9),
+            largest: 448.0,
+        };
+        assert_eq!(range, expected);
+    }
+}
