@@ -10,6 +10,6 @@ mod weight_names;
 mod weights;
 
 pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
-pub use forward::{ForwardInput, Model, Workspace};
+pub use forward::{ChosenExperts, ForwardInput, LayerObserver, Model, Workspace};
 pub use rope::RopeTable;
 pub use weights::{LoadError, Weights};
