@@ -2,8 +2,10 @@
 //!
 //! The backend is handed in; nothing here serves requests, reads a clock or knows the command line.
 
+pub mod audit;
 mod expert_names;
 mod fingerprint;
+mod linears;
 pub mod plan_file;
 pub mod prune;
 mod prune_config;
@@ -12,7 +14,9 @@ pub mod saliency;
 pub mod select;
 mod shard_output;
 
+pub use audit::{AuditError, AuditOptions, AuditReport, audit};
 pub use fingerprint::{SourceId, TextId, fingerprint};
+pub use linears::LinearError;
 pub use plan_file::{ExpertPlan, LayerPlan, PlanFileError};
 pub use prune::{PruneError, PruneProgress, PruneReport, prune};
 pub use prune_config::ConfigError;
