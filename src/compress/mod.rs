@@ -13,6 +13,8 @@ mod rewrite;
 pub mod saliency;
 pub mod select;
 mod shard_output;
+#[cfg(test)]
+mod test_folder;
 
 pub use audit::{AuditError, AuditOptions, AuditReport, audit};
 pub use fingerprint::{SourceId, TextId, fingerprint};
