@@ -6,6 +6,7 @@ mod engine;
 mod fake;
 mod faults;
 mod golden;
+mod golden_quant;
 mod http;
 mod layering;
 mod malformed;

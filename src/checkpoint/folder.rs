@@ -13,6 +13,9 @@ use super::error::Problem;
 /// Most bytes of a file that [`Files::read`] brings into memory.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
+/// Deepest sub-folder that [`Files::names`] enters.
+const MAX_DEPTH: usize = 8;
+
 /// The files of one checkpoint by name.
 pub(super) enum Files {
     /// A folder and the canonical paths its links may lead into.
@@ -62,6 +65,58 @@ impl Files {
         }
     }
 
+    /// Names of at most `limit` regular files, sorted, those of sub-folders as `folder/name`. Hidden ones (a name that begins with a dot)
+    /// are left out, and so is what lies deeper than eight folders.
+    pub(super) fn names(&self, limit: usize) -> Result<Vec<String>, Problem> {
+        let dir = match self {
+            Files::Embedded(files) => return Ok(files.iter().map(|(name, _)| (*name).to_owned()).collect()),
+            Files::Folder { dir, .. } => dir,
+        };
+        let mut names = Vec::new();
+        let mut folders = vec![(String::new(), 0)];
+        while let Some((folder, depth)) = folders.pop() {
+            let problem = |error| Problem::Io { file: folder.clone(), error };
+            for entry in std::fs::read_dir(dir.join(&folder)).map_err(problem)? {
+                let entry = entry.map_err(problem)?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.starts_with('.') {
+                    continue;
+                }
+                let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+                // Not followed: a folder behind a link is not part of the checkpoint.
+                if entry.file_type().map_err(problem)?.is_dir() {
+                    if depth < MAX_DEPTH {
+                        folders.push((path, depth + 1));
+                    }
+                } else if self.resolve(&path)?.is_some_and(|p| p.is_file()) {
+                    names.push(path);
+                    if names.len() >= limit {
+                        return Ok(names);
+                    }
+                }
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The content of a file as a stream.
+    pub(super) fn open(&self, name: &str) -> Result<Box<dyn Read>, Problem> {
+        if let Some(bytes) = self.embedded(name) {
+            return Ok(Box::new(bytes));
+        }
+        let io_problem = |error| Problem::Io { file: name.into(), error };
+        let path = self.resolve(name)?.ok_or_else(|| io_problem(io::ErrorKind::NotFound.into()))?;
+        Ok(Box::new(File::open(path).map_err(io_problem)?))
+    }
+
+    /// When a file was last changed, nanoseconds since 1970; 0 where that is not known.
+    pub(super) fn modified(&self, name: &str) -> u128 {
+        let path = self.resolve(name).ok().flatten();
+        let modified = path.and_then(|path| path.metadata().ok()?.modified().ok());
+        modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |d| d.as_nanos())
+    }
+
     /// The whole content of a small file, `None` where there is none.
     pub(super) fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, Problem> {
         if let Some(bytes) = self.embedded(name) {
@@ -89,7 +144,7 @@ impl Files {
 }
 
 /// A name is a relative path of plain components.
-fn check_name(name: &str) -> Result<(), Problem> {
+pub(super) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.contains('\0') {
         return Err(escapes(name, "not a file name"));
     }

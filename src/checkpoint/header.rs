@@ -171,6 +171,11 @@ fn dtype_of(name: &str) -> Option<(DType, usize)> {
     })
 }
 
+/// Bits of one element of a type of the format, by its name.
+pub(super) fn element_bits(dtype: &str) -> Option<usize> {
+    dtype_of(dtype).map(|(_, bits)| bits)
+}
+
 /// Shortens a hostile string for an error message.
 fn clip(text: String) -> String {
     text.chars().take(64).collect()

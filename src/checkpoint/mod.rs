@@ -1,4 +1,4 @@
-//! Safetensors in: a Hugging Face folder (or a model compiled into the binary) as names, shapes and mapped bytes.
+//! Safetensors in and out: a Hugging Face folder (or a model compiled into the binary) as names, shapes and mapped bytes.
 //!
 //! Everything a file claims is checked once, when it is opened: after that every [`TensorView`](crate::tensor::TensorView)
 //! handed out lies inside its shard and has as many bytes as its shape and dtype say. All problems of a checkpoint are
@@ -9,6 +9,10 @@ mod folder;
 mod header;
 mod index;
 mod reader;
+mod writer;
 
 pub use error::{CheckpointError, HeaderProblem, Problem};
 pub use reader::Checkpoint;
+pub use writer::{
+    ShardWriter, Target, TensorSpec, WriteError, copy_side_files, is_complete, write_file, write_index,
+};

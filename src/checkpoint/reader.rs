@@ -186,6 +186,55 @@ impl Checkpoint {
         self.read_file(name).ok().flatten()
     }
 
+    /// The folder it was opened from, symbolic links resolved; `None` for an embedded model.
+    pub fn folder(&self) -> Option<&Path> {
+        match &self.files {
+            Files::Folder { dir, .. } => Some(dir),
+            Files::Embedded(_) => None,
+        }
+    }
+
+    /// Names of at most `limit` files of the folder, weights included, sorted; hidden ones left out.
+    pub fn file_names(&self, limit: usize) -> Result<Vec<String>, CheckpointError> {
+        self.files.names(limit).map_err(|problem| CheckpointError::one(self.origin.clone(), problem))
+    }
+
+    /// Content of a file as a stream.
+    pub(super) fn open_file(&self, name: &str) -> Result<Box<dyn std::io::Read>, CheckpointError> {
+        self.files.open(name).map_err(|problem| CheckpointError::one(self.origin.clone(), problem))
+    }
+
+    /// Names of the weight files, sorted as the index has them.
+    pub fn shard_names(&self) -> impl Iterator<Item = &str> {
+        self.shards.iter().map(|shard| shard.name.as_str())
+    }
+
+    /// A digest of what the weights are: names, dtypes, shapes and places of all tensors, sizes and times of change of their files. Two
+    /// openings that agree in it read the same weights, unless somebody changed a file and set its time back.
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let mut field = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        for shard in &self.shards {
+            field(shard.name.as_bytes());
+            field(&(shard.bytes.as_slice().len() as u64).to_le_bytes());
+            field(&self.files.modified(&shard.name).to_le_bytes());
+        }
+        for (name, location) in &self.tensors {
+            field(name.as_bytes());
+            field(location.dtype.name().as_bytes());
+            for number in [location.shard, location.start, location.end] {
+                field(&(number as u64).to_le_bytes());
+            }
+            for dim in &location.shape {
+                field(&(*dim as u64).to_le_bytes());
+            }
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
     /// Bytes of all tensors together, without headers.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().map(|location| (location.end - location.start) as u64).sum()
@@ -215,20 +264,18 @@ impl Checkpoint {
         }
     }
 
-    /// Gives the memory behind `bytes`, a part of a tensor's, back to the operating system: for readers that stream through more than memory
-    /// holds. A hint; the bytes stay readable and are paged in again when they are touched.
-    pub fn release(&self, bytes: &[u8]) {
-        let start = bytes.as_ptr() as usize;
-        for shard in &self.shards {
-            if let ShardBytes::Mapped(map) = &shard.bytes
-                && let Some(offset) = start.checked_sub(map.as_ptr() as usize)
-                && offset + bytes.len() <= map.len()
-            {
-                // SAFETY: the map is file-backed, read-only and never written to through this process, so that dropped pages come back
-                // from the file with the same content. Pages shared with neighbouring tensors are dropped with them, for the same reason
-                // without harm.
-                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes.len()) };
-                return;
+    /// Lets the operating system take back the memory of a part of a tensor that has been read: `bytes` of its data. The part can be read
+    /// again, from the file. A hint for who reads a checkpoint larger than memory once, from front to back.
+    pub fn release(&self, name: &str, bytes: std::ops::Range<usize>) {
+        if let Some(location) = self.tensors.get(name)
+            && let ShardBytes::Mapped(map) = &self.shards[location.shard].bytes
+        {
+            let start = location.start + bytes.start.min(location.end - location.start);
+            let end = location.start + bytes.end.min(location.end - location.start);
+            if start < end {
+                // SAFETY: the map is shared, read-only and backed by a file, so dropping its pages loses nothing: the next
+                // touch reads the same bytes from the file again. Borrowed slices stay valid.
+                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
             }
         }
     }

@@ -12,7 +12,6 @@ mod prune_config;
 mod rewrite;
 pub mod saliency;
 pub mod select;
-mod shard_output;
 #[cfg(test)]
 mod test_folder;
 

@@ -1,5 +1,6 @@
 //! Small folders, pruned.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use super::*;
@@ -9,13 +10,15 @@ use crate::compress::rewrite::expert_layers;
 use crate::compress::select::Criterion;
 use crate::compress::test_folder::{self, Format, LAYERS, Tiny};
 
+const SINGLE_FILE: &str = "model.safetensors";
+
 fn random_plan(dir: &Path, keep: usize) -> ExpertPlan {
     let source = Checkpoint::open(dir).unwrap();
     ExpertPlan::random(SourceId::of(&source), &expert_layers(&source).unwrap(), keep, 5).unwrap()
 }
 
 fn run(source: &Path, plan: &ExpertPlan, target: &Path) -> Result<PruneReport, PruneError> {
-    prune(&Checkpoint::open(source).unwrap(), source, plan, target, &mut |_| ())
+    prune(&Checkpoint::open(source).unwrap(), plan, target, &mut |_| ())
 }
 
 /// All files of a folder by relative name.
@@ -99,7 +102,7 @@ fn a_cut_run_continues_to_the_same_bytes() {
     // A cut run is a folder with the job file and any part of the other files, the last one perhaps under its partial name.
     let job = {
         let probe = dir.path().join("probe");
-        open_target(&Checkpoint::open(&from).unwrap(), &from, &plan, &probe).unwrap();
+        open_target(&Checkpoint::open(&from).unwrap(), &plan, &probe).unwrap();
         fs::read(probe.join(JOB_FILE)).unwrap()
     };
     let order: Vec<&String> = expected.keys().filter(|name| name.ends_with("safetensors")).collect();
@@ -135,6 +138,7 @@ fn targets_in_use_are_left_alone() {
     fs::create_dir_all(&to).unwrap();
     fs::write(to.join("mine.txt"), "x").unwrap();
     check(&to, "not empty");
+    assert_eq!(files(&to).keys().collect::<Vec<_>>(), ["mine.txt"]);
     fs::remove_file(to.join("mine.txt")).unwrap();
     fs::write(to.join(JOB_FILE), "{}").unwrap();
     check(&to, "another source, plan or version");
@@ -150,23 +154,9 @@ fn what_cannot_be_pruned_is_named_before_anything_is_written() {
         let (from, to) = (dir.path().join("a"), dir.path().join("b"));
         test_folder::write(&from, &Tiny { single_file: true, ..Tiny::default() });
         let plan = random_plan(&from, 4);
-        let tensors: Vec<test_folder::Tensor> = {
-            let source = Checkpoint::open(&from).unwrap();
-            let read = |name: &str| {
-                let view = source.tensor(name).unwrap();
-                let (dtype, shape) = (view.dtype, view.shape.to_vec());
-                (TensorSpec { name: name.into(), dtype, shape, bytes: view.bytes.len() as u64 }, view.bytes.to_vec())
-            };
-            source.names().map(read).collect()
-        };
-        let edited: Vec<_> = tensors
-            .into_iter()
-            .map(|mut tensor| {
-                edit(&mut tensor);
-                tensor
-            })
-            .collect();
-        test_folder::write_shard(&from.join(SINGLE_FILE), &edited);
+        let mut tensors = test_folder::read(&from).remove(SINGLE_FILE).unwrap();
+        tensors.iter_mut().for_each(edit);
+        test_folder::write_shard(&from, SINGLE_FILE, &tensors);
         let error = run(&from, &plan, &to).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         assert!(!to.exists());
@@ -195,11 +185,9 @@ fn what_cannot_be_pruned_is_named_before_anything_is_written() {
 #[test]
 fn gaps_in_expert_ids_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let tensor = |name: &str| {
-        (TensorSpec { name: name.into(), dtype: crate::tensor::DType::U8, shape: vec![1], bytes: 1 }, vec![0])
-    };
+    let tensor = |name: &str| (TensorSpec::new(name, crate::tensor::DType::U8, [1]), vec![0]);
     let list = [tensor("model.layers.1.mlp.experts.0.x"), tensor("model.layers.1.mlp.experts.2.x")];
-    test_folder::write_shard(&dir.path().join(SINGLE_FILE), &list);
+    test_folder::write_shard(dir.path(), SINGLE_FILE, &list);
     let error = expert_layers(&Checkpoint::open(dir.path()).unwrap()).unwrap_err().to_string();
     assert!(error.contains("layers.1.mlp.experts.1.*"), "{error}");
 }
@@ -212,7 +200,7 @@ fn stale_weights_beside_the_shards_are_not_copied() {
     fs::write(from.join("consolidated.safetensors"), "x").unwrap();
     fs::create_dir(from.join(".cache")).unwrap();
     let report = run(&from, &random_plan(&from, 4), &to).unwrap();
-    assert_eq!(report.files_left_out.len(), 2, "{:?}", report.files_left_out);
+    assert_eq!(report.files_left_out, ["consolidated.safetensors"]);
     assert!(!to.join("consolidated.safetensors").exists() && !to.join(".cache").exists());
 }
 

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::expert_names::{Role, role};
 use super::plan_file::{ExpertLayers, ExpertPlan};
-use super::shard_output::TensorSpec;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, TensorSpec};
 use crate::tensor::{DType, TensorView};
 
 /// A tensor that pruning does not know how to carry over.
@@ -26,8 +25,10 @@ fn error(name: &str, problem: impl Into<String>) -> RewriteError {
 /// A tensor of the target.
 #[derive(Debug)]
 pub(super) struct TargetTensor<'a> {
-    /// Name, dtype, shape and size in the target.
+    /// Name, dtype and shape in the target.
     pub(super) spec: TensorSpec,
+    /// Bytes of its data.
+    pub(super) bytes: u64,
     /// Name in the source.
     pub(super) source: &'a str,
     pub(super) content: Content<'a>,
@@ -114,12 +115,8 @@ fn target_tensor<'a>(
     plan: &'a ExpertPlan,
 ) -> Result<Option<TargetTensor<'a>>, RewriteError> {
     let whole = |target: String| TargetTensor {
-        spec: TensorSpec {
-            name: target,
-            dtype: view.dtype,
-            shape: view.shape.to_vec(),
-            bytes: view.bytes.len() as u64,
-        },
+        spec: TensorSpec::new(target, view.dtype, view.shape),
+        bytes: view.bytes.len() as u64,
         source: name,
         content: Content::Whole,
     };
@@ -154,8 +151,8 @@ fn router_tensor<'a>(
     if view.shape.first() == Some(&num_source) {
         let mut spec = whole.spec;
         spec.shape[0] = keep.len();
-        spec.bytes = spec.bytes / num_source as u64 * keep.len() as u64;
-        return Ok(Some(TargetTensor { spec, source: name, content: Content::Rows(keep) }));
+        let bytes = whole.bytes / num_source as u64 * keep.len() as u64;
+        return Ok(Some(TargetTensor { spec, bytes, source: name, content: Content::Rows(keep) }));
     }
     if view.shape.iter().all(|dim| *dim == 1) {
         return Ok(Some(whole));

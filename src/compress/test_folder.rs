@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::shard_output::{TensorSpec, header};
+use crate::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_index};
 use crate::tensor::DType;
 
 /// A tensor with its bytes.
@@ -62,8 +62,7 @@ struct Maker {
 
 impl Maker {
     fn add(&mut self, name: String, dtype: DType, shape: &[usize], bytes: Vec<u8>) {
-        let spec = TensorSpec { name, dtype, shape: shape.to_vec(), bytes: bytes.len() as u64 };
-        self.tensors.push((spec, bytes));
+        self.tensors.push((TensorSpec::new(name, dtype, shape), bytes));
     }
 
     fn values(&mut self, count: usize, size: f32) -> Vec<f32> {
@@ -159,9 +158,9 @@ pub(super) fn write(dir: &Path, tiny: &Tiny) {
         shards.insert("model.safetensors".into(), all);
     }
     fs::create_dir_all(dir).unwrap();
-    shards.iter().for_each(|(name, tensors)| write_shard(&dir.join(name), tensors));
+    shards.iter().for_each(|(name, tensors)| write_shard(dir, name, tensors));
     if !tiny.single_file {
-        write_index(dir, &shards);
+        index(dir, &shards);
     }
     fs::write(dir.join("config.json"), format!("{:#}\n", config(tiny))).unwrap();
     fs::write(dir.join("chat_template.jinja"), "{{ messages }}\n").unwrap();
@@ -176,19 +175,32 @@ fn tiktoken() -> String {
     (0..=255u8).map(|b| format!("{} {b}\n", base64::engine::general_purpose::STANDARD.encode([b]))).collect()
 }
 
-pub(super) fn write_shard(path: &Path, tensors: &[Tensor]) {
+/// Writes a shard.
+pub(super) fn write_shard(dir: &Path, name: &str, tensors: &[Tensor]) {
     let specs: Vec<TensorSpec> = tensors.iter().map(|(spec, _)| spec.clone()).collect();
-    let mut bytes = header(&specs);
-    tensors.iter().for_each(|(_, data)| bytes.extend(data));
-    fs::write(path, bytes).unwrap();
+    let mut shard = ShardWriter::create(dir, name, &specs).unwrap();
+    tensors.iter().for_each(|(spec, data)| shard.write(&spec.name, data).unwrap());
+    shard.finish().unwrap();
 }
 
-pub(super) fn write_index(dir: &Path, shards: &BTreeMap<String, Vec<Tensor>>) {
-    let named = shards.iter().flat_map(|(shard, list)| list.iter().map(move |(spec, _)| (&spec.name, shard)));
-    let map: BTreeMap<_, _> = named.collect();
-    let total: u64 = shards.values().flatten().map(|(spec, _)| spec.bytes).sum();
-    let index = json!({"metadata": {"total_size": total}, "weight_map": map});
-    fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
+/// Writes the index of these shards.
+pub(super) fn index(dir: &Path, shards: &BTreeMap<String, Vec<Tensor>>) {
+    let map =
+        shards.iter().flat_map(|(shard, list)| list.iter().map(|(s, _)| (s.name.clone(), shard.clone())));
+    let total = shards.values().flatten().map(|(_, data)| data.len() as u64).sum();
+    write_index(dir, &map.collect(), total).unwrap();
+}
+
+/// All tensors of a folder by shard.
+pub(super) fn read(dir: &Path) -> BTreeMap<String, Vec<Tensor>> {
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let mut shards: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
+    for name in checkpoint.names() {
+        let view = checkpoint.tensor(name).unwrap();
+        let tensor = (TensorSpec::new(name, view.dtype, view.shape), view.bytes.to_vec());
+        shards.entry(checkpoint.shard_of(name).unwrap().into()).or_default().push(tensor);
+    }
+    shards
 }
 
 fn config(tiny: &Tiny) -> serde_json::Value {

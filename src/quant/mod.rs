@@ -1,16 +1,25 @@
 //! Number formats of quantized checkpoints, as pure maths. Knows no file and no device.
 //!
 //! A linear weight is either plain floats or one of the packed formats; [`StoredMatrix`] is both, borrowed as it lies in the
-//! checkpoint. [`recognize()`] tells which one a linear's tensors are, [`check_scales`] whether its scales can be multiplied with. Its `row_to_f32` is the specification that every fast product is tested against.
+//! checkpoint. [`recognize()`] tells which one a linear's tensors are, [`check_scales`] whether its scales can be multiplied with. Its
+//! `row_to_f32` is the specification that every fast product is tested against. The way back is [`Packing`]: f32 rows in, codes and
+//! scales out, byte for byte as the reference packages write them.
 
+pub mod distortion;
 pub mod fp4;
 pub mod fp8;
+pub mod fp8_block;
+pub mod int4;
+pub mod mxfp4;
+pub mod nvfp4;
 mod packed;
+mod packing;
 mod recognize;
 mod scales;
 mod stored;
 
 pub use packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
+pub use packing::{MatrixEncoder, PackedBuffer, Packing};
 pub use recognize::{Dialect, FloatType, Layout, PART_NAMES, RecognizeError, recognize, scalar};
 pub use scales::{ScaleCheck, ScaleFault, ScaleRange, check_scales, repaired_scales, scale_range};
 pub use stored::StoredMatrix;

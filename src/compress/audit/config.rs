@@ -1,7 +1,6 @@
 //! A pruned folder's other files: configuration, index, and what must be copied byte for byte.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use serde_json::Value;
 
@@ -18,9 +17,7 @@ const QUANT_CONFIG: &str = "hf_quant_config.json";
 
 pub(super) fn audit(
     source: &Checkpoint,
-    source_dir: &Path,
     target: &Checkpoint,
-    target_dir: &Path,
     plan: &ExpertPlan,
     report: &mut AuditReport,
 ) {
@@ -36,44 +33,30 @@ pub(super) fn audit(
         skeleton(QUANT_CONFIG, "", &before, &after, report);
     }
     index(target, report);
-    side(source, source_dir, target, target_dir, report);
+    side(source, target, report);
 }
 
 /// Side files are the source's; no weight file lies beside the index's.
-pub(super) fn side(
-    source: &Checkpoint,
-    source_dir: &Path,
-    target: &Checkpoint,
-    target_dir: &Path,
-    report: &mut AuditReport,
-) {
-    match (side_files(source, source_dir), side_files(target, target_dir)) {
-        (Ok(expected), Ok(found)) => {
-            let found: BTreeSet<&String> = found.copied.iter().collect();
-            let mut equal = 0;
-            for name in &expected.copied {
-                match (source.read_file(name), target.read_file(name)) {
-                    (Ok(a), Ok(b)) if a == b && b.is_some() => equal += 1,
-                    _ if name == QUANT_CONFIG && found.contains(name) => equal += 1,
-                    (Ok(_), Ok(Some(_))) => report.faults.add(format!("{name}: differs from the source's")),
-                    (Ok(_), Ok(None)) => report.faults.add(format!("{name}: missing")),
-                    (Err(e), _) | (_, Err(e)) => report.faults.add(format!("{name}: {e}")),
-                }
-            }
-            for name in found {
-                if !expected.copied.contains(name) {
-                    report.warnings.push(format!("{name}: a file that the source does not have"));
-                }
-            }
-            report.files_equal = equal;
+pub(super) fn side(source: &Checkpoint, target: &Checkpoint, report: &mut AuditReport) {
+    let (expected, (found, stray)) = match (side_files(source), side_files(target)) {
+        (Ok((expected, _)), Ok(found)) => (expected, found),
+        (Err(e), _) | (_, Err(e)) => return report.faults.add(format!("files: {e}")),
+    };
+    for name in &expected {
+        match (source.read_file(name), target.read_file(name)) {
+            (Ok(a), Ok(b)) if a == b && b.is_some() => report.files_equal += 1,
+            (Ok(_), Ok(Some(_))) if name == QUANT_CONFIG => {}
+            (Ok(_), Ok(Some(_))) => report.faults.add(format!("{name}: differs from the source's")),
+            (Ok(_), Ok(None)) => report.faults.add(format!("{name}: missing")),
+            (Err(e), _) | (_, Err(e)) => report.faults.add(format!("{name}: {e}")),
         }
-        (Err(e), _) | (_, Err(e)) => report.faults.add(format!("files: {e}")),
     }
-    // A shard that the index does not name is not read by any loader, and not by the checks above.
-    if let Ok(found) = side_files(target, target_dir) {
-        for file in found.left_out.iter().filter(|file| file.contains("index does not name")) {
-            report.faults.add(file.clone());
-        }
+    for name in found.iter().filter(|name| !expected.contains(name)) {
+        report.warnings.push(format!("{name}: a file that the source does not have"));
+    }
+    // No loader reads a shard that the index does not name, and neither do the checks above.
+    for name in stray {
+        report.faults.add(format!("{name}: weights that the index does not name"));
     }
 }
 

@@ -105,7 +105,7 @@ pub fn audit(
     if same_experts && !has_plan {
         report.quantized = Some(quantized::audit(&source, &target, &mut report.faults, &mut advance));
         config::index(&target, &mut report);
-        config::side(&source, source_dir, &target, target_dir, &mut report);
+        config::side(&source, &target, &mut report);
         return Ok(report.finish());
     }
     let (plan, origin) = match (options.plan, target.read_file(PLAN_FILE)?) {
@@ -121,7 +121,7 @@ pub fn audit(
         .map_err(|error| AuditError::Plan { origin: origin.clone(), error })?;
     report.plan(&plan, origin);
     let mut pruned = pruned::audit(&source, &target, &plan, &mut report.faults, &mut advance);
-    config::audit(&source, source_dir, &target, target_dir, &plan, &mut report);
+    config::audit(&source, &target, &plan, &mut report);
     if options.functional_tokens > 0 {
         pruned.functional = functional::audit(&source, &target, &plan, options, &mut report.faults);
     }

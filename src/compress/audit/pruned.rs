@@ -96,7 +96,7 @@ pub(super) fn audit(
                 }
             }
             Role::Expert(expert) => {
-                let equal = same(source, target, &view, &original);
+                let equal = same((source, origin), (target, name));
                 if let Err(difference) = &equal {
                     let whose = holder(source, expert.layer, plan, &view, |id| expert.renamed(id));
                     faults.add(format!("{name}: {difference} from {origin}, where the plan has it from{whose}"));
@@ -107,7 +107,7 @@ pub(super) fn audit(
                 }
             }
             Role::Other | Role::Stacked { .. } => {
-                let equal = same(source, target, &view, &original);
+                let equal = same((source, origin), (target, name));
                 untouched += 1;
                 untouched_equal += usize::from(equal.is_ok());
                 if let Err(difference) = equal {
@@ -144,32 +144,27 @@ fn survives(name: &str, plan: &ExpertPlan) -> bool {
     }
 }
 
-/// `Err` says how two tensors differ.
-fn same(
-    source: &Checkpoint,
-    target: &Checkpoint,
-    view: &TensorView<'_>,
-    original: &TensorView<'_>,
+/// `Err` says how two tensors differ. Reads them a few megabytes at a time.
+pub(super) fn same(
+    (source, source_name): (&Checkpoint, &str),
+    (target, target_name): (&Checkpoint, &str),
 ) -> Result<(), String> {
+    let (Some(original), Some(view)) = (source.tensor(source_name), target.tensor(target_name)) else {
+        return Err("is missing".into());
+    };
     if (view.dtype, view.shape) != (original.dtype, original.shape) {
         return Err(format!("is {} {:?}, differs ({} {:?})", view.dtype, view.shape, original.dtype, original.shape));
     }
-    let pairs = view.bytes.chunks(CHUNK).zip(original.bytes.chunks(CHUNK));
-    let mut first = None;
-    for (i, (a, b)) in pairs.enumerate() {
-        if a != b && first.is_none() {
-            first = a.iter().zip(b).position(|(a, b)| a != b).map(|at| i * CHUNK + at);
-        }
-        target.release(a);
-        source.release(b);
-        if first.is_some() {
-            break;
+    for (i, (a, b)) in view.bytes.chunks(CHUNK).zip(original.bytes.chunks(CHUNK)).enumerate() {
+        let start = i * CHUNK;
+        let first = if a == b { None } else { a.iter().zip(b).position(|(a, b)| a != b) };
+        source.release(source_name, start..start + a.len());
+        target.release(target_name, start..start + a.len());
+        if let Some(at) = first {
+            return Err(format!("differs at byte {} of {}", start + at, view.bytes.len()));
         }
     }
-    match first {
-        Some(at) => Err(format!("differs at byte {at} of {}", view.bytes.len())),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Whose bytes an expert's tensor has instead, for the message.

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::pruned::CHUNK;
+use super::pruned::same;
 use super::report::Faults;
 use crate::checkpoint::Checkpoint;
 use crate::compress::expert_names::{Role, role};
 use crate::compress::linears::linear;
 use crate::quant::{PART_NAMES, StoredMatrix};
-use crate::tensor::TensorView;
 
 /// Tensors that calibration adds beside an attention module: scales of the KV cache.
 const KV_SCALES: [&str; 6] =
@@ -82,11 +81,7 @@ pub(super) fn audit(
             continue;
         };
         new_parts.iter().filter_map(|name| target.tensor(name)).for_each(|v| advance(v.bytes.len() as u64));
-        let equal = |name: &&&str| match (source.tensor(name), target.tensor(name)) {
-            (Some(a), Some(b)) => same(source, target, &a, &b),
-            _ => false,
-        };
-        let num_equal = parts.iter().filter(equal).count();
+        let num_equal = parts.iter().filter(|name| same((source, name), (target, name)).is_ok()).count();
         audit.equal += num_equal;
         let is_added = |name: &&&str| name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
         let added = new_parts.iter().filter(|name| !parts.contains(*name)).filter(is_added).count();
@@ -95,7 +90,10 @@ pub(super) fn audit(
             audit.accounted += parts.len();
             continue;
         }
-        match measure(source, target, stem) {
+        let measured = measure(source, target, stem);
+        parts.iter().for_each(|name| source.release(name, 0..usize::MAX));
+        new_parts.iter().for_each(|name| target.release(name, 0..usize::MAX));
+        match measured {
             Ok(Measured { formats: [from, to], weights, squared_error, squares }) => {
                 let error = ratio(squared_error, squares);
                 audit.accounted += parts.len();
@@ -149,16 +147,6 @@ fn stems(checkpoint: &Checkpoint) -> BTreeMap<&str, BTreeSet<&str>> {
     stems
 }
 
-fn same(source: &Checkpoint, target: &Checkpoint, a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
-    (a.dtype, a.shape) == (b.dtype, b.shape)
-        && a.bytes.chunks(CHUNK).zip(b.bytes.chunks(CHUNK)).all(|(x, y)| {
-            let equal = x == y;
-            source.release(x);
-            target.release(y);
-            equal
-        })
-}
-
 fn ratio(squared_error: f64, squares: f64) -> f64 {
     match squared_error == 0.0 {
         true => 0.0,
@@ -193,15 +181,6 @@ fn measure(source: &Checkpoint, target: &Checkpoint, stem: &str) -> Result<Measu
             let (x, y) = (f64::from(*x), f64::from(*y));
             squared_error += (x - y) * (x - y);
             squares += x * x;
-        }
-    }
-    for (checkpoint, matrix) in [(source, &a), (target, &b)] {
-        match matrix {
-            StoredMatrix::Plain(view) => checkpoint.release(view.bytes),
-            StoredMatrix::Packed(packed) => {
-                checkpoint.release(packed.codes);
-                checkpoint.release(packed.scales.bytes);
-            }
         }
     }
     let formats = [a.format_name(), b.format_name()];

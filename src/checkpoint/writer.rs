@@ -1,0 +1,406 @@
+//! New shards, complete or absent.
+//!
+//! Invariant: a file appears under its own name only when all its bytes are on the disk: it is written aside in the same folder, flushed,
+//! and renamed. What a kill leaves behind is a file whose name begins with a dot and ends in `.partial`; the next attempt
+//! overwrites it. Memory use does not depend on the size of a shard.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::error::CheckpointError;
+use super::header::element_bits;
+use super::index::INDEX_FILE;
+use super::reader::Checkpoint;
+use crate::tensor::DType;
+
+/// Most entries of a source folder that [`copy_side_files`] looks at.
+const MAX_SIDE_FILES: usize = 10_000;
+/// Alignment of the data behind the header, bytes: the format's own writer pads to it.
+const ALIGNMENT: usize = 8;
+
+/// A tensor to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Name in the header.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions, outermost first; empty for a scalar.
+    pub shape: Vec<usize>,
+}
+
+impl TensorSpec {
+    /// A spec.
+    pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), dtype, shape: shape.into() }
+    }
+
+    /// Bytes of the data, `None` where that is no whole number a machine can hold.
+    pub fn bytes(&self) -> Option<usize> {
+        let bits = element_bits(self.dtype.name())?;
+        let bits = self.shape.iter().try_fold(bits, |product, dim| product.checked_mul(*dim))?;
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+}
+
+/// Why something could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The operating system refused.
+    #[error("{path}: {error}")]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A spec that no file can hold: the name twice, or a size that overflows.
+    #[error("{shard}: tensor {tensor}: {reason}")]
+    Spec {
+        /// Shard file name.
+        shard: String,
+        /// Tensor.
+        tensor: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The bytes given are not those that the spec announced.
+    #[error("{shard}: tensor {tensor} takes {expected} bytes, got {got}")]
+    Bytes {
+        /// Shard file name.
+        shard: String,
+        /// Tensor.
+        tensor: String,
+        /// Bytes by dtype and shape.
+        expected: usize,
+        /// Bytes written.
+        got: usize,
+    },
+    /// A name that would lead out of the folder.
+    #[error("{0:?} is not a plain file name")]
+    Name(String),
+    /// The target is the source, lies in it, or holds it.
+    #[error("target {target} overlaps the source {origin}; name another folder")]
+    Overlaps {
+        /// Target folder.
+        target: PathBuf,
+        /// Source folder.
+        origin: PathBuf,
+    },
+    /// Another process writes there.
+    #[error("target {0} is being written by another process; wait for it or stop it")]
+    Busy(PathBuf),
+    /// The source has too many files.
+    #[error("the source folder has more than {MAX_SIDE_FILES} files beside its weights; clean it up")]
+    TooManyFiles,
+    /// A file of the source cannot be read.
+    #[error(transparent)]
+    Source(#[from] CheckpointError),
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
+    let path = path.to_owned();
+    move |error| WriteError::Io { path, error }
+}
+
+/// One safetensors file being written. Dropped before [`ShardWriter::finish`] it leaves nothing.
+#[derive(Debug)]
+pub struct ShardWriter {
+    aside: Aside,
+    name: String,
+    slots: HashMap<String, Slot>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    start: u64,
+    bytes: usize,
+    written: usize,
+}
+
+impl ShardWriter {
+    /// Begins `dir/name` with a header for these tensors. Their data are laid out by falling element size, then by name, as the format's own
+    /// writer does, so that every tensor is aligned; they may be written in any order.
+    pub fn create(dir: &Path, name: &str, specs: &[TensorSpec]) -> Result<Self, WriteError> {
+        let (header, slots, bytes) = layout(name, specs)?;
+        let aside = Aside::create(dir, name)?;
+        aside.file.write_all_at(&header, 0).map_err(io_error(&aside.partial))?;
+        Ok(Self { aside, name: name.into(), slots, bytes })
+    }
+
+    /// Writes the data of a tensor.
+    pub fn write(&mut self, tensor: &str, bytes: &[u8]) -> Result<(), WriteError> {
+        let expected = self.slots.get(tensor).map_or(0, |slot| slot.bytes - slot.written);
+        if expected != bytes.len() {
+            return Err(self.wrong_size(tensor, expected, bytes.len()));
+        }
+        self.append(tensor, bytes)
+    }
+
+    /// Writes the next part of a tensor's data.
+    pub fn append(&mut self, tensor: &str, part: &[u8]) -> Result<(), WriteError> {
+        let Some(slot) = self.slots.get_mut(tensor) else {
+            let (shard, tensor) = (self.name.clone(), tensor.into());
+            return Err(WriteError::Spec { shard, tensor, reason: "it was not announced in the header" });
+        };
+        if part.len() > slot.bytes - slot.written {
+            let (expected, got) = (slot.bytes, slot.written + part.len());
+            return Err(self.wrong_size(tensor, expected, got));
+        }
+        let at = slot.start + slot.written as u64;
+        self.aside.file.write_all_at(part, at).map_err(io_error(&self.aside.partial))?;
+        slot.written += part.len();
+        Ok(())
+    }
+
+    fn wrong_size(&self, tensor: &str, expected: usize, got: usize) -> WriteError {
+        WriteError::Bytes { shard: self.name.clone(), tensor: tensor.into(), expected, got }
+    }
+
+    /// Flushes the file to the disk and gives it its name. Returns its size, bytes.
+    ///
+    /// Errors: a tensor was not written whole; the disk.
+    pub fn finish(self) -> Result<u64, WriteError> {
+        let mut missing: Vec<_> = self.slots.iter().filter(|(_, slot)| slot.written < slot.bytes).collect();
+        missing.sort_by_key(|(name, _)| *name);
+        if let Some((tensor, slot)) = missing.first() {
+            return Err(self.wrong_size(tensor, slot.bytes, slot.written));
+        }
+        self.aside.finish()?;
+        Ok(self.bytes)
+    }
+}
+
+/// Whether `dir/name` is the finished shard of these tensors: it has their header and the size that goes with it. A file that has its name is
+/// whole, so its data need not be read.
+pub fn is_complete(dir: &Path, name: &str, specs: &[TensorSpec]) -> Result<bool, WriteError> {
+    let (header, _, bytes) = layout(name, specs)?;
+    check_name(name)?;
+    let path = dir.join(name);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(WriteError::Io { path, error }),
+    };
+    if file.metadata().map_err(io_error(&path))?.len() != bytes {
+        return Ok(false);
+    }
+    let mut begins = Vec::with_capacity(header.len());
+    file.take(header.len() as u64).read_to_end(&mut begins).map_err(io_error(&path))?;
+    Ok(begins == header)
+}
+
+/// Header bytes (with the length field), where each tensor lies, and the size of the file.
+fn layout(shard: &str, specs: &[TensorSpec]) -> Result<(Vec<u8>, HashMap<String, Slot>, u64), WriteError> {
+    let fault =
+        |tensor: &str, reason| WriteError::Spec { shard: shard.into(), tensor: tensor.into(), reason };
+    let mut order: Vec<&TensorSpec> = specs.iter().collect();
+    let bits = |spec: &TensorSpec| element_bits(spec.dtype.name()).unwrap_or(0);
+    order.sort_by(|a, b| bits(b).cmp(&bits(a)).then_with(|| a.name.cmp(&b.name)));
+    let mut header = serde_json::Map::new();
+    // Readers of the model hub look for this key.
+    header.insert("__metadata__".into(), serde_json::json!({"format": "pt"}));
+    let mut slots = HashMap::with_capacity(specs.len());
+    let mut end = 0usize;
+    for spec in order {
+        let bytes = spec.bytes().ok_or_else(|| fault(&spec.name, "its size is no whole number of bytes"))?;
+        let start = end;
+        end = start.checked_add(bytes).ok_or_else(|| fault(&spec.name, "the shard would be too large"))?;
+        let entry = serde_json::json!({
+            "dtype": spec.dtype.name(), "shape": spec.shape, "data_offsets": [start, end]
+        });
+        if header.insert(spec.name.clone(), entry).is_some() {
+            return Err(fault(&spec.name, "it is announced twice, or reserved"));
+        }
+        slots.insert(spec.name.clone(), Slot { start: start as u64, bytes, written: 0 });
+    }
+    let mut json = serde_json::Value::Object(header).to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
+    let mut head = (json.len() as u64).to_le_bytes().to_vec();
+    head.append(&mut json);
+    for slot in slots.values_mut() {
+        slot.start += head.len() as u64;
+    }
+    let bytes = (head.len() + end) as u64;
+    Ok((head, slots, bytes))
+}
+
+/// A file under its temporary name.
+#[derive(Debug)]
+struct Aside {
+    file: File,
+    partial: PathBuf,
+    path: PathBuf,
+    renamed: bool,
+}
+
+impl Aside {
+    fn create(dir: &Path, name: &str) -> Result<Self, WriteError> {
+        check_name(name)?;
+        let path = dir.join(name);
+        let stem = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let partial = path.with_file_name(format!(".{stem}.partial"));
+        let file = File::create(&partial).map_err(io_error(&partial))?;
+        Ok(Self { file, partial, path, renamed: false })
+    }
+
+    fn finish(mut self) -> Result<(), WriteError> {
+        self.file.sync_all().map_err(io_error(&self.partial))?;
+        fs::rename(&self.partial, &self.path).map_err(io_error(&self.path))?;
+        self.renamed = true;
+        // The rename itself is on the disk only when the folder is.
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error(folder))
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if !self.renamed {
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// A name is a relative path of plain components.
+fn check_name(name: &str) -> Result<(), WriteError> {
+    super::folder::check_name(name).map_err(|_| WriteError::Name(name.into()))
+}
+
+/// Writes `dir/name` whole, complete or absent.
+pub fn write_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), WriteError> {
+    let mut aside = Aside::create(dir, name)?;
+    aside.file.write_all(bytes).map_err(io_error(&aside.partial))?;
+    aside.finish()
+}
+
+/// Writes `model.safetensors.index.json`.
+///
+/// - `weight_map`: every tensor of every shard, to its shard's file name
+/// - `total_size`: bytes of all tensors, headers not counted
+pub fn write_index(
+    dir: &Path,
+    weight_map: &BTreeMap<String, String>,
+    total_size: u64,
+) -> Result<(), WriteError> {
+    let index = serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
+    write_file(dir, INDEX_FILE, format!("{index:#}\n").as_bytes())
+}
+
+/// Copies every file of a checkpoint byte for byte that is neither weights (`*.safetensors`) nor their index, nor named in `except`, nor
+/// hidden (a name that begins with a dot), folders included. Returns their names, sorted.
+pub fn copy_side_files(source: &Checkpoint, dir: &Path, except: &[&str]) -> Result<Vec<String>, WriteError> {
+    let mut names = source.file_names(MAX_SIDE_FILES + 1)?;
+    if names.len() > MAX_SIDE_FILES {
+        return Err(WriteError::TooManyFiles);
+    }
+    names.retain(|name| {
+        !name.ends_with(".safetensors") && name != INDEX_FILE && !except.contains(&name.as_str())
+    });
+    for name in &names {
+        if let Some(folder) = dir.join(name).parent() {
+            fs::create_dir_all(folder).map_err(io_error(folder))?;
+        }
+        let mut from = source.open_file(name)?;
+        let mut aside = Aside::create(dir, name)?;
+        io::copy(&mut from, &mut aside.file).map_err(io_error(&aside.partial))?;
+        aside.finish()?;
+    }
+    Ok(names)
+}
+
+/// A folder that a new checkpoint goes into: made if it is not there, apart from its source, and held by this process alone until dropped.
+#[derive(Debug)]
+pub struct Target {
+    dir: PathBuf,
+    /// Locked while open; the operating system unlocks it when the process ends, however it ends.
+    _lock: File,
+}
+
+/// Name of the file whose lock a process holds that writes into a folder.
+const LOCK_FILE: &str = ".perigee.lock";
+
+impl Target {
+    /// Opens or makes the folder.
+    ///
+    /// Errors: it is the source's folder, lies in it or holds it; another process holds it; the disk.
+    pub fn open(dir: &Path, source: &Checkpoint) -> Result<Self, WriteError> {
+        // The nearest folder that exists decides, so that none is made inside the source only to be refused.
+        let existing = dir.ancestors().find_map(|path| {
+            let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+            path.canonicalize().ok()
+        });
+        let overlaps = |origin: &Path| WriteError::Overlaps { target: dir.into(), origin: origin.into() };
+        if let (Some(existing), Some(origin)) = (existing, source.folder())
+            && existing.starts_with(origin)
+        {
+            return Err(overlaps(origin));
+        }
+        fs::create_dir_all(dir).map_err(io_error(dir))?;
+        let canonical = dir.canonicalize().map_err(io_error(dir))?;
+        if let Some(origin) = source.folder()
+            && (origin.starts_with(&canonical) || canonical.starts_with(origin))
+        {
+            return Err(overlaps(origin));
+        }
+        let dir = canonical;
+        let path = dir.join(LOCK_FILE);
+        let lock = File::create(&path).map_err(io_error(&path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { dir, _lock: lock }),
+            Err(fs::TryLockError::WouldBlock) => Err(WriteError::Busy(dir)),
+            Err(fs::TryLockError::Error(error)) => Err(WriteError::Io { path, error }),
+        }
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Names of what lies in it, sorted, without files that a kill left half-written and the lock.
+    pub fn entries(&self) -> Result<Vec<String>, WriteError> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(io_error(&self.dir))? {
+            let name = entry.map_err(io_error(&self.dir))?.file_name().to_string_lossy().into_owned();
+            if name != LOCK_FILE && !(name.starts_with('.') && name.ends_with(".partial")) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Content of a small file, `None` where there is none or it is larger than `limit` bytes.
+    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, WriteError> {
+        check_name(name)?;
+        let path = self.dir.join(name);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(WriteError::Io { path, error }),
+        };
+        let mut bytes = Vec::new();
+        file.take(limit + 1).read_to_end(&mut bytes).map_err(io_error(&path))?;
+        Ok((bytes.len() as u64 <= limit).then_some(bytes))
+    }
+
+    /// Size of a file, bytes; `None` where there is none.
+    pub fn file_bytes(&self, name: &str) -> Option<u64> {
+        fs::metadata(self.dir.join(name)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
+    }
+
+    /// Removes the lock file: the folder is complete and holds nothing but its own files.
+    pub fn close(self) -> Result<(), WriteError> {
+        let path = self.dir.join(LOCK_FILE);
+        fs::remove_file(&path).map_err(io_error(&path))
+    }
+}
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;
