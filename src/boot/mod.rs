@@ -5,7 +5,9 @@ mod commands;
 pub mod engine;
 mod health;
 pub mod memory_plan;
+mod offline_progress;
 mod progress;
+mod pruning;
 mod run;
 
 use std::process::ExitCode;
@@ -36,5 +38,9 @@ pub fn main() -> ExitCode {
         },
         Command::Health(args) => health::health(&args),
         Command::Version => commands::version(),
+        Command::Prune(args) => pruning::prune(&args),
+        Command::Audit(args) => pruning::audit(&args),
+        Command::Saliency(args) => pruning::saliency(&args),
+        Command::Compare(args) => pruning::compare(&args),
     }
 }

@@ -3,6 +3,8 @@
 //! The backend is handed in; nothing here serves requests, reads a clock or knows the command line.
 
 pub mod audit;
+pub mod collect;
+pub mod compare;
 mod expert_names;
 mod fingerprint;
 mod linears;
@@ -14,8 +16,11 @@ pub mod saliency;
 pub mod select;
 #[cfg(test)]
 mod test_folder;
+pub mod text_pass;
 
 pub use audit::{AuditError, AuditOptions, AuditReport, audit};
+pub use collect::{PassProgress, collect};
+pub use compare::{Comparison, compare};
 pub use fingerprint::{SourceId, TextId, fingerprint};
 pub use linears::LinearError;
 pub use plan_file::{ExpertPlan, LayerPlan, PlanFileError};
@@ -24,3 +29,4 @@ pub use prune_config::ConfigError;
 pub use rewrite::{RewriteError, expert_layers};
 pub use saliency::{LayerSaliency, Saliency, SaliencyError};
 pub use select::{Criterion, survivors};
+pub use text_pass::{Documents, PassError, PassOptions, TextPass};
