@@ -35,7 +35,9 @@ impl OfflineProgress {
             let bar = self.bar.get_or_insert_with(|| {
                 let bar = ProgressBar::new(total);
                 let template = match self.unit {
-                    Unit::Bytes => "{msg} [{bar:40}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left".to_owned(),
+                    Unit::Bytes => {
+                        "{msg} [{bar:40}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left".to_owned()
+                    }
                     Unit::Of(unit) => format!("{{msg}} [{{bar:40}}] {{pos}}/{{len}} {unit}, {{eta}} left"),
                 };
                 if let Ok(style) = ProgressStyle::with_template(&template) {

@@ -78,7 +78,10 @@ fn run_prune(args: &PruneArgs) -> Result<(), BootError> {
     }
     let mut text = String::new();
     report.config_changes.iter().for_each(|change| text.push_str(&format!("config: {change}\n")));
-    report.files_left_out.iter().for_each(|file| text.push_str(&format!("not copied, other weights: {file}\n")));
+    report
+        .files_left_out
+        .iter()
+        .for_each(|file| text.push_str(&format!("not copied, other weights: {file}\n")));
     text.push_str(&format!(
         "{}: {} of {} experts in {} layers, {} tensors of {}, {:.3} GB of {:.3} GB, {} shards ({} from before), {} files copied\n",
         args.target.display(),
@@ -107,7 +110,10 @@ fn plan_of(args: &PruneArgs, source: &Checkpoint) -> Result<ExpertPlan, BootErro
         (None, Some(keep), CriterionArg::Random) => ExpertPlan::random(id.clone(), &layers, keep, args.seed)?,
         (None, Some(keep), criterion) => {
             let Some(file) = &args.saliency else {
-                return Err("criterion reap and frequency need --saliency FILE; collect it with `perigee saliency`".into());
+                return Err(
+                    "criterion reap and frequency need --saliency FILE; collect it with `perigee saliency`"
+                        .into(),
+                );
             };
             let saliency = read_saliency(file)?;
             if let (Some(theirs), Some(ours)) = (&saliency.source().fingerprint, &id.fingerprint)
@@ -263,10 +269,13 @@ fn with_backend<W: OnModel>(
                 drop(bar);
                 return work.run(&mut pass);
             }
-            Err(PassError::Load(LoadError::Upload { source: OpError::UnsupportedDType { dtype, .. }, .. }))
-                if args.backend == BackendArg::Auto =>
-            {
-                eprintln!("the cpu backend does not multiply {dtype} weights: using the reference backend, which is slow");
+            Err(PassError::Load(LoadError::Upload {
+                source: OpError::UnsupportedDType { dtype, .. },
+                ..
+            })) if args.backend == BackendArg::Auto => {
+                eprintln!(
+                    "the cpu backend does not multiply {dtype} weights: using the reference backend, which is slow"
+                );
             }
             Err(error) => return Err(error.into()),
         }
@@ -298,7 +307,11 @@ fn read(file: &Path) -> Result<Vec<u8>, BootError> {
     let problem = |e: std::io::Error| format!("{}: {e}", file.display());
     let bytes = std::fs::metadata(file).map_err(problem)?.len();
     if bytes > MAX_INPUT_BYTES {
-        return Err(format!("{}: has {bytes} bytes, more than the {MAX_INPUT_BYTES} that are read; split it", file.display()).into());
+        return Err(format!(
+            "{}: has {bytes} bytes, more than the {MAX_INPUT_BYTES} that are read; split it",
+            file.display()
+        )
+        .into());
     }
     Ok(std::fs::read(file).map_err(problem)?)
 }

@@ -72,8 +72,7 @@ pub fn collect<B: Backend>(
         done += window.len() as u64;
         progress(PassProgress { done, total });
     }
-    let text =
-        TextId { fingerprint: documents.fingerprint.clone(), documents: num_documents, tokens: total };
+    let text = TextId { fingerprint: documents.fingerprint.clone(), documents: num_documents, tokens: total };
     Ok(Saliency::new(SourceId::of(checkpoint), vec![text], collector.layers))
 }
 

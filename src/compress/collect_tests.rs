@@ -13,7 +13,8 @@ use crate::compress::test_folder::{self, HIDDEN, Tiny};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::ops::reference::ReferenceBackend;
 
-const TEXT: &str = "the quick brown fox\njumps over the lazy dog 0123456789\n\nPACK MY BOX with five dozen jugs!\n\nzz\n";
+const TEXT: &str =
+    "the quick brown fox\njumps over the lazy dog 0123456789\n\nPACK MY BOX with five dozen jugs!\n\nzz\n";
 
 /// A network whose attention and dense layer add nothing: what enters the experts can be computed by hand.
 fn folder(dir: &Path) {
@@ -111,7 +112,10 @@ fn saliency_plan_order_and_audit_are_those_of_a_direct_computation() {
             assert_eq!(counts.iter().sum::<u64>(), 3 * tokens.len() as u64);
             for (e, (got, (sum, count))) in found.reap().unwrap().iter().zip(expected).enumerate() {
                 let want = if *count == 0 { 0.0 } else { sum / *count as f64 };
-                assert!((got - want).abs() <= 1e-5 * want, "{what}, layer {layer}, expert {e}: {got}, {want}");
+                assert!(
+                    (got - want).abs() <= 1e-5 * want,
+                    "{what}, layer {layer}, expert {e}: {got}, {want}"
+                );
             }
         }
         assert_eq!(saliency.layers().count(), 2);
@@ -122,8 +126,10 @@ fn saliency_plan_order_and_audit_are_those_of_a_direct_computation() {
     let source = SourceId::of(&checkpoint);
     let plan = ExpertPlan::from_saliency(source, &layers, 8, Criterion::Reap, &reference).unwrap();
     for layer in plan.layers() {
-        let scores: Vec<f64> =
-            expected[&layer.layer].iter().map(|(sum, count)| if *count == 0 { 0.0 } else { sum / *count as f64 }).collect();
+        let scores: Vec<f64> = expected[&layer.layer]
+            .iter()
+            .map(|(sum, count)| if *count == 0 { 0.0 } else { sum / *count as f64 })
+            .collect();
         let mut order: Vec<u32> = (0..16).collect();
         order.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b)));
         let mut best = order[..8].to_vec();

@@ -124,7 +124,9 @@ pub fn compare<A: Backend, B: Backend>(
         ("vocabulary", first.vocab_size, second.vocab_size),
     ] {
         if x != y {
-            return Err(PassError::Unlike(format!("{what}: {x} and {y}; only checkpoints of one network can be compared")));
+            return Err(PassError::Unlike(format!(
+                "{what}: {x} and {y}; only checkpoints of one network can be compared"
+            )));
         }
     }
     let mut layer_sums = vec![[0f64; 2]; first.num_layers];
@@ -144,7 +146,8 @@ pub fn compare<A: Backend, B: Backend>(
             progress(PassProgress { done, total });
         }
     }
-    let ratio = |[difference, squares]: [f64; 2]| if difference == 0.0 { 0.0 } else { (difference / squares).sqrt() };
+    let ratio =
+        |[difference, squares]: [f64; 2]| if difference == 0.0 { 0.0 } else { (difference / squares).sqrt() };
     let layer_errors: Vec<f64> = layer_sums.into_iter().map(ratio).collect();
     let perplexity = sums.losses.map(|loss| (loss / sums.scored.max(1) as f64).exp());
     Ok(Comparison {
@@ -178,7 +181,12 @@ fn predictions<A: Backend, B: Backend>(
         let from_b = b.model.logits(rows)?;
         for ((row, a), b) in rows.iter().zip(from_a.chunks(vocab)).zip(from_b.chunks(vocab)) {
             let (log_a, log_b) = (log_softmax(a), log_softmax(b));
-            let kl: f64 = log_a.iter().zip(&log_b).filter(|(p, _)| **p > f64::NEG_INFINITY).map(|(p, q)| p.exp() * (p - q)).sum();
+            let kl: f64 = log_a
+                .iter()
+                .zip(&log_b)
+                .filter(|(p, _)| **p > f64::NEG_INFINITY)
+                .map(|(p, q)| p.exp() * (p - q))
+                .sum();
             // Not below zero but for rounding.
             let kl = if kl.is_nan() { f64::NAN } else { kl.max(0.0) };
             sums.kl += kl;

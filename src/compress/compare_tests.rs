@@ -45,7 +45,11 @@ fn a_head_of_zeros_predicts_every_token_alike() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     folder(&a, |_, _| ());
-    folder(&b, |name, bytes| if name == "lm_head.weight" { bytes.fill(0) });
+    folder(&b, |name, bytes| {
+        if name == "lm_head.weight" {
+            bytes.fill(0)
+        }
+    });
     let found = run(&a, &b, &PassOptions::default());
     assert!((found.perplexity[1] - VOCAB as f64).abs() < 1e-9, "{:?}", found.perplexity);
     assert!(found.perplexity[0] != found.perplexity[1]);
@@ -61,7 +65,11 @@ fn the_first_layer_that_differs_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     folder(&a, |_, _| ());
-    folder(&b, |name, bytes| if name.contains("layers.1.mlp.shared_experts.down_proj") { bytes.fill(0) });
+    folder(&b, |name, bytes| {
+        if name.contains("layers.1.mlp.shared_experts.down_proj") {
+            bytes.fill(0)
+        }
+    });
     let found = run(&a, &b, &PassOptions::default());
     assert_eq!(found.first_above, Some(1));
     assert_eq!(found.layer_errors[0], 0.0);
@@ -75,7 +83,11 @@ fn other_networks_are_refused() {
     folder(&a, |_, _| ());
     folder(&b, |_, _| ());
     let config = std::fs::read_to_string(b.join("config.json")).unwrap();
-    std::fs::write(b.join("config.json"), config.replace("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 2")).unwrap();
+    std::fs::write(
+        b.join("config.json"),
+        config.replace("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 2"),
+    )
+    .unwrap();
     let open = |dir: &Path| Checkpoint::open(dir).unwrap();
     assert!(TextPass::load(ReferenceBackend, &open(&b), &PassOptions::default(), &mut |_, _| ()).is_err());
     assert_eq!(log_softmax(&[0.0, 0.0]), [-(2f64.ln()); 2]);

@@ -100,7 +100,10 @@ mod tests {
             _ => None,
         };
         for (name, expected) in [
-            ("model.layers.1.mlp.experts.383.gate_proj.weight", Some((1, 383, "model.layers.1.mlp.experts.7.gate_proj.weight"))),
+            (
+                "model.layers.1.mlp.experts.383.gate_proj.weight",
+                Some((1, 383, "model.layers.1.mlp.experts.7.gate_proj.weight")),
+            ),
             (
                 "language_model.model.layers.60.mlp.experts.0.down_proj.weight_packed",
                 Some((60, 0, "language_model.model.layers.60.mlp.experts.7.down_proj.weight_packed")),

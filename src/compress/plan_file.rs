@@ -215,7 +215,8 @@ impl ExpertPlan {
     /// The file: JSON, one line per layer, so that plans can be compared with ordinary tools.
     pub fn to_json(&self) -> String {
         let mut head = serde_json::json!(self);
-        let layers = head.as_object_mut().and_then(|object| object.insert("layers".into(), Vec::<u8>::new().into()));
+        let layers =
+            head.as_object_mut().and_then(|object| object.insert("layers".into(), Vec::<u8>::new().into()));
         let lines: Vec<String> =
             layers.iter().flat_map(|l| l.as_array()).flatten().map(|layer| format!("    {layer}")).collect();
         let layers = format!("\"layers\": [\n{}\n  ]", lines.join(",\n"));
@@ -303,7 +304,8 @@ impl ExpertPlan {
                 }
             }
         }
-        if let Some(extra) = self.layers.iter().find(|l| !experts.iter().any(|(layer, _)| *layer == l.layer)) {
+        if let Some(extra) = self.layers.iter().find(|l| !experts.iter().any(|(layer, _)| *layer == l.layer))
+        {
             return Err(field(
                 format!("layers, layer {}", extra.layer),
                 "named",
@@ -415,7 +417,11 @@ fn chosen(
 ) -> Result<LayerPlan, PlanFileError> {
     if scores.len() != num_source {
         let expected = format!("the source has {num_source} experts there");
-        return Err(field(format!("saliency, layer {layer}"), format!("a list of {}", scores.len()), expected));
+        return Err(field(
+            format!("saliency, layer {layer}"),
+            format!("a list of {}", scores.len()),
+            expected,
+        ));
     }
     if !(1..=num_source).contains(&num_kept) {
         return Err(field(

@@ -145,14 +145,17 @@ pub fn prune(
     except.extend(quant_config.is_some().then_some(QUANT_CONFIG));
     report.files_copied = copy_side_files(source, dir, &except)?.len();
     if let Some(repaired) = &quant_config {
-        report.config_changes.extend(repaired.changes.iter().map(|change| format!("{QUANT_CONFIG}: {change}")));
+        report
+            .config_changes
+            .extend(repaired.changes.iter().map(|change| format!("{QUANT_CONFIG}: {change}")));
         write_file(dir, QUANT_CONFIG, repaired.to_json().as_bytes())?;
     }
     write_file(dir, PLAN_FILE, plan.to_json().as_bytes())?;
     write_file(dir, CONFIG_FILE, config.to_json().as_bytes())?;
     if source.read_file(INDEX_FILE)?.is_some() {
         let place = |shard: &str, tensor: &TargetTensor<'_>| (tensor.spec.name.clone(), shard.to_owned());
-        let weight_map = shards.iter().flat_map(|(shard, list)| list.iter().map(|tensor| place(shard, tensor)));
+        let weight_map =
+            shards.iter().flat_map(|(shard, list)| list.iter().map(|tensor| place(shard, tensor)));
         write_index(dir, &weight_map.collect(), total)?;
     }
     let job = dir.join(JOB_FILE);

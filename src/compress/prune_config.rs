@@ -78,7 +78,11 @@ pub(super) fn repair_config(json: &[u8], plan: &ExpertPlan) -> Result<Repaired, 
 }
 
 /// `hf_quant_config.json`: its lists of modules.
-pub(super) fn repair_quant_config(file: &str, json: &[u8], plan: &ExpertPlan) -> Result<Repaired, ConfigError> {
+pub(super) fn repair_quant_config(
+    file: &str,
+    json: &[u8],
+    plan: &ExpertPlan,
+) -> Result<Repaired, ConfigError> {
     let mut value = Value::Object(object(file, json)?);
     let mut changes = Vec::new();
     repair_names(file, "", &mut value, plan, &mut changes)?;
@@ -116,7 +120,9 @@ fn repair_text(
     changes.push(format!("n_routed_experts {num_source} -> {num_kept}"));
     text.insert("n_routed_experts".into(), num_kept.into());
     if n_group > 1 && !keeps_groups(plan, n_group, topk_group, top_k) {
-        changes.push(format!("n_group {n_group} -> 1, topk_group {topk_group} -> 1 (the survivors are not spread evenly)"));
+        changes.push(format!(
+            "n_group {n_group} -> 1, topk_group {topk_group} -> 1 (the survivors are not spread evenly)"
+        ));
         text.insert("n_group".into(), 1.into());
         text.insert("topk_group".into(), 1.into());
     }
@@ -223,7 +229,8 @@ fn rename(text: &str, plan: &ExpertPlan) -> Result<Renamed, String> {
     let plain = text.replace("\\.", ".");
     let Some(at) = find_experts(&plain) else { return Ok(Renamed::Same) };
     if !plain[at..].starts_with(|c: char| c.is_ascii_digit()) {
-        let listed = plain[at..].starts_with(['(', '[']) && plain[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+        let listed =
+            plain[at..].starts_with(['(', '[']) && plain[at + 1..].starts_with(|c: char| c.is_ascii_digit());
         let all = plain[at..].starts_with("[0-9]");
         return match listed && !all {
             true => Err("names experts by a pattern that pruning would change; name them one by one".into()),

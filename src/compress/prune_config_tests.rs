@@ -8,8 +8,7 @@ use crate::compress::plan_file::LayerPlan;
 use crate::compress::select::Criterion;
 
 fn plan(keep: &[u32]) -> ExpertPlan {
-    let layer =
-        |layer| LayerPlan { layer, num_source: 8, keep: keep.to_vec(), saliency: None, counts: None };
+    let layer = |layer| LayerPlan { layer, num_source: 8, keep: keep.to_vec(), saliency: None, counts: None };
     let criterion = Criterion::Given { note: String::new() };
     ExpertPlan::new(SourceId::default(), criterion, vec![], vec![layer(1), layer(2)], vec![]).unwrap()
 }

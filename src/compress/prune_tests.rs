@@ -74,7 +74,13 @@ fn survivors_move_with_all_their_tensors_in_every_format() {
                 }
             }
         }
-        let parts = if format == Format::Plain { 1 } else if format == Format::Nvfp4 { 4 } else { 3 };
+        let parts = if format == Format::Plain {
+            1
+        } else if format == Format::Nvfp4 {
+            4
+        } else {
+            3
+        };
         assert_eq!(checked, (LAYERS - 1) * 3 * 3 * parts);
         assert_eq!(report.tensors[0] - report.tensors[1], (LAYERS - 1) * 5 * 3 * parts);
         assert_eq!(target.num_tensors(), report.tensors[1]);
@@ -162,7 +168,14 @@ fn what_cannot_be_pruned_is_named_before_anything_is_written() {
         assert!(!to.exists());
     };
     let router = |spec: &TensorSpec| spec.name.ends_with("layers.1.mlp.gate.weight");
-    check(&|(spec, _)| if router(spec) { spec.shape = vec![4, 64] }, "rows that share a scale");
+    check(
+        &|(spec, _)| {
+            if router(spec) {
+                spec.shape = vec![4, 64]
+            }
+        },
+        "rows that share a scale",
+    );
     check(
         &|(spec, _)| {
             if router(spec) {
@@ -171,7 +184,14 @@ fn what_cannot_be_pruned_is_named_before_anything_is_written() {
         },
         "is not [8, columns]",
     );
-    check(&|(spec, _)| if router(spec) { spec.name = "model.layers.0.mlp.gate.weight".into() }, "without routed");
+    check(
+        &|(spec, _)| {
+            if router(spec) {
+                spec.name = "model.layers.0.mlp.gate.weight".into()
+            }
+        },
+        "without routed",
+    );
     check(
         &|(spec, _)| {
             if router(spec) {

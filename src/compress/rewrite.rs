@@ -54,7 +54,8 @@ impl TargetTensor<'_> {
             Content::Rows(rows) => {
                 let row = source.bytes.len() / source.shape.first().copied().unwrap_or(1).max(1);
                 let mut kept = Vec::with_capacity(rows.len() * row);
-                rows.iter().for_each(|r| kept.extend(&source.bytes[*r as usize * row..(*r as usize + 1) * row]));
+                rows.iter()
+                    .for_each(|r| kept.extend(&source.bytes[*r as usize * row..(*r as usize + 1) * row]));
                 Cow::Owned(kept)
             }
         }
@@ -81,7 +82,8 @@ pub fn expert_layers(checkpoint: &Checkpoint) -> Result<ExpertLayers, RewriteErr
         last => {
             let missing = (0..).find(|id| !ids.contains(id)).unwrap_or_default();
             let last = last.copied().unwrap_or_default();
-            let problem = format!("is missing, although expert {last} is there; the checkpoint is incomplete");
+            let problem =
+                format!("is missing, although expert {last} is there; the checkpoint is incomplete");
             Err(error(&format!("layers.{layer}.mlp.experts.{missing}.*"), problem))
         }
     });
@@ -96,7 +98,9 @@ pub(super) fn rewrite<'a>(
 ) -> Result<BTreeMap<&'a str, Vec<TargetTensor<'a>>>, RewriteError> {
     let mut shards: BTreeMap<&str, Vec<(usize, TargetTensor<'_>)>> = BTreeMap::new();
     for name in checkpoint.names() {
-        let (Some(view), Some(shard)) = (checkpoint.tensor(name), checkpoint.shard_of(name)) else { continue };
+        let (Some(view), Some(shard)) = (checkpoint.tensor(name), checkpoint.shard_of(name)) else {
+            continue;
+        };
         if let Some(target) = target_tensor(name, &view, plan)? {
             shards.entry(shard).or_default().push((view.bytes.as_ptr() as usize, target));
         }

@@ -117,7 +117,9 @@ pub enum SaliencyError {
     #[error("the two statistics cannot be added: {0}")]
     Merge(String),
     /// A value that is no number: the model computed an infinity or NaN.
-    #[error("layer {layer}, expert {expert}: the collected sum is {sum}; the checkpoint computes numbers that are not finite on this text")]
+    #[error(
+        "layer {layer}, expert {expert}: the collected sum is {sum}; the checkpoint computes numbers that are not finite on this text"
+    )]
     NotFinite {
         /// Layer.
         layer: usize,
@@ -242,9 +244,14 @@ impl Saliency {
     pub fn merge(&mut self, other: &Saliency) -> Result<(), SaliencyError> {
         let error = |why: String| Err(SaliencyError::Merge(why));
         if self.source.fingerprint != other.source.fingerprint {
-            return error(format!("{} and {} are different checkpoints", self.source.name, other.source.name));
+            return error(format!(
+                "{} and {} are different checkpoints",
+                self.source.name, other.source.name
+            ));
         }
-        if let Some(text) = other.texts.iter().find(|text| self.texts.iter().any(|t| t.fingerprint == text.fingerprint)) {
+        if let Some(text) =
+            other.texts.iter().find(|text| self.texts.iter().any(|t| t.fingerprint == text.fingerprint))
+        {
             return error(format!("text {} is in both and would count twice", text.fingerprint));
         }
         if !self.layers.keys().eq(other.layers.keys()) {
@@ -257,7 +264,10 @@ impl Saliency {
                     LayerSaliency::Collected { weighted_norm_sums: more_sums, counts: more_counts },
                 ) if counts.len() == more_counts.len() => {
                     sums.iter_mut().zip(more_sums).for_each(|(sum, more)| *sum += more);
-                    counts.iter_mut().zip(more_counts).for_each(|(count, more)| *count = count.saturating_add(*more));
+                    counts
+                        .iter_mut()
+                        .zip(more_counts)
+                        .for_each(|(count, more)| *count = count.saturating_add(*more));
                 }
                 (LayerSaliency::Collected { .. }, LayerSaliency::Collected { .. }) => {
                     return error(format!("layer {layer} has different numbers of experts"));

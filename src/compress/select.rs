@@ -47,7 +47,9 @@ pub fn survivors(scores: &[f64], num_kept: usize) -> Result<Vec<u32>, NotFinite>
     let mut order: Vec<u32> = (0..scores.len() as u32).collect();
     // Not `total_cmp`, which tells -0 from 0; all scores are finite, so the order is total.
     let score = |i: u32| scores[i as usize];
-    order.sort_by(|a, b| score(*b).partial_cmp(&score(*a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(b)));
+    order.sort_by(|a, b| {
+        score(*b).partial_cmp(&score(*a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(b))
+    });
     order.truncate(num_kept);
     order.sort_unstable();
     Ok(order)

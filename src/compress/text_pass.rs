@@ -53,7 +53,9 @@ pub enum PassError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// A token that the model has no embedding for.
-    #[error("the tokenizer gives id {id}, the model has {vocab_size}; tokenizer and weights do not belong together")]
+    #[error(
+        "the tokenizer gives id {id}, the model has {vocab_size}; tokenizer and weights do not belong together"
+    )]
     Vocabulary {
         /// Token id.
         id: u32,
@@ -90,8 +92,9 @@ impl Documents {
                 text: String,
             }
             for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-                let parsed: Line = serde_json::from_str(line)
-                    .map_err(|e| error(Some(i + 1), format!("expected an object with a string `text`: {e}")))?;
+                let parsed: Line = serde_json::from_str(line).map_err(|e| {
+                    error(Some(i + 1), format!("expected an object with a string `text`: {e}"))
+                })?;
                 texts.push(parsed.text);
             }
         } else {
@@ -226,7 +229,10 @@ mod tests {
     fn documents_come_from_lines_or_paragraphs() {
         let texts = |file: &str, bytes: &str| Documents::parse(file, bytes.as_bytes()).map(|d| d.texts);
         assert_eq!(texts("a.txt", "a\nb\n\n \n\nc").unwrap(), ["a\nb\n", "c\n"]);
-        assert_eq!(texts("a.jsonl", "{\"text\":\"a\\n\\nb\",\"id\":1}\n\n{\"text\":\"c\"}").unwrap(), ["a\n\nb", "c"]);
+        assert_eq!(
+            texts("a.jsonl", "{\"text\":\"a\\n\\nb\",\"id\":1}\n\n{\"text\":\"c\"}").unwrap(),
+            ["a\n\nb", "c"]
+        );
         for (file, bytes, expected) in [
             ("a.txt", " \n\n", "a.txt: has no documents"),
             ("a.jsonl", "{\"text\":\"a\"}\n{\"txt\":1}", "a.jsonl line 2: expected an object"),

@@ -275,7 +275,9 @@ fn parse_layers(text: &str) -> Result<LayerList, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
             (Ok(first), Ok(last)) if first <= last && last < MAX => layers.extend(first..=last),
-            _ => return Err(format!("{part:?} is not a layer below {MAX} or a range of them; example: 1,3-5")),
+            _ => {
+                return Err(format!("{part:?} is not a layer below {MAX} or a range of them; example: 1,3-5"));
+            }
         }
     }
     Ok(LayerList(layers))
@@ -363,7 +365,11 @@ mod tests {
         let parse = |more: &[&str]| {
             CommandLine::try_parse_from(["perigee", "prune", "a", "b"].iter().chain(more)).is_ok()
         };
-        assert!(parse(&["--plan", "p"]) && parse(&["--keep", "3"]) && parse(&["--keep", "3", "--criterion", "random"]));
+        assert!(
+            parse(&["--plan", "p"])
+                && parse(&["--keep", "3"])
+                && parse(&["--keep", "3", "--criterion", "random"])
+        );
         assert!(!parse(&[]) && !parse(&["--plan", "p", "--keep", "3"]) && !parse(&["--keep", "x"]));
     }
 

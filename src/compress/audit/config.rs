@@ -15,12 +15,7 @@ const MAY_CHANGE: [&str; 3] = ["n_routed_experts", "n_group", "topk_group"];
 /// Files whose lists of modules pruning may change.
 const QUANT_CONFIG: &str = "hf_quant_config.json";
 
-pub(super) fn audit(
-    source: &Checkpoint,
-    target: &Checkpoint,
-    plan: &ExpertPlan,
-    report: &mut AuditReport,
-) {
+pub(super) fn audit(source: &Checkpoint, target: &Checkpoint, plan: &ExpertPlan, report: &mut AuditReport) {
     let read = |checkpoint: &Checkpoint, name: &str| -> Option<Value> {
         serde_json::from_slice(&checkpoint.file(name)?).ok()
     };
@@ -150,7 +145,10 @@ fn unnamed_experts(file: &str, value: &Value, plan: &ExpertPlan, report: &mut Au
     }
     for text in texts {
         let plain = text.replace("\\.", ".");
-        let digits = plain.split(".experts.").nth(1).map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
+        let digits = plain
+            .split(".experts.")
+            .nth(1)
+            .map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
         let id = digits.and_then(|digits| digits.parse::<usize>().ok());
         if id.is_some_and(|id| id >= plan.num_kept()) && !plain.contains("[0-9]") {
             let shown: String = text.chars().take(200).collect();
@@ -169,12 +167,17 @@ pub(super) fn index(target: &Checkpoint, report: &mut AuditReport) {
     let bytes = target.bytes();
     match index.pointer("/metadata/total_size").map(|v| (v, v.as_u64())) {
         Some((_, Some(total))) if total == bytes => {}
-        Some((value, _)) => report.faults.add(format!("{INDEX_FILE}: total_size is {value}, the tensors have {bytes} bytes")),
+        Some((value, _)) => {
+            report.faults.add(format!("{INDEX_FILE}: total_size is {value}, the tensors have {bytes} bytes"))
+        }
         None => report.faults.add(format!("{INDEX_FILE}: has no metadata.total_size, expected {bytes}")),
     }
     let named: BTreeSet<&str> =
         index["weight_map"].as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
     for name in target.names().filter(|name| !named.contains(name)) {
-        report.faults.add(format!("{INDEX_FILE}: does not name {name}, which {} holds", target.shard_of(name).unwrap_or_default()));
+        report.faults.add(format!(
+            "{INDEX_FILE}: does not name {name}, which {} holds",
+            target.shard_of(name).unwrap_or_default()
+        ));
     }
 }

@@ -81,7 +81,9 @@ struct Side<'a> {
 impl<'a> Side<'a> {
     fn new(checkpoint: &'a Checkpoint, layer: usize) -> Result<Self, String> {
         let gate = checkpoint.names().find_map(|name| match role(name) {
-            Role::Router { layer: l, rest } if l == layer => Some(name[..name.len() - rest.len() - 1].to_owned()),
+            Role::Router { layer: l, rest } if l == layer => {
+                Some(name[..name.len() - rest.len() - 1].to_owned())
+            }
             _ => None,
         });
         let config = checkpoint.file("config.json").ok_or("no config.json")?;
@@ -118,7 +120,9 @@ impl<'a> Side<'a> {
         let view = self.checkpoint.tensor(&name).ok_or_else(|| format!("{name} is missing"))?;
         match view.to_f32() {
             values if values.len() == self.shape.num_experts => Ok(values),
-            values => Err(format!("{name} has {} values for {} experts", values.len(), self.shape.num_experts)),
+            values => {
+                Err(format!("{name} has {} values for {} experts", values.len(), self.shape.num_experts))
+            }
         }
     }
 
@@ -152,7 +156,11 @@ fn check(
     let x = normal(options.seed, tokens * width);
     let bias = before.bias()?;
     if bias.len() != plan.num_source {
-        return Err(format!("the source's config.json has {} experts, the plan {}", bias.len(), plan.num_source));
+        return Err(format!(
+            "the source's config.json has {} experts, the plan {}",
+            bias.len(),
+            plan.num_source
+        ));
     }
     let (free, _) = before.route(&x, &bias)?;
     // Where groups had to go, the identity is with the source without them.
@@ -172,7 +180,9 @@ fn check(
     let same_weights = |t: usize| weights[t * k..(t + 1) * k] == new_weights[t * k..(t + 1) * k];
     let same_selection = slots()
         .enumerate()
-        .filter(|(t, (_, (planned, new)))| planned.iter().zip(*new).all(|(p, n)| *p == Some(*n)) && same_weights(*t))
+        .filter(|(t, (_, (planned, new)))| {
+            planned.iter().zip(*new).all(|(p, n)| *p == Some(*n)) && same_weights(*t)
+        })
         .count();
 
     let mut expected = vec![0f64; tokens * width];

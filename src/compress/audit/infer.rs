@@ -15,7 +15,9 @@ pub enum InferError {
     #[error("layer {0} has no router weight in both folders")]
     NoRouter(usize),
     /// Two rows of the source are alike.
-    #[error("layer {layer}: source rows {first} and {second} of the router are the same, so rows do not tell experts apart")]
+    #[error(
+        "layer {layer}: source rows {first} and {second} of the router are the same, so rows do not tell experts apart"
+    )]
     Ambiguous {
         /// Layer.
         layer: usize,
@@ -63,9 +65,10 @@ pub(super) fn infer_plan(
                 return Err(InferError::Ambiguous { layer: *layer, first, second: id });
             }
         }
-        let found = view.bytes.chunks_exact(row_bytes).enumerate().map(|(row, bytes)| {
-            rows.get(bytes).copied().ok_or(InferError::Foreign { layer: *layer, row })
-        });
+        let found =
+            view.bytes.chunks_exact(row_bytes).enumerate().map(|(row, bytes)| {
+                rows.get(bytes).copied().ok_or(InferError::Foreign { layer: *layer, row })
+            });
         let keep = found.collect::<Result<Vec<u32>, _>>()?;
         plans.push(LayerPlan { layer: *layer, num_source: *num_source, keep, saliency: None, counts: None });
     }

@@ -115,7 +115,9 @@ pub fn audit(
             let plan = ExpertPlan::parse(&json);
             (plan.map_err(|error| AuditError::Plan { origin: origin.clone(), error })?, origin)
         }
-        (None, None) => (infer::infer_plan(&source, &target, &source_layers)?, "the target's router rows".into()),
+        (None, None) => {
+            (infer::infer_plan(&source, &target, &source_layers)?, "the target's router rows".into())
+        }
     };
     plan.check_source(&SourceId::of(&source), &source_layers)
         .map_err(|error| AuditError::Plan { origin: origin.clone(), error })?;

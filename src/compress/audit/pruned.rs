@@ -66,8 +66,11 @@ pub(super) fn audit(
     faults: &mut Faults,
     advance: &mut dyn FnMut(u64),
 ) -> PrunedAudit {
-    let mut layers: BTreeMap<usize, LayerAudit> =
-        plan.layers().iter().map(|l| (l.layer, LayerAudit { layer: l.layer, ..Default::default() })).collect();
+    let mut layers: BTreeMap<usize, LayerAudit> = plan
+        .layers()
+        .iter()
+        .map(|l| (l.layer, LayerAudit { layer: l.layer, ..Default::default() }))
+        .collect();
     let (mut untouched, mut untouched_equal) = (0, 0);
     // Source tensors that the target must have and was not seen to have yet.
     let mut owed: BTreeSet<&str> = source.names().filter(|name| survives(name, plan)).collect();
@@ -99,7 +102,9 @@ pub(super) fn audit(
                 let equal = same((source, origin), (target, name));
                 if let Err(difference) = &equal {
                     let whose = holder(source, expert.layer, plan, &view, |id| expert.renamed(id));
-                    faults.add(format!("{name}: {difference} from {origin}, where the plan has it from{whose}"));
+                    faults.add(format!(
+                        "{name}: {difference} from {origin}, where the plan has it from{whose}"
+                    ));
                 }
                 if let Some(audit) = layers.get_mut(&expert.layer) {
                     audit.expert_tensors += 1;
@@ -120,18 +125,16 @@ pub(super) fn audit(
     for name in owed {
         faults.add(match role(name) {
             Role::Expert(expert) => {
-                let new = plan.layer(expert.layer).and_then(|layer| layer.new_id(expert.expert)).unwrap_or_default();
+                let new = plan
+                    .layer(expert.layer)
+                    .and_then(|layer| layer.new_id(expert.expert))
+                    .unwrap_or_default();
                 format!("{}: missing; it must hold {name} of the source", expert.renamed(new))
             }
             _ => format!("{name}: missing"),
         });
     }
-    PrunedAudit {
-        layers: layers.into_values().collect(),
-        untouched_equal,
-        untouched,
-        functional: None,
-    }
+    PrunedAudit { layers: layers.into_values().collect(), untouched_equal, untouched, functional: None }
 }
 
 /// Whether a source tensor must be in the target under some name.
@@ -153,7 +156,10 @@ pub(super) fn same(
         return Err("is missing".into());
     };
     if (view.dtype, view.shape) != (original.dtype, original.shape) {
-        return Err(format!("is {} {:?}, differs ({} {:?})", view.dtype, view.shape, original.dtype, original.shape));
+        return Err(format!(
+            "is {} {:?}, differs ({} {:?})",
+            view.dtype, view.shape, original.dtype, original.shape
+        ));
     }
     for (i, (a, b)) in view.bytes.chunks(CHUNK).zip(original.bytes.chunks(CHUNK)).enumerate() {
         let start = i * CHUNK;

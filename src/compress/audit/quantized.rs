@@ -107,10 +107,14 @@ pub(super) fn audit(
                     (sums.worst, sums.worst_name) = (error, (*stem).to_owned());
                 }
                 if error.is_nan() || error > WRONG {
-                    faults.add(format!("{stem}: relative error {error:.4} against the source; these are other weights"));
+                    faults.add(format!(
+                        "{stem}: relative error {error:.4} against the source; these are other weights"
+                    ));
                 }
             }
-            Err(problem) => faults.add(format!("{stem}: differs from the source's, and cannot be measured: {problem}")),
+            Err(problem) => {
+                faults.add(format!("{stem}: differs from the source's, and cannot be measured: {problem}"))
+            }
         }
     }
     for (stem, parts) in after.iter().filter(|(stem, _)| !before.contains_key(*stem)) {

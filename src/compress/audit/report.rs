@@ -97,11 +97,8 @@ pub struct AuditReport {
 
 impl AuditReport {
     pub(super) fn new(source: &Checkpoint, target: &Checkpoint) -> Self {
-        let folder = |c: &Checkpoint| Folder {
-            folder: c.source().into(),
-            tensors: c.num_tensors(),
-            bytes: c.bytes(),
-        };
+        let folder =
+            |c: &Checkpoint| Folder { folder: c.source().into(), tensors: c.num_tensors(), bytes: c.bytes() };
         Self {
             verdict: Verdict::Failed,
             source: folder(source),
@@ -126,7 +123,9 @@ impl AuditReport {
             overrides: plan.overrides().to_vec(),
         });
         for layer in plan.layers() {
-            let Some(Ok(again)) = layer.saliency.as_ref().map(|s| survivors(s, layer.keep.len())) else { continue };
+            let Some(Ok(again)) = layer.saliency.as_ref().map(|s| survivors(s, layer.keep.len())) else {
+                continue;
+            };
             let differ = again.iter().filter(|id| layer.new_id(**id).is_none()).count();
             if differ > 0 {
                 let layer = layer.layer;
@@ -202,7 +201,11 @@ impl AuditReport {
             }
         }
         if let Some(quantized) = &self.quantized {
-            let _ = writeln!(text, "{:<18} {:<22} {:>8} {:>16} {:>12} {:>12}", "class", "format", "linears", "weights", "rel. error", "worst");
+            let _ = writeln!(
+                text,
+                "{:<18} {:<22} {:>8} {:>16} {:>12} {:>12}",
+                "class", "format", "linears", "weights", "rel. error", "worst"
+            );
             for c in &quantized.classes {
                 let format = format!("{} -> {}", c.source_format, c.target_format);
                 let _ = writeln!(
