@@ -11,4 +11,5 @@ mod http;
 mod layering;
 mod malformed;
 mod nano;
+mod pruning;
 mod serve;

@@ -2,7 +2,10 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::ops::ExpertMatrices;
-use crate::quant::{Layout, RecognizeError, StoredMatrix, recognize};
+use crate::quant::{Layout, PART_NAMES, RecognizeError, StoredMatrix, recognize};
+
+/// Linears of a SwiGLU.
+const SWIGLU: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 /// A linear that cannot be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -25,10 +28,16 @@ pub(super) fn linear<'a>(
 
 /// The three linears under `stem`.
 pub(super) fn swiglu<'a>(checkpoint: &'a Checkpoint, stem: &str) -> Result<ExpertMatrices<'a>, LinearError> {
-    let matrix = |name: &str| linear(checkpoint, &format!("{stem}.{name}")).map(|(_, matrix)| matrix);
-    Ok(ExpertMatrices {
-        gate_proj: matrix("gate_proj")?,
-        up_proj: matrix("up_proj")?,
-        down_proj: matrix("down_proj")?,
-    })
+    let [gate_proj, up_proj, down_proj] =
+        SWIGLU.map(|name| linear(checkpoint, &format!("{stem}.{name}")).map(|(_, matrix)| matrix));
+    Ok(ExpertMatrices { gate_proj: gate_proj?, up_proj: up_proj?, down_proj: down_proj? })
+}
+
+/// Gives the memory of a SwiGLU's mapped tensors back; see [`Checkpoint::release`].
+pub(super) fn release_swiglu(checkpoint: &Checkpoint, stem: &str) {
+    for linear in SWIGLU {
+        for part in PART_NAMES {
+            checkpoint.release(&format!("{stem}.{linear}.{part}"), 0..usize::MAX);
+        }
+    }
 }

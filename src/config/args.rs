@@ -276,7 +276,9 @@ fn parse_layers(text: &str) -> Result<LayerList, String> {
         match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
             (Ok(first), Ok(last)) if first <= last && last < MAX => layers.extend(first..=last),
             _ => {
-                return Err(format!("{part:?} is not a layer below {MAX} or a range of them; example: 1,3-5"));
+                return Err(format!(
+                    "{part:?} is not a layer below {MAX} or a range of them; example: 1,3-5"
+                ));
             }
         }
     }

@@ -11,7 +11,7 @@ use super::AuditOptions;
 use super::report::Faults;
 use crate::checkpoint::Checkpoint;
 use crate::compress::expert_names::{Role, role};
-use crate::compress::linears::{linear, swiglu};
+use crate::compress::linears::{linear, release_swiglu, swiglu};
 use crate::compress::plan_file::{ExpertPlan, LayerPlan};
 use crate::model::Blueprint;
 use crate::ops::reference::ReferenceBackend;
@@ -128,10 +128,12 @@ impl<'a> Side<'a> {
 
     /// Outputs `[rows, D]` of one expert.
     fn expert(&self, id: u32, x: &[f32], width: usize) -> Result<Vec<f32>, String> {
-        let matrices = swiglu(self.checkpoint, &self.expert_stem(id)).map_err(|e| e.to_string())?;
+        let stem = self.expert_stem(id);
+        let matrices = swiglu(self.checkpoint, &stem).map_err(|e| e.to_string())?;
         let mut backend = ReferenceBackend;
         let mut run = || {
             let expert = backend.load_experts(std::slice::from_ref(&matrices))?;
+            release_swiglu(self.checkpoint, &stem);
             let (mut rows, mut out) =
                 (backend.allocate(x.len() / width, width)?, backend.allocate(x.len() / width, width)?);
             backend.write(x, &mut rows)?;
