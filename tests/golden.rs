@@ -1,6 +1,6 @@
 //! The forward pass against logits of an independent implementation (`../shared/golden/logits`, see its README).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
@@ -50,8 +50,13 @@ pub(crate) fn golden_prompts(name: &str) -> Vec<GoldenPrompt> {
         .collect()
 }
 
-fn load<B: Backend>(mut backend: B, name: &str, dtype: CacheDType) -> Model<B> {
-    let checkpoint = Checkpoint::open(&golden_folder(name)).unwrap();
+fn load<B: Backend>(backend: B, name: &str, dtype: CacheDType) -> Model<B> {
+    load_folder(backend, &golden_folder(name), dtype)
+}
+
+/// The model of a folder, with room for 1024 tokens.
+pub(crate) fn load_folder<B: Backend>(mut backend: B, folder: &Path, dtype: CacheDType) -> Model<B> {
+    let checkpoint = Checkpoint::open(folder).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, dtype);
@@ -60,7 +65,12 @@ fn load<B: Backend>(mut backend: B, name: &str, dtype: CacheDType) -> Model<B> {
 }
 
 /// Logits `[len, vocab]` of positions `start..start + len` of one sequence that owns every block in reverse order.
-fn step<B: Backend>(model: &mut Model<B>, tokens: &[u32], start: usize, form: AttentionForm) -> Vec<f32> {
+pub(crate) fn step<B: Backend>(
+    model: &mut Model<B>,
+    tokens: &[u32],
+    start: usize,
+    form: AttentionForm,
+) -> Vec<f32> {
     let block_tables: Vec<u32> = (0..NUM_BLOCKS as u32).rev().collect();
     let slot = |p: usize| block_tables[p / BLOCK_SIZE] * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32;
     let positions: Vec<usize> = (start..start + tokens.len()).collect();
@@ -88,7 +98,7 @@ fn step<B: Backend>(model: &mut Model<B>, tokens: &[u32], start: usize, form: At
     model.logits(&rows).unwrap().to_vec()
 }
 
-fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
 }

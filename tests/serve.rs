@@ -11,14 +11,14 @@ use crate::client::Client;
 use crate::golden::{GoldenPrompt, golden_folder, golden_prompts};
 
 /// A running `perigee serve`; killed when dropped, so that a failing test leaves nothing behind.
-struct Served {
+pub(crate) struct Served {
     process: Child,
-    addr: SocketAddr,
+    pub(crate) addr: SocketAddr,
 }
 
 impl Served {
     /// Starts the binary on a free port and waits for its line that says `ready`.
-    fn start(model: Option<&Path>, settings: &[&str]) -> Self {
+    pub(crate) fn start(model: Option<&Path>, settings: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
         command.args([
             "serve",
@@ -60,14 +60,14 @@ impl Served {
         Self { process, addr }
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
         let response = Client::connect(self.addr).await.post(path, &body.to_string()).await;
         assert_eq!(response.status, 200, "{}", response.text());
         response.json()
     }
 
     /// SIGTERM; the exit code.
-    fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn terminate(mut self) -> Option<i32> {
         let status = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
         assert!(status.expect("kill runs").success());
         self.process.wait().expect("the process ends").code()
@@ -81,12 +81,12 @@ impl Drop for Served {
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Log-softmax of a row of golden logits.
-fn log_softmax(row: &[f32]) -> Vec<f64> {
+pub(crate) fn log_softmax(row: &[f32]) -> Vec<f64> {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
     let sum: f64 = row.iter().map(|v| (f64::from(*v) - max).exp()).sum();
     row.iter().map(|v| f64::from(*v) - max - sum.ln()).collect()

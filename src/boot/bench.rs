@@ -8,6 +8,7 @@ use super::run::{BootError, chain, open_checkpoint, read_blueprint};
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
 use crate::measure::{self, BenchPlan, BenchReport};
+use crate::model::active_bytes;
 use crate::telemetry::Metrics;
 
 /// Measures and prints.
@@ -33,7 +34,8 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
     // Every prompt is new: nothing may come from the cache, and a prompt is one step where the budget allows.
     options.prefix_caching = false;
     let metrics = Arc::new(Metrics::new("bench", false));
-    let engine = start_engine(&checkpoint, blueprint.clone(), &options, metrics, &mut |at| {
+    let active = active_bytes(&checkpoint, &blueprint);
+    let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
         if let EngineProgress::Planned(plan) = at {
             eprintln!("memory plan\n{}", plan.table().trim_end());
         }
@@ -53,7 +55,7 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let bandwidth = || before.max(measure::read_bandwidth(threads));
-    let report = runtime.block_on(measure::run(&engine.handle, &blueprint, &plan, bandwidth))?;
+    let report = runtime.block_on(measure::run(&engine.handle, &metrics, active, &plan, bandwidth))?;
     engine.handle.shutdown();
     Ok(report)
 }

@@ -70,12 +70,12 @@ fn profile_table(loaded: &Loaded) -> String {
     text
 }
 
-fn print_json(value: &serde_json::Value) -> ExitCode {
+pub(super) fn print_json(value: &serde_json::Value) -> ExitCode {
     print(&format!("{value:#}\n"))
 }
 
 /// Writes to stdout. A reader that closed its end (`| head`) has what it wanted.
-fn print(text: &str) -> ExitCode {
+pub(super) fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,

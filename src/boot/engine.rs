@@ -8,10 +8,11 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
-use crate::model::config::{KvDType, LatentNormEps};
-use crate::model::{Blueprint, LoadError, Model, Weights};
+use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
+use crate::model::{Blueprint, Inventory, LoadError, Model, Weights};
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, OpError};
+use crate::quant::CachedRowFormat;
 use crate::scheduler::{self, LimitsError};
 use crate::telemetry::Metrics;
 
@@ -81,6 +82,10 @@ impl EngineOptions {
                 KvDType::Auto => None,
                 KvDType::Bf16 => Some(CacheDType::Bf16),
                 KvDType::F32 => Some(CacheDType::F32),
+                KvDType::Fp8 => Some(CacheDType::Fp8(CachedRowFormat {
+                    row_scales: cache.fp8_scale == Fp8Scale::Token,
+                    rope_codes: cache.fp8_rope == Fp8Rope::Fp8,
+                })),
             },
             prefix_caching: cache.prefix_caching,
             latent_norm_eps: match settings.model.latent_norm_eps {
@@ -180,9 +185,12 @@ fn start<B: Backend>(
         len => len,
     };
     let max_logits_rows = batching.max_num_seqs.min(MAX_LOGITS_ROWS);
+    let inventory = Inventory::take(checkpoint, &blueprint);
+    // Before the plan: that a checkpoint belongs to another configuration is a better reason than that it does not fit.
+    LoadError::check(checkpoint, &inventory.problems)?;
     let plan = MemoryPlan::new(&PlanInput {
         blueprint: &blueprint,
-        weights_bytes: checkpoint.bytes(),
+        weights: &inventory.loaded_bytes(),
         max_num_batched_tokens: batching.max_num_batched_tokens,
         max_logits_rows,
         max_num_seqs: batching.max_num_seqs,
@@ -202,9 +210,10 @@ fn start<B: Backend>(
     )?;
     let num_blocks = plan.num_blocks;
     progress(EngineProgress::Planned(plan));
-    let weights = Weights::load(checkpoint, &blueprint, &mut backend, &mut |done, total| {
-        progress(EngineProgress::Weights { done, total });
-    })?;
+    let weights =
+        Weights::load_inventory(checkpoint, &blueprint, inventory, &mut backend, &mut |done, total| {
+            progress(EngineProgress::Weights { done, total });
+        })?;
     progress(EngineProgress::WarmingUp);
     let facts = EngineFacts {
         vocab_size: blueprint.vocab_size,
@@ -214,10 +223,7 @@ fn start<B: Backend>(
         max_queue_tokens: batching.max_queue_tokens,
         block_size: options.block_size,
         num_blocks,
-        cache_dtype: match dtype {
-            CacheDType::F32 => "f32",
-            CacheDType::Bf16 => "bf16",
-        },
+        cache_dtype: dtype.name(),
         backend: backend.name(),
     };
     let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::model::Blueprint;
+use crate::model::{Blueprint, ModuleClass};
 use crate::ops::CacheDType;
 
 /// Memory kept free for the process itself: code, queues, tokenizer, connections.
@@ -19,8 +19,8 @@ const AUTO_CACHE_SHARE: f64 = 0.5;
 pub struct PlanInput<'a> {
     /// The network.
     pub blueprint: &'a Blueprint,
-    /// Bytes of the checkpoint's tensors.
-    pub weights_bytes: u64,
+    /// Bytes of the weights that are loaded, as stored, by class.
+    pub weights: &'a [(ModuleClass, u64)],
     /// Rows of the largest step.
     pub max_num_batched_tokens: usize,
     /// Rows with logits at once.
@@ -44,8 +44,10 @@ pub struct PlanInput<'a> {
 /// Where the memory goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights as packed by the backend.
+    /// Weights: as stored, never expanded, and the second layout of `kv_b_proj`.
     pub weights_bytes: u64,
+    /// What they are made of.
+    pub weight_classes: Vec<(&'static str, u64)>,
     /// Activations of the largest step.
     pub workspace_bytes: u64,
     /// KV cache.
@@ -114,7 +116,10 @@ impl MemoryPlan {
             * 2
             * b.num_layers;
         // kv_b_proj is kept in two layouts, one per attention form.
-        let weights_bytes = input.weights_bytes + kv_up as u64;
+        let mut weight_classes: Vec<_> =
+            input.weights.iter().map(|(class, bytes)| (class.name(), *bytes)).collect();
+        weight_classes.push(("second layout of kv_b", kv_up as u64));
+        let weights_bytes = weight_classes.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let workspace_bytes = workspace_bytes(input);
         let block_bytes = b.cache_shape(1, input.block_size, input.cache_dtype).bytes() as u64;
         let blocks_per_sequence = input.max_model_len.div_ceil(input.block_size);
@@ -152,6 +157,7 @@ impl MemoryPlan {
         }
         Ok(Self {
             weights_bytes,
+            weight_classes,
             workspace_bytes,
             cache_bytes,
             process_bytes: PROCESS_BYTES,
@@ -166,14 +172,15 @@ impl MemoryPlan {
         let tokens = self.num_blocks * self.block_size;
         let cache = format!("KV cache ({} blocks, {tokens} tokens)", self.num_blocks);
         let total = self.weights_bytes + self.workspace_bytes + self.cache_bytes + self.process_bytes;
-        let rows = [
-            ("weights", self.weights_bytes),
-            ("workspace", self.workspace_bytes),
-            (cache.as_str(), self.cache_bytes),
-            ("process", self.process_bytes),
-            ("total", total),
-            ("available", self.available_bytes),
-        ];
+        let mut rows = vec![("weights".to_string(), self.weights_bytes)];
+        rows.extend(self.weight_classes.iter().map(|(name, bytes)| (format!("  {name}"), *bytes)));
+        rows.extend([
+            ("workspace".into(), self.workspace_bytes),
+            (cache, self.cache_bytes),
+            ("process".into(), self.process_bytes),
+            ("total".into(), total),
+            ("available".into(), self.available_bytes),
+        ]);
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let mut table = String::new();
         for (name, bytes) in rows {
@@ -251,7 +258,7 @@ mod tests {
         let blueprint = blueprint();
         let mut input = PlanInput {
             blueprint: &blueprint,
-            weights_bytes: 6 << 20,
+            weights: &[(ModuleClass::RoutedExperts, 4 << 20), (ModuleClass::Attention, 2 << 20)],
             max_num_batched_tokens: 8192,
             max_logits_rows: 128,
             max_num_seqs: 256,
@@ -271,6 +278,17 @@ mod tests {
         let chosen = plan(|p| p.max_num_seqs = 2).unwrap();
         assert_eq!(chosen.num_blocks, 2 * 8192 / 32);
         assert_eq!(chosen.cache_bytes, 2 * 8192 * 160 * 2 * 3);
+    }
+
+    #[test]
+    fn weights_are_listed_by_class() {
+        let chosen = plan(|_| ()).unwrap();
+        let kv_up = 3 * 4 * (64 + 64) * 128 * 2;
+        assert_eq!(chosen.weights_bytes, (6 << 20) + kv_up);
+        let table = chosen.table();
+        for row in ["  routed experts", "  attention", "  second layout of kv_b"] {
+            assert!(table.contains(row), "{table}");
+        }
     }
 
     #[test]

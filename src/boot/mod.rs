@@ -4,10 +4,13 @@ mod bench;
 mod commands;
 pub mod engine;
 mod health;
+mod inspect;
 pub mod memory_plan;
 mod offline_progress;
+pub mod plan;
 mod progress;
 mod pruning;
+mod quantize;
 mod run;
 
 use std::process::ExitCode;
@@ -38,6 +41,9 @@ pub fn main() -> ExitCode {
         },
         Command::Health(args) => health::health(&args),
         Command::Version => commands::version(),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Plan(args) => plan::plan(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
         Command::Prune(args) => pruning::prune(&args),
         Command::Audit(args) => pruning::audit(&args),
         Command::Saliency(args) => pruning::saliency(&args),

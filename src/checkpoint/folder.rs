@@ -124,11 +124,8 @@ impl Files {
         }
         let Some(path) = self.resolve(name)? else { return Ok(None) };
         let io_problem = |error| Problem::Io { file: name.into(), error };
-        let file = File::open(path).map_err(io_problem)?;
+        let file = open_regular(&path).map_err(io_problem)?;
         let metadata = file.metadata().map_err(io_problem)?;
-        if !metadata.is_file() {
-            return Err(io_problem(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")));
-        }
         if metadata.len() > MAX_FILE_BYTES {
             return Err(Problem::TooLarge {
                 file: name.into(),
@@ -141,6 +138,18 @@ impl Files {
         file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).map_err(io_problem)?;
         Ok(Some(Cow::Owned(bytes)))
     }
+}
+
+/// Opens a regular file. What it is gets asked first: opening a pipe would wait for somebody to write into it.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let regular = |metadata: std::fs::Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")),
+    };
+    regular(std::fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    regular(file.metadata()?)?;
+    Ok(file)
 }
 
 /// A name is a relative path of plain components.

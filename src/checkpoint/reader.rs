@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use super::error::{CheckpointError, Problem};
-use super::folder::Files;
+use super::folder::{Files, open_regular};
 use super::header::{self, TensorEntry};
 use super::index::{self, INDEX_FILE, SINGLE_FILE};
 use crate::tensor::{DType, TensorView};
@@ -311,10 +310,7 @@ impl ShardBytes {
 
 /// Maps a regular file for reading.
 fn map_file(path: &Path) -> io::Result<Mmap> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
-    }
+    let file = open_regular(path)?;
     // SAFETY: the map is read-only and private to this process; nobody in it writes to the file. The length is taken
     // from the open file and every slice is checked against it. A file that another process changes under the map can
     // change weights, and one that it truncates ends this process with SIGBUS: the type's docs say so.

@@ -34,6 +34,12 @@ pub enum Command {
     Bench(BenchArgs),
     /// Print the version.
     Version,
+    /// Say what a checkpoint is: sizes, formats, what is missing; exit 1 if it could not be served.
+    Inspect(InspectArgs),
+    /// Say how a checkpoint would lie on a set of devices: bytes, KV tokens, floors; exit 1 if it does not fit.
+    Plan(PlanArgs),
+    /// Make a quantized checkpoint folder of another; an interrupted run is taken up by the same command.
+    Quantize(QuantizeArgs),
     /// Write a checkpoint without the experts that a plan or a criterion drops.
     Prune(PruneArgs),
     /// Prove a pruned or quantized folder against its source; exit 1 if anything is wrong.
@@ -127,6 +133,85 @@ pub struct BenchArgs {
     /// Settings.
     #[command(flatten)]
     pub settings: SettingsArgs,
+}
+
+/// What to look at.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// Checkpoint folder.
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Also read every block scale: how they spread, which are NaN or negative. Takes as long as reading a ninth of the files.
+    #[arg(long)]
+    pub scales: bool,
+}
+
+/// What to plan.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Checkpoint folder, or a config.json alone.
+    #[arg(value_name = "FOLDER|config.json")]
+    pub model: PathBuf,
+    /// Devices as NUMBERxDEVICE: rtx-pro-6000, h200, b200, b300, or a size such as 96GB.
+    #[arg(long, value_name = "NxDEVICE")]
+    pub devices: String,
+    /// Format of the routed experts [default: as stored; bf16 for a config.json alone]: nvfp4, mxfp4, int4-g32, fp8, bf16.
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Routed experts per layer, for a checkpoint that is to be pruned [default: config.json's].
+    #[arg(long, value_name = "N")]
+    pub experts: Option<usize>,
+    /// Element type of the KV cache: fp8 or bf16.
+    #[arg(long, default_value = "fp8")]
+    pub kv: String,
+    /// Longest context, tokens [default: config.json's].
+    #[arg(long, value_name = "N")]
+    pub max_model_len: Option<usize>,
+    /// Tokens of the largest step, which size the workspace.
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub max_num_batched_tokens: usize,
+    /// Sequences at once, which size the logits.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_num_seqs: usize,
+    /// Share of a device's memory that is used; the rest is left to the driver, the runtime and fragmentation.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
+    pub utilisation: f64,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to quantize, and how.
+#[derive(Debug, Args)]
+pub struct QuantizeArgs {
+    /// Checkpoint folder: BF16, F16, F32, FP8 or INT4 (group 32) weights.
+    #[arg(value_name = "SOURCE")]
+    pub source: PathBuf,
+    /// Folder to make; empty, absent, or left by an interrupted run of the same command.
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+    /// Format of the packed modules: nvfp4, mxfp4, int4-g32 or fp8.
+    #[arg(long)]
+    pub format: String,
+    /// How NVFP4 block scales are chosen: max, or sweep (least squared error of 126 candidates; slower) [default: max].
+    #[arg(long)]
+    pub scales: Option<String>,
+    /// What is packed: experts, experts+shared or all-but-attention [default: experts].
+    #[arg(long)]
+    pub modules: Option<String>,
+    /// Names and configuration: modelopt or compressed-tensors (nvfp4), quark or compressed-tensors (mxfp4), compressed-tensors
+    /// (int4-g32), deepseek (fp8) [default: the first].
+    #[arg(long)]
+    pub dialect: Option<String>,
+    /// Worker threads, 0 = one per core.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
+    pub threads: u32,
+    /// Print the report as JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What to prune.

@@ -178,7 +178,7 @@ impl Backend for CpuBackend {
     }
 
     fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<KvUp, OpError> {
-        KvUp::load(&mut self.pool, self.numerics.isa, host, shape)
+        KvUp::load(&mut self.pool, self.numerics, host, shape)
     }
 
     fn load_router(
@@ -194,7 +194,7 @@ impl Backend for CpuBackend {
         expect(op, &[top_k.clamp(1, num_experts.max(1))], &[top_k])?;
         expect(op, &[topk_group.clamp(1, n_group.max(1))], &[topk_group])?;
         expect(op, &[0], &[num_experts % n_group.max(1)])?;
-        let source = PanelSource::stacked(op, vec![*weight])?;
+        let source = PanelSource::stacked(op, vec![*weight])?.widened();
         let weight = one(pack_all(&mut self.pool, self.numerics.isa, "router", &[source])?, op)?;
         Ok(Router { weight, bias: vector(op, bias)? })
     }

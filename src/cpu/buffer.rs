@@ -102,11 +102,13 @@ impl std::fmt::Debug for Cache {
 pub(crate) enum CachedRow<'a> {
     Bf16(&'a [u16]),
     F32(&'a [f32]),
+    /// As stored; widened to bf16 before it is used.
+    Fp8(&'a [u8]),
 }
 
 impl Cache {
     pub(crate) fn allocate(shape: &CacheShape) -> Result<Self, OpError> {
-        let bytes = [shape.num_blocks, shape.block_size, shape.latent_dim, shape.dtype.size()]
+        let bytes = [shape.num_blocks, shape.block_size, shape.row_bytes()]
             .iter()
             .try_fold(shape.num_layers, |product, n| product.checked_mul(*n))
             .ok_or(OpError::OutOfMemory { what: "latent cache", bytes: usize::MAX })?;
@@ -118,10 +120,15 @@ impl Cache {
         self.shape.num_blocks * self.shape.block_size
     }
 
+    /// Elements of a row; bytes in the FP8 format.
     fn at(&self, layer: usize, slot: usize) -> std::ops::Range<usize> {
         debug_assert!(layer < self.shape.num_layers && slot < self.slots());
-        let start = (layer * self.slots() + slot) * self.shape.latent_dim;
-        start..start + self.shape.latent_dim
+        let row = match self.shape.dtype {
+            CacheDType::F32 | CacheDType::Bf16 => self.shape.latent_dim,
+            CacheDType::Fp8(_) => self.shape.row_bytes(),
+        };
+        let start = (layer * self.slots() + slot) * row;
+        start..start + row
     }
 
     pub(crate) fn row(&self, layer: usize, slot: usize) -> CachedRow<'_> {
@@ -129,6 +136,7 @@ impl Cache {
         match self.shape.dtype {
             CacheDType::Bf16 => CachedRow::Bf16(&bytemuck::cast_slice(self.storage.words())[at]),
             CacheDType::F32 => CachedRow::F32(&bytemuck::cast_slice(self.storage.words())[at]),
+            CacheDType::Fp8(_) => CachedRow::Fp8(&bytemuck::cast_slice(self.storage.words())[at]),
         }
     }
 
@@ -142,6 +150,10 @@ impl Cache {
             CacheDType::Bf16 => {
                 let row = &mut bytemuck::cast_slice_mut::<u32, u16>(self.storage.words_mut())[at];
                 row.iter_mut().zip(values).for_each(|(to, x)| *to = half::bf16::from_f32(*x).to_bits());
+            }
+            CacheDType::Fp8(format) => {
+                let row = &mut bytemuck::cast_slice_mut::<u32, u8>(self.storage.words_mut())[at];
+                format.encode(values, self.shape.latent_dim - self.shape.rope_dim, row);
             }
         }
     }

@@ -4,15 +4,16 @@
 //! inputs of each output) or 16 f32 (one input). Outputs are padded to 16 with zero rows, inputs to an even count with
 //! zeros. One step feeds one vector register, and a panel is read front to back, so a product with one row is a pure stream.
 //!
-//! Formats are per matrix, so lists of experts may mix them. Packed 4-bit and 8-bit panels belong here as further variants
-//! of [`PanelFormat`], each with its own step size and tile kernel.
+//! Formats are per matrix, so lists of experts may mix them. Panels of 4-bit and 8-bit codes have steps of 32 inputs and their
+//! scales behind the codes: see [`super::packed_panels`].
 
+use super::packed_panels::{self, CodeFormat};
 use super::simd::{self, Isa, Kernel, Simd};
 use super::storage::Storage;
 use super::threads::{Shards, ThreadPool};
 use crate::ops::OpError;
-use crate::quant::StoredMatrix;
-use crate::tensor::{DType, TensorView};
+use crate::quant::{PackedMatrix, StoredMatrix};
+use crate::tensor::DType;
 use std::sync::Arc;
 
 /// Outputs per panel: the lanes of one 512-bit register.
@@ -25,14 +26,33 @@ pub(crate) enum PanelFormat {
     Bf16,
     /// `[panel][in][16]` f32; F16 and F32 checkpoints, exactly.
     F32,
+    /// Codes and scales as in the checkpoint, in another order.
+    Codes(CodeFormat),
 }
 
 impl PanelFormat {
-    /// Steps of 16 words in one panel.
+    /// Steps in one panel.
     pub(crate) fn steps(self, in_features: usize) -> usize {
         match self {
             PanelFormat::Bf16 => in_features.div_ceil(2),
             PanelFormat::F32 => in_features.next_multiple_of(2),
+            PanelFormat::Codes(_) => in_features.div_ceil(packed_panels::STEP_INPUTS),
+        }
+    }
+
+    /// 32-bit words of one step, scales aside.
+    pub(crate) fn step_words(self) -> usize {
+        match self {
+            PanelFormat::Bf16 | PanelFormat::F32 => LANES,
+            PanelFormat::Codes(format) => format.step_words(),
+        }
+    }
+
+    /// 32-bit words of one panel, scales included.
+    pub(crate) fn panel_words(self, in_features: usize) -> usize {
+        match self {
+            PanelFormat::Bf16 | PanelFormat::F32 => self.steps(in_features) * LANES,
+            PanelFormat::Codes(format) => format.panel_words(self.steps(in_features)),
         }
     }
 }
@@ -43,6 +63,8 @@ pub struct Panels {
     pub(crate) out_features: usize,
     pub(crate) in_features: usize,
     pub(crate) num_panels: usize,
+    /// What the scales of even and of odd panels are multiplied by: the tensor scales of one matrix, or of gate and up.
+    pub(crate) factors: [f32; 2],
     storage: Arc<Storage>,
     start: usize,
 }
@@ -54,14 +76,14 @@ impl std::fmt::Debug for Panels {
 }
 
 impl Panels {
-    /// Steps of 16 words per panel.
+    /// Steps per panel.
     pub(crate) fn steps(&self) -> usize {
         self.format.steps(self.in_features)
     }
 
     /// 32-bit words per panel.
     pub(crate) fn panel_words(&self) -> usize {
-        self.steps() * LANES
+        self.format.panel_words(self.in_features)
     }
 
     /// The words from the first of `panel` to the end of the matrix.
@@ -78,6 +100,9 @@ impl Panels {
     /// Writes row `o` of the matrix, widened, to `out` `[in]`. Strides through one panel, which is contiguous.
     pub(crate) fn read_row(&self, o: usize, out: &mut [f32]) {
         let panel = &self.panel(o / LANES)[..self.panel_words()];
+        if let PanelFormat::Codes(format) = self.format {
+            return packed_panels::read_lane(format, panel, self.factors[o / LANES % 2], o % LANES, out);
+        }
         let steps = panel.chunks_exact(LANES).map(|step| step[o % LANES]);
         match self.format {
             PanelFormat::F32 => out.iter_mut().zip(steps).for_each(|(x, word)| *x = f32::from_bits(word)),
@@ -89,6 +114,7 @@ impl Panels {
                     }
                 }
             }
+            PanelFormat::Codes(_) => unreachable!("read above"),
         }
     }
 }
@@ -96,19 +122,28 @@ impl Panels {
 /// A matrix about to be packed.
 pub(crate) struct PanelSource<'a> {
     /// Parts `[out_i, in]`.
-    parts: Vec<TensorView<'a>>,
+    parts: Vec<StoredMatrix<'a>>,
     /// Panels of the two parts alternate (gate and up of the same 16 units side by side); otherwise parts are stacked.
     alternate: bool,
     format: PanelFormat,
+    factors: [f32; 2],
     in_features: usize,
     num_panels: usize,
+}
+
+/// One stored row of a matrix.
+#[derive(Clone, Copy)]
+enum Row<'a> {
+    /// Values of this dtype.
+    Plain(DType, &'a [u8]),
+    /// Row of codes.
+    Packed(&'a PackedMatrix<'a>, usize),
 }
 
 impl<'a> PanelSource<'a> {
     /// `parts` stacked along `out`.
     pub(crate) fn stacked(op: &'static str, parts: Vec<StoredMatrix<'a>>) -> Result<Self, OpError> {
-        let parts = parts.iter().map(|part| plain(op, part)).collect::<Result<Vec<_>, _>>()?;
-        let out: usize = parts.iter().map(|p| p.shape.first().copied().unwrap_or(0)).sum();
+        let out: usize = parts.iter().map(rows_of).sum();
         Self::new(op, parts, false, out.div_ceil(LANES))
     }
 
@@ -118,28 +153,38 @@ impl<'a> PanelSource<'a> {
         a: StoredMatrix<'a>,
         b: StoredMatrix<'a>,
     ) -> Result<Self, OpError> {
-        let (a, b) = (plain(op, &a)?, plain(op, &b)?);
-        if a.shape != b.shape {
-            return Err(OpError::ShapeMismatch { op, expected: a.shape.to_vec(), got: b.shape.to_vec() });
+        if a.shape() != b.shape() {
+            return Err(OpError::ShapeMismatch { op, expected: a.shape().to_vec(), got: b.shape().to_vec() });
         }
-        let panels = 2 * a.shape.first().copied().unwrap_or(0).div_ceil(LANES);
+        let panels = 2 * rows_of(&a).div_ceil(LANES);
         Self::new(op, vec![a, b], true, panels)
     }
 
     fn new(
         op: &'static str,
-        parts: Vec<TensorView<'a>>,
+        parts: Vec<StoredMatrix<'a>>,
         alternate: bool,
         num_panels: usize,
     ) -> Result<Self, OpError> {
-        let in_features = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
+        let in_features = parts.first().and_then(|p| p.shape().get(1)).copied().unwrap_or(0);
+        for part in &parts {
+            let rows = rows_of(part);
+            if part.shape() != [rows, in_features] || rows == 0 || in_features == 0 {
+                let expected = vec![rows.max(1), in_features.max(1)];
+                return Err(OpError::ShapeMismatch { op, expected, got: part.shape().to_vec() });
+            }
+        }
+        if let Some((format, factors)) = packed_panels::common_format(&parts, alternate) {
+            let format = PanelFormat::Codes(format);
+            return Ok(Self { parts, alternate, format, factors, in_features, num_panels });
+        }
+        // What has no panels of its own as codes (parts of different formats, say) is widened exactly.
         let mut format = PanelFormat::Bf16;
         for part in &parts {
-            let rows = part.shape.first().copied().unwrap_or(0);
-            if part.shape != [rows, in_features] || rows == 0 || in_features == 0 {
-                let expected = vec![rows.max(1), in_features.max(1)];
-                return Err(OpError::ShapeMismatch { op, expected, got: part.shape.to_vec() });
-            }
+            let StoredMatrix::Plain(part) = part else {
+                format = PanelFormat::F32;
+                continue;
+            };
             match part.dtype {
                 DType::Bf16 => {}
                 DType::F32 | DType::F16 => format = PanelFormat::F32,
@@ -156,47 +201,88 @@ impl<'a> PanelSource<'a> {
                 });
             }
         }
-        Ok(Self { parts, alternate, format, in_features, num_panels })
+        Ok(Self { parts, alternate, format, factors: [1.0; 2], in_features, num_panels })
+    }
+
+    /// The same with packed parts widened to f32; for products whose input is never rounded.
+    pub(crate) fn widened(mut self) -> Self {
+        if matches!(self.format, PanelFormat::Codes(_)) {
+            self.format = PanelFormat::F32;
+        }
+        self
+    }
+
+    fn panel_words(&self) -> usize {
+        self.format.panel_words(self.in_features)
     }
 
     fn words(&self) -> usize {
-        self.num_panels * self.format.steps(self.in_features) * LANES
+        self.num_panels * self.panel_words()
     }
 
     /// The stored row that lane `lane` of `panel` holds, or `None` for padding.
-    fn row(&self, panel: usize, lane: usize) -> Option<(DType, &'a [u8])> {
+    fn row(&self, panel: usize, lane: usize) -> Option<Row<'_>> {
         let (part, row) = if self.alternate {
             (&self.parts[panel % 2], panel / 2 * LANES + lane)
         } else {
             let mut row = panel * LANES + lane;
             let part = self.parts.iter().find(|part| {
-                let inside = row < part.shape[0];
+                let inside = row < rows_of(part);
                 if !inside {
-                    row -= part.shape[0];
+                    row -= rows_of(part);
                 }
                 inside
             })?;
             (part, row)
         };
-        let bytes = part.bytes.len() / part.shape[0];
-        (row < part.shape[0]).then(|| (part.dtype, &part.bytes[row * bytes..(row + 1) * bytes]))
+        if row >= rows_of(part) {
+            return None;
+        }
+        Some(match part {
+            StoredMatrix::Plain(view) => {
+                let bytes = view.bytes.len() / view.shape[0];
+                Row::Plain(view.dtype, &view.bytes[row * bytes..(row + 1) * bytes])
+            }
+            StoredMatrix::Packed(packed) => Row::Packed(packed, row),
+        })
     }
 
     /// Fills the words of one panel, which are zero.
     fn pack(&self, isa: Isa, panel: usize, words: &mut [u32]) {
-        let rows: [Option<(DType, &[u8])>; LANES] = std::array::from_fn(|lane| self.row(panel, lane));
-        let whole_words = match self.format {
-            PanelFormat::Bf16 => self.in_features.is_multiple_of(2),
-            PanelFormat::F32 => rows.iter().flatten().all(|(dtype, _)| *dtype == DType::F32),
-        };
+        let rows: [Option<Row<'_>>; LANES] = std::array::from_fn(|lane| self.row(panel, lane));
+        if let PanelFormat::Codes(format) = self.format {
+            let rows = rows.map(|row| match row {
+                Some(Row::Packed(matrix, row)) => Some((matrix, row)),
+                _ => None,
+            });
+            return packed_panels::pack(isa, format, &rows, words);
+        }
+        let whole_words = rows.iter().flatten().all(|row| match (self.format, row) {
+            (PanelFormat::Bf16, Row::Plain(..)) => self.in_features.is_multiple_of(2),
+            (_, Row::Plain(dtype, _)) => *dtype == DType::F32,
+            (_, Row::Packed(..)) => false,
+        });
         if whole_words && cfg!(target_endian = "little") {
-            let rows = rows.map(|row| row.map_or(&[][..], |(_, bytes)| bytes));
+            let rows = rows.map(|row| match row {
+                Some(Row::Plain(_, bytes)) => bytes,
+                _ => &[][..],
+            });
             // SAFETY: the instruction set is supported (checked at construction).
             return unsafe { simd::launch(isa, TransposeRows { rows, words }) };
         }
-        for lane in 0..LANES {
-            let Some((dtype, row)) = self.row(panel, lane) else { continue };
+        let mut values = Vec::new();
+        for (lane, row) in rows.into_iter().enumerate() {
             let steps = words.iter_mut().skip(lane).step_by(LANES);
+            let (dtype, row) = match row {
+                None => continue,
+                Some(Row::Packed(matrix, row)) => {
+                    values.resize(self.in_features, 0.0);
+                    matrix.row_to_f32(row, &mut values);
+                    steps.zip(&values).for_each(|(word, x)| *word = x.to_bits());
+                    continue;
+                }
+                Some(Row::Plain(dtype, row)) => (dtype, row),
+            };
             match (self.format, dtype) {
                 (PanelFormat::Bf16, _) => {
                     for (word, pair) in steps.zip(row.chunks(4)) {
@@ -204,12 +290,12 @@ impl<'a> PanelSource<'a> {
                         *word = u32::from_le_bytes([pair[0], pair[1], high[0], high[1]]);
                     }
                 }
-                (PanelFormat::F32, DType::F32) => {
+                (_, DType::F32) => {
                     for (word, x) in steps.zip(row.chunks_exact(4)) {
                         *word = u32::from_le_bytes([x[0], x[1], x[2], x[3]]);
                     }
                 }
-                (PanelFormat::F32, _) => {
+                _ => {
                     let f16 = dtype == DType::F16;
                     for (word, x) in steps.zip(row.chunks_exact(2)) {
                         let bits = u16::from_le_bytes([x[0], x[1]]);
@@ -226,21 +312,15 @@ impl<'a> PanelSource<'a> {
     }
 }
 
-/// The values of a matrix that is not packed.
-fn plain<'a>(op: &'static str, stored: &StoredMatrix<'a>) -> Result<TensorView<'a>, OpError> {
-    match stored {
-        StoredMatrix::Plain(view) => Ok(*view),
-        StoredMatrix::Packed(packed) => {
-            let dtype = packed.format.name().to_string();
-            Err(OpError::UnsupportedDType { op, dtype, backend: "cpu" })
-        }
-    }
+/// `out` of a stored matrix; 0 for a tensor without dimensions.
+fn rows_of(stored: &StoredMatrix<'_>) -> usize {
+    stored.shape().first().copied().unwrap_or(0)
 }
 
 /// Turns up to sixteen rows of whole 32-bit words (absent rows are empty) into `[words][16]`.
-struct TransposeRows<'a> {
-    rows: [&'a [u8]; LANES],
-    words: &'a mut [u32],
+pub(crate) struct TransposeRows<'a> {
+    pub(crate) rows: [&'a [u8]; LANES],
+    pub(crate) words: &'a mut [u32],
 }
 
 impl Kernel for TransposeRows<'_> {
@@ -295,7 +375,7 @@ pub(crate) fn pack_all(
     let words = Shards::new(storage.words_mut());
     pool.for_each(tasks.len(), |_, task| {
         let (s, panel) = tasks[task];
-        let panel_words = sources[s].format.steps(sources[s].in_features) * LANES;
+        let panel_words = sources[s].panel_words();
         // SAFETY: `storage` outlives the call, and every task has a panel of its own.
         sources[s].pack(isa, panel, unsafe { words.slice(starts[s] + panel * panel_words, panel_words) });
     });
@@ -306,10 +386,11 @@ pub(crate) fn pack_all(
         .map(|(source, start)| Panels {
             format: source.format,
             out_features: if source.alternate {
-                source.parts[0].shape[0]
+                rows_of(&source.parts[0])
             } else {
-                source.parts.iter().map(|p| p.shape[0]).sum()
+                source.parts.iter().map(rows_of).sum()
             },
+            factors: source.factors,
             in_features: source.in_features,
             num_panels: source.num_panels,
             storage: storage.clone(),
@@ -321,6 +402,7 @@ pub(crate) fn pack_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::TensorView;
 
     #[test]
     fn rows_come_back_from_any_dtype_and_size() {

@@ -14,12 +14,13 @@ mod gemm;
 mod matrix;
 mod mla;
 mod moe;
+mod packed_panels;
 mod rows;
 mod simd;
 mod storage;
 mod threads;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use backend::{CpuBackend, CpuOptions};
 pub use buffer::{Buffer, Cache, Routing};

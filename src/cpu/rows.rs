@@ -5,6 +5,7 @@
 //! stored and nothing else: every output is one accumulation over `in` in order.
 
 use super::matrix::{LANES, PanelFormat};
+use super::packed_panels::{CodeFormat, STEP_INPUTS};
 use super::simd::{self, Isa, Kernel, Simd};
 use super::threads::{Shards, ThreadPool};
 
@@ -36,6 +37,22 @@ pub(crate) enum Product {
     Wide,
     /// f32 rows with f32 panels.
     Full,
+    /// bf16 pairs with panels of codes.
+    DotCodes(CodeFormat),
+    /// f32 rows with panels of codes.
+    WideCodes(CodeFormat),
+}
+
+impl Product {
+    /// Steps of packed rows that meet one step of the panels.
+    pub(crate) fn row_steps(self) -> usize {
+        match self {
+            Product::Dot | Product::Full => 1,
+            Product::Wide => 2,
+            Product::DotCodes(_) => STEP_INPUTS / 2,
+            Product::WideCodes(_) => STEP_INPUTS,
+        }
+    }
 }
 
 /// Instruction set and rounding of a backend: everything that decides bits.
@@ -51,18 +68,21 @@ impl Numerics {
     /// How rows are packed for a matrix of this format.
     pub(crate) fn layout(self, format: PanelFormat, in_features: usize) -> RowLayout {
         let round = self.activations == Activations::Bf16;
-        let dot = round && format == PanelFormat::Bf16 && self.isa.has_dot();
+        let dot = round && format != PanelFormat::F32 && self.isa.has_dot();
+        let padding = if matches!(format, PanelFormat::Codes(_)) { STEP_INPUTS } else { 2 };
         RowLayout {
             format: if dot { RowFormat::Pairs } else { RowFormat::F32 },
             round,
             in_features,
+            padded: in_features.next_multiple_of(padding),
             isa: self.isa,
         }
     }
 
     /// The same for a product that never rounds its input.
     pub(crate) fn exact_layout(self, in_features: usize) -> RowLayout {
-        RowLayout { format: RowFormat::F32, round: false, in_features, isa: self.isa }
+        let padded = in_features.next_multiple_of(2);
+        RowLayout { format: RowFormat::F32, round: false, in_features, padded, isa: self.isa }
     }
 }
 
@@ -73,6 +93,8 @@ pub(crate) struct RowLayout {
     /// Whether f32 values are rounded to bf16 first; pairs always are.
     pub(crate) round: bool,
     pub(crate) in_features: usize,
+    /// The same with the zeros that fill the last step of the panels.
+    padded: usize,
     isa: Isa,
 }
 
@@ -80,14 +102,16 @@ impl RowLayout {
     /// 32-bit words per row.
     pub(crate) fn words(&self) -> usize {
         match self.format {
-            RowFormat::Pairs => self.in_features.div_ceil(2),
-            RowFormat::F32 => self.in_features.next_multiple_of(2),
+            RowFormat::Pairs => self.padded / 2,
+            RowFormat::F32 => self.padded,
         }
     }
 
     /// The kernel for these rows and panels of `format`.
     pub(crate) fn product(&self, format: PanelFormat) -> Product {
         match (self.format, format) {
+            (RowFormat::Pairs, PanelFormat::Codes(codes)) => Product::DotCodes(codes),
+            (RowFormat::F32, PanelFormat::Codes(codes)) => Product::WideCodes(codes),
             (RowFormat::Pairs, _) => Product::Dot,
             (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
             (RowFormat::F32, PanelFormat::F32) => Product::Full,
@@ -197,7 +221,8 @@ pub(crate) struct PackedRow {
 }
 
 impl PackedRow {
-    /// Writes the first `n <= 16` lanes of `v` at `in` index `k` (even), rounded as the layout says. Lanes past `n` are zero.
+    /// Writes the first `n <= 16` lanes of `v` at `in` index `k` (even), rounded as the layout says. Lanes past `n` are zero, and
+    /// so is the padding behind the last ones.
     ///
     /// # Safety
     /// Inside a launch of `S`; the words are still borrowed; `k + n <= in_features`; no other worker writes these elements.
@@ -215,6 +240,11 @@ impl PackedRow {
                     for i in 0..n.div_ceil(2) {
                         *to.add(i * height) = lanes[i];
                     }
+                    if k + n == self.layout.in_features {
+                        for i in (k + n).div_ceil(2)..self.layout.words() {
+                            *self.first.add(i * height) = 0;
+                        }
+                    }
                 }
                 RowFormat::F32 => {
                     let v = if self.layout.round { S::round_bf16(v) } else { v };
@@ -223,6 +253,11 @@ impl PackedRow {
                     let to = self.first.add(k * height);
                     for i in 0..n.next_multiple_of(2) {
                         *to.add(i * height) = lanes[i].to_bits();
+                    }
+                    if k + n == self.layout.in_features {
+                        for i in (k + n).next_multiple_of(2)..self.layout.words() {
+                            *self.first.add(i * height) = 0;
+                        }
                     }
                 }
             }

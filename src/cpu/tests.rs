@@ -7,6 +7,7 @@ use crate::ops::{
     AttentionForm, Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, RouterShape,
     Segment,
 };
+use crate::quant::{CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 
 /// Sizes of a one-layer model.
@@ -25,6 +26,8 @@ struct Sizes {
     inner: usize,
     shared_inner: usize,
     dtype: DType,
+    /// What the linear weights are packed as.
+    packed: Option<PackedFormat>,
 }
 
 const TINY: Sizes = Sizes {
@@ -41,6 +44,7 @@ const TINY: Sizes = Sizes {
     inner: 48,
     shared_inner: 96,
     dtype: DType::Bf16,
+    packed: None,
 };
 
 /// Nothing is a multiple of sixteen, some are odd.
@@ -58,6 +62,7 @@ const ODD: Sizes = Sizes {
     inner: 35,
     shared_inner: 23,
     dtype: DType::Bf16,
+    packed: None,
 };
 
 /// The head sizes of the real family.
@@ -75,10 +80,43 @@ const WIDE: Sizes = Sizes {
     inner: 128,
     shared_inner: 64,
     dtype: DType::Bf16,
+    packed: None,
 };
 
+/// Widths that packed formats can cut into groups; no multiples of FP8's blocks.
+const PACKED: Sizes = Sizes {
+    hidden: 160,
+    vocab: 70,
+    heads: 2,
+    nope: 32,
+    rope: 16,
+    v: 32,
+    latent: 64,
+    experts: 6,
+    top_k: 2,
+    groups: 1,
+    inner: 96,
+    shared_inner: 64,
+    dtype: DType::Bf16,
+    packed: None,
+};
+
+const PACKED_FORMATS: [PackedFormat; 6] = [
+    PackedFormat::Nvfp4,
+    PackedFormat::Mxfp4,
+    PackedFormat::Int4Group32,
+    PackedFormat::Fp8Block,
+    PackedFormat::Fp8Row,
+    PackedFormat::Fp8Tensor,
+];
+
 fn all_sizes() -> Vec<Sizes> {
-    vec![TINY, ODD, WIDE, Sizes { dtype: DType::F32, ..ODD }, Sizes { dtype: DType::F16, ..TINY }]
+    let mut sizes =
+        vec![TINY, ODD, WIDE, Sizes { dtype: DType::F32, ..ODD }, Sizes { dtype: DType::F16, ..TINY }];
+    sizes.extend(PACKED_FORMATS.map(|format| Sizes { packed: Some(format), ..PACKED }));
+    sizes.push(Sizes { packed: Some(PackedFormat::Nvfp4), inner: 48, ..PACKED });
+    sizes.push(Sizes { packed: Some(PackedFormat::Fp8Block), ..ODD });
+    sizes
 }
 
 impl Sizes {
@@ -105,11 +143,60 @@ impl Sizes {
     }
 }
 
-/// Stored bytes of one tensor.
+/// A stored matrix of codes.
+pub(crate) struct Packed {
+    format: PackedFormat,
+    shape: [usize; 2],
+    codes: Vec<u8>,
+    scales: Tensor,
+    tensor_scale: TensorScale,
+}
+
+impl Packed {
+    pub(crate) fn view(&self) -> PackedMatrix<'_> {
+        PackedMatrix::new(self.format, self.shape, &self.codes, self.scales.view(), self.tensor_scale)
+            .expect("made to fit")
+    }
+}
+
+/// Random codes and scales; every code occurs, scales vary by a factor of ten around `1 / sqrt(in)`.
+pub(crate) fn random_packed(
+    rng: &mut fastrand::Rng,
+    format: PackedFormat,
+    dtype: DType,
+    tensor_scale: TensorScale,
+    shape: [usize; 2],
+) -> Packed {
+    let codes = (0..shape[0] * shape[1] * format.code_bits() / 8).map(|_| match format.code_bits() {
+        4 => rng.u8(..),
+        // Neither NaN; zeros and subnormals are among them.
+        _ => rng.u8(..0x7f) | rng.u8(..2) << 7,
+    });
+    let codes = codes.collect();
+    let scale_shape = format.scale_shape(shape);
+    let mut bytes = Vec::new();
+    for _ in 0..scale_shape.iter().product::<usize>() {
+        // A typical code is 4, or 100.
+        let peak = if format.code_bits() == 4 { 4.0 } else { 100.0 };
+        let scale = (0.1 + rng.f32()) / (peak * (shape[1] as f32).sqrt());
+        match dtype {
+            // Zero to 3.5: the tensor scale brings them down.
+            DType::F8E4M3 => bytes.push(rng.u8(0..0x47)),
+            DType::U8 => bytes.push((scale.to_bits() >> 23) as u8),
+            DType::Bf16 => bytes.extend(half::bf16::from_f32(scale).to_le_bytes()),
+            _ => bytes.extend(scale.to_le_bytes()),
+        }
+    }
+    let scales = Tensor { dtype, shape: scale_shape, bytes, packed: None };
+    Packed { format, shape, codes, scales, tensor_scale }
+}
+
+/// Stored bytes of one tensor; of a packed one, `packed` alone counts.
 struct Tensor {
     dtype: DType,
     shape: Vec<usize>,
     bytes: Vec<u8>,
+    packed: Option<Box<Packed>>,
 }
 
 impl Tensor {
@@ -124,11 +211,31 @@ impl Tensor {
                 _ => bytes.extend(half::bf16::from_f32(x).to_le_bytes()),
             }
         }
-        Self { dtype, shape: shape.to_vec(), bytes }
+        Self { dtype, shape: shape.to_vec(), bytes, packed: None }
+    }
+
+    fn packed(rng: &mut fastrand::Rng, format: PackedFormat, shape: [usize; 2]) -> Self {
+        let (dtype, tensor_scale) = match format {
+            PackedFormat::Nvfp4 => {
+                (DType::F8E4M3, TensorScale::Multiply((0.2 + rng.f32()) / (4.0 * (shape[1] as f32).sqrt())))
+            }
+            PackedFormat::Mxfp4 => (DType::U8, TensorScale::None),
+            PackedFormat::Int4Group32 => (DType::Bf16, TensorScale::None),
+            _ => (DType::F32, TensorScale::None),
+        };
+        let packed = Some(Box::new(random_packed(rng, format, dtype, tensor_scale, shape)));
+        Self { dtype, shape: shape.to_vec(), bytes: Vec::new(), packed }
     }
 
     fn view(&self) -> TensorView<'_> {
         TensorView { dtype: self.dtype, shape: &self.shape, bytes: &self.bytes }
+    }
+
+    fn stored(&self) -> StoredMatrix<'_> {
+        match &self.packed {
+            Some(packed) => packed.view().into(),
+            None => self.view().into(),
+        }
     }
 }
 
@@ -153,8 +260,9 @@ impl Stored {
     fn random(sizes: Sizes, seed: u64) -> Self {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let s = sizes;
-        let mut matrix = |rows: usize, cols: usize| {
-            Tensor::random(rng, s.dtype, &[rows, cols], 1.7 / (cols as f32).sqrt())
+        let mut matrix = |rows: usize, cols: usize| match s.packed {
+            Some(format) => Tensor::packed(rng, format, [rows, cols]),
+            None => Tensor::random(rng, s.dtype, &[rows, cols], 1.7 / (cols as f32).sqrt()),
         };
         let q_rows = s.heads * (s.nope + s.rope);
         let swiglu = |matrix: &mut dyn FnMut(usize, usize) -> Tensor, inner| {
@@ -179,11 +287,7 @@ impl Stored {
 }
 
 fn expert(e: &[Tensor; 3]) -> ExpertMatrices<'_> {
-    ExpertMatrices {
-        gate_proj: e[0].view().into(),
-        up_proj: e[1].view().into(),
-        down_proj: e[2].view().into(),
-    }
+    ExpertMatrices { gate_proj: e[0].stored(), up_proj: e[1].stored(), down_proj: e[2].stored() }
 }
 
 /// The same weights in a backend.
@@ -211,22 +315,20 @@ impl<B: Backend> Model<B> {
     fn load(mut b: B, stored: &Stored) -> Self {
         let experts: Vec<_> = stored.experts.iter().map(expert).collect();
         let s = stored.sizes;
-        let q = HostMatrix { parts: stored.q.iter().map(|part| part.view().into()).collect() };
+        let q = HostMatrix { parts: stored.q.iter().map(Tensor::stored).collect() };
         Self {
             sizes: s,
-            embed: b.load_matrix(&HostMatrix::new(stored.embed.view())).expect("embed"),
+            embed: b.load_matrix(&HostMatrix::new(stored.embed.stored())).expect("embed"),
             gain: b.load_vector(&stored.gain.view()).expect("gain"),
             q: b.load_matrix(&q).expect("q"),
-            kv_a: b.load_matrix(&HostMatrix::new(stored.kv_a.view())).expect("kv_a"),
+            kv_a: b.load_matrix(&HostMatrix::new(stored.kv_a.stored())).expect("kv_a"),
             latent_gain: b.load_vector(&stored.latent_gain.view()).expect("latent gain"),
-            kv_b: b.load_kv_up(&stored.kv_b.view().into(), &s.mla()).expect("kv_b"),
-            o: b.load_matrix(&HostMatrix::new(stored.o.view())).expect("o"),
-            router: b
-                .load_router(&stored.router.view().into(), &stored.bias.view(), &s.router())
-                .expect("router"),
+            kv_b: b.load_kv_up(&stored.kv_b.stored(), &s.mla()).expect("kv_b"),
+            o: b.load_matrix(&HostMatrix::new(stored.o.stored())).expect("o"),
+            router: b.load_router(&stored.router.stored(), &stored.bias.view(), &s.router()).expect("router"),
             experts: b.load_experts(&experts).expect("experts"),
             shared: b.load_experts(&[expert(&stored.shared)]).expect("shared"),
-            head: b.load_matrix(&HostMatrix::new(stored.head.view())).expect("head"),
+            head: b.load_matrix(&HostMatrix::new(stored.head.stored())).expect("head"),
             backend: b,
         }
     }
@@ -251,6 +353,7 @@ impl<B: Backend> Model<B> {
             num_blocks: 100,
             block_size: BLOCK,
             latent_dim: self.sizes.latent + self.sizes.rope,
+            rope_dim: self.sizes.rope,
             dtype,
         };
         self.backend.allocate_cache(&shape).expect("memory")
@@ -545,6 +648,57 @@ fn bits_depend_on_nothing_but_the_sequence() {
                             got == want,
                             "plan {i}, {threads} threads, {isa}, {activations:?}: sequence {seq} position {p}, {sizes:?}"
                         );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Codes are exact in bf16 once scaled, so attention over them is attention over a bf16 cache of what they stand for, bit for bit.
+#[test]
+fn an_fp8_cache_reads_as_what_it_stores() {
+    for sizes in [TINY, ODD, WIDE] {
+        let stored = Stored::random(sizes, 31);
+        let (mla, rows, before) = (sizes.mla(), 5, 150);
+        let table = block_table(3, before + rows);
+        let q_values = random(7, rows * sizes.heads * (sizes.nope + sizes.rope));
+        for isa in Isa::supported() {
+            for activations in [Activations::Bf16, Activations::F32] {
+                let mut m = Model::load(cpu(2, activations, isa), &stored);
+                let q = m.filled(&q_values, sizes.heads * (sizes.nope + sizes.rope));
+                for (row_scales, rope_codes) in [(true, false), (true, true), (false, false), (false, true)] {
+                    let format = CachedRowFormat { row_scales, rope_codes };
+                    let mut caches = [m.cache(CacheDType::Fp8(format)), m.cache(CacheDType::Bf16)];
+                    for (i, slot) in slots(&table, 0..before + rows).into_iter().enumerate() {
+                        let mut row = random(100 + i as u64, sizes.latent + sizes.rope);
+                        caches[0].store(1, slot as usize, &row);
+                        format.round(&mut row, sizes.latent);
+                        caches[1].store(1, slot as usize, &row);
+                    }
+                    let mut attend = |cache: &super::Cache, form| {
+                        let segments = [Segment {
+                            rows: 0..rows,
+                            first_position: before,
+                            form,
+                            block_table: 0..table.len(),
+                        }];
+                        let mut out = m.buffer(sizes.heads * sizes.v);
+                        let b = &mut m.backend;
+                        let done = match form {
+                            AttentionForm::Expanded => {
+                                b.attend_expanded(&mla, &q, &m.kv_b, 1, cache, &segments, &table, &mut out)
+                            }
+                            AttentionForm::Absorbed => {
+                                b.attend_absorbed(&mla, &q, &m.kv_b, 1, cache, &segments, &table, &mut out)
+                            }
+                        };
+                        done.expect("attend");
+                        m.values(&out)
+                    };
+                    for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
+                        let [got, want] = [&caches[0], &caches[1]].map(|cache| attend(cache, form));
+                        assert!(got == want, "{form:?}, {format:?}, {isa}, {activations:?}, {sizes:?}");
                     }
                 }
             }

@@ -5,9 +5,9 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::engine::{EngineEvent, EngineHandle, EngineRequest, SubmitError};
-use crate::model::Blueprint;
 use crate::sampling::SamplingParams;
 use crate::scheduler::FinishReason;
+use crate::telemetry::{Metrics, StepSeconds};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -41,7 +41,9 @@ pub struct BenchReport {
     pub concurrency: usize,
     /// Reply tokens per second, all sequences together, of each repetition; the first token is not counted.
     pub decode_tok_s: Vec<f64>,
-    /// Weight bytes that one token of one sequence reads, 2 per value.
+    /// Microseconds per step that are not the forward pass (schedule, sample, commit, emit), mean of each repetition's decode.
+    pub engine_overhead_us: Vec<f64>,
+    /// Stored weight bytes that one token of one sequence reads.
     pub active_bytes_per_token: u64,
     /// Memory read bandwidth in this run, GB/s.
     pub read_bandwidth_gb_s: f64,
@@ -68,36 +70,48 @@ pub enum BenchError {
 /// Runs the plan, then asks for the read bandwidth (GB/s), so that it comes from the same run.
 pub async fn run(
     engine: &EngineHandle,
-    blueprint: &Blueprint,
+    metrics: &Metrics,
+    active_bytes_per_token: u64,
     plan: &BenchPlan,
     bandwidth_gb_s: impl FnOnce() -> f64,
 ) -> Result<BenchReport, BenchError> {
     let mut rng = fastrand::Rng::with_seed(1);
-    let (mut prefill, mut decode) = (Vec::new(), Vec::new());
+    let (mut prefill, mut decode, mut overhead_us) = (Vec::new(), Vec::new(), Vec::new());
     for repetition in 0..=plan.repeat {
         let prefill_s = prefill_once(engine, plan, &mut rng).await?;
+        let before = metrics.step_seconds();
         let decode_rate = decode_once(engine, plan, &mut rng).await?;
+        let after = metrics.step_seconds();
         // The first repetition warms caches up.
         if repetition > 0 {
             prefill.push(plan.prefill as f64 / prefill_s);
             decode.push(decode_rate);
+            overhead_us.push(overhead(&before, &after));
         }
     }
-    let active = 2 * blueprint.active_weights_per_token() as u64;
     let bandwidth_gb_s = bandwidth_gb_s();
-    let floor_tok_s = bandwidth_gb_s * 1e9 / active as f64;
+    let floor_tok_s = bandwidth_gb_s * 1e9 / active_bytes_per_token as f64;
     Ok(BenchReport {
         backend: engine.facts().backend.into(),
         prefill_tokens: plan.prefill,
         decode_tokens: plan.decode,
         depth: plan.depth,
         concurrency: plan.concurrency,
-        active_bytes_per_token: active,
+        active_bytes_per_token,
         read_bandwidth_gb_s: bandwidth_gb_s,
         decode_share_of_floor: (plan.concurrency == 1).then(|| median(&decode) / floor_tok_s),
         prefill_tok_s: prefill,
         decode_tok_s: decode,
+        engine_overhead_us: overhead_us,
     })
+}
+
+/// Microseconds per step between two sums, the forward pass aside.
+fn overhead(before: &StepSeconds, after: &StepSeconds) -> f64 {
+    let spent = |sums: &StepSeconds| -> f64 {
+        sums.parts.iter().filter(|(part, _)| *part != "forward").map(|(_, seconds)| seconds).sum()
+    };
+    (spent(after) - spent(before)) * 1e6 / after.steps.saturating_sub(before.steps).max(1) as f64
 }
 
 fn request(engine: &EngineHandle, rng: &mut fastrand::Rng, prompt: usize, reply: usize) -> EngineRequest {
@@ -181,6 +195,15 @@ impl BenchReport {
             format!("{:<44} {}", format!("prefill {}", self.prefill_tokens), range(&self.prefill_tok_s)),
             format!("{decode:<44} {}", range(&self.decode_tok_s)),
         ];
+        let (least, most) = (
+            self.engine_overhead_us.iter().copied().fold(f64::INFINITY, f64::min),
+            self.engine_overhead_us.iter().copied().fold(0.0, f64::max),
+        );
+        lines.push(format!(
+            "{:<44} {:>9.1} us     ({least:.1}-{most:.1})",
+            format!("engine overhead per step, {} sequences", self.concurrency),
+            median(&self.engine_overhead_us)
+        ));
         if let Some(share) = self.decode_share_of_floor {
             let floor = self.read_bandwidth_gb_s * 1e9 / self.active_bytes_per_token as f64;
             let mib = self.active_bytes_per_token >> 20;

@@ -7,8 +7,31 @@ use serde_json::{Map, Value};
 
 use crate::ops::{CacheDType, CacheShape, MlaShape, RouterShape};
 
-/// Largest value accepted for any single dimension: far above the family, small enough that no product of three overflows.
+/// Largest value accepted for any single dimension that has no limit of its own.
 const MAX_DIM: u64 = 1 << 22;
+
+/// Limits of single fields: far above the family (10 to 100 times), and small enough that bytes of a network, a cache or a workspace stay
+/// below 2^63 whatever the combination.
+const LIMITS: [(&str, u64); 15] = [
+    ("num_hidden_layers", 1 << 12),
+    ("first_k_dense_replace", 1 << 12),
+    ("num_nextn_predict_layers", 1 << 8),
+    ("n_routed_experts", 1 << 14),
+    ("n_shared_experts", 1 << 8),
+    ("num_experts_per_tok", 1 << 10),
+    ("hidden_size", 1 << 17),
+    ("intermediate_size", 1 << 18),
+    ("moe_intermediate_size", 1 << 18),
+    ("num_attention_heads", 1 << 11),
+    ("q_lora_rank", 1 << 17),
+    ("kv_lora_rank", 1 << 15),
+    ("qk_nope_head_dim", 1 << 12),
+    ("qk_rope_head_dim", 1 << 12),
+    ("v_head_dim", 1 << 12),
+];
+
+/// Largest config.json that is parsed, bytes. Parsed JSON takes up to twenty times its text.
+const MAX_CONFIG_BYTES: usize = 16 << 20;
 
 /// YaRN context extension. Peng et al., arXiv 2309.00071.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,6 +99,14 @@ pub enum BlueprintError {
     /// Not JSON.
     #[error("config.json is not valid JSON")]
     Json(#[from] serde_json::Error),
+    /// Larger than any real one.
+    #[error("config.json has {bytes} bytes, more than the {limit} that are parsed")]
+    TooLong {
+        /// Its size.
+        bytes: usize,
+        /// Limit.
+        limit: usize,
+    },
     /// A field is missing.
     #[error("config.json: field `{0}` is missing")]
     Missing(String),
@@ -109,9 +140,10 @@ impl<'a> Fields<'a> {
 
     fn size_opt(&self, name: &str) -> Result<Option<usize>, BlueprintError> {
         let Some(value) = self.present(name) else { return Ok(None) };
+        let limit = LIMITS.iter().find(|(field, _)| *field == name).map_or(MAX_DIM, |(_, limit)| *limit);
         match value.as_u64() {
-            Some(n) if n <= MAX_DIM => Ok(Some(n as usize)),
-            _ => Err(Self::invalid(name, value, &format!("an integer between 0 and {MAX_DIM}"))),
+            Some(n) if n <= limit => Ok(Some(n as usize)),
+            _ => Err(Self::invalid(name, value, &format!("an integer between 0 and {limit}"))),
         }
     }
 
@@ -160,6 +192,9 @@ impl<'a> Fields<'a> {
 impl Blueprint {
     /// Parses the bytes of a `config.json`.
     pub fn parse(config_json: &[u8]) -> Result<Self, BlueprintError> {
+        if config_json.len() > MAX_CONFIG_BYTES {
+            return Err(BlueprintError::TooLong { bytes: config_json.len(), limit: MAX_CONFIG_BYTES });
+        }
         let root: Value = serde_json::from_slice(config_json)?;
         let Value::Object(root) = &root else {
             return Err(BlueprintError::Missing("model_type (the file is not a JSON object)".into()));
@@ -261,6 +296,7 @@ impl Blueprint {
             num_blocks,
             block_size,
             latent_dim: self.mla.latent_dim(),
+            rope_dim: self.mla.qk_rope_head_dim,
             dtype,
         }
     }

@@ -129,8 +129,13 @@ pub struct KvCacheConfig {
     pub memory_bytes: u64,
     /// Number of blocks, 0 = as many as memory_bytes holds. Larger: more and longer sequences at once.
     pub num_blocks: usize,
-    /// Element type: auto = that of the activations. f32 takes twice the memory of bf16.
+    /// Element type: auto = that of the activations. f32 takes twice the memory of bf16, fp8 (E4M3) little more than half.
     pub dtype: KvDType,
+    /// With dtype fp8, the scale of a latent: token = a power of two per token, tensor = 1 for all (values beyond 448 saturate, small ones lose
+    /// precision).
+    pub fp8_scale: Fp8Scale,
+    /// With dtype fp8, the type of the rope key: bf16 costs 64 bytes more per token and layer in models of Kimi's sizes; fp8 costs accuracy at long range.
+    pub fp8_rope: Fp8Rope,
     /// Whether prompts reuse the blocks of equal beginnings. Costs a hash per block of every prompt.
     pub prefix_caching: bool,
 }
@@ -145,11 +150,41 @@ pub enum KvDType {
     Bf16,
     /// 32 bits.
     F32,
+    /// 8 bits, E4M3.
+    Fp8,
+}
+
+/// Scale of FP8 latents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Fp8Scale {
+    /// A power of two per token.
+    Token,
+    /// 1 for all.
+    Tensor,
+}
+
+/// Type of rope keys beside FP8 latents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Fp8Rope {
+    /// 16 bits.
+    Bf16,
+    /// 8 bits, scaled as the latent.
+    Fp8,
 }
 
 impl Default for KvCacheConfig {
     fn default() -> Self {
-        Self { block_size: 32, memory_bytes: 0, num_blocks: 0, dtype: KvDType::Auto, prefix_caching: true }
+        Self {
+            block_size: 32,
+            memory_bytes: 0,
+            num_blocks: 0,
+            dtype: KvDType::Auto,
+            fp8_scale: Fp8Scale::Token,
+            fp8_rope: Fp8Rope::Bf16,
+            prefix_caching: true,
+        }
     }
 }
 

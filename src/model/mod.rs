@@ -2,14 +2,25 @@
 //!
 //! Knows the Kimi K2 family (DeepSeek-V3 layout). Does not know which backend runs it, how sequences are scheduled, or text.
 
+mod active_bytes;
 pub mod config;
 mod blueprint;
+mod declared;
 mod forward;
+mod inspection;
+mod inventory;
 mod rope;
+mod scale_pass;
 mod weight_names;
 mod weights;
 
+pub use active_bytes::active_bytes;
 pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
+pub use declared::{DeclaredQuantization, DeclaredScheme};
 pub use forward::{ChosenExperts, ForwardInput, LayerObserver, Model, Workspace};
+pub use inspection::{ClassLine, Inspection, ProblemLists, ScaleLine};
+pub use inventory::{Holding, Inventory, Linear, Problems};
 pub use rope::RopeTable;
+pub use scale_pass::ScalePass;
+pub use weight_names::ModuleClass;
 pub use weights::{LoadError, Weights};

@@ -2,102 +2,244 @@
 
 use super::Blueprint;
 
-/// Names of one checkpoint's tensors. K2, K2-Thinking and Moonlight use `model.`, K2.5+ and Kimi-VL `language_model.model.`,
-/// some re-quantized ones `language_model.` without the inner `model.`.
+/// Names of one checkpoint's tensors. K2, K2-Thinking and Moonlight use `model.`, K2.5+ and Kimi-VL `language_model.model.`; an early
+/// re-quantized K2.5 has its layers, and only them or all, under `language_model.` without the inner `model.`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WeightNames {
-    prefix: &'static str,
+    /// Before `embed_tokens` and `norm`.
+    outer: &'static str,
+    /// Before `layers.`.
+    layers: &'static str,
+    /// Name of the head, without `.weight`.
     head: &'static str,
 }
 
-const SPELLINGS: [WeightNames; 3] = [
-    WeightNames { prefix: "model.", head: "lm_head.weight" },
-    WeightNames { prefix: "language_model.model.", head: "language_model.lm_head.weight" },
-    WeightNames { prefix: "language_model.", head: "language_model.lm_head.weight" },
+/// (prefix, head) as released, the commonest first.
+const SPELLINGS: [(&str, &str); 3] = [
+    ("model.", "lm_head"),
+    ("language_model.model.", "language_model.lm_head"),
+    ("language_model.", "language_model.lm_head"),
 ];
 
+/// Which part of the network a tensor belongs to, for reports and for the memory plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ModuleClass {
+    /// `embed_tokens`.
+    Embedding,
+    /// `lm_head`.
+    Head,
+    /// Projections of self attention.
+    Attention,
+    /// FFN of the first layers.
+    DenseFfn,
+    /// Shared experts.
+    SharedExperts,
+    /// Routed experts.
+    RoutedExperts,
+    /// Router weight and selection bias.
+    Router,
+    /// Gains of all norms.
+    Norms,
+    /// Vision tower and projector; not served, not loaded.
+    Vision,
+    /// Activation and KV scales, inverse frequencies, prediction layers, tensors that nobody expects; not loaded.
+    Other,
+}
+
+impl ModuleClass {
+    /// All, in the order of reports.
+    pub const ALL: [ModuleClass; 10] = [
+        ModuleClass::Embedding,
+        ModuleClass::Head,
+        ModuleClass::Attention,
+        ModuleClass::DenseFfn,
+        ModuleClass::SharedExperts,
+        ModuleClass::RoutedExperts,
+        ModuleClass::Router,
+        ModuleClass::Norms,
+        ModuleClass::Vision,
+        ModuleClass::Other,
+    ];
+
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModuleClass::Embedding => "embedding",
+            ModuleClass::Head => "head",
+            ModuleClass::Attention => "attention",
+            ModuleClass::DenseFfn => "dense ffn",
+            ModuleClass::SharedExperts => "shared experts",
+            ModuleClass::RoutedExperts => "routed experts",
+            ModuleClass::Router => "router",
+            ModuleClass::Norms => "norms",
+            ModuleClass::Vision => "vision",
+            ModuleClass::Other => "other",
+        }
+    }
+
+    /// Whether its tensors are loaded to serve text.
+    pub fn is_loaded(self) -> bool {
+        !matches!(self, ModuleClass::Vision | ModuleClass::Other)
+    }
+}
+
+/// What the network binds under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A weight `[out, in]` in any format; the name is without `.weight`.
+    Linear([usize; 2]),
+    /// A plain float tensor of this shape; the name is whole.
+    Floats(Vec<usize>),
+}
+
 impl WeightNames {
-    /// The spelling whose embedding table is present; the plain one when none is.
+    /// The spelling of the checkpoint whose tensors `has` knows; the plain one where nothing is known.
     pub(super) fn detect(has: impl Fn(&str) -> bool) -> Self {
-        let found = SPELLINGS.iter().find(|s| has(&s.embed_tokens()));
-        found.unwrap_or(&SPELLINGS[0]).clone()
+        let layers = |prefix: &str| has(&format!("{prefix}layers.0.input_layernorm.weight"));
+        let embedding = |prefix: &str| has(&format!("{prefix}embed_tokens.weight"));
+        let prefixes = || SPELLINGS.iter().map(|(prefix, _)| *prefix);
+        let with_embedding = prefixes().find(|prefix| embedding(prefix));
+        let layers = match with_embedding.filter(|prefix| layers(prefix)) {
+            Some(prefix) => prefix,
+            None => prefixes().find(|prefix| layers(prefix)).or(with_embedding).unwrap_or(SPELLINGS[0].0),
+        };
+        let outer = with_embedding.unwrap_or(layers);
+        let usual =
+            SPELLINGS.iter().find(|(prefix, _)| *prefix == outer).map_or("lm_head", |(_, head)| *head);
+        let stored =
+            |head: &str| ["weight", "weight_packed"].iter().any(|part| has(&format!("{head}.{part}")));
+        let head = match stored(usual) {
+            true => usual,
+            false => SPELLINGS.iter().map(|(_, head)| *head).find(|head| stored(head)).unwrap_or(usual),
+        };
+        Self { outer, layers, head }
     }
 
     pub(super) fn embed_tokens(&self) -> String {
-        format!("{}embed_tokens.weight", self.prefix)
+        format!("{}embed_tokens.weight", self.outer)
     }
 
     pub(super) fn final_norm(&self) -> String {
-        format!("{}norm.weight", self.prefix)
+        format!("{}norm.weight", self.outer)
     }
 
+    /// A linear: without `.weight`.
     pub(super) fn head(&self) -> String {
         self.head.to_string()
     }
 
     /// `layers.{layer}.{rest}`.
     pub(super) fn layer(&self, layer: usize, rest: &str) -> String {
-        format!("{}layers.{layer}.{rest}", self.prefix)
+        format!("{}layers.{layer}.{rest}", self.layers)
     }
 
-    /// Every tensor the network binds, with its shape, in binding order.
-    pub(super) fn expected(&self, b: &Blueprint) -> Vec<(String, Vec<usize>)> {
+    /// How many names [`WeightNames::for_each_wanted`] will give.
+    pub(super) fn num_wanted(b: &Blueprint) -> usize {
+        let dense = b.first_k_dense_replace.min(b.num_layers);
+        let per_moe = 3 * b.router.num_experts + 3 * usize::from(b.num_shared_experts > 0) + 2;
+        let attention = if b.q_lora_rank.is_some() { 9 } else { 7 };
+        3 + b.num_layers * attention + dense * 3 + (b.num_layers - dense) * per_moe
+            - usize::from(b.tie_word_embeddings)
+    }
+
+    /// Every tensor the network binds, in binding order.
+    pub(super) fn for_each_wanted(&self, b: &Blueprint, mut visit: impl FnMut(String, ModuleClass, Wanted)) {
+        use ModuleClass::*;
         let d = b.hidden_size;
-        let mut list = vec![(self.embed_tokens(), vec![b.vocab_size, d])];
+        visit(self.embed_tokens(), Embedding, Wanted::Floats(vec![b.vocab_size, d]));
         for layer in 0..b.num_layers {
-            let mut add = |rest: &str, shape: Vec<usize>| list.push((self.layer(layer, rest), shape));
-            add("input_layernorm.weight", vec![d]);
-            add("post_attention_layernorm.weight", vec![d]);
-            let m = &b.mla;
-            let q_out = m.num_heads * (m.qk_nope_head_dim + m.qk_rope_head_dim);
-            match b.q_lora_rank {
-                Some(q) => {
-                    add("self_attn.q_a_proj.weight", vec![q, d]);
-                    add("self_attn.q_a_layernorm.weight", vec![q]);
-                    add("self_attn.q_b_proj.weight", vec![q_out, q]);
+            self.for_each_of_attention(b, layer, &mut visit);
+            let mut ffn = |stem: &str, class, width: usize| {
+                for (proj, shape) in
+                    [("gate_proj", [width, d]), ("up_proj", [width, d]), ("down_proj", [d, width])]
+                {
+                    visit(self.layer(layer, &format!("{stem}.{proj}")), class, Wanted::Linear(shape));
                 }
-                None => add("self_attn.q_proj.weight", vec![q_out, d]),
-            }
-            add("self_attn.kv_a_proj_with_mqa.weight", vec![m.latent_dim(), d]);
-            add("self_attn.kv_a_layernorm.weight", vec![m.kv_lora_rank]);
-            let kv_out = m.num_heads * (m.qk_nope_head_dim + m.v_head_dim);
-            add("self_attn.kv_b_proj.weight", vec![kv_out, m.kv_lora_rank]);
-            add("self_attn.o_proj.weight", vec![d, m.num_heads * m.v_head_dim]);
-            let mut ffn = |stem: &str, width: usize| {
-                list.push((self.layer(layer, &format!("{stem}.gate_proj.weight")), vec![width, d]));
-                list.push((self.layer(layer, &format!("{stem}.up_proj.weight")), vec![width, d]));
-                list.push((self.layer(layer, &format!("{stem}.down_proj.weight")), vec![d, width]));
             };
             if !b.is_moe(layer) {
-                ffn("mlp", b.intermediate_size);
+                ffn("mlp", DenseFfn, b.intermediate_size);
                 continue;
             }
             for expert in 0..b.router.num_experts {
-                ffn(&format!("mlp.experts.{expert}"), b.moe_intermediate_size);
+                ffn(&format!("mlp.experts.{expert}"), RoutedExperts, b.moe_intermediate_size);
             }
             if b.num_shared_experts > 0 {
-                ffn("mlp.shared_experts", b.moe_intermediate_size * b.num_shared_experts);
+                ffn("mlp.shared_experts", SharedExperts, b.moe_intermediate_size * b.num_shared_experts);
             }
-            list.push((self.layer(layer, "mlp.gate.weight"), vec![b.router.num_experts, d]));
-            list.push((self.layer(layer, "mlp.gate.e_score_correction_bias"), vec![b.router.num_experts]));
+            let experts = b.router.num_experts;
+            visit(self.layer(layer, "mlp.gate"), Router, Wanted::Linear([experts, d]));
+            let bias = self.layer(layer, "mlp.gate.e_score_correction_bias");
+            visit(bias, Router, Wanted::Floats(vec![experts]));
         }
-        list.push((self.final_norm(), vec![d]));
+        visit(self.final_norm(), Norms, Wanted::Floats(vec![d]));
         if !b.tie_word_embeddings {
-            list.push((self.head(), vec![b.vocab_size, d]));
+            visit(self.head(), Head, Wanted::Linear([b.vocab_size, d]));
         }
-        list
     }
 
-    /// Whether a tensor that is not expected may be there all the same: stored inverse frequencies (always recomputed), extra
-    /// prediction layers, a tied head's copy, the vision parts of a multimodal wrapper.
+    fn for_each_of_attention(
+        &self,
+        b: &Blueprint,
+        layer: usize,
+        visit: &mut impl FnMut(String, ModuleClass, Wanted),
+    ) {
+        let (d, m) = (b.hidden_size, &b.mla);
+        let norms = [
+            ("input_layernorm", d),
+            ("post_attention_layernorm", d),
+            ("self_attn.kv_a_layernorm", m.kv_lora_rank),
+        ];
+        let mut norm = |rest: &str, size: usize| {
+            let name = self.layer(layer, &format!("{rest}.weight"));
+            visit(name, ModuleClass::Norms, Wanted::Floats(vec![size]));
+        };
+        norms.into_iter().for_each(|(rest, size)| norm(rest, size));
+        b.q_lora_rank.into_iter().for_each(|q| norm("self_attn.q_a_layernorm", q));
+        let mut linear = |rest: &str, shape: [usize; 2]| {
+            visit(
+                self.layer(layer, &format!("self_attn.{rest}")),
+                ModuleClass::Attention,
+                Wanted::Linear(shape),
+            );
+        };
+        let q_out = m.num_heads * (m.qk_nope_head_dim + m.qk_rope_head_dim);
+        match b.q_lora_rank {
+            Some(q) => {
+                linear("q_a_proj", [q, d]);
+                linear("q_b_proj", [q_out, q]);
+            }
+            None => linear("q_proj", [q_out, d]),
+        }
+        linear("kv_a_proj_with_mqa", [m.latent_dim(), d]);
+        linear("kv_b_proj", [m.num_heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank]);
+        linear("o_proj", [d, m.num_heads * m.v_head_dim]);
+    }
+
+    /// Whether a tensor is one of the vision parts of a multimodal wrapper.
+    pub(super) fn is_vision(name: &str) -> bool {
+        ["vision_tower.", "mm_projector.", "multi_modal_projector."].iter().any(|p| name.starts_with(p))
+    }
+
+    /// The scale of a KV cache entry, in any of the spellings (section 2.6 of the formats: `k_proj.k_scale`, `attn.k_scale`, `kv_scale`).
+    pub(super) fn is_kv_scale(name: &str) -> bool {
+        let suffix = name.rsplit_once('.').map_or("", |(_, suffix)| suffix);
+        matches!(suffix, "k_scale" | "v_scale" | "kv_scale") && name.contains("attn.")
+    }
+
+    /// Whether a tensor that is not wanted may be there all the same: stored inverse frequencies (always recomputed), extra
+    /// prediction layers, a tied head's copy, the vision parts of a multimodal wrapper, scales of the KV cache.
     pub(super) fn may_skip(&self, name: &str, b: &Blueprint) -> bool {
-        if name.ends_with(".rotary_emb.inv_freq") || (b.tie_word_embeddings && name == self.head) {
+        let is_head = || name.strip_prefix(self.head).is_some_and(|rest| rest.starts_with(".weight"));
+        if name.ends_with(".rotary_emb.inv_freq") || (b.tie_word_embeddings && is_head()) {
             return true;
         }
-        if ["vision_tower.", "mm_projector.", "multi_modal_projector."].iter().any(|p| name.starts_with(p)) {
+        if Self::is_vision(name) {
             return b.wrapper_type != b.model_type;
         }
-        let layer = name.strip_prefix(self.prefix).and_then(|n| n.strip_prefix("layers."));
+        if Self::is_kv_scale(name) {
+            return true;
+        }
+        let layer = name.strip_prefix(self.layers).and_then(|n| n.strip_prefix("layers."));
         let index = layer.and_then(|n| n.split('.').next()).and_then(|n| n.parse::<usize>().ok());
         index.is_some_and(|i| i >= b.num_layers && i < b.num_layers + b.num_nextn_predict_layers)
     }

@@ -3,14 +3,16 @@
 //! First everything is checked (missing, unexpected, wrongly shaped and unusable tensors, all in one error), then uploaded in
 //! layer order, so that a bad checkpoint costs no upload.
 
+use std::collections::HashMap;
+
 use super::blueprint::Blueprint;
+use super::inventory::{Inventory, Problems, parts};
+use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
 use crate::checkpoint::Checkpoint;
 use crate::ops::{Backend, ExpertMatrices, HostMatrix, OpError};
+use crate::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
 use crate::tensor::TensorView;
-
-/// How many entries of one kind an error lists before it counts the rest.
-const MAX_LISTED: usize = 1000;
 
 /// Why a checkpoint could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,14 @@ pub enum LoadError {
         /// One problem per line.
         problems: String,
     },
+    /// A linear turned out unreadable.
+    #[error("{name}: {source}")]
+    Stored {
+        /// Linear.
+        name: String,
+        /// Reason.
+        source: RecognizeError,
+    },
     /// A backend refused a tensor.
     #[error("tensor {name}: {source}")]
     Upload {
@@ -31,6 +41,17 @@ pub enum LoadError {
         /// Reason.
         source: OpError,
     },
+}
+
+impl LoadError {
+    /// `Ok` where there is no problem.
+    pub fn check(checkpoint: &Checkpoint, problems: &Problems) -> Result<(), LoadError> {
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let source_name = checkpoint.source().to_string();
+        Err(LoadError::Mismatch { source_name, problems: problems.to_string() })
+    }
 }
 
 /// Attention weights of one layer.
@@ -79,6 +100,7 @@ pub struct Weights<B: Backend> {
 struct Binder<'a, B> {
     checkpoint: &'a Checkpoint,
     names: WeightNames,
+    repaired: &'a HashMap<String, Vec<u8>>,
     blueprint: &'a Blueprint,
     backend: &'a mut B,
 }
@@ -91,10 +113,33 @@ impl<B: Backend> Weights<B> {
         backend: &mut B,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, LoadError> {
-        let names = check(checkpoint, blueprint)?;
-        let mut binder = Binder { checkpoint, names, blueprint, backend };
+        Self::load_inventory(checkpoint, blueprint, Inventory::take(checkpoint, blueprint), backend, progress)
+    }
+
+    /// As [`Weights::load`], with the inventory taken before (for the memory plan).
+    pub fn load_inventory(
+        checkpoint: &Checkpoint,
+        blueprint: &Blueprint,
+        inventory: Inventory,
+        backend: &mut B,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, LoadError> {
+        LoadError::check(checkpoint, &inventory.problems)?;
+        let mut scales = ScalePass::run(checkpoint, &inventory.linears, false);
+        let wrong = std::mem::take(&mut scales.faults);
+        LoadError::check(checkpoint, &Problems { wrong, ..Default::default() })?;
+        inventory.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        if scales.num_repaired > 0 {
+            tracing::warn!(
+                scales = scales.num_repaired,
+                matrices = scales.repaired.len(),
+                "NaN or negative block scales on blocks whose codes are all zero are taken as 1"
+            );
+        }
+        let names = inventory.names;
+        let mut binder = Binder { checkpoint, names, repaired: &scales.repaired, blueprint, backend };
         let total = blueprint.num_layers + 1;
-        let embed_tokens = binder.matrix(&binder.names.embed_tokens())?;
+        let embed_tokens = binder.table(&binder.names.embed_tokens())?;
         let mut layers = Vec::with_capacity(blueprint.num_layers);
         for layer in 0..blueprint.num_layers {
             layers.push(binder.layer(layer)?);
@@ -110,66 +155,31 @@ impl<B: Backend> Weights<B> {
     }
 }
 
-/// Compares what is there with what the blueprint needs; lists every problem.
-fn check(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Result<WeightNames, LoadError> {
-    let names = WeightNames::detect(|name| checkpoint.tensor(name).is_some());
-    let expected = names.expected(blueprint);
-    let (mut missing, mut quantized, mut wrong, mut unexpected) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (name, shape) in &expected {
-        let stem = name.trim_end_matches(".weight");
-        let packed = [
-            format!("{stem}.weight_packed"),
-            format!("{stem}.weight_scale_inv"),
-            format!("{stem}.weight_scale"),
-        ];
-        match checkpoint.tensor(name) {
-            _ if packed.iter().any(|p| checkpoint.tensor(p).is_some()) => quantized.push(name.clone()),
-            None => missing.push(name.clone()),
-            Some(view) if view.shape != shape.as_slice() => {
-                wrong.push(format!("{name}: shape {:?}, expected {shape:?}", view.shape));
-            }
-            Some(TensorView { dtype, .. }) if !dtype.is_float() => {
-                wrong.push(format!("{name}: dtype {dtype}, expected BF16, F16 or F32"));
-            }
-            Some(_) => {}
-        }
-    }
-    let known: std::collections::HashSet<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
-    for name in checkpoint.names().filter(|name| !known.contains(name) && !names.may_skip(name, blueprint)) {
-        let stem = ["_packed", "_shape", "_scale", "_scale_inv"].iter().find_map(|s| name.strip_suffix(s));
-        if !stem.is_some_and(|stem| known.contains(stem)) {
-            unexpected.push(name.to_string());
-        }
-    }
-    let groups = [
-        ("missing", missing),
-        ("quantized (this version serves BF16, F16 and F32 weights)", quantized),
-        ("wrong", wrong),
-        ("unexpected", unexpected),
-    ];
-    let mut lines = Vec::new();
-    for (kind, list) in groups.iter().filter(|(_, list)| !list.is_empty()) {
-        lines.push(format!("{} {kind}:", list.len()));
-        lines.extend(list.iter().take(MAX_LISTED).map(|entry| format!("  {entry}")));
-        if list.len() > MAX_LISTED {
-            lines.push(format!("  ... and {} more", list.len() - MAX_LISTED));
-        }
-    }
-    if lines.is_empty() {
-        return Ok(names);
-    }
-    Err(LoadError::Mismatch { source_name: checkpoint.source().to_string(), problems: lines.join("\n") })
-}
-
 impl<'a, B: Backend> Binder<'a, B> {
     fn view(&self, name: &str) -> TensorView<'a> {
-        self.checkpoint.tensor(name).expect("check() found every expected tensor")
+        self.checkpoint.tensor(name).expect("the inventory found every wanted tensor")
+    }
+
+    /// A linear as it is stored, repaired scales in their place.
+    fn stored(&self, name: &str) -> Result<StoredMatrix<'a>, LoadError> {
+        let (_, matrix) = recognize(parts(self.checkpoint, name))
+            .map_err(|source| LoadError::Stored { name: name.into(), source })?;
+        Ok(match (matrix, self.repaired.get(name)) {
+            (StoredMatrix::Packed(packed), Some(bytes)) => {
+                PackedMatrix { scales: TensorView { bytes, ..packed.scales }, ..packed }.into()
+            }
+            (matrix, _) => matrix,
+        })
+    }
+
+    fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
+        let uploaded = self.backend.load_matrix(&HostMatrix::new(self.view(name)));
+        uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
     fn matrix(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
-        let view = self.view(name);
-        let uploaded = self.backend.load_matrix(&HostMatrix::new(view));
+        let stored = self.stored(name)?;
+        let uploaded = self.backend.load_matrix(&HostMatrix::new(stored));
         uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
@@ -178,17 +188,17 @@ impl<'a, B: Backend> Binder<'a, B> {
         self.backend.load_vector(&view).map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
-    fn ffn(&self, layer: usize, stem: &str) -> ExpertMatrices<'a> {
-        let view = |proj: &str| self.view(&self.names.layer(layer, &format!("{stem}.{proj}.weight")));
-        ExpertMatrices {
-            gate_proj: view("gate_proj").into(),
-            up_proj: view("up_proj").into(),
-            down_proj: view("down_proj").into(),
-        }
+    fn ffn(&self, layer: usize, stem: &str) -> Result<ExpertMatrices<'a>, LoadError> {
+        let stored = |proj: &str| self.stored(&self.names.layer(layer, &format!("{stem}.{proj}")));
+        Ok(ExpertMatrices {
+            gate_proj: stored("gate_proj")?,
+            up_proj: stored("up_proj")?,
+            down_proj: stored("down_proj")?,
+        })
     }
 
     fn experts(&mut self, layer: usize, stems: &[String]) -> Result<B::Experts, LoadError> {
-        let views: Vec<_> = stems.iter().map(|stem| self.ffn(layer, stem)).collect();
+        let views = stems.iter().map(|stem| self.ffn(layer, stem)).collect::<Result<Vec<_>, _>>()?;
         let uploaded = self.backend.load_experts(&views);
         uploaded.map_err(|source| LoadError::Upload { name: self.names.layer(layer, &stems[0]), source })
     }
@@ -207,32 +217,34 @@ impl<'a, B: Backend> Binder<'a, B> {
 
     fn attention(&mut self, layer: usize) -> Result<AttentionWeights<B>, LoadError> {
         let names = self.names.clone();
-        let name = |rest: &str| names.layer(layer, &format!("self_attn.{rest}.weight"));
+        let name = |rest: &str| names.layer(layer, &format!("self_attn.{rest}"));
+        let norm = |rest: &str| names.layer(layer, &format!("self_attn.{rest}.weight"));
         let query = match self.blueprint.q_lora_rank {
             Some(_) => QueryWeights::Latent {
                 a: self.matrix(&name("q_a_proj"))?,
-                norm: self.vector(&name("q_a_layernorm"))?,
+                norm: self.vector(&norm("q_a_layernorm"))?,
                 b: self.matrix(&name("q_b_proj"))?,
             },
             None => QueryWeights::Direct(self.matrix(&name("q_proj"))?),
         };
         let kv_b = name("kv_b_proj");
-        let kv_up = self.backend.load_kv_up(&self.view(&kv_b).into(), &self.blueprint.mla);
+        let stored = self.stored(&kv_b)?;
+        let kv_up = self.backend.load_kv_up(&stored, &self.blueprint.mla);
         Ok(AttentionWeights {
             input_norm: self.vector(&names.layer(layer, "input_layernorm.weight"))?,
             query,
             kv_a: self.matrix(&name("kv_a_proj_with_mqa"))?,
-            kv_a_norm: self.vector(&name("kv_a_layernorm"))?,
+            kv_a_norm: self.vector(&norm("kv_a_layernorm"))?,
             kv_up: kv_up.map_err(|source| LoadError::Upload { name: kv_b, source })?,
             output: self.matrix(&name("o_proj"))?,
         })
     }
 
     fn moe(&mut self, layer: usize) -> Result<FfnWeights<B>, LoadError> {
-        let gate = self.names.layer(layer, "mlp.gate.weight");
+        let gate = self.names.layer(layer, "mlp.gate");
         let bias = self.names.layer(layer, "mlp.gate.e_score_correction_bias");
-        let (weight_view, bias_view) = (self.view(&gate), self.view(&bias));
-        let router = self.backend.load_router(&weight_view.into(), &bias_view, &self.blueprint.router);
+        let (weight, bias) = (self.stored(&gate)?, self.view(&bias));
+        let router = self.backend.load_router(&weight, &bias, &self.blueprint.router);
         let stems: Vec<String> =
             (0..self.blueprint.router.num_experts).map(|e| format!("mlp.experts.{e}")).collect();
         Ok(FfnWeights::Moe {

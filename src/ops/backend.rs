@@ -9,7 +9,7 @@
 //! on T or on the other rows. That makes results independent of batching and chunking.
 
 use super::Segment;
-use crate::quant::StoredMatrix;
+use crate::quant::{CachedRowFormat, StoredMatrix};
 use crate::tensor::TensorView;
 
 /// What an operation refuses.
@@ -128,14 +128,17 @@ pub enum CacheDType {
     F32,
     /// 2 bytes per value.
     Bf16,
+    /// 1 byte per value, scales beside them; the rope key may keep 2.
+    Fp8(CachedRowFormat),
 }
 
 impl CacheDType {
-    /// Bytes per value.
-    pub fn size(self) -> usize {
+    /// Name in tables, metrics and labels.
+    pub fn name(self) -> &'static str {
         match self {
-            CacheDType::F32 => 4,
-            CacheDType::Bf16 => 2,
+            CacheDType::F32 => "f32",
+            CacheDType::Bf16 => "bf16",
+            CacheDType::Fp8(_) => "fp8",
         }
     }
 }
@@ -151,6 +154,8 @@ pub struct CacheShape {
     pub block_size: usize,
     /// C + R.
     pub latent_dim: usize,
+    /// R, the last values of a row.
+    pub rope_dim: usize,
     /// Element type.
     pub dtype: CacheDType,
 }
@@ -158,7 +163,16 @@ pub struct CacheShape {
 impl CacheShape {
     /// Bytes of the whole cache.
     pub fn bytes(&self) -> usize {
-        self.num_layers * self.num_blocks * self.block_size * self.latent_dim * self.dtype.size()
+        self.num_layers * self.num_blocks * self.block_size * self.row_bytes()
+    }
+
+    /// Bytes of one token in one layer.
+    pub fn row_bytes(&self) -> usize {
+        match self.dtype {
+            CacheDType::F32 => 4 * self.latent_dim,
+            CacheDType::Bf16 => 2 * self.latent_dim,
+            CacheDType::Fp8(format) => format.bytes(self.latent_dim - self.rope_dim, self.rope_dim),
+        }
     }
 }
 

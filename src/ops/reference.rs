@@ -4,7 +4,8 @@
 //! backend is right when it agrees with this one within `tolerance.rs`. Knows no threads and no instruction sets.
 
 use super::{
-    AttentionForm, Backend, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment,
+    AttentionForm, Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError,
+    RouterShape, Segment,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -445,6 +446,7 @@ impl Backend for ReferenceBackend {
     ) -> Result<(), OpError> {
         let (c, r) = (shape.kv_lora_rank, shape.qk_rope_head_dim);
         expect("write_latent", &[c + r, c, kv_a.rows()], &[kv_a.cols, gain.len(), slot_mapping.len()])?;
+        let dtype = cache.shape.dtype;
         for (t, slot) in slot_mapping.iter().enumerate() {
             let (latent, rope_key) = kv_a.row(t).split_at(c);
             let mut rope_key = rope_key.to_vec();
@@ -452,6 +454,10 @@ impl Backend for ReferenceBackend {
             let stored = cache.slot_mut(layer, *slot as usize);
             stored[..c].copy_from_slice(&normalise(latent, gain, eps));
             stored[c..].copy_from_slice(&rope_key);
+            // The other types are about speed and memory; this one is a format, whose rounding is part of its specification.
+            if let CacheDType::Fp8(format) = dtype {
+                format.round(stored, c);
+            }
         }
         Ok(())
     }

@@ -5,12 +5,12 @@ pub const E4M3_MAX: f32 = 448.0;
 
 /// Value of an E4M3 code; 0x7f and 0xff are NaN.
 #[inline]
-pub fn decode_e4m3(code: u8) -> f32 {
+pub const fn decode_e4m3(code: u8) -> f32 {
     if code & 0x7f == 0x7f {
         return f32::NAN;
     }
     // The code's exponent and mantissa as those of an f32 are the value times 2^-120, subnormals included.
-    let magnitude = f32::from_bits(u32::from(code & 0x7f) << 20) * f32::from_bits((127 + 120) << 23);
+    let magnitude = f32::from_bits(((code & 0x7f) as u32) << 20) * f32::from_bits((127 + 120) << 23);
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 

@@ -5,6 +5,7 @@
 //! `row_to_f32` is the specification that every fast product is tested against. The way back is [`Packing`]: f32 rows in, codes and
 //! scales out, byte for byte as the reference packages write them.
 
+mod cached_row;
 pub mod distortion;
 pub mod fp4;
 pub mod fp8;
@@ -13,11 +14,12 @@ pub mod int4;
 pub mod mxfp4;
 pub mod nvfp4;
 mod packed;
-mod packing;
 mod recognize;
 mod scales;
+mod packing;
 mod stored;
 
+pub use cached_row::CachedRowFormat;
 pub use packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
 pub use packing::{MatrixEncoder, PackedBuffer, Packing};
 pub use recognize::{Dialect, FloatType, Layout, PART_NAMES, RecognizeError, recognize, scalar};

@@ -1,6 +1,6 @@
 //! Packed matrices: codes of four or eight bits, scales per block, perhaps a scale per tensor.
 
-use super::fp4::decode_e2m1;
+use super::fp4::E2M1;
 use super::fp8::{decode_e4m3, decode_e8m0};
 use crate::tensor::{DType, TensorView};
 
@@ -21,6 +21,21 @@ pub enum PackedFormat {
     /// E4M3 codes, one F32 or BF16 scale `[]` or `[1]`.
     Fp8Tensor,
 }
+
+/// Value of each stored nibble of [`PackedFormat::Int4Group32`].
+const INT4: [f32; 16] =
+    [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+
+/// Value of each E4M3 code.
+static E4M3: [f32; 256] = {
+    let mut table = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        table[code] = decode_e4m3(code as u8);
+        code += 1;
+    }
+    table
+};
 
 /// Rows and columns of a block of [`PackedFormat::Fp8Block`].
 pub const FP8_BLOCK: usize = 128;
@@ -251,21 +266,22 @@ impl<'a> PackedMatrix<'a> {
     pub fn row_to_f32(&self, o: usize, out: &mut [f32]) {
         let codes = self.row_codes(o);
         let group = self.format.group().unwrap_or(self.shape[1]).max(1);
-        for (g, values) in out[..self.shape[1]].chunks_mut(group).enumerate() {
+        let groups = out[..self.shape[1]].chunks_mut(group).enumerate();
+        if self.format.code_bits() == 8 {
+            for ((g, values), codes) in groups.zip(codes.chunks(group)) {
+                let scale = self.scale(o, g);
+                for (value, code) in values.iter_mut().zip(codes) {
+                    *value = scale * E4M3[usize::from(*code)];
+                }
+            }
+            return;
+        }
+        let table = if self.format == PackedFormat::Int4Group32 { &INT4 } else { &E2M1 };
+        for ((g, values), codes) in groups.zip(codes.chunks(group / 2)) {
             let scale = self.scale(o, g);
-            let first = g * group;
-            for (i, value) in values.iter_mut().enumerate() {
-                let at = first + i;
-                let code = match self.format.code_bits() {
-                    4 => codes[at / 2] >> (at % 2 * 4) & 15,
-                    _ => codes[at],
-                };
-                *value = scale
-                    * match self.format {
-                        PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => decode_e2m1(code),
-                        PackedFormat::Int4Group32 => f32::from(i16::from(code) - 8),
-                        _ => decode_e4m3(code),
-                    };
+            for (pair, byte) in values.chunks_exact_mut(2).zip(codes) {
+                pair[0] = scale * table[usize::from(byte & 15)];
+                pair[1] = scale * table[usize::from(byte >> 4)];
             }
         }
     }

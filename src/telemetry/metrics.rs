@@ -24,6 +24,15 @@ pub struct Metrics {
     last_step_us: AtomicU64,
 }
 
+/// Sums over all steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepSeconds {
+    /// Steps.
+    pub steps: u64,
+    /// Parts of a step and the seconds they took in all.
+    pub parts: Vec<(&'static str, f64)>,
+}
+
 /// Time of each part of one engine step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTimes {
@@ -163,6 +172,11 @@ impl Metrics {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.native.last_step_timestamp.set(now.as_secs_f64());
         self.last_step_us.store(self.made.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Steps so far and the seconds they spent, by part.
+    pub fn step_seconds(&self) -> StepSeconds {
+        self.native.step_seconds()
     }
 
     /// Tokens of this step: prompt tokens of sequences whose prefill is complete (with those taken from the prefix cache:

@@ -11,4 +11,6 @@ mod exposition;
 
 pub use config::Config;
 pub use logs::{LogError, init};
-pub use metrics::{CONTENT_TYPE, EngineInfo, Finish, Load, Metrics, Rejection, RequestFigures, StepTimes};
+pub use metrics::{
+    CONTENT_TYPE, EngineInfo, Finish, Load, Metrics, Rejection, RequestFigures, StepSeconds, StepTimes,
+};

@@ -8,7 +8,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-use super::metrics::{EngineInfo, Finish, Load, Rejection, StepTimes};
+use super::metrics::{EngineInfo, Finish, Load, Rejection, StepSeconds, StepTimes};
 
 /// Seconds; from the cost of an empty schedule to a prefill on a slow machine.
 const STEP_BUCKETS: &[f64] = &[
@@ -25,6 +25,9 @@ const HTTP_BUCKETS: &[f64] = &[
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
     300.0, 600.0,
 ];
+
+/// Parts of a step, in order.
+const STEP_PARTS: [&str; 5] = ["schedule", "forward", "sample", "commit", "emit"];
 
 /// Handles of our own metrics, registered.
 pub(super) struct NativeMetrics {
@@ -145,8 +148,7 @@ impl NativeMetrics {
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), model_name]).set(1);
         Self {
             step_total: histogram("perigee_step_seconds", "Time of one engine step.", STEP_BUCKETS),
-            step_parts: ["schedule", "forward", "sample", "commit", "emit"]
-                .map(|p| parts.with_label_values(&[p])),
+            step_parts: STEP_PARTS.map(|part| parts.with_label_values(&[part])),
             last_step_timestamp: float_gauge(
                 "perigee_last_step_timestamp_seconds",
                 "Unix time of the end of the engine's last step; 0 before the first.",
@@ -250,6 +252,15 @@ impl NativeMetrics {
         let parts = [times.schedule, times.forward, times.sample, times.commit, times.emit];
         for (histogram, time) in self.step_parts.iter().zip(parts) {
             histogram.observe(time.as_secs_f64());
+        }
+    }
+
+    /// Steps so far and the seconds they spent, by part.
+    pub(super) fn step_seconds(&self) -> StepSeconds {
+        let names = STEP_PARTS.into_iter().zip(&self.step_parts);
+        StepSeconds {
+            steps: self.step_total.get_sample_count(),
+            parts: names.map(|(name, histogram)| (name, histogram.get_sample_sum())).collect(),
         }
     }
 

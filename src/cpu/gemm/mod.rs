@@ -4,13 +4,17 @@
 //! the panels' block in the second-level cache; partial sums rest in the worker's scratch between blocks. What is done with the
 //! finished sums (store, add, SwiGLU, scatter) is a [`Finish`].
 
+mod codes;
 mod tile;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use codes::dot_codes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tile::dot;
 pub(crate) use tile::{Ahead, TileArgs, multiply_lanes, multiply_tile};
 
 use super::matrix::{LANES, Panels};
+use super::packed_panels::CodeFormat;
 use super::rows::{Product, RowFormat, RowLayout, Tiling};
 use super::simd::{self, Isa, Kernel, Simd};
 use super::threads::{PerWorker, Shards, ThreadPool};
@@ -22,6 +26,9 @@ const ROW_BLOCK: usize = 288;
 /// Steps per block of `in` when several tiles share the panels: two panels of 64 KiB each stay in the second-level cache. Blocks that
 /// fit the first level (128 steps) were 2 % slower: what they save in loads they lose in entering and leaving tiles.
 const STEP_BLOCK: usize = 1024;
+
+/// The same for panels of codes, whose steps are 32 inputs: 16 KiB of a panel and 48 KiB of a tile of 12 rows.
+const CODE_STEP_BLOCK: usize = 64;
 
 /// Values of scratch a worker needs for the sums of one item.
 pub(crate) const SUMS: usize = ROW_BLOCK * 2 * LANES;
@@ -86,14 +93,22 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
         let Operands { rows, layout, tiling, weights } = self.operands;
         let product = layout.product(weights.format);
         let (steps, row_words) = (weights.steps(), layout.words());
-        let words_per_step = if product == Product::Wide { 2 } else { 1 };
+        let (row_steps, step_words) = (product.row_steps(), weights.format.step_words());
+        let codes = match product {
+            Product::DotCodes(codes) | Product::WideCodes(codes) => Some(codes),
+            _ => None,
+        };
         let first_row = tiling.start(self.tiles.start);
         let last_row = tiling.start(self.tiles.end);
         let group = self.operands.group();
         let stride = group * LANES;
         assert!(self.panels.end <= weights.num_panels && last_row * row_words <= rows.len());
         assert!((last_row - first_row) * stride <= self.sums.len());
-        let step_block = if self.tiles.len() > 1 { STEP_BLOCK } else { steps };
+        let step_block = match codes {
+            _ if self.tiles.len() <= 1 => steps,
+            Some(_) => CODE_STEP_BLOCK,
+            None => STEP_BLOCK,
+        };
         let mut panel = self.panels.start;
         while panel < self.panels.end {
             let panels = group.min(self.panels.end - panel);
@@ -107,16 +122,21 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
             while step < steps {
                 let block = step_block.min(steps - step);
                 let after = if step + block < steps {
-                    panel_words.wrapping_add((step + block) * LANES)
+                    panel_words.wrapping_add((step + block) * step_words)
                 } else {
                     next
                 };
                 for (i, tile) in self.tiles.clone().enumerate() {
                     let (start, height) = (tiling.start(tile), tiling.height(tile));
                     let args = TileArgs {
-                        a: rows.as_ptr().wrapping_add(start * row_words + step * words_per_step * height),
+                        a: rows.as_ptr().wrapping_add(start * row_words + step * row_steps * height),
                         a_stride: height,
-                        w: panel_words.wrapping_add(step * LANES),
+                        w: panel_words.wrapping_add(step * step_words),
+                        scales: panel_words
+                            .wrapping_add(steps * step_words)
+                            .cast::<u8>()
+                            .wrapping_add(codes.map_or(0, |codes: CodeFormat| codes.scale_offset(step))),
+                        factors: weights.factors,
                         panel_stride: weights.panel_words(),
                         steps: block,
                         c: self.sums.as_mut_ptr().wrapping_add((start - first_row) * stride),

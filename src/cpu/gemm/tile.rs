@@ -1,14 +1,14 @@
 //! The register tile: a few rows times a few panels, one accumulation over `in` in order.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
+use super::codes;
 use crate::cpu::matrix::LANES;
 use crate::cpu::rows::Product;
 use crate::cpu::simd::{Kernel, Simd};
 
 /// Operands of one tile: `c[r][p] (+)= sum over steps of a[step][r] * w[p][step]`.
 ///
-/// Valid means: `w` readable for `steps` steps of 16 words at each of the tile's panels, `a` for `steps` steps (twice as many for
-/// `Wide`), `c` writable for 16 values at each row and panel, of the sizes the call names.
+/// Valid means: `w` readable for `steps` steps at each of the tile's panels, `a` for as many steps as the product takes for them, `c` writable for 16 values at each row and panel, of the sizes the call names.
 #[derive(Clone, Copy)]
 pub(crate) struct TileArgs {
     /// Packed rows.
@@ -19,6 +19,10 @@ pub(crate) struct TileArgs {
     pub w: *const u32,
     /// Words from one panel to the next.
     pub panel_stride: usize,
+    /// Scales of the first step of the first panel, where the panels are of codes; any address otherwise.
+    pub scales: *const u8,
+    /// Factors of the scales of the first, third, ... panel and of the second, fourth, ...
+    pub factors: [f32; 2],
     /// Steps of 16 words per panel.
     pub steps: usize,
     /// Sums, `[rows][panels * 16]`.
@@ -44,8 +48,12 @@ pub(crate) enum Ahead {
 }
 
 impl TileArgs {
-    fn at_panel(mut self, panel: usize) -> Self {
+    pub(super) fn at_panel(mut self, panel: usize) -> Self {
         self.w = self.w.wrapping_add(panel * self.panel_stride);
+        self.scales = self.scales.wrapping_add(panel * self.panel_stride * 4);
+        if panel % 2 == 1 {
+            self.factors.reverse();
+        }
         self.c = self.c.wrapping_add(panel * LANES);
         self
     }
@@ -61,6 +69,8 @@ pub(crate) unsafe fn multiply_tile<S: Simd>(product: Product, rows: usize, panel
         Product::Dot => S::dot_tile(rows, panels, args),
         Product::Wide => fma_tiles::<S, true>(rows, panels, args),
         Product::Full => fma_tiles::<S, false>(rows, panels, args),
+        Product::DotCodes(format) => S::dot_codes_tile(format, rows, panels, args),
+        Product::WideCodes(format) => codes::wide_tiles::<S>(format, rows, panels, args),
     }
 }
 
@@ -107,7 +117,7 @@ pub(crate) unsafe fn multiply_lanes<S: Simd>(
 
 /// Covers the panels with the widest tiles that `rows` rows leave registers for.
 #[inline(always)]
-unsafe fn fma_tiles<S: Simd, const WIDE: bool>(rows: usize, panels: usize, args: TileArgs) {
+pub(super) unsafe fn fma_tiles<S: Simd, const WIDE: bool>(rows: usize, panels: usize, args: TileArgs) {
     let mut panel = 0;
     while panel + 4 <= panels && rows <= S::FMA_ROWS[0] {
         fma_rows::<S, WIDE, 4>(rows, args.at_panel(panel));
@@ -253,7 +263,7 @@ pub(crate) mod dot {
 
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn run<const R: usize, const P: usize>(args: TileArgs) {
-        let TileArgs { mut a, a_stride, mut w, panel_stride, steps, c, c_stride, load, ahead } = args;
+        let TileArgs { mut a, a_stride, mut w, panel_stride, steps, c, c_stride, load, ahead, .. } = args;
         let mut sums = [[_mm512_setzero_ps(); P]; R];
         if load {
             for r in 0..R {

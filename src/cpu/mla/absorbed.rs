@@ -60,6 +60,8 @@ struct Item {
 pub(crate) struct WorkerScratch {
     keys: Vec<u32>,
     values: Vec<u32>,
+    /// Rows of an FP8 cache, as bf16.
+    wide: Vec<u16>,
     /// Packed input rows of the per-head products.
     rows: Vec<u32>,
 }
@@ -343,8 +345,10 @@ impl Kernel for AttendSplit<'_> {
             let context = self.context;
             // SAFETY: the scratch was sized above; the partial result holds every row and head of the group.
             unsafe {
-                g.pack_keys::<S>(count, |i| context.row(first_key + i), &mut self.scratch.keys);
-                g.pack_values::<S>(count, |i| context.row(first_key + i), &mut self.scratch.values);
+                let WorkerScratch { keys, values: latents, wide, .. } = &mut *self.scratch;
+                context.widen(first_key, count, wide);
+                g.pack_keys::<S>(count, |i| context.wide_row(first_key, i, wide), keys);
+                g.pack_values::<S>(count, |i| context.wide_row(first_key, i, wide), latents);
                 for tile in 0..self.tiling.tiles {
                     let (start, height) = (self.tiling.start(tile), self.tiling.height(tile));
                     let step = Step {

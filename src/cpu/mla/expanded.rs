@@ -23,6 +23,8 @@ pub(crate) struct Scratch {
     w_uk: Vec<u32>,
     /// Latents and rope keys of the block as panels.
     latents: Vec<u32>,
+    /// Rows of an FP8 cache, as bf16.
+    wide: Vec<u16>,
     /// Keys of the block, `[KEY_PANELS][n_pairs + r_pairs][16]`.
     keys: Vec<u32>,
     /// Values of the block, `[ceil(V / 16)][KEY_BLOCK / 2][16]`.
@@ -142,7 +144,9 @@ impl Kernel for Item<'_> {
             for first_key in (0..last).step_by(KEY_BLOCK) {
                 let count = KEY_BLOCK.min(last - first_key);
                 let context = self.context;
-                g.pack_keys::<S>(count, |i| context.row(first_key + i), &mut self.scratch.latents);
+                let Scratch { latents, wide, .. } = &mut *self.scratch;
+                context.widen(first_key, count, wide);
+                g.pack_keys::<S>(count, |i| context.wide_row(first_key, i, wide), latents);
                 self.expand_keys::<S>(count);
                 self.expand_values::<S>(count);
                 let s = &mut *self.scratch;
@@ -244,6 +248,8 @@ impl Item<'_> {
                 a_stride: LANES,
                 w: s.latents.as_ptr(),
                 panel_stride: latent_words,
+                scales: std::ptr::null(),
+                factors: [1.0; 2],
                 steps: g.steps(c_pairs),
                 c: s.sums.as_mut_ptr(),
                 c_stride: KEY_BLOCK,
@@ -275,6 +281,7 @@ impl Item<'_> {
             (RowFormat::Pairs, _) => Product::Dot,
             (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
             (RowFormat::F32, PanelFormat::F32) => Product::Full,
+            (RowFormat::F32, PanelFormat::Codes(_)) => unreachable!("kv_b_proj is widened when it is loaded"),
         };
         let width = w.num_panels * LANES;
         let s = &mut *self.scratch;
@@ -285,6 +292,8 @@ impl Item<'_> {
                 a_stride: LANES,
                 w: w.panel(0).as_ptr(),
                 panel_stride: w.panel_words(),
+                scales: std::ptr::null(),
+                factors: [1.0; 2],
                 steps: w.steps(),
                 c: s.sums.as_mut_ptr(),
                 c_stride: width,
@@ -307,6 +316,7 @@ impl Item<'_> {
 fn element(w: &Panels, panel: &[u32], i: usize, lane: usize) -> u32 {
     match w.format {
         PanelFormat::F32 => panel[i * LANES + lane],
+        PanelFormat::Codes(_) => unreachable!("kv_b_proj is widened when it is loaded"),
         PanelFormat::Bf16 => {
             let word = panel[i / 2 * LANES + lane];
             if i.is_multiple_of(2) { word << 16 } else { word & 0xffff_0000 }

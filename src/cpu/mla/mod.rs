@@ -17,10 +17,10 @@ pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded}
 
 use super::buffer::{Cache, CachedRow};
 use super::matrix::{LANES, PanelFormat, PanelSource, Panels, pack_all};
-use super::rows::{Numerics, Product, RowFormat, RowLayout};
-use super::simd::{self, Isa, Simd};
+use super::rows::{Activations, Numerics, Product, RowFormat, RowLayout};
+use super::simd::{self, Simd};
 use super::threads::ThreadPool;
-use crate::ops::{MlaShape, OpError, Segment};
+use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment};
 use crate::quant::StoredMatrix;
 use crate::tensor::{DType, TensorView};
 
@@ -43,19 +43,28 @@ impl KvUp {
     /// Packs `kv_b_proj` `[H * (N + V), C]`.
     pub(crate) fn load(
         pool: &mut ThreadPool,
-        isa: Isa,
+        numerics: Numerics,
         host: &StoredMatrix<'_>,
         shape: &MlaShape,
     ) -> Result<Self, OpError> {
         // Attention multiplies with slices and transposes of this matrix, across the blocks of every packed format, and it is some
-        // thousandths of the weights: a packed one is widened to bf16 here.
+        // thousandths of the weights: a packed one is widened here, to what the products round their inputs to.
         let widened: Vec<u8>;
         let host = match host {
             StoredMatrix::Plain(view) => *view,
             StoredMatrix::Packed(packed) => {
                 let values = packed.to_f32();
-                widened = values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect();
-                TensorView { dtype: DType::Bf16, shape: &packed.shape, bytes: &widened }
+                let dtype = match numerics.activations {
+                    Activations::F32 => DType::F32,
+                    Activations::Bf16 => DType::Bf16,
+                };
+                widened = match numerics.activations {
+                    Activations::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                    Activations::Bf16 => {
+                        values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()
+                    }
+                };
+                TensorView { dtype, shape: &packed.shape, bytes: &widened }
             }
         };
         let op = "load_kv_up";
@@ -83,7 +92,7 @@ impl KvUp {
             let first = h * (n + v) + n;
             sources.push(PanelSource::stacked(op, vec![host.rows(first, first + v, &uv_shape).into()])?);
         }
-        let mut w_uk = pack_all(pool, isa, "kv_b_proj", &sources)?;
+        let mut w_uk = pack_all(pool, numerics.isa, "kv_b_proj", &sources)?;
         let w_uv = w_uk.split_off(num_heads);
         Ok(Self { w_uk, w_uv })
     }
@@ -242,6 +251,7 @@ impl Geometry {
                     (None, _) => 0,
                     (Some(i), CachedRow::Bf16(row)) => row[i] as u32,
                     (Some(i), CachedRow::F32(row)) => half::bf16::from_f32(row[i]).to_bits() as u32,
+                    (_, CachedRow::Fp8(_)) => unreachable!("widened by `Context::widen`"),
                 };
                 for (i, word) in line.iter_mut().enumerate() {
                     *word = bits(2 * (first + i)) | bits(2 * (first + i) + 1) << 16;
@@ -254,6 +264,7 @@ impl Geometry {
                         (Some(i), CachedRow::Bf16(row)) => half::bf16::from_bits(row[i]).to_f32(),
                         (Some(i), CachedRow::F32(row)) if self.round => half::bf16::from_f32(row[i]).to_f32(),
                         (Some(i), CachedRow::F32(row)) => row[i],
+                        (_, CachedRow::Fp8(_)) => unreachable!("widened by `Context::widen`"),
                     };
                     *word = value.to_bits();
                 }
@@ -321,6 +332,7 @@ unsafe fn latent_lanes<S: Simd>(row: CachedRow<'_>, first: usize, n: usize) -> S
                 whole[..n].copy_from_slice(&row[first..first + n]);
                 S::widen(whole.as_ptr())
             }
+            CachedRow::Fp8(_) => unreachable!("widened by `Context::widen`"),
         }
     }
 }
@@ -335,6 +347,38 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    /// Widens the rows of `count` positions from `first` into `wide` `[count][C + R]` if the cache holds codes; `rows_of` then finds them
+    /// there. Inlined into the kernels, so that the loop over the codes is compiled for their instruction set.
+    #[inline(always)]
+    pub(crate) fn widen(&self, first: usize, count: usize, wide: &mut Vec<u16>) {
+        let CacheShape { dtype: CacheDType::Fp8(format), latent_dim, rope_dim, .. } = self.cache.shape else {
+            return;
+        };
+        if wide.len() < count * latent_dim {
+            wide.resize(count * latent_dim, 0);
+        }
+        for (i, wide) in wide.chunks_exact_mut(latent_dim).take(count).enumerate() {
+            if let CachedRow::Fp8(row) = self.row(first + i) {
+                format.decode(row, latent_dim - rope_dim, wide);
+            }
+        }
+    }
+
+    /// Row `i` from `first`, of those that were widened.
+    #[inline(always)]
+    pub(crate) fn wide_row<'b>(&self, first: usize, i: usize, wide: &'b [u16]) -> CachedRow<'b>
+    where
+        'a: 'b,
+    {
+        match self.cache.shape.dtype {
+            CacheDType::Fp8(_) => {
+                let d = self.cache.shape.latent_dim;
+                CachedRow::Bf16(&wide[i * d..(i + 1) * d])
+            }
+            CacheDType::F32 | CacheDType::Bf16 => self.row(first + i),
+        }
+    }
+
     pub(crate) fn row(&self, position: usize) -> CachedRow<'a> {
         let size = self.cache.shape.block_size;
         self.cache.row(self.layer, self.table[position / size] as usize * size + position % size)
@@ -354,7 +398,7 @@ pub(crate) fn check(
     let fail = |expected: usize, got: usize| {
         Err(OpError::ShapeMismatch { op, expected: vec![expected], got: vec![got] })
     };
-    if cache.shape.latent_dim != shape.latent_dim() {
+    if cache.shape.latent_dim != shape.latent_dim() || cache.shape.rope_dim != shape.qk_rope_head_dim {
         return fail(shape.latent_dim(), cache.shape.latent_dim);
     }
     if layer >= cache.shape.num_layers {

@@ -3,6 +3,7 @@
 
 use super::{Kernel, Simd};
 use crate::cpu::gemm::TileArgs;
+use crate::cpu::packed_panels::CodeFormat;
 use std::arch::x86_64::*;
 
 /// AVX2 with FMA.
@@ -58,6 +59,9 @@ unsafe impl Simd for Avx2 {
         run(kernel)
     }
     unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
+        unreachable!("bf16 pairs are only packed where the dot product exists");
+    }
+    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
         unreachable!("bf16 pairs are only packed where the dot product exists");
     }
 
@@ -143,6 +147,22 @@ unsafe impl Simd for Avx2 {
             let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(high.add(half).cast()));
             _mm256_storeu_si256(to.add(half).cast(), _mm256_or_si256(low, _mm256_slli_epi32::<16>(high)));
         }
+    }
+    #[inline(always)]
+    unsafe fn look_up(words: *const u32, shift: u32, table: &[f32; 16]) -> Self::V {
+        let (low, high) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
+        let shift = _mm256_set1_epi32(shift as i32);
+        let half = |words: *const u32| {
+            let index = _mm256_srlv_epi32(_mm256_loadu_si256(words.cast()), shift);
+            // The fourth bit, moved to the sign, chooses the half of the table.
+            let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
+            _mm256_blendv_ps(
+                _mm256_permutevar8x32_ps(low, index),
+                _mm256_permutevar8x32_ps(high, index),
+                upper,
+            )
+        };
+        (half(words), half(words.add(8)))
     }
     #[inline(always)]
     unsafe fn load_pairs(p: *const u32) -> Self::Pairs {

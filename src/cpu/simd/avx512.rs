@@ -2,7 +2,8 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
 
 use super::{Kernel, Simd};
-use crate::cpu::gemm::{TileArgs, dot};
+use crate::cpu::gemm::{TileArgs, dot, dot_codes};
+use crate::cpu::packed_panels::CodeFormat;
 use std::arch::x86_64::*;
 
 /// AVX-512 F, BW, DQ, VL.
@@ -170,6 +171,11 @@ macro_rules! common {
             transpose(from, to, stride, rows, cols);
         }
         #[inline(always)]
+        unsafe fn look_up(words: *const u32, shift: u32, table: &[f32; 16]) -> Self::V {
+            let index = _mm512_srlv_epi32(_mm512_loadu_si512(words.cast()), _mm512_set1_epi32(shift as i32));
+            _mm512_permutexvar_ps(index, _mm512_loadu_ps(table.as_ptr()))
+        }
+        #[inline(always)]
         unsafe fn load_pairs(p: *const u32) -> Self::Pairs {
             _mm512_loadu_si512(p.cast())
         }
@@ -190,6 +196,9 @@ unsafe impl Simd for Avx512 {
         run(kernel)
     }
     unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
+        unreachable!("bf16 pairs are only packed where the dot product exists");
+    }
+    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
         unreachable!("bf16 pairs are only packed where the dot product exists");
     }
     #[inline(always)]
@@ -218,6 +227,10 @@ unsafe impl Simd for Avx512Bf16 {
     #[inline(always)]
     unsafe fn dot_tile(rows: usize, panels: usize, args: TileArgs) {
         dot::tile(rows, panels, args);
+    }
+    #[inline(always)]
+    unsafe fn dot_codes_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
+        dot_codes::tile(format, rows, panels, args);
     }
     #[inline(always)]
     unsafe fn narrow(v: Self::V, p: *mut u16) {

@@ -15,6 +15,7 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 
 use super::gemm::TileArgs;
+use super::packed_panels::CodeFormat;
 
 /// An instruction set the kernels exist for, slowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,6 +106,15 @@ pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out;
     /// Multiplies a tile of bf16 pairs with the dot-product instruction.
     unsafe fn dot_tile(rows: usize, panels: usize, args: TileArgs);
+    /// Multiplies a tile of bf16 pairs with codes.
+    unsafe fn dot_codes_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs);
+    /// Lane `i` is `table[words[i] >> shift & 15]`.
+    #[inline(always)]
+    unsafe fn look_up(words: *const u32, shift: u32, table: &[f32; 16]) -> Self::V {
+        let words = words.cast::<[u32; 16]>().read_unaligned();
+        let lanes: [f32; 16] = std::array::from_fn(|i| table[(words[i] >> shift & 15) as usize]);
+        Self::load(lanes.as_ptr())
+    }
 
     unsafe fn zero() -> Self::V;
     unsafe fn splat(x: f32) -> Self::V;

@@ -3,6 +3,7 @@
 
 use super::{Kernel, Simd};
 use crate::cpu::gemm::TileArgs;
+use crate::cpu::packed_panels::CodeFormat;
 
 /// Plain Rust.
 #[derive(Clone, Copy)]
@@ -43,6 +44,9 @@ unsafe impl Simd for Portable {
         kernel.run::<Self>()
     }
     unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
+        unreachable!("bf16 pairs are only packed where the dot product exists");
+    }
+    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
         unreachable!("bf16 pairs are only packed where the dot product exists");
     }
 

@@ -1,0 +1,113 @@
+//! Devices by name: memory, bandwidth and arithmetic that a good program reaches on them.
+
+use serde::Serialize;
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Device {
+    /// Name as on the command line.
+    pub name: String,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Reachable bandwidth, bytes per second; `None` for a bare size.
+    pub bandwidth: Option<f64>,
+    /// Reachable bf16 matrix arithmetic, FLOP per second; `None` for a bare size.
+    pub flops: Option<f64>,
+}
+
+/// A number of equal devices.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceSet {
+    /// How many.
+    pub count: usize,
+    /// Each of them.
+    pub device: Device,
+}
+
+/// (name, memory GB that programs see, reachable TB/s, reachable bf16 TFLOP/s). Bandwidth and arithmetic of the H200 are measured, that of the
+/// RTX PRO 6000 is of measured copies; the others are nine tenths of the maker's figure.
+const KNOWN: [(&str, u64, f64, f64); 4] = [
+    ("rtx-pro-6000", 96, 1.5, 400.0),
+    ("h200", 141, 4.3, 790.0),
+    ("b200", 180, 7.2, 1700.0),
+    ("b300", 270, 7.2, 1700.0),
+];
+
+/// Most devices of a set.
+const MAX_COUNT: usize = 1024;
+
+impl DeviceSet {
+    /// `4xrtx-pro-6000`, `h200`, `4x96GB`, `2x80GiB`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let lower = text.trim().to_ascii_lowercase();
+        let (count, name) = match lower.split_once('x') {
+            Some((count, name)) if !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit()) => {
+                (count.parse::<usize>().unwrap_or(usize::MAX), name)
+            }
+            _ => (1, lower.as_str()),
+        };
+        if !(1..=MAX_COUNT).contains(&count) {
+            return Err(format!("--devices {text:?}: the number must be from 1 to {MAX_COUNT}"));
+        }
+        if let Some((name, gigabytes, terabytes, teraflops)) = KNOWN.iter().find(|known| known.0 == name) {
+            let device = Device {
+                name: (*name).into(),
+                memory_bytes: gigabytes * 1_000_000_000,
+                bandwidth: Some(terabytes * 1e12),
+                flops: Some(teraflops * 1e12),
+            };
+            return Ok(Self { count, device });
+        }
+        let unit = [("gib", 1u64 << 30), ("gb", 1_000_000_000)].into_iter();
+        let size = unit.filter_map(|(unit, bytes)| {
+            let number: f64 = name.strip_suffix(unit)?.trim().parse().ok()?;
+            (number > 0.0 && number <= 1e6).then(|| (number * bytes as f64) as u64)
+        });
+        match size.into_iter().next() {
+            Some(memory_bytes) => {
+                let name = name.to_owned();
+                Ok(Self { count, device: Device { name, memory_bytes, bandwidth: None, flops: None } })
+            }
+            None => {
+                let names: Vec<&str> = KNOWN.iter().map(|known| known.0).collect();
+                Err(format!(
+                    "--devices {text:?} is not known: expected NUMBERxDEVICE with {} or a size such as 96GB",
+                    names.join(", ")
+                ))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes() {
+        let check = |text: &str, count: usize, bytes: u64| {
+            let set = DeviceSet::parse(text).unwrap();
+            assert_eq!((set.count, set.device.memory_bytes), (count, bytes), "{text}");
+        };
+        check("4xrtx-pro-6000", 4, 96_000_000_000);
+        check("8xH200", 8, 141_000_000_000);
+        check("b300", 1, 270_000_000_000);
+        check("4x96GB", 4, 96_000_000_000);
+        check("2x80GiB", 2, 80 << 30);
+        check("1.5gb", 1, 1_500_000_000);
+        for wrong in [
+            "",
+            "4x",
+            "4xh100",
+            "0xh200",
+            "9999xh200",
+            "99999999999999999999xh200",
+            "4x-1GB",
+            "4xNaNGB",
+            "4x1e9GB",
+            "x",
+        ] {
+            assert!(DeviceSet::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The published case, the sheets' sizes and floors, and what happens when nothing fits.
+
+use super::*;
+
+fn kimi(experts: usize) -> Blueprint {
+    let config = serde_json::json!({
+        "model_type": "kimi_k2", "vocab_size": 163840, "hidden_size": 7168, "num_hidden_layers": 61,
+        "first_k_dense_replace": 1, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+        "n_routed_experts": experts, "n_shared_experts": 1, "num_experts_per_tok": 8, "num_attention_heads": 64,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "max_position_embeddings": 262144
+    });
+    Blueprint::parse(config.to_string().as_bytes()).unwrap()
+}
+
+fn request<'a>(blueprint: &'a Blueprint, devices: &str, routed_bits: f64) -> Request<'a> {
+    let mut weights = plain_weights(blueprint);
+    for use_ in weights.iter_mut().filter(|use_| use_.class == ModuleClass::RoutedExperts) {
+        use_.bytes *= routed_bits / 16.0;
+    }
+    Request {
+        blueprint,
+        weights,
+        devices: DeviceSet::parse(devices).unwrap(),
+        kv_value_bytes: 1,
+        max_model_len: 262_144,
+        max_num_batched_tokens: 2048,
+        max_num_seqs: 256,
+        utilisation: 0.9,
+    }
+}
+
+#[test]
+fn parameters_are_those_of_the_release() {
+    let total: f64 = class_parameters(&kimi(384)).iter().map(|(_, parameters, _)| parameters).sum();
+    // Selection biases, 60 x 384, are counted by the sheet and are no matrices.
+    assert_eq!(total + 60.0 * 384.0, 1_026_408_232_448.0);
+}
+
+#[test]
+fn the_published_case_is_reproduced() {
+    let blueprint = kimi(192);
+    for devices in ["4x96GB", "4xrtx-pro-6000"] {
+        let estimate = Estimate::new(&request(&blueprint, devices, 4.5));
+        let best = estimate.best();
+        assert_eq!(best.split, Split::KvBySequence);
+        assert!(best.fits && estimate.remedies.is_empty());
+        assert!(best.kv_tokens.abs_diff(811_000) < 1_500, "{}", best.kv_tokens);
+        assert_eq!(format!("{:.2}", best.full_contexts), "3.09");
+        let replicated = estimate.layouts.iter().find(|l| l.split == Split::KvReplicated).unwrap();
+        assert!(
+            !replicated.fits && replicated.kv_tokens * 4 <= best.kv_tokens,
+            "a quarter, less than one context"
+        );
+        assert_eq!(table(&estimate).matches("full contexts at once").count(), 3);
+    }
+}
+
+#[test]
+fn floors_are_above_those_of_perfect_sharding() {
+    // The sheet's step for one sequence at 1k: everything sharded perfectly and the shared expert in NVFP4. Ours reads the latent
+    // projections on every device, and the shared expert in BF16 (0.63 ms more).
+    let blueprint = kimi(192);
+    let estimate = Estimate::new(&request(&blueprint, "4xrtx-pro-6000", 4.5));
+    let (_, _, ms) = estimate.best().decode_floor[0];
+    assert!(ms > 4.75 && ms < 4.75 + 0.63 + 1.2, "{ms}");
+    let blueprint = kimi(384);
+    let estimate = Estimate::new(&request(&blueprint, "8xh200", 4.5));
+    let (_, _, ms) = estimate.best().decode_floor[0];
+    assert!(ms > 0.83 && ms < 0.83 + 0.11 + 0.45, "{ms}");
+    let (short, long) = estimate.prefill_ceiling.unwrap();
+    assert!((short - 104_000.0).abs() < 3_000.0, "{short}");
+    assert!(long < short / 2.0, "attention over a quarter of a million tokens costs more than the weights");
+}
+
+#[test]
+fn what_does_not_fit_says_what_would() {
+    let blueprint = kimi(384);
+    let estimate = Estimate::new(&request(&blueprint, "4x96GB", 4.5));
+    assert!(!estimate.best().fits);
+    let remedies = estimate.remedies.join("\n");
+    assert!(remedies.contains("prune to ") && remedies.contains("more devices: 8 of 96gb"), "{remedies}");
+    // Each remedy is right: the number of experts it names fits, eight more do not.
+    let keep: usize =
+        remedies.split("--experts ").nth(1).unwrap().split(')').next().unwrap().parse().unwrap();
+    for (experts, fits) in [(keep, true), (keep + 8, false)] {
+        let blueprint = kimi(experts);
+        assert_eq!(Estimate::new(&request(&blueprint, "4x96GB", 4.5)).best().fits, fits, "{experts}");
+    }
+    let bf16 = Estimate::new(&request(&blueprint, "8xh200", 16.0));
+    assert!(bf16.remedies.iter().any(|remedy| remedy.contains("nvfp4")), "{:?}", bf16.remedies);
+    let uneven = Estimate::new(&request(&blueprint, "7xb300", 4.5));
+    assert!(uneven.layouts.iter().all(|layout| layout.obstacle.is_some()));
+}

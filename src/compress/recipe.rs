@@ -1,0 +1,280 @@
+//! What to make of a checkpoint: format, dialect, modules.
+
+use super::modules::ModuleClass;
+use crate::quant::Packing;
+use crate::quant::nvfp4::BlockScales;
+
+/// Format of the packed modules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetFormat {
+    /// NVFP4.
+    Nvfp4,
+    /// MXFP4.
+    Mxfp4,
+    /// INT4 in groups of 32.
+    Int4Group32,
+    /// FP8 in blocks of 128 x 128.
+    Fp8,
+}
+
+/// Whose tensor names and configuration to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// NVIDIA modelopt: NVFP4.
+    Modelopt,
+    /// compressed-tensors (LLM Compressor): NVFP4, MXFP4, INT4.
+    CompressedTensors,
+    /// AMD Quark: MXFP4.
+    Quark,
+    /// DeepSeek-V3's own FP8.
+    Deepseek,
+}
+
+/// Which modules are packed. Router, embeddings, head, norms, attention and vision never are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModuleSet {
+    /// Routed experts.
+    Experts,
+    /// Routed and shared experts.
+    ExpertsAndShared,
+    /// Every feed-forward matrix: routed and shared experts and dense layers.
+    AllButAttention,
+}
+
+/// Why options do not go together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// Not one of the names.
+    #[error("{option} {value:?} is not known; choose one of {known}")]
+    Unknown {
+        /// Flag.
+        option: &'static str,
+        /// As given.
+        value: String,
+        /// What it may be.
+        known: &'static str,
+    },
+    /// A dialect that does not have the format.
+    #[error("--dialect {dialect} does not have --format {format}; choose {known}")]
+    Dialect {
+        /// As given.
+        dialect: &'static str,
+        /// As given.
+        format: &'static str,
+        /// Dialects of the format.
+        known: &'static str,
+    },
+    /// A choice of scales for a format that has none.
+    #[error("--scales {value} is for --format nvfp4; {format} has one rule")]
+    Scales {
+        /// As given.
+        value: String,
+        /// As given.
+        format: &'static str,
+    },
+}
+
+impl TargetFormat {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            TargetFormat::Nvfp4 => "nvfp4",
+            TargetFormat::Mxfp4 => "mxfp4",
+            TargetFormat::Int4Group32 => "int4-g32",
+            TargetFormat::Fp8 => "fp8",
+        }
+    }
+
+    fn parse(value: &str) -> Result<Self, OptionsError> {
+        let all = [Self::Nvfp4, Self::Mxfp4, Self::Int4Group32, Self::Fp8];
+        let known = "nvfp4, mxfp4, int4-g32, fp8";
+        named(&all, Self::name, "--format", value, known)
+    }
+
+    fn dialects(self) -> (&'static [Dialect], &'static str) {
+        match self {
+            TargetFormat::Nvfp4 => {
+                (&[Dialect::Modelopt, Dialect::CompressedTensors], "modelopt or compressed-tensors")
+            }
+            TargetFormat::Mxfp4 => {
+                (&[Dialect::Quark, Dialect::CompressedTensors], "quark or compressed-tensors")
+            }
+            TargetFormat::Int4Group32 => (&[Dialect::CompressedTensors], "compressed-tensors"),
+            TargetFormat::Fp8 => (&[Dialect::Deepseek], "deepseek"),
+        }
+    }
+}
+
+impl Dialect {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::Modelopt => "modelopt",
+            Dialect::CompressedTensors => "compressed-tensors",
+            Dialect::Quark => "quark",
+            Dialect::Deepseek => "deepseek",
+        }
+    }
+}
+
+impl ModuleSet {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModuleSet::Experts => "experts",
+            ModuleSet::ExpertsAndShared => "experts+shared",
+            ModuleSet::AllButAttention => "all-but-attention",
+        }
+    }
+
+    /// Whether modules of a class are packed.
+    pub fn has(self, class: ModuleClass) -> bool {
+        match class {
+            ModuleClass::RoutedExperts => true,
+            ModuleClass::SharedExperts => self != ModuleSet::Experts,
+            ModuleClass::DenseMlp => self == ModuleSet::AllButAttention,
+            _ => false,
+        }
+    }
+}
+
+/// What to make, valid by construction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    format: TargetFormat,
+    scales: BlockScales,
+    modules: ModuleSet,
+    dialect: Dialect,
+}
+
+impl Options {
+    /// From the words of the command line; what is absent takes the first that the format has, and `max` scales.
+    pub fn parse(
+        format: &str,
+        scales: Option<&str>,
+        modules: Option<&str>,
+        dialect: Option<&str>,
+    ) -> Result<Self, OptionsError> {
+        let format = TargetFormat::parse(format)?;
+        let scales = match scales {
+            None => BlockScales::Max,
+            Some(value) if format != TargetFormat::Nvfp4 => {
+                return Err(OptionsError::Scales { value: value.into(), format: format.name() });
+            }
+            Some(value) => {
+                named(&[BlockScales::Max, BlockScales::Sweep], scales_name, "--scales", value, "max, sweep")?
+            }
+        };
+        let modules = match modules {
+            None => ModuleSet::Experts,
+            Some(value) => {
+                let all = [ModuleSet::Experts, ModuleSet::ExpertsAndShared, ModuleSet::AllButAttention];
+                let known = "experts, experts+shared, all-but-attention";
+                named(&all, ModuleSet::name, "--modules", value, known)?
+            }
+        };
+        let (dialects, known) = format.dialects();
+        let dialect = match dialect {
+            None => dialects[0],
+            Some(value) => {
+                let all = [Dialect::Modelopt, Dialect::CompressedTensors, Dialect::Quark, Dialect::Deepseek];
+                let names = "modelopt, compressed-tensors, quark, deepseek";
+                named(&all, Dialect::name, "--dialect", value, names)?
+            }
+        };
+        if !dialects.contains(&dialect) {
+            return Err(OptionsError::Dialect { dialect: dialect.name(), format: format.name(), known });
+        }
+        Ok(Self { format, scales, modules, dialect })
+    }
+
+    /// The format.
+    pub fn format(&self) -> TargetFormat {
+        self.format
+    }
+
+    /// The dialect.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// The modules that are packed.
+    pub fn modules(&self) -> ModuleSet {
+        self.modules
+    }
+
+    /// How matrices are packed.
+    pub fn packing(&self) -> Packing {
+        match (self.format, self.dialect) {
+            (TargetFormat::Nvfp4, Dialect::CompressedTensors) => Packing::Nvfp4Global(self.scales),
+            (TargetFormat::Nvfp4, _) => Packing::Nvfp4(self.scales),
+            (TargetFormat::Mxfp4, Dialect::Quark) => Packing::Mxfp4 { smallest_scale: 1 },
+            (TargetFormat::Mxfp4, _) => Packing::Mxfp4 { smallest_scale: 0 },
+            (TargetFormat::Int4Group32, _) => Packing::Int4Group32,
+            (TargetFormat::Fp8, _) => Packing::Fp8Block,
+        }
+    }
+
+    /// The options as text, for fingerprints and reports.
+    pub fn describe(&self) -> String {
+        let scales = match self.format {
+            TargetFormat::Nvfp4 => format!(" scales {}", scales_name(self.scales)),
+            _ => String::new(),
+        };
+        format!(
+            "{}{scales} modules {} dialect {}",
+            self.format.name(),
+            self.modules.name(),
+            self.dialect.name()
+        )
+    }
+}
+
+fn scales_name(scales: BlockScales) -> &'static str {
+    match scales {
+        BlockScales::Max => "max",
+        BlockScales::Sweep => "sweep",
+    }
+}
+
+fn named<T: Copy>(
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+    option: &'static str,
+    value: &str,
+    known: &'static str,
+) -> Result<T, OptionsError> {
+    let unknown = || OptionsError::Unknown { option, value: value.into(), known };
+    all.iter().copied().find(|x| name(*x) == value).ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_words_take_the_usual_and_wrong_ones_are_named() {
+        let parse = |format, scales, dialect| Options::parse(format, scales, None, dialect);
+        for (format, expected) in [
+            ("nvfp4", "nvfp4 scales max modules experts dialect modelopt"),
+            ("mxfp4", "mxfp4 modules experts dialect quark"),
+            ("int4-g32", "int4-g32 modules experts dialect compressed-tensors"),
+            ("fp8", "fp8 modules experts dialect deepseek"),
+        ] {
+            assert_eq!(parse(format, None, None).unwrap().describe(), expected);
+        }
+        for (result, expected) in [
+            (parse("int8", None, None), "--format \"int8\" is not known; choose one of nvfp4, mxfp4"),
+            (parse("nvfp4", Some("mse"), None), "--scales \"mse\" is not known; choose one of max, sweep"),
+            (parse("mxfp4", Some("sweep"), None), "--scales sweep is for --format nvfp4; mxfp4 has one rule"),
+            (
+                parse("nvfp4", None, Some("quark")),
+                "--dialect quark does not have --format nvfp4; choose modelopt or",
+            ),
+            (Options::parse("fp8", None, Some("all"), None), "--modules \"all\" is not known"),
+        ] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.starts_with(expected), "{text}");
+        }
+    }
+}

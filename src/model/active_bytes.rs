@@ -1,0 +1,23 @@
+//! What one token reads of a checkpoint: the floor of decode.
+
+use super::blueprint::Blueprint;
+use super::weight_names::WeightNames;
+use crate::checkpoint::Checkpoint;
+
+/// Stored bytes that one token of one sequence multiplies: all of the network but the embedding table (one row of it) and the
+/// experts that are not chosen. Scales count with their codes.
+pub fn active_bytes(checkpoint: &Checkpoint, blueprint: &Blueprint) -> u64 {
+    let names = WeightNames::detect(|name| checkpoint.tensor(name).is_some());
+    let table = names.embed_tokens();
+    let (mut always, mut routed) = (0u64, 0u64);
+    for name in checkpoint.names().filter(|name| !names.may_skip(name, blueprint)) {
+        let bytes = checkpoint.tensor(name).map_or(0, |view| view.bytes.len() as u64);
+        if name.contains(".mlp.experts.") {
+            routed += bytes;
+        } else if name != table || blueprint.tie_word_embeddings {
+            always += bytes;
+        }
+    }
+    let (chosen, experts) = (blueprint.router.top_k as u64, blueprint.router.num_experts.max(1) as u64);
+    always + routed * chosen / experts
+}

@@ -1,0 +1,264 @@
+//! A report of what a checkpoint is: parameters, bytes and formats per module class, what is missing or foreign, what looks pruned.
+//!
+//! From headers alone; only the spread of scales reads data.
+
+use serde::Serialize;
+
+use super::blueprint::Blueprint;
+use super::inventory::Inventory;
+use super::scale_pass::ScalePass;
+use super::weight_names::ModuleClass;
+use crate::checkpoint::Checkpoint;
+
+/// Released networks by their sizes: (hidden_size, layers, moe_intermediate_size, routed experts). A checkpoint of the same sizes with
+/// fewer experts has been pruned.
+const RELEASES: [(usize, usize, usize, usize); 2] = [(7168, 61, 2048, 384), (2048, 27, 1408, 64)];
+
+/// Names listed per kind of problem; counts are always whole.
+const MAX_NAMES: usize = 1000;
+
+/// What a checkpoint is.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inspection {
+    /// Folder.
+    pub source: String,
+    /// `model_type` of the checkpoint and of its text part.
+    pub architecture: [String; 2],
+    /// Sizes by their names in `config.json`.
+    pub sizes: Vec<(&'static str, usize)>,
+    /// Weight files.
+    pub shards: usize,
+    /// Tensors.
+    pub tensors: usize,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// Weights of the text network that are there.
+    pub parameters: u64,
+    /// Of these, what one token uses (embedding and head included).
+    pub active_parameters: u64,
+    /// One line per class and format.
+    pub classes: Vec<ClassLine>,
+    /// Who wrote the packed weights, with the number of matrices of each.
+    pub dialects: Vec<(String, usize)>,
+    /// What `config.json` says about quantization.
+    pub declared: Option<String>,
+    /// Scales of the KV cache that are stored.
+    pub kv_scales: usize,
+    /// Whether the configuration announces an FP8 KV cache.
+    pub kv_cache_declared: bool,
+    /// Calibrated scales of activations.
+    pub input_scales: usize,
+    /// What looks pruned.
+    pub pruned: Option<String>,
+    /// Spread of block scales; only if asked for.
+    pub scales: Option<Vec<ScaleLine>>,
+    /// Odd, but no reason to refuse.
+    pub warnings: Vec<String>,
+    /// Whether it could be served as it is.
+    pub servable: bool,
+    /// Reasons why not.
+    pub problems: ProblemLists,
+}
+
+/// Modules of one class in one format.
+#[derive(Debug, Clone, Serialize)]
+pub struct ClassLine {
+    /// Class.
+    pub class: &'static str,
+    /// Format.
+    pub format: &'static str,
+    /// Linears, or tensors where there are no linears.
+    pub modules: usize,
+    /// Weights.
+    pub parameters: u64,
+    /// Stored bytes, scales included.
+    pub bytes: u64,
+    /// Whether it is loaded to serve text.
+    pub loaded: bool,
+}
+
+/// Spread of the block scales of one class.
+#[derive(Debug, Clone, Serialize)]
+pub struct ScaleLine {
+    /// Class.
+    pub class: &'static str,
+    /// Format.
+    pub format: &'static str,
+    /// Scales.
+    pub count: u64,
+    /// Scales that are zero.
+    pub zero: u64,
+    /// E4M3 scales below 2^-6.
+    pub subnormal: u64,
+    /// E4M3 scales at 448.
+    pub saturated: u64,
+    /// Smallest above zero.
+    pub smallest: f32,
+    /// Largest.
+    pub largest: f32,
+}
+
+/// Counts, and the first names of each kind.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProblemLists {
+    /// Why checkpoint and configuration do not belong together at all.
+    pub hopeless: Option<String>,
+    /// Missing tensors.
+    pub num_missing: usize,
+    /// First of them.
+    pub missing: Vec<String>,
+    /// Unusable tensors.
+    pub num_wrong: usize,
+    /// First of them, with the reason.
+    pub wrong: Vec<String>,
+    /// Foreign tensors.
+    pub num_unexpected: usize,
+    /// First of them.
+    pub unexpected: Vec<String>,
+}
+
+impl Inspection {
+    /// Looks at headers, and at scales if `with_scales`.
+    pub fn new(checkpoint: &Checkpoint, blueprint: &Blueprint, with_scales: bool) -> Self {
+        let mut inventory = Inventory::take(checkpoint, blueprint);
+        let mut scales = None;
+        if with_scales {
+            let pass = ScalePass::run(checkpoint, &inventory.linears, true);
+            if pass.num_repaired > 0 {
+                inventory.warnings.push(format!(
+                    "{} NaN or negative scales on empty blocks of {} matrices; they are taken as 1",
+                    pass.num_repaired,
+                    pass.repaired.len()
+                ));
+            }
+            inventory.problems.wrong.extend(pass.faults);
+            let lines = pass.ranges.into_iter().map(|((class, format), range)| ScaleLine {
+                class: class.name(),
+                format: format.name(),
+                count: range.count,
+                zero: range.zero,
+                subnormal: range.subnormal,
+                saturated: range.saturated,
+                smallest: range.smallest,
+                largest: range.largest,
+            });
+            scales = Some(lines.collect());
+        }
+        let b = blueprint;
+        let holdings = inventory.holdings.iter();
+        let classes: Vec<ClassLine> = holdings
+            .map(|((class, format), holding)| ClassLine {
+                class: class.name(),
+                format,
+                modules: holding.modules,
+                parameters: holding.parameters,
+                bytes: holding.bytes,
+                loaded: class.is_loaded(),
+            })
+            .collect();
+        let parameters: u64 = classes.iter().filter(|line| line.loaded).map(|line| line.parameters).sum();
+        let is_routed = |line: &&ClassLine| line.class == ModuleClass::RoutedExperts.name();
+        let routed: u64 = classes.iter().filter(is_routed).map(|line| line.parameters).sum();
+        let chosen = u128::from(routed) * b.router.top_k as u128 / b.router.num_experts as u128;
+        let mut dialects = std::collections::BTreeMap::new();
+        for linear in inventory.linears.iter().filter(|linear| linear.layout.dialect.format().is_some()) {
+            *dialects.entry(linear.layout.dialect).or_insert(0) += 1;
+        }
+        let sizes = vec![
+            ("num_hidden_layers", b.num_layers),
+            ("hidden_size", b.hidden_size),
+            ("n_routed_experts", b.router.num_experts),
+            ("num_experts_per_tok", b.router.top_k),
+            ("n_shared_experts", b.num_shared_experts),
+            ("num_attention_heads", b.mla.num_heads),
+            ("kv_lora_rank", b.mla.kv_lora_rank),
+            ("vocab_size", b.vocab_size),
+            ("max_position_embeddings", b.max_position_embeddings),
+        ];
+        let problems = &inventory.problems;
+        let first = |list: &[String]| list.iter().take(MAX_NAMES).cloned().collect();
+        Self {
+            source: checkpoint.source().into(),
+            architecture: [b.wrapper_type.clone(), b.model_type.clone()],
+            sizes,
+            shards: checkpoint.num_shards(),
+            tensors: checkpoint.num_tensors(),
+            bytes: checkpoint.bytes(),
+            parameters,
+            active_parameters: parameters - routed + chosen as u64,
+            classes,
+            dialects: dialects
+                .into_iter()
+                .map(|(dialect, count)| (format!("{} by {}", dialect.format_name(), dialect.writer()), count))
+                .collect(),
+            declared: inventory.declared.as_ref().map(|declared| match &declared.algorithm {
+                Some(algorithm) => format!("{} {algorithm}", declared.method),
+                None => declared.method.clone(),
+            }),
+            kv_scales: inventory.kv_scales.len(),
+            kv_cache_declared: inventory.declared.as_ref().is_some_and(|declared| declared.kv_cache),
+            input_scales: inventory.num_input_scales,
+            pruned: pruned(b, inventory.experts_stored),
+            scales,
+            servable: problems.is_empty(),
+            problems: ProblemLists {
+                hopeless: problems.hopeless.clone(),
+                num_missing: problems.missing.len(),
+                missing: first(&problems.missing),
+                num_wrong: problems.wrong.len(),
+                wrong: first(&problems.wrong),
+                num_unexpected: problems.unexpected.len(),
+                unexpected: first(&problems.unexpected),
+            },
+            warnings: inventory.warnings,
+        }
+    }
+}
+
+/// Fewer experts than the release of the same sizes has, or than the configuration says.
+fn pruned(b: &Blueprint, stored: usize) -> Option<String> {
+    let configured = b.router.num_experts;
+    let release = RELEASES.iter().find(|(hidden, layers, width, _)| {
+        (*hidden, *layers, *width) == (b.hidden_size, b.num_layers, b.moe_intermediate_size)
+    });
+    if stored > 0 && stored < configured {
+        return Some(format!(
+            "only experts 0 to {} are stored, config.json says n_routed_experts {configured}",
+            stored - 1
+        ));
+    }
+    let (.., released) = release.filter(|(.., released)| configured < *released)?;
+    Some(format!("{configured} of the release's {released} experts are left"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(hidden: usize, layers: usize, width: usize, experts: usize, stored: usize, expected: &str) {
+        let config = serde_json::json!({
+            "model_type": "kimi_k2", "vocab_size": 512, "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": 384,
+            "moe_intermediate_size": width, "n_routed_experts": experts, "num_experts_per_tok": 4, "num_attention_heads": 4,
+            "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "max_position_embeddings": 8192
+        });
+        let blueprint = Blueprint::parse(config.to_string().as_bytes()).unwrap();
+        assert_eq!(pruned(&blueprint, stored).unwrap_or_default(), expected);
+    }
+
+    #[test]
+    fn fewer_experts_than_the_release_or_than_configured_are_noticed() {
+        check(7168, 61, 2048, 384, 384, "");
+        check(7168, 61, 2048, 192, 192, "192 of the release's 384 experts are left");
+        check(
+            7168,
+            61,
+            2048,
+            384,
+            192,
+            "only experts 0 to 191 are stored, config.json says n_routed_experts 384",
+        );
+        check(2048, 27, 1408, 32, 32, "32 of the release's 64 experts are left");
+        check(256, 3, 64, 16, 16, "");
+        check(256, 3, 64, 16, 0, "");
+    }
+}

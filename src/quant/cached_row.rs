@@ -1,0 +1,229 @@
+//! A row of the latent KV cache in eight bits: the latent as E4M3 with a power of two of its own, the rope key in bf16 or likewise.
+//!
+//! The scale is the smallest power of two that keeps the row's largest value within E4M3. A power of two moves exponents and nothing
+//! else: it loses no precision against an exact scale, and what is read back is exact in bf16, so attention rounds nothing a second time.
+//!
+//! Bytes of a row `[C + R]`: C codes; R codes, or R bf16 little-endian; the latent's scale as E8M0, and the rope key's if that is in codes;
+//! padding to four bytes.
+
+use super::fp8::E4M3_MAX;
+
+/// The two choices the format leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CachedRowFormat {
+    /// Whether every row has scales of its own; otherwise they are 1 and values saturate at 448.
+    pub row_scales: bool,
+    /// Whether the rope key is in eight bits too.
+    pub rope_codes: bool,
+}
+
+/// Scale of 1.
+const ONE: u8 = 127;
+
+/// Scale of a row that holds a value that is not finite: all of it reads as NaN, so that the fault is seen and not read as a number.
+const NOT_FINITE: u8 = 0xff;
+
+/// Scales that are used otherwise, as exponents around `ONE`; within them every code times the scale is a normal bf16, or zero.
+const LARGEST_EXPONENT: i32 = 100;
+
+impl CachedRowFormat {
+    /// Bytes of a row of `c` latent and `r` rope values.
+    pub const fn bytes(self, c: usize, r: usize) -> usize {
+        let (rope, scales) = if self.rope_codes { (r, 2) } else { (2 * r, 1) };
+        (c + rope + scales).next_multiple_of(4)
+    }
+
+    /// Writes `values` `[c + r]` to `row` (`bytes(c, r)` long).
+    pub fn encode(self, values: &[f32], c: usize, row: &mut [u8]) {
+        let r = values.len() - c;
+        let (latent, rope) = values.split_at(c);
+        let (codes, rest) = row.split_at_mut(c);
+        let latent_scale = self.encode_part(latent, codes);
+        if self.rope_codes {
+            let (codes, scales) = rest.split_at_mut(r);
+            let rope_scale = self.encode_part(rope, codes);
+            scales[..2].copy_from_slice(&[latent_scale, rope_scale]);
+        } else {
+            let (halves, scales) = rest.split_at_mut(2 * r);
+            for (to, x) in halves.chunks_exact_mut(2).zip(rope) {
+                to.copy_from_slice(&half::bf16::from_f32(*x).to_le_bytes());
+            }
+            scales[0] = latent_scale;
+        }
+    }
+
+    fn encode_part(self, values: &[f32], codes: &mut [u8]) -> u8 {
+        if !values.iter().all(|x| x.is_finite()) {
+            return NOT_FINITE;
+        }
+        let exponent = if self.row_scales { scale_exponent(values) } else { 0 };
+        let inverse = power_of_two(-exponent);
+        for (code, x) in codes.iter_mut().zip(values) {
+            *code = encode_saturating(x * inverse);
+        }
+        (i32::from(ONE) + exponent) as u8
+    }
+
+    /// Reads `row` back as the bits of bf16, `out` `[c + r]`; exact.
+    #[inline(always)]
+    pub fn decode(self, row: &[u8], c: usize, out: &mut [u16]) {
+        let r = out.len() - c;
+        let (latent, rope) = out.split_at_mut(c);
+        let (codes, rest) = row.split_at(c);
+        if self.rope_codes {
+            let (rope_codes, scales) = rest.split_at(r);
+            decode_part(codes, scales[0], latent);
+            decode_part(rope_codes, scales[1], rope);
+        } else {
+            let (halves, scales) = rest.split_at(2 * r);
+            decode_part(codes, scales[0], latent);
+            for (to, bytes) in rope.iter_mut().zip(halves.chunks_exact(2)) {
+                *to = u16::from_le_bytes([bytes[0], bytes[1]]);
+            }
+        }
+    }
+
+    /// What `values` become by being stored and read.
+    pub fn round(self, values: &mut [f32], c: usize) {
+        let mut row = vec![0; self.bytes(c, values.len() - c)];
+        let mut bits = vec![0; values.len()];
+        self.encode(values, c, &mut row);
+        self.decode(&row, c, &mut bits);
+        for (x, bits) in values.iter_mut().zip(bits) {
+            *x = half::bf16::from_bits(bits).to_f32();
+        }
+    }
+}
+
+/// One multiplication and an or per value; written so that it vectorises.
+#[inline(always)]
+fn decode_part(codes: &[u8], scale: u8, out: &mut [u16]) {
+    if scale == NOT_FINITE {
+        return out.fill(half::bf16::NAN.to_bits());
+    }
+    // Exponent and mantissa of a code as those of an f32 are 2^-120 too small.
+    let factor = power_of_two(i32::from(scale) - i32::from(ONE) + 120);
+    for (to, code) in out.iter_mut().zip(codes) {
+        let code = u32::from(*code);
+        let magnitude = f32::from_bits((code & 0x7f) << 20) * factor;
+        *to = ((magnitude.to_bits() | (code & 0x80) << 24) >> 16) as u16;
+    }
+}
+
+/// `2^n` for `n` in -126..=127, and infinity above, which no caller asks for.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits(((127 + n).clamp(1, 255) as u32) << 23)
+}
+
+/// The smallest `n` with every value within `448 * 2^n`.
+fn scale_exponent(values: &[f32]) -> i32 {
+    let peak = values.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+    if peak == 0.0 {
+        return 0;
+    }
+    // 448 is 1.75 * 2^8: the exponent is that of the peak less 8, or one more if its mantissa is above 1.75.
+    let bits = peak.to_bits();
+    let above = (bits & 0x007f_ffff) > 0x0060_0000;
+    let exponent = (bits >> 23) as i32 - 127 - 8 + i32::from(above);
+    exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
+}
+
+/// Nearest E4M3 code, ties to even, saturating at 448. `x` is finite.
+fn encode_saturating(x: f32) -> u8 {
+    let sign = if x.is_sign_negative() { 0x80 } else { 0 };
+    let magnitude = x.abs().min(E4M3_MAX);
+    // Below 2^-6 codes are multiples of 2^-9.
+    if magnitude < 1.0 / 64.0 {
+        return sign | (magnitude * 512.0).round_ties_even() as u8;
+    }
+    let bits = magnitude.to_bits();
+    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
+    sign | (rounded - (120 << 3)) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::fp8::decode_e4m3;
+
+    const FORMATS: [CachedRowFormat; 4] = [
+        CachedRowFormat { row_scales: true, rope_codes: false },
+        CachedRowFormat { row_scales: true, rope_codes: true },
+        CachedRowFormat { row_scales: false, rope_codes: false },
+        CachedRowFormat { row_scales: false, rope_codes: true },
+    ];
+
+    #[test]
+    fn codes_are_the_nearest() {
+        let values: Vec<f32> = (0..0x7f).map(|code| decode_e4m3(code as u8)).collect();
+        for (code, x) in values.iter().enumerate() {
+            assert_eq!(encode_saturating(*x), code as u8);
+            assert_eq!(encode_saturating(-*x), code as u8 | 0x80);
+        }
+        for pair in values.windows(2) {
+            let middle = (pair[0] + pair[1]) / 2.0;
+            let below = encode_saturating(f32::from_bits(middle.to_bits() - 1));
+            let above = encode_saturating(f32::from_bits(middle.to_bits() + 1));
+            assert_eq!(above, below + 1);
+            let even = if below % 2 == 0 { below } else { above };
+            assert_eq!(encode_saturating(middle), even, "{middle}");
+        }
+        assert_eq!(encode_saturating(1e9), 0x7e);
+    }
+
+    #[test]
+    fn rows_come_back_within_half_a_step() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for format in FORMATS {
+            for (c, r, size) in [(512, 64, 1.0f32), (45, 6, 1e-3), (7, 0, 300.0), (1, 2, 40.0)] {
+                let values: Vec<f32> = (0..c + r).map(|_| (rng.f32() * 2.0 - 1.0) * size).collect();
+                let mut read = values.clone();
+                format.round(&mut read, c);
+                let peak = values.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                for (i, (x, y)) in values.iter().zip(&read).enumerate() {
+                    // A normal code is off by at most 1/16 of its value (half of 2^-3), a subnormal by half of 2^-9 of the scale.
+                    let scale = if format.row_scales { peak / 224.0 } else { 1.0 };
+                    let allowed = if i < c || format.rope_codes {
+                        x.abs() / 16.0 + scale / 1024.0
+                    } else {
+                        x.abs() / 256.0
+                    };
+                    assert!((x - y).abs() <= allowed, "{format:?} {i}: {x} became {y}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_read_is_stored_again_without_loss() {
+        let mut rng = fastrand::Rng::with_seed(6);
+        for format in FORMATS {
+            let mut once: Vec<f32> = (0..576).map(|_| rng.f32() - 0.5).collect();
+            format.round(&mut once, 512);
+            let mut twice = once.clone();
+            format.round(&mut twice, 512);
+            assert_eq!(once, twice, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn zeros_extremes_and_faults() {
+        for format in FORMATS {
+            let mut values = [0.0, -0.0, 0.0, 0.0];
+            format.round(&mut values, 2);
+            assert_eq!(values, [0.0; 4]);
+            for bad in [f32::NAN, f32::INFINITY] {
+                let mut values = [1.0, bad, 1.0, 1.0];
+                format.round(&mut values, 2);
+                assert!(values[..2].iter().all(|x| x.is_nan()), "{format:?}");
+                assert_eq!(values[2..], [1.0, 1.0]);
+            }
+            for peak in [f32::MIN_POSITIVE, 1e-30, 1e30, f32::MAX] {
+                let mut values = [peak, 0.0, 0.0, 0.0];
+                format.round(&mut values, 2);
+                assert!(values[0].is_finite() && values[1] == 0.0, "{format:?} {peak}: {values:?}");
+            }
+        }
+    }
+}
