@@ -109,3 +109,42 @@ fn plans_go_through_files_and_wrong_ones_are_refused() {
     fails(&["saliency", source, "--text", "/nowhere.txt"], 1, "/nowhere.txt");
     fails(&["compare", source, path(&golden_folder("kimi")), "--text", plan, "--limit", "x"], 2, "limit");
 }
+
+#[test]
+fn quantized_folders_are_audited_and_pruned_like_any_other() {
+    let source = golden_folder("kimi");
+    let source = path(&source);
+    // Relative error of the format on normal weights, near the table of the formats' sheet; these weights are nearly normal.
+    for (format, low, high) in [("nvfp4", 0.08, 0.11), ("mxfp4", 0.10, 0.14), ("int4-g32", 0.08, 0.12), ("fp8", 0.02, 0.03)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (quantized, pruned) = (dir.path().join("quantized"), dir.path().join("pruned"));
+        let (quantized, pruned) = (path(&quantized), path(&pruned));
+        ok(&["quantize", source, quantized, "--format", format]);
+        let (json, _) = ok(&["audit", quantized, "--source", source, "--json"]);
+        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let found = &report["quantized"];
+        assert_eq!(found["accounted"], report["source"]["tensors"], "{format}");
+        let classes = found["classes"].as_array().unwrap();
+        assert!(!classes.is_empty() && classes.iter().all(|c| c["source_format"] == "BF16"), "{classes:?}");
+        let error = classes[0]["relative_error"].as_f64().unwrap();
+        assert!((low..high).contains(&error), "{format}: {error}");
+
+        // A pruned copy of the quantized folder: packed experts through the functional check, and one flipped code is found.
+        ok(&["prune", quantized, pruned, "--keep", "7", "--criterion", "random"]);
+        let audit = ["audit", pruned, "--source", quantized];
+        let (text, _) = ok(&audit);
+        assert!(text.contains("max abs diff 0.0 / 0.0") && text.contains("layer 1: max abs diff 0.0"), "{text}");
+        let words = dir.path().join("words.txt");
+        std::fs::write(&words, "one two three\n").unwrap();
+        let backend = ["--backend", "reference"];
+        let compare = [&["compare", source, quantized, "--text", path(&words), "--json"][..], &backend].concat();
+        let compared: serde_json::Value = serde_json::from_str(&ok(&compare).0).unwrap();
+        let kl = compared["mean_kl"].as_f64().unwrap();
+        assert!(kl > 0.0 && kl < 5.0, "{format}: {kl}");
+        let shard = Path::new(pruned).join("model.safetensors");
+        let mut bytes = std::fs::read(&shard).unwrap();
+        *bytes.last_mut().unwrap() ^= 0x11;
+        std::fs::write(&shard, bytes).unwrap();
+        fails(&audit, 1, "audit FAILED");
+    }
+}
