@@ -182,6 +182,23 @@ impl Backend for Faulty {
     fn read<'a>(&'a mut self, buffer: &'a Self::Buffer) -> Result<&'a [f32], OpError> {
         self.inner.read(buffer)
     }
+    fn expert_norms(
+        &mut self,
+        x: &Self::Buffer,
+        routing: &Self::Routing,
+        routed: &Self::Experts,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.expert_norms(x, routing, routed, out)
+    }
+    fn read_routing(
+        &mut self,
+        routing: &Self::Routing,
+        experts: &mut Vec<u32>,
+        weights: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.inner.read_routing(routing, experts, weights)
+    }
     fn write(&mut self, rows: &[f32], buffer: &mut Self::Buffer) -> Result<(), OpError> {
         self.inner.write(rows, buffer)
     }

@@ -13,6 +13,7 @@ mod inspect;
 mod layering;
 mod malformed;
 mod nano;
+mod pruning;
 mod quantize;
 mod quantized;
 mod serve;

@@ -6,8 +6,10 @@ pub mod engine;
 mod health;
 mod inspect;
 pub mod memory_plan;
+mod offline_progress;
 pub mod plan;
 mod progress;
+mod pruning;
 mod quantize;
 mod run;
 
@@ -42,5 +44,9 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Plan(args) => plan::plan(&args),
         Command::Quantize(args) => quantize::quantize(&args),
+        Command::Prune(args) => pruning::prune(&args),
+        Command::Audit(args) => pruning::audit(&args),
+        Command::Saliency(args) => pruning::saliency(&args),
+        Command::Compare(args) => pruning::compare(&args),
     }
 }

@@ -13,4 +13,6 @@ mod writer;
 
 pub use error::{CheckpointError, HeaderProblem, Problem};
 pub use reader::Checkpoint;
-pub use writer::{ShardWriter, Target, TensorSpec, WriteError, copy_side_files, write_file, write_index};
+pub use writer::{
+    ShardWriter, Target, TensorSpec, WriteError, copy_side_files, is_complete, write_file, write_index,
+};

@@ -175,6 +175,25 @@ impl ShardWriter {
     }
 }
 
+/// Whether `dir/name` is the finished shard of these tensors: it has their header and the size that goes with it. A file that has its name is
+/// whole, so its data need not be read.
+pub fn is_complete(dir: &Path, name: &str, specs: &[TensorSpec]) -> Result<bool, WriteError> {
+    let (header, _, bytes) = layout(name, specs)?;
+    check_name(name)?;
+    let path = dir.join(name);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(WriteError::Io { path, error }),
+    };
+    if file.metadata().map_err(io_error(&path))?.len() != bytes {
+        return Ok(false);
+    }
+    let mut begins = Vec::with_capacity(header.len());
+    file.take(header.len() as u64).read_to_end(&mut begins).map_err(io_error(&path))?;
+    Ok(begins == header)
+}
+
 /// Header bytes (with the length field), where each tensor lies, and the size of the file.
 type Layout = (Vec<u8>, HashMap<String, Slot>, u64);
 

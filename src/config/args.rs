@@ -40,6 +40,14 @@ pub enum Command {
     Plan(PlanArgs),
     /// Make a quantized checkpoint folder of another; an interrupted run is taken up by the same command.
     Quantize(QuantizeArgs),
+    /// Write a checkpoint without the experts that a plan or a criterion drops.
+    Prune(PruneArgs),
+    /// Prove a pruned or quantized folder against its source; exit 1 if anything is wrong.
+    Audit(AuditArgs),
+    /// Collect how much each expert contributes on a text, for `prune`.
+    Saliency(SaliencyArgs),
+    /// Compare two checkpoints on a text: perplexity, KL, top-1 agreement, error per layer.
+    Compare(CompareArgs),
 }
 
 /// What to do with settings.
@@ -206,6 +214,162 @@ pub struct QuantizeArgs {
     pub json: bool,
 }
 
+/// What to prune.
+#[derive(Debug, Args)]
+pub struct PruneArgs {
+    /// Checkpoint folder to prune; it is only read.
+    pub source: PathBuf,
+    /// New folder; the same command again continues a run that was cut.
+    pub target: PathBuf,
+    /// Plan file: which experts survive.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["keep", "criterion", "saliency", "seed"])]
+    pub plan: Option<PathBuf>,
+    /// Experts per layer that survive, chosen by the criterion.
+    #[arg(long, value_name = "N", required_unless_present = "plan")]
+    pub keep: Option<usize>,
+    /// What decides: reap and frequency need --saliency, random is the baseline.
+    #[arg(long, value_enum, default_value = "reap")]
+    pub criterion: CriterionArg,
+    /// Statistics written by `perigee saliency`, or scores of another program.
+    #[arg(long, value_name = "FILE")]
+    pub saliency: Option<PathBuf>,
+    /// Seed of the random criterion.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Write the plan to FILE and prune nothing; TARGET is not touched.
+    #[arg(long, value_name = "FILE")]
+    pub plan_only: Option<PathBuf>,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How survivors are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CriterionArg {
+    /// Mean of routing weight times norm of the expert's output.
+    Reap,
+    /// Times selected.
+    Frequency,
+    /// Draws from a seed.
+    Random,
+}
+
+/// What to audit.
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Pruned or quantized folder.
+    pub target: PathBuf,
+    /// Folder it was made of.
+    #[arg(long, value_name = "DIR")]
+    pub source: PathBuf,
+    /// Plan [default: expert_plan.json of the target, else told from its router rows].
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Layer of the functional check [default: the first with experts].
+    #[arg(long)]
+    pub layer: Option<usize>,
+    /// Random vectors of the functional check, 0 = leave it out.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub tokens: u32,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a text is run through a model.
+#[derive(Debug, Args)]
+pub struct TextPassArgs {
+    /// Text: .jsonl with one object with \"text\" per line, or plain text with blank lines between documents.
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens of a window; longer documents are cut.
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub context: u32,
+    /// Tokens of a step.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub step: u32,
+    /// Stop after this many tokens.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<u64>,
+    /// Backend: auto = cpu where it can multiply the checkpoint's weights, else reference.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub backend: BackendArg,
+    /// Threads of the CPU backend, 0 = all cores.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+}
+
+/// Which backend runs an offline pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendArg {
+    /// The CPU backend where it can, else the reference.
+    Auto,
+    /// The fast CPU backend.
+    Cpu,
+    /// The specification.
+    Reference,
+}
+
+/// What to collect.
+#[derive(Debug, Args)]
+pub struct SaliencyArgs {
+    /// Checkpoint folder.
+    pub model: PathBuf,
+    /// File for the statistics [default: standard output].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Statistics of other texts on the same checkpoint to add; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub add: Vec<PathBuf>,
+    /// Layers, for example 1,3-5 [default: all with routed experts].
+    #[arg(long, value_name = "LIST", value_parser = parse_layers)]
+    pub layers: Option<LayerList>,
+    /// Text.
+    #[command(flatten)]
+    pub pass: TextPassArgs,
+}
+
+/// Layers as given on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerList(pub std::collections::BTreeSet<usize>);
+
+/// What to compare.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// The yardstick.
+    pub a: PathBuf,
+    /// What is measured against it.
+    pub b: PathBuf,
+    /// Relative error of hidden states above which a layer is named.
+    #[arg(long, default_value_t = 0.1)]
+    pub limit: f64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Text.
+    #[command(flatten)]
+    pub pass: TextPassArgs,
+}
+
+/// `1,3-5`.
+fn parse_layers(text: &str) -> Result<LayerList, String> {
+    const MAX: usize = 4096;
+    let mut layers = std::collections::BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
+            (Ok(first), Ok(last)) if first <= last && last < MAX => layers.extend(first..=last),
+            _ => {
+                return Err(format!(
+                    "{part:?} is not a layer below {MAX} or a range of them; example: 1,3-5"
+                ));
+            }
+        }
+    }
+    Ok(LayerList(layers))
+}
+
 impl SettingsArgs {
     /// What the flags say.
     pub fn request(&self) -> LoadRequest {
@@ -272,6 +436,28 @@ mod tests {
             ("server.port", "0", "--port"),
         ];
         assert_eq!(flags, expected.map(|(k, v, f)| (k.to_owned(), v.to_owned(), f.to_owned())));
+    }
+
+    #[test]
+    fn layers_are_lists_of_ranges() {
+        let layers = |text: &str| parse_layers(text).map(|l| l.0.into_iter().collect::<Vec<_>>());
+        assert_eq!(layers("1, 3-5,4").unwrap(), [1, 3, 4, 5]);
+        for text in ["", "a", "5-3", "1-99999999999", "-1"] {
+            assert!(layers(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prune_needs_a_plan_or_a_number() {
+        let parse = |more: &[&str]| {
+            CommandLine::try_parse_from(["perigee", "prune", "a", "b"].iter().chain(more)).is_ok()
+        };
+        assert!(
+            parse(&["--plan", "p"])
+                && parse(&["--keep", "3"])
+                && parse(&["--keep", "3", "--criterion", "random"])
+        );
+        assert!(!parse(&[]) && !parse(&["--plan", "p", "--keep", "3"]) && !parse(&["--keep", "x"]));
     }
 
     #[test]

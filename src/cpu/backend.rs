@@ -428,6 +428,38 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    /// Offline calibration only: one expert after the other over the rows that chose it, as if it were the shared expert of those rows.
+    fn expert_norms(
+        &mut self,
+        x: &Buffer,
+        routing: &Routing,
+        routed: &Experts,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let op = "expert_norms";
+        expect(op, &[x.rows, routing.top_k], &[routing.rows, out.cols])?;
+        if let Some(expert) = routed.list.first() {
+            expect(op, &[expert.gate_up.in_features, expert.down.out_features], &[x.cols, x.cols])?;
+        }
+        let chosen = &routing.experts[..routing.rows * routing.top_k];
+        expect_below(op, routed.list.len(), chosen)?;
+        out.set_rows(op, x.rows)?;
+        let (cols, mut rows, mut results) = (x.cols, Vec::new(), Vec::new());
+        for (e, expert) in routed.list.iter().enumerate() {
+            let slots: Vec<usize> = (0..chosen.len()).filter(|slot| chosen[*slot] as usize == e).collect();
+            rows.clear();
+            slots.iter().for_each(|slot| rows.extend_from_slice(x.row(slot / routing.top_k)));
+            results.clear();
+            results.resize(rows.len(), 0.0f32);
+            moe::apply(self.moe(), &rows, cols, None, Some(expert), &mut results);
+            for (slot, result) in slots.iter().zip(results.chunks_exact(cols.max(1))) {
+                let squares: f64 = result.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
+                out.values_mut()[*slot] = squares.sqrt() as f32;
+            }
+        }
+        Ok(())
+    }
+
     fn swiglu_add(&mut self, x: &Buffer, weights: &Experts, out: &mut Buffer) -> Result<(), OpError> {
         let op = "swiglu_add";
         expect(op, &[1, x.rows, x.cols], &[weights.list.len(), out.rows, out.cols])?;
@@ -471,6 +503,20 @@ impl Backend for CpuBackend {
 
     fn read<'a>(&'a mut self, buffer: &'a Buffer) -> Result<&'a [f32], OpError> {
         Ok(buffer.values())
+    }
+
+    fn read_routing(
+        &mut self,
+        routing: &Routing,
+        experts: &mut Vec<u32>,
+        weights: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let slots = routing.rows * routing.top_k;
+        experts.clear();
+        experts.extend_from_slice(&routing.experts[..slots]);
+        weights.clear();
+        weights.extend_from_slice(&routing.weights[..slots]);
+        Ok(())
     }
 
     fn write(&mut self, rows: &[f32], buffer: &mut Buffer) -> Result<(), OpError> {

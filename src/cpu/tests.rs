@@ -461,6 +461,14 @@ fn every_operation<B: Backend>(
 
     let mut routing = m.backend.allocate_routing(CAPACITY, &router).expect("memory");
     m.backend.route(&x, &m.router, &router, &mut routing).expect("route");
+    let (mut chosen, mut weights) = (Vec::new(), Vec::new());
+    m.backend.read_routing(&routing, &mut chosen, &mut weights).expect("read_routing");
+    let exact = Tolerance { f32_activations: 0.0, bf16_activations: 0.0 };
+    results.push(("chosen experts", exact, chosen.iter().map(|e| *e as f32).collect()));
+    results.push(("routing weights", tolerance::ROUTE, weights));
+    let mut norms = m.buffer(router.top_k);
+    m.backend.expert_norms(&x, &routing, &m.experts, &mut norms).expect("expert_norms");
+    results.push(("expert norms", tolerance::SWIGLU, m.values(&norms)));
     for (name, shared) in [("experts", false), ("experts and shared", true)] {
         let mut out = m.filled(&x_values, s.hidden);
         let shared = shared.then_some(&m.shared);

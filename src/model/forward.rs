@@ -3,7 +3,44 @@
 use super::blueprint::Blueprint;
 use super::rope::RopeTable;
 use super::weights::{FfnWeights, LayerWeights, QueryWeights, Weights};
-use crate::ops::{Backend, CacheShape, OpError, Segment};
+use crate::ops::{Backend, CacheShape, OpError, RouterShape, Segment};
+
+/// Looks on while a step is computed; every method does nothing unless it is written. What a step computes does not depend on it.
+pub trait LayerObserver {
+    /// Whether [`LayerObserver::experts`] is to be called for this layer; it costs the routed experts once more.
+    fn wants_experts(&self, _layer: usize) -> bool {
+        false
+    }
+
+    /// The routed experts of all rows of a layer.
+    fn experts(&mut self, _layer: usize, _chosen: &ChosenExperts) {}
+
+    /// Whether [`LayerObserver::hidden`] is to be called for this layer.
+    fn wants_hidden(&self, _layer: usize) -> bool {
+        false
+    }
+
+    /// The residual stream after a layer, `[T, D]`.
+    fn hidden(&mut self, _layer: usize, _rows: &[f32]) {}
+}
+
+/// Nobody looks on.
+struct NoObserver;
+
+impl LayerObserver for NoObserver {}
+
+/// The experts that the rows of a step chose in one layer; `[T, K]` each.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ChosenExperts {
+    /// K.
+    pub top_k: usize,
+    /// Expert ids.
+    pub experts: Vec<u32>,
+    /// Routing weights without `routed_scaling_factor`: of a checkpoint that normalises them, they sum to 1 per row.
+    pub weights: Vec<f32>,
+    /// L2 norm of the expert's output before it is weighted.
+    pub norms: Vec<f32>,
+}
 
 /// One step's tokens and where they stand.
 #[derive(Debug, Clone, Default)]
@@ -67,6 +104,8 @@ pub struct Model<B: Backend> {
     workspace: Workspace<B>,
     cache: B::Cache,
     backend: B,
+    /// `[T, K]`, for observers; made when the first one asks.
+    expert_norms: Option<B::Buffer>,
 }
 
 impl<B: Backend> Model<B> {
@@ -100,7 +139,7 @@ impl<B: Backend> Model<B> {
         };
         let cache = b.allocate_cache(cache)?;
         let rope = RopeTable::new(&blueprint);
-        Ok(Self { blueprint, rope, latent_norm_eps, weights, workspace, cache, backend })
+        Ok(Self { blueprint, rope, latent_norm_eps, weights, workspace, cache, backend, expert_norms: None })
     }
 
     /// Sizes and switches.
@@ -125,6 +164,15 @@ impl<B: Backend> Model<B> {
 
     /// Computes the residual stream of every row and stores their latents in the cache.
     pub fn forward(&mut self, input: &ForwardInput) -> Result<(), OpError> {
+        self.forward_observed(input, &mut NoObserver)
+    }
+
+    /// [`Model::forward`] with somebody looking on.
+    pub fn forward_observed(
+        &mut self,
+        input: &ForwardInput,
+        observer: &mut dyn LayerObserver,
+    ) -> Result<(), OpError> {
         self.workspace.rotations.clear();
         for position in &input.positions {
             self.rope.rotation(*position, &mut self.workspace.rotations);
@@ -132,7 +180,10 @@ impl<B: Backend> Model<B> {
         self.backend.embed(&self.weights.embed_tokens, &input.token_ids, &mut self.workspace.hidden)?;
         for layer in 0..self.blueprint.num_layers {
             self.attention(layer, input)?;
-            self.ffn(layer)?;
+            self.ffn(layer, observer)?;
+            if observer.wants_hidden(layer) {
+                observer.hidden(layer, self.backend.read(&self.workspace.hidden)?);
+            }
         }
         Ok(())
     }
@@ -196,13 +247,27 @@ impl<B: Backend> Model<B> {
     }
 
     /// `hidden += ffn(norm(hidden))`.
-    fn ffn(&mut self, layer: usize) -> Result<(), OpError> {
-        let Self { backend, workspace: w, blueprint, weights, .. } = self;
+    fn ffn(&mut self, layer: usize, observer: &mut dyn LayerObserver) -> Result<(), OpError> {
+        let Self { backend, workspace: w, blueprint, weights, expert_norms, .. } = self;
         let LayerWeights { post_attention_norm, ffn, .. } = &weights.layers[layer];
         backend.norm(&w.hidden, post_attention_norm, blueprint.rms_norm_eps, &mut w.normed)?;
         match ffn {
             FfnWeights::Dense(dense) => backend.swiglu_add(&w.normed, dense, &mut w.hidden),
             FfnWeights::Moe { router, routed, shared } => {
+                if observer.wants_experts(layer) {
+                    // Routed once without the scaling factor: dividing it out of the weights would not give their bits.
+                    let unscaled = RouterShape { routed_scaling_factor: 1.0, ..blueprint.router };
+                    backend.route(&w.normed, router, &unscaled, &mut w.routing)?;
+                    let norms = match expert_norms {
+                        Some(norms) => norms,
+                        None => expert_norms.insert(backend.allocate(w.max_tokens, unscaled.top_k)?),
+                    };
+                    let mut chosen = ChosenExperts { top_k: unscaled.top_k, ..Default::default() };
+                    backend.read_routing(&w.routing, &mut chosen.experts, &mut chosen.weights)?;
+                    backend.expert_norms(&w.normed, &w.routing, routed, norms)?;
+                    chosen.norms.extend_from_slice(backend.read(norms)?);
+                    observer.experts(layer, &chosen);
+                }
                 backend.route(&w.normed, router, &blueprint.router, &mut w.routing)?;
                 backend.experts(&w.normed, &w.routing, routed, shared.as_ref(), &mut w.hidden)
             }

@@ -17,7 +17,7 @@ mod weights;
 pub use active_bytes::active_bytes;
 pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
 pub use declared::{DeclaredQuantization, DeclaredScheme};
-pub use forward::{ForwardInput, Model, Workspace};
+pub use forward::{ChosenExperts, ForwardInput, LayerObserver, Model, Workspace};
 pub use inspection::{ClassLine, Inspection, ProblemLists, ScaleLine};
 pub use inventory::{Holding, Inventory, Linear, Problems};
 pub use rope::RopeTable;

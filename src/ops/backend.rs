@@ -326,6 +326,16 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
+    /// For calibration: `out[t, k] = || expert[t,k](x[t]) ||`, the L2 norm of the output of each chosen expert before it is weighted. Sets `out`
+    /// (`[T, K]`) to T rows. Slots are in the order of [`Backend::read_routing`].
+    fn expert_norms(
+        &mut self,
+        x: &Self::Buffer,
+        routing: &Self::Routing,
+        routed: &Self::Experts,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
     /// `out += down(silu(gate x) * up x)`, `weights` holding one expert.
     fn swiglu_add(
         &mut self,
@@ -347,6 +357,14 @@ pub trait Backend: Send + 'static {
 
     /// The buffer's rows on the host, row-major.
     fn read<'a>(&'a mut self, buffer: &'a Self::Buffer) -> Result<&'a [f32], OpError>;
+
+    /// The chosen experts and their weights on the host, `[T, K]` each, row-major; the lists are overwritten.
+    fn read_routing(
+        &mut self,
+        routing: &Self::Routing,
+        experts: &mut Vec<u32>,
+        weights: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
 
     /// Sets the first `rows.len() / cols` rows from the host; for tests, and for rows the model does not compute itself.
     fn write(&mut self, rows: &[f32], buffer: &mut Self::Buffer) -> Result<(), OpError>;

@@ -114,6 +114,11 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
+/// L2 norm; summed in f64, so that it is the norm of the f32 values to within one rounding.
+fn norm(x: &[f32]) -> f32 {
+    x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt() as f32
+}
+
 fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
 }
@@ -521,6 +526,25 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn expert_norms(
+        &mut self,
+        x: &Buffer,
+        routing: &Routing,
+        routed: &Vec<Expert>,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let top_k = routing.chosen.first().map_or(out.cols, Vec::len);
+        expect("expert_norms", &[x.rows(), top_k], &[routing.chosen.len(), out.cols])?;
+        out.set_rows("expert_norms", x.rows())?;
+        for t in 0..x.rows() {
+            for (k, (e, _)) in routing.chosen[t].iter().enumerate() {
+                let y = self.swiglu(x.row(t), &routed[*e]);
+                out.row_mut(t)[k] = norm(&y);
+            }
+        }
+        Ok(())
+    }
+
     fn swiglu_add(&mut self, x: &Buffer, weights: &Vec<Expert>, out: &mut Buffer) -> Result<(), OpError> {
         for t in 0..x.rows() {
             let y = self.swiglu(x.row(t), &weights[0]);
@@ -549,6 +573,21 @@ impl Backend for ReferenceBackend {
 
     fn read<'a>(&'a mut self, buffer: &'a Buffer) -> Result<&'a [f32], OpError> {
         Ok(&buffer.values)
+    }
+
+    fn read_routing(
+        &mut self,
+        routing: &Routing,
+        experts: &mut Vec<u32>,
+        weights: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        experts.clear();
+        weights.clear();
+        for (e, weight) in routing.chosen.iter().flatten() {
+            experts.push(*e as u32);
+            weights.push(*weight);
+        }
+        Ok(())
     }
 
     fn write(&mut self, rows: &[f32], buffer: &mut Buffer) -> Result<(), OpError> {

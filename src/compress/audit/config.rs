@@ -1,0 +1,183 @@
+//! A pruned folder's other files: configuration, index, and what must be copied byte for byte.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::report::AuditReport;
+use crate::checkpoint::Checkpoint;
+use crate::compress::plan_file::ExpertPlan;
+use crate::compress::prune::{INDEX_FILE, side_files};
+use crate::compress::prune_config::keeps_groups;
+
+/// Fields of the text model that pruning may change.
+const MAY_CHANGE: [&str; 3] = ["n_routed_experts", "n_group", "topk_group"];
+/// Files whose lists of modules pruning may change.
+const QUANT_CONFIG: &str = "hf_quant_config.json";
+
+pub(super) fn audit(source: &Checkpoint, target: &Checkpoint, plan: &ExpertPlan, report: &mut AuditReport) {
+    let read = |checkpoint: &Checkpoint, name: &str| -> Option<Value> {
+        serde_json::from_slice(&checkpoint.file(name)?).ok()
+    };
+    match (read(source, "config.json"), read(target, "config.json")) {
+        (Some(before), Some(after)) => compare_configs(&before, &after, plan, report),
+        _ => report.faults.add("config.json: missing or not JSON in source or target".into()),
+    }
+    if let (Some(before), Some(after)) = (read(source, QUANT_CONFIG), read(target, QUANT_CONFIG)) {
+        unnamed_experts(QUANT_CONFIG, &after, plan, report);
+        skeleton(QUANT_CONFIG, "", &before, &after, report);
+    }
+    index(target, report);
+    side(source, target, report);
+}
+
+/// Side files are the source's; no weight file lies beside the index's.
+pub(super) fn side(source: &Checkpoint, target: &Checkpoint, report: &mut AuditReport) {
+    let (expected, (found, stray)) = match (side_files(source), side_files(target)) {
+        (Ok((expected, _)), Ok(found)) => (expected, found),
+        (Err(e), _) | (_, Err(e)) => return report.faults.add(format!("files: {e}")),
+    };
+    for name in &expected {
+        match (source.read_file(name), target.read_file(name)) {
+            (Ok(a), Ok(b)) if a == b && b.is_some() => report.files_equal += 1,
+            (Ok(_), Ok(Some(_))) if name == QUANT_CONFIG => {}
+            (Ok(_), Ok(Some(_))) => report.faults.add(format!("{name}: differs from the source's")),
+            (Ok(_), Ok(None)) => report.faults.add(format!("{name}: missing")),
+            (Err(e), _) | (_, Err(e)) => report.faults.add(format!("{name}: {e}")),
+        }
+    }
+    for name in found.iter().filter(|name| !expected.contains(name)) {
+        report.warnings.push(format!("{name}: a file that the source does not have"));
+    }
+    // No loader reads a shard that the index does not name, and neither do the checks above.
+    for name in stray {
+        report.faults.add(format!("{name}: weights that the index does not name"));
+    }
+}
+
+fn compare_configs(before: &Value, after: &Value, plan: &ExpertPlan, report: &mut AuditReport) {
+    let mut seen = false;
+    for place in ["", "/text_config"] {
+        let (Some(before), Some(after)) = (before.pointer(place), after.pointer(place)) else { continue };
+        if before.get("n_routed_experts").is_none_or(Value::is_null) {
+            continue;
+        }
+        seen = true;
+        let mut check = |field: &str, expected: Option<u64>| {
+            let got = after.get(field).and_then(Value::as_u64);
+            if got != expected {
+                let shown = |n: Option<u64>| n.map_or("missing".to_owned(), |n| n.to_string());
+                let place = place.trim_start_matches('/');
+                report.faults.add(format!(
+                    "config.json: {place}{}{field} is {}, expected {}",
+                    if place.is_empty() { "" } else { "." },
+                    shown(got),
+                    shown(expected)
+                ));
+            }
+        };
+        let number = |field: &str| before.get(field).and_then(Value::as_u64);
+        check("n_routed_experts", Some(plan.num_kept() as u64));
+        let (n_group, topk_group) = (number("n_group").unwrap_or(1), number("topk_group").unwrap_or(1));
+        let top_k = number("num_experts_per_tok").unwrap_or(1);
+        let keeps = n_group <= 1 || keeps_groups(plan, n_group, topk_group, top_k);
+        check("n_group", if keeps { number("n_group") } else { Some(1) });
+        check("topk_group", if keeps { number("topk_group") } else { Some(1) });
+    }
+    if !seen {
+        report.faults.add("config.json: the source has no n_routed_experts".into());
+    }
+    unnamed_experts("config.json", after, plan, report);
+    skeleton("config.json", "", before, after, report);
+}
+
+/// Everything that pruning has no business with is the same. Lists and maps of module names under a quantization config may lose
+/// entries and have them renamed.
+fn skeleton(file: &str, path: &str, before: &Value, after: &Value, report: &mut AuditReport) {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let text_model =
+        path.rsplit_once('/').is_some_and(|(parent, _)| parent.is_empty() || parent == "/text_config");
+    if text_model && MAY_CHANGE.contains(&name) {
+        return;
+    }
+    let names_modules = |text: &str| text.contains(".experts") || text.contains("experts\\.");
+    match (before, after) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (key, value) in a {
+                // Keys that name modules may be renamed or gone; `n_routed_experts` and its like are fields.
+                match b.get(key) {
+                    _ if names_modules(key) => {}
+                    Some(other) => skeleton(file, &format!("{path}/{key}"), value, other, report),
+                    None => report.faults.add(format!("{file}: {path}/{key} is missing")),
+                }
+            }
+            for key in b.keys().filter(|key| !a.contains_key(*key) && !names_modules(key)) {
+                report.faults.add(format!("{file}: {path}/{key} is not in the source's"));
+            }
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            let others = |list: &[Value]| -> Vec<Value> {
+                list.iter().filter(|v| !v.as_str().is_some_and(names_modules)).cloned().collect()
+            };
+            if others(a) != others(b) {
+                report.faults.add(format!("{file}: {path} differs from the source's"));
+            }
+        }
+        (a, b) if a != b => report.faults.add(format!("{file}: {path} is {b}, the source's is {a}")),
+        _ => {}
+    }
+}
+
+/// No list of modules names an expert that is not there.
+fn unnamed_experts(file: &str, value: &Value, plan: &ExpertPlan, report: &mut AuditReport) {
+    let mut texts: Vec<&str> = Vec::new();
+    let mut open = vec![value];
+    while let Some(value) = open.pop() {
+        match value {
+            Value::String(text) => texts.push(text),
+            Value::Array(items) => open.extend(items),
+            Value::Object(fields) => {
+                texts.extend(fields.keys().map(String::as_str));
+                open.extend(fields.values());
+            }
+            _ => {}
+        }
+    }
+    for text in texts {
+        let plain = text.replace("\\.", ".");
+        let digits = plain
+            .split(".experts.")
+            .nth(1)
+            .map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
+        let id = digits.and_then(|digits| digits.parse::<usize>().ok());
+        if id.is_some_and(|id| id >= plan.num_kept()) && !plain.contains("[0-9]") {
+            let shown: String = text.chars().take(200).collect();
+            report.faults.add(format!("{file}: names {shown}, but experts end at {}", plan.num_kept() - 1));
+        }
+    }
+}
+
+/// The index names exactly the tensors there are, and its total is their sum.
+pub(super) fn index(target: &Checkpoint, report: &mut AuditReport) {
+    let Some(json) = target.file(INDEX_FILE) else { return };
+    let Ok(index) = serde_json::from_slice::<Value>(&json) else {
+        report.faults.add(format!("{INDEX_FILE}: not JSON"));
+        return;
+    };
+    let bytes = target.bytes();
+    match index.pointer("/metadata/total_size").map(|v| (v, v.as_u64())) {
+        Some((_, Some(total))) if total == bytes => {}
+        Some((value, _)) => {
+            report.faults.add(format!("{INDEX_FILE}: total_size is {value}, the tensors have {bytes} bytes"))
+        }
+        None => report.faults.add(format!("{INDEX_FILE}: has no metadata.total_size, expected {bytes}")),
+    }
+    let named: BTreeSet<&str> =
+        index["weight_map"].as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
+    for name in target.names().filter(|name| !named.contains(name)) {
+        report.faults.add(format!(
+            "{INDEX_FILE}: does not name {name}, which {} holds",
+            target.shard_of(name).unwrap_or_default()
+        ));
+    }
+}
