@@ -160,7 +160,6 @@ pub fn prune(
     }
     let job = dir.join(JOB_FILE);
     fs::remove_file(&job).map_err(io_error(&job))?;
-    target.close()?;
     Ok(report)
 }
 
@@ -182,11 +181,8 @@ fn open_target(source: &Checkpoint, plan: &ExpertPlan, target: &Path) -> Result<
             write_file(target.dir(), JOB_FILE, job.as_bytes())?;
             Ok(target)
         }
-        None => {
-            // The folder is somebody else's: nothing of ours stays in it.
-            target.close()?;
-            Err(problem("it is not empty; name a new folder"))
-        }
+        // Somebody else's folder: nothing of ours stays in it, the lock is removed with `target`.
+        None => Err(problem("it is not empty; name a new folder")),
     }
 }
 
