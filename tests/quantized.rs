@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use perigee::checkpoint::Checkpoint;
+use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
 use perigee::model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
 use perigee::ops::reference::ReferenceBackend;
-use perigee::ops::{AttentionForm, CacheDType};
+use perigee::ops::{AttentionForm, Backend, CacheDType};
 use perigee::quant::{Dialect, StoredMatrix, check_scales, recognize};
 use perigee::tensor::{DType, TensorView};
 use serde_json::json;
@@ -183,15 +184,23 @@ fn tiny_expected() -> Vec<(Vec<u32>, Vec<f32>)> {
 
 #[test]
 fn a_modelopt_export_gives_the_expected_logits() {
-    let mut model = load_folder(ReferenceBackend, &quant_golden(TINY), CacheDType::F32);
+    expected_logits("reference", ReferenceBackend);
+    for isa in Isa::supported() {
+        let options = CpuOptions { threads: 2, activations: Activations::F32, isa };
+        expected_logits(&isa.to_string(), CpuBackend::new(options));
+    }
+}
+
+fn expected_logits<B: Backend>(what: &str, backend: B) {
+    let mut model = load_folder(backend, &quant_golden(TINY), CacheDType::F32);
     let mut worst = 0f32;
     for (ids, expected) in tiny_expected() {
         for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
             worst = worst.max(largest_difference(&step(&mut model, &ids, 0, form), &expected));
         }
     }
-    println!("largest logit difference: {worst:e}");
-    assert!(worst <= 1e-4, "{worst:e}");
+    println!("{what}: largest logit difference {worst:e}");
+    assert!(worst <= 1e-4, "{what}: {worst:e}");
 }
 
 #[test]
@@ -235,8 +244,14 @@ pub(crate) fn servable_copy(source: &Path) -> tempfile::TempDir {
 
 #[test]
 fn a_quantized_checkpoint_over_http() {
+    for backend in ["reference", "cpu"] {
+        quantized_over_http(backend);
+    }
+}
+
+fn quantized_over_http(backend: &str) {
     let folder = servable_copy(&quant_golden(TINY));
-    let served = Served::start(Some(folder.path()), &["device.backend=reference"]);
+    let served = Served::start(Some(folder.path()), &[&format!("device.backend={backend}")]);
     runtime().block_on(async {
         for (ids, expected) in tiny_expected() {
             let body = json!({
@@ -401,6 +416,13 @@ fn any_module_may_have_any_format() {
     });
     assert!(logits[0].iter().all(|v| v.is_finite()));
     assert!(logits[0] == logits[1], "difference {}", largest_difference(&logits[0], &logits[1]));
+    // Codes that the CPU multiplies from their packed form, against the specification.
+    for isa in Isa::supported() {
+        let options = CpuOptions { threads: 2, activations: Activations::F32, isa };
+        let mut model = load_folder(CpuBackend::new(options), packed.path(), CacheDType::F32);
+        let got = step(&mut model, &ids, 0, AttentionForm::Expanded);
+        assert!(largest_difference(&got, &logits[0]) <= 1e-3, "{isa}");
+    }
 }
 
 #[test]
