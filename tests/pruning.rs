@@ -115,7 +115,9 @@ fn quantized_folders_are_audited_and_pruned_like_any_other() {
     let source = golden_folder("kimi");
     let source = path(&source);
     // Relative error of the format on normal weights, near the table of the formats' sheet; these weights are nearly normal.
-    for (format, low, high) in [("nvfp4", 0.08, 0.11), ("mxfp4", 0.10, 0.14), ("int4-g32", 0.08, 0.12), ("fp8", 0.02, 0.03)] {
+    for (format, low, high) in
+        [("nvfp4", 0.08, 0.11), ("mxfp4", 0.10, 0.14), ("int4-g32", 0.08, 0.12), ("fp8", 0.02, 0.03)]
+    {
         let dir = tempfile::tempdir().unwrap();
         let (quantized, pruned) = (dir.path().join("quantized"), dir.path().join("pruned"));
         let (quantized, pruned) = (path(&quantized), path(&pruned));
@@ -133,11 +135,15 @@ fn quantized_folders_are_audited_and_pruned_like_any_other() {
         ok(&["prune", quantized, pruned, "--keep", "7", "--criterion", "random"]);
         let audit = ["audit", pruned, "--source", quantized];
         let (text, _) = ok(&audit);
-        assert!(text.contains("max abs diff 0.0 / 0.0") && text.contains("layer 1: max abs diff 0.0"), "{text}");
+        assert!(
+            text.contains("max abs diff 0.0 / 0.0") && text.contains("layer 1: max abs diff 0.0"),
+            "{text}"
+        );
         let words = dir.path().join("words.txt");
         std::fs::write(&words, "one two three\n").unwrap();
         let backend = ["--backend", "reference"];
-        let compare = [&["compare", source, quantized, "--text", path(&words), "--json"][..], &backend].concat();
+        let compare =
+            [&["compare", source, quantized, "--text", path(&words), "--json"][..], &backend].concat();
         let compared: serde_json::Value = serde_json::from_str(&ok(&compare).0).unwrap();
         let kl = compared["mean_kl"].as_f64().unwrap();
         assert!(kl > 0.0 && kl < 5.0, "{format}: {kl}");
