@@ -1,4 +1,4 @@
-//! Progress of offline work: a bar on a terminal, a line every tenth otherwise. Everything goes to stderr.
+//! Progress of offline work: a bar on a terminal, otherwise a line every tenth, at most one per second. Everything goes to stderr.
 
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -20,13 +20,15 @@ pub(super) struct OfflineProgress {
     unit: Unit,
     begun: Instant,
     bar: Option<ProgressBar>,
-    /// Tenths that were reported.
+    /// Tenths that were reported, and when.
     tenths: u64,
+    reported: Instant,
 }
 
 impl OfflineProgress {
     pub(super) fn new(what: &'static str, unit: Unit) -> Self {
-        Self { what, unit, begun: Instant::now(), bar: None, tenths: 0 }
+        let now = Instant::now();
+        Self { what, unit, begun: now, bar: None, tenths: 0, reported: now }
     }
 
     /// `done` of `total`.
@@ -50,8 +52,8 @@ impl OfflineProgress {
             return;
         }
         let tenths = if total == 0 { 10 } else { (done as u128 * 10 / u128::from(total)) as u64 };
-        if tenths > self.tenths {
-            self.tenths = tenths;
+        if tenths > self.tenths && self.reported.elapsed().as_secs() >= 1 {
+            (self.tenths, self.reported) = (tenths, Instant::now());
             let seconds = self.begun.elapsed().as_secs_f64().max(1e-9);
             let left = seconds / done.max(1) as f64 * total.saturating_sub(done) as f64;
             let rate = match self.unit {

@@ -286,7 +286,12 @@ fn with_backend<W: OnModel>(
 }
 
 fn options(args: &TextPassArgs) -> PassOptions {
-    PassOptions { context: args.context as usize, step: args.step as usize, max_tokens: args.max_tokens }
+    PassOptions {
+        context: args.context as usize,
+        step: args.step as usize,
+        max_tokens: args.max_tokens,
+        control_tokens: args.control_tokens,
+    }
 }
 
 fn inputs(args: &TextPassArgs, checkpoint: &Checkpoint) -> Result<(Documents, Tokenizer), BootError> {

@@ -95,7 +95,7 @@ fn saliency_plan_order_and_audit_are_those_of_a_direct_computation() {
     let expected = direct(&checkpoint, &tokens);
     let cpu = CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
     let options = PassOptions::default();
-    let short = PassOptions { context: 11, step: 4, max_tokens: None };
+    let short = PassOptions { context: 11, step: 4, ..PassOptions::default() };
     let reference = collected(ReferenceBackend, &from, &options);
     for (what, saliency) in [
         ("reference", &reference),

@@ -28,7 +28,7 @@ fn run(a: &Path, b: &Path, options: &PassOptions) -> Comparison {
 fn a_checkpoint_equals_itself() {
     let dir = tempfile::tempdir().unwrap();
     folder(dir.path(), |_, _| ());
-    for options in [PassOptions::default(), PassOptions { context: 8, step: 3, max_tokens: None }] {
+    for options in [PassOptions::default(), PassOptions { context: 8, step: 3, ..PassOptions::default() }] {
         let found = run(dir.path(), dir.path(), &options);
         assert_eq!((found.mean_kl, found.max_kl, found.top1_agreement), (0.0, 0.0, 1.0));
         assert_eq!(found.perplexity[0], found.perplexity[1]);

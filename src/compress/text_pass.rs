@@ -19,11 +19,13 @@ pub struct PassOptions {
     pub step: usize,
     /// Tokens after which the pass ends; `None` = the whole text.
     pub max_tokens: Option<u64>,
+    /// Whether markers in the text (`<|im_user|>` and its like) become control tokens; otherwise they are text like any other.
+    pub control_tokens: bool,
 }
 
 impl Default for PassOptions {
     fn default() -> Self {
-        Self { context: 2048, step: 128, max_tokens: None }
+        Self { context: 2048, step: 128, max_tokens: None, control_tokens: false }
     }
 }
 
@@ -115,18 +117,22 @@ impl Documents {
         Ok(Self { fingerprint: blake3::hash(bytes).to_hex().to_string(), texts })
     }
 
-    /// Token ids cut into windows. Markers in the text are text. Gives the windows and the number of documents they come from.
+    /// Token ids cut into windows. Gives the windows and the number of documents they come from.
     pub fn windows(
         &self,
         tokenizer: &Tokenizer,
         options: &PassOptions,
     ) -> Result<(Vec<Vec<u32>>, u64), PassError> {
         let (mut windows, mut documents, mut left) = (Vec::new(), 0, options.max_tokens.unwrap_or(u64::MAX));
+        let specials = match options.control_tokens {
+            true => Specials::Recognised,
+            false => Specials::AsText,
+        };
         for text in &self.texts {
             if left == 0 {
                 break;
             }
-            let mut ids = tokenizer.encode(text, Specials::AsText)?;
+            let mut ids = tokenizer.encode(text, specials)?;
             ids.truncate(usize::try_from(left).unwrap_or(usize::MAX));
             left -= ids.len() as u64;
             windows.extend(ids.chunks(options.context.max(1)).map(<[u32]>::to_vec));

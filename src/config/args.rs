@@ -292,6 +292,9 @@ pub struct TextPassArgs {
     /// Stop after this many tokens.
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<u64>,
+    /// Markers in the text, such as <|im_user|>, become control tokens; for text that was rendered with the chat template.
+    #[arg(long)]
+    pub control_tokens: bool,
     /// Backend: auto = cpu where it can multiply the checkpoint's weights, else reference.
     #[arg(long, value_enum, default_value = "auto")]
     pub backend: BackendArg,
