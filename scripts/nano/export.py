@@ -84,11 +84,17 @@ def compare(folder, network):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--checkpoint", default="run/checkpoint.pt")
+    parser.add_argument("--second", help="a checkpoint of a later run of the same network, to average with")
+    parser.add_argument("--share", type=float, default=0.5, help="share of the second checkpoint in the average")
     parser.add_argument("--folder", default=str(Path(__file__).parents[2] / "src/nano/model"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     network = Network(CONFIG)
-    network.load_state_dict(torch.load(arguments.checkpoint)["network"])
+    weights = torch.load(arguments.checkpoint)["network"]
+    if arguments.second:
+        second = torch.load(arguments.second)["network"]
+        weights = {name: torch.lerp(first, second[name], arguments.share) for name, first in weights.items()}
+    network.load_state_dict(weights)
     folder = Path(arguments.folder)
     write(folder, network)
     print("largest logit difference to the Hugging Face implementation:", compare(folder, rounded(network).eval()))
