@@ -167,7 +167,7 @@ mod tests {
             let below = encode_saturating(f32::from_bits(middle.to_bits() - 1));
             let above = encode_saturating(f32::from_bits(middle.to_bits() + 1));
             assert_eq!(above, below + 1);
-            let even = if below % 2 == 0 { below } else { above };
+            let even = if below.is_multiple_of(2) { below } else { above };
             assert_eq!(encode_saturating(middle), even, "{middle}");
         }
         assert_eq!(encode_saturating(1e9), 0x7e);
