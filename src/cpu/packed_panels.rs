@@ -79,9 +79,11 @@ impl CodeFormat {
     }
 
     /// The value of each 4-bit code.
-    pub(crate) fn table(self) -> [f32; 16] {
+    pub(crate) const fn table(self) -> [f32; 16] {
         match self {
-            CodeFormat::Int4 => std::array::from_fn(|code| code as f32 - 8.0),
+            CodeFormat::Int4 => {
+                [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+            }
             _ => E2M1,
         }
     }

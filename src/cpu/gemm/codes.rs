@@ -162,10 +162,27 @@ pub(crate) mod dot_codes {
         }
     }
 
-    /// Steps that codes are prefetched ahead: 16 lines in all.
-    const fn ahead_steps(panels: usize) -> usize {
-        4_usize.div_ceil(panels)
+    /// The bf16 of each 4-bit code, twice.
+    const fn table_of(values: [f32; 16]) -> [u16; 32] {
+        let mut table = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            table[i] = (values[i % 16].to_bits() >> 16) as u16;
+            i += 1;
+        }
+        table
     }
+
+    static E2M1_TABLE: [u16; 32] = table_of(CodeFormat::Nvfp4.table());
+    static NIBBLE_TABLE: [u16; 32] = table_of(CodeFormat::Int4.table());
+
+    /// Steps that codes are prefetched ahead: 32 lines in all.
+    const fn ahead_steps(panels: usize) -> usize {
+        8_usize.div_ceil(panels)
+    }
+
+    /// Bytes that scales are prefetched ahead.
+    const SCALES_AHEAD: usize = 192;
 
     /// The 16 scales of a group, the factor applied: exactly the specification's f32 product.
     #[inline(always)]
@@ -235,7 +252,7 @@ pub(crate) mod dot_codes {
             ahead,
         } = args;
         let format = format_of(F);
-        let table: [u16; 32] = std::array::from_fn(|i| (format.table()[i % 16].to_bits() >> 16) as u16);
+        let table = if F == INT4 { &NIBBLE_TABLE } else { &E2M1_TABLE };
         let table = _mm512_loadu_si512(table.as_ptr().cast());
         let factors = factors.map(|factor| _mm512_set1_ps(factor * f32::from_bits((127 + 120) << 23)));
         let mut sums = [[_mm512_setzero_ps(); P]; R];
@@ -258,6 +275,9 @@ pub(crate) mod dot_codes {
         let registers = format.group_inputs() * format.step_words() / STEP_INPUTS / LANES;
         let pairs = if F == FP8 { 2 } else { 4 };
         for step in 0..steps {
+            for p in 0..P {
+                _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(p * panel_stride * 4 + SCALES_AHEAD).cast());
+            }
             for group in 0..STEP_INPUTS / format.group_inputs() {
                 let mut partial = [[_mm512_setzero_ps(); P]; R];
                 for q in 0..registers {
