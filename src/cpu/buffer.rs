@@ -4,26 +4,28 @@ use super::storage::Storage;
 use crate::ops::{CacheDType, CacheShape, OpError};
 
 /// Activations `[rows, cols]` f32 with a fixed capacity.
-#[derive(Debug)]
+///
+/// Reserved for the largest step, but the system gives pages at first touch: rows that no step uses take no memory.
 pub struct Buffer {
     /// Rows set by the last operation that wrote the buffer.
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     capacity: usize,
     /// `[capacity, cols]`.
-    values: Vec<f32>,
+    values: Storage,
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer([{} of {}, {}])", self.rows, self.capacity, self.cols)
+    }
 }
 
 impl Buffer {
     pub(crate) fn allocate(capacity: usize, cols: usize) -> Result<Self, OpError> {
         let what = "activation buffer";
         let count = capacity.checked_mul(cols).ok_or(OpError::OutOfMemory { what, bytes: usize::MAX })?;
-        let mut values = Vec::new();
-        values
-            .try_reserve_exact(count)
-            .map_err(|_| OpError::OutOfMemory { what, bytes: count.saturating_mul(4) })?;
-        values.resize(count, 0.0);
-        Ok(Self { rows: 0, cols, capacity, values })
+        Ok(Self { rows: 0, cols, capacity, values: Storage::zeroed(count, what)? })
     }
 
     /// Sets the row count; the rows' contents are whatever was there.
@@ -37,11 +39,11 @@ impl Buffer {
 
     /// The rows that are set.
     pub(crate) fn values(&self) -> &[f32] {
-        &self.values[..self.rows * self.cols]
+        &bytemuck::cast_slice(self.values.words())[..self.rows * self.cols]
     }
 
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values[..self.rows * self.cols]
+        &mut bytemuck::cast_slice_mut(self.values.words_mut())[..self.rows * self.cols]
     }
 
     pub(crate) fn row(&self, t: usize) -> &[f32] {
