@@ -63,6 +63,7 @@ impl EngineOptions {
             device::Activations::Auto if is_small(blueprint) => Activations::F32,
             device::Activations::Auto | device::Activations::Bf16 => Activations::Bf16,
             device::Activations::F32 => Activations::F32,
+            device::Activations::Int8 => Activations::Int8,
         };
         let cache = &settings.kv_cache;
         Self {
@@ -162,7 +163,7 @@ pub fn start_engine(
         BackendChoice::Cpu(cpu) => {
             let dtype = match cpu.activations {
                 Activations::F32 => CacheDType::F32,
-                Activations::Bf16 => CacheDType::Bf16,
+                Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
             };
             start(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
         }

@@ -37,8 +37,9 @@ const SERIAL_ROWS: usize = 8;
 pub struct CpuBackend {
     pool: ThreadPool,
     numerics: Numerics,
-    /// Packed input rows of the product under way.
+    /// Packed input rows of the product under way, and the same in int8 before they are packed.
     packed: Vec<u32>,
+    quantized: Vec<u32>,
     /// Sums of the tiles under way.
     sums: PerWorker<Vec<f32>>,
     /// Logits of the router; normalised latents; normalised rows before the head.
@@ -66,6 +67,7 @@ impl CpuBackend {
             pool,
             numerics: Numerics { isa, activations: options.activations },
             packed: Vec::new(),
+            quantized: Vec::new(),
             sums: PerWorker::new(threads, || vec![0.0; gemm::SUMS]),
             values: Vec::new(),
             kept: PerWorker::new(threads, Vec::new),
@@ -103,7 +105,7 @@ impl CpuBackend {
         add: bool,
     ) {
         let tiling = layout.tiling(rows);
-        rows::pack(&mut self.pool, layout, tiling, &mut self.packed, source);
+        rows::pack(&mut self.pool, layout, tiling, &mut self.packed, &mut self.quantized, source);
         let out_features = weights.out_features;
         let finish = StoreRows { out: Shards::new(out), stride: out_features, column: 0, out_features, add };
         let operands = Operands { rows: &self.packed, layout, tiling, weights };

@@ -6,9 +6,9 @@
 //! two workers write one output, and no result depends on how rows met.
 
 use super::buffer::Routing;
-use super::gemm::{Finish, Multiply, Operands, row_blocks};
+use super::gemm::{Finish, Multiply, Operands, finished_together, row_blocks};
 use super::matrix::{LANES, Panels};
-use super::rows::{self, Numerics, RowWriter};
+use super::rows::{self, Numerics, RowFormat, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
 use super::threads::{PerWorker, Shards, ThreadPool};
 use crate::ops::RouterShape;
@@ -161,6 +161,8 @@ pub(crate) struct Scratch {
     next: Vec<usize>,
     input: Vec<u32>,
     hidden: Vec<u32>,
+    /// Input rows in int8, before they are gathered.
+    quantized: Vec<u32>,
 }
 
 /// SwiGLU on alternating gate and up panels, into the packed rows of the second product.
@@ -180,13 +182,24 @@ impl Finish for SwiGlu {
     ) {
         for row in rows.clone() {
             let packed = self.hidden.row(row);
-            for pair in 0..panels.len() / 2 {
-                let k = (panels.start / 2 + pair) * LANES;
-                // SAFETY: `sums` holds two panels per pair; units `k..` are this item's own.
-                unsafe {
-                    let at = sums.add((row - rows.start) * stride + pair * 2 * LANES);
-                    let hidden = S::mul(simd::silu::<S>(S::load(at)), S::load(at.add(LANES)));
-                    packed.put::<S>(k, hidden, LANES.min(self.inner - k));
+            let pairs = panels.len() / 2;
+            // SAFETY: `sums` holds two panels per pair.
+            let hidden = |pair: usize| unsafe {
+                let at = sums.add((row - rows.start) * stride + pair * 2 * LANES);
+                S::mul(simd::silu::<S>(S::load(at)), S::load(at.add(LANES)))
+            };
+            let unit = |pair: usize| (panels.start / 2 + pair) * LANES;
+            // SAFETY: the units from `unit(pair)` on are this item's own.
+            unsafe {
+                if self.hidden.takes_steps() {
+                    for pair in (0..pairs).step_by(2) {
+                        let high = if pair + 1 < pairs { hidden(pair + 1) } else { S::zero() };
+                        packed.put_step::<S>(unit(pair), hidden(pair), high);
+                    }
+                } else {
+                    for pair in 0..pairs {
+                        packed.put::<S>(unit(pair), hidden(pair), LANES.min(self.inner - unit(pair)));
+                    }
                 }
             }
         }
@@ -273,7 +286,7 @@ fn one_pass(
     let rows = x.len() / width;
     let top_k = routed.map_or(0, |(_, routing)| routing.top_k);
     plan(scratch, *numerics, rows, first_row, routed, shared);
-    let Scratch { groups, items, entries, entry_of, input, hidden, .. } = &mut **scratch;
+    let Scratch { groups, items, entries, entry_of, input, hidden, quantized, .. } = &mut **scratch;
     let (groups, items, entries, entry_of) = (&*groups, &*items, &*entries, &*entry_of);
     let expert = |group: &Group| -> &Expert {
         match (group.expert, routed, shared) {
@@ -291,6 +304,11 @@ fn one_pass(
         numerics.layout(weights.format, weights.in_features)
     };
 
+    // A row meets several experts: it is quantized once. All int8 layouts of one width are the same.
+    if let Some(layout) = groups.iter().map(input_layout).find(|layout| layout.format == RowFormat::Int8) {
+        rows::quantize(pool, layout, rows, quantized, |row| &x[row * width..(row + 1) * width]);
+    }
+    let quantized = &*quantized;
     let input_words = Shards::new(input);
     let pack = |group: &Group| {
         let layout = input_layout(group);
@@ -298,10 +316,12 @@ fn one_pass(
         let words = unsafe { input_words.slice(group.input_start, group.rows * layout.words()) };
         let tiling = layout.tiling(group.rows);
         let writer = RowWriter::new(words, layout, tiling);
-        rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| {
-            let row = entries[group.first + i] as usize;
-            &x[row * width..(row + 1) * width]
-        });
+        let row = |i: usize| entries[group.first + i] as usize;
+        if layout.format == RowFormat::Int8 {
+            rows::interleave(layout, writer, 0..tiling.tiles, quantized, &row);
+        } else {
+            rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| &x[row(i) * width..(row(i) + 1) * width]);
+        }
     };
     if rows == 1 {
         // One row: all experts read the same packed input, as long as their formats agree.
@@ -446,7 +466,7 @@ fn plan(
     routed: Option<(&Experts, &Routing)>,
     shared: Option<&Expert>,
 ) {
-    let Scratch { groups, items, entries, entry_of, next, input, hidden } = scratch;
+    let Scratch { groups, items, entries, entry_of, next, input, hidden, .. } = scratch;
     groups.clear();
     items.clear();
     entries.clear();
@@ -495,7 +515,7 @@ fn plan(
         }
         group.hidden_start = hidden_words;
         hidden_words += group.rows * next.words();
-        let step = if group.rows <= 6 { 4 } else { 2 };
+        let step = finished_together(layout, group.rows).max(finished_together(next, group.rows));
         let panels = weights.gate_up.num_panels;
         let blocks = row_blocks(layout.tiling(group.rows));
         for block in 0..blocks.tiles {

@@ -43,6 +43,11 @@ impl CodeFormat {
         }
     }
 
+    /// Whether codes are nibbles.
+    pub(crate) const fn is_4_bit(self) -> bool {
+        !matches!(self, CodeFormat::Fp8)
+    }
+
     /// Inputs that share a scale.
     pub(crate) const fn group_inputs(self) -> usize {
         match self {

@@ -4,6 +4,7 @@
 //! operands front to back and needs one address for all rows. Which tile a row is in changes where it is
 //! stored and nothing else: every output is one accumulation over `in` in order.
 
+use super::gemm::OFFSET;
 use super::matrix::{LANES, PanelFormat};
 use super::packed_panels::{CodeFormat, STEP_INPUTS};
 use super::simd::{self, Isa, Kernel, Simd};
@@ -17,6 +18,9 @@ pub enum Activations {
     Bf16,
     /// Not at all; for comparing with the reference.
     F32,
+    /// int8 with a scale per 32 inputs where the weights are 4-bit codes, else bf16. A value is off by at most 1/254 of the largest of its
+    /// 32, so a product by about half a percent.
+    Int8,
 }
 
 /// How packed rows are stored.
@@ -26,7 +30,18 @@ pub(crate) enum RowFormat {
     Pairs,
     /// f32 values.
     F32,
+    /// int8 in steps of 32 inputs, see [`INT8_STEP_WORDS`].
+    Int8,
 }
+
+/// Words of one step of an int8 row: 32 values in the order in which panels hold the nibbles of their codes, two corrections, the scale.
+pub(crate) const INT8_STEP_WORDS: usize = 11;
+
+/// The first word of a step's corrections: `-OFFSET` times the sum of its first 16 values, then of the other 16, as i32.
+pub(crate) const INT8_CORRECTIONS: usize = 8;
+
+/// The word of a step's scale, f32: what a value of one stands for.
+pub(crate) const INT8_SCALE: usize = 10;
 
 /// Which tile kernel multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +56,8 @@ pub(crate) enum Product {
     DotCodes(CodeFormat),
     /// f32 rows with panels of codes.
     WideCodes(CodeFormat),
+    /// int8 rows with panels of 4-bit codes.
+    Int8Codes(CodeFormat),
 }
 
 impl Product {
@@ -51,6 +68,7 @@ impl Product {
             Product::Wide => 2,
             Product::DotCodes(_) => STEP_INPUTS / 2,
             Product::WideCodes(_) => STEP_INPUTS,
+            Product::Int8Codes(_) => INT8_STEP_WORDS,
         }
     }
 }
@@ -67,11 +85,17 @@ pub(crate) struct Numerics {
 impl Numerics {
     /// How rows are packed for a matrix of this format.
     pub(crate) fn layout(self, format: PanelFormat, in_features: usize) -> RowLayout {
-        let round = self.activations == Activations::Bf16;
+        let round = self.activations != Activations::F32;
         let dot = round && format != PanelFormat::F32 && self.isa.has_dot();
         let padding = if matches!(format, PanelFormat::Codes(_)) { STEP_INPUTS } else { 2 };
         RowLayout {
-            format: if dot { RowFormat::Pairs } else { RowFormat::F32 },
+            format: match format {
+                PanelFormat::Codes(codes) if self.activations == Activations::Int8 && codes.is_4_bit() => {
+                    RowFormat::Int8
+                }
+                _ if dot => RowFormat::Pairs,
+                _ => RowFormat::F32,
+            },
             round,
             in_features,
             padded: in_features.next_multiple_of(padding),
@@ -104,12 +128,15 @@ impl RowLayout {
         match self.format {
             RowFormat::Pairs => self.padded / 2,
             RowFormat::F32 => self.padded,
+            RowFormat::Int8 => self.padded / STEP_INPUTS * INT8_STEP_WORDS,
         }
     }
 
     /// The kernel for these rows and panels of `format`.
     pub(crate) fn product(&self, format: PanelFormat) -> Product {
         match (self.format, format) {
+            (RowFormat::Int8, PanelFormat::Codes(codes)) => Product::Int8Codes(codes),
+            (RowFormat::Int8, _) => unreachable!("int8 rows are only packed for codes"),
             (RowFormat::Pairs, PanelFormat::Codes(codes)) => Product::DotCodes(codes),
             (RowFormat::F32, PanelFormat::Codes(codes)) => Product::WideCodes(codes),
             (RowFormat::Pairs, _) => Product::Dot,
@@ -125,6 +152,7 @@ impl RowLayout {
             RowFormat::Pairs if rows <= 24 => Tiling::new(rows, 24),
             RowFormat::Pairs => Tiling::new(rows, 12),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
+            RowFormat::Int8 => Tiling::new(rows, self.isa.max_int8_rows()),
         }
     }
 
@@ -133,6 +161,7 @@ impl RowLayout {
         match self.format {
             RowFormat::Pairs => Tiling::new(rows, 6),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
+            RowFormat::Int8 => unreachable!("attention multiplies no codes"),
         }
     }
 }
@@ -201,6 +230,12 @@ impl RowWriter {
         Self { base: words.as_mut_ptr(), layout, tiling }
     }
 
+    /// Whether rows are written by `put_step`, not by `put`.
+    #[inline(always)]
+    pub(crate) fn takes_steps(&self) -> bool {
+        self.layout.format == RowFormat::Int8
+    }
+
     /// The place of `row`. Panics if there is no such row.
     #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> PackedRow {
@@ -260,9 +295,163 @@ impl PackedRow {
                         }
                     }
                 }
+                RowFormat::Int8 => unreachable!("int8 rows are written a step at a time"),
             }
         }
     }
+
+    /// Writes one step of an int8 row: `low` and `high` are the 32 values from `k` (a multiple of 32) on, those past the end zero.
+    ///
+    /// # Safety
+    /// As `put`.
+    #[inline(always)]
+    pub(crate) unsafe fn put_step<S: Simd>(&self, k: usize, low: S::V, high: S::V) {
+        debug_assert!(k.is_multiple_of(STEP_INPUTS) && k < self.layout.in_features);
+        let first = k / STEP_INPUTS * INT8_STEP_WORDS;
+        // SAFETY: the step is inside the words by the contract.
+        unsafe {
+            for (i, word) in quantize_step::<S>(low, high).into_iter().enumerate() {
+                *self.first.add((first + i) * self.height) = word;
+            }
+        }
+    }
+}
+
+/// Largest magnitudes below this count as zero: their inverse would overflow.
+const SMALLEST_PEAK: f32 = 1e-36;
+
+/// One step of an int8 row. A value that is not finite makes the scale NaN, and with it every output.
+#[inline(always)]
+unsafe fn quantize_step<S: Simd>(low: S::V, high: S::V) -> [u32; INT8_STEP_WORDS] {
+    let mut words = [0; INT8_STEP_WORDS];
+    // SAFETY: the caller is inside a launch of `S`; `words` holds the eight words of 32 values.
+    unsafe {
+        let zero = S::zero();
+        let magnitude = |v: S::V| S::max(v, S::sub(zero, v));
+        let peak = S::largest(S::max(magnitude(low), magnitude(high)));
+        let not_finite = S::sum(S::add(S::mul(low, zero), S::mul(high, zero)));
+        let inverse = S::splat(if peak > SMALLEST_PEAK { 127.0 / peak } else { 0.0 });
+        let (low, high) = (S::round(S::mul(low, inverse)), S::round(S::mul(high, inverse)));
+        S::quads(low, high, words.as_mut_ptr());
+        for (correction, half) in words[INT8_CORRECTIONS..].iter_mut().zip([low, high]) {
+            *correction = (-OFFSET * S::sum(half) as i32) as u32;
+        }
+        words[INT8_SCALE] = (peak / 127.0 + not_finite).to_bits();
+    }
+    words
+}
+
+/// Quantizes one row of values to int8.
+struct QuantizeRow<'a> {
+    values: &'a [f32],
+    words: &'a mut [u32],
+}
+
+impl Kernel for QuantizeRow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (step, words) in self.words.chunks_exact_mut(INT8_STEP_WORDS).enumerate() {
+            let rest = &self.values[(step * STEP_INPUTS).min(self.values.len())..];
+            // SAFETY: the loads stay inside the values that are left.
+            let step = unsafe {
+                let low = simd::load_first::<S>(rest.as_ptr(), rest.len());
+                let high = simd::load_first::<S>(
+                    rest.as_ptr().wrapping_add(LANES),
+                    rest.len().saturating_sub(LANES),
+                );
+                quantize_step::<S>(low, high)
+            };
+            words.copy_from_slice(&step);
+        }
+    }
+}
+
+/// Quantizes `rows` rows, row `i` read from `source(i)` (at least `in_features` values), to int8 rows one behind the other in `words`.
+pub(crate) fn quantize<'s>(
+    pool: &mut ThreadPool,
+    layout: RowLayout,
+    rows: usize,
+    words: &mut Vec<u32>,
+    source: impl Fn(usize) -> &'s [f32] + Sync,
+) {
+    let width = layout.words();
+    // What is read behind the last row, a register at a time.
+    let needed = width * rows + LANES;
+    if words.len() < needed {
+        words.resize(needed, 0);
+    }
+    let words = Shards::new(words);
+    let one = |row: usize| {
+        // SAFETY: rows have words of their own.
+        let words = unsafe { words.slice(row * width, width) };
+        // SAFETY: the layout's instruction set is supported (checked at construction).
+        unsafe {
+            simd::launch(layout.isa, QuantizeRow { values: &source(row)[..layout.in_features], words })
+        };
+    };
+    if layout.in_features * rows <= SERIAL_PACK {
+        (0..rows).for_each(one);
+    } else {
+        pool.for_each(rows, |_, row| one(row));
+    }
+}
+
+/// Copies int8 rows into the tiles `tiles`.
+struct InterleaveTiles<'a, F> {
+    writer: RowWriter,
+    tiles: std::ops::Range<usize>,
+    /// `[rows, words]` and one register more.
+    quantized: &'a [u32],
+    /// The row of `quantized` that a row of the tiles is.
+    source: &'a F,
+}
+
+impl<F: Fn(usize) -> usize> Kernel for InterleaveTiles<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let RowWriter { base, layout, tiling } = self.writer;
+        let words = layout.words();
+        for tile in self.tiles {
+            let (start, height) = (tiling.start(tile), tiling.height(tile));
+            let to = base.wrapping_add(start * words);
+            let row = |r: usize| {
+                let first = (self.source)(start + r.min(height - 1)) * words;
+                self.quantized[first..first + words + LANES].as_ptr()
+            };
+            let rows: [*const u32; LANES] = std::array::from_fn(row);
+            // SAFETY: the tile's words are the writer's, of which this kernel has its tiles to itself; a register is readable
+            // behind every row.
+            unsafe {
+                if height == 1 {
+                    std::ptr::copy_nonoverlapping(rows[0], to, words);
+                    continue;
+                }
+                for word in (0..words).step_by(LANES) {
+                    let from = rows.map(|row| row.wrapping_add(word));
+                    let cols = LANES.min(words - word);
+                    S::transpose(&from, to.add(word * height), height, height, cols);
+                }
+            }
+        }
+    }
+}
+
+/// Copies int8 rows, of which `quantize` made `quantized`, into the tiles `tiles`: row `i` is row `source(i)`.
+pub(crate) fn interleave(
+    layout: RowLayout,
+    writer: RowWriter,
+    tiles: std::ops::Range<usize>,
+    quantized: &[u32],
+    source: &impl Fn(usize) -> usize,
+) {
+    assert!(tiles.end <= writer.tiling.tiles && layout == writer.layout);
+    assert!(layout.format == RowFormat::Int8 && layout.isa.max_int8_rows() <= LANES);
+    // SAFETY: the layout's instruction set is supported (checked at construction); tiles are inside the tiling.
+    unsafe { simd::launch(layout.isa, InterleaveTiles { writer, tiles, quantized, source }) }
 }
 
 /// Packs the tiles `tiles`; row `i` is read from `source(i)`.
@@ -304,6 +493,7 @@ impl<'s, F: Fn(usize) -> &'s [f32]> Kernel for PackTiles<'_, F> {
                                 }
                                 RowFormat::F32 if layout.round => S::store(S::round_bf16(load(k)), to.cast()),
                                 RowFormat::F32 => S::store(load(k), to.cast()),
+                                RowFormat::Int8 => unreachable!("int8 rows are quantized first"),
                             }
                         }
                     }
@@ -338,12 +528,13 @@ pub(crate) fn pack_tiles<'s>(
 /// Values below which packing is not worth a dispatch.
 const SERIAL_PACK: usize = 24 << 10;
 
-/// Packs `tiling.rows` rows, row `i` read from `source(i)` (at least `in_features` values), into `words`.
+/// Packs `tiling.rows` rows, row `i` read from `source(i)` (at least `in_features` values), into `words`; `quantized` is scratch.
 pub(crate) fn pack<'s>(
     pool: &mut ThreadPool,
     layout: RowLayout,
     tiling: Tiling,
     words: &mut Vec<u32>,
+    quantized: &mut Vec<u32>,
     source: impl Fn(usize) -> &'s [f32] + Sync,
 ) {
     let needed = layout.words() * tiling.rows;
@@ -353,7 +544,14 @@ pub(crate) fn pack<'s>(
     let shared = Shards::new(words);
     // SAFETY: `words` stays borrowed to the end of this function, and tasks take disjoint rows.
     let writer = RowWriter::new(unsafe { shared.slice(0, needed) }, layout, tiling);
-    let pack = |tiles| pack_tiles(layout, writer, tiles, &source);
+    if layout.format == RowFormat::Int8 {
+        quantize(pool, layout, tiling.rows, quantized, &source);
+    }
+    let quantized = &*quantized;
+    let pack = |tiles| match layout.format {
+        RowFormat::Int8 => interleave(layout, writer, tiles, quantized, &|row| row),
+        _ => pack_tiles(layout, writer, tiles, &source),
+    };
     if layout.in_features * tiling.rows <= SERIAL_PACK {
         pack(0..tiling.tiles);
     } else {

@@ -399,7 +399,7 @@ fn every_operation<B: Backend>(
     let mut out = m.buffer(s.hidden);
     let ids: Vec<u32> = (0..rows).map(|t| (t * 37 % s.vocab) as u32).collect();
     m.backend.embed(&m.embed, &ids, &mut out).expect("embed");
-    results.push(("embed", Tolerance { f32_activations: 0.0, bf16_activations: 0.0 }, m.values(&out)));
+    results.push(("embed", tolerance::EXACT, m.values(&out)));
 
     m.backend.norm(&x, &m.gain, EPS, &mut out).expect("norm");
     results.push(("norm", tolerance::ELEMENTWISE, m.values(&out)));
@@ -463,7 +463,7 @@ fn every_operation<B: Backend>(
     m.backend.route(&x, &m.router, &router, &mut routing).expect("route");
     let (mut chosen, mut weights) = (Vec::new(), Vec::new());
     m.backend.read_routing(&routing, &mut chosen, &mut weights).expect("read_routing");
-    let exact = Tolerance { f32_activations: 0.0, bf16_activations: 0.0 };
+    let exact = tolerance::EXACT;
     results.push(("chosen experts", exact, chosen.iter().map(|e| *e as f32).collect()));
     results.push(("routing weights", tolerance::ROUTE, weights));
     let mut norms = m.buffer(router.top_k);
@@ -498,15 +498,18 @@ fn agrees_with_the_reference() {
         for rows in [1, 2, 7, 40] {
             let want = every_operation(&mut reference, rows, CacheDType::F32);
             for isa in Isa::supported() {
-                for (activations, dtype) in
-                    [(Activations::F32, CacheDType::F32), (Activations::Bf16, CacheDType::Bf16)]
-                {
+                for (activations, dtype) in [
+                    (Activations::F32, CacheDType::F32),
+                    (Activations::Bf16, CacheDType::Bf16),
+                    (Activations::Int8, CacheDType::Bf16),
+                ] {
                     let mut fast = Model::load(cpu(2, activations, isa), &stored);
                     let got = every_operation(&mut fast, rows, dtype);
                     for ((name, tolerance, got), (_, _, want)) in got.iter().zip(&want) {
                         let allowed = match activations {
                             Activations::F32 => tolerance.f32_activations,
                             Activations::Bf16 => tolerance.bf16_activations,
+                            Activations::Int8 => tolerance.int8_activations,
                         };
                         let difference = difference(got, want);
                         assert!(
@@ -516,6 +519,93 @@ fn agrees_with_the_reference() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// What an int8 row holds, value by value: `x` to the nearest of 255 multiples of a 127th of the largest of its 32.
+fn rounded_to_int8(x: &[f32]) -> Vec<f64> {
+    let mut rounded = Vec::new();
+    for step in x.chunks(32) {
+        let peak = step.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+        let inverse = if peak > 0.0 { 127.0 / peak } else { 0.0 };
+        rounded.extend(
+            step.iter().map(|x| f64::from((x * inverse).round_ties_even()) * f64::from(peak / 127.0)),
+        );
+    }
+    rounded
+}
+
+/// The int8 product is the exact product of the rounded row with the codes' values, but for the order of f32 sums.
+#[test]
+fn int8_products_are_exact_after_the_rounding() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    let formats = [
+        (PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.013)),
+        (PackedFormat::Mxfp4, DType::U8, TensorScale::None),
+        (PackedFormat::Int4Group32, DType::Bf16, TensorScale::None),
+    ];
+    for (format, dtype, tensor_scale) in formats {
+        for shape in [[1, 32], [40, 96], [130, 160], [16, 2080]] {
+            let owned = random_packed(&mut rng, format, dtype, tensor_scale, shape);
+            let weights = owned.view().to_f32();
+            for rows in [1, 2, 3, 4, 5, 8, 9, 16, 17, 41] {
+                let mut x = random(rows as u64, rows * shape[1]);
+                // A row of zeros, and one whose values vary by orders of magnitude.
+                x[..shape[1]].fill(if rows > 1 { 0.0 } else { 1.5 });
+                x.iter_mut().skip((rows - 1) * shape[1]).step_by(31).for_each(|x| *x *= 1e4);
+                // The products' sum, and the sum of their magnitudes, which rounding errors are relative to.
+                let mut want: Vec<(f64, f64)> = Vec::new();
+                for row in x.chunks(shape[1]).map(rounded_to_int8) {
+                    want.extend(weights.chunks(shape[1]).map(|w| {
+                        let products = row.iter().zip(w).map(|(x, w)| x * f64::from(*w));
+                        products.fold((0.0, 1e-30), |sums, p| (sums.0 + p, sums.1 + p.abs()))
+                    }));
+                }
+                for isa in Isa::supported() {
+                    let mut b = cpu(2, Activations::Int8, isa);
+                    let matrix =
+                        b.load_matrix(&HostMatrix::new(StoredMatrix::from(owned.view()))).expect("matrix");
+                    let (mut input, mut out) = (
+                        b.allocate(rows, shape[1]).expect("memory"),
+                        b.allocate(rows, shape[0]).expect("memory"),
+                    );
+                    b.write(&x, &mut input).expect("write");
+                    b.project(&input, &matrix, &mut out).expect("project");
+                    let got = b.read(&out).expect("read");
+                    for (row, (got, want)) in got.chunks(shape[0]).zip(want.chunks(shape[0])).enumerate() {
+                        for (o, (got, (want, magnitude))) in got.iter().zip(want).enumerate() {
+                            assert!(
+                                (f64::from(*got) - want).abs() <= 1e-6 * magnitude,
+                                "{format:?} {shape:?}, {isa}, row {row} of {rows}, output {o}: {got}, not {want}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A numeric fault is not rounded away: every output of its row is NaN, and of no other row.
+#[test]
+fn int8_rows_keep_what_is_not_finite() {
+    let mut rng = fastrand::Rng::with_seed(6);
+    let owned = random_packed(&mut rng, PackedFormat::Int4Group32, DType::Bf16, TensorScale::None, [20, 64]);
+    for isa in Isa::supported() {
+        for fault in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut b = cpu(1, Activations::Int8, isa);
+            let matrix = b.load_matrix(&HostMatrix::new(StoredMatrix::from(owned.view()))).expect("matrix");
+            let (mut input, mut out) =
+                (b.allocate(3, 64).expect("memory"), b.allocate(3, 20).expect("memory"));
+            let mut x = random(1, 3 * 64);
+            x[64 + 37] = fault;
+            b.write(&x, &mut input).expect("write");
+            b.project(&input, &matrix, &mut out).expect("project");
+            let rows: Vec<bool> =
+                b.read(&out).expect("read").chunks(20).map(|row| row.iter().all(|x| x.is_finite())).collect();
+            assert_eq!(rows, [true, false, true], "{isa}, {fault}");
+            assert!(b.read(&out).expect("read")[20..40].iter().all(|x| x.is_nan()), "{isa}, {fault}");
         }
     }
 }
@@ -634,6 +724,8 @@ fn bits_depend_on_nothing_but_the_sequence() {
     let mut cases = vec![(TINY, Activations::Bf16, best), (ODD, Activations::F32, best)];
     cases.push((WIDE, Activations::Bf16, best));
     cases.extend(Isa::supported().into_iter().map(|isa| (ODD, Activations::Bf16, isa)));
+    let nvfp4 = Sizes { packed: Some(PackedFormat::Nvfp4), inner: 48, ..PACKED };
+    cases.extend(Isa::supported().into_iter().map(|isa| (nvfp4, Activations::Int8, isa)));
     for (sizes, activations, isa) in cases {
         let stored = Stored::random(sizes, 11);
         let want = run_steps(&mut Model::load(cpu(1, activations, isa), &stored), &lengths, &alone);

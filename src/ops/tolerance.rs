@@ -10,22 +10,33 @@ pub struct Tolerance {
     pub f32_activations: f32,
     /// Inputs of products are rounded to bf16 (relative error up to 2^-9 each, of random sign).
     pub bf16_activations: f32,
+    /// Inputs of products with 4-bit codes are rounded to int8, off by at most 1/254 of the largest of 32 values and evenly spread; the
+    /// inputs of other products to bf16.
+    pub int8_activations: f32,
 }
 
+/// Reads and choices: the same bits.
+pub const EXACT: Tolerance = Tolerance { f32_activations: 0.0, bf16_activations: 0.0, int8_activations: 0.0 };
+
 /// Norms and rotations: never rounded, a few operations per value.
-pub const ELEMENTWISE: Tolerance = Tolerance { f32_activations: 2e-6, bf16_activations: 2e-6 };
+pub const ELEMENTWISE: Tolerance =
+    Tolerance { f32_activations: 2e-6, bf16_activations: 2e-6, int8_activations: 2e-6 };
 
 /// One product: sums of up to some thousands of terms.
-pub const PROJECT: Tolerance = Tolerance { f32_activations: 1e-5, bf16_activations: 8e-3 };
+pub const PROJECT: Tolerance =
+    Tolerance { f32_activations: 1e-5, bf16_activations: 8e-3, int8_activations: 3e-2 };
 
 /// Router weights: f32 in every mode; one product, a sigmoid and a division.
-pub const ROUTE: Tolerance = Tolerance { f32_activations: 1e-5, bf16_activations: 1e-5 };
+pub const ROUTE: Tolerance =
+    Tolerance { f32_activations: 1e-5, bf16_activations: 1e-5, int8_activations: 1e-5 };
 
 /// Two products with SwiGLU between them: both inputs are rounded.
-pub const SWIGLU: Tolerance = Tolerance { f32_activations: 2e-5, bf16_activations: 2e-2 };
+pub const SWIGLU: Tolerance =
+    Tolerance { f32_activations: 2e-5, bf16_activations: 2e-2, int8_activations: 6e-2 };
 
 /// Attention: queries, keys, probabilities, values and the cache are rounded, and errors of scores enter an exponential.
-pub const ATTEND: Tolerance = Tolerance { f32_activations: 3e-5, bf16_activations: 3e-2 };
+pub const ATTEND: Tolerance =
+    Tolerance { f32_activations: 3e-5, bf16_activations: 3e-2, int8_activations: 3e-2 };
 
 /// The difference the table speaks of; infinite where the lengths differ or a value is not finite.
 pub fn difference(got: &[f32], reference: &[f32]) -> f32 {

@@ -5,10 +5,15 @@
 //! finished sums (store, add, SwiGLU, scatter) is a [`Finish`].
 
 mod codes;
+mod int8;
 mod tile;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use codes::dot_codes;
+pub(crate) use int8::OFFSET;
+pub(crate) use int8::portable_tile as int8_portable_tile;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use int8::{avx2 as int8_avx2, vnni as int8_vnni};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tile::dot;
 pub(crate) use tile::{Ahead, TileArgs, multiply_lanes, multiply_tile};
@@ -31,7 +36,7 @@ const STEP_BLOCK: usize = 1024;
 const CODE_STEP_BLOCK: usize = 64;
 
 /// Values of scratch a worker needs for the sums of one item.
-pub(crate) const SUMS: usize = ROW_BLOCK * 2 * LANES;
+pub(crate) const SUMS: usize = ROW_BLOCK * 4 * LANES;
 
 /// Packed rows and the matrix they are multiplied with.
 #[derive(Clone, Copy)]
@@ -47,10 +52,16 @@ pub(crate) struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// Panels finished together. Even, so that gate and up of the same units arrive together.
+    /// Panels finished together.
     pub(crate) fn group(&self) -> usize {
-        if self.tiling.rows <= 6 { 4 } else { 2 }
+        finished_together(self.layout, self.tiling.rows)
     }
+}
+
+/// Panels finished together. Even, so that gate and up of the same units arrive together; for int8 rows two of each, because 32
+/// units share a scale.
+pub(crate) fn finished_together(layout: RowLayout, rows: usize) -> usize {
+    if rows <= 6 || layout.format == RowFormat::Int8 { 4 } else { 2 }
 }
 
 /// Tiles cut into runs of nearly equal length whose sums fit the scratch; the "rows" of the result are tiles.
@@ -95,7 +106,7 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
         let (steps, row_words) = (weights.steps(), layout.words());
         let (row_steps, step_words) = (product.row_steps(), weights.format.step_words());
         let codes = match product {
-            Product::DotCodes(codes) | Product::WideCodes(codes) => Some(codes),
+            Product::DotCodes(codes) | Product::WideCodes(codes) | Product::Int8Codes(codes) => Some(codes),
             _ => None,
         };
         let first_row = tiling.start(self.tiles.start);
@@ -247,5 +258,6 @@ pub(crate) fn product_of_same(format: RowFormat) -> Product {
     match format {
         RowFormat::Pairs => Product::Dot,
         RowFormat::F32 => Product::Full,
+        RowFormat::Int8 => unreachable!("what is made on the fly is not quantized"),
     }
 }

@@ -71,6 +71,7 @@ pub(crate) unsafe fn multiply_tile<S: Simd>(product: Product, rows: usize, panel
         Product::Full => fma_tiles::<S, false>(rows, panels, args),
         Product::DotCodes(format) => S::dot_codes_tile(format, rows, panels, args),
         Product::WideCodes(format) => codes::wide_tiles::<S>(format, rows, panels, args),
+        Product::Int8Codes(format) => S::int8_tile(format, rows, panels, args),
     }
 }
 

@@ -281,7 +281,9 @@ impl Item<'_> {
             (RowFormat::Pairs, _) => Product::Dot,
             (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
             (RowFormat::F32, PanelFormat::F32) => Product::Full,
-            (RowFormat::F32, PanelFormat::Codes(_)) => unreachable!("kv_b_proj is widened when it is loaded"),
+            (RowFormat::F32, PanelFormat::Codes(_)) | (RowFormat::Int8, _) => {
+                unreachable!("{}", super::NO_CODES)
+            }
         };
         let width = w.num_panels * LANES;
         let s = &mut *self.scratch;

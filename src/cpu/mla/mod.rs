@@ -56,11 +56,11 @@ impl KvUp {
                 let values = packed.to_f32();
                 let dtype = match numerics.activations {
                     Activations::F32 => DType::F32,
-                    Activations::Bf16 => DType::Bf16,
+                    Activations::Bf16 | Activations::Int8 => DType::Bf16,
                 };
                 widened = match numerics.activations {
                     Activations::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-                    Activations::Bf16 => {
+                    Activations::Bf16 | Activations::Int8 => {
                         values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()
                     }
                 };
@@ -121,6 +121,9 @@ pub(crate) struct Geometry {
     pub round: bool,
 }
 
+/// Why operands of attention are never int8.
+const NO_CODES: &str = "kv_b_proj is widened when it is loaded, so no product of attention has codes";
+
 impl Geometry {
     pub(crate) fn new(shape: &MlaShape, numerics: Numerics, kv_up: &KvUp) -> Self {
         // All heads share one dtype; a backend without heads never gets here.
@@ -152,6 +155,7 @@ impl Geometry {
         match self.format {
             RowFormat::Pairs => 1,
             RowFormat::F32 => 2,
+            RowFormat::Int8 => unreachable!("{NO_CODES}"),
         }
     }
 
@@ -188,6 +192,7 @@ impl Geometry {
                     S::store(round(low), to.cast());
                     S::store(round(high), to.cast::<f32>().add(LANES));
                 }
+                RowFormat::Int8 => unreachable!("{NO_CODES}"),
             }
         }
     }
@@ -269,6 +274,7 @@ impl Geometry {
                     *word = value.to_bits();
                 }
             }
+            (RowFormat::Int8, _) => unreachable!("{NO_CODES}"),
         }
     }
 

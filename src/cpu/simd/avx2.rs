@@ -2,7 +2,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
 
 use super::{Kernel, Simd};
-use crate::cpu::gemm::TileArgs;
+use crate::cpu::gemm::{TileArgs, int8_avx2};
 use crate::cpu::packed_panels::CodeFormat;
 use std::arch::x86_64::*;
 
@@ -63,6 +63,20 @@ unsafe impl Simd for Avx2 {
     }
     unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
         unreachable!("bf16 pairs are only packed where the dot product exists");
+    }
+
+    #[inline(always)]
+    unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
+        int8_avx2::tile(format, rows, panels, args);
+    }
+    #[inline(always)]
+    unsafe fn quads(low: Self::V, high: Self::V, to: *mut u32) {
+        let words = |v: Self::V| _mm256_packs_epi32(_mm256_cvtps_epi32(v.0), _mm256_cvtps_epi32(v.1));
+        // The lower half has the first four of every eight values, the upper half the other four.
+        let bytes = _mm256_packs_epi16(words(low), words(high));
+        let (first, second) = (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
+        _mm_storeu_si128(to.cast(), _mm_unpacklo_epi8(first, second));
+        _mm_storeu_si128(to.add(4).cast(), _mm_unpackhi_epi8(first, second));
     }
 
     lanewise!(add, _mm256_add_ps, a, b);

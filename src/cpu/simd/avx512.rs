@@ -2,7 +2,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
 
 use super::{Kernel, Simd};
-use crate::cpu::gemm::{TileArgs, dot, dot_codes};
+use crate::cpu::gemm::{TileArgs, dot, dot_codes, int8_avx2, int8_vnni};
 use crate::cpu::packed_panels::CodeFormat;
 use std::arch::x86_64::*;
 
@@ -22,6 +22,11 @@ unsafe fn run<K: Kernel>(kernel: K) -> K::Out {
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512Bf16>()
+}
+
+/// Whether sums of four products of bytes are one instruction; most machines with AVX-512 have it, the first did not.
+pub(super) fn has_vnni() -> bool {
+    is_x86_feature_detected!("avx512vnni")
 }
 
 impl Avx512Bf16 {
@@ -169,6 +174,22 @@ macro_rules! common {
         #[inline(always)]
         unsafe fn transpose(from: &[*const u32; 16], to: *mut u32, stride: usize, rows: usize, cols: usize) {
             transpose(from, to, stride, rows, cols);
+        }
+        #[inline(always)]
+        unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
+            if has_vnni() {
+                int8_vnni::tile(format, rows, panels, args);
+            } else {
+                int8_avx2::tile(format, rows, panels, args);
+            }
+        }
+        #[inline(always)]
+        unsafe fn quads(low: Self::V, high: Self::V, to: *mut u32) {
+            let order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+            for (i, v) in [low, high].into_iter().enumerate() {
+                let bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v));
+                _mm_storeu_si128(to.add(4 * i).cast(), _mm_shuffle_epi8(bytes, order));
+            }
         }
         #[inline(always)]
         unsafe fn look_up(words: *const u32, shift: u32, table: &[f32; 16]) -> Self::V {

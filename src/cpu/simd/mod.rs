@@ -14,7 +14,9 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 
-use super::gemm::TileArgs;
+use super::gemm::{TileArgs, int8_portable_tile};
+#[cfg(target_arch = "x86_64")]
+use super::gemm::{int8_avx2, int8_vnni};
 use super::packed_panels::CodeFormat;
 
 /// An instruction set the kernels exist for, slowest first.
@@ -75,6 +77,19 @@ impl Isa {
             _ => portable::Portable::FMA_ROWS[2],
         }
     }
+
+    /// Largest number of int8 rows one tile can take.
+    pub(crate) fn max_int8_rows(self) -> usize {
+        match self {
+            Isa::Portable => 16,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 if avx512::has_vnni() => int8_vnni::MAX_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            _ => int8_avx2::MAX_ROWS,
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => 16,
+        }
+    }
 }
 
 impl std::fmt::Display for Isa {
@@ -108,6 +123,22 @@ pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
     unsafe fn dot_tile(rows: usize, panels: usize, args: TileArgs);
     /// Multiplies a tile of bf16 pairs with codes.
     unsafe fn dot_codes_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs);
+    /// Multiplies a tile of int8 rows with 4-bit codes.
+    #[inline(always)]
+    unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
+        int8_portable_tile::<Self>(format, rows, panels, args);
+    }
+    /// Stores 32 integral values of -128 to 127 as bytes, eight at a time in the order `0 4 1 5 2 6 3 7`, in which panels hold nibbles.
+    #[inline(always)]
+    unsafe fn quads(low: Self::V, high: Self::V, to: *mut u32) {
+        let mut values = [0f32; 32];
+        Self::store(low, values.as_mut_ptr());
+        Self::store(high, values.as_mut_ptr().add(16));
+        for (i, value) in values.chunks_exact(8).enumerate() {
+            let bytes = [0, 4, 1, 5, 2, 6, 3, 7].map(|i| value[i] as i8 as u8);
+            to.add(2 * i).cast::<[u8; 8]>().write_unaligned(bytes);
+        }
+    }
     /// Lane `i` is `table[words[i] >> shift & 15]`.
     #[inline(always)]
     unsafe fn look_up(words: *const u32, shift: u32, table: &[f32; 16]) -> Self::V {
