@@ -10,10 +10,9 @@ use super::tile::{Ahead, TileArgs, fma_tiles};
 use crate::cpu::matrix::LANES;
 use crate::cpu::packed_panels::{CodeFormat, STEP_INPUTS, group_scales, nibble_shift};
 use crate::cpu::simd::Simd;
-use crate::quant::fp8::decode_e4m3;
 
 /// Steps that are widened at a time: 8 KiB of f32 per panel, in the first-level cache.
-const WIDE_STEPS: usize = 4;
+pub(super) const WIDE_STEPS: usize = 4;
 
 /// Panels that are widened at a time.
 const WIDE_PANELS: usize = 4;
@@ -24,36 +23,65 @@ const WIDE_PANELS: usize = 4;
 /// As `multiply_tile`.
 #[inline(always)]
 pub(super) unsafe fn wide_tiles<S: Simd>(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
-    let table = format.table();
+    let mut wide = WideBlock::new();
     for panel in (0..panels).step_by(WIDE_PANELS) {
         let here = args.at_panel(panel);
         let width = WIDE_PANELS.min(panels - panel);
         for step in (0..args.steps).step_by(WIDE_STEPS) {
-            let steps = WIDE_STEPS.min(args.steps - step);
-            let mut wide = [[0f32; WIDE_STEPS * STEP_INPUTS * LANES]; WIDE_PANELS];
-            for (p, wide) in wide.iter_mut().enumerate().take(width) {
-                let panel = here.at_panel(p);
-                for s in 0..steps {
-                    let codes = panel.w.wrapping_add((step + s) * format.step_words());
-                    let scales = panel.scales.wrapping_add(format.scale_offset(step + s));
-                    let to = wide[s * STEP_INPUTS * LANES..].as_mut_ptr();
-                    widen_step::<S>(format, &table, codes, scales, panel.factors[0], to);
-                }
-            }
-            fma_tiles::<S, false>(
-                rows,
-                width,
-                TileArgs {
-                    a: args.a.wrapping_add(step * STEP_INPUTS * args.a_stride),
-                    w: wide.as_ptr().cast(),
-                    panel_stride: WIDE_STEPS * STEP_INPUTS * LANES,
-                    steps: steps * STEP_INPUTS,
-                    load: here.load || step > 0,
-                    ahead: Ahead::Other(wide.as_ptr().cast()),
-                    ..here
-                },
-            );
+            wide.fill::<S>(format, here, width, step);
+            wide.multiply::<S>(rows, width, TileArgs { load: here.load || step > 0, ..here }, step);
         }
+    }
+}
+
+/// Some steps of some panels as f32.
+pub(super) struct WideBlock([[f32; WIDE_STEPS * STEP_INPUTS * LANES]; WIDE_PANELS]);
+
+impl WideBlock {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self([[0.0; WIDE_STEPS * STEP_INPUTS * LANES]; WIDE_PANELS])
+    }
+
+    /// Widens the steps from `step` on (as many as there are, at most [`WIDE_STEPS`]) of `panels` panels.
+    ///
+    /// # Safety
+    /// As `multiply_tile`; `panels <= WIDE_PANELS`.
+    #[inline(always)]
+    pub(super) unsafe fn fill<S: Simd>(
+        &mut self,
+        format: CodeFormat,
+        args: TileArgs,
+        panels: usize,
+        step: usize,
+    ) {
+        let table = format.table();
+        for (p, wide) in self.0.iter_mut().enumerate().take(panels) {
+            let panel = args.at_panel(p);
+            for (s, wide) in wide.chunks_exact_mut(STEP_INPUTS * LANES).enumerate().take(args.steps - step) {
+                let codes = panel.w.wrapping_add((step + s) * format.step_words());
+                let scales = panel.scales.wrapping_add(format.scale_offset(step + s));
+                widen_step::<S>(format, &table, codes, scales, panel.factors[0], wide.as_mut_ptr());
+            }
+        }
+    }
+
+    /// Multiplies the rows of `args` with what `fill` widened.
+    ///
+    /// # Safety
+    /// As `multiply_tile`, with the arguments `fill` had.
+    #[inline(always)]
+    pub(super) unsafe fn multiply<S: Simd>(&self, rows: usize, panels: usize, args: TileArgs, step: usize) {
+        let wide = self.0.as_ptr().cast();
+        let tile = TileArgs {
+            a: args.a.wrapping_add(step * STEP_INPUTS * args.a_stride),
+            w: wide,
+            panel_stride: WIDE_STEPS * STEP_INPUTS * LANES,
+            steps: WIDE_STEPS.min(args.steps - step) * STEP_INPUTS,
+            ahead: Ahead::Other(wide),
+            ..args
+        };
+        fma_tiles::<S, false>(rows, panels, tile);
     }
 }
 
@@ -73,11 +101,7 @@ unsafe fn widen_step<S: Simd>(
         let scale = S::load(scale.as_ptr());
         for i in group * inputs..(group + 1) * inputs {
             let code = match format {
-                CodeFormat::Fp8 => {
-                    let words = codes.add(i / 4 * LANES).cast::<[u32; LANES]>().read_unaligned();
-                    let lanes = words.map(|word| decode_e4m3((word >> (i % 4 * 8)) as u8));
-                    S::load(lanes.as_ptr())
-                }
+                CodeFormat::Fp8 => S::e4m3(codes.add(i / 4 * LANES), (i % 4 * 8) as u32),
                 _ => S::look_up(codes.add(i / 8 * LANES), nibble_shift(i % 8), table),
             };
             S::store(S::mul(scale, code), to.add(i * LANES));

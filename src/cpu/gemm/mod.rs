@@ -10,6 +10,7 @@ mod tile;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use codes::dot_codes;
+use codes::{WIDE_STEPS, WideBlock};
 pub(crate) use int8::OFFSET;
 pub(crate) use int8::portable_tile as int8_portable_tile;
 #[cfg(target_arch = "x86_64")]
@@ -100,7 +101,7 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    unsafe fn run<S: Simd>(mut self) {
         let Operands { rows, layout, tiling, weights } = self.operands;
         let product = layout.product(weights.format);
         let (steps, row_words) = (weights.steps(), layout.words());
@@ -130,6 +131,14 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
                 self.next
             };
             let mut step = 0;
+            if let Product::WideCodes(codes) = product
+                && self.tiles.len() > 1
+            {
+                // Widened once for all tiles, instead of by each of them.
+                // SAFETY: as below.
+                unsafe { self.multiply_widened::<S>(codes, panel_words, panels) };
+                step = steps;
+            }
             while step < steps {
                 let block = step_block.min(steps - step);
                 let after = if step + block < steps {
@@ -177,6 +186,46 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
                 )
             };
             panel += panels;
+        }
+    }
+}
+
+impl<F> Multiply<'_, F> {
+    /// The sums of all tiles with `panels` panels of codes from `w` on, by way of f32 panels that exist for a few steps.
+    ///
+    /// # Safety
+    /// As `multiply_tile`; rows, panels and sums are inside their slices.
+    #[inline(always)]
+    unsafe fn multiply_widened<S: Simd>(&mut self, codes: CodeFormat, w: *const u32, panels: usize) {
+        let Operands { rows, layout, tiling, weights } = self.operands;
+        let steps = weights.steps();
+        let stride = self.operands.group() * LANES;
+        let first_row = tiling.start(self.tiles.start);
+        let mut wide = WideBlock::new();
+        for step in (0..steps).step_by(WIDE_STEPS) {
+            for (i, tile) in self.tiles.clone().enumerate() {
+                let (start, height) = (tiling.start(tile), tiling.height(tile));
+                let args = TileArgs {
+                    a: rows.as_ptr().wrapping_add(start * layout.words()),
+                    a_stride: height,
+                    w,
+                    scales: w.wrapping_add(steps * codes.step_words()).cast(),
+                    factors: weights.factors,
+                    panel_stride: weights.panel_words(),
+                    steps,
+                    c: self.sums.as_mut_ptr().wrapping_add((start - first_row) * stride),
+                    c_stride: stride,
+                    load: step > 0,
+                    ahead: Ahead::Other(w),
+                };
+                // SAFETY: by the contract.
+                unsafe {
+                    if i == 0 {
+                        wide.fill::<S>(codes, args, panels, step);
+                    }
+                    wide.multiply::<S>(height, panels, args, step);
+                }
+            }
         }
     }
 }

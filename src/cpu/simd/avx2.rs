@@ -179,6 +179,23 @@ unsafe impl Simd for Avx2 {
         (half(words), half(words.add(8)))
     }
     #[inline(always)]
+    unsafe fn e4m3(words: *const u32, shift: u32) -> Self::V {
+        let shift = _mm256_set1_epi32(24 - shift as i32);
+        let half = |words: *const u32| {
+            // The code on top: its sign where an f32 has it, exponent and mantissa four bits higher.
+            let top = _mm256_sllv_epi32(_mm256_loadu_si256(words.cast()), shift);
+            let sign = _mm256_and_si256(top, _mm256_set1_epi32(i32::MIN));
+            let rest = _mm256_and_si256(_mm256_srli_epi32::<4>(top), _mm256_set1_epi32(0x07f0_0000));
+            // The exponents' biases differ by 120; subnormal codes are subnormals here, and the product is exact.
+            let value = _mm256_mul_ps(
+                _mm256_castsi256_ps(rest),
+                _mm256_castsi256_ps(_mm256_set1_epi32((127 + 120) << 23)),
+            );
+            _mm256_or_ps(value, _mm256_castsi256_ps(sign))
+        };
+        (half(words), half(words.add(8)))
+    }
+    #[inline(always)]
     unsafe fn load_pairs(p: *const u32) -> Self::Pairs {
         (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.wrapping_add(8).cast()))
     }

@@ -197,6 +197,18 @@ macro_rules! common {
             _mm512_permutexvar_ps(index, _mm512_loadu_ps(table.as_ptr()))
         }
         #[inline(always)]
+        unsafe fn e4m3(words: *const u32, shift: u32) -> Self::V {
+            // The code on top: its sign where an f32 has it, exponent and mantissa four bits higher.
+            let top =
+                _mm512_sllv_epi32(_mm512_loadu_si512(words.cast()), _mm512_set1_epi32(24 - shift as i32));
+            let sign = _mm512_and_si512(top, _mm512_set1_epi32(i32::MIN));
+            let rest = _mm512_and_si512(_mm512_srli_epi32::<4>(top), _mm512_set1_epi32(0x07f0_0000));
+            // The exponents' biases differ by 120; subnormal codes are subnormals here, and the product is exact.
+            let value =
+                _mm512_mul_ps(_mm512_castsi512_ps(rest), _mm512_set1_ps(f32::from_bits((127 + 120) << 23)));
+            _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign))
+        }
+        #[inline(always)]
         unsafe fn load_pairs(p: *const u32) -> Self::Pairs {
             _mm512_loadu_si512(p.cast())
         }

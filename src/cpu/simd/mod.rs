@@ -18,6 +18,7 @@ use super::gemm::{TileArgs, int8_portable_tile};
 #[cfg(target_arch = "x86_64")]
 use super::gemm::{int8_avx2, int8_vnni};
 use super::packed_panels::CodeFormat;
+use crate::quant::fp8::decode_e4m3;
 
 /// An instruction set the kernels exist for, slowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,6 +139,13 @@ pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
             let bytes = [0, 4, 1, 5, 2, 6, 3, 7].map(|i| value[i] as i8 as u8);
             to.add(2 * i).cast::<[u8; 8]>().write_unaligned(bytes);
         }
+    }
+    /// Lane `i` is the value of the E4M3 code in the low byte of `words[i] >> shift`, which is not NaN.
+    #[inline(always)]
+    unsafe fn e4m3(words: *const u32, shift: u32) -> Self::V {
+        let words = words.cast::<[u32; 16]>().read_unaligned();
+        let lanes = words.map(|word| decode_e4m3((word >> shift) as u8));
+        Self::load(lanes.as_ptr())
     }
     /// Lane `i` is `table[words[i] >> shift & 15]`.
     #[inline(always)]
