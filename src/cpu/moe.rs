@@ -171,6 +171,20 @@ struct SwiGlu {
     inner: usize,
 }
 
+/// `silu(gate) * up` of the 16 units whose sums are the `pair`-th two panels. A function, because a closure would not be compiled for
+/// the instruction set.
+///
+/// # Safety
+/// Inside a launch of `S`; both panels are readable.
+#[inline(always)]
+unsafe fn swiglu<S: Simd>(sums: *const f32, pair: usize) -> S::V {
+    // SAFETY: by the contract.
+    unsafe {
+        let at = sums.add(pair * 2 * LANES);
+        S::mul(simd::silu::<S>(S::load(at)), S::load(at.add(LANES)))
+    }
+}
+
 impl Finish for SwiGlu {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
@@ -183,22 +197,20 @@ impl Finish for SwiGlu {
         for row in rows.clone() {
             let packed = self.hidden.row(row);
             let pairs = panels.len() / 2;
-            // SAFETY: `sums` holds two panels per pair.
-            let hidden = |pair: usize| unsafe {
-                let at = sums.add((row - rows.start) * stride + pair * 2 * LANES);
-                S::mul(simd::silu::<S>(S::load(at)), S::load(at.add(LANES)))
-            };
             let unit = |pair: usize| (panels.start / 2 + pair) * LANES;
-            // SAFETY: the units from `unit(pair)` on are this item's own.
+            // SAFETY: `sums` holds two panels per pair; the units from `unit(pair)` on are this item's own.
             unsafe {
+                let sums = sums.add((row - rows.start) * stride);
                 if self.hidden.takes_steps() {
                     for pair in (0..pairs).step_by(2) {
-                        let high = if pair + 1 < pairs { hidden(pair + 1) } else { S::zero() };
-                        packed.put_step::<S>(unit(pair), hidden(pair), high);
+                        let low = swiglu::<S>(sums, pair);
+                        let high = if pair + 1 < pairs { swiglu::<S>(sums, pair + 1) } else { S::zero() };
+                        packed.put_step::<S>(unit(pair), low, high);
                     }
                 } else {
                     for pair in 0..pairs {
-                        packed.put::<S>(unit(pair), hidden(pair), LANES.min(self.inner - unit(pair)));
+                        let hidden = swiglu::<S>(sums, pair);
+                        packed.put::<S>(unit(pair), hidden, LANES.min(self.inner - unit(pair)));
                     }
                 }
             }
