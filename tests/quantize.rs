@@ -32,7 +32,7 @@ fn options(format: &str, scales: Option<&str>, modules: &str, dialect: &str) -> 
 }
 
 fn run(source: &Path, target: &Path, options: &Options) -> Result<Report, QuantizeError> {
-    quantize(&Checkpoint::open(source).unwrap(), target, options, 2, &mut |_| ())
+    quantize(&Checkpoint::open(source).unwrap(), target, options, None, 2, &mut |_| ())
 }
 
 /// The embedded model as a folder, its weights in one file.
@@ -468,7 +468,7 @@ fn an_interrupted_run_is_taken_up_wherever_it_stopped() {
                 steps += 1;
                 assert!(steps <= stop * 13, "stopped by the test");
             };
-            quantize(&source, to.path(), &options, 2, &mut step).map(|_| ())
+            quantize(&source, to.path(), &options, None, 2, &mut step).map(|_| ())
         }));
         if stopped.is_err() {
             // What a kill would leave besides, and a shard that was cut off after it was recorded.
