@@ -70,6 +70,21 @@ impl Backend for Faulty {
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
         self.inner.allocate_cache(shape)
     }
+    fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
+        self.inner.set_cache_scales(cache, exponents)
+    }
+    fn inner_peak(
+        &mut self,
+        x: &Self::Buffer,
+        rows: &[u32],
+        weights: &Self::Experts,
+        expert: usize,
+    ) -> Result<f32, OpError> {
+        self.inner.inner_peak(x, rows, weights, expert)
+    }
+    fn cached_peak(&mut self, cache: &Self::Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError> {
+        self.inner.cached_peak(cache, layer, slots)
+    }
     fn embed(&mut self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Buffer) -> Result<(), OpError> {
         let left = self.faults.load(Ordering::Relaxed);
         if left > 0 {

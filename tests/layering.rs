@@ -16,6 +16,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["tokenizers::"], &["text/"]),
     (&["prometheus::", "tracing_subscriber::"], &["telemetry/"]),
     (&["figment::"], &["config/"]),
+    (&["rustix::"], &["engine/delivery.rs"]),
     (&["clap::"], &["config/args.rs", "boot/"]),
     (&["env::var(", "env::vars(", "env::var_os(", "env::vars_os("], &["config/"]),
     (&["unsafe"], &["cpu/", "checkpoint/reader.rs"]),

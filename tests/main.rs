@@ -1,5 +1,6 @@
 //! Whole-program tests.
 
+mod calibrate;
 mod client;
 mod config;
 mod engine;

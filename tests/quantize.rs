@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Every format with every dialect it has.
-const TARGETS: [(&str, Option<&str>, &str); 7] = [
+const TARGETS: [(&str, Option<&str>, &str); 8] = [
     ("nvfp4", Some("max"), "modelopt"),
     ("nvfp4", Some("sweep"), "modelopt"),
     ("nvfp4", Some("sweep"), "compressed-tensors"),
@@ -25,6 +25,7 @@ const TARGETS: [(&str, Option<&str>, &str); 7] = [
     ("mxfp4", None, "compressed-tensors"),
     ("int4-g32", None, "compressed-tensors"),
     ("fp8", None, "deepseek"),
+    ("fp8", None, "modelopt"),
 ];
 
 fn options(format: &str, scales: Option<&str>, modules: &str, dialect: &str) -> Options {
@@ -32,7 +33,7 @@ fn options(format: &str, scales: Option<&str>, modules: &str, dialect: &str) -> 
 }
 
 fn run(source: &Path, target: &Path, options: &Options) -> Result<Report, QuantizeError> {
-    quantize(&Checkpoint::open(source).unwrap(), target, options, 2, &mut |_| ())
+    quantize(&Checkpoint::open(source).unwrap(), target, options, None, 2, &mut |_| ())
 }
 
 /// The embedded model as a folder, its weights in one file.
@@ -125,6 +126,11 @@ fn packed<'a>(
             let codes = get("weight_packed", DType::I32, &[out, width / 8]);
             let scales = get("weight_scale", DType::Bf16, &[out, width / 32]);
             new(PackedFormat::Int4Group32, codes, scales, TensorScale::None)
+        }
+        ("fp8", "modelopt") => {
+            assert_eq!(scalar(&get("input_scale", DType::F32, &[])), 1.0);
+            let codes = get("weight", DType::F8E4M3, &[out, width]);
+            new(PackedFormat::Fp8Tensor, codes, get("weight_scale", DType::F32, &[]), TensorScale::None)
         }
         _ => {
             let scales = get("weight_scale_inv", DType::F32, &[out.div_ceil(128), width.div_ceil(128)]);
@@ -468,7 +474,7 @@ fn an_interrupted_run_is_taken_up_wherever_it_stopped() {
                 steps += 1;
                 assert!(steps <= stop * 13, "stopped by the test");
             };
-            quantize(&source, to.path(), &options, 2, &mut step).map(|_| ())
+            quantize(&source, to.path(), &options, None, 2, &mut step).map(|_| ())
         }));
         if stopped.is_err() {
             // What a kill would leave besides, and a shard that was cut off after it was recorded.

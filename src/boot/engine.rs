@@ -9,7 +9,7 @@ use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
-use crate::model::{Blueprint, Inventory, LoadError, Model, Weights};
+use crate::model::{Blueprint, Inventory, KvScaleError, KvScales, LoadError, Model, Weights};
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, OpError};
 use crate::quant::CachedRowFormat;
@@ -115,6 +115,9 @@ pub enum EngineError {
     /// Checkpoint.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// Its KV scales.
+    #[error(transparent)]
+    KvScale(#[from] KvScaleError),
     /// Device.
     #[error(transparent)]
     Op(#[from] OpError),
@@ -210,6 +213,7 @@ fn start<B: Backend>(
         options.prefix_caching,
     )?;
     let num_blocks = plan.num_blocks;
+    let kv_scales = stored_kv_scales(checkpoint, &inventory, dtype, blueprint.num_layers)?;
     progress(EngineProgress::Planned(plan));
     let weights =
         Weights::load_inventory(checkpoint, &blueprint, inventory, &mut backend, &mut |done, total| {
@@ -231,7 +235,37 @@ fn start<B: Backend>(
     let eps = options.latent_norm_eps.unwrap_or(blueprint.rms_norm_eps);
     let rows = batching.max_num_batched_tokens;
     let mut model = Model::new(backend, blueprint, weights, eps, rows, max_logits_rows, &cache)?;
+    if let Some(scales) = kv_scales {
+        model.set_cache_scales(&scales.exponents)?;
+    }
     warm_up(&mut model, options.block_size)?;
     let (handle, thread) = spawn(model, limits, facts, metrics)?;
     Ok(StartedEngine { handle, thread })
+}
+
+/// The checkpoint's scales for a cache that takes them; says in the log what becomes of stored ones.
+fn stored_kv_scales(
+    checkpoint: &Checkpoint,
+    inventory: &Inventory,
+    dtype: CacheDType,
+    num_layers: usize,
+) -> Result<Option<KvScales>, EngineError> {
+    let stored = inventory.kv_scales.len();
+    if !matches!(dtype, CacheDType::Fp8(format) if !format.row_scales) {
+        if stored > 0 {
+            tracing::info!(
+                stored,
+                "the checkpoint's KV scales are not used: kv_cache.fp8_scale = tensor uses them"
+            );
+        }
+        return Ok(None);
+    }
+    let scales = KvScales::read(checkpoint, &inventory.kv_scales, num_layers)?;
+    tracing::info!(
+        layers = scales.num_stored,
+        smallest_log2 = scales.exponents.iter().min(),
+        largest_log2 = scales.exponents.iter().max(),
+        "KV scales of the checkpoint, covered by powers of two; 1 for the other layers"
+    );
+    Ok(Some(scales))
 }

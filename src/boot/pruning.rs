@@ -195,7 +195,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), BootError> {
 }
 
 /// Work on a loaded model of any backend.
-trait OnModel {
+pub(super) trait OnModel {
     type Out;
     fn run<B: Backend>(&mut self, pass: &mut TextPass<B>) -> Result<Self::Out, BootError>;
 }
@@ -254,7 +254,7 @@ impl<A: Backend> OnModel for CompareBoth<'_, A> {
 }
 
 /// Loads the checkpoint on the backend of the flags and does the work. Activations are f32: these are measurements.
-fn with_backend<W: OnModel>(
+pub(super) fn with_backend<W: OnModel>(
     args: &TextPassArgs,
     checkpoint: &Checkpoint,
     work: &mut W,
@@ -285,7 +285,7 @@ fn with_backend<W: OnModel>(
     work.run(&mut pass)
 }
 
-fn options(args: &TextPassArgs) -> PassOptions {
+pub(super) fn options(args: &TextPassArgs) -> PassOptions {
     PassOptions {
         context: args.context as usize,
         step: args.step as usize,
@@ -308,7 +308,7 @@ fn read_saliency(file: &Path) -> Result<Saliency, BootError> {
     Saliency::parse(&read(file)?).map_err(|e| format!("{}: {e}", file.display()).into())
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, BootError> {
+pub(super) fn read(file: &Path) -> Result<Vec<u8>, BootError> {
     let problem = |e: std::io::Error| format!("{}: {e}", file.display());
     let bytes = std::fs::metadata(file).map_err(problem)?.len();
     if bytes > MAX_INPUT_BYTES {

@@ -4,7 +4,7 @@
 //! the data exactly, in offset order, and each spans as many bytes as its shape and dtype take. Memory use is
 //! linear in the header's own length, whatever the header claims.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde::Deserialize;
@@ -49,10 +49,10 @@ pub(super) fn parse(file: &[u8]) -> Result<Vec<TensorEntry>, Vec<HeaderProblem>>
             Err(problem) => problems.push(problem),
         }
     }
-    check_names(&mut entries, &mut problems);
+    check_names(&entries, &mut problems);
     if problems.is_empty() {
         // With a tensor missing from the list its bytes would be reported as a gap, which is no second fault.
-        entries.sort_by_key(|e| (e.start, e.end));
+        entries.sort_by_key(|e| (e.start, e.end)); // Mostly sorted already, which this sort makes use of.
         check_tiling(&entries, data_start, data_len, &mut problems);
     }
     if problems.is_empty() { Ok(entries) } else { Err(problems) }
@@ -83,8 +83,9 @@ fn check_tensor(
     data_start: usize,
     data_len: usize,
 ) -> Result<TensorEntry, HeaderProblem> {
-    let Some((dtype, bits)) = dtype_of(&raw.dtype) else {
-        return Err(HeaderProblem::UnknownDtype { tensor: name, dtype: clip(raw.dtype) });
+    let (dtype, bits) = match raw.dtype {
+        RawDType::Known(dtype, bits) => (dtype, bits),
+        RawDType::Unknown(dtype) => return Err(HeaderProblem::UnknownDtype { tensor: name, dtype }),
     };
     let [start, end] = raw.data_offsets;
     if start > end || end > data_len as u64 {
@@ -93,25 +94,29 @@ fn check_tensor(
     let shape = raw.shape.0;
     let bits = shape.iter().try_fold(bits, |product: usize, &dim| product.checked_mul(dim));
     let Some(bits) = bits else {
-        return Err(HeaderProblem::Overflow { tensor: name, shape, dtype: raw.dtype });
+        return Err(HeaderProblem::Overflow {
+            tensor: name,
+            shape: shape.into(),
+            dtype: dtype.name().into(),
+        });
     };
     // A sub-byte type that does not fill its last byte fails here too: the span is whole bytes.
     let (expected, got) = (bits.div_ceil(8), (end - start) as usize);
     if expected != got || bits % 8 != 0 {
-        return Err(HeaderProblem::WrongSize { tensor: name, shape, dtype: raw.dtype, expected, got });
+        let (shape, dtype) = (shape.into(), dtype.name().into());
+        return Err(HeaderProblem::WrongSize { tensor: name, shape, dtype, expected, got });
     }
     let (start, end) = (data_start + start as usize, data_start + end as usize);
-    Ok(TensorEntry { name, dtype, shape: shape.into(), start, end })
+    Ok(TensorEntry { name, dtype, shape, start, end })
 }
 
-/// Reports names that occur twice. Leaves the entries sorted by name.
-fn check_names(entries: &mut [TensorEntry], problems: &mut Vec<HeaderProblem>) {
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
-    for pair in entries.windows(2) {
-        if pair[0].name == pair[1].name {
-            problems.push(HeaderProblem::Duplicate { tensor: pair[0].name.clone() });
-        }
-    }
+/// Reports names that occur twice.
+fn check_names(entries: &[TensorEntry], problems: &mut Vec<HeaderProblem>) {
+    let mut seen = HashSet::with_capacity_and_hasher(entries.len(), ahash::RandomState::default());
+    let mut twice: Vec<&str> =
+        entries.iter().map(|entry| &*entry.name).filter(|name| !seen.insert(*name)).collect();
+    twice.sort_unstable();
+    problems.extend(twice.into_iter().map(|name| HeaderProblem::Duplicate { tensor: name.into() }));
 }
 
 /// Checks that entries, sorted by offset, cover the data without overlap or gap.
@@ -176,11 +181,6 @@ pub(super) fn element_bits(dtype: &str) -> Option<usize> {
     dtype_of(dtype).map(|(_, bits)| bits)
 }
 
-/// Shortens a hostile string for an error message.
-fn clip(text: String) -> String {
-    text.chars().take(64).collect()
-}
-
 /// The JSON object, with duplicates kept so that they can be reported.
 struct RawHeader {
     tensors: Vec<(String, RawTensor)>,
@@ -188,13 +188,42 @@ struct RawHeader {
 
 #[derive(Deserialize)]
 struct RawTensor {
-    dtype: String,
+    dtype: RawDType,
     shape: Shape,
     data_offsets: [u64; 2],
 }
 
+/// Told while it is read: a release's headers name a quarter of a million types, and none of them has to be kept.
+enum RawDType {
+    /// Our type and the bits of one element.
+    Known(DType, usize),
+    /// As written, shortened.
+    Unknown(String),
+}
+
 /// Dimensions, at most [`MAX_RANK`] of them.
-struct Shape(Vec<usize>);
+struct Shape(Box<[usize]>);
+
+impl<'de> Deserialize<'de> for RawDType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+        impl Visitor<'_> for NameVisitor {
+            type Value = RawDType;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of an element type")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<RawDType, E> {
+                Ok(match dtype_of(name) {
+                    Some((dtype, bits)) => RawDType::Known(dtype, bits),
+                    None => RawDType::Unknown(name.chars().take(64).collect()),
+                })
+            }
+        }
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
 
 impl<'de> Deserialize<'de> for RawHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -233,16 +262,18 @@ impl<'de> Deserialize<'de> for Shape {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
-                let mut dims = Vec::new();
+                let mut dims = [0; MAX_RANK];
+                let mut rank = 0;
                 while let Some(dim) = seq.next_element()? {
-                    if dims.len() == MAX_RANK {
+                    if rank == MAX_RANK {
                         return Err(de::Error::custom(format_args!(
                             "a shape has more than {MAX_RANK} dimensions"
                         )));
                     }
-                    dims.push(dim);
+                    dims[rank] = dim;
+                    rank += 1;
                 }
-                Ok(Shape(dims))
+                Ok(Shape(dims[..rank].into()))
             }
         }
         deserializer.deserialize_seq(ShapeVisitor)

@@ -1,7 +1,7 @@
 //! `model.safetensors.index.json`: which shard holds which tensor.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::Deserialize;
@@ -12,58 +12,89 @@ pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
 /// Name of the weights where there is one file only.
 pub(super) const SINGLE_FILE: &str = "model.safetensors";
 
-/// Tensor names by shard, both sorted.
+/// A name of the index: borrowed from its JSON where it is written there without escapes, as all real ones are.
+pub(super) type Name<'a> = Cow<'a, str>;
+
+/// Tensor names by shard. Shards are sorted, tensors in the order of the file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Index {
-    pub(super) shards: BTreeMap<String, Vec<String>>,
+pub(super) struct Index<'a> {
+    pub(super) shards: BTreeMap<Name<'a>, Vec<Name<'a>>>,
 }
 
 /// Parses the index. `metadata` may be absent, its `total_size` is often wrong and therefore not read.
-pub(super) fn parse(json: &[u8]) -> Result<Index, String> {
+pub(super) fn parse(json: &[u8]) -> Result<Index<'_>, String> {
     #[derive(Deserialize)]
-    struct RawIndex {
-        weight_map: WeightMap,
+    struct RawIndex<'a> {
+        #[serde(borrow)]
+        weight_map: WeightMap<'a>,
     }
-    let raw: RawIndex = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+    let raw: RawIndex<'_> = serde_json::from_slice(json).map_err(|e| e.to_string())?;
     if raw.weight_map.0.is_empty() {
         return Err("weight_map is empty".into());
     }
-    let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (tensor, shard) in raw.weight_map.0 {
-        shards.entry(shard).or_default().push(tensor);
-    }
-    Ok(Index { shards })
+    Ok(Index { shards: raw.weight_map.0.into_iter().collect() })
 }
 
-/// Tensor to shard; a tensor named twice is an error, as only one of the two shards could be meant.
-struct WeightMap(BTreeMap<String, String>);
+/// Shards with their tensors; a tensor named twice is an error, as only one of the two shards could be meant.
+struct WeightMap<'a>(Vec<(Name<'a>, Vec<Name<'a>>)>);
 
-impl<'de> Deserialize<'de> for WeightMap {
+/// One name.
+struct OneName<'a>(Name<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for OneName<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+        impl<'de> Visitor<'de> for NameVisitor {
+            type Value = OneName<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, name: &'de str) -> Result<OneName<'de>, E> {
+                Ok(OneName(Cow::Borrowed(name)))
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<OneName<'de>, E> {
+                Ok(OneName(Cow::Owned(name.into())))
+            }
+        }
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct MapVisitor;
         impl<'de> Visitor<'de> for MapVisitor {
-            type Value = WeightMap;
+            type Value = WeightMap<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object from tensor name to shard file name")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
-                let mut weights = BTreeMap::new();
-                while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
-                    match weights.entry(tensor) {
-                        Entry::Vacant(entry) => {
-                            entry.insert(shard);
-                        }
-                        Entry::Occupied(first) => {
-                            let (tensor, first) = (first.key(), first.get());
-                            return Err(de::Error::custom(format_args!(
-                                "weight_map names tensor {tensor} twice, in {first} and in {shard}"
-                            )));
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap<'de>, A::Error> {
+                let mut shards: Vec<(Name<'de>, Vec<Name<'de>>)> = Vec::new();
+                let mut shard_ids: HashMap<Name<'de>, usize> = HashMap::new();
+                let mut seen: HashMap<Name<'de>, usize, ahash::RandomState> = HashMap::default();
+                let mut id = 0;
+                while let Some((OneName(tensor), OneName(shard))) = map.next_entry()? {
+                    // Most tensors lie in the shard of the one before.
+                    if shards.get(id).is_none_or(|(name, _)| *name != shard) {
+                        id = *shard_ids.entry(shard.clone()).or_insert(shards.len());
+                        if id == shards.len() {
+                            shards.push((shard.clone(), Vec::new()));
                         }
                     }
+                    if let Some(first) = seen.insert(tensor.clone(), id) {
+                        let first = &shards[first].0;
+                        return Err(de::Error::custom(format_args!(
+                            "weight_map names tensor {tensor} twice, in {first} and in {shard}"
+                        )));
+                    }
+                    shards[id].1.push(tensor);
                 }
-                Ok(WeightMap(weights))
+                Ok(WeightMap(shards))
             }
         }
         deserializer.deserialize_map(MapVisitor)

@@ -9,6 +9,7 @@ mod folder;
 mod header;
 mod index;
 mod reader;
+mod write_behind;
 mod writer;
 
 pub use error::{CheckpointError, HeaderProblem, Problem};

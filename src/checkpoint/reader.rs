@@ -1,17 +1,19 @@
 //! A checkpoint: names, shapes and mapped bytes.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
 use std::io;
-use std::ops::Bound;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use memmap2::{Advice, Mmap, UncheckedAdvice};
 
-use super::error::{CheckpointError, Problem};
+use super::error::{CheckpointError, HeaderProblem, Problem};
 use super::folder::{Files, open_regular};
 use super::header::{self, TensorEntry};
-use super::index::{self, INDEX_FILE, SINGLE_FILE};
+use super::index::{self, INDEX_FILE, Index, Name, SINGLE_FILE};
 use crate::tensor::{DType, TensorView};
 
 /// A readable checkpoint: every tensor lies inside its shard and has the size its shape and dtype say.
@@ -23,7 +25,8 @@ pub struct Checkpoint {
     files: Files,
     origin: String,
     shards: Vec<Shard>,
-    tensors: BTreeMap<String, Location>,
+    /// Sorted by name.
+    tensors: Vec<Tensor>,
 }
 
 struct Shard {
@@ -34,6 +37,11 @@ struct Shard {
 enum ShardBytes {
     Mapped(Mmap),
     Embedded(&'static [u8]),
+}
+
+struct Tensor {
+    name: String,
+    location: Location,
 }
 
 struct Location {
@@ -62,20 +70,20 @@ impl Checkpoint {
     }
 
     fn build(files: Files, origin: String) -> Result<Self, CheckpointError> {
-        let mut checkpoint = Self { files, origin, shards: Vec::new(), tensors: BTreeMap::new() };
+        let mut checkpoint = Self { files, origin, shards: Vec::new(), tensors: Vec::new() };
         let mut problems = Vec::new();
         match checkpoint.files.read(INDEX_FILE) {
             Err(problem) => problems.push(problem),
             Ok(Some(json)) => match index::parse(&json) {
-                Ok(index) => {
-                    for (shard, tensors) in &index.shards {
-                        checkpoint.add_indexed_shard(shard, tensors, &mut problems);
-                    }
-                }
+                Ok(index) => checkpoint.add_indexed_shards(&index, &mut problems),
                 Err(reason) => problems.push(Problem::Index { file: INDEX_FILE, reason }),
             },
             Ok(None) => match checkpoint.map_shard(SINGLE_FILE) {
-                Ok(Some(bytes)) => checkpoint.add_shard(SINGLE_FILE, bytes, &mut problems),
+                Ok(Some(bytes)) => {
+                    let header = read_header(&bytes, &[]);
+                    let run = checkpoint.add_shard(SINGLE_FILE, bytes, header, &mut problems);
+                    checkpoint.tensors = run.unwrap_or_default();
+                }
                 Ok(None) => problems.push(Problem::NoWeights),
                 Err(problem) => problems.push(problem),
             },
@@ -87,63 +95,91 @@ impl Checkpoint {
         }
     }
 
-    /// Adds a shard of the index and checks that it has what the index promises (`expected` is not empty).
-    fn add_indexed_shard(&mut self, name: &str, expected: &[String], problems: &mut Vec<Problem>) {
-        let bytes = match self.map_shard(name) {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => {
-                problems.push(Problem::MissingShard {
-                    shard: name.into(),
-                    num_tensors: expected.len(),
-                    first_tensor: expected[0].clone(),
-                });
-                return;
+    /// Adds the shards of the index and checks that they have what the index promises.
+    fn add_indexed_shards(&mut self, index: &Index<'_>, problems: &mut Vec<Problem>) {
+        let mapped: Vec<Result<Option<ShardBytes>, Problem>> =
+            index.shards.keys().map(|name| self.map_shard(name)).collect();
+        let promised = index.shards.values().zip(&mapped);
+        let shards: Vec<(Option<&ShardBytes>, &[Name<'_>])> = promised
+            .map(|(expected, bytes)| (bytes.as_ref().ok().and_then(Option::as_ref), &expected[..]))
+            .collect();
+        let headers = read_headers(&shards);
+        let mut runs = Vec::with_capacity(mapped.len());
+        for (((name, expected), bytes), header) in index.shards.iter().zip(mapped).zip(headers) {
+            let bytes = match bytes {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => {
+                    let (shard, num_tensors) = (name.to_string(), expected.len());
+                    // A shard is in the index because a tensor names it.
+                    let first_tensor = expected.iter().min().map(|t| t.to_string()).unwrap_or_default();
+                    problems.push(Problem::MissingShard { shard, num_tensors, first_tensor });
+                    continue;
+                }
+                Err(problem) => {
+                    problems.push(problem);
+                    continue;
+                }
+            };
+            let Some(header) = header else { continue };
+            if let Some(run) = self.add_shard(name, bytes, header, problems) {
+                runs.push(run);
             }
-            Err(problem) => {
-                problems.push(problem);
-                return;
+        }
+        self.tensors = self.merge(runs, problems);
+    }
+
+    /// Adds a shard and gives its tensors, sorted by name; `None` where its header is damaged.
+    fn add_shard(
+        &mut self,
+        name: &str,
+        bytes: ShardBytes,
+        header: Result<Header, Vec<HeaderProblem>>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Vec<Tensor>> {
+        let shard = || name.to_owned();
+        let Header { mut tensors, missing } = match header {
+            Ok(header) => header,
+            Err(found) => {
+                // That a damaged header lacks tensors would say the same thing again.
+                problems.extend(found.into_iter().map(|problem| Problem::Header { shard: shard(), problem }));
+                return None;
             }
         };
-        let before = problems.len();
-        self.add_shard(name, bytes, problems);
-        if problems.len() > before {
-            return; // Its header is damaged: that it lacks tensors would say the same thing again.
-        }
-        let shard = self.shards.len() - 1;
-        for tensor in expected {
-            if self.tensors.get(tensor).is_none_or(|location| location.shard != shard) {
-                problems.push(Problem::MissingTensor { shard: name.into(), tensor: tensor.clone() });
-            }
-        }
+        tensors.iter_mut().for_each(|tensor| tensor.location.shard = self.shards.len());
+        self.shards.push(Shard { name: shard(), bytes });
+        problems.extend(missing.into_iter().map(|tensor| Problem::MissingTensor { shard: shard(), tensor }));
+        Some(tensors)
     }
 
-    fn add_shard(&mut self, name: &str, bytes: ShardBytes, problems: &mut Vec<Problem>) {
-        match header::parse(bytes.as_slice()) {
-            Ok(entries) => {
-                self.shards.push(Shard { name: name.into(), bytes });
-                for entry in entries {
-                    self.add_tensor(entry, problems);
+    /// Sorted runs of tensors as one; a name that two shards have is reported.
+    fn merge(&self, runs: Vec<Vec<Tensor>>, problems: &mut Vec<Problem>) -> Vec<Tensor> {
+        let mut merged: Vec<Tensor> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
+        let mut runs: Vec<_> = runs.into_iter().map(|run| run.into_iter().peekable()).collect();
+        // Shards hold whole layers mostly: long stretches come from one run, with one comparison each.
+        let mut heads: BinaryHeap<Reverse<(String, usize)>> = BinaryHeap::new();
+        let head = |run: &mut std::iter::Peekable<std::vec::IntoIter<Tensor>>, i: usize| {
+            run.peek().map(|tensor| Reverse((tensor.name.clone(), i)))
+        };
+        for (i, run) in runs.iter_mut().enumerate() {
+            heads.extend(head(run, i));
+        }
+        while let Some(Reverse((_, i))) = heads.pop() {
+            let bound = heads.peek().map(|Reverse((name, _))| name.as_str());
+            while let Some(tensor) =
+                runs[i].next_if(|tensor| bound.is_none_or(|bound| tensor.name.as_str() <= bound))
+            {
+                match merged.last().filter(|last| last.name == tensor.name) {
+                    Some(first) => problems.push(Problem::DuplicateTensor {
+                        first: self.shards[first.location.shard].name.clone(),
+                        second: self.shards[tensor.location.shard].name.clone(),
+                        tensor: tensor.name,
+                    }),
+                    None => merged.push(tensor),
                 }
             }
-            Err(found) => {
-                problems
-                    .extend(found.into_iter().map(|problem| Problem::Header { shard: name.into(), problem }));
-            }
+            heads.extend(head(&mut runs[i], i));
         }
-    }
-
-    fn add_tensor(&mut self, entry: TensorEntry, problems: &mut Vec<Problem>) {
-        let shard = self.shards.len() - 1;
-        if let Some(first) = self.tensors.get(&entry.name) {
-            problems.push(Problem::DuplicateTensor {
-                first: self.shards[first.shard].name.clone(),
-                second: self.shards[shard].name.clone(),
-                tensor: entry.name,
-            });
-            return;
-        }
-        let TensorEntry { name, dtype, shape, start, end } = entry;
-        self.tensors.insert(name, Location { shard, dtype, shape, start, end });
+        merged
     }
 
     /// The bytes of a shard, `None` where there is no such file.
@@ -159,20 +195,30 @@ impl Checkpoint {
 
     /// Names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+        self.tensors.iter().map(|tensor| tensor.name.as_str())
+    }
+
+    /// All tensors, sorted by name.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, TensorView<'_>)> {
+        self.tensors.iter().map(|tensor| (tensor.name.as_str(), self.view(&tensor.location)))
     }
 
     /// A tensor by its name. Dtypes that nothing here reads come as `DType::Other`.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
-        self.tensors.get(name).map(|location| self.view(location))
+        self.find(name).map(|location| self.view(location))
+    }
+
+    fn find(&self, name: &str) -> Option<&Location> {
+        let found = self.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(name));
+        found.ok().map(|at| &self.tensors[at].location)
     }
 
     /// Every tensor whose name begins with `prefix`, sorted by name, with the rest of its name.
     pub fn under<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a str, TensorView<'a>)> {
-        let from = (Bound::Included(prefix), Bound::Unbounded);
-        self.tensors.range::<str, _>(from).map_while(move |(name, location)| {
-            let rest = name.strip_prefix(prefix)?;
-            Some((rest, self.view(location)))
+        let from = self.tensors.partition_point(|tensor| tensor.name.as_str() < prefix);
+        self.tensors[from..].iter().map_while(move |tensor| {
+            let rest = tensor.name.strip_prefix(prefix)?;
+            Some((rest, self.view(&tensor.location)))
         })
     }
 
@@ -183,7 +229,7 @@ impl Checkpoint {
 
     /// The shard file that holds a tensor, for messages.
     pub fn shard_of(&self, name: &str) -> Option<&str> {
-        self.tensors.get(name).map(|location| self.shards[location.shard].name.as_str())
+        self.find(name).map(|location| self.shards[location.shard].name.as_str())
     }
 
     /// Another file of the checkpoint (config.json, tokenizer files, ...) as bytes, `None` where there is none.
@@ -234,7 +280,7 @@ impl Checkpoint {
             field(&(shard.bytes.as_slice().len() as u64).to_le_bytes());
             field(&self.files.modified(&shard.name).to_le_bytes());
         }
-        for (name, location) in &self.tensors {
+        for Tensor { name, location } in &self.tensors {
             field(name.as_bytes());
             field(location.dtype.name().as_bytes());
             for number in [location.shard, location.start, location.end] {
@@ -249,7 +295,7 @@ impl Checkpoint {
 
     /// Bytes of all tensors together, without headers.
     pub fn bytes(&self) -> u64 {
-        self.tensors.values().map(|location| (location.end - location.start) as u64).sum()
+        self.tensors.iter().map(|t| (t.location.end - t.location.start) as u64).sum()
     }
 
     /// Number of tensors.
@@ -279,7 +325,7 @@ impl Checkpoint {
     /// Lets the operating system take back the memory of a part of a tensor that has been read: `bytes` of its data. The part can be read
     /// again, from the file. A hint for who reads a checkpoint larger than memory once, from front to back.
     pub fn release(&self, name: &str, bytes: std::ops::Range<usize>) {
-        if let Some(location) = self.tensors.get(name)
+        if let Some(location) = self.find(name)
             && let ShardBytes::Mapped(map) = &self.shards[location.shard].bytes
         {
             let start = location.start + bytes.start.min(location.end - location.start);
@@ -294,7 +340,7 @@ impl Checkpoint {
 
     /// Asks the operating system to read one tensor ahead; a hint like [`Checkpoint::prefetch`].
     pub fn prefetch_tensor(&self, name: &str) {
-        if let Some(location) = self.tensors.get(name)
+        if let Some(location) = self.find(name)
             && let ShardBytes::Mapped(map) = &self.shards[location.shard].bytes
         {
             let _ = map.advise_range(Advice::WillNeed, location.start, location.end - location.start);
@@ -319,6 +365,56 @@ impl ShardBytes {
             ShardBytes::Embedded(bytes) => bytes,
         }
     }
+}
+
+/// What one shard holds.
+struct Header {
+    /// Sorted by name; their shard is not yet numbered.
+    tensors: Vec<Tensor>,
+    /// What the index expects and the shard does not have, sorted.
+    missing: Vec<String>,
+}
+
+/// Most threads that read headers.
+const MAX_HEADER_THREADS: usize = 8;
+
+/// Reads the headers of shards that are there, several at a time, and holds each against what the index expects of it. A release has a quarter of
+/// a million tensors: this is what opening it costs.
+fn read_headers(
+    shards: &[(Option<&ShardBytes>, &[Name<'_>])],
+) -> Vec<Option<Result<Header, Vec<HeaderProblem>>>> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = threads.min(MAX_HEADER_THREADS).min(shards.len());
+    let (next, headers) = (AtomicUsize::new(0), Mutex::new(Vec::from_iter(shards.iter().map(|_| None))));
+    let work = || loop {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        let Some((bytes, expected)) = shards.get(at) else { return };
+        let header = bytes.map(|bytes| read_header(bytes, expected));
+        headers.lock().unwrap_or_else(PoisonError::into_inner)[at] = header;
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    headers.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_header(bytes: &ShardBytes, expected: &[Name<'_>]) -> Result<Header, Vec<HeaderProblem>> {
+    let entries = header::parse(bytes.as_slice())?;
+    let located = |TensorEntry { name, dtype, shape, start, end }| Tensor {
+        name,
+        location: Location { shard: usize::MAX, dtype, shape, start, end },
+    };
+    let mut tensors: Vec<Tensor> = entries.into_iter().map(located).collect();
+    tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let there: HashSet<&str, ahash::RandomState> =
+        tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    let mut missing: Vec<String> =
+        expected.iter().filter(|name| !there.contains(&***name)).map(ToString::to_string).collect();
+    missing.sort_unstable();
+    Ok(Header { tensors, missing })
 }
 
 /// Maps a regular file for reading.

@@ -14,6 +14,7 @@ use super::error::CheckpointError;
 use super::header::element_bits;
 use super::index::INDEX_FILE;
 use super::reader::Checkpoint;
+use super::write_behind::WriteBehind;
 use crate::tensor::DType;
 
 /// Most entries of a source folder that [`copy_side_files`] looks at.
@@ -110,6 +111,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
 #[derive(Debug)]
 pub struct ShardWriter {
     aside: Aside,
+    behind: WriteBehind,
     name: String,
     slots: HashMap<String, Slot>,
     bytes: u64,
@@ -129,7 +131,7 @@ impl ShardWriter {
         let (header, slots, bytes) = layout(name, specs)?;
         let aside = Aside::create(dir, name)?;
         aside.file.write_all_at(&header, 0).map_err(io_error(&aside.partial))?;
-        Ok(Self { aside, name: name.into(), slots, bytes })
+        Ok(Self { aside, behind: WriteBehind::default(), name: name.into(), slots, bytes })
     }
 
     /// Writes the data of a tensor.
@@ -154,6 +156,7 @@ impl ShardWriter {
         let at = slot.start + slot.written as u64;
         self.aside.file.write_all_at(part, at).map_err(io_error(&self.aside.partial))?;
         slot.written += part.len();
+        self.behind.wrote(&self.aside.file, part.len());
         Ok(())
     }
 
@@ -164,12 +167,13 @@ impl ShardWriter {
     /// Flushes the file to the disk and gives it its name. Returns its size, bytes.
     ///
     /// Errors: a tensor was not written whole; the disk.
-    pub fn finish(self) -> Result<u64, WriteError> {
+    pub fn finish(mut self) -> Result<u64, WriteError> {
         let mut missing: Vec<_> = self.slots.iter().filter(|(_, slot)| slot.written < slot.bytes).collect();
         missing.sort_by_key(|(name, _)| *name);
         if let Some((tensor, slot)) = missing.first() {
             return Err(self.wrong_size(tensor, slot.bytes, slot.written));
         }
+        self.behind.finish().map_err(io_error(&self.aside.partial))?;
         self.aside.finish()?;
         Ok(self.bytes)
     }

@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::recipe::{Dialect, Options, TargetFormat};
+use super::recipe::{Dialect, KvCache, Options, TargetFormat};
 use crate::checkpoint::TensorSpec;
 use crate::quant::{MatrixEncoder, TensorScale};
 use crate::tensor::DType;
 
 /// `input_scale` where activations were not measured: block scales of activations up to 2688 are in range, and normal down to 0.094.
 pub const UNMEASURED_INPUT_SCALE: f32 = 1.0;
+
+/// Largest E4M3 value, and with the largest E2M1 value what an NVFP4 activation scale of 1 reaches.
+const E4M3_MAX: f32 = 448.0;
+const NVFP4_MAX: f32 = 6.0 * E4M3_MAX;
 
 /// What of a packed module becomes a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,28 +62,60 @@ pub(super) fn parts(options: &Options, module: &str, shape: [usize; 2]) -> Vec<(
             scales("weight_scale"),
             (Part::Shape, spec("weight_shape", DType::I32, vec![2])),
         ],
+        (TargetFormat::Fp8, Dialect::Modelopt) => vec![
+            (Part::Codes, spec("weight", DType::F8E4M3, vec![out, width])),
+            scalar(Part::TensorScale, "weight_scale", vec![]),
+            scalar(Part::InputScale, "input_scale", vec![]),
+        ],
         (TargetFormat::Fp8, _) => {
             vec![(Part::Codes, spec("weight", DType::F8E4M3, vec![out, width])), scales("weight_scale_inv")]
         }
     }
 }
 
-/// Bytes of a part that is not codes or block scales. `None` for those, and for a shape beyond I32.
-pub(super) fn small_part(part: Part, encoder: &MatrixEncoder, shape: [usize; 2]) -> Option<Vec<u8>> {
+/// Bytes of a part that is not codes or block scales. `None` for those, and for a shape beyond I32. `input_amax` is the largest magnitude that goes
+/// into the module, where it was measured.
+pub(super) fn small_part(
+    options: &Options,
+    part: Part,
+    encoder: &MatrixEncoder,
+    shape: [usize; 2],
+    input_amax: Option<f32>,
+) -> Option<Vec<u8>> {
+    let scalar = |value: f32| Some(value.to_le_bytes().to_vec());
     match part {
         Part::Codes | Part::Scales => None,
         Part::TensorScale => match encoder.tensor_scale() {
-            TensorScale::Multiply(scale) | TensorScale::Divide(scale) => Some(scale.to_le_bytes().to_vec()),
-            TensorScale::None => None,
+            TensorScale::Multiply(scale) | TensorScale::Divide(scale) => scalar(scale),
+            TensorScale::None => scalar(encoder.only_scale()?),
         },
-        // 1 is its own reciprocal, so both conventions store the same.
-        Part::InputScale => Some(UNMEASURED_INPUT_SCALE.to_le_bytes().to_vec()),
+        Part::InputScale => scalar(match (input_amax, options.format(), options.dialect()) {
+            // 1 is its own reciprocal, so both conventions store the same.
+            (None, ..) => UNMEASURED_INPUT_SCALE,
+            (Some(amax), TargetFormat::Nvfp4, Dialect::CompressedTensors) => NVFP4_MAX / amax,
+            (Some(amax), TargetFormat::Nvfp4, _) => amax / NVFP4_MAX,
+            (Some(amax), ..) => amax / E4M3_MAX,
+        }),
         Part::Shape => {
             let dims = shape.map(i32::try_from);
             let [Ok(out), Ok(width)] = dims else { return None };
             Some([out.to_le_bytes(), width.to_le_bytes()].concat())
         }
     }
+}
+
+/// The tensors of measured KV scales of a layer, whose attention's names begin with `attention` (`...self_attn`).
+pub(super) fn kv_scale_specs(options: &Options, attention: &str) -> [TensorSpec; 2] {
+    let modelopt = options.dialect() == Dialect::Modelopt;
+    let names = if modelopt { ["k_proj.k_scale", "v_proj.v_scale"] } else { ["k_scale", "v_scale"] };
+    let dims = if modelopt { vec![] } else { vec![1] };
+    names.map(|name| TensorSpec::new(format!("{attention}.{name}"), DType::F32, dims.clone()))
+}
+
+/// The scale of a cache entry of this largest magnitude; 1 where none was measured. Engines of this family apply `k_scale` to the whole entry, latent and
+/// rope key, so both scales say what that reaches.
+pub(super) fn kv_scale(amax: Option<f32>) -> f32 {
+    amax.map_or(1.0, |amax| amax / E4M3_MAX)
 }
 
 /// The modules of the result that its configuration speaks of.
@@ -96,7 +132,7 @@ pub(super) struct ModuleNames {
 /// `quantization_config` of config.json.
 pub(super) fn quantization_config(options: &Options, names: &ModuleNames) -> Value {
     match (options.format(), options.dialect()) {
-        (TargetFormat::Nvfp4, Dialect::Modelopt) => modelopt_config(names),
+        (_, Dialect::Modelopt) => modelopt_config(options, names),
         (TargetFormat::Nvfp4, _) => {
             let weights = json!({
                 "actorder": null, "block_structure": null, "dynamic": false, "group_size": 16, "num_bits": 4,
@@ -106,7 +142,7 @@ pub(super) fn quantization_config(options: &Options, names: &ModuleNames) -> Val
             let mut inputs = weights.clone();
             inputs["dynamic"] = json!("local");
             inputs["observer"] = json!("static_minmax");
-            compressed_tensors("nvfp4-pack-quantized", weights, inputs, names)
+            compressed_tensors(options, "nvfp4-pack-quantized", weights, inputs, names)
         }
         (TargetFormat::Mxfp4, Dialect::Quark) => quark_config(names),
         (TargetFormat::Mxfp4, _) => {
@@ -115,14 +151,14 @@ pub(super) fn quantization_config(options: &Options, names: &ModuleNames) -> Val
                 "observer": "minmax", "observer_kwargs": {}, "scale_dtype": "torch.uint8", "strategy": "group",
                 "symmetric": true, "type": "float", "zp_dtype": null
             });
-            compressed_tensors("mxfp4-pack-quantized", weights, Value::Null, names)
+            compressed_tensors(options, "mxfp4-pack-quantized", weights, Value::Null, names)
         }
         (TargetFormat::Int4Group32, _) => {
             let weights = json!({
                 "actorder": null, "block_structure": null, "dynamic": false, "group_size": 32, "num_bits": 4,
                 "observer": "minmax", "observer_kwargs": {}, "strategy": "group", "symmetric": true, "type": "int"
             });
-            compressed_tensors("pack-quantized", weights, Value::Null, names)
+            compressed_tensors(options, "pack-quantized", weights, Value::Null, names)
         }
         (TargetFormat::Fp8, _) => json!({
             "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
@@ -131,10 +167,23 @@ pub(super) fn quantization_config(options: &Options, names: &ModuleNames) -> Val
     }
 }
 
-fn compressed_tensors(format: &str, weights: Value, inputs: Value, names: &ModuleNames) -> Value {
+fn compressed_tensors(
+    options: &Options,
+    format: &str,
+    weights: Value,
+    inputs: Value,
+    names: &ModuleNames,
+) -> Value {
+    let kv = match options.kv() {
+        KvCache::None => Value::Null,
+        _ => json!({
+            "num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false, "symmetric": true,
+            "observer": "minmax", "observer_kwargs": {}
+        }),
+    };
     json!({
         "quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed",
-        "kv_cache_scheme": null, "ignore": names.plain,
+        "kv_cache_scheme": kv, "ignore": names.plain,
         "config_groups": { "group_0": {
             "targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": null
         }}
@@ -146,26 +195,39 @@ fn producer() -> Value {
     json!({ "name": "modelopt", "version": "0.47.0", "written_by": concat!("perigee ", env!("CARGO_PKG_VERSION")) })
 }
 
-fn modelopt_config(names: &ModuleNames) -> Value {
-    let four_bits = json!({ "dynamic": false, "num_bits": 4, "type": "float", "group_size": 16 });
-    json!({
-        "config_groups": { "group_0": {
-            "input_activations": four_bits, "weights": four_bits, "targets": ["Linear"]
-        }},
-        "ignore": exclude_globs(names), "quant_algo": "NVFP4", "producer": producer(), "quant_method": "modelopt"
-    })
+/// modelopt's name of a format.
+fn modelopt_algo(options: &Options) -> &'static str {
+    if options.format() == TargetFormat::Fp8 { "FP8" } else { "NVFP4" }
+}
+
+fn modelopt_config(options: &Options, names: &ModuleNames) -> Value {
+    let scheme = match options.format() {
+        TargetFormat::Fp8 => json!({ "dynamic": false, "num_bits": 8, "type": "float" }),
+        _ => json!({ "dynamic": false, "num_bits": 4, "type": "float", "group_size": 16 }),
+    };
+    let mut config = json!({
+        "config_groups": { "group_0": { "input_activations": scheme, "weights": scheme, "targets": ["Linear"] } },
+        "ignore": exclude_globs(names), "quant_algo": modelopt_algo(options), "producer": producer(),
+        "quant_method": "modelopt"
+    });
+    if options.kv() != KvCache::None {
+        config["kv_cache_scheme"] = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
+    }
+    config
 }
 
 /// `hf_quant_config.json`, which modelopt's readers look for beside config.json.
 pub(super) fn hf_quant_config(options: &Options, names: &ModuleNames) -> Option<Value> {
     (options.dialect() == Dialect::Modelopt).then(|| {
-        json!({
-            "producer": producer(),
-            "quantization": {
-                "quant_algo": "NVFP4", "kv_cache_quant_algo": null, "group_size": 16,
-                "exclude_modules": exclude_globs(names)
-            }
-        })
+        let kv = if options.kv() == KvCache::None { Value::Null } else { json!("FP8") };
+        let mut quantization = json!({
+            "quant_algo": modelopt_algo(options), "kv_cache_quant_algo": kv, "group_size": 16,
+            "exclude_modules": exclude_globs(names)
+        });
+        if options.format() == TargetFormat::Fp8 {
+            quantization["group_size"] = Value::Null;
+        }
+        json!({ "producer": producer(), "quantization": quantization })
     })
 }
 

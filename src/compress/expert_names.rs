@@ -71,7 +71,7 @@ pub(super) fn role(name: &str) -> Role<'_> {
 }
 
 /// Where the words after `layers.L.` begin, and L.
-fn layer_of(name: &str) -> Option<(usize, usize)> {
+pub(super) fn layer_of(name: &str) -> Option<(usize, usize)> {
     let at = match name.starts_with("layers.") {
         true => 0,
         false => name.find(".layers.")? + 1,

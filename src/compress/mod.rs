@@ -5,6 +5,7 @@
 //! no engine, no server, no clock: progress is told by callbacks.
 
 pub mod audit;
+mod calibration;
 pub mod collect;
 pub mod compare;
 pub mod dialect;
@@ -23,12 +24,14 @@ pub mod report;
 mod rewrite;
 pub mod saliency;
 pub mod select;
+mod shard;
 mod source;
 #[cfg(test)]
 mod test_folder;
 pub mod text_pass;
 
 pub use audit::{AuditError, AuditOptions, AuditReport, audit};
+pub use calibration::{Calibration, CalibrationReport, calibrate};
 pub use collect::{PassProgress, collect};
 pub use compare::{Comparison, compare};
 pub use fingerprint::{SourceId, TextId, fingerprint};
@@ -37,8 +40,8 @@ pub use modules::ModuleClass;
 pub use plan_file::{ExpertPlan, LayerPlan, PlanFileError};
 pub use prune::{PruneError, PruneProgress, PruneReport, prune};
 pub use prune_config::ConfigError;
-pub use quantize::{Progress, QuantizeError, quantize};
-pub use recipe::{Dialect, ModuleSet, Options, OptionsError, TargetFormat};
+pub use quantize::{CalibrationRequest, MeasureError, Progress, QuantizeError, quantize};
+pub use recipe::{Dialect, KvCache, ModuleSet, Options, OptionsError, TargetFormat};
 pub use report::{ClassReport, Report};
 pub use rewrite::{RewriteError, expert_layers};
 pub use saliency::{LayerSaliency, Saliency, SaliencyError};

@@ -1,34 +1,27 @@
 //! A folder in, a quantized folder out.
 //!
-//! The walk: sort the source's tensors into modules, plan every shard, then shard by shard, module by module: find the range, encode bands of rows in
-//! parallel, write. One module lies in memory at a time, and pages of the source are given back as soon as they were read. The
-//! result depends on source and options alone, not on the number of threads or on interruptions.
+//! The walk: sort the source's tensors into modules, plan every shard, measure activations if that is asked for, then shard by shard (`shard.rs`). The
+//! result depends on source, options and calibration texts alone, not on the number of threads or on interruptions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
-use super::dialect::{self, ModuleNames, Part};
+use super::calibration::{CALIBRATION_FILE, Calibration};
+use super::dialect::{self, ModuleNames};
+use super::expert_names::layer_of;
 use super::journal::{JOURNAL_FILE, Journal, ShardRecord};
-use super::modules::{ModuleClass, partner};
-use super::parallel;
-use super::recipe::Options;
-use super::report::{self, ClassReport, Report};
-use super::source::{self, Modules, SourceError, SourceMatrix};
+use super::modules::ModuleClass;
+use super::recipe::{KvCache, Options};
+use super::report::{self, Report};
+use super::shard::{Item, Run, ShardPlan};
+use super::source::{self, Modules, SourceError};
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, ShardWriter, Target, TensorSpec, WriteError, copy_side_files, write_file,
-    write_index,
+    Checkpoint, CheckpointError, Target, WriteError, copy_side_files, write_file, write_index,
 };
-use crate::quant::distortion::Distortion;
-use crate::quant::{FormatError, MatrixEncoder, PackedMatrix};
-use crate::tensor::{DType, TensorView};
+use crate::quant::FormatError;
 
 /// Counts changes of the rules that decide the bytes of a result; part of the fingerprint.
 const RULES: u32 = 1;
-/// Values of a band of rows, unless the format needs more: fits the second-level cache.
-const BAND_VALUES: usize = 1 << 16;
-/// Bytes copied at a time.
-const COPY_BYTES: usize = 8 << 20;
 
 /// Why a folder could not be quantized.
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +62,23 @@ pub enum QuantizeError {
         /// What differs.
         why: String,
     },
+    /// Activations could not be measured.
+    #[error("activations could not be measured")]
+    Calibration(#[source] MeasureError),
     /// Writing failed.
     #[error(transparent)]
     Write(#[from] WriteError),
+}
+
+/// Why a measurement failed: the backend is handed in, and its errors with it.
+pub type MeasureError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A measurement of activations to be made, unless an interrupted run made it.
+pub struct CalibrationRequest<'a> {
+    /// Texts and options in words; equal words mean an equal result.
+    pub id: String,
+    /// Makes it; the result has the same `id`.
+    pub measure: &'a mut dyn FnMut(&str) -> Result<Calibration, MeasureError>,
 }
 
 /// Where a run is.
@@ -91,29 +98,13 @@ pub struct Progress<'a> {
     pub total_bytes: u64,
 }
 
-/// What becomes of a part of the source.
-enum Item<'a> {
-    /// A tensor as it is.
-    Copy(&'a str),
-    /// A matrix, packed.
-    Pack(&'a SourceMatrix<'a>),
-    /// A matrix that the source has packed and the result has not: BF16.
-    Widen(&'a SourceMatrix<'a>),
-}
-
-struct ShardPlan<'a> {
-    name: &'a str,
-    items: Vec<Item<'a>>,
-    /// Bytes of the source that go into it.
-    source_bytes: u64,
-}
-
-/// Quantizes `source` into the folder `target`, on `threads` threads. Takes up what an interrupted run with the same source and
-/// options left there.
+/// Quantizes `source` into the folder `target`, on `threads` threads. Takes up what an interrupted run with the same source, options and calibration
+/// left there.
 pub fn quantize(
     source: &Checkpoint,
     target: &Path,
     options: &Options,
+    calibration: Option<CalibrationRequest<'_>>,
     threads: usize,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Report, QuantizeError> {
@@ -127,8 +118,14 @@ pub fn quantize(
         .map_err(QuantizeError::Config)?;
 
     let target = Target::open(target, source)?;
-    let mut journal = take_up(&target, source, options)?;
-    let run = Run { source, modules: &modules, options, threads, target: &target };
+    let described = match &calibration {
+        None => options.describe(),
+        Some(request) => format!("{} calibrated on {}", options.describe(), request.id),
+    };
+    let mut journal = take_up(&target, source, described)?;
+    let calibration = calibration.map(|request| measured(&target, request)).transpose()?;
+    let calibration = calibration.as_ref();
+    let run = Run { source, modules: &modules, options, threads, target: &target, calibration };
     let mut at = Progress {
         shard: "",
         number: 0,
@@ -157,7 +154,7 @@ pub fn quantize(
         journal.write(&target)?;
     }
     if !journal.complete {
-        run.finish(&plan, &config, &names)?;
+        finish(&run, &plan, &config, &names)?;
         // In the order of the source, whatever order the runs made them in.
         let order = |record: &ShardRecord| plan.iter().position(|shard| shard.name == record.name);
         journal.shards.sort_by_key(order);
@@ -166,7 +163,8 @@ pub fn quantize(
     }
     let mut classes = Vec::new();
     journal.shards.iter().flat_map(|record| &record.classes).for_each(|c| report::add(&mut classes, c));
-    Ok(Report { options: options.describe(), shards: plan.len(), resumed_shards, classes })
+    let calibration = calibration.map(Calibration::report);
+    Ok(Report { options: journal.options, shards: plan.len(), resumed_shards, classes, calibration })
 }
 
 /// Whether every chosen module fits the format, before anything is written.
@@ -207,7 +205,19 @@ fn plan<'a>(source: &'a Checkpoint, modules: &'a Modules<'a>, options: &Options)
         }
     }
     for tensor in &modules.others {
-        add(tensor, Item::Copy(tensor), bytes_of(tensor));
+        // Scales of the source's own cache would contradict what is said now.
+        if options.kv() == KvCache::None || !is_kv_scale(tensor) {
+            add(tensor, Item::Copy(tensor), bytes_of(tensor));
+        }
+    }
+    if options.kv() == KvCache::Calibrated {
+        for matrix in modules.matrices.values() {
+            if let Some((attention, "kv_a_proj_with_mqa")) = matrix.module.rsplit_once('.')
+                && let Some((_, layer)) = layer_of(attention)
+            {
+                add(&matrix.main_tensor(), Item::KvScales { attention, layer }, 0);
+            }
+        }
     }
     source
         .shard_names()
@@ -216,6 +226,12 @@ fn plan<'a>(source: &'a Checkpoint, modules: &'a Modules<'a>, options: &Options)
             Some(ShardPlan { name, items, source_bytes })
         })
         .collect()
+}
+
+/// Whether a tensor is a scale of the KV cache, in any of the spellings.
+fn is_kv_scale(tensor: &str) -> bool {
+    let last = tensor.rsplit_once('.').map_or("", |(_, last)| last);
+    matches!(last, "k_scale" | "v_scale" | "kv_scale") && tensor.contains("attn.")
 }
 
 /// The names that the configuration lists.
@@ -244,11 +260,11 @@ fn module_names(source: &Checkpoint, modules: &Modules, options: &Options) -> Mo
 }
 
 /// The journal to go on with: that of an interrupted run, or a new one in an empty folder.
-fn take_up(target: &Target, source: &Checkpoint, options: &Options) -> Result<Journal, QuantizeError> {
+fn take_up(target: &Target, source: &Checkpoint, options: String) -> Result<Journal, QuantizeError> {
     let fresh = Journal {
         perigee: env!("CARGO_PKG_VERSION").into(),
-        options: options.describe(),
-        fingerprint: fingerprint(source, options),
+        fingerprint: fingerprint(source, &options),
+        options,
         complete: false,
         shards: Vec::new(),
     };
@@ -271,10 +287,10 @@ fn take_up(target: &Target, source: &Checkpoint, options: &Options) -> Result<Jo
     }
 }
 
-fn fingerprint(source: &Checkpoint, options: &Options) -> String {
+fn fingerprint(source: &Checkpoint, options: &str) -> String {
     let config = source.file("config.json").unwrap_or_default();
     let mut hasher = blake3::Hasher::new();
-    for field in [&source.fingerprint().into_bytes()[..], options.describe().as_bytes(), &config] {
+    for field in [&source.fingerprint().into_bytes()[..], options.as_bytes(), &config] {
         hasher.update(&(field.len() as u64).to_le_bytes());
         hasher.update(field);
     }
@@ -282,267 +298,37 @@ fn fingerprint(source: &Checkpoint, options: &Options) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// What stays the same over a run.
-struct Run<'a> {
-    source: &'a Checkpoint,
-    modules: &'a Modules<'a>,
-    options: &'a Options,
-    threads: usize,
-    target: &'a Target,
+/// What an interrupted run measured, or a new measurement, which is kept for the next.
+fn measured(target: &Target, request: CalibrationRequest<'_>) -> Result<Calibration, QuantizeError> {
+    let found = target.read(CALIBRATION_FILE, Calibration::max_bytes())?;
+    if let Some(found) = found.and_then(|bytes| Calibration::parse(&bytes, &request.id)) {
+        return Ok(found);
+    }
+    let made = (request.measure)(&request.id).map_err(QuantizeError::Calibration)?;
+    write_file(target.dir(), CALIBRATION_FILE, made.to_json().as_bytes())?;
+    Ok(made)
 }
 
-/// Shared largest magnitudes by the module that will ask for them next.
-type Amaxes = HashMap<String, f32>;
-
-impl Run<'_> {
-    /// Tensors of the result that an item becomes.
-    fn specs(&self, item: &Item) -> Vec<TensorSpec> {
-        match item {
-            Item::Copy(name) => {
-                let tensor = self.source.tensor(name);
-                tensor.map(|t| TensorSpec::new(*name, t.dtype, t.shape)).into_iter().collect()
-            }
-            Item::Widen(matrix) => {
-                vec![TensorSpec::new(format!("{}.weight", matrix.module), DType::Bf16, matrix.shape)]
-            }
-            Item::Pack(matrix) => dialect::parts(self.options, &matrix.module, matrix.shape)
-                .into_iter()
-                .map(|(_, spec)| spec)
-                .collect(),
+/// Everything but the shards.
+fn finish(run: &Run, plan: &[ShardPlan], config: &[u8], names: &ModuleNames) -> Result<(), QuantizeError> {
+    let dir = run.target.dir();
+    let mut weight_map = BTreeMap::new();
+    let mut total_size = 0;
+    for shard in plan {
+        for spec in shard.items.iter().flat_map(|item| run.specs(item)) {
+            total_size += spec.bytes().unwrap_or(0) as u64;
+            weight_map.insert(spec.name, shard.name.to_owned());
         }
     }
-
-    /// Writes one shard. `done` is told the source bytes of each item.
-    fn shard(
-        &self,
-        plan: &ShardPlan,
-        amaxes: &mut Amaxes,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<ShardRecord, QuantizeError> {
-        let specs: Vec<TensorSpec> = plan.items.iter().flat_map(|item| self.specs(item)).collect();
-        let mut writer = ShardWriter::create(self.target.dir(), plan.name, &specs)?;
-        let mut classes = Vec::new();
-        for item in &plan.items {
-            let one = match item {
-                Item::Copy(name) => self.copy(name, &mut writer)?,
-                Item::Widen(matrix) => self.widen(matrix, &mut writer)?,
-                Item::Pack(matrix) => self.pack(matrix, amaxes, &mut writer)?,
-            };
-            report::add(&mut classes, &one);
-            done(one.bytes_before);
-        }
-        Ok(ShardRecord { name: plan.name.into(), bytes: writer.finish()?, classes })
+    copy_side_files(
+        run.source,
+        dir,
+        &["config.json", "hf_quant_config.json", JOURNAL_FILE, CALIBRATION_FILE],
+    )?;
+    if let Some(value) = dialect::hf_quant_config(run.options, names) {
+        write_file(dir, "hf_quant_config.json", format!("{value:#}\n").as_bytes())?;
     }
-
-    fn copy(&self, name: &str, writer: &mut ShardWriter) -> Result<ClassReport, QuantizeError> {
-        let bytes = self.source.tensor(name).map_or(&[][..], |tensor| tensor.bytes);
-        for (i, part) in bytes.chunks(COPY_BYTES).enumerate() {
-            writer.append(name, part)?;
-            self.source.release(name, i * COPY_BYTES..i * COPY_BYTES + part.len());
-        }
-        let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
-        let size = bytes.len() as u64;
-        Ok(ClassReport::one(ModuleClass::of(module), "unchanged", size, size, &Distortion::default()))
-    }
-
-    fn widen(&self, matrix: &SourceMatrix, writer: &mut ShardWriter) -> Result<ClassReport, QuantizeError> {
-        let name = format!("{}.weight", matrix.module);
-        let [out, width] = matrix.shape;
-        let band = band_rows(width, 1);
-        let mut values = vec![0.0; band * width];
-        let mut lost = Distortion::default();
-        let mut after = 0;
-        for first in (0..out).step_by(band) {
-            let values = &mut values[..band.min(out - first) * width];
-            matrix.read(first, values)?;
-            let rounded: Vec<half::bf16> = values.iter().map(|v| half::bf16::from_f32(*v)).collect();
-            let widened: Vec<f32> = rounded.iter().map(|v| v.to_f32()).collect();
-            lost.add(values, &widened);
-            let bytes: Vec<u8> = rounded.iter().flat_map(|v| v.to_le_bytes()).collect();
-            after += bytes.len() as u64;
-            writer.append(&name, &bytes)?;
-        }
-        self.release(matrix);
-        Ok(ClassReport::one(matrix.class(), "bf16", matrix.bytes, after, &lost))
-    }
-
-    fn pack(
-        &self,
-        matrix: &SourceMatrix,
-        amaxes: &mut Amaxes,
-        writer: &mut ShardWriter,
-    ) -> Result<ClassReport, QuantizeError> {
-        let packing = self.options.packing();
-        let amax = if packing.needs_amax() { self.shared_amax(matrix, amaxes)? } else { 0.0 };
-        let encoder = packing
-            .encoder(matrix.shape[1], amax)
-            .map_err(|error| QuantizeError::Format { module: matrix.module.clone(), error })?;
-        let packed = self.encode(matrix, &encoder)?;
-        self.release(matrix);
-        let mut after = 0;
-        for (part, spec) in dialect::parts(self.options, &matrix.module, matrix.shape) {
-            let small = dialect::small_part(part, &encoder, matrix.shape);
-            let bytes = match part {
-                Part::Codes => &packed.codes,
-                Part::Scales => &packed.scales,
-                _ => small.as_deref().unwrap_or_default(),
-            };
-            writer.write(&spec.name, bytes)?;
-            after += bytes.len() as u64;
-        }
-        let format = packing.format().name();
-        Ok(ClassReport::one(matrix.class(), format, matrix.bytes, after, &packed.lost))
-    }
-
-    /// Largest magnitude of a matrix and of the one that shares its tensor scale, wherever that lies.
-    fn shared_amax(&self, matrix: &SourceMatrix, amaxes: &mut Amaxes) -> Result<f32, SourceError> {
-        let partner = partner(&matrix.module).and_then(|name| self.modules.matrices.get(&name));
-        let Some(partner) = partner else { return self.amax(matrix) };
-        // Found once for both, kept until the partner's turn.
-        if let Some(amax) = amaxes.remove(&matrix.module) {
-            return Ok(amax);
-        }
-        let amax = self.amax(partner)?;
-        self.release(partner);
-        let amax = amax.max(self.amax(matrix)?);
-        amaxes.insert(partner.module.clone(), amax);
-        Ok(amax)
-    }
-
-    fn amax(&self, matrix: &SourceMatrix) -> Result<f32, SourceError> {
-        let [out, width] = matrix.shape;
-        let band = band_rows(width, 1);
-        let outcome = Outcome::default();
-        parallel::run(self.threads, (0..out).step_by(band).collect(), |first| {
-            let mut values = vec![0.0; band.min(out - first) * width];
-            match matrix.read(first, &mut values) {
-                Ok(amax) => outcome.amax(amax),
-                Err(error) => outcome.fail(first, error),
-            }
-        });
-        outcome.result()
-    }
-
-    /// Encodes a matrix, in bands of rows.
-    fn encode(&self, matrix: &SourceMatrix, encoder: &MatrixEncoder) -> Result<Encoded, SourceError> {
-        let [out, width] = matrix.shape;
-        let band = band_rows(width, encoder.band_rows());
-        let mut codes = vec![0; encoder.code_bytes(out)];
-        let mut scales = vec![0; encoder.scale_bytes(out)];
-        let mut lost = vec![Distortion::default(); out.div_ceil(band)];
-        let mut jobs = Vec::with_capacity(lost.len());
-        let (mut codes_left, mut scales_left) = (&mut codes[..], &mut scales[..]);
-        for (first, lost) in (0..out).step_by(band).zip(&mut lost) {
-            let last = (first + band).min(out);
-            let (codes, rest) = codes_left.split_at_mut(encoder.code_bytes(last) - encoder.code_bytes(first));
-            codes_left = rest;
-            let (scales, rest) =
-                scales_left.split_at_mut(encoder.scale_bytes(last) - encoder.scale_bytes(first));
-            scales_left = rest;
-            jobs.push((first, last - first, codes, scales, lost));
-        }
-        let outcome = Outcome::default();
-        parallel::run(self.threads, jobs, |(first, rows, codes, scales, lost)| {
-            let mut values = vec![0.0; rows * width];
-            match matrix.read(first, &mut values) {
-                Ok(_) => {
-                    encoder.encode_rows(&values, codes, scales);
-                    *lost = self.distortion(&values, [rows, width], encoder, codes, scales);
-                }
-                Err(error) => outcome.fail(first, error),
-            }
-        });
-        outcome.result()?;
-        // In the order of rows, so that the sum does not depend on the threads.
-        let mut sum = Distortion::default();
-        lost.iter().for_each(|band| sum.merge(band));
-        Ok(Encoded { codes, scales, lost: sum })
-    }
-
-    /// What encoding a band lost: decoded as a reader would, compared with what was encoded.
-    fn distortion(
-        &self,
-        values: &[f32],
-        shape: [usize; 2],
-        encoder: &MatrixEncoder,
-        codes: &[u8],
-        scales: &[u8],
-    ) -> Distortion {
-        let packing = self.options.packing();
-        let dims = packing.format().scale_shape(shape);
-        let scales = TensorView { dtype: packing.scale_dtype(), shape: &dims, bytes: scales };
-        let mut lost = Distortion::default();
-        if let Ok(packed) = PackedMatrix::new(packing.format(), shape, codes, scales, encoder.tensor_scale())
-        {
-            let mut row = vec![0.0; shape[1]];
-            for (r, values) in values.chunks_exact(shape[1].max(1)).enumerate() {
-                packed.row_to_f32(r, &mut row);
-                lost.add(values, &row);
-            }
-        }
-        lost
-    }
-
-    /// Gives the memory of a matrix back that has been read.
-    fn release(&self, matrix: &SourceMatrix) {
-        for tensor in &matrix.tensors {
-            self.source.release(tensor, 0..usize::MAX);
-        }
-    }
-
-    /// Everything but the shards.
-    fn finish(&self, plan: &[ShardPlan], config: &[u8], names: &ModuleNames) -> Result<(), QuantizeError> {
-        let dir = self.target.dir();
-        let mut weight_map = BTreeMap::new();
-        let mut total_size = 0;
-        for shard in plan {
-            for spec in shard.items.iter().flat_map(|item| self.specs(item)) {
-                total_size += spec.bytes().unwrap_or(0) as u64;
-                weight_map.insert(spec.name, shard.name.to_owned());
-            }
-        }
-        copy_side_files(self.source, dir, &["config.json", "hf_quant_config.json", JOURNAL_FILE])?;
-        if let Some(value) = dialect::hf_quant_config(self.options, names) {
-            write_file(dir, "hf_quant_config.json", format!("{value:#}\n").as_bytes())?;
-        }
-        write_file(dir, "config.json", config)?;
-        write_index(dir, &weight_map, total_size)?;
-        Ok(())
-    }
-}
-
-struct Encoded {
-    codes: Vec<u8>,
-    scales: Vec<u8>,
-    lost: Distortion,
-}
-
-/// Rows of a band: a multiple of `unit`, about [`BAND_VALUES`] values, at least one unit.
-fn band_rows(width: usize, unit: usize) -> usize {
-    (BAND_VALUES / width.max(1) / unit).max(1) * unit
-}
-
-/// What parallel jobs found: the largest magnitude, or the error of the first row that has one.
-#[derive(Default)]
-struct Outcome(Mutex<(f32, Option<(usize, SourceError)>)>);
-
-impl Outcome {
-    fn amax(&self, amax: f32) {
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        found.0 = found.0.max(amax);
-    }
-
-    fn fail(&self, first: usize, error: SourceError) {
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if found.1.as_ref().is_none_or(|(row, _)| first < *row) {
-            found.1 = Some((first, error));
-        }
-    }
-
-    fn result(self) -> Result<f32, SourceError> {
-        match self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            (_, Some((_, error))) => Err(error),
-            (amax, None) => Ok(amax),
-        }
-    }
+    write_file(dir, "config.json", config)?;
+    write_index(dir, &weight_map, total_size)?;
+    Ok(())
 }

@@ -13,20 +13,20 @@ pub enum TargetFormat {
     Mxfp4,
     /// INT4 in groups of 32.
     Int4Group32,
-    /// FP8 in blocks of 128 x 128.
+    /// FP8: in blocks of 128 x 128, or per tensor, as the dialect has it.
     Fp8,
 }
 
 /// Whose tensor names and configuration to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// NVIDIA modelopt: NVFP4.
+    /// NVIDIA modelopt: NVFP4, FP8 per tensor.
     Modelopt,
     /// compressed-tensors (LLM Compressor): NVFP4, MXFP4, INT4.
     CompressedTensors,
     /// AMD Quark: MXFP4.
     Quark,
-    /// DeepSeek-V3's own FP8.
+    /// DeepSeek-V3's own FP8 in blocks.
     Deepseek,
 }
 
@@ -39,6 +39,17 @@ pub enum ModuleSet {
     ExpertsAndShared,
     /// Every feed-forward matrix: routed and shared experts and dense layers.
     AllButAttention,
+}
+
+/// What is said about the scales of an FP8 KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvCache {
+    /// Nothing.
+    None,
+    /// That the cache is FP8, with scales of 1, which are not stored.
+    Cast,
+    /// Measured scales, stored per layer.
+    Calibrated,
 }
 
 /// Why options do not go together.
@@ -63,6 +74,27 @@ pub enum OptionsError {
         format: &'static str,
         /// Dialects of the format.
         known: &'static str,
+    },
+    /// A dialect whose readers know no KV scales.
+    #[error("--kv {kv} is for --dialect modelopt and compressed-tensors; {dialect} has no place for it")]
+    KvDialect {
+        /// As given.
+        kv: &'static str,
+        /// As chosen.
+        dialect: &'static str,
+    },
+    /// Measured scales without a measurement.
+    #[error("--kv calibrated needs a text to measure on: --calibrate FILE")]
+    KvText,
+    /// A measurement that nothing would use.
+    #[error(
+        "--calibrate measures scales of activations, and {format} in the dialect of {dialect} stores none; leave it out, or add --kv calibrated"
+    )]
+    NothingToCalibrate {
+        /// As given.
+        format: &'static str,
+        /// As chosen.
+        dialect: &'static str,
     },
     /// A choice of scales for a format that has none.
     #[error("--scales {value} is for --format nvfp4; {format} has one rule")]
@@ -100,7 +132,7 @@ impl TargetFormat {
                 (&[Dialect::Quark, Dialect::CompressedTensors], "quark or compressed-tensors")
             }
             TargetFormat::Int4Group32 => (&[Dialect::CompressedTensors], "compressed-tensors"),
-            TargetFormat::Fp8 => (&[Dialect::Deepseek], "deepseek"),
+            TargetFormat::Fp8 => (&[Dialect::Deepseek, Dialect::Modelopt], "deepseek or modelopt"),
         }
     }
 }
@@ -145,6 +177,18 @@ pub struct Options {
     scales: BlockScales,
     modules: ModuleSet,
     dialect: Dialect,
+    kv: KvCache,
+}
+
+impl KvCache {
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            KvCache::None => "none",
+            KvCache::Cast => "cast",
+            KvCache::Calibrated => "calibrated",
+        }
+    }
 }
 
 impl Options {
@@ -185,7 +229,39 @@ impl Options {
         if !dialects.contains(&dialect) {
             return Err(OptionsError::Dialect { dialect: dialect.name(), format: format.name(), known });
         }
-        Ok(Self { format, scales, modules, dialect })
+        Ok(Self { format, scales, modules, dialect, kv: KvCache::None })
+    }
+
+    /// The same with what `--kv` says, and with or without a text to calibrate on.
+    pub fn with_calibration(self, kv: Option<&str>, calibrated: bool) -> Result<Self, OptionsError> {
+        let kv = match kv {
+            None => KvCache::None,
+            Some(value) => {
+                let all = [KvCache::None, KvCache::Cast, KvCache::Calibrated];
+                named(&all, KvCache::name, "--kv", value, "none, cast, calibrated")?
+            }
+        };
+        let dialect = self.dialect.name();
+        if kv != KvCache::None && !matches!(self.dialect, Dialect::Modelopt | Dialect::CompressedTensors) {
+            return Err(OptionsError::KvDialect { kv: kv.name(), dialect });
+        }
+        match (kv, calibrated) {
+            (KvCache::Calibrated, false) => Err(OptionsError::KvText),
+            (KvCache::None | KvCache::Cast, true) if !self.stores_input_scales() => {
+                Err(OptionsError::NothingToCalibrate { format: self.format.name(), dialect })
+            }
+            _ => Ok(Self { kv, ..self }),
+        }
+    }
+
+    /// What is said about the KV cache.
+    pub fn kv(&self) -> KvCache {
+        self.kv
+    }
+
+    /// Whether packed modules have a scale for their input.
+    pub fn stores_input_scales(&self) -> bool {
+        self.format == TargetFormat::Nvfp4 || self.dialect == Dialect::Modelopt
     }
 
     /// The format.
@@ -211,6 +287,7 @@ impl Options {
             (TargetFormat::Mxfp4, Dialect::Quark) => Packing::Mxfp4 { smallest_scale: 1 },
             (TargetFormat::Mxfp4, _) => Packing::Mxfp4 { smallest_scale: 0 },
             (TargetFormat::Int4Group32, _) => Packing::Int4Group32,
+            (TargetFormat::Fp8, Dialect::Modelopt) => Packing::Fp8Tensor,
             (TargetFormat::Fp8, _) => Packing::Fp8Block,
         }
     }
@@ -221,8 +298,12 @@ impl Options {
             TargetFormat::Nvfp4 => format!(" scales {}", scales_name(self.scales)),
             _ => String::new(),
         };
+        let kv = match self.kv {
+            KvCache::None => String::new(),
+            kv => format!(" kv {}", kv.name()),
+        };
         format!(
-            "{}{scales} modules {} dialect {}",
+            "{}{scales} modules {} dialect {}{kv}",
             self.format.name(),
             self.modules.name(),
             self.dialect.name()
@@ -275,6 +356,50 @@ mod tests {
         ] {
             let text = result.unwrap_err().to_string();
             assert!(text.starts_with(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn kv_scales_and_calibration_go_with_what_stores_them() {
+        let parse = |format, dialect, kv, calibrated| {
+            let options = Options::parse(format, None, None, Some(dialect)).unwrap();
+            options.with_calibration(kv, calibrated).map(|o| o.describe()).map_err(|e| e.to_string())
+        };
+        for (format, dialect, kv, calibrated, expected) in [
+            ("nvfp4", "modelopt", None, true, "nvfp4 scales max modules experts dialect modelopt"),
+            (
+                "nvfp4",
+                "modelopt",
+                Some("cast"),
+                false,
+                "nvfp4 scales max modules experts dialect modelopt kv cast",
+            ),
+            ("fp8", "modelopt", None, true, "fp8 modules experts dialect modelopt"),
+            (
+                "int4-g32",
+                "compressed-tensors",
+                Some("calibrated"),
+                true,
+                "int4-g32 modules experts dialect compressed-tensors kv calibrated",
+            ),
+        ] {
+            assert_eq!(parse(format, dialect, kv, calibrated).as_deref(), Ok(expected));
+        }
+        for (format, dialect, kv, calibrated, expected) in [
+            ("nvfp4", "modelopt", Some("fp8"), false, "--kv \"fp8\" is not known"),
+            ("nvfp4", "modelopt", Some("calibrated"), false, "--kv calibrated needs a text"),
+            ("mxfp4", "quark", Some("cast"), false, "--kv cast is for --dialect modelopt"),
+            ("fp8", "deepseek", Some("calibrated"), true, "--kv calibrated is for --dialect modelopt"),
+            (
+                "int4-g32",
+                "compressed-tensors",
+                None,
+                true,
+                "--calibrate measures scales of activations, and int4-g32",
+            ),
+        ] {
+            let error = parse(format, dialect, kv, calibrated).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }

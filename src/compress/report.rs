@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::calibration::CalibrationReport;
 use super::modules::ModuleClass;
 use crate::quant::distortion::Distortion;
 
@@ -76,6 +77,8 @@ pub struct Report {
     pub resumed_shards: usize,
     /// Per class, sorted.
     pub classes: Vec<ClassReport>,
+    /// What the calibration texts reached, if there were any.
+    pub calibration: Option<CalibrationReport>,
 }
 
 impl Report {
@@ -100,7 +103,7 @@ impl Report {
         serde_json::json!({
             "options": self.options, "shards": self.shards, "resumed_shards": self.resumed_shards,
             "bytes_before": sum(|c| c.bytes_before), "bytes_after": sum(|c| c.bytes_after),
-            "classes": classes
+            "classes": classes, "calibration": self.calibration
         })
     }
 
@@ -149,6 +152,9 @@ impl Report {
                 .collect();
             text.push_str(cells.join("  ").trim_end());
             text.push('\n');
+        }
+        if let Some(calibration) = &self.calibration {
+            text.push_str(&calibration.text());
         }
         text
     }

@@ -96,6 +96,20 @@ pub struct Coverage {
     pub least_median_most: [u64; 3],
 }
 
+impl Coverage {
+    /// Of the tokens of each expert of a layer, of which there is at least one.
+    pub(super) fn of(layer: usize, counts: &[u64]) -> Self {
+        let mut sorted = counts.to_vec();
+        sorted.sort_unstable();
+        Self {
+            layer,
+            num_experts: counts.len(),
+            unused: (0..counts.len() as u32).filter(|e| counts[*e as usize] == 0).collect(),
+            least_median_most: [sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]],
+        }
+    }
+}
+
 /// What is wrong with a saliency file.
 #[derive(Debug, thiserror::Error)]
 pub enum SaliencyError {
@@ -281,18 +295,7 @@ impl Saliency {
 
     /// How well the texts cover each layer's experts; layers with scores only are left out.
     pub fn coverage(&self) -> Vec<Coverage> {
-        let covered = |(layer, statistics): (usize, &LayerSaliency)| {
-            let counts = statistics.counts()?;
-            let mut sorted = counts.to_vec();
-            sorted.sort_unstable();
-            Some(Coverage {
-                layer,
-                num_experts: counts.len(),
-                unused: (0..counts.len() as u32).filter(|e| counts[*e as usize] == 0).collect(),
-                least_median_most: [sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]],
-            })
-        };
-        self.layers().filter_map(covered).collect()
+        self.layers().filter_map(|(layer, s)| Some(Coverage::of(layer, s.counts()?))).collect()
     }
 
     fn check_finite(&self) -> Result<(), SaliencyError> {

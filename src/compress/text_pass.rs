@@ -67,6 +67,12 @@ pub enum PassError {
     /// The device.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// Activations that are no numbers.
+    #[error("layer {layer} computes numbers that are not finite on this text; repair the source")]
+    NotFinite {
+        /// Layer.
+        layer: usize,
+    },
     /// Two models that cannot be compared.
     #[error("{0}")]
     Unlike(String),

@@ -203,9 +203,25 @@ pub struct QuantizeArgs {
     #[arg(long)]
     pub modules: Option<String>,
     /// Names and configuration: modelopt or compressed-tensors (nvfp4), quark or compressed-tensors (mxfp4), compressed-tensors
-    /// (int4-g32), deepseek (fp8) [default: the first].
+    /// (int4-g32), deepseek (fp8 in blocks) or modelopt (fp8 per tensor) [default: the first].
     #[arg(long)]
     pub dialect: Option<String>,
+    /// Scales of an FP8 KV cache: none, cast (announced, scales of 1 that are not stored) or calibrated (measured and stored) [default: none].
+    #[arg(long)]
+    pub kv: Option<String>,
+    /// Text to measure activation scales on: .jsonl with one object with \"text\" per line, or plain text with blank lines between documents. The source
+    /// is run on the CPU and has to fit in memory. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub calibrate: Vec<PathBuf>,
+    /// Tokens of a calibration window; longer documents are cut.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub calibrate_context: u32,
+    /// Stop calibrating after this many tokens of all texts together.
+    #[arg(long, value_name = "N", default_value_t = 262_144)]
+    pub calibrate_tokens: u64,
+    /// Markers in the calibration text, such as <|im_user|>, become control tokens.
+    #[arg(long)]
+    pub control_tokens: bool,
     /// Worker threads, 0 = one per core.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
     pub threads: u32,

@@ -3,13 +3,15 @@
 use super::buffer::{Buffer, Cache, Routing};
 use super::elementwise::{norm_row, rotate};
 use super::gemm::{self, Operands, StoreRows};
-use super::matrix::{PanelSource, Panels, pack_all};
+use super::matrix::{LANES, PanelSource, Panels, pack_all};
 use super::mla::{self, Geometry, KvUp};
 use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Activations, Numerics, RowLayout};
 use super::simd::Isa;
 use super::threads::{PerWorker, Shards, ThreadPool};
-use crate::ops::{Backend, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment};
+use crate::ops::{
+    Backend, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment, peak,
+};
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 
@@ -237,6 +239,12 @@ impl Backend for CpuBackend {
         Cache::allocate(shape)
     }
 
+    fn set_cache_scales(&mut self, cache: &mut Cache, exponents: &[i32]) -> Result<(), OpError> {
+        expect("set_cache_scales", &[cache.shape.num_layers], &[exponents.len()])?;
+        cache.set_exponents(exponents);
+        Ok(())
+    }
+
     fn embed(&mut self, table: &Panels, token_ids: &[u32], out: &mut Buffer) -> Result<(), OpError> {
         expect("embed", &[table.in_features], &[out.cols])?;
         expect_below("embed", table.out_features, token_ids)?;
@@ -460,6 +468,40 @@ impl Backend for CpuBackend {
             }
         }
         Ok(())
+    }
+
+    fn inner_peak(
+        &mut self,
+        x: &Buffer,
+        rows: &[u32],
+        weights: &Experts,
+        expert: usize,
+    ) -> Result<f32, OpError> {
+        let op = "inner_peak";
+        expect_below(op, weights.list.len(), &[expert as u32])?;
+        expect_below(op, x.rows, rows)?;
+        let panels = &weights.list[expert].gate_up;
+        expect(op, &[panels.in_features], &[x.cols])?;
+        let layout = self.numerics.layout(panels.format, panels.in_features);
+        // Gate and up of 16 units side by side, then of the next 16; lanes beyond the last unit are zero.
+        let stride = panels.num_panels * LANES;
+        let mut sums = vec![0.0; rows.len() * stride];
+        let tiling = layout.tiling(rows.len());
+        rows::pack(&mut self.pool, layout, tiling, &mut self.packed, |i| x.row(rows[i] as usize));
+        let out = Shards::new(&mut sums);
+        let finish = StoreRows { out, stride, column: 0, out_features: stride, add: false };
+        let operands = Operands { rows: &self.packed, layout, tiling, weights: panels };
+        gemm::multiply(&mut self.pool, self.numerics.isa, &self.sums, operands, &finish);
+        Ok(peak(sums.chunks_exact(2 * LANES).flat_map(|pair| {
+            let (gate, up) = pair.split_at(LANES);
+            gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u)
+        })))
+    }
+
+    fn cached_peak(&mut self, cache: &Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError> {
+        expect_below("cached_peak", cache.shape.num_layers, &[layer as u32])?;
+        expect_below("cached_peak", cache.slots(), slots)?;
+        Ok(peak(slots.iter().map(|slot| cache.peak(layer, *slot as usize))))
     }
 
     fn swiglu_add(&mut self, x: &Buffer, weights: &Experts, out: &mut Buffer) -> Result<(), OpError> {

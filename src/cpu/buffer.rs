@@ -1,7 +1,7 @@
 //! What the backend hands out: activation buffers, routings, the latent cache.
 
 use super::storage::Storage;
-use crate::ops::{CacheDType, CacheShape, OpError};
+use crate::ops::{CacheDType, CacheShape, OpError, peak};
 
 /// Activations `[rows, cols]` f32 with a fixed capacity.
 ///
@@ -91,6 +91,8 @@ impl Routing {
 pub struct Cache {
     pub(crate) shape: CacheShape,
     storage: Storage,
+    /// `[num_layers]`: of the scales that rows of an FP8 cache take which have none of their own.
+    exponents: Vec<i32>,
 }
 
 impl std::fmt::Debug for Cache {
@@ -114,7 +116,28 @@ impl Cache {
             .iter()
             .try_fold(shape.num_layers, |product, n| product.checked_mul(*n))
             .ok_or(OpError::OutOfMemory { what: "latent cache", bytes: usize::MAX })?;
-        Ok(Self { shape: *shape, storage: Storage::zeroed(bytes.div_ceil(4), "latent cache")? })
+        let storage = Storage::zeroed(bytes.div_ceil(4), "latent cache")?;
+        Ok(Self { shape: *shape, storage, exponents: vec![0; shape.num_layers] })
+    }
+
+    /// `exponents` has one entry per layer.
+    pub(crate) fn set_exponents(&mut self, exponents: &[i32]) {
+        self.exponents.copy_from_slice(exponents);
+    }
+
+    /// The largest magnitude of a row; NaN if one of its values is.
+    pub(crate) fn peak(&self, layer: usize, slot: usize) -> f32 {
+        let of_bits = |bits: &u16| half::bf16::from_bits(*bits).to_f32();
+        match (self.row(layer, slot), self.shape.dtype) {
+            (CachedRow::F32(row), _) => peak(row.iter().copied()),
+            (CachedRow::Bf16(row), _) => peak(row.iter().map(of_bits)),
+            (CachedRow::Fp8(row), CacheDType::Fp8(format)) => {
+                let mut wide = vec![0; self.shape.latent_dim];
+                format.decode(row, self.shape.latent_dim - self.shape.rope_dim, &mut wide);
+                peak(wide.iter().map(of_bits))
+            }
+            (CachedRow::Fp8(_), _) => unreachable!("rows are of the cache's type"),
+        }
     }
 
     /// Slots per layer.
@@ -155,7 +178,8 @@ impl Cache {
             }
             CacheDType::Fp8(format) => {
                 let row = &mut bytemuck::cast_slice_mut::<u32, u8>(self.storage.words_mut())[at];
-                format.encode(values, self.shape.latent_dim - self.shape.rope_dim, row);
+                let latents = self.shape.latent_dim - self.shape.rope_dim;
+                format.encode(values, latents, self.exponents[layer], row);
             }
         }
     }

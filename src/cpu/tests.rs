@@ -469,6 +469,10 @@ fn every_operation<B: Backend>(
     let mut norms = m.buffer(router.top_k);
     m.backend.expert_norms(&x, &routing, &m.experts, &mut norms).expect("expert_norms");
     results.push(("expert norms", tolerance::SWIGLU, m.values(&norms)));
+    let all: Vec<u32> = (0..rows as u32).collect();
+    let peaks = [(&m.experts, 1, &all[..]), (&m.shared, 0, &all[rows / 2..]), (&m.shared, 0, &[])]
+        .map(|(experts, e, rows)| m.backend.inner_peak(&x, rows, experts, e).expect("inner_peak"));
+    results.push(("inner peaks", tolerance::SWIGLU, peaks.to_vec()));
     for (name, shared) in [("experts", false), ("experts and shared", true)] {
         let mut out = m.filled(&x_values, s.hidden);
         let shared = shared.then_some(&m.shared);
@@ -762,12 +766,17 @@ fn an_fp8_cache_reads_as_what_it_stores() {
                 for (row_scales, rope_codes) in [(true, false), (true, true), (false, false), (false, true)] {
                     let format = CachedRowFormat { row_scales, rope_codes };
                     let mut caches = [m.cache(CacheDType::Fp8(format)), m.cache(CacheDType::Bf16)];
+                    m.backend.set_cache_scales(&mut caches[0], &[3, -6]).expect("two layers");
                     for (i, slot) in slots(&table, 0..before + rows).into_iter().enumerate() {
                         let mut row = random(100 + i as u64, sizes.latent + sizes.rope);
                         caches[0].store(1, slot as usize, &row);
-                        format.round(&mut row, sizes.latent);
+                        format.round(&mut row, sizes.latent, -6);
                         caches[1].store(1, slot as usize, &row);
                     }
+                    let of_both = [&caches[0], &caches[1]].map(|cache| {
+                        m.backend.cached_peak(cache, 1, &slots(&table, 3..40)).expect("slots of the cache")
+                    });
+                    assert!(of_both[0] == of_both[1] && of_both[0] > 0.0, "{format:?}: {of_both:?}");
                     let mut attend = |cache: &super::Cache, form| {
                         let segments = [Segment {
                             rows: 0..rows,

@@ -73,50 +73,7 @@ pub(super) enum Command {
 }
 
 /// Engine-side end of a sequence's stream.
-pub(super) struct EventSender(events::UnboundedSender<EngineEvent>);
-
-/// Events of a step on their way to their streams.
-///
-/// Waking a stream's task costs a system call when the async threads sleep, so the engine wakes one thread once per step
-/// and that one wakes the tasks, beside the next forward pass. A caller that left is noticed through its `Abort`: a failed
-/// delivery is not an error.
-pub(super) struct Outbox {
-    pending: Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>,
-    deliveries: mpsc::Sender<Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>>,
-}
-
-impl Outbox {
-    /// Starts the delivering thread; it ends when the outbox is dropped and everything is delivered.
-    pub(super) fn new() -> std::io::Result<Self> {
-        let (deliveries, arriving) =
-            mpsc::channel::<Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>>();
-        std::thread::Builder::new().name("perigee-events".into()).spawn(move || {
-            for (sender, event) in arriving.into_iter().flatten() {
-                let _ = sender.send(event);
-            }
-        })?;
-        Ok(Self { pending: Vec::new(), deliveries })
-    }
-
-    /// Adds an event; events of one stream keep their order.
-    pub(super) fn push(&mut self, to: &EventSender, event: EngineEvent) {
-        self.pending.push((to.0.clone(), event));
-    }
-
-    /// Hands everything over.
-    pub(super) fn flush(&mut self) {
-        if !self.pending.is_empty() {
-            let next = Vec::with_capacity(self.pending.len());
-            let _ = self.deliveries.send(std::mem::replace(&mut self.pending, next));
-        }
-    }
-}
-
-impl Drop for Outbox {
-    fn drop(&mut self) {
-        self.flush();
-    }
-}
+pub(super) struct EventSender(pub(super) events::UnboundedSender<EngineEvent>);
 
 /// State that both sides see.
 pub(super) struct Shared {

@@ -11,8 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::delivery::Outbox;
 use super::forward_input::{self, LogitsRow};
-use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, Outbox, Shared, door};
+use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, Shared, door};
 use super::live::LiveSequence;
 use super::request::{EngineEvent, EngineRequest};
 use crate::model::{ForwardInput, Model};

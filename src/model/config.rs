@@ -131,8 +131,8 @@ pub struct KvCacheConfig {
     pub num_blocks: usize,
     /// Element type: auto = that of the activations. f32 takes twice the memory of bf16, fp8 (E4M3) little more than half.
     pub dtype: KvDType,
-    /// With dtype fp8, the scale of a latent: token = a power of two per token, tensor = 1 for all (values beyond 448 saturate, small ones lose
-    /// precision).
+    /// With dtype fp8, the scale of a latent: token = a power of two per token, tensor = one per layer, the checkpoint's k_scale or 1 (values beyond
+    /// 448 times it saturate, small ones lose precision).
     pub fp8_scale: Fp8Scale,
     /// With dtype fp8, the type of the rope key: bf16 costs 64 bytes more per token and layer in models of Kimi's sizes; fp8 costs accuracy at long range.
     pub fp8_rope: Fp8Rope,
@@ -160,7 +160,7 @@ pub enum KvDType {
 pub enum Fp8Scale {
     /// A power of two per token.
     Token,
-    /// 1 for all.
+    /// One per layer: the checkpoint's, or 1.
     Tensor,
 }
 

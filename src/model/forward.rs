@@ -3,7 +3,7 @@
 use super::blueprint::Blueprint;
 use super::rope::RopeTable;
 use super::weights::{FfnWeights, LayerWeights, QueryWeights, Weights};
-use crate::ops::{Backend, CacheShape, OpError, RouterShape, Segment};
+use crate::ops::{Backend, CacheShape, OpError, RouterShape, Segment, peak};
 
 /// Looks on while a step is computed; every method does nothing unless it is written. What a step computes does not depend on it.
 pub trait LayerObserver {
@@ -14,6 +14,14 @@ pub trait LayerObserver {
 
     /// The routed experts of all rows of a layer.
     fn experts(&mut self, _layer: usize, _chosen: &ChosenExperts) {}
+
+    /// Whether [`LayerObserver::inputs`] is to be called for this layer; it costs the FFN's first matrices once more.
+    fn wants_inputs(&self, _layer: usize) -> bool {
+        false
+    }
+
+    /// What went into the matrices of a layer's FFN and into its cache.
+    fn inputs(&mut self, _layer: usize, _inputs: &LayerInputs) {}
 
     /// Whether [`LayerObserver::hidden`] is to be called for this layer.
     fn wants_hidden(&self, _layer: usize) -> bool {
@@ -40,6 +48,30 @@ pub struct ChosenExperts {
     pub weights: Vec<f32>,
     /// L2 norm of the expert's output before it is weighted.
     pub norms: Vec<f32>,
+}
+
+/// Largest magnitudes that the rows of a step showed in one layer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LayerInputs {
+    /// Of what the cache holds of them.
+    pub cached: f32,
+    /// Of the FFN of a layer without routed experts.
+    pub dense: Option<FfnInputs>,
+    /// Of the shared expert.
+    pub shared: Option<FfnInputs>,
+    /// `[E]`: of each routed expert.
+    pub routed: Vec<FfnInputs>,
+}
+
+/// What went into one SwiGLU FFN.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct FfnInputs {
+    /// Rows.
+    pub rows: u64,
+    /// Largest magnitude that went into `gate_proj` and `up_proj`.
+    pub gate_up: f32,
+    /// Largest magnitude that went into `down_proj`.
+    pub down: f32,
 }
 
 /// One step's tokens and where they stand.
@@ -181,11 +213,19 @@ impl<B: Backend> Model<B> {
         for layer in 0..self.blueprint.num_layers {
             self.attention(layer, input)?;
             self.ffn(layer, observer)?;
+            if observer.wants_inputs(layer) {
+                observer.inputs(layer, &self.layer_inputs(layer, &input.slot_mapping)?);
+            }
             if observer.wants_hidden(layer) {
                 observer.hidden(layer, self.backend.read(&self.workspace.hidden)?);
             }
         }
         Ok(())
+    }
+
+    /// The scales of an FP8 cache without row scales: 2 to these, one per layer. Takes effect on what is cached from now on.
+    pub fn set_cache_scales(&mut self, exponents: &[i32]) -> Result<(), OpError> {
+        self.backend.set_cache_scales(&mut self.cache, exponents)
     }
 
     /// Logits `[rows.len(), vocab]` of rows of the last `forward`; at most `max_logits_rows` rows.
@@ -273,4 +313,51 @@ impl<B: Backend> Model<B> {
             }
         }
     }
+    /// Looks at what [`Model::attention`] and [`Model::ffn`] of a layer left behind.
+    fn layer_inputs(&mut self, layer: usize, slots: &[u32]) -> Result<LayerInputs, OpError> {
+        let Self { backend, workspace: w, weights, cache, blueprint, .. } = self;
+        let cached = backend.cached_peak(cache, layer, slots)?;
+        let row_peaks: Vec<f32> = {
+            let normed = backend.read(&w.normed)?;
+            normed.chunks_exact(blueprint.hidden_size).map(|row| peak(row.iter().copied())).collect()
+        };
+        let all: Vec<u32> = (0..row_peaks.len() as u32).collect();
+        let mut inputs = LayerInputs { cached, ..Default::default() };
+        match &weights.layers[layer].ffn {
+            FfnWeights::Dense(dense) => {
+                inputs.dense = Some(ffn_inputs(backend, &w.normed, &row_peaks, &all, dense, 0)?)
+            }
+            FfnWeights::Moe { routed, shared, .. } => {
+                if let Some(shared) = shared {
+                    inputs.shared = Some(ffn_inputs(backend, &w.normed, &row_peaks, &all, shared, 0)?);
+                }
+                let (mut chosen, mut weights) = (Vec::new(), Vec::new());
+                backend.read_routing(&w.routing, &mut chosen, &mut weights)?;
+                let mut rows: Vec<Vec<u32>> = vec![Vec::new(); blueprint.router.num_experts];
+                for (slot, expert) in chosen.iter().enumerate() {
+                    rows[*expert as usize].push((slot / blueprint.router.top_k) as u32);
+                }
+                for (expert, rows) in rows.iter().enumerate() {
+                    inputs.routed.push(ffn_inputs(backend, &w.normed, &row_peaks, rows, routed, expert)?);
+                }
+            }
+        }
+        Ok(inputs)
+    }
+}
+
+/// What rows of `x`, whose largest magnitudes are `row_peaks`, put into one expert.
+fn ffn_inputs<B: Backend>(
+    backend: &mut B,
+    x: &B::Buffer,
+    row_peaks: &[f32],
+    rows: &[u32],
+    experts: &B::Experts,
+    expert: usize,
+) -> Result<FfnInputs, OpError> {
+    Ok(FfnInputs {
+        rows: rows.len() as u64,
+        gate_up: peak(rows.iter().map(|t| row_peaks[*t as usize])),
+        down: backend.inner_peak(x, rows, experts, expert)?,
+    })
 }

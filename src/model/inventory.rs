@@ -103,11 +103,67 @@ pub struct Inventory {
     pub problems: Problems,
 }
 
-/// What became of a wanted name.
+/// What became of a wanted linear.
+#[derive(Clone, Copy)]
 enum Found {
-    Tensor,
     Linear(Layout),
     Broken,
+}
+
+/// The checkpoint's tensors by the module they are parts of. Made once, so that every wanted name is one look-up.
+struct Stored<'a> {
+    /// Sorted by name.
+    tensors: Vec<Part<'a>>,
+    /// Module names to places in `modules`.
+    places: HashMap<&'a str, usize, ahash::RandomState>,
+    modules: Vec<Module>,
+}
+
+struct Part<'a> {
+    name: &'a str,
+    /// The last word of the name.
+    part: &'a str,
+    /// Place of its module.
+    module: usize,
+    view: TensorView<'a>,
+    /// Whether the network binds it by its whole name.
+    wanted: bool,
+}
+
+/// Tensors whose names differ in the last word.
+struct Module {
+    /// First and last of them; tensors of modules below this one may lie between.
+    first: usize,
+    last: usize,
+    found: Option<Found>,
+}
+
+impl<'a> Stored<'a> {
+    fn new(checkpoint: &'a Checkpoint) -> Self {
+        let mut stored = Self { tensors: Vec::new(), places: HashMap::default(), modules: Vec::new() };
+        stored.tensors.reserve(checkpoint.num_tensors());
+        let mut previous = None;
+        for (at, (name, view)) in checkpoint.tensors().enumerate() {
+            let (module, part) = name.rsplit_once('.').unwrap_or(("", name));
+            let place = match previous {
+                Some((before, place)) if before == module => place,
+                _ => *stored.places.entry(module).or_insert(stored.modules.len()),
+            };
+            previous = Some((module, place));
+            match stored.modules.get_mut(place) {
+                Some(module) => module.last = at,
+                None => stored.modules.push(Module { first: at, last: at, found: None }),
+            }
+            stored.tensors.push(Part { name, part, module: place, view, wanted: false });
+        }
+        stored
+    }
+
+    /// Where a part of a module is.
+    fn find(&self, place: usize, part: &str) -> Option<usize> {
+        let Module { first, last, .. } = self.modules[place];
+        (first..=last).find(|at| self.tensors[*at].module == place && self.tensors[*at].part == part)
+    }
 }
 
 impl Inventory {
@@ -125,75 +181,69 @@ impl Inventory {
             warnings: Vec::new(),
             problems: Problems::default(),
         };
-        let (wanted, stored) = (WeightNames::num_wanted(blueprint), checkpoint.num_tensors());
-        if wanted / MAX_WANTED_PER_STORED > stored.max(64) {
+        let (wanted, num_stored) = (WeightNames::num_wanted(blueprint), checkpoint.num_tensors());
+        if wanted / MAX_WANTED_PER_STORED > num_stored.max(64) {
             inventory.problems.hopeless = Some(format!(
-                "config.json describes {} layers with {} routed experts each, which take {wanted} weights; the checkpoint has {stored} tensors",
+                "config.json describes {} layers with {} routed experts each, which take {wanted} weights; the checkpoint has {num_stored} tensors",
                 blueprint.num_layers, blueprint.router.num_experts
             ));
             return inventory;
         }
-        let mut found: HashMap<String, Found> = HashMap::with_capacity(wanted);
+        let mut stored = Stored::new(checkpoint);
         let names = inventory.names.clone();
-        names.for_each_wanted(blueprint, |name, class, wanted| {
-            let outcome = match wanted {
-                Wanted::Linear(shape) => inventory.linear(checkpoint, &name, class, shape),
-                Wanted::Floats(shape) => inventory.floats(checkpoint, &name, class, &shape),
-            };
-            found.insert(name, outcome);
+        names.for_each_wanted(blueprint, |name, class, wanted| match wanted {
+            Wanted::Linear(shape) => inventory.linear(&mut stored, name, class, shape),
+            Wanted::Floats(shape) => inventory.floats(&mut stored, name, class, &shape),
         });
-        for name in checkpoint.names() {
-            inventory.account(checkpoint, blueprint, &found, name);
-        }
+        inventory.account(&stored, blueprint);
         inventory.read_declaration(checkpoint);
         inventory
     }
 
-    fn linear(
-        &mut self,
-        checkpoint: &Checkpoint,
-        name: &str,
-        class: ModuleClass,
-        shape: [usize; 2],
-    ) -> Found {
-        let layout = match Layout::of(parts(checkpoint, name)) {
-            Ok(layout) => layout,
+    fn linear(&mut self, stored: &mut Stored<'_>, name: &str, class: ModuleClass, shape: [usize; 2]) {
+        let Some(place) = stored.places.get(name).copied() else {
+            return self.problems.missing.push(format!("{name}.weight"));
+        };
+        let part = |part: &str| stored.find(place, part).map(|at| stored.tensors[at].view);
+        let found = match Layout::of(part) {
+            Ok(layout) if layout.shape == shape => {
+                let parameters = (shape[0] * shape[1]) as u64;
+                self.hold(class, layout.dialect.format_name(), parameters, layout.bytes);
+                self.linears.push(Linear { name: name.into(), class, layout });
+                Found::Linear(layout)
+            }
+            Ok(layout) => {
+                let got = layout.shape;
+                self.problems.wrong.push(format!("{name}.weight: shape {got:?}, expected {shape:?}"));
+                Found::Broken
+            }
             Err(RecognizeError::NoWeight { found: None }) => {
                 self.problems.missing.push(format!("{name}.weight"));
-                return Found::Broken;
+                Found::Broken
             }
             Err(error) => {
                 self.problems.wrong.push(format!("{name}: {error}"));
-                return Found::Broken;
+                Found::Broken
             }
         };
-        if layout.shape != shape {
-            let got = layout.shape;
-            self.problems.wrong.push(format!("{name}.weight: shape {got:?}, expected {shape:?}"));
-            return Found::Broken;
-        }
-        let parameters = (shape[0] * shape[1]) as u64;
-        self.hold(class, layout.dialect.format_name(), parameters, layout.bytes);
-        self.linears.push(Linear { name: name.into(), class, layout });
-        Found::Linear(layout)
+        stored.modules[place].found = Some(found);
     }
 
-    fn floats(&mut self, checkpoint: &Checkpoint, name: &str, class: ModuleClass, shape: &[usize]) -> Found {
-        let Some(view) = checkpoint.tensor(name) else {
-            self.problems.missing.push(name.into());
-            return Found::Broken;
-        };
+    fn floats(&mut self, stored: &mut Stored<'_>, name: &str, class: ModuleClass, shape: &[usize]) {
+        let (module, part) = name.rsplit_once('.').unwrap_or(("", name));
+        let at = stored.places.get(module).and_then(|place| stored.find(*place, part));
+        let Some(at) = at else { return self.problems.missing.push(name.into()) };
+        let Part { view, ref mut wanted, .. } = stored.tensors[at];
+        *wanted = true;
         if view.shape != shape {
             let got = view.shape;
-            self.problems.wrong.push(format!("{name}: shape {got:?}, expected {shape:?}"));
-            return Found::Broken;
+            return self.problems.wrong.push(format!("{name}: shape {got:?}, expected {shape:?}"));
         }
         if !view.dtype.is_float() {
-            self.problems.wrong.push(format!("{name}: dtype {}, expected BF16, F16 or F32", view.dtype));
-            return Found::Broken;
+            let dtype = view.dtype;
+            return self.problems.wrong.push(format!("{name}: dtype {dtype}, expected BF16, F16 or F32"));
         }
         self.hold(class, view.dtype.name(), view.len() as u64, view.bytes.len());
-        Found::Tensor
     }
 
     fn hold(&mut self, class: ModuleClass, format: &'static str, parameters: u64, bytes: usize) {
@@ -203,35 +253,34 @@ impl Inventory {
         holding.bytes += bytes as u64;
     }
 
-    /// Puts a stored name where it belongs: a part of something wanted, something that may be skipped, or foreign.
-    fn account(
-        &mut self,
-        checkpoint: &Checkpoint,
-        blueprint: &Blueprint,
-        found: &HashMap<String, Found>,
-        name: &str,
-    ) {
-        if let Some(index) = expert_index(name) {
-            self.experts_stored = self.experts_stored.max(index.saturating_add(1));
+    /// Puts every stored name where it belongs: a part of something wanted, something that may be skipped, or foreign.
+    fn account(&mut self, stored: &Stored<'_>, blueprint: &Blueprint) {
+        let mut module = usize::MAX;
+        for tensor in &stored.tensors {
+            if tensor.module != module {
+                module = tensor.module;
+                let stored = expert_index(tensor.name).map_or(0, |index| index.saturating_add(1));
+                self.experts_stored = self.experts_stored.max(stored);
+            }
+            if !tensor.wanted {
+                self.account_one(tensor, stored.modules[module].found.as_ref(), blueprint);
+            }
         }
-        if found.contains_key(name) {
-            return;
-        }
-        let (module, part) = name.rsplit_once('.').unwrap_or(("", name));
-        let is_input_scale =
-            found.contains_key(module) && matches!(part, "input_scale" | "input_global_scale");
-        match found.get(module) {
-            // Stored beside a linear, but no part of its weight.
+    }
+
+    /// A tensor that is not bound by its whole name, of a module of which `found` is known.
+    fn account_one(&mut self, tensor: &Part<'_>, found: Option<&Found>, blueprint: &Blueprint) {
+        let Part { name, part, view, .. } = *tensor;
+        // Stored beside a linear, but no part of its weight.
+        let is_input_scale = found.is_some() && matches!(part, "input_scale" | "input_global_scale");
+        match found {
             Some(_) if is_input_scale => self.num_input_scales += 1,
             Some(Found::Linear(layout)) if layout.dialect.parts().contains(&part) => return,
             Some(Found::Broken) if PART_NAMES.contains(&part) => return,
             _ => {}
         }
-        let view = checkpoint.tensor(name);
-        let (elements, bytes) = view.map_or((0, 0), |v| (v.len() as u64, v.bytes.len()));
-        let format = view.map_or("", |v| v.dtype.name());
         let class = if WeightNames::is_vision(name) { ModuleClass::Vision } else { ModuleClass::Other };
-        self.hold(class, format, elements, bytes);
+        self.hold(class, view.dtype.name(), view.len() as u64, view.bytes.len());
         if WeightNames::is_kv_scale(name) {
             self.kv_scales.push(name.into());
         } else if !is_input_scale && !self.names.may_skip(name, blueprint) {
@@ -266,8 +315,8 @@ impl Inventory {
     }
 }
 
-/// The tensors of a linear by the last word of their names. One descent into the checkpoint's names serves the dozen lookups that
-/// recognition makes for each of 70,000 linears.
+/// The tensors of a linear by the last word of their names. One descent into the checkpoint's names serves the dozen look-ups that
+/// recognition makes.
 pub(super) fn parts<'a>(
     checkpoint: &'a Checkpoint,
     linear: &str,

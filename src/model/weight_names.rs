@@ -143,17 +143,22 @@ impl WeightNames {
     }
 
     /// Every tensor the network binds, in binding order.
-    pub(super) fn for_each_wanted(&self, b: &Blueprint, mut visit: impl FnMut(String, ModuleClass, Wanted)) {
+    pub(super) fn for_each_wanted(&self, b: &Blueprint, mut visit: impl FnMut(&str, ModuleClass, Wanted)) {
         use ModuleClass::*;
         let d = b.hidden_size;
-        visit(self.embed_tokens(), Embedding, Wanted::Floats(vec![b.vocab_size, d]));
+        visit(&self.embed_tokens(), Embedding, Wanted::Floats(vec![b.vocab_size, d]));
         for layer in 0..b.num_layers {
             self.for_each_of_attention(b, layer, &mut visit);
             let mut ffn = |stem: &str, class, width: usize| {
+                // Spelled in place: a release has 70,000 of them.
+                let mut name = self.layer(layer, stem);
+                let stem = name.len();
                 for (proj, shape) in
-                    [("gate_proj", [width, d]), ("up_proj", [width, d]), ("down_proj", [d, width])]
+                    [(".gate_proj", [width, d]), (".up_proj", [width, d]), (".down_proj", [d, width])]
                 {
-                    visit(self.layer(layer, &format!("{stem}.{proj}")), class, Wanted::Linear(shape));
+                    name.truncate(stem);
+                    name.push_str(proj);
+                    visit(&name, class, Wanted::Linear(shape));
                 }
             };
             if !b.is_moe(layer) {
@@ -167,13 +172,13 @@ impl WeightNames {
                 ffn("mlp.shared_experts", SharedExperts, b.moe_intermediate_size * b.num_shared_experts);
             }
             let experts = b.router.num_experts;
-            visit(self.layer(layer, "mlp.gate"), Router, Wanted::Linear([experts, d]));
+            visit(&self.layer(layer, "mlp.gate"), Router, Wanted::Linear([experts, d]));
             let bias = self.layer(layer, "mlp.gate.e_score_correction_bias");
-            visit(bias, Router, Wanted::Floats(vec![experts]));
+            visit(&bias, Router, Wanted::Floats(vec![experts]));
         }
-        visit(self.final_norm(), Norms, Wanted::Floats(vec![d]));
+        visit(&self.final_norm(), Norms, Wanted::Floats(vec![d]));
         if !b.tie_word_embeddings {
-            visit(self.head(), Head, Wanted::Linear([b.vocab_size, d]));
+            visit(self.head, Head, Wanted::Linear([b.vocab_size, d]));
         }
     }
 
@@ -181,7 +186,7 @@ impl WeightNames {
         &self,
         b: &Blueprint,
         layer: usize,
-        visit: &mut impl FnMut(String, ModuleClass, Wanted),
+        visit: &mut impl FnMut(&str, ModuleClass, Wanted),
     ) {
         let (d, m) = (b.hidden_size, &b.mla);
         let norms = [
@@ -191,13 +196,13 @@ impl WeightNames {
         ];
         let mut norm = |rest: &str, size: usize| {
             let name = self.layer(layer, &format!("{rest}.weight"));
-            visit(name, ModuleClass::Norms, Wanted::Floats(vec![size]));
+            visit(&name, ModuleClass::Norms, Wanted::Floats(vec![size]));
         };
         norms.into_iter().for_each(|(rest, size)| norm(rest, size));
         b.q_lora_rank.into_iter().for_each(|q| norm("self_attn.q_a_layernorm", q));
         let mut linear = |rest: &str, shape: [usize; 2]| {
             visit(
-                self.layer(layer, &format!("self_attn.{rest}")),
+                &self.layer(layer, &format!("self_attn.{rest}")),
                 ModuleClass::Attention,
                 Wanted::Linear(shape),
             );

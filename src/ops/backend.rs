@@ -143,6 +143,20 @@ impl CacheDType {
     }
 }
 
+/// Largest magnitude, NaN if one of the values is.
+pub fn peak(values: impl IntoIterator<Item = f32>) -> f32 {
+    // `f32::max` would drop a NaN.
+    values.into_iter().fold(0.0, |peak, x| {
+        if x.abs() <= peak {
+            peak
+        } else if peak.is_nan() {
+            peak
+        } else {
+            x.abs()
+        }
+    })
+}
+
 /// Physical shape of the paged latent cache: `[num_layers, num_blocks, block_size, C + R]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheShape {
@@ -224,6 +238,10 @@ pub trait Backend: Send + 'static {
     fn allocate_routing(&mut self, capacity: usize, shape: &RouterShape) -> Result<Self::Routing, OpError>;
     /// The latent cache, zeroed.
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError>;
+
+    /// Sets the scales under which an FP8 cache without row scales stores what is written from now on: `2^exponents[layer]` for every row of a
+    /// layer, 1 until then. Caches of other types are left alone.
+    fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError>;
 
     // -- the step, in the order of the model --
 
@@ -335,6 +353,19 @@ pub trait Backend: Send + 'static {
         routed: &Self::Experts,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
+
+    /// For calibration: the largest magnitude among `silu(gate x) * up x` of expert `expert` of `weights` over the rows `rows` of `x`, which is
+    /// what goes into its `down`; 0 without rows, NaN if one of the values is.
+    fn inner_peak(
+        &mut self,
+        x: &Self::Buffer,
+        rows: &[u32],
+        weights: &Self::Experts,
+        expert: usize,
+    ) -> Result<f32, OpError>;
+
+    /// For calibration: the largest magnitude of what the cache holds of `layer` at `slots`, latents and rope keys; NaN if one of the values is.
+    fn cached_peak(&mut self, cache: &Self::Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError>;
 
     /// `out += down(silu(gate x) * up x)`, `weights` holding one expert.
     fn swiglu_add(

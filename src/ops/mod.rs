@@ -9,6 +9,6 @@ pub mod reference;
 pub mod tolerance;
 
 pub use backend::{
-    Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape,
+    Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, peak,
 };
 pub use segment::{AttentionForm, Segment};

@@ -5,7 +5,7 @@
 
 use super::{
     AttentionForm, Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError,
-    RouterShape, Segment,
+    RouterShape, Segment, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -87,6 +87,8 @@ pub struct Routing {
 pub struct Cache {
     shape: CacheShape,
     values: Vec<f32>,
+    /// `[num_layers]`, see [`Backend::set_cache_scales`].
+    exponents: Vec<i32>,
 }
 
 impl Cache {
@@ -271,10 +273,13 @@ impl ReferenceBackend {
     }
 
     fn swiglu(&self, x: &[f32], expert: &Expert) -> Vec<f32> {
+        expert.down.apply(&self.inner(x, expert))
+    }
+
+    fn inner(&self, x: &[f32], expert: &Expert) -> Vec<f32> {
         let gate = expert.gate.apply(x);
         let up = expert.up.apply(x);
-        let hidden: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| silu(*g) * u).collect();
-        expert.down.apply(&hidden)
+        gate.iter().zip(&up).map(|(g, u)| silu(*g) * u).collect()
     }
 
     fn choose(&self, x: &[f32], router: &Router, shape: &RouterShape) -> Vec<(usize, f32)> {
@@ -382,7 +387,13 @@ impl Backend for ReferenceBackend {
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Cache, OpError> {
         let values = shape.num_layers * shape.num_blocks * shape.block_size * shape.latent_dim;
-        Ok(Cache { shape: *shape, values: vec![0.0; values] })
+        Ok(Cache { shape: *shape, values: vec![0.0; values], exponents: vec![0; shape.num_layers] })
+    }
+
+    fn set_cache_scales(&mut self, cache: &mut Cache, exponents: &[i32]) -> Result<(), OpError> {
+        expect("set_cache_scales", &[cache.shape.num_layers], &[exponents.len()])?;
+        cache.exponents.copy_from_slice(exponents);
+        Ok(())
     }
 
     fn embed(&mut self, table: &Matrix, token_ids: &[u32], out: &mut Buffer) -> Result<(), OpError> {
@@ -446,7 +457,7 @@ impl Backend for ReferenceBackend {
     ) -> Result<(), OpError> {
         let (c, r) = (shape.kv_lora_rank, shape.qk_rope_head_dim);
         expect("write_latent", &[c + r, c, kv_a.rows()], &[kv_a.cols, gain.len(), slot_mapping.len()])?;
-        let dtype = cache.shape.dtype;
+        let (dtype, exponent) = (cache.shape.dtype, cache.exponents[layer]);
         for (t, slot) in slot_mapping.iter().enumerate() {
             let (latent, rope_key) = kv_a.row(t).split_at(c);
             let mut rope_key = rope_key.to_vec();
@@ -456,7 +467,7 @@ impl Backend for ReferenceBackend {
             stored[c..].copy_from_slice(&rope_key);
             // The other types are about speed and memory; this one is a format, whose rounding is part of its specification.
             if let CacheDType::Fp8(format) = dtype {
-                format.round(stored, c);
+                format.round(stored, c, exponent);
             }
         }
         Ok(())
@@ -543,6 +554,21 @@ impl Backend for ReferenceBackend {
             }
         }
         Ok(())
+    }
+
+    fn inner_peak(
+        &mut self,
+        x: &Buffer,
+        rows: &[u32],
+        weights: &Vec<Expert>,
+        expert: usize,
+    ) -> Result<f32, OpError> {
+        let inner = rows.iter().flat_map(|t| self.inner(x.row(*t as usize), &weights[expert]));
+        Ok(peak(inner))
+    }
+
+    fn cached_peak(&mut self, cache: &Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError> {
+        Ok(peak(slots.iter().flat_map(|slot| cache.slot(layer, *slot as usize)).copied()))
     }
 
     fn swiglu_add(&mut self, x: &Buffer, weights: &Vec<Expert>, out: &mut Buffer) -> Result<(), OpError> {

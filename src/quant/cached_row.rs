@@ -11,7 +11,7 @@ use super::fp8::E4M3_MAX;
 /// The two choices the format leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CachedRowFormat {
-    /// Whether every row has scales of its own; otherwise they are 1 and values saturate at 448.
+    /// Whether every row has scales of its own; otherwise all rows of a layer have one that is given, and values beyond 448 times it saturate.
     pub row_scales: bool,
     /// Whether the rope key is in eight bits too.
     pub rope_codes: bool,
@@ -33,15 +33,15 @@ impl CachedRowFormat {
         (c + rope + scales).next_multiple_of(4)
     }
 
-    /// Writes `values` `[c + r]` to `row` (`bytes(c, r)` long).
-    pub fn encode(self, values: &[f32], c: usize, row: &mut [u8]) {
+    /// Writes `values` `[c + r]` to `row` (`bytes(c, r)` long), under the scale `2^exponent` if rows have none of their own.
+    pub fn encode(self, values: &[f32], c: usize, exponent: i32, row: &mut [u8]) {
         let r = values.len() - c;
         let (latent, rope) = values.split_at(c);
         let (codes, rest) = row.split_at_mut(c);
-        let latent_scale = self.encode_part(latent, codes);
+        let latent_scale = self.encode_part(latent, exponent, codes);
         if self.rope_codes {
             let (codes, scales) = rest.split_at_mut(r);
-            let rope_scale = self.encode_part(rope, codes);
+            let rope_scale = self.encode_part(rope, exponent, codes);
             scales[..2].copy_from_slice(&[latent_scale, rope_scale]);
         } else {
             let (halves, scales) = rest.split_at_mut(2 * r);
@@ -52,11 +52,14 @@ impl CachedRowFormat {
         }
     }
 
-    fn encode_part(self, values: &[f32], codes: &mut [u8]) -> u8 {
+    fn encode_part(self, values: &[f32], exponent: i32, codes: &mut [u8]) -> u8 {
         if !values.iter().all(|x| x.is_finite()) {
             return NOT_FINITE;
         }
-        let exponent = if self.row_scales { scale_exponent(values) } else { 0 };
+        let exponent = match self.row_scales {
+            true => scale_exponent(values),
+            false => exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT),
+        };
         let inverse = power_of_two(-exponent);
         for (code, x) in codes.iter_mut().zip(values) {
             *code = encode_saturating(x * inverse);
@@ -84,10 +87,10 @@ impl CachedRowFormat {
     }
 
     /// What `values` become by being stored and read.
-    pub fn round(self, values: &mut [f32], c: usize) {
+    pub fn round(self, values: &mut [f32], c: usize, exponent: i32) {
         let mut row = vec![0; self.bytes(c, values.len() - c)];
         let mut bits = vec![0; values.len()];
-        self.encode(values, c, &mut row);
+        self.encode(values, c, exponent, &mut row);
         self.decode(&row, c, &mut bits);
         for (x, bits) in values.iter_mut().zip(bits) {
             *x = half::bf16::from_bits(bits).to_f32();
@@ -115,6 +118,17 @@ fn decode_part(codes: &[u8], scale: u8, out: &mut [u16]) {
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((127 + n).clamp(1, 255) as u32) << 23)
+}
+
+/// The smallest `n` with `scale <= 2^n`: a stored scale as this cache uses it. It holds all that the scale holds, at the same precision, since a
+/// power of two moves E4M3's exponents only. `None` for what is no scale.
+pub fn covering_exponent(scale: f32) -> Option<i32> {
+    if !scale.is_finite() || scale <= 0.0 {
+        return None;
+    }
+    let scale = scale.max(f32::MIN_POSITIVE);
+    let bits = scale.to_bits();
+    Some((bits >> 23) as i32 - 127 + i32::from(bits & 0x007f_ffff != 0))
 }
 
 /// The smallest `n` with every value within `448 * 2^n`.
@@ -180,7 +194,7 @@ mod tests {
             for (c, r, size) in [(512, 64, 1.0f32), (45, 6, 1e-3), (7, 0, 300.0), (1, 2, 40.0)] {
                 let values: Vec<f32> = (0..c + r).map(|_| (rng.f32() * 2.0 - 1.0) * size).collect();
                 let mut read = values.clone();
-                format.round(&mut read, c);
+                format.round(&mut read, c, 0);
                 let peak = values.iter().fold(0.0f32, |m, x| m.max(x.abs()));
                 for (i, (x, y)) in values.iter().zip(&read).enumerate() {
                     // A normal code is off by at most 1/16 of its value (half of 2^-3), a subnormal by half of 2^-9 of the scale.
@@ -201,28 +215,64 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(6);
         for format in FORMATS {
             let mut once: Vec<f32> = (0..576).map(|_| rng.f32() - 0.5).collect();
-            format.round(&mut once, 512);
+            format.round(&mut once, 512, 0);
             let mut twice = once.clone();
-            format.round(&mut twice, 512);
+            format.round(&mut twice, 512, 0);
             assert_eq!(once, twice, "{format:?}");
         }
+    }
+
+    #[test]
+    fn stored_scales_are_covered_by_powers_of_two() {
+        for (scale, expected) in [
+            (1.0, Some(0)),
+            (1.001, Some(1)),
+            (0.999, Some(0)),
+            (0.001_691_5, Some(-9)),
+            (0.0, None),
+            (-1.0, None),
+            (f32::NAN, None),
+            (f32::INFINITY, None),
+            (1e-45, Some(-126)),
+        ] {
+            assert_eq!(covering_exponent(scale), expected, "{scale}");
+        }
+    }
+
+    #[test]
+    fn a_given_scale_moves_the_range_and_not_the_precision() {
+        for format in FORMATS.into_iter().filter(|format| !format.row_scales) {
+            for (exponent, limit) in
+                [(-9, 0.875f32), (0, 448.0), (4, 7168.0), (-500, 448.0 * 2f32.powi(-100))]
+            {
+                let mut values = [limit, limit * 4.0, limit / 3.0, limit / 4.0];
+                format.round(&mut values, 3, exponent);
+                assert_eq!(values[..2], [limit; 2], "{format:?} {exponent}");
+                assert!((values[2] / (limit / 3.0) - 1.0).abs() < 1.0 / 16.0);
+            }
+        }
+        let own = FORMATS[0];
+        let (mut one, mut other) = ([3.0, -70.0, 0.1], [3.0, -70.0, 0.1]);
+        own.round(&mut one, 3, 0);
+        own.round(&mut other, 3, 7);
+        assert_eq!(one, other, "rows with scales of their own take none");
     }
 
     #[test]
     fn zeros_extremes_and_faults() {
         for format in FORMATS {
             let mut values = [0.0, -0.0, 0.0, 0.0];
-            format.round(&mut values, 2);
+            format.round(&mut values, 2, 0);
             assert_eq!(values, [0.0; 4]);
             for bad in [f32::NAN, f32::INFINITY] {
                 let mut values = [1.0, bad, 1.0, 1.0];
-                format.round(&mut values, 2);
+                format.round(&mut values, 2, 0);
                 assert!(values[..2].iter().all(|x| x.is_nan()), "{format:?}");
                 assert_eq!(values[2..], [1.0, 1.0]);
             }
             for peak in [f32::MIN_POSITIVE, 1e-30, 1e30, f32::MAX] {
                 let mut values = [peak, 0.0, 0.0, 0.0];
-                format.round(&mut values, 2);
+                format.round(&mut values, 2, 0);
                 assert!(values[0].is_finite() && values[1] == 0.0, "{format:?} {peak}: {values:?}");
             }
         }

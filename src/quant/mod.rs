@@ -19,7 +19,7 @@ mod scales;
 mod packing;
 mod stored;
 
-pub use cached_row::CachedRowFormat;
+pub use cached_row::{CachedRowFormat, covering_exponent};
 pub use packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
 pub use packing::{MatrixEncoder, PackedBuffer, Packing};
 pub use recognize::{Dialect, FloatType, Layout, PART_NAMES, RecognizeError, recognize, scalar};

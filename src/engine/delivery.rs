@@ -1,0 +1,157 @@
+//! Events of a step on their way to their streams, on a thread of their own.
+//!
+//! Waking a stream's task costs a system call when the async threads sleep, so the engine wakes one thread once per step and that
+//! one wakes the tasks, beside the next forward pass. Invariant: events of one stream keep their order, and what was flushed is delivered
+//! even if the outbox is dropped. Knows nothing of what the events mean.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use tokio::sync::mpsc as events;
+
+use super::handle::EventSender;
+use super::request::EngineEvent;
+
+/// Events of one step with the streams they go to.
+type Batch = Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>;
+
+/// Collects the events of a step. A caller that left is noticed through its `Abort`: a failed delivery is not an error.
+pub(super) struct Outbox {
+    pending: Batch,
+    deliveries: mpsc::Sender<Batch>,
+    /// The core the engine ran on when it last flushed.
+    engine_core: Arc<AtomicUsize>,
+}
+
+impl Outbox {
+    /// Starts the delivering thread; it ends when the outbox is dropped and everything is delivered.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let (deliveries, arriving) = mpsc::channel::<Batch>();
+        let engine_core = Arc::new(AtomicUsize::new(usize::MAX));
+        let core = engine_core.clone();
+        std::thread::Builder::new().name("perigee-events".into()).spawn(move || {
+            let mut placement = Placement::of_this_thread();
+            for batch in arriving {
+                placement.keep_off(core.load(Ordering::Relaxed));
+                for (sender, event) in batch {
+                    let _ = sender.send(event);
+                }
+            }
+        })?;
+        Ok(Self { pending: Vec::new(), deliveries, engine_core })
+    }
+
+    /// Adds an event; events of one stream keep their order.
+    pub(super) fn push(&mut self, to: &EventSender, event: EngineEvent) {
+        self.pending.push((to.0.clone(), event));
+    }
+
+    /// Hands everything over.
+    pub(super) fn flush(&mut self) {
+        if !self.pending.is_empty() {
+            let next = Vec::with_capacity(self.pending.len());
+            self.engine_core.store(sched_getcpu(), Ordering::Relaxed);
+            let _ = self.deliveries.send(std::mem::replace(&mut self.pending, next));
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Keeps this thread off one core.
+///
+/// A woken thread may run at once on the core of who woke it: the engine would hand a step over and then wait until it is delivered, while its
+/// other cores have nothing to do. The engine itself is not bound to a core, as it may share them with other programs; this thread follows
+/// where it goes, a step late. It stays within the cores that the process was given; where that is one, nothing is done.
+struct Placement {
+    /// The cores of the process, if they are known and more than one.
+    allowed: Option<CpuSet>,
+    avoided: usize,
+}
+
+impl Placement {
+    fn of_this_thread() -> Self {
+        Self { allowed: sched_getaffinity(None).ok().filter(|cores| cores.count() > 1), avoided: usize::MAX }
+    }
+
+    fn keep_off(&mut self, core: usize) {
+        let Some(allowed) = self.allowed.filter(|_| core != self.avoided) else { return };
+        self.avoided = core;
+        // Refused where the cores of the process were taken away meanwhile; then the system places the thread as it likes.
+        if let Some(cores) = without(allowed, core)
+            && sched_setaffinity(None, &cores).is_err()
+        {
+            self.allowed = None;
+        }
+    }
+}
+
+/// The cores but one, if that leaves any; `None` for a core that is none of them.
+fn without(mut cores: CpuSet, core: usize) -> Option<CpuSet> {
+    if core >= CpuSet::MAX_CPU || !cores.is_set(core) {
+        return None;
+    }
+    cores.unset(core);
+    (cores.count() > 0).then_some(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores(ids: &[usize]) -> CpuSet {
+        let mut set = CpuSet::new();
+        ids.iter().for_each(|id| set.set(*id));
+        set
+    }
+
+    #[test]
+    fn one_core_is_left_out_and_never_the_last() {
+        assert_eq!(without(cores(&[0, 1, 5]), 1), Some(cores(&[0, 5])));
+        assert_eq!(without(cores(&[3]), 3), None);
+        assert_eq!(without(cores(&[0, 2]), 1), None);
+        assert_eq!(without(cores(&[0, 2]), usize::MAX), None);
+    }
+
+    #[test]
+    fn a_thread_stays_within_what_it_was_given() {
+        std::thread::spawn(|| {
+            let given = sched_getaffinity(None).unwrap();
+            let mut placement = Placement::of_this_thread();
+            let core = sched_getcpu();
+            placement.keep_off(core);
+            let kept = sched_getaffinity(None).unwrap();
+            assert_eq!(kept, without(given, core).unwrap_or(given));
+            placement.keep_off(usize::MAX);
+            assert_eq!(sched_getaffinity(None).unwrap(), kept);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_was_pushed_is_delivered_in_order_even_if_the_outbox_goes() {
+        let (sender, mut receiver) = events::unbounded_channel();
+        let to = EventSender(sender);
+        let mut outbox = Outbox::new().unwrap();
+        for step in 0..100 {
+            outbox.push(&to, EngineEvent::Rewound { keep: 2 * step });
+            outbox.push(&to, EngineEvent::Rewound { keep: 2 * step + 1 });
+            if step % 3 == 0 {
+                outbox.flush();
+            }
+        }
+        drop((outbox, to));
+        let mut seen = Vec::new();
+        while let Some(EngineEvent::Rewound { keep }) = receiver.blocking_recv() {
+            seen.push(keep);
+        }
+        assert_eq!(seen, (0..200).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,108 @@
+//! Scales of an FP8 KV cache that a checkpoint stores.
+//!
+//! Exporters calibrate keys and values per head, while this cache holds the latent they are made of; engines of this family apply `k_scale` to
+//! that all the same. So a stored scale is used only where it is asked for, and as the power of two that covers it: the cache's scales are powers of two,
+//! which costs an 8-bit float no precision.
+
+use crate::checkpoint::Checkpoint;
+use crate::quant::covering_exponent;
+
+/// Why a stored scale cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{name}: {problem}; set kv_cache.fp8_scale to token, which uses no stored scale")]
+pub struct KvScaleError {
+    /// Tensor.
+    pub name: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Scales by layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvScales {
+    /// `[num_layers]`: the cache's scale is 2 to this; 0 where nothing is stored.
+    pub exponents: Vec<i32>,
+    /// Layers that have a stored scale.
+    pub num_stored: usize,
+}
+
+impl KvScales {
+    /// Reads the scales `names` of a checkpoint. `k_scale` and `kv_scale` count, the larger of a layer; `v_scale` does not, as no values are cached.
+    pub fn read(checkpoint: &Checkpoint, names: &[String], num_layers: usize) -> Result<Self, KvScaleError> {
+        let mut found: Vec<Option<i32>> = vec![None; num_layers];
+        for name in names.iter().filter(|name| !name.ends_with(".v_scale")) {
+            let slot = layer_of(name).and_then(|layer| found.get_mut(layer));
+            let (Some(slot), Some(view)) = (slot, checkpoint.tensor(name)) else { continue };
+            let error = |problem: String| KvScaleError { name: name.clone(), problem };
+            if !view.dtype.is_float() || view.len() != 1 {
+                return Err(error(format!(
+                    "is {} {:?}, expected one number in F32, BF16 or F16",
+                    view.dtype, view.shape
+                )));
+            }
+            let scale = view.to_f32()[0];
+            let exponent = covering_exponent(scale);
+            let exponent =
+                exponent.ok_or_else(|| error(format!("is {scale}, expected a finite number above 0")))?;
+            *slot = Some(slot.map_or(exponent, |other| other.max(exponent)));
+        }
+        let num_stored = found.iter().flatten().count();
+        Ok(Self { exponents: found.into_iter().map(Option::unwrap_or_default).collect(), num_stored })
+    }
+}
+
+/// N of `...layers.N....`.
+fn layer_of(name: &str) -> Option<usize> {
+    let (_, rest) = name.split_once("layers.")?;
+    rest.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{ShardWriter, TensorSpec};
+    use crate::tensor::DType;
+
+    fn read(scales: &[(&str, DType, &[usize], &[u8])]) -> Result<KvScales, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let specs: Vec<_> =
+            scales.iter().map(|(name, dtype, shape, _)| TensorSpec::new(*name, *dtype, *shape)).collect();
+        let mut writer = ShardWriter::create(dir.path(), "model.safetensors", &specs).unwrap();
+        scales.iter().for_each(|(name, _, _, bytes)| writer.write(name, bytes).unwrap());
+        writer.finish().unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let names: Vec<String> = checkpoint.names().map(str::to_owned).collect();
+        KvScales::read(&checkpoint, &names, 3).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn scales_of_every_spelling_are_found_by_layer() {
+        let (small, one, large) = (0.001_691_5f32.to_le_bytes(), 1f32.to_le_bytes(), 900f32.to_le_bytes());
+        let half = half::bf16::from_f32(0.5).to_le_bytes();
+        let found = read(&[
+            ("model.layers.0.self_attn.k_proj.k_scale", DType::F32, &[], &small),
+            ("model.layers.0.self_attn.v_proj.v_scale", DType::F32, &[], &large),
+            ("language_model.model.layers.2.self_attn.attn.k_scale", DType::F32, &[1], &one),
+            ("language_model.model.layers.2.self_attn.kv_scale", DType::Bf16, &[1], &half),
+            ("model.layers.7.self_attn.k_scale", DType::F32, &[], &large),
+        ])
+        .unwrap();
+        assert_eq!(found, KvScales { exponents: vec![-9, 0, 0], num_stored: 2 });
+    }
+
+    #[test]
+    fn what_is_no_scale_is_refused_by_name() {
+        let name = "model.layers.1.self_attn.k_proj.k_scale";
+        for (dtype, shape, bytes, expected) in [
+            (DType::F32, &[][..], &f32::NAN.to_le_bytes()[..], "is NaN, expected a finite number above 0"),
+            (DType::F32, &[], &0f32.to_le_bytes(), "is 0, expected"),
+            (DType::F32, &[], &(-1f32).to_le_bytes(), "is -1, expected"),
+            (DType::F32, &[2], &[0; 8], "is F32 [2], expected one number"),
+            (DType::F32, &[0], &[], "is F32 [0], expected one number"),
+            (DType::I32, &[], &[1, 0, 0, 0], "is I32 [], expected one number"),
+        ] {
+            let error = read(&[(name, dtype, shape, bytes)]).unwrap_err();
+            assert!(error.starts_with(name) && error.contains(expected), "{error}");
+        }
+    }
+}
