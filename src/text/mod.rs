@@ -1,7 +1,7 @@
-//! Strings to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings.
+//! Strings to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings, reply parser.
 //!
-//! Knows no compute, no engine and no HTTP. Everything that follows a reply as it grows (`Detokenizer`, `StopMatcher`) can be
-//! taken back to an earlier state, so that a rewound reply continues as if it had never gone further.
+//! Knows no compute, no engine and no HTTP. Everything that follows a reply as it grows (`Detokenizer`, `StopMatcher`,
+//! `ReplyParser`) can be taken back to an earlier state, so that a rewound reply continues as if it had never gone further.
 
 pub mod markers;
 mod added_tokens;
@@ -13,12 +13,18 @@ mod stop;
 mod builtin_templates;
 mod jinja;
 mod sentinel;
+mod tool_declaration;
+mod call_ids;
+mod reply_parser;
 mod chat_template;
 #[cfg(test)]
 mod test_data;
 
 pub use chat_template::{
     ChatTemplate, Family, PromptPart, RenderOptions, RenderedPrompt, TemplateError, family_of,
+};
+pub use reply_parser::{
+    ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, ToolCall, whole_reply,
 };
 pub use detokenizer::{Detokenizer, DetokenizerState};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
