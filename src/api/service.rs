@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::stream::Kind;
 use super::write::TokenText;
-use super::{ApiError, Call, EventStream, Limits, ModelCard, chat, completions, tokenize};
+use super::{ApiError, Call, EventStream, Limits, ModelCard, chat, completions, render, tokenize};
 use crate::generate::{Generator, Usage};
 
 /// Most replies of one request, over all its prompts and copies.
@@ -119,6 +119,20 @@ impl Api {
         Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
     }
 
+    /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
+    pub async fn render(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+        let limits = self.limits();
+        let defaults = self.generator.defaults().clone();
+        let call = parse_off_thread(body, move |body| chat::read(body, &limits, &defaults)).await?;
+        self.card.resolve(call.model.as_deref())?;
+        let mut prompts = call.request.prompts;
+        let prompt = prompts.pop().ok_or_else(|| ApiError::missing("messages"))?;
+        let prompt = self.generator.render(prompt).await?;
+        let usage = Usage { prompt_tokens: prompt.tokens.len(), ..Usage::default() };
+        let body = render::answer(&prompt, self.generator.facts().max_model_len);
+        Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+    }
+
     /// `/detokenize`.
     pub async fn detokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
         let limits = self.limits();
@@ -137,7 +151,12 @@ impl Api {
     }
 
     fn limits(&self) -> Limits {
-        Limits { vocab_size: self.generator.facts().vocab_size, max_prompts: MAX_REPLIES }
+        Limits {
+            vocab_size: self.generator.facts().vocab_size,
+            max_prompts: MAX_REPLIES,
+            reasoning: self.generator.reasoning_switch(),
+            reasoning_field: self.generator.reasoning().field,
+        }
     }
 }
 

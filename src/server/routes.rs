@@ -22,6 +22,7 @@ const POST: &str = "POST";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Chat,
+    Render,
     Completions,
     Tokenize,
     Detokenize,
@@ -40,6 +41,7 @@ impl Route {
     fn of(path: &str) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::Chat,
+            "/v1/chat/completions/render" => Self::Render,
             "/v1/completions" => Self::Completions,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
@@ -60,6 +62,7 @@ impl Route {
     fn name(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
+            Self::Render => "/v1/chat/completions/render",
             Self::Completions => "/v1/completions",
             Self::Tokenize => "/tokenize",
             Self::Detokenize => "/detokenize",
@@ -77,15 +80,15 @@ impl Route {
 
     fn allow(self) -> &'static str {
         match self {
-            Self::Chat | Self::Completions | Self::Tokenize | Self::Detokenize => POST,
+            Self::Chat | Self::Render | Self::Completions | Self::Tokenize | Self::Detokenize => POST,
             _ => GET,
         }
     }
 
     /// Whether it needs a key where keys are set: everything but health, metrics and version.
     fn needs_key(self) -> bool {
-        use Route::{Chat, Completions, Detokenize, Model, Models, Tokenize, TokenizerInfo};
-        matches!(self, Chat | Completions | Tokenize | Detokenize | TokenizerInfo | Models | Model)
+        use Route::{Chat, Completions, Detokenize, Model, Models, Render, Tokenize, TokenizerInfo};
+        matches!(self, Chat | Render | Completions | Tokenize | Detokenize | TokenizerInfo | Models | Model)
     }
 }
 
@@ -199,6 +202,7 @@ async fn dispatch(
 async fn post(route: Route, body: Vec<u8>, api: &Api, log: &mut RequestLog) -> Result<Reply, ApiError> {
     let answer = match route {
         Route::Chat => api.chat(body, &log.id).await?,
+        Route::Render => api.render(body).await?,
         Route::Completions => api.completions(body, &log.id).await?,
         Route::Tokenize => api.tokenize(body).await?,
         _ => api.detokenize(body).await?,

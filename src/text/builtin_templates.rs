@@ -71,6 +71,11 @@ pub(super) fn tool_form(family: Family) -> (bool, bool) {
     (format.sort_tools, format.typescript)
 }
 
+/// Whether a family's turns have a think part.
+pub(super) fn thinks(family: Family) -> bool {
+    Format::of(family).think
+}
+
 /// The template variable `format` of a family.
 pub(super) fn format_variable(family: Family) -> Value {
     let format = Format::of(family);

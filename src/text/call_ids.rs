@@ -94,7 +94,10 @@ mod tests {
             ids.extend(message.get("tool_call_id").cloned());
         }
         assert_eq!(ids, expected);
-        assert_eq!(count, messages.as_array().unwrap().iter().filter_map(|m| m["tool_calls"].as_array()).flatten().count());
+        assert_eq!(
+            count,
+            messages.as_array().unwrap().iter().filter_map(|m| m["tool_calls"].as_array()).flatten().count()
+        );
     }
 
     #[test]
@@ -118,8 +121,13 @@ mod tests {
                 {"role": "tool", "tool_call_id": "call_a"}
             ]),
             &[
-                "functions.f:0", "functions.search:1", "functions.search:1", "functions.f:0", "unknown",
-                "functions.g:2", "functions.g:2",
+                "functions.f:0",
+                "functions.search:1",
+                "functions.search:1",
+                "functions.f:0",
+                "unknown",
+                "functions.g:2",
+                "functions.g:2",
             ],
         );
     }
@@ -131,10 +139,7 @@ mod tests {
                 {"role": "tool", "tool_call_id": "functions.f:1"}]),
             &["functions.f:4", "functions.f:2", "functions.f:1", "functions.f:1"],
         );
-        check(
-            json!([{"role": "assistant", "tool_calls": [call("functions.g:0", "f")]}]),
-            &["functions.f:0"],
-        );
+        check(json!([{"role": "assistant", "tool_calls": [call("functions.g:0", "f")]}]), &["functions.f:0"]);
         let messages = [json!({"role": "user", "content": "x"})];
         assert!(matches!(native_ids(&messages), (Cow::Borrowed(_), 0)));
     }

@@ -131,11 +131,15 @@ impl RenderedPrompt {
                 PromptPart::Control { name, .. } if name == markers::THINK_END => return ReplyStart::Answer,
                 PromptPart::Control { .. } => break,
                 // A vocabulary without think tokens has them as text.
-                PromptPart::Text(text) => match (text.rfind(markers::THINK), text.rfind(markers::THINK_END)) {
-                    (Some(open), Some(close)) if open < close => return ReplyStart::Answer,
-                    (Some(at), _) if text.len() == at + markers::THINK.len() => return ReplyStart::Reasoning,
-                    _ => {}
-                },
+                PromptPart::Text(text) => {
+                    match (text.rfind(markers::THINK), text.rfind(markers::THINK_END)) {
+                        (Some(open), Some(close)) if open < close => return ReplyStart::Answer,
+                        (Some(at), _) if text.len() == at + markers::THINK.len() => {
+                            return ReplyStart::Reasoning;
+                        }
+                        _ => {}
+                    }
+                }
             }
         }
         ReplyStart::Open
@@ -257,6 +261,14 @@ impl ChatTemplate {
         self.family
     }
 
+    /// Whether the template can write this text: its source has it, or, for a built-in one, the family's format does.
+    pub fn mentions(&self, text: &str) -> bool {
+        match self.family {
+            Some(family) if text == markers::THINK => builtin_templates::thinks(family),
+            _ => self.source.contains(text),
+        }
+    }
+
     /// Renders a conversation. `messages` are OpenAI message objects; a null `reasoning_content` counts as absent (some templates
     /// would print it as `None`), and call ids of another make become native ones.
     pub fn render(
@@ -270,12 +282,17 @@ impl ChatTemplate {
             tools if self.sorts_tools => tools.iter().map(tool_declaration::sorted).collect(),
             tools => tools.to_vec(),
         };
-        let typescript = self.typescript.then(|| tool_declaration::typescript(&tools)).flatten().map(Json::String);
+        let typescript =
+            self.typescript.then(|| tool_declaration::typescript(&tools)).flatten().map(Json::String);
         let kwargs = options.kwargs.into_iter().flatten();
         let marker = if options.unsafe_specials {
             Marker::none(&self.added)
         } else {
-            let values = messages.iter().chain(&tools).chain(&typescript).chain(kwargs.clone().map(|(_, value)| value));
+            let values = messages
+                .iter()
+                .chain(&tools)
+                .chain(&typescript)
+                .chain(kwargs.clone().map(|(_, value)| value));
             Marker::new(&self.added, values).ok_or_else(|| {
                 TemplateError::Failed("the conversation holds every private-use character".to_owned())
             })?

@@ -233,8 +233,15 @@ impl Dumper {
 /// Python's `json.dumps(value, ensure_ascii=False)`.
 pub(super) fn python_json(value: &serde_json::Value) -> String {
     let (item, key) = (", ".to_owned(), ": ".to_owned());
-    let mut dumper =
-        Dumper { item, key, indent: None, ascii: false, sort_keys: false, sentinel: None, out: String::new() };
+    let mut dumper = Dumper {
+        item,
+        key,
+        indent: None,
+        ascii: false,
+        sort_keys: false,
+        sentinel: None,
+        out: String::new(),
+    };
     dumper.value(value, 0);
     dumper.out
 }

@@ -23,9 +23,9 @@ mod test_data;
 pub use chat_template::{
     ChatTemplate, Family, PromptPart, RenderOptions, RenderedPrompt, TemplateError, family_of,
 };
-pub use reply_parser::{
-    ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, ToolCall, whole_reply,
-};
 pub use detokenizer::{Detokenizer, DetokenizerState};
+pub use reply_parser::{
+    ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, ToolCall, WholeReply, whole_reply,
+};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
 pub use tokenizer::{Specials, Tokenizer, TokenizerError};

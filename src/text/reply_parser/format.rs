@@ -45,7 +45,11 @@ const OLD_THINK: [(&str, Marker); 2] =
 /// A marker in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    Whole { start: usize, end: usize, marker: Marker },
+    Whole {
+        start: usize,
+        end: usize,
+        marker: Marker,
+    },
     /// The text ends with the beginning of one.
     Beginning(usize),
 }
@@ -94,6 +98,12 @@ impl ReplyFormat {
     /// With a request's tools, in OpenAI form, and the number of calls in its conversation.
     pub fn with_tools(mut self, tools: &[Value], first_index: usize) -> Self {
         self.tools = tools.iter().filter_map(DeclaredTool::of).collect();
+        self.first_index = first_index;
+        self
+    }
+
+    /// The reply's own calls are numbered from here.
+    pub fn counting_from(mut self, first_index: usize) -> Self {
         self.first_index = first_index;
         self
     }

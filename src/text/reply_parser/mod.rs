@@ -511,7 +511,8 @@ pub fn whole_reply(format: ReplyFormat, start: ReplyStart, text: &str, end: Repl
     let mut pieces = Vec::new();
     parser.push_text(text, &mut pieces);
     parser.finish(end, &mut pieces);
-    let mut whole = WholeReply { reasoning: parser.has_reasoning().then(String::new), ..WholeReply::default() };
+    let mut whole =
+        WholeReply { reasoning: parser.has_reasoning().then(String::new), ..WholeReply::default() };
     pieces.into_iter().for_each(|piece| whole.add(piece));
     whole
 }

@@ -15,7 +15,11 @@ fn tools() -> Vec<serde_json::Value> {
             "parameters": {"type": "object", "properties": properties, "required": required}}})
     };
     vec![
-        tool("get_weather", json!({"city": {"type": "string"}, "days": {"type": "integer"}}), json!(["city"])),
+        tool(
+            "get_weather",
+            json!({"city": {"type": "string"}, "days": {"type": "integer"}}),
+            json!(["city"]),
+        ),
         tool("search", json!({"query": {"type": "string"}}), json!(["query"])),
         tool("now", json!({}), json!([])),
     ]
@@ -167,12 +171,7 @@ fn cases() -> Vec<(ReplyStart, &'static str, ReplyEnd, WholeReply)> {
             Turn,
             reply(None, "", &[WEATHER, ("functions.now:1", "now", "{}")]),
         ),
-        (
-            Answer,
-            r#"{S}{C}functions.get_weather:0{A}{"city": "Beijing"}"#,
-            Turn,
-            reply(None, "", &[WEATHER]),
-        ),
+        (Answer, r#"{S}{C}functions.get_weather:0{A}{"city": "Beijing"}"#, Turn, reply(None, "", &[WEATHER])),
         // Missing beginnings.
         (Answer, r#"{C}get_weather:0{A}{"city": "Beijing"}{/C}"#, Turn, reply(None, "", &[WEATHER])),
         (
@@ -208,11 +207,7 @@ fn cases() -> Vec<(ReplyStart, &'static str, ReplyEnd, WholeReply)> {
             Answer,
             r#"{S}{C}get_weather{A}{"city": "Beijing"}{/C}{C}functions.get_weather:0{A}{"city": "Rome"}{/C}{/S}"#,
             Turn,
-            reply(
-                None,
-                "",
-                &[WEATHER, ("functions.get_weather:1", "get_weather", r#"{"city": "Rome"}"#)],
-            ),
+            reply(None, "", &[WEATHER, ("functions.get_weather:1", "get_weather", r#"{"city": "Rome"}"#)]),
         ),
         (
             Answer,
@@ -269,9 +264,11 @@ fn replies_say_what_they_say() {
 #[test]
 fn words_about_markers_stay_words_where_markers_are_tokens() {
     let plain = |text: &str| -> Vec<(u32, String)> { text.chars().map(|c| (0, c.to_string())).collect() };
-    for text in
-        ["Write <|tool_calls_section_begin|> and </think>.", "<|tool_call_section_begin|> is singular", "<|tool_call_"]
-    {
+    for text in [
+        "Write <|tool_calls_section_begin|> and </think>.",
+        "<|tool_call_section_begin|> is singular",
+        "<|tool_call_",
+    ] {
         assert_eq!(by_tokens(ReplyStart::Answer, &plain(text), ReplyEnd::Turn), reply(None, text, &[]));
         assert_eq!(by_tokens(ReplyStart::Reasoning, &plain(text), ReplyEnd::Cut), reply(Some(text), "", &[]));
     }
@@ -337,8 +334,36 @@ fn reasoning_tokens_are_those_before_the_end_marker() {
 fn random_reply(rng: &mut fastrand::Rng) -> String {
     let cases = cases();
     let scraps = [
-        "{S}", "{/S}", "{C}", "{A}", "{/C}", "{T}", "{/T}", "{s}", "{/s}", "functions.", "get_weather", ":0", ":1", "3",
-        "{\"city\": \"", "é漢🙂", "\"}", "{}", "}", " ", "\n", "Hi", "<", "<|", "|>", "\\\"", "<|tool_call", "\u{25c1}thi", "[E", "[",
+        "{S}",
+        "{/S}",
+        "{C}",
+        "{A}",
+        "{/C}",
+        "{T}",
+        "{/T}",
+        "{s}",
+        "{/s}",
+        "functions.",
+        "get_weather",
+        ":0",
+        ":1",
+        "3",
+        "{\"city\": \"",
+        "é漢🙂",
+        "\"}",
+        "{}",
+        "}",
+        " ",
+        "\n",
+        "Hi",
+        "<",
+        "<|",
+        "|>",
+        "\\\"",
+        "<|tool_call",
+        "\u{25c1}thi",
+        "[E",
+        "[",
     ];
     let mut text = String::new();
     if rng.bool() {
@@ -383,7 +408,10 @@ fn streaming_equals_whole_for_every_cut() {
         for marker in [TOOL_CALLS_SECTION_BEGIN, TOOL_CALL_BEGIN, THINK, THINK_END] {
             for whole in [&from_tokens, &from_text] {
                 let shown = [Some(&whole.content), whole.reasoning.as_ref()];
-                assert!(shown.into_iter().flatten().all(|shown| !shown.contains(marker)), "{text}: {whole:?}");
+                assert!(
+                    shown.into_iter().flatten().all(|shown| !shown.contains(marker)),
+                    "{text}: {whole:?}"
+                );
             }
         }
         for _ in 0..50 {
@@ -425,7 +453,10 @@ fn pieces_are_well_formed() {
         for piece in pieces {
             match piece {
                 ReplyPiece::Call { index, id, name } => {
-                    assert!(index == calls && !awaits_arguments && ids.insert(id) && !name.is_empty(), "{text}");
+                    assert!(
+                        index == calls && !awaits_arguments && ids.insert(id) && !name.is_empty(),
+                        "{text}"
+                    );
                     (calls, awaits_arguments) = (calls + 1, true);
                 }
                 ReplyPiece::Arguments { index, text: arguments } => {
@@ -459,7 +490,8 @@ fn rewound_then_continued_equals_never_having_gone_there() {
         parser.restore(state);
         text[at..].iter().for_each(|(id, text)| parser.push(*id, text, &mut pieces));
         parser.finish(ReplyEnd::Cut, &mut pieces);
-        let mut whole = WholeReply { reasoning: parser.has_reasoning().then(String::new), ..Default::default() };
+        let mut whole =
+            WholeReply { reasoning: parser.has_reasoning().then(String::new), ..Default::default() };
         pieces.into_iter().for_each(|piece| whole.add(piece));
         assert_eq!(whole, by_tokens(ReplyStart::Open, &text, ReplyEnd::Cut));
     }
