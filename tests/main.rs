@@ -1,5 +1,6 @@
 //! Whole-program tests.
 
+mod chat;
 mod client;
 mod config;
 mod engine;

@@ -161,6 +161,11 @@ impl EventStream {
                     },
                 );
                 write::finish(out, &finish);
+                // Where the vendor's own API has it, and its clients look for it.
+                if self.format.kind == Kind::Chat && self.choices.len() == 1 {
+                    out.push(b',');
+                    write::usage(out, self.replies.usage());
+                }
                 self.close(out, choice);
             }
         }

@@ -68,12 +68,13 @@ pub(super) fn native_ids(messages: &[Value]) -> (Cow<'_, [Value]>, usize) {
     (Cow::Owned(messages), count)
 }
 
+/// Whether an id has the native form; another name in it is the client's business.
 fn is_native(call: &Value) -> bool {
-    let (Some(id), Some(name)) = (call["id"].as_str(), call["function"]["name"].as_str()) else {
+    let (Some(id), Some(_)) = (call["id"].as_str(), call["function"]["name"].as_str()) else {
         // Nothing to make a native id of.
         return true;
     };
-    matches!(counter(id), (prefixed, Some(_)) if prefixed.strip_prefix(PREFIX) == Some(name))
+    matches!(counter(id), (prefixed, Some(_)) if prefixed.strip_prefix(PREFIX).is_some_and(|name| !name.is_empty()))
 }
 
 #[cfg(test)]
@@ -139,7 +140,7 @@ mod tests {
                 {"role": "tool", "tool_call_id": "functions.f:1"}]),
             &["functions.f:4", "functions.f:2", "functions.f:1", "functions.f:1"],
         );
-        check(json!([{"role": "assistant", "tool_calls": [call("functions.g:0", "f")]}]), &["functions.f:0"]);
+        check(json!([{"role": "assistant", "tool_calls": [call("functions.g:0", "f")]}]), &["functions.g:0"]);
         let messages = [json!({"role": "user", "content": "x"})];
         assert!(matches!(native_ids(&messages), (Cow::Borrowed(_), 0)));
     }
