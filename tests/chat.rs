@@ -131,12 +131,16 @@ fn tools_are_called_and_their_results_used() {
             let choice = &answer["choices"][0];
             let message = &choice["message"];
             assert_no_markers(message);
-            assert_eq!(streamed(addr, &item.request).await, (message.clone(), choice["finish_reason"].clone()));
+            assert_eq!(
+                streamed(addr, &item.request).await,
+                (message.clone(), choice["finish_reason"].clone())
+            );
             let Some(call) = message["tool_calls"].get(0) else { continue };
             assert_eq!(choice["finish_reason"], "tool_calls");
             let name = call["function"]["name"].as_str().unwrap();
             assert_eq!(call["id"], format!("functions.{name}:0"));
-            let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+            let arguments: Value =
+                serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
             right += usize::from(name == item.expect["name"] && arguments == item.expect["arguments"]);
         }
         assert!(right * 100 >= TOOL_ITEMS.len() * 75, "{right} of {} calls are right", TOOL_ITEMS.len());
@@ -231,8 +235,7 @@ fn reasoning_is_switched_split_and_counted() {
     let served = Served::start(None, &[]);
     let addr = served.addr;
     let ask = |extra: Value| {
-        let mut body =
-            json!({"messages": [{"role": "user", "content": "What is 12 + 30?"}], "temperature": 0, "max_tokens": 120});
+        let mut body = json!({"messages": [{"role": "user", "content": "What is 12 + 30?"}], "temperature": 0, "max_tokens": 120});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         body
     };

@@ -269,8 +269,14 @@ fn chat_fields() -> Vec<(Value, &'static str)> {
         (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"max_completion_tokens": 0}), "max_completion_tokens"),
         (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
-        (json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}), "tool_choice"),
-        (json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": 1}), "tool_choice"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}),
+            "tool_choice",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": 1}),
+            "tool_choice",
+        ),
         (json!({"parallel_tool_calls": 1}), "parallel_tool_calls"),
         (json!({"reasoning_effort": "huge"}), "reasoning_effort"),
         (json!({"thinking": {"type": 1}}), "thinking.type"),

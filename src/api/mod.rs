@@ -2,6 +2,7 @@
 //!
 //! Parses once into values that cannot be wrong, and writes answers. Does not know HTTP transport or the engine.
 
+mod anthropic;
 mod chat;
 mod completions;
 mod error;

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::anthropic::BlockEvents;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Summary};
 use crate::generate::{ReasoningField, Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
@@ -22,6 +23,8 @@ pub(super) enum Kind {
     Chat,
     /// `/v1/completions`.
     Completion,
+    /// `/v1/messages`.
+    Messages,
 }
 
 /// What an answer should contain.
@@ -64,6 +67,8 @@ pub struct EventStream {
     /// `data: {"id":...,"model":...` as it stands in every chunk.
     head: Vec<u8>,
     choices: Vec<ChoiceState>,
+    /// For `/v1/messages`, which has one choice.
+    blocks: BlockEvents,
     /// Whether the last event has been given.
     done: bool,
     summary: Summary,
@@ -82,12 +87,13 @@ impl EventStream {
         format.head(
             &mut head,
             match format.kind {
-                Kind::Chat => "chat.completion.chunk",
+                Kind::Chat | Kind::Messages => "chat.completion.chunk",
                 Kind::Completion => "text_completion",
             },
         );
         let choices = vec![ChoiceState::default(); replies.num_choices()];
-        Self { replies, tokenizer, format, head, choices, done: false, summary: Summary::default() }
+        let blocks = BlockEvents::default();
+        Self { replies, tokenizer, format, head, choices, blocks, done: false, summary: Summary::default() }
     }
 
     /// The next bytes to send; `None` after the last ones.
@@ -103,9 +109,13 @@ impl EventStream {
                 Poll::Ready(Some(Ok(event))) => self.event(&mut out, event),
                 Poll::Ready(Some(Err(error))) => {
                     let error = ApiError::from(error);
-                    write::raw(&mut out, "data: ");
-                    out.extend_from_slice(&error.body());
-                    write::raw(&mut out, "\n\n");
+                    if self.format.kind == Kind::Messages {
+                        BlockEvents::error(&mut out, &error);
+                    } else {
+                        write::raw(&mut out, "data: ");
+                        out.extend_from_slice(&error.body());
+                        write::raw(&mut out, "\n\n");
+                    }
                     self.summary.finish = error.code;
                     self.done = true;
                     break;
@@ -139,6 +149,7 @@ impl EventStream {
             }
             ReplyPart::Pieces { pieces, tokens, logprobs } => match self.format.kind {
                 Kind::Chat => self.chat(out, choice, &pieces, &tokens, &logprobs),
+                Kind::Messages => self.blocks.pieces(out, &self.format, self.replies.usage(), &pieces),
                 Kind::Completion => {
                     let text: String = pieces.iter().map(content_of).collect();
                     // Text without characters comes only at the end of a reply: worth a chunk only if something else is in it.
@@ -147,6 +158,10 @@ impl EventStream {
                     }
                 }
             },
+            ReplyPart::Finished(finish) if self.format.kind == Kind::Messages => {
+                self.summary.finish = write::finish_reason(&finish);
+                self.blocks.finished(out, &self.format, self.replies.usage(), &finish);
+            }
             ReplyPart::Finished(finish) => {
                 self.summary.finish = write::finish_reason(&finish);
                 self.begin(out, choice);
@@ -156,7 +171,7 @@ impl EventStream {
                         Kind::Chat if !self.choices[choice].begun => {
                             "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                         }
-                        Kind::Chat => "\"delta\":{},\"logprobs\":null,",
+                        Kind::Chat | Kind::Messages => "\"delta\":{},\"logprobs\":null,",
                         Kind::Completion => "\"text\":\"\",\"logprobs\":null,",
                     },
                 );
@@ -348,6 +363,9 @@ impl EventStream {
     }
 
     fn end(&self, out: &mut Vec<u8>) {
+        if self.format.kind == Kind::Messages {
+            return self.blocks.end(out);
+        }
         if self.format.include_usage {
             out.extend_from_slice(&self.head);
             write::raw(out, ",\"choices\":[],");

@@ -376,14 +376,20 @@ impl Prompt {
         match self {
             Prompt::Text(text) => text.len(),
             Prompt::Tokens(_) => 0,
-            Prompt::Chat(chat) => chat
-                .messages
-                .iter()
-                .map(|m| match &m["content"] {
-                    serde_json::Value::String(s) => s.len(),
-                    _ => 1024,
-                })
-                .sum(),
+            Prompt::Chat(chat) => {
+                let values = chat.messages.iter().map(|message| &message["content"]).chain(&chat.tools);
+                values.map(text_bytes_of).sum()
+            }
         }
+    }
+}
+
+/// Bytes of text in a value, roughly.
+fn text_bytes_of(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::String(text) => text.len(),
+        serde_json::Value::Array(items) => items.iter().map(text_bytes_of).sum(),
+        serde_json::Value::Object(entries) => entries.values().map(|value| 16 + text_bytes_of(value)).sum(),
+        _ => 8,
     }
 }
