@@ -283,6 +283,7 @@ pub(crate) fn api(engine: &FakeEngine, config: &Config, metrics: Arc<Metrics>) -
         Arc::new(engine.clone()),
         ModelText { tokenizer, template },
         SamplingDefaults::default(),
+        Default::default(),
         timeout.as_secs_f64(),
         metrics,
     );

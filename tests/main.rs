@@ -1,6 +1,7 @@
 //! Whole-program tests.
 
 mod calibrate;
+mod chat;
 mod client;
 mod config;
 mod engine;

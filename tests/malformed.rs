@@ -206,7 +206,11 @@ fn shared_fields() -> Vec<(Value, &'static str)> {
         "reasoning_effort",
         "tools",
     ] {
-        let value = if name == "include_reasoning" { json!(true) } else { json!([{"x": 1}]) };
+        let value = match name {
+            "include_reasoning" => json!("x"),
+            "tools" => json!(3),
+            _ => json!([{"x": 1}]),
+        };
         cases.push((json!({name: value}), name));
     }
     cases
@@ -250,11 +254,11 @@ fn chat_fields() -> Vec<(Value, &'static str)> {
             "messages[0].content[0]",
         ),
         (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].tool_call_id"),
+        (json!({"messages": [{"role": "user", "content": "x", "partial": true}]}), "messages[0].partial"),
         (
-            json!({"messages": [{"role": "assistant", "content": "x", "partial": true}]}),
-            "messages[0].partial",
+            json!({"messages": [{"role": "assistant", "content": "x", "prefix": true}, {"role": "user", "content": "x"}]}),
+            "messages[0].prefix",
         ),
-        (json!({"messages": [{"role": "assistant", "content": "x", "prefix": true}]}), "messages[0].prefix"),
         (json!({"messages": [{"role": "assistant", "tool_calls": "x"}]}), "messages[0].tool_calls"),
         (json!({"messages": [{"role": "assistant", "tool_calls": [1]}]}), "messages[0].tool_calls[0].id"),
         (json!({"logprobs": 1}), "logprobs"),
@@ -264,7 +268,20 @@ fn chat_fields() -> Vec<(Value, &'static str)> {
         (json!({"logprobs": true, "top_logprobs": -1}), "top_logprobs"),
         (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"max_completion_tokens": 0}), "max_completion_tokens"),
-        (json!({"tools": [{"type": "function", "function": {"name": "f"}}]}), "tools"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}),
+            "tool_choice",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": 1}),
+            "tool_choice",
+        ),
+        (json!({"parallel_tool_calls": 1}), "parallel_tool_calls"),
+        (json!({"reasoning_effort": "huge"}), "reasoning_effort"),
+        (json!({"thinking": {"type": 1}}), "thinking.type"),
+        (json!({"thinking_token_budget": -2}), "thinking_token_budget"),
+        (json!({"separate_reasoning": false}), "separate_reasoning"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
         (json!({"functions": [{"name": "f"}]}), "functions"),

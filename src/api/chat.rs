@@ -3,10 +3,14 @@
 use super::json::{Free, Int, Shape, parse, wire_object};
 use super::messages::{self, Messages};
 use super::params::{SharedBody, int, token_limit};
+use super::reasoning::ReasoningBody;
 use super::stream::{Format, Kind};
+use super::tools::{self, ToolChoice};
 use super::write::{self, TokenText};
 use super::{ApiError, Call, Limits};
-use crate::generate::{ChatPrompt, FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults};
+use crate::generate::{
+    Calls, ChatPrompt, ChatReply, FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults,
+};
 
 wire_object! {
     /// The fields that only chat has.
@@ -17,12 +21,12 @@ wire_object! {
         top_logprobs: Int,
         add_generation_prompt: bool,
         continue_final_message: bool,
-        chat_template_kwargs: Free,
+        tools: Free,
+        tool_choice: Free,
+        parallel_tool_calls: bool,
         // What follows is read only to be refused when it asks for something.
         chat_template: Shape,
         documents: Shape,
-        tools: Shape,
-        tool_choice: Shape,
         functions: Shape,
         function_call: Shape,
         modalities: Free,
@@ -33,8 +37,20 @@ wire_object! {
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (chat, shared) = parse::<(ChatBody, SharedBody)>(body)?;
+    let (chat, (reasoning, shared)) = parse::<(ChatBody, (ReasoningBody, SharedBody))>(body)?;
     chat.refuse_unavailable()?;
+    let reasoning = reasoning.check(limits.reasoning)?;
+    let tools = tools::check(chat.tools)?;
+    let choice = tools::check_choice(chat.tool_choice, &tools)?;
+    tools::refuse_forced(&choice)?;
+    let conversation = messages::check(chat.messages)?;
+    let continue_final_message = conversation.continues(chat.continue_final_message)?;
+    if continue_final_message && chat.add_generation_prompt == Some(true) {
+        return Err(ApiError::invalid_value(
+            "add_generation_prompt",
+            "not allowed together with a final message that is to be continued",
+        ));
+    }
     let model = shared.model.clone();
     let max_tokens = match token_limit("max_completion_tokens", chat.max_completion_tokens, 1)? {
         None => token_limit("max_tokens", shared.max_tokens, 1)?,
@@ -46,10 +62,10 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
         return Err(ApiError::invalid_value("top_logprobs", "only allowed together with `logprobs: true`"));
     }
-    let kwargs = match chat.chat_template_kwargs.map(|f| f.0) {
-        None => None,
-        Some(serde_json::Value::Object(kwargs)) => Some(kwargs),
-        Some(_) => return Err(ApiError::invalid_value("chat_template_kwargs", "an object is expected")),
+    let calls = match choice {
+        ToolChoice::None if tools.is_empty() => Calls::Unasked,
+        ToolChoice::None => Calls::Forbidden,
+        _ => Calls::Wanted,
     };
     let mut sampling = shared.sampling;
     sampling.logprobs = wants_logprobs.then(|| top_logprobs.unwrap_or(0) as u32);
@@ -68,15 +84,23 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             logprobs: wants_logprobs,
             prompt_logprobs,
             echo: false,
+            reasoning: reasoning.include.then_some(limits.reasoning_field),
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
         },
         request: GenerateRequest {
             prompts: vec![Prompt::Chat(ChatPrompt {
-                messages: messages::check(chat.messages)?,
-                add_generation_prompt: chat.add_generation_prompt.unwrap_or(true),
-                kwargs,
+                messages: conversation.messages,
+                tools,
+                add_generation_prompt: chat.add_generation_prompt.unwrap_or(!continue_final_message),
+                continue_final_message,
+                kwargs: reasoning.kwargs,
             })],
+            chat: Some(ChatReply {
+                calls,
+                parallel_calls: chat.parallel_tool_calls.unwrap_or(true),
+                budget: reasoning.budget,
+            }),
             n: shared.n,
             sampling,
             max_tokens: shared.max_tokens,
@@ -98,8 +122,7 @@ impl ChatBody {
     fn refuse_unavailable(&self) -> Result<(), ApiError> {
         let given = |shape: &Option<Shape>| shape.as_ref().is_some_and(|s| !s.is_empty());
         for (name, value, what) in [
-            ("tools", &self.tools, "calling tools"),
-            ("functions", &self.functions, "calling functions"),
+            ("functions", &self.functions, "calling functions (`tools` is their successor)"),
             ("chat_template", &self.chat_template, "a chat template of the request's own"),
             ("documents", &self.documents, "grounding in documents"),
             ("audio", &self.audio, "audio"),
@@ -108,13 +131,8 @@ impl ChatBody {
                 return Err(ApiError::unsupported(name, what));
             }
         }
-        for (name, value) in [("tool_choice", &self.tool_choice), ("function_call", &self.function_call)] {
-            if value.as_ref().is_some_and(|v| !v.is_text("none") && !v.is_text("auto")) {
-                return Err(ApiError::unsupported(name, "calling tools"));
-            }
-        }
-        if self.continue_final_message == Some(true) {
-            return Err(ApiError::unsupported("continue_final_message", "continuing a message"));
+        if self.function_call.as_ref().is_some_and(|v| !v.is_text("none") && !v.is_text("auto")) {
+            return Err(ApiError::unsupported("function_call", "calling functions"));
         }
         if self.echo == Some(true) {
             return Err(ApiError::unsupported("echo", "echoing a conversation"));
@@ -137,9 +155,9 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
     write::list(&mut out, full.iter().enumerate(), |out, (index, reply)| {
         write::raw(out, "{\"index\":");
         write::number(out, index as u64);
-        write::raw(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
-        write::string(out, &reply.text);
-        write::raw(out, ",\"refusal\":null},\"logprobs\":");
+        write::raw(out, ",\"message\":");
+        message(out, format, reply);
+        write::raw(out, ",\"logprobs\":");
         if format.logprobs {
             show.chat_logprobs(out, &reply.logprobs)
         } else {
@@ -165,4 +183,33 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
     write::usage(&mut out, replies.usage());
     out.push(b'}');
     out
+}
+
+/// The assistant's message. Its content is null where there is reasoning or a call and no answer.
+fn message(out: &mut Vec<u8>, format: &Format, reply: &FullReply) {
+    let said = &reply.said;
+    write::raw(out, "{\"role\":\"assistant\",\"content\":");
+    if said.content.is_empty() && (said.reasoning.is_some() || !said.calls.is_empty()) {
+        write::raw(out, "null");
+    } else {
+        write::string(out, &said.content);
+    }
+    write::raw(out, ",\"refusal\":null");
+    if let (Some(reasoning), Some(field)) = (&said.reasoning, format.reasoning) {
+        out.push(b',');
+        write::reasoning(out, field, reasoning);
+    }
+    if !said.calls.is_empty() {
+        write::raw(out, ",\"tool_calls\":");
+        write::list(out, &said.calls, |out, call| {
+            write::raw(out, "{\"id\":");
+            write::string(out, &call.id);
+            write::raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
+            write::string(out, &call.name);
+            write::raw(out, ",\"arguments\":");
+            write::string(out, &call.arguments);
+            write::raw(out, "}}");
+        });
+    }
+    out.push(b'}');
 }

@@ -86,6 +86,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             logprobs: logprobs.is_some(),
             prompt_logprobs,
             echo,
+            reasoning: None,
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
         },
@@ -100,6 +101,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             include_stop: shared.include_stop,
             skip_special_tokens: shared.skip_special_tokens,
             truncate: shared.truncate,
+            chat: None,
             echo,
             priority: shared.priority,
             deadline: None,
@@ -119,9 +121,9 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
         write::number(out, index as u64);
         write::raw(out, ",\"text\":");
         if format.echo {
-            write::string(out, &format!("{}{}", prompt.text, reply.text));
+            write::string(out, &format!("{}{}", prompt.text, reply.said.content));
         } else {
-            write::string(out, &reply.text);
+            write::string(out, &reply.said.content);
         }
         write::raw(out, ",\"logprobs\":");
         if format.logprobs {

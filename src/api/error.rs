@@ -226,6 +226,21 @@ impl ApiError {
         Self::new(500, "server_error", "internal_error", message)
     }
 
+    /// The body in Anthropic's shape.
+    pub fn anthropic_body(&self) -> Vec<u8> {
+        let kind = match self.status {
+            400 | 405 | 408 | 415 => "invalid_request_error",
+            401 => "authentication_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            _ => "api_error",
+        };
+        let error = serde_json::json!({"type": kind, "message": self.message});
+        serde_json::json!({"type": "error", "error": error}).to_string().into_bytes()
+    }
+
     /// The body: `{"error": {...}}`.
     pub fn body(&self) -> Vec<u8> {
         #[derive(serde::Serialize)]

@@ -14,8 +14,8 @@ use super::ApiError;
 
 /// Deepest nesting of arrays and objects in a body.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Most values inside one free-form field (`chat_template_kwargs`, `tool_calls`).
-const MAX_FREE_VALUES: usize = 20_000;
+/// Most values inside one free-form field (`tools`, `chat_template_kwargs`, `tool_calls`).
+const MAX_FREE_VALUES: usize = 100_000;
 
 /// An object with known fields, made by [`wire_object!`].
 pub(super) trait WireObject: Default {
@@ -475,7 +475,7 @@ mod tests {
             ("{\"n\": 1", "not valid JSON"),
             ("{\"n\": 1}}", "not valid JSON"),
             (deep.as_str(), "deeper than 64"),
-            (wide.as_str(), "more than 20000 values"),
+            (wide.as_str(), "more than 100000 values"),
         ] {
             let (_, message) = error(body);
             assert!(message.contains(words), "{}: {message}", &body[..body.len().min(40)]);

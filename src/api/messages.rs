@@ -71,13 +71,54 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
-/// Checks the messages and gives them back as the objects that chat templates read.
-pub(super) fn check(messages: Option<Messages>) -> Result<Vec<Value>, ApiError> {
+/// Checked messages, as the objects that chat templates read.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub(super) messages: Vec<Value>,
+    /// The last message says of itself that it is unfinished.
+    pub(super) partial: bool,
+}
+
+impl Conversation {
+    /// Whether the reply continues the last message, which must be the assistant's; `asked` is what the request says of it.
+    pub(super) fn continues(&self, asked: Option<bool>) -> Result<bool, ApiError> {
+        let continues = asked.unwrap_or(self.partial);
+        if continues && self.messages.last().is_none_or(|last| last["role"] != "assistant") {
+            return Err(ApiError::invalid_value(
+                "continue_final_message",
+                "the last message is not the assistant's: there is nothing to continue",
+            ));
+        }
+        Ok(continues)
+    }
+}
+
+/// Checks the messages.
+pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError> {
     let messages = messages.ok_or_else(|| ApiError::missing("messages"))?.0;
     if messages.is_empty() {
         return Err(ApiError::invalid_value("messages", "the list is empty: at least one message is needed"));
     }
-    messages.into_iter().enumerate().map(|(i, Object(m))| m.check(&format!("messages[{i}]"))).collect()
+    let last = messages.len() - 1;
+    let mut partial = false;
+    let mut checked = Vec::with_capacity(messages.len());
+    for (i, Object(message)) in messages.into_iter().enumerate() {
+        let path = format!("messages[{i}]");
+        for (name, value) in [("partial", message.partial), ("prefix", message.prefix)] {
+            if value != Some(true) {
+                continue;
+            }
+            if i != last || message.role.as_deref() != Some("assistant") {
+                return Err(ApiError::invalid_value(
+                    format!("{path}.{name}"),
+                    "only allowed on the last message, and only if its role is assistant",
+                ));
+            }
+            partial = true;
+        }
+        checked.push(message.check(&path)?);
+    }
+    Ok(Conversation { messages: checked, partial })
 }
 
 impl Message {
@@ -91,11 +132,6 @@ impl Message {
                 format!("{path}.role"),
                 format!("`{shown}` is unknown, allowed: {allowed}"),
             ));
-        }
-        for (name, value) in [("partial", self.partial), ("prefix", self.prefix)] {
-            if value == Some(true) {
-                return Err(ApiError::unsupported(format!("{path}.{name}"), "continuing a message"));
-            }
         }
         let mut message = Map::new();
         let may_be_empty = role == "assistant" || role == "tool";
@@ -188,7 +224,7 @@ mod tests {
     }
 
     fn read(messages: &str) -> Result<Vec<Value>, ApiError> {
-        check(parse::<Body>(format!("{{\"messages\": {messages}}}").as_bytes())?.messages)
+        check(parse::<Body>(format!("{{\"messages\": {messages}}}").as_bytes())?.messages).map(|c| c.messages)
     }
 
     #[test]
@@ -230,7 +266,11 @@ mod tests {
             ),
             (r#"[{"role": "user", "content": [{"type": "x"}]}]"#, "messages[0].content[0].type"),
             (r#"[{"role": "tool", "content": "x"}]"#, "messages[0].tool_call_id"),
-            (r#"[{"role": "assistant", "content": "x", "partial": true}]"#, "messages[0].partial"),
+            (r#"[{"role": "user", "content": "x", "partial": true}]"#, "messages[0].partial"),
+            (
+                r#"[{"role": "assistant", "content": "x", "prefix": true}, {"role": "user", "content": "x"}]"#,
+                "messages[0].prefix",
+            ),
             (r#"[{"role": "assistant", "tool_calls": {}}]"#, "messages[0].tool_calls"),
             (r#"[{"role": "assistant", "tool_calls": [{}]}]"#, "messages[0].tool_calls[0].id"),
             (

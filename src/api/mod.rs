@@ -2,25 +2,30 @@
 //!
 //! Parses once into values that cannot be wrong, and writes answers. Does not know HTTP transport or the engine.
 
+mod anthropic;
 mod chat;
 mod completions;
 mod error;
 mod json;
 mod messages;
 mod models;
+mod render;
 mod params;
+mod reasoning;
 mod service;
 mod stream;
 mod tokenize;
+mod tools;
 mod write;
 
 pub use error::ApiError;
 pub use models::ModelCard;
 pub use params::is_request_id;
+pub use render::{Rendered, render_request};
 pub use service::{Answer, Api, Summary};
 pub use stream::EventStream;
 
-use crate::generate::GenerateRequest;
+use crate::generate::{GenerateRequest, ReasoningField, ReasoningSwitch};
 use stream::Format;
 
 /// What requests are checked against.
@@ -30,6 +35,18 @@ pub(crate) struct Limits {
     pub(crate) vocab_size: usize,
     /// Most replies of one request, over all prompts.
     pub(crate) max_prompts: usize,
+    /// What can be chosen about reasoning.
+    pub(crate) reasoning: ReasoningSwitch,
+    /// Under which names reasoning is given.
+    pub(crate) reasoning_field: ReasoningField,
+}
+
+#[cfg(test)]
+impl Default for Limits {
+    fn default() -> Self {
+        let reasoning = ReasoningSwitch { reasons: true, can_disable: true };
+        Self { vocab_size: 512, max_prompts: 8, reasoning, reasoning_field: ReasoningField::Both }
+    }
 }
 
 /// A checked request for replies.

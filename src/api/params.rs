@@ -207,7 +207,8 @@ impl SharedBody {
             });
         }
         let structured = "structured output";
-        let reasoning = "the reasoning split";
+        // Text completions only: chat takes these fields itself.
+        let reasoning = "the reasoning split of text completions";
         let fields = [
             ("structured_outputs", &self.structured_outputs, structured),
             ("guided_json", &self.guided_json, structured),
@@ -469,7 +470,7 @@ mod tests {
     use super::*;
 
     fn check(body: &str) -> Result<Shared, ApiError> {
-        let limits = Limits { vocab_size: 512, max_prompts: 8 };
+        let limits = Limits { vocab_size: 512, max_prompts: 8, ..Limits::default() };
         parse::<SharedBody>(body.as_bytes())?.check(&limits, &SamplingDefaults::default(), Some(16))
     }
 

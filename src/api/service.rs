@@ -5,13 +5,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::stream::Kind;
 use super::write::TokenText;
-use super::{ApiError, Call, EventStream, Limits, ModelCard, chat, completions, tokenize};
-use crate::generate::{Generator, Usage};
+use super::{ApiError, Call, EventStream, Limits, ModelCard, anthropic, chat, completions, render, tokenize};
+use crate::generate::{EncodedPrompt, Generator, SamplingDefaults, Usage};
 
 /// Most replies of one request, over all its prompts and copies.
 const MAX_REPLIES: usize = 1024;
 /// Bodies larger than this are parsed on a blocking thread.
 const INLINE_BODY_BYTES: usize = 64 * 1024;
+
+/// Reads and checks a body.
+type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
 
 /// What a request cost, for its log line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -61,12 +64,21 @@ impl Api {
         self.reply(body, request_id, completions::read).await
     }
 
-    async fn reply(
-        &self,
-        body: Vec<u8>,
-        request_id: &str,
-        read: fn(&[u8], &Limits, &crate::generate::SamplingDefaults) -> Result<Call, ApiError>,
-    ) -> Result<Answer, ApiError> {
+    /// `/v1/messages`.
+    pub async fn messages(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, anthropic::read).await
+    }
+
+    /// `/v1/messages/count_tokens`.
+    pub async fn count_tokens(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+        let prompt = self.prompt(body, anthropic::read_to_count).await?;
+        let count = prompt.tokens.len();
+        let usage = Usage { prompt_tokens: count, ..Usage::default() };
+        let body = serde_json::json!({"input_tokens": count}).to_string().into_bytes();
+        Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+    }
+
+    async fn reply(&self, body: Vec<u8>, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
@@ -76,6 +88,7 @@ impl Api {
         let prefix = match format.kind {
             Kind::Chat => "chatcmpl-",
             Kind::Completion => "cmpl-",
+            Kind::Messages => "msg_",
         };
         format.id = format!("{prefix}{}", own_id.as_deref().unwrap_or(request_id));
         if !self.request_timeout.is_zero() {
@@ -91,6 +104,7 @@ impl Api {
         let body = match format.kind {
             Kind::Chat => chat::whole(&format, &show, &replies, &full),
             Kind::Completion => completions::whole(&format, &show, &replies, &full),
+            Kind::Messages => anthropic::whole(&format, &replies, &full),
         };
         let finish = full.last().map_or("", |r| super::write::finish_reason(&r.finish));
         let summary = Summary { usage: replies.usage(), ttft: replies.time_to_first_token(), finish };
@@ -119,6 +133,25 @@ impl Api {
         Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
     }
 
+    /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
+    pub async fn render(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+        let prompt = self.prompt(body, chat::read).await?;
+        let usage = Usage { prompt_tokens: prompt.tokens.len(), ..Usage::default() };
+        let body = render::answer(&prompt, self.generator.facts().max_model_len);
+        Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+    }
+
+    /// The prompt of a request that `read` reads.
+    async fn prompt(&self, body: Vec<u8>, read: Reader) -> Result<EncodedPrompt, ApiError> {
+        let limits = self.limits();
+        let defaults = self.generator.defaults().clone();
+        let call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        self.card.resolve(call.model.as_deref())?;
+        let mut prompts = call.request.prompts;
+        let prompt = prompts.pop().ok_or_else(|| ApiError::missing("messages"))?;
+        Ok(self.generator.render(prompt).await?)
+    }
+
     /// `/detokenize`.
     pub async fn detokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
         let limits = self.limits();
@@ -137,7 +170,12 @@ impl Api {
     }
 
     fn limits(&self) -> Limits {
-        Limits { vocab_size: self.generator.facts().vocab_size, max_prompts: MAX_REPLIES }
+        Limits {
+            vocab_size: self.generator.facts().vocab_size,
+            max_prompts: MAX_REPLIES,
+            reasoning: self.generator.reasoning_switch(),
+            reasoning_field: self.generator.reasoning().field,
+        }
     }
 }
 

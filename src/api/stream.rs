@@ -7,9 +7,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::anthropic::BlockEvents;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Summary};
-use crate::generate::{Replies, ReplyEvent, ReplyPart, TokenLogprobs};
+use crate::generate::{ReasoningField, Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
 use crate::text::Tokenizer;
 
 /// A write is handed over when it has grown to this many bytes, even if more is ready.
@@ -22,6 +23,8 @@ pub(super) enum Kind {
     Chat,
     /// `/v1/completions`.
     Completion,
+    /// `/v1/messages`.
+    Messages,
 }
 
 /// What an answer should contain.
@@ -39,6 +42,8 @@ pub(super) struct Format {
     pub(super) logprobs: bool,
     pub(super) prompt_logprobs: bool,
     pub(super) echo: bool,
+    /// Under which names reasoning is given; `None` leaves it out.
+    pub(super) reasoning: Option<ReasoningField>,
     pub(super) return_token_ids: bool,
     pub(super) tokens_as_ids: bool,
 }
@@ -62,6 +67,8 @@ pub struct EventStream {
     /// `data: {"id":...,"model":...` as it stands in every chunk.
     head: Vec<u8>,
     choices: Vec<ChoiceState>,
+    /// For `/v1/messages`, which has one choice.
+    blocks: BlockEvents,
     /// Whether the last event has been given.
     done: bool,
     summary: Summary,
@@ -80,12 +87,13 @@ impl EventStream {
         format.head(
             &mut head,
             match format.kind {
-                Kind::Chat => "chat.completion.chunk",
+                Kind::Chat | Kind::Messages => "chat.completion.chunk",
                 Kind::Completion => "text_completion",
             },
         );
         let choices = vec![ChoiceState::default(); replies.num_choices()];
-        Self { replies, tokenizer, format, head, choices, done: false, summary: Summary::default() }
+        let blocks = BlockEvents::default();
+        Self { replies, tokenizer, format, head, choices, blocks, done: false, summary: Summary::default() }
     }
 
     /// The next bytes to send; `None` after the last ones.
@@ -101,9 +109,13 @@ impl EventStream {
                 Poll::Ready(Some(Ok(event))) => self.event(&mut out, event),
                 Poll::Ready(Some(Err(error))) => {
                     let error = ApiError::from(error);
-                    write::raw(&mut out, "data: ");
-                    out.extend_from_slice(&error.body());
-                    write::raw(&mut out, "\n\n");
+                    if self.format.kind == Kind::Messages {
+                        BlockEvents::error(&mut out, &error);
+                    } else {
+                        write::raw(&mut out, "data: ");
+                        out.extend_from_slice(&error.body());
+                        write::raw(&mut out, "\n\n");
+                    }
                     self.summary.finish = error.code;
                     self.done = true;
                     break;
@@ -135,13 +147,20 @@ impl EventStream {
                     self.echo(out, choice, &logprobs);
                 }
             }
-            ReplyPart::Text { text, tokens, logprobs } => {
-                // Text without characters comes only at the end of a reply: worth a chunk only if something else is in it.
-                let state = &self.choices[choice];
-                let carries = self.format.logprobs || self.format.return_token_ids;
-                if !text.is_empty() || carries || (!state.begun && self.format.kind == Kind::Chat) {
-                    self.text(out, choice, &text, &tokens, &logprobs);
+            ReplyPart::Pieces { pieces, tokens, logprobs } => match self.format.kind {
+                Kind::Chat => self.chat(out, choice, &pieces, &tokens, &logprobs),
+                Kind::Messages => self.blocks.pieces(out, &self.format, self.replies.usage(), &pieces),
+                Kind::Completion => {
+                    let text: String = pieces.iter().map(content_of).collect();
+                    // Text without characters comes only at the end of a reply: worth a chunk only if something else is in it.
+                    if !text.is_empty() || self.format.logprobs || self.format.return_token_ids {
+                        self.completion(out, choice, &text, &tokens, &logprobs);
+                    }
                 }
+            },
+            ReplyPart::Finished(finish) if self.format.kind == Kind::Messages => {
+                self.summary.finish = write::finish_reason(&finish);
+                self.blocks.finished(out, &self.format, self.replies.usage(), &finish);
             }
             ReplyPart::Finished(finish) => {
                 self.summary.finish = write::finish_reason(&finish);
@@ -152,11 +171,16 @@ impl EventStream {
                         Kind::Chat if !self.choices[choice].begun => {
                             "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                         }
-                        Kind::Chat => "\"delta\":{},\"logprobs\":null,",
+                        Kind::Chat | Kind::Messages => "\"delta\":{},\"logprobs\":null,",
                         Kind::Completion => "\"text\":\"\",\"logprobs\":null,",
                     },
                 );
                 write::finish(out, &finish);
+                // Where the vendor's own API has it, and its clients look for it.
+                if self.format.kind == Kind::Chat && self.choices.len() == 1 {
+                    out.push(b',');
+                    write::usage(out, self.replies.usage());
+                }
                 self.close(out, choice);
             }
         }
@@ -195,7 +219,7 @@ impl EventStream {
         write::token_ids(out, &self.replies.prompt(choice).tokens);
     }
 
-    fn text(
+    fn completion(
         &mut self,
         out: &mut Vec<u8>,
         choice: usize,
@@ -204,36 +228,116 @@ impl EventStream {
         logprobs: &[TokenLogprobs],
     ) {
         self.begin(out, choice);
-        let show = TokenText { tokenizer: &self.tokenizer, as_ids: self.format.tokens_as_ids };
-        match self.format.kind {
-            Kind::Chat => {
-                let begun = self.choices[choice].begun;
-                write::raw(
-                    out,
-                    if begun {
-                        "\"delta\":{\"content\":"
-                    } else {
-                        "\"delta\":{\"role\":\"assistant\",\"content\":"
-                    },
-                );
-                write::string(out, text);
-                write::raw(out, "},\"logprobs\":");
-                if self.format.logprobs { show.chat_logprobs(out, logprobs) } else { write::raw(out, "null") }
-            }
-            Kind::Completion => {
-                write::raw(out, "\"text\":");
-                write::string(out, text);
-                write::raw(out, ",\"logprobs\":");
-                if self.format.logprobs {
-                    let entries: Vec<Scored<'_>> = logprobs.iter().map(Scored::Entry).collect();
-                    self.choices[choice].arrays.write(out, &show, &entries);
-                } else {
-                    write::raw(out, "null");
-                }
-            }
+        write::raw(out, "\"text\":");
+        write::string(out, text);
+        write::raw(out, ",\"logprobs\":");
+        if self.format.logprobs {
+            let show = TokenText { tokenizer: &self.tokenizer, as_ids: self.format.tokens_as_ids };
+            let entries: Vec<Scored<'_>> = logprobs.iter().map(Scored::Entry).collect();
+            self.choices[choice].arrays.write(out, &show, &entries);
+        } else {
+            write::raw(out, "null");
         }
+        self.end_of_chunk(out, choice, Some(tokens));
+    }
+
+    /// A step of a chat reply: reasoning and answer in one chunk, then one for the beginning of each call and one for each
+    /// piece of arguments, since clients tell calls apart by chunks. What belongs to the tokens stands in the first.
+    fn chat(
+        &mut self,
+        out: &mut Vec<u8>,
+        choice: usize,
+        pieces: &[ReplyPiece],
+        tokens: &[u32],
+        logprobs: &[TokenLogprobs],
+    ) {
+        let joined = |wanted: fn(&ReplyPiece) -> &str| pieces.iter().map(wanted).collect::<String>();
+        let (reasoning, content) = (joined(reasoning_of), joined(content_of));
+        let reasoning_field = self.format.reasoning.filter(|_| !reasoning.is_empty());
+        let calls =
+            || pieces.iter().filter(|p| matches!(p, ReplyPiece::Call { .. } | ReplyPiece::Arguments { .. }));
+        let carries = self.format.logprobs || self.format.return_token_ids;
+        let says = !content.is_empty() || reasoning_field.is_some();
+        let mut tokens = Some(tokens);
+        if says
+            || carries
+            || (!self.choices[choice].begun && calls().next().is_none() && reasoning.is_empty())
+        {
+            self.begin_delta(out, choice);
+            let mut fields = usize::from(!self.choices[choice].begun);
+            let mut comma = |out: &mut Vec<u8>| {
+                if fields > 0 {
+                    out.push(b',');
+                }
+                fields += 1;
+            };
+            if let Some(field) = reasoning_field {
+                comma(out);
+                write::reasoning(out, field, &reasoning);
+            }
+            if !content.is_empty() || reasoning_field.is_none() {
+                comma(out);
+                write::raw(out, "\"content\":");
+                write::string(out, &content);
+            }
+            self.end_delta(out, choice, tokens.take(), logprobs);
+        }
+        for piece in calls() {
+            self.begin_delta(out, choice);
+            if !self.choices[choice].begun {
+                write::raw(out, ",\"content\":null,");
+            }
+            write::raw(out, "\"tool_calls\":[{\"index\":");
+            match piece {
+                ReplyPiece::Call { index, id, name } => {
+                    write::number(out, *index as u64);
+                    write::raw(out, ",\"id\":");
+                    write::string(out, id);
+                    write::raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
+                    write::string(out, name);
+                    write::raw(out, ",\"arguments\":\"\"}}]");
+                }
+                ReplyPiece::Arguments { index, text } => {
+                    write::number(out, *index as u64);
+                    write::raw(out, ",\"function\":{\"arguments\":");
+                    write::string(out, text);
+                    write::raw(out, "}}]");
+                }
+                ReplyPiece::Reasoning(_) | ReplyPiece::Content(_) => {}
+            }
+            self.end_delta(out, choice, tokens.take(), &[]);
+        }
+    }
+
+    /// Everything up to the fields of a chat chunk's delta; the role stands in the first.
+    fn begin_delta(&self, out: &mut Vec<u8>, choice: usize) {
+        self.begin(out, choice);
+        write::raw(out, "\"delta\":{");
+        if !self.choices[choice].begun {
+            write::raw(out, "\"role\":\"assistant\"");
+        }
+    }
+
+    fn end_delta(
+        &mut self,
+        out: &mut Vec<u8>,
+        choice: usize,
+        tokens: Option<&[u32]>,
+        logprobs: &[TokenLogprobs],
+    ) {
+        write::raw(out, "},\"logprobs\":");
+        if self.format.logprobs && tokens.is_some() {
+            let show = TokenText { tokenizer: &self.tokenizer, as_ids: self.format.tokens_as_ids };
+            show.chat_logprobs(out, logprobs);
+        } else {
+            write::raw(out, "null");
+        }
+        self.end_of_chunk(out, choice, tokens);
+    }
+
+    fn end_of_chunk(&mut self, out: &mut Vec<u8>, choice: usize, tokens: Option<&[u32]>) {
         write::raw(out, ",\"finish_reason\":null");
-        if self.format.return_token_ids {
+        if let Some(tokens) = tokens.filter(|_| self.format.return_token_ids) {
             write::raw(out, ",\"token_ids\":");
             write::token_ids(out, tokens);
         }
@@ -259,6 +363,9 @@ impl EventStream {
     }
 
     fn end(&self, out: &mut Vec<u8>) {
+        if self.format.kind == Kind::Messages {
+            return self.blocks.end(out);
+        }
         if self.format.include_usage {
             out.extend_from_slice(&self.head);
             write::raw(out, ",\"choices\":[],");
@@ -267,6 +374,14 @@ impl EventStream {
         }
         write::raw(out, "data: [DONE]\n\n");
     }
+}
+
+fn content_of(piece: &ReplyPiece) -> &str {
+    if let ReplyPiece::Content(text) = piece { text } else { "" }
+}
+
+fn reasoning_of(piece: &ReplyPiece) -> &str {
+    if let ReplyPiece::Reasoning(text) = piece { text } else { "" }
 }
 
 /// The scores of an echoed prompt: its first token has none.

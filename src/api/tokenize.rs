@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::json::{Free, Int, List, Shape, parse, wire_object};
+use super::json::{Free, Int, List, parse, wire_object};
 use super::messages::{self, Messages};
 use super::params::token_id;
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
+use super::{reasoning, tools};
 use crate::generate::{ChatPrompt, Prompt};
 use crate::text::Tokenizer;
 
@@ -19,9 +20,10 @@ wire_object! {
         prompt: String,
         messages: Messages,
         add_generation_prompt: bool,
+        continue_final_message: bool,
         chat_template_kwargs: Free,
         return_token_strs: bool,
-        tools: Shape,
+        tools: Free,
     }
 }
 
@@ -42,26 +44,23 @@ pub(super) struct TokenizeCall {
 /// Reads and checks `/tokenize`: `prompt`, or `messages` for the chat template.
 pub(super) fn read_tokenize(body: &[u8]) -> Result<TokenizeCall, ApiError> {
     let body = parse::<TokenizeBody>(body)?;
-    if body.tools.is_some_and(|t| !t.is_empty()) {
-        return Err(ApiError::unsupported("tools", "calling tools"));
-    }
     let prompt = match (body.prompt, body.messages) {
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid_value("prompt", "either `prompt` or `messages`, not both"));
         }
         (None, None) => return Err(ApiError::missing("prompt")),
         (Some(text), None) => Prompt::Text(text),
-        (None, messages) => Prompt::Chat(ChatPrompt {
-            messages: messages::check(messages)?,
-            add_generation_prompt: body.add_generation_prompt.unwrap_or(true),
-            kwargs: match body.chat_template_kwargs.map(|f| f.0) {
-                None => None,
-                Some(Value::Object(kwargs)) => Some(kwargs),
-                Some(_) => {
-                    return Err(ApiError::invalid_value("chat_template_kwargs", "an object is expected"));
-                }
-            },
-        }),
+        (None, messages) => {
+            let conversation = messages::check(messages)?;
+            let continue_final_message = conversation.continues(body.continue_final_message)?;
+            Prompt::Chat(ChatPrompt {
+                messages: conversation.messages,
+                tools: tools::check(body.tools)?,
+                add_generation_prompt: body.add_generation_prompt.unwrap_or(!continue_final_message),
+                continue_final_message,
+                kwargs: reasoning::kwargs(body.chat_template_kwargs)?,
+            })
+        }
     };
     Ok(TokenizeCall { model: body.model, prompt, token_strs: body.return_token_strs.unwrap_or(false) })
 }

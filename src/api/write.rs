@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use crate::generate::{Finish, TokenLogprobs, Usage};
+use crate::generate::{Finish, ReasoningField, TokenLogprobs, Usage};
 use crate::text::Tokenizer;
 
 /// JSON has no infinities: what is below every logit is written as this.
@@ -53,12 +53,13 @@ pub(super) fn token_ids(out: &mut Vec<u8>, ids: &[u32]) {
 
 /// Appends `"usage":{...}`.
 pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
-    let Usage { prompt_tokens, completion_tokens, cached_tokens } = usage;
+    let Usage { prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens } = usage;
     let total = prompt_tokens + completion_tokens;
     write!(
         out,
         "\"usage\":{{\"prompt_tokens\":{prompt_tokens},\"completion_tokens\":{completion_tokens},\
          \"total_tokens\":{total},\"prompt_tokens_details\":{{\"cached_tokens\":{cached_tokens}}},\
+         \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning_tokens}}},\
          \"cached_tokens\":{cached_tokens}}}"
     )
     .expect("writing to memory");
@@ -68,6 +69,7 @@ pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
 pub(super) fn finish_reason(finish: &Finish) -> &'static str {
     match finish {
         Finish::EndOfTurn | Finish::StopToken(_) | Finish::StopString(_) => "stop",
+        Finish::ToolCalls => "tool_calls",
         Finish::Length => "length",
     }
 }
@@ -80,7 +82,22 @@ pub(super) fn finish(out: &mut Vec<u8>, finish: &Finish) {
     match finish {
         Finish::StopString(text) => string(out, text),
         Finish::StopToken(id) => number(out, u64::from(*id)),
-        Finish::EndOfTurn | Finish::Length => raw(out, "null"),
+        Finish::EndOfTurn | Finish::ToolCalls | Finish::Length => raw(out, "null"),
+    }
+}
+
+/// Appends reasoning under its names: `"reasoning_content":...,"reasoning":...`.
+pub(super) fn reasoning(out: &mut Vec<u8>, field: ReasoningField, text: &str) {
+    let names: &[&str] = match field {
+        ReasoningField::Both => &["reasoning_content", "reasoning"],
+        ReasoningField::ReasoningContent => &["reasoning_content"],
+        ReasoningField::Reasoning => &["reasoning"],
+    };
+    for (i, name) in names.iter().enumerate() {
+        raw(out, if i > 0 { ",\"" } else { "\"" });
+        raw(out, name);
+        raw(out, "\":");
+        string(out, text);
     }
 }
 
@@ -251,6 +268,7 @@ mod tests {
             (Finish::StopToken(7), r#""finish_reason":"stop","stop_reason":7"#),
             (Finish::StopString("\"".into()), r#""finish_reason":"stop","stop_reason":"\"""#),
             (Finish::Length, r#""finish_reason":"length","stop_reason":null"#),
+            (Finish::ToolCalls, r#""finish_reason":"tool_calls","stop_reason":null"#),
         ] {
             assert_eq!(written(|out| finish(out, &end)), expected);
         }
@@ -258,11 +276,12 @@ mod tests {
 
     #[test]
     fn usage_has_both_places_of_cached_tokens() {
-        let u = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4 };
+        let u = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4, reasoning_tokens: 1 };
         let json: serde_json::Value =
             serde_json::from_str(&format!("{{{}}}", written(|out| usage(out, u)))).unwrap();
         assert_eq!(json["usage"]["total_tokens"], 7);
         assert_eq!(json["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
         assert_eq!(json["usage"]["cached_tokens"], 4);
+        assert_eq!(json["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
     }
 }

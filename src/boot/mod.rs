@@ -9,6 +9,7 @@ pub mod memory_plan;
 mod offline_progress;
 pub mod plan;
 mod progress;
+mod prompts;
 mod pruning;
 mod quantize;
 mod run;
@@ -47,6 +48,8 @@ pub fn main() -> ExitCode {
         Command::Prune(args) => pruning::prune(&args),
         Command::Audit(args) => pruning::audit(&args),
         Command::Saliency(args) => pruning::saliency(&args),
+        Command::Render(args) => prompts::render(&args),
+        Command::Parse(args) => prompts::parse(&args),
         Command::Compare(args) => pruning::compare(&args),
     }
 }

@@ -155,7 +155,8 @@ fn boot(
     let card = ModelCard { names, created, max_model_len: facts.max_model_len };
     let timeout = settings.server.request_timeout();
     let door = Arc::new(engine.handle.clone());
-    let generator = Generator::new(door, text, defaults, timeout.as_secs_f64(), metrics.clone());
+    let reasoning = settings.reasoning.clone();
+    let generator = Generator::new(door, text, defaults, reasoning, timeout.as_secs_f64(), metrics.clone());
     Ok(Booted { api: Api::new(Arc::new(generator), card, timeout), engine })
 }
 
@@ -174,7 +175,7 @@ pub(super) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootE
     Ok(Blueprint::parse(&config)?)
 }
 
-fn load_text(
+pub(super) fn load_text(
     settings: &Settings,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,
@@ -200,7 +201,7 @@ fn load_text(
 }
 
 /// The operator's values before the checkpoint's `generation_config.json` before the public API's defaults.
-fn sampling_defaults(
+pub(super) fn sampling_defaults(
     settings: &Settings,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,

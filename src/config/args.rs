@@ -46,6 +46,10 @@ pub enum Command {
     Audit(AuditArgs),
     /// Collect how much each expert contributes on a text, for `prune`.
     Saliency(SaliencyArgs),
+    /// Print the prompt and the token ids of a chat request.
+    Render(RenderArgs),
+    /// Take a raw reply apart: reasoning, answer, tool calls.
+    Parse(ParseArgs),
     /// Compare two checkpoints on a text: perplexity, KL, top-1 agreement, error per layer.
     Compare(CompareArgs),
 }
@@ -133,6 +137,48 @@ pub struct BenchArgs {
     /// Settings.
     #[command(flatten)]
     pub settings: SettingsArgs,
+}
+
+/// What to render.
+#[derive(Debug, Args)]
+pub struct RenderArgs {
+    /// Body of a chat request, - = standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Settings; the model's tokenizer and template are used.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// What to take apart.
+#[derive(Debug, Args)]
+pub struct ParseArgs {
+    /// Text of a reply with its markers, - = standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Declared tools: a JSON list, or a request with `tools`. Calls without a name are told by them.
+    #[arg(long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// What the prompt left the reply to begin with.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub start: StartArg,
+    /// The reply was cut off: what is incomplete at its end does not count.
+    #[arg(long)]
+    pub cut: bool,
+}
+
+/// What a reply begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum StartArg {
+    /// Reasoning if the text closes it before it opens it.
+    Auto,
+    /// The prompt opened the reasoning.
+    Reasoning,
+    /// The prompt closed the reasoning, or there is none.
+    Answer,
 }
 
 /// What to look at.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::handle::EventSender;
-use crate::sampling::{History, SamplingParams};
+use crate::sampling::{BlockGuide, History, NoFiniteLogit, Sampled, Sampler, SamplingParams, Verdict};
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Finish, Metrics, RequestFigures};
 
@@ -13,6 +13,8 @@ pub(super) struct LiveSequence {
     pub(super) events: EventSender,
     /// Token counts for the penalties.
     pub(super) history: History,
+    /// Where the reply stands under its block rule, if it has one.
+    pub(super) guide: Option<BlockGuide>,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
     pub(super) reply_tokens: usize,
@@ -27,10 +29,12 @@ impl LiveSequence {
     pub(super) fn new(params: SamplingParams, prompt: &[u32], arrived: Instant, events: EventSender) -> Self {
         // The history costs memory and time per token: it is kept only for a request that uses a penalty.
         let history = History::new(if params.uses_history() { prompt } else { &[] });
+        let guide = params.block_rule.clone().map(BlockGuide::new);
         Self {
             params,
             events,
             history,
+            guide,
             prompt_tokens: prompt.len(),
             cached_tokens: 0,
             reply_tokens: 0,
@@ -40,6 +44,41 @@ impl LiveSequence {
             first_token: None,
             last_token: None,
         }
+    }
+
+    /// The reply's next token: sampled, unless its block rule has another wish.
+    pub(super) fn next_token(
+        &mut self,
+        sampler: &mut Sampler,
+        logits: &[f32],
+        position: u64,
+    ) -> Result<Sampled, NoFiniteLogit> {
+        let sampled = match &self.guide {
+            None => sampler.sample(logits, &self.params, &self.history, position)?,
+            Some(guide) => match guide.forced() {
+                Some(token) => sampler.take(logits, &self.params, token)?,
+                None => {
+                    let sampled = sampler.sample(logits, &self.params, &self.history, position)?;
+                    match guide.judge(sampled.token) {
+                        Verdict::Taken => sampled,
+                        Verdict::Instead(token) => sampler.take(logits, &self.params, token)?,
+                        Verdict::Again(forbidden) => {
+                            // Once or twice in a reply: a copy of the parameters is no cost.
+                            let mut params = self.params.clone();
+                            params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
+                            sampler.sample(logits, &params, &self.history, position)?
+                        }
+                    }
+                }
+            },
+        };
+        if let Some(guide) = &mut self.guide {
+            guide.advance(sampled.token);
+        }
+        if self.params.uses_history() {
+            self.history.add(sampled.token);
+        }
+        Ok(sampled)
     }
 
     /// Notes a new reply token on the clock.

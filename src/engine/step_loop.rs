@@ -187,6 +187,9 @@ impl<B: Backend> StepLoop<B> {
         if live.params.uses_history() {
             live.history.rewind(keep);
         }
+        if let Some(guide) = &mut live.guide {
+            guide.replay(&self.scheduler.tokens(id)[live.prompt_tokens..]);
+        }
         self.outbox.push(&live.events, EngineEvent::Rewound { keep });
     }
 
@@ -400,14 +403,11 @@ fn decide(
     logits: &[f32],
     position: u64,
 ) -> Decision {
-    let Ok(sampled) = sampler.sample(logits, &live.params, &live.history, position) else {
+    let Ok(sampled) = live.next_token(sampler, logits, position) else {
         tracing::error!(seq = seq.0, position, "no finite logit");
         let finish = Some(FinishReason::Error);
         return Decision { seq, token: [0], logprobs: None, failed: true, finish };
     };
-    if live.params.uses_history() {
-        live.history.add(sampled.token);
-    }
     let stops = position + 1 > u64::from(live.params.min_tokens)
         && live.params.stop_token_ids.contains(&sampled.token);
     let finish = stops.then_some(FinishReason::StopToken(sampled.token));

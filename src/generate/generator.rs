@@ -5,13 +5,18 @@ use std::time::Instant;
 
 use tokio::sync::Semaphore;
 
+use super::block::{ReasoningSwitch, ReasoningTokens};
+use super::config::Config;
 use super::reply::{Replies, Reply, ReplySetup};
-use super::request::{ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
+use super::request::{Calls, ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
 use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults};
 use crate::engine::EngineRequest;
 use crate::sampling::SamplingParams;
 use crate::telemetry::{Metrics, Rejection};
-use crate::text::{ChatTemplate, RenderOptions, Specials, TemplateError, Tokenizer};
+use crate::text::{
+    ChatTemplate, RenderOptions, RenderedPrompt, ReplyFormat, ReplyParser, ReplyStart, Specials,
+    TemplateError, Tokenizer, markers,
+};
 
 /// Prompts with more bytes of text than this are rendered and tokenized on a blocking thread (about a millisecond of work), so
 /// that a long prompt never holds up other connections' streams.
@@ -31,6 +36,12 @@ pub struct Generator {
     text: Arc<ModelText>,
     defaults: SamplingDefaults,
     turn_ends: Vec<u32>,
+    reasoning: Config,
+    switch: ReasoningSwitch,
+    reasoning_tokens: Option<ReasoningTokens>,
+    reply_format: ReplyFormat,
+    /// Markers that begin calls.
+    call_markers: Vec<u32>,
     request_timeout_s: f64,
     /// Bounds how many long prompts are tokenized at once.
     tokenizing: Arc<Semaphore>,
@@ -43,6 +54,7 @@ impl Generator {
         engine: Arc<dyn Engine>,
         text: ModelText,
         defaults: SamplingDefaults,
+        reasoning: Config,
         request_timeout_s: f64,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -52,8 +64,15 @@ impl Generator {
         turn_ends.sort_unstable();
         turn_ends.dedup();
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+        let begins_calls = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
+        let call_markers = begins_calls.iter().filter_map(|name| text.tokenizer.special_id(name)).collect();
         Self {
             engine,
+            reasoning,
+            switch: ReasoningSwitch::of(&text.template, &text.tokenizer),
+            reasoning_tokens: ReasoningTokens::of(&text.tokenizer, &turn_ends),
+            reply_format: ReplyFormat::of_tokens(&text.tokenizer),
+            call_markers,
             text: Arc::new(text),
             defaults,
             turn_ends,
@@ -66,9 +85,12 @@ impl Generator {
     /// The walk. Dropping what it returns aborts every sequence of the request within one step.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Replies, GenerateError> {
         let arrived = Instant::now();
-        let (prompts, request) = self.encode(request).await?;
+        let mut request = request;
+        let format = self.format(&request);
+        let (prompts, request_rest) = self.encode(request).await?;
+        request = request_rest;
         let prompts = self.fit(prompts, &request)?;
-        let replies = self.submit(&prompts, &request).inspect_err(|e| self.note_refusal(e))?;
+        let replies = self.submit(&prompts, &request, format).inspect_err(|e| self.note_refusal(e))?;
         Ok(Replies::new(replies, prompts, request.n as usize, arrived))
     }
 
@@ -164,13 +186,17 @@ impl Generator {
         &self,
         prompts: &[EncodedPrompt],
         request: &GenerateRequest,
+        format: Option<ReplyFormat>,
     ) -> Result<Vec<Reply>, GenerateError> {
         let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
         for prompt in prompts {
+            let format = format.clone().map(|format| Arc::new(format.counting_from(prompt.num_calls)));
             for copy in 0..request.n {
-                let sampling = self.sampling(request, prompt.tokens.len(), copy);
+                let sampling = self.sampling(request, prompt, copy);
                 let setup = ReplySetup {
                     tokenizer: self.text.tokenizer.clone(),
+                    parser: format.clone().map(|format| ReplyParser::new(format, prompt.start)),
+                    one_call: request.chat.is_some_and(|chat| !chat.parallel_calls),
                     skip_special_tokens: request.skip_special_tokens,
                     stop: &request.stop,
                     include_stop: request.include_stop,
@@ -207,9 +233,9 @@ impl Generator {
     }
 
     /// The parameters of one copy: its limit, its seed, and the end-of-turn tokens beside the request's own stop tokens.
-    fn sampling(&self, request: &GenerateRequest, prompt_tokens: usize, copy: u32) -> SamplingParams {
+    fn sampling(&self, request: &GenerateRequest, prompt: &EncodedPrompt, copy: u32) -> SamplingParams {
         let mut sampling = request.sampling.clone();
-        let room = (self.facts().max_model_len - prompt_tokens).min(u32::MAX as usize) as u32;
+        let room = (self.facts().max_model_len - prompt.tokens.len()).min(u32::MAX as usize) as u32;
         sampling.max_tokens =
             request.max_tokens.unwrap_or_else(|| request.default_max_tokens.map_or(room, |m| m.min(room)));
         sampling.min_tokens = sampling.min_tokens.min(sampling.max_tokens);
@@ -219,7 +245,47 @@ impl Generator {
             sampling.stop_token_ids.sort_unstable();
             sampling.stop_token_ids.dedup();
         }
+        if let Some(chat) = &request.chat {
+            if chat.calls == Calls::Forbidden {
+                sampling.logit_bias.extend(self.call_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
+            }
+            if let Some(budget) = self.reasoning.budget(chat.budget)
+                && let Some(tokens) = &self.reasoning_tokens
+                && self.switch.reasons
+            {
+                let rule =
+                    tokens.rule(prompt.start, budget, sampling.max_tokens, &request.sampling.stop_token_ids);
+                sampling.block_rule = Some(Arc::new(rule));
+            }
+        }
         sampling
+    }
+
+    /// How the request's replies are taken apart; `None` for replies that are plain text.
+    fn format(&self, request: &GenerateRequest) -> Option<ReplyFormat> {
+        let chat = request.chat.as_ref()?;
+        let tools = request.prompts.iter().find_map(|prompt| match prompt {
+            Prompt::Chat(chat) => Some(&chat.tools[..]),
+            _ => None,
+        });
+        let format = self.reply_format.clone().with_tools(tools.unwrap_or_default(), 0);
+        Some(if chat.calls == Calls::Wanted { format } else { format.without_calls() })
+    }
+
+    /// What requests can choose about the model's reasoning.
+    pub fn reasoning_switch(&self) -> ReasoningSwitch {
+        self.switch
+    }
+
+    /// Settings of the reasoning split.
+    pub fn reasoning(&self) -> &Config {
+        &self.reasoning
+    }
+
+    /// The text and the ids of a prompt, for who wants to see it.
+    pub async fn render(&self, prompt: Prompt) -> Result<EncodedPrompt, GenerateError> {
+        let bytes = prompt.text_bytes();
+        self.off_thread(bytes, move |text| text.encode(prompt, true)).await
     }
 
     /// Text of token ids, special tokens included.
@@ -254,37 +320,53 @@ impl Generator {
 }
 
 impl ModelText {
-    fn encode(&self, prompt: Prompt, echo: bool) -> Result<EncodedPrompt, GenerateError> {
+    /// Ids of a prompt, and its text where that is wanted.
+    pub fn encode(&self, prompt: Prompt, echo: bool) -> Result<EncodedPrompt, GenerateError> {
+        let plain = |tokens: Vec<u32>, text| EncodedPrompt {
+            tokens: tokens.into(),
+            text,
+            start: ReplyStart::Open,
+            num_calls: 0,
+        };
         match prompt {
             Prompt::Text(text) => {
                 let tokens = self
                     .tokenizer
                     .encode(&text, Specials::AsText)
                     .map_err(|e| GenerateError::Tokenize(e.to_string()))?;
-                Ok(EncodedPrompt { tokens: tokens.into(), text: if echo { text } else { String::new() } })
+                Ok(plain(tokens, if echo { text } else { String::new() }))
             }
             Prompt::Tokens(tokens) => {
                 let text = if echo { self.tokenizer.decode(&tokens, false) } else { String::new() };
-                Ok(EncodedPrompt { tokens: tokens.into(), text })
+                Ok(plain(tokens, text))
             }
-            Prompt::Chat(chat) => self.render(&chat).map(|tokens| EncodedPrompt {
-                text: if echo { self.tokenizer.decode(&tokens, false) } else { String::new() },
-                tokens: tokens.into(),
-            }),
+            Prompt::Chat(chat) => {
+                let rendered = self.render(&chat)?;
+                let tokens = rendered
+                    .to_token_ids(&self.tokenizer)
+                    .map_err(|e| GenerateError::Tokenize(e.to_string()))?;
+                Ok(EncodedPrompt {
+                    text: if echo { rendered.text() } else { String::new() },
+                    tokens: tokens.into(),
+                    start: rendered.reply_start(),
+                    num_calls: rendered.num_calls(),
+                })
+            }
         }
     }
 
-    fn render(&self, chat: &ChatPrompt) -> Result<Vec<u32>, GenerateError> {
+    fn render(&self, chat: &ChatPrompt) -> Result<RenderedPrompt, GenerateError> {
         let options = RenderOptions {
+            tools: Some(&chat.tools),
             add_generation_prompt: chat.add_generation_prompt,
+            continue_final_message: chat.continue_final_message,
             kwargs: chat.kwargs.as_ref(),
             ..RenderOptions::default()
         };
-        let rendered = self.template.render(&chat.messages, &options).map_err(|e| match e {
+        self.template.render(&chat.messages, &options).map_err(|e| match e {
             TemplateError::Refused(message) => GenerateError::Template(message),
             other => GenerateError::Template(other.to_string()),
-        })?;
-        rendered.to_token_ids(&self.tokenizer).map_err(|e| GenerateError::Tokenize(e.to_string()))
+        })
     }
 }
 
@@ -294,14 +376,20 @@ impl Prompt {
         match self {
             Prompt::Text(text) => text.len(),
             Prompt::Tokens(_) => 0,
-            Prompt::Chat(chat) => chat
-                .messages
-                .iter()
-                .map(|m| match &m["content"] {
-                    serde_json::Value::String(s) => s.len(),
-                    _ => 1024,
-                })
-                .sum(),
+            Prompt::Chat(chat) => {
+                let values = chat.messages.iter().map(|message| &message["content"]).chain(&chat.tools);
+                values.map(text_bytes_of).sum()
+            }
         }
+    }
+}
+
+/// Bytes of text in a value, roughly.
+fn text_bytes_of(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::String(text) => text.len(),
+        serde_json::Value::Array(items) => items.iter().map(text_bytes_of).sum(),
+        serde_json::Value::Object(entries) => entries.values().map(|value| 16 + text_bytes_of(value)).sum(),
+        _ => 8,
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Knows text and the engine's door. Does not know hyper, wire formats or devices.
 
+mod block;
+pub mod config;
 mod defaults;
 mod door;
 mod error;
@@ -10,9 +12,14 @@ mod reply;
 mod request;
 
 pub use crate::engine::{EngineFacts, EngineSnapshot, TokenLogprobs};
+pub use crate::text::{ReplyPiece, ToolCall};
+pub use block::ReasoningSwitch;
+pub use config::{Budget, ReasoningField};
 pub use defaults::{DefaultsError, SamplingDefaults};
 pub use door::{Engine, TokenStream};
 pub use error::GenerateError;
 pub use generator::{Generator, ModelText};
 pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
-pub use request::{ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
+pub use request::{
+    Calls, ChatPrompt, ChatReply, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide,
+};

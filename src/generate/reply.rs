@@ -1,4 +1,6 @@
-//! Replies as they grow: tokens become text, stop strings end them, and everything is counted.
+//! Replies as they grow: tokens become text, the text of a conversation is taken apart, stop strings end it, and everything
+//! is counted. Stop strings are looked for in the answer alone: what ends an answer may well stand in the reasoning or in
+//! a call's arguments.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,13 +12,18 @@ use super::request::EncodedPrompt;
 use super::{GenerateError, TokenLogprobs, TokenStream};
 use crate::engine::EngineEvent;
 use crate::scheduler::FinishReason;
-use crate::text::{Detokenizer, StopMatcher, StopOptions, Tokenizer};
+use crate::text::{
+    Detokenizer, ReplyEnd, ReplyParser, ReplyPiece, StopMatch, StopMatcher, StopOptions, Tokenizer,
+    WholeReply,
+};
 
 /// How a reply ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
     /// The model ended its turn.
     EndOfTurn,
+    /// The model ended its turn with tool calls.
+    ToolCalls,
     /// One of the request's own stop tokens.
     StopToken(u32),
     /// One of the request's stop strings.
@@ -33,10 +40,11 @@ pub enum ReplyPart {
         /// One entry per prompt token from the second on; empty unless asked for.
         logprobs: Vec<TokenLogprobs>,
     },
-    /// Text that can be shown, and the tokens behind it. Tokens that complete no text wait for the next part.
-    Text {
-        /// Never empty unless tokens came without text at the end of the reply.
-        text: String,
+    /// What can be shown, and the tokens behind it. Tokens that complete nothing wait for the next part.
+    Pieces {
+        /// Never empty unless tokens came without text at the end of the reply. Replies that are not conversations have only
+        /// content.
+        pieces: Vec<ReplyPiece>,
         /// Ids since the last part.
         tokens: Vec<u32>,
         /// Their logprobs, when asked for.
@@ -64,13 +72,15 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
+    /// Reply tokens inside the reasoning, over all replies.
+    pub reasoning_tokens: usize,
 }
 
 /// A whole reply, for answers that are not streamed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FullReply {
-    /// All its text.
-    pub text: String,
+    /// Reasoning, answer and calls.
+    pub said: WholeReply,
     /// All its tokens.
     pub tokens: Vec<u32>,
     /// Their logprobs, when asked for.
@@ -84,6 +94,10 @@ pub struct FullReply {
 /// What a reply needs to know of its request.
 pub(super) struct ReplySetup<'a> {
     pub(super) tokenizer: Arc<Tokenizer>,
+    /// For conversations.
+    pub(super) parser: Option<ReplyParser>,
+    /// The reply ends with its first call.
+    pub(super) one_call: bool,
     pub(super) skip_special_tokens: bool,
     pub(super) stop: &'a [String],
     pub(super) include_stop: bool,
@@ -102,6 +116,8 @@ pub(super) struct Reply {
     /// `None` once the reply has ended.
     stream: Option<Box<dyn TokenStream>>,
     detokenizer: Detokenizer,
+    parser: Option<ReplyParser>,
+    one_call: bool,
     stops: StopMatcher,
     stop_strings: Vec<String>,
     own_stop_ids: Vec<u32>,
@@ -131,6 +147,8 @@ impl Reply {
         Self {
             stream: Some(stream),
             detokenizer: Detokenizer::new(setup.tokenizer, setup.skip_special_tokens),
+            parser: setup.parser,
+            one_call: setup.one_call,
             stops,
             stop_strings: setup.stop.to_vec(),
             own_stop_ids: setup.own_stop_ids,
@@ -189,21 +207,72 @@ impl Reply {
         self.logprobs.extend(logprobs);
         // A stop token's own text is shown only when the request wants to see what stopped it.
         let hidden = !self.include_stop && self.stop_ids.binary_search(&id).is_ok();
-        let text = if hidden { "" } else { self.detokenizer.push(id) };
-        let mut shown = String::new();
-        let found = self.stops.push(text, &mut shown);
-        if !shown.is_empty() {
-            self.give_text(shown);
-        }
-        if let Some(found) = found {
-            self.give_rest(String::new());
-            self.ready.push_back(ReplyPart::Finished(Finish::StopString(
-                self.stop_strings.get(found.index).cloned().unwrap_or_default(),
-            )));
-            if let Some(stream) = self.stream.take() {
-                stream.stop_after(found.num_tokens);
+        let mut pieces = Vec::new();
+        match &mut self.parser {
+            None => {
+                let text = if hidden { "" } else { self.detokenizer.push(id) };
+                pieces.push(ReplyPiece::Content(text.to_owned()));
+            }
+            Some(parser) => {
+                // An incomplete character before a marker stays one.
+                let text = match () {
+                    () if parser.is_marker(id) => self.detokenizer.finish(),
+                    () if hidden => "",
+                    () => self.detokenizer.push(id),
+                };
+                parser.push(id, text, &mut pieces);
             }
         }
+        let (pieces, found) = self.stop_in_content(pieces, StopMatcher::push);
+        if !pieces.is_empty() {
+            self.give_pieces(pieces);
+        }
+        if let Some(index) = found {
+            let finish = Finish::StopString(self.stop_strings.get(index).cloned().unwrap_or_default());
+            self.end_here(finish);
+        } else if self.one_call && self.parser.as_ref().is_some_and(|parser| parser.closed_calls() > 0) {
+            let called = self.parser.as_ref().is_some_and(|parser| parser.num_calls() > 0);
+            if called {
+                self.end_here(Finish::ToolCalls);
+            }
+        }
+    }
+
+    /// Ends the reply after the last token, whatever the engine has made since.
+    fn end_here(&mut self, finish: Finish) {
+        self.give_rest(Vec::new());
+        self.ready.push_back(ReplyPart::Finished(finish));
+        if let Some(stream) = self.stream.take() {
+            stream.stop_after(self.num_tokens);
+        }
+    }
+
+    /// Runs the content among the pieces of one token through the stop strings; gives what can be shown, and the index of a
+    /// stop string that was found. Content that was held back goes before a call.
+    fn stop_in_content(
+        &mut self,
+        pieces: Vec<ReplyPiece>,
+        take: fn(&mut StopMatcher, &str, &mut String) -> Option<StopMatch>,
+    ) -> (Vec<ReplyPiece>, Option<usize>) {
+        let (mut content, mut others) = (String::new(), Vec::new());
+        for piece in pieces {
+            match piece {
+                ReplyPiece::Content(text) => content.push_str(&text),
+                other => others.push(other),
+            }
+        }
+        let mut shown = String::new();
+        let found = take(&mut self.stops, &content, &mut shown).map(|found| found.index);
+        if found.is_some() {
+            others.retain(|piece| matches!(piece, ReplyPiece::Reasoning(_)));
+        } else if others.iter().any(|piece| matches!(piece, ReplyPiece::Call { .. })) {
+            self.stops.finish("", &mut shown);
+        }
+        if !shown.is_empty() {
+            let after_reasoning = others.iter().take_while(|p| matches!(p, ReplyPiece::Reasoning(_))).count();
+            others.insert(after_reasoning, ReplyPiece::Content(shown));
+        }
+        (others, found)
     }
 
     fn finished(&mut self, reason: FinishReason) -> Result<(), GenerateError> {
@@ -219,11 +288,22 @@ impl Reply {
         };
         self.give_prompt_part();
         self.stream = None;
-        let mut shown = String::new();
-        let found = self.stops.finish(self.detokenizer.finish(), &mut shown);
-        self.give_rest(shown);
+        let mut pieces = Vec::new();
+        let rest = self.detokenizer.finish();
+        match &mut self.parser {
+            None => pieces.push(ReplyPiece::Content(rest.to_owned())),
+            Some(parser) => {
+                let cut = finish == Finish::Length;
+                parser.push_text(rest, &mut pieces);
+                parser.finish(if cut { ReplyEnd::Cut } else { ReplyEnd::Turn }, &mut pieces);
+            }
+        }
+        let (pieces, found) = self.stop_in_content(pieces, StopMatcher::finish);
+        self.give_rest(pieces);
+        let called = self.parser.as_ref().is_some_and(|parser| parser.num_calls() > 0);
         let finish = match found {
-            Some(m) => Finish::StopString(self.stop_strings.get(m.index).cloned().unwrap_or_default()),
+            Some(index) => Finish::StopString(self.stop_strings.get(index).cloned().unwrap_or_default()),
+            None if finish == Finish::EndOfTurn && called => Finish::ToolCalls,
             None => finish,
         };
         self.ready.push_back(ReplyPart::Finished(finish));
@@ -237,19 +317,23 @@ impl Reply {
         }
     }
 
-    fn give_text(&mut self, text: String) {
-        self.ready.push_back(ReplyPart::Text {
-            text,
+    fn give_pieces(&mut self, pieces: Vec<ReplyPiece>) {
+        self.ready.push_back(ReplyPart::Pieces {
+            pieces,
             tokens: std::mem::take(&mut self.tokens),
             logprobs: std::mem::take(&mut self.logprobs),
         });
     }
 
-    /// What is left when the reply ends: text, or tokens that never became text.
-    fn give_rest(&mut self, text: String) {
-        if !text.is_empty() || !self.tokens.is_empty() {
-            self.give_text(text);
+    /// What is left when the reply ends: pieces, or tokens that never became any.
+    fn give_rest(&mut self, pieces: Vec<ReplyPiece>) {
+        if !pieces.is_empty() || !self.tokens.is_empty() {
+            self.give_pieces(pieces);
         }
+    }
+
+    fn reasoning_tokens(&self) -> usize {
+        self.parser.as_ref().map_or(0, ReplyParser::reasoning_tokens)
     }
 }
 
@@ -314,7 +398,7 @@ impl Replies {
             .replies
             .iter()
             .map(|_| FullReply {
-                text: String::new(),
+                said: WholeReply::default(),
                 tokens: Vec::new(),
                 logprobs: Vec::new(),
                 prompt_logprobs: Vec::new(),
@@ -326,12 +410,18 @@ impl Replies {
             let reply = &mut full[choice];
             match part {
                 ReplyPart::Prompt { logprobs } => reply.prompt_logprobs = logprobs,
-                ReplyPart::Text { text, tokens, logprobs } => {
-                    reply.text.push_str(&text);
+                ReplyPart::Pieces { pieces, tokens, logprobs } => {
+                    pieces.into_iter().for_each(|piece| reply.said.add(piece));
                     reply.tokens.extend(tokens);
                     reply.logprobs.extend(logprobs);
                 }
                 ReplyPart::Finished(finish) => reply.finish = finish,
+            }
+        }
+        // Reasoning that stayed empty is something else than none.
+        for (reply, full) in self.replies.iter().zip(&mut full) {
+            if reply.parser.as_ref().is_some_and(ReplyParser::has_reasoning) {
+                full.said.reasoning.get_or_insert_default();
             }
         }
         Ok(full)
@@ -353,6 +443,7 @@ impl Replies {
             prompt_tokens: self.prompts.iter().map(|p| p.tokens.len()).sum(),
             completion_tokens: self.replies.iter().map(|r| r.num_tokens).sum(),
             cached_tokens: self.replies.iter().step_by(self.copies).map(|r| r.cached_tokens).sum(),
+            reasoning_tokens: self.replies.iter().map(Reply::reasoning_tokens).sum(),
         }
     }
 

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use serde_json::{Map, Value};
 
+use super::Budget;
 use crate::sampling::SamplingParams;
+use crate::text::ReplyStart;
 
 /// One prompt, in any of the forms a client may send.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,10 +25,36 @@ pub enum Prompt {
 pub struct ChatPrompt {
     /// OpenAI message objects, checked.
     pub messages: Vec<Value>,
+    /// Declared tools in OpenAI form, checked.
+    pub tools: Vec<Value>,
     /// Whether the assistant's turn is opened at the end.
     pub add_generation_prompt: bool,
+    /// The last message is an unfinished assistant turn, which the reply continues.
+    pub continue_final_message: bool,
     /// Variables for the template (`chat_template_kwargs`).
     pub kwargs: Option<Map<String, Value>>,
+}
+
+/// How replies to a conversation are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChatReply {
+    /// Whether calls are wanted.
+    pub calls: Calls,
+    /// More than one call is wanted.
+    pub parallel_calls: bool,
+    /// The request's reasoning budget.
+    pub budget: Option<Budget>,
+}
+
+/// Whether a conversation's replies may call tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// Tools are declared.
+    Wanted,
+    /// Tools are declared and must not be called: the model is kept from it.
+    Forbidden,
+    /// No tools are declared: a call that the model makes nevertheless is taken out of the reply.
+    Unasked,
 }
 
 /// Which end of a prompt that is too long stays.
@@ -70,6 +98,8 @@ pub struct GenerateRequest {
     pub skip_special_tokens: bool,
     /// What to do with a prompt that is too long.
     pub truncate: Option<Truncate>,
+    /// Set for conversations: replies are taken apart into reasoning, answer and calls.
+    pub chat: Option<ChatReply>,
     /// Whether the prompt's text is wanted back, so that a prompt of ids must be decoded.
     pub echo: bool,
     /// Lower runs first.
@@ -87,4 +117,8 @@ pub struct EncodedPrompt {
     pub tokens: Arc<[u32]>,
     /// Its text, when `echo` was asked for; empty otherwise.
     pub text: String,
+    /// What the reply begins with.
+    pub start: ReplyStart,
+    /// Tool calls in the conversation.
+    pub num_calls: usize,
 }

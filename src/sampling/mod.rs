@@ -1,6 +1,7 @@
 //! From a row of logits to a token. Pure: randomness is (seed, position), there is no clock and no global state.
 
 pub mod config;
+mod block_rule;
 mod params;
 mod history;
 mod draw;
@@ -10,6 +11,7 @@ mod logprobs;
 mod filter;
 mod sampler;
 
+pub use block_rule::{BlockGuide, BlockRule, Verdict};
 pub use history::History;
 pub use logprobs::{Logprobs, TokenLogprobs};
 pub use params::{MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingError, SamplingParams};

@@ -1,5 +1,9 @@
 //! What a request asks of the sampler, validated.
 
+use std::sync::Arc;
+
+use super::BlockRule;
+
 /// Validated sampling parameters of one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
@@ -31,6 +35,8 @@ pub struct SamplingParams {
     pub logprobs: Option<u32>,
     /// The same for prompt tokens.
     pub prompt_logprobs: Option<u32>,
+    /// Leads the reply out of its reasoning in time.
+    pub block_rule: Option<Arc<BlockRule>>,
 }
 
 impl Default for SamplingParams {
@@ -51,6 +57,7 @@ impl Default for SamplingParams {
             stop_token_ids: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,
+            block_rule: None,
         }
     }
 }

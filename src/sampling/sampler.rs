@@ -54,6 +54,18 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
+    /// `token` taken whatever the row says, with the logprobs it has there.
+    pub fn take(
+        &mut self,
+        logits: &[f32],
+        params: &SamplingParams,
+        token: u32,
+    ) -> Result<Sampled, NoFiniteLogit> {
+        row::maximum(logits).ok_or(NoFiniteLogit)?;
+        let logprobs = params.logprobs.map(|num_top| self.logprobs.of(logits, token, num_top as usize));
+        Ok(Sampled { token, logprobs })
+    }
+
     fn token(
         &mut self,
         logits: &[f32],

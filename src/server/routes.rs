@@ -22,6 +22,9 @@ const POST: &str = "POST";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Chat,
+    Render,
+    Messages,
+    CountTokens,
     Completions,
     Tokenize,
     Detokenize,
@@ -40,6 +43,9 @@ impl Route {
     fn of(path: &str) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::Chat,
+            "/v1/chat/completions/render" => Self::Render,
+            "/v1/messages" => Self::Messages,
+            "/v1/messages/count_tokens" => Self::CountTokens,
             "/v1/completions" => Self::Completions,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
@@ -60,6 +66,9 @@ impl Route {
     fn name(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
+            Self::Render => "/v1/chat/completions/render",
+            Self::Messages => "/v1/messages",
+            Self::CountTokens => "/v1/messages/count_tokens",
             Self::Completions => "/v1/completions",
             Self::Tokenize => "/tokenize",
             Self::Detokenize => "/detokenize",
@@ -77,21 +86,26 @@ impl Route {
 
     fn allow(self) -> &'static str {
         match self {
-            Self::Chat | Self::Completions | Self::Tokenize | Self::Detokenize => POST,
+            Self::Chat
+            | Self::Render
+            | Self::Messages
+            | Self::CountTokens
+            | Self::Completions
+            | Self::Tokenize
+            | Self::Detokenize => POST,
             _ => GET,
         }
     }
 
     /// Whether it needs a key where keys are set: everything but health, metrics and version.
     fn needs_key(self) -> bool {
-        use Route::{Chat, Completions, Detokenize, Model, Models, Tokenize, TokenizerInfo};
-        matches!(self, Chat | Completions | Tokenize | Detokenize | TokenizerInfo | Models | Model)
+        self.allow() == POST || matches!(self, Self::TokenizerInfo | Self::Models | Self::Model)
     }
 }
 
 /// Whether a route (by name) makes the model work, so that its requests are worth a line in the log.
 pub(super) fn is_model_route(name: &str) -> bool {
-    matches!(name, "/v1/chat/completions" | "/v1/completions" | "/tokenize" | "/detokenize")
+    matches!(name, "/v1/chat/completions" | "/v1/messages" | "/v1/completions" | "/tokenize" | "/detokenize")
 }
 
 /// A finished answer before its headers.
@@ -129,7 +143,8 @@ pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy
         }
     };
     let close = shared.readiness.is_draining();
-    respond(result, origin, close, &shared, log)
+    let anthropic = matches!(route, Some(Route::Messages | Route::CountTokens));
+    respond(result, origin, close, anthropic, &shared, log)
 }
 
 /// Checks what can be checked without the body.
@@ -199,6 +214,9 @@ async fn dispatch(
 async fn post(route: Route, body: Vec<u8>, api: &Api, log: &mut RequestLog) -> Result<Reply, ApiError> {
     let answer = match route {
         Route::Chat => api.chat(body, &log.id).await?,
+        Route::Render => api.render(body).await?,
+        Route::Messages => api.messages(body, &log.id).await?,
+        Route::CountTokens => api.count_tokens(body).await?,
         Route::Completions => api.completions(body, &log.id).await?,
         Route::Tokenize => api.tokenize(body).await?,
         _ => api.detokenize(body).await?,
@@ -226,12 +244,14 @@ fn authenticate(headers: &HeaderMap, shared: &Shared) -> Result<(), ApiError> {
     if keys.is_empty() {
         return Ok(());
     }
-    let given = headers
+    let bearer = headers
         .get(header::AUTHORIZATION)
         .and_then(|v| v.to_str().ok())
         .and_then(|v| v.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map_or("", |(_, key)| key.trim());
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    // Anthropic's clients have a header of their own.
+    let own = headers.get("x-api-key").and_then(|v| v.to_str().ok());
+    let given = bearer.map(|(_, key)| key.trim()).or(own.map(str::trim)).unwrap_or("");
     let matches =
         keys.iter().fold(false, |found, key| found | same(key.expose().as_bytes(), given.as_bytes()));
     if matches { Ok(()) } else { Err(ApiError::unauthorized()) }
@@ -306,6 +326,7 @@ fn respond(
     result: Result<Reply, ApiError>,
     origin: Option<HeaderValue>,
     close: bool,
+    anthropic: bool,
     shared: &Shared,
     mut log: RequestLog,
 ) -> Response<Answer> {
@@ -344,7 +365,8 @@ fn respond(
             error_headers(&mut headers, &error);
             let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             log.set_summary(api::Summary { finish: error.code, ..api::Summary::default() });
-            (status, whole(status, error.body(), log))
+            let body = if anthropic { error.anthropic_body() } else { error.body() };
+            (status, whole(status, body, log))
         }
     };
     let mut response = Response::new(answer);
@@ -386,6 +408,9 @@ mod tests {
     fn names_of_routes_are_paths() {
         for path in [
             "/v1/chat/completions",
+            "/v1/chat/completions/render",
+            "/v1/messages",
+            "/v1/messages/count_tokens",
             "/v1/completions",
             "/tokenize",
             "/detokenize",

@@ -65,6 +65,17 @@ impl Format {
     }
 }
 
+/// Whether a family's declared tools are sorted, and whether they may stand in TypeScript.
+pub(super) fn tool_form(family: Family) -> (bool, bool) {
+    let format = Format::of(family);
+    (format.sort_tools, format.typescript)
+}
+
+/// Whether a family's turns have a think part.
+pub(super) fn thinks(family: Family) -> bool {
+    Format::of(family).think
+}
+
 /// The template variable `format` of a family.
 pub(super) fn format_variable(family: Family) -> Value {
     let format = Format::of(family);

@@ -13,7 +13,10 @@ use super::builtin_templates;
 use super::jinja::{self, NOW_VARIABLE, Raised, SENTINEL_VARIABLE};
 use super::sentinel::Marker;
 use super::slicer::Slicer;
-use super::{Specials, Tokenizer, TokenizerError, markers};
+use super::{ReplyStart, Specials, Tokenizer, TokenizerError, call_ids, markers, tool_declaration};
+
+/// Variable with the declared tools in TypeScript.
+const TYPESCRIPT_VARIABLE: &str = "tools_ts_str";
 
 /// Members of the family whose chat format is built in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,9 +113,38 @@ pub struct RenderedPrompt {
     parts: Vec<PromptPart>,
     /// Encoded as one string with special tokens recognised.
     unsafe_specials: bool,
+    num_calls: usize,
 }
 
 impl RenderedPrompt {
+    /// Tool calls in the conversation: the reply's own are counted on from here.
+    pub fn num_calls(&self) -> usize {
+        self.num_calls
+    }
+
+    /// What a reply to this prompt begins with. Only the turn that the prompt leaves open is looked at: earlier turns hold
+    /// closed think parts of their own.
+    pub fn reply_start(&self) -> ReplyStart {
+        for part in self.parts.iter().rev() {
+            match part {
+                PromptPart::Control { name, .. } if name == markers::THINK => return ReplyStart::Reasoning,
+                PromptPart::Control { name, .. } if name == markers::THINK_END => return ReplyStart::Answer,
+                PromptPart::Control { .. } => break,
+                // A vocabulary without think tokens has them as text.
+                PromptPart::Text(text) => {
+                    match (text.rfind(markers::THINK), text.rfind(markers::THINK_END)) {
+                        (Some(open), Some(close)) if open < close => return ReplyStart::Answer,
+                        (Some(at), _) if text.len() == at + markers::THINK.len() => {
+                            return ReplyStart::Reasoning;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        ReplyStart::Open
+    }
+
     /// The pieces in order.
     pub fn parts(&self) -> &[PromptPart] {
         &self.parts
@@ -157,6 +189,10 @@ pub struct ChatTemplate {
     family: Option<Family>,
     added: Arc<AddedTokens>,
     named: Vec<(String, String)>,
+    /// Declared tools have their keys sorted.
+    sorts_tools: bool,
+    /// Declared tools may stand in TypeScript.
+    typescript: bool,
 }
 
 impl ChatTemplate {
@@ -201,7 +237,17 @@ impl ChatTemplate {
     }
 
     fn new(source: String, family: Option<Family>, tokenizer: &Tokenizer) -> Self {
+        // The released templates that print TypeScript name its variable, and those of thinking models were used on sorted tools.
+        let (sorts_tools, typescript) = match family {
+            Some(family) => builtin_templates::tool_form(family),
+            None => {
+                let typescript = source.contains(TYPESCRIPT_VARIABLE);
+                (typescript || source.contains(markers::THINK), typescript)
+            }
+        };
         Self {
+            sorts_tools,
+            typescript,
             env: jinja::environment(),
             source,
             family,
@@ -215,19 +261,38 @@ impl ChatTemplate {
         self.family
     }
 
+    /// Whether the template can write this text: its source has it, or, for a built-in one, the family's format does.
+    pub fn mentions(&self, text: &str) -> bool {
+        match self.family {
+            Some(family) if text == markers::THINK => builtin_templates::thinks(family),
+            _ => self.source.contains(text),
+        }
+    }
+
     /// Renders a conversation. `messages` are OpenAI message objects; a null `reasoning_content` counts as absent (some templates
-    /// would print it as `None`).
+    /// would print it as `None`), and call ids of another make become native ones.
     pub fn render(
         &self,
         messages: &[Json],
         options: &RenderOptions<'_>,
     ) -> Result<RenderedPrompt, TemplateError> {
-        let tools = options.tools.unwrap_or_default();
+        let (messages, num_calls) = call_ids::native_ids(messages);
+        let messages = &*messages;
+        let tools: Vec<Json> = match options.tools.unwrap_or_default() {
+            tools if self.sorts_tools => tools.iter().map(tool_declaration::sorted).collect(),
+            tools => tools.to_vec(),
+        };
+        let typescript =
+            self.typescript.then(|| tool_declaration::typescript(&tools)).flatten().map(Json::String);
         let kwargs = options.kwargs.into_iter().flatten();
         let marker = if options.unsafe_specials {
             Marker::none(&self.added)
         } else {
-            let values = messages.iter().chain(tools).chain(kwargs.clone().map(|(_, value)| value));
+            let values = messages
+                .iter()
+                .chain(&tools)
+                .chain(&typescript)
+                .chain(kwargs.clone().map(|(_, value)| value));
             Marker::new(&self.added, values).ok_or_else(|| {
                 TemplateError::Failed("the conversation holds every private-use character".to_owned())
             })?
@@ -247,6 +312,7 @@ impl ChatTemplate {
             "tools",
             if tools.is_empty() { Value::from(()) } else { tools.iter().map(|t| marker.value(t)).collect() },
         );
+        set(TYPESCRIPT_VARIABLE, typescript.map_or(Value::UNDEFINED, |text| marker.value(&text)));
         set("add_generation_prompt", Value::from(options.add_generation_prompt));
         set(SENTINEL_VARIABLE, marker.sentinel().map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
         set(NOW_VARIABLE, options.now_unix_s.map_or(Value::UNDEFINED, Value::from));
@@ -258,7 +324,7 @@ impl ChatTemplate {
         if options.continue_final_message {
             leave_open(&mut parts);
         }
-        Ok(RenderedPrompt { parts, unsafe_specials: options.unsafe_specials })
+        Ok(RenderedPrompt { parts, unsafe_specials: options.unsafe_specials, num_calls })
     }
 
     /// Control tokens and the texts between them, sentinels taken out.

@@ -230,8 +230,24 @@ impl Dumper {
     }
 }
 
+/// Python's `json.dumps(value, ensure_ascii=False)`.
+pub(super) fn python_json(value: &serde_json::Value) -> String {
+    let (item, key) = (", ".to_owned(), ": ".to_owned());
+    let mut dumper = Dumper {
+        item,
+        key,
+        indent: None,
+        ascii: false,
+        sort_keys: false,
+        sentinel: None,
+        out: String::new(),
+    };
+    dumper.value(value, 0);
+    dumper.out
+}
+
 /// Python's `repr` of a float: shortest digits, exponent form below 1e-4 and from 1e16.
-fn python_float(float: f64) -> String {
+pub(super) fn python_float(float: f64) -> String {
     let scientific = format!("{float:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
     let exponent: i32 = exponent.parse().unwrap_or(0);

@@ -1,18 +1,24 @@
-//! Strings to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings.
+//! Strings to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings, reply parser.
 //!
-//! Knows no compute, no engine and no HTTP. Everything that follows a reply as it grows (`Detokenizer`, `StopMatcher`) can be
-//! taken back to an earlier state, so that a rewound reply continues as if it had never gone further.
+//! Knows no compute, no engine and no HTTP. Everything that follows a reply as it grows (`Detokenizer`, `StopMatcher`,
+//! `ReplyParser`) can be taken back to an earlier state, so that a rewound reply continues as if it had never gone further.
 
 pub mod markers;
 mod added_tokens;
 mod slicer;
 mod tiktoken;
+mod char_classes;
+mod kimi_split;
+mod bpe;
 mod tokenizer;
 mod detokenizer;
 mod stop;
 mod builtin_templates;
 mod jinja;
 mod sentinel;
+mod tool_declaration;
+mod call_ids;
+mod reply_parser;
 mod chat_template;
 #[cfg(test)]
 mod test_data;
@@ -21,5 +27,8 @@ pub use chat_template::{
     ChatTemplate, Family, PromptPart, RenderOptions, RenderedPrompt, TemplateError, family_of,
 };
 pub use detokenizer::{Detokenizer, DetokenizerState};
+pub use reply_parser::{
+    ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, ToolCall, WholeReply, whole_reply,
+};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
 pub use tokenizer::{Specials, Tokenizer, TokenizerError};

@@ -1,39 +1,16 @@
-//! A `tiktoken.model` file as a byte-level BPE of the `tokenizers` crate.
-//!
-//! The file lists tokens with ranks and no merges; a merge is any split of a token into two tokens. In rank order these merges
-//! make the crate's algorithm do what tiktoken does: join the neighbours whose union has the lowest rank.
+//! The `tiktoken.model` file: tokens in rank order.
 
 use std::collections::HashSet;
 
-use ahash::AHashMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tokenizers::models::bpe::BPE;
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::pre_tokenizers::sequence::Sequence;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::tokenizer::SplitDelimiterBehavior;
 
 /// Slots for special tokens after the base ranks.
 pub(super) const NUM_SPECIAL_SLOTS: u32 = 256;
 /// Most base tokens; keeps a hostile file from taking memory without bound.
 const MAX_TOKENS: usize = 1 << 21;
-/// Longest token, bytes. Rebuilding merges is quadratic in it; Kimi's longest is 80.
+/// Longest token, bytes; Kimi's longest is 80.
 const MAX_TOKEN_BYTES: usize = 512;
-
-/// Kimi's split pattern (`tokenization_kimi.py`): Han runs stand alone, letters carry at most one leading mark and an English
-/// contraction, digits go by three, newlines end punctuation and whitespace runs.
-pub(super) const KIMI_PATTERN: &str = concat!(
-    r"[\p{Han}]+",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|\p{N}{1,3}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*",
-    r"|\s*[\r\n]+",
-    r"|\s+(?!\S)",
-    r"|\s+",
-);
 
 /// Tokens in rank order. Fails with the reason, naming the line.
 pub(super) fn parse(model: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
@@ -73,47 +50,6 @@ pub(super) fn parse(model: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     }
 }
 
-/// The BPE model of tokens in rank order; every byte has a token (`parse` checks).
-pub(super) fn model(tokens: &[Box<[u8]>]) -> Result<BPE, String> {
-    let alphabet = byte_alphabet();
-    let spell = |bytes: &[u8]| bytes.iter().map(|&byte| alphabet[byte as usize]).collect::<String>();
-    let spelled: Vec<String> = tokens.iter().map(|token| spell(token)).collect();
-    let ranks: AHashMap<&[u8], u32> =
-        tokens.iter().enumerate().map(|(rank, token)| (&token[..], rank as u32)).collect();
-    let mut merges = Vec::with_capacity(2 * tokens.len());
-    let mut splits: Vec<(u32, u32)> = Vec::new();
-    for token in tokens {
-        splits.clear();
-        for middle in 1..token.len() {
-            let (left, right) = token.split_at(middle);
-            if let Some(&left) = ranks.get(left)
-                && let Some(&right) = ranks.get(right)
-            {
-                splits.push((left, right));
-            }
-        }
-        splits.sort_unstable();
-        for &(left, right) in &splits {
-            merges.push((spelled[left as usize].clone(), spelled[right as usize].clone()));
-        }
-    }
-    let vocab: AHashMap<String, u32> =
-        spelled.into_iter().enumerate().map(|(rank, token)| (token, rank as u32)).collect();
-    BPE::builder()
-        .vocab_and_merges(vocab, merges)
-        .ignore_merges(true)
-        .build()
-        .map_err(|error| error.to_string())
-}
-
-/// Kimi's split, then bytes spelled in the byte-level alphabet.
-pub(super) fn pre_tokenizer() -> Result<PreTokenizerWrapper, String> {
-    let pattern = SplitPattern::Regex(KIMI_PATTERN.to_owned());
-    let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(|e| e.to_string())?;
-    let bytes = ByteLevel::new(false, false, false);
-    Ok(PreTokenizerWrapper::Sequence(Sequence::new(vec![split.into(), bytes.into()])))
-}
-
 /// GPT-2's spelling of bytes as printable characters: itself where printable Latin-1, else the next character from U+0100.
 pub(super) fn byte_alphabet() -> [char; 256] {
     let mut alphabet = ['\0'; 256];
@@ -132,6 +68,8 @@ pub(super) fn byte_alphabet() -> [char; 256] {
 
 #[cfg(test)]
 mod tests {
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
     use super::*;
 
     #[test]

@@ -1,7 +1,8 @@
 //! Text to token ids and token ids to bytes.
 //!
-//! The BPE step is the `tokenizers` crate's, given a model without any added token; added tokens are found here, so that the
-//! caller decides per text whether a string that spells one is the token or just text. Token bytes are a table of our own.
+//! A `tiktoken.model` is encoded by our own split and merges, several times as fast as a regex engine and merge tables; a
+//! `tokenizer.json`, which may hold any split, by the `tokenizers` crate. Neither knows added tokens: these are found here, so that
+//! the caller decides per text whether a string that spells one is the token or just text.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +13,8 @@ use serde_json::Value;
 use tokenizers::DecoderWrapper;
 
 use super::added_tokens::{AddedToken, AddedTokens};
+use super::bpe::{Bpe, Scratch};
+use super::kimi_split::KimiSplit;
 use super::slicer::Slicer;
 use super::{markers, tiktoken};
 
@@ -55,14 +58,25 @@ pub enum TokenizerError {
 /// A byte-level BPE vocabulary with its added tokens.
 pub struct Tokenizer {
     /// Without added tokens: a string that spells one is text to it.
-    bpe: tokenizers::Tokenizer,
-    /// Whether the released Kimi encoder's hard cuts apply.
-    sliced: bool,
+    encoder: Encoder,
     added: Arc<AddedTokens>,
     bytes: TokenBytes,
     /// `bos_token`, `eos_token`, ... of the configuration, by key.
     named: Vec<(String, String)>,
     eos: Option<u32>,
+}
+
+/// From text without added tokens to ids.
+enum Encoder {
+    /// Kimi's split and ranks; the released encoder's hard cuts apply.
+    Kimi {
+        /// Cuts texts into pieces.
+        split: KimiSplit,
+        /// Merges pieces.
+        bpe: Bpe,
+    },
+    /// Whatever a `tokenizer.json` says.
+    Crate(Box<tokenizers::Tokenizer>),
 }
 
 impl Tokenizer {
@@ -108,10 +122,9 @@ impl Tokenizer {
             rstrip: false,
             single_word: false,
         }));
-        let mut bpe = tokenizers::Tokenizer::new(tiktoken::model(&tokens).map_err(invalid)?);
-        bpe.with_pre_tokenizer(Some(tiktoken::pre_tokenizer().map_err(invalid)?));
+        let encoder = Encoder::Kimi { split: KimiSplit::new(), bpe: Bpe::new(&tokens) };
         let base: Vec<(u32, &[u8])> = (0..).zip(tokens.iter().map(|token| &token[..])).collect();
-        Self::build(bpe, true, added, &base, config)
+        Self::build(encoder, added, &base, config)
     }
 
     /// From a `tokenizer.json` file with a byte-level BPE. Added tokens are the file's; those that
@@ -165,12 +178,11 @@ impl Tokenizer {
         let mut bpe = tokenizers::Tokenizer::new(full.get_model().clone());
         bpe.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
         bpe.with_normalizer(full.get_normalizer().cloned()).map_err(|error| invalid(error.to_string()))?;
-        Self::build(bpe, false, added, &base, config)
+        Self::build(Encoder::Crate(Box::new(bpe)), added, &base, config)
     }
 
     fn build(
-        bpe: tokenizers::Tokenizer,
-        sliced: bool,
+        encoder: Encoder,
         added: Vec<AddedToken>,
         base: &[(u32, impl AsRef<[u8]>)],
         config: Config,
@@ -189,7 +201,7 @@ impl Tokenizer {
             ),
             None => None,
         };
-        Ok(Self { bpe, sliced, added, bytes, named: config.named, eos })
+        Ok(Self { encoder, added, bytes, named: config.named, eos })
     }
 
     /// Token ids of a text. No BOS is added.
@@ -208,7 +220,7 @@ impl Tokenizer {
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         let mut cuts = Vec::new();
-        if self.sliced {
+        if matches!(self.encoder, Encoder::Kimi { .. }) {
             slicer.walk(text, &mut cuts);
         }
         cuts.push(text.len());
@@ -236,9 +248,22 @@ impl Tokenizer {
         if text.is_empty() {
             return Ok(());
         }
-        let encoding =
-            self.bpe.encode_fast(text, false).map_err(|error| TokenizerError::Encode(error.to_string()))?;
-        ids.extend_from_slice(encoding.get_ids());
+        match &self.encoder {
+            Encoder::Kimi { split, bpe } => {
+                let (mut scratch, mut at) = (Scratch::default(), 0);
+                while at < text.len() {
+                    let end = split.piece_end(text, at);
+                    bpe.encode(&text.as_bytes()[at..end], &mut scratch, ids);
+                    at = end;
+                }
+            }
+            Encoder::Crate(bpe) => {
+                let encoding = bpe
+                    .encode_fast(text, false)
+                    .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+                ids.extend_from_slice(encoding.get_ids());
+            }
+        }
         Ok(())
     }
 
@@ -417,5 +442,7 @@ fn added_token(id: &str, entry: &Value) -> Result<AddedToken, String> {
     })
 }
 
+#[cfg(test)]
+mod crate_oracle;
 #[cfg(test)]
 mod tests;

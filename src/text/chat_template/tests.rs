@@ -110,7 +110,7 @@ fn history_loses_its_reasoning() {
 }
 
 #[test]
-fn tool_turn_with_json_declaration() {
+fn tool_turn_with_its_declaration() {
     // The declaration is the JSON fallback of the example; its keys come sorted whatever their order here.
     let tools = [
         json!({"type": "function", "function": {"name": "get_weather", "description": "Get the weather.",
@@ -126,17 +126,20 @@ fn tool_turn_with_json_declaration() {
     let declaration = r#"[{"function":{"description":"Get the weather.","name":"get_weather","parameters":{"properties":{"city":{"type":"string"}},"required":["city"],"type":"object"}},"type":"function"}]"#;
     let declare = format!("<|im_system|>tool_declare<|im_middle|>{declaration}<|im_end|>");
     let turns = "<|im_user|>user<|im_middle|>Weather in Beijing?<|im_end|><|im_assistant|>assistant<|im_middle|><think>Need tool.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": \"Beijing\"}<|tool_call_end|><|tool_calls_section_end|><|im_end|><|im_system|>tool<|im_middle|>## Return of functions.get_weather:0\n{\"weather\": \"Sunny\"}<|im_end|><|im_assistant|>assistant<|im_middle|>";
-    let (prompt, tokens) = ids(Family::K26, messages.clone(), Some(&tools), json!({}));
-    assert_eq!(prompt, format!("{declare}{turns}<think>"));
-    assert_eq!(tokens.len(), 107);
+    // The released encoder refuses a type it does not know.
+    let mut odd = tools.clone();
+    odd[0]["function"]["parameters"]["properties"]["city"]["type"] = json!(7);
+    let (prompt, _) = ids(Family::K26, messages.clone(), Some(&odd), json!({}));
+    let odd_declare = declare.replace("{\"type\":\"string\"}", "{\"type\":7}");
+    assert_eq!(prompt, format!("{odd_declare}{turns}<think>"));
     let (prompt, _) = ids(Family::K2Thinking, messages.clone(), Some(&tools), json!({}));
     assert_eq!(prompt, format!("{declare}{DEFAULT_SYSTEM}{turns}"));
     let (prompt, _) = ids(Family::K26, messages.clone(), Some(&[]), json!({}));
     assert_eq!(prompt, format!("{turns}<think>"), "an empty list declares nothing");
 
-    // With a TypeScript declaration handed in, the ids of the released encoder's example.
+    // The ids of the released encoder's example; what the request says about the declaration does not count.
     let ts = "# Tools\n\n## functions\nnamespace functions {\n// Get the weather.\ntype get_weather = (_: {\n  city: string\n}) => any;\n}\n";
-    let (prompt, tokens) = ids(Family::K25, messages, Some(&tools), json!({"tools_ts_str": ts}));
+    let (prompt, tokens) = ids(Family::K25, messages, Some(&tools), json!({"tools_ts_str": "no"}));
     assert_eq!(prompt, format!("<|im_system|>tool_declare<|im_middle|>{ts}<|im_end|>{turns}<think>"));
     assert_eq!(
         tokens,

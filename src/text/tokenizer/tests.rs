@@ -49,6 +49,96 @@ fn hard_cuts_reach_the_ids() {
     assert_eq!(KIMI.decode(&ids, false), run);
 }
 
+/// Texts of every kind of character, in runs and mixed, with what the split's alternatives look at.
+fn random_text(rng: &mut fastrand::Rng) -> String {
+    let words = [
+        "the",
+        " Quick",
+        "BROWN",
+        " fox's",
+        "don'T",
+        "'ll",
+        "'ſ",
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u{3000}",
+        "\u{a0}",
+        "1",
+        "2345",
+        "１２",
+        "Ⅷ",
+        "漢",
+        "字々",
+        "〆ー",
+        "〇",
+        "⺀",
+        "ア",
+        "한국어",
+        "é",
+        "e\u{301}",
+        "\u{301}",
+        "ǅ",
+        "ʰ",
+        "ß",
+        "ÜN",
+        "!",
+        "?!",
+        "...",
+        "(x)",
+        "🙂",
+        "👩\u{200d}👩",
+        "<|im_end|>",
+        "\u{0}",
+        "\u{85}",
+        "\u{2028}",
+        "न्दी",
+        "عربي",
+        "абв",
+        "АБВ",
+        "_",
+        "-",
+        "ﬁ",
+        "𝒳",
+        "\u{fffd}",
+    ];
+    let mut text = String::new();
+    for _ in 0..rng.usize(0..24) {
+        match rng.u8(..8) {
+            0 => text.push(rng.char(..)),
+            1 => {
+                let c = rng.char('!'..='~');
+                text.extend(std::iter::repeat_n(c, rng.usize(1..40)));
+            }
+            _ => text.push_str(words[rng.usize(..words.len())]),
+        }
+    }
+    text
+}
+
+#[test]
+fn ids_are_those_of_the_tokenizers_crate() {
+    let oracle = crate_oracle::kimi();
+    let mut rng = fastrand::Rng::with_seed(21);
+    let check = |text: &str| {
+        let expected = oracle.encode_fast(text, false).unwrap();
+        assert_eq!(KIMI.encode(text, Specials::AsText).unwrap(), expected.get_ids(), "{text:?}");
+    };
+    for _ in 0..4_000 {
+        check(&random_text(&mut rng));
+    }
+    for source in
+        [include_str!("../tokenizer.rs"), include_str!("../../api/json.rs"), include_str!("tests.rs")]
+    {
+        check(source);
+    }
+    // Long pieces take another way.
+    check(&"aabca".repeat(300));
+    check(&(0..3_000).map(|_| rng.char('a'..='e')).collect::<String>());
+}
+
 #[test]
 fn facts_of_the_real_vocabulary() {
     assert_eq!(KIMI.vocab_size(), 163_840);
@@ -168,21 +258,29 @@ fn cost() {
     let (model, config) = (shared("kimi/tiktoken.model"), shared("kimi/tokenizer_config.json"));
     for _ in 0..3 {
         let start = Instant::now();
-        let tokens = tiktoken::parse(&model).unwrap();
-        let parsed = start.elapsed();
-        tiktoken::model(&tokens).unwrap();
-        println!("parse {parsed:?}, with model {:?}", start.elapsed());
-        let start = Instant::now();
         Tokenizer::from_tiktoken(&model, Some(&config)).unwrap();
         println!("load {:?}", start.elapsed());
     }
-    let start = Instant::now();
-    nano_like();
-    println!("load of 256 bases {:?}", start.elapsed());
-    let text = "The quick brown fox, 12345 times; naïve 漢字 and\n    indented code(x) => {}\n".repeat(4_000);
-    for _ in 0..2 {
-        let start = Instant::now();
-        let ids = KIMI.encode(&text, Specials::AsText).unwrap();
-        println!("{} bytes, {} tokens: {:?}", text.len(), ids.len(), start.elapsed());
+    let oracle = crate_oracle::kimi();
+    let prose =
+        "The quick brown fox, 12345 times; naïve 漢字 and\n    indented code(x) => {}\n".repeat(4_000);
+    let code = [include_str!("../jinja.rs"), include_str!("tests.rs")].concat().repeat(6);
+    let chinese = "月之暗面的模型，你好世界！日本語テスト한국어 ".repeat(8_000);
+    for (name, text) in [("prose", prose), ("code", code), ("chinese", chinese)] {
+        for _ in 0..3 {
+            let start = Instant::now();
+            let ids = KIMI.encode(&text, Specials::AsText).unwrap();
+            let own = start.elapsed();
+            let start = Instant::now();
+            let plain = oracle.encode_fast(text.as_str(), false).unwrap().len();
+            let speed = |time: std::time::Duration| text.len() as f64 / 1e6 / time.as_secs_f64();
+            println!(
+                "{name}: {} bytes, {} and {plain} tokens: {:.1} MB/s, the crate {:.1} MB/s",
+                text.len(),
+                ids.len(),
+                speed(own),
+                speed(start.elapsed())
+            );
+        }
     }
 }

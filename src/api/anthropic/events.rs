@@ -1,0 +1,150 @@
+//! The streamed answer: content blocks that open, grow and close one after the other.
+
+use super::super::stream::Format;
+use super::super::{ApiError, write};
+use super::answer;
+use crate::generate::{Finish, ReplyPiece, Usage};
+
+/// What stands open in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Thinking,
+    Text,
+    ToolUse,
+}
+
+/// A stream's state.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BlockEvents {
+    begun: bool,
+    open: Option<Block>,
+    /// Blocks that were opened.
+    blocks: u64,
+}
+
+impl BlockEvents {
+    /// What is new in the reply.
+    pub(crate) fn pieces(&mut self, out: &mut Vec<u8>, format: &Format, usage: Usage, pieces: &[ReplyPiece]) {
+        self.begin(out, format, usage);
+        for piece in pieces {
+            match piece {
+                ReplyPiece::Reasoning(_) if format.reasoning.is_none() => {}
+                ReplyPiece::Reasoning(text) => {
+                    self.open(
+                        out,
+                        Block::Thinking,
+                        "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}",
+                    );
+                    self.delta(out, "thinking_delta", "thinking", text);
+                }
+                ReplyPiece::Content(text) => {
+                    self.open(out, Block::Text, "{\"type\":\"text\",\"text\":\"\"}");
+                    self.delta(out, "text_delta", "text", text);
+                }
+                ReplyPiece::Call { id, name, .. } => {
+                    self.close(out);
+                    let mut block = b"{\"type\":\"tool_use\",\"id\":".to_vec();
+                    write::string(&mut block, id);
+                    write::raw(&mut block, ",\"name\":");
+                    write::string(&mut block, name);
+                    write::raw(&mut block, ",\"input\":{}}");
+                    self.open(out, Block::ToolUse, &String::from_utf8_lossy(&block));
+                }
+                ReplyPiece::Arguments { text, .. } => {
+                    self.delta(out, "input_json_delta", "partial_json", text);
+                }
+            }
+        }
+    }
+
+    /// The end of the reply.
+    pub(crate) fn finished(&mut self, out: &mut Vec<u8>, format: &Format, usage: Usage, finish: &Finish) {
+        self.begin(out, format, usage);
+        self.close(out);
+        event(out, "message_delta");
+        write::raw(out, ",\"delta\":{");
+        answer::stop(out, Some(finish));
+        write::raw(out, "},");
+        answer::usage(out, usage);
+        write::raw(out, "}\n\n");
+    }
+
+    /// Nothing follows.
+    pub(crate) fn end(&self, out: &mut Vec<u8>) {
+        event(out, "message_stop");
+        write::raw(out, "}\n\n");
+    }
+
+    /// An error in place of what would follow.
+    pub(crate) fn error(out: &mut Vec<u8>, error: &ApiError) {
+        write::raw(out, "event: error\ndata: ");
+        out.extend_from_slice(&error.anthropic_body());
+        write::raw(out, "\n\n");
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>, format: &Format, usage: Usage) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        event(out, "message_start");
+        write::raw(out, ",\"message\":");
+        answer::head(out, format);
+        write::raw(out, ",\"content\":[],");
+        answer::stop(out, None);
+        out.push(b',');
+        answer::usage(out, Usage { completion_tokens: 0, ..usage });
+        write::raw(out, "}}\n\n");
+        event(out, "ping");
+        write::raw(out, "}\n\n");
+    }
+
+    fn open(&mut self, out: &mut Vec<u8>, block: Block, start: &str) {
+        if self.open == Some(block) && block != Block::ToolUse {
+            return;
+        }
+        self.close(out);
+        event(out, "content_block_start");
+        self.index(out, self.blocks);
+        write::raw(out, ",\"content_block\":");
+        write::raw(out, start);
+        write::raw(out, "}\n\n");
+        self.blocks += 1;
+        self.open = Some(block);
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        let Some(block) = self.open.take() else { return };
+        if block == Block::Thinking {
+            self.delta(out, "signature_delta", "signature", "");
+        }
+        event(out, "content_block_stop");
+        self.index(out, self.blocks - 1);
+        write::raw(out, "}\n\n");
+    }
+
+    fn delta(&self, out: &mut Vec<u8>, kind: &str, field: &str, text: &str) {
+        event(out, "content_block_delta");
+        self.index(out, self.blocks.saturating_sub(1));
+        write::raw(out, ",\"delta\":{\"type\":\"");
+        write::raw(out, kind);
+        write::raw(out, "\",\"");
+        write::raw(out, field);
+        write::raw(out, "\":");
+        write::string(out, text);
+        write::raw(out, "}}\n\n");
+    }
+
+    fn index(&self, out: &mut Vec<u8>, index: u64) {
+        write::raw(out, ",\"index\":");
+        write::number(out, index);
+    }
+}
+
+/// `event: NAME`, and the data's beginning: the brace open.
+fn event(out: &mut Vec<u8>, name: &str) {
+    write::raw(out, "event: ");
+    write::raw(out, name);
+    write::raw(out, "\ndata: {\"type\":\"");
+    write::raw(out, name);
+    out.push(b'"');
+}

@@ -1,0 +1,220 @@
+//! An Anthropic request as a chat request.
+
+use serde_json::{Map, Value, json};
+
+use super::super::ApiError;
+use super::super::json::Free;
+use super::MessagesBody;
+
+/// The chat request that means the same.
+pub(super) fn to_chat(body: MessagesBody) -> Result<Value, ApiError> {
+    let mut chat = Map::new();
+    let mut messages = Vec::new();
+    if let Some(Free(system)) = body.system {
+        let text = match system {
+            Value::String(text) => text,
+            blocks => texts(&blocks, "system")?.join("\n\n"),
+        };
+        messages.push(json!({"role": "system", "content": text}));
+    }
+    let turns = body.messages.ok_or_else(|| ApiError::missing("messages"))?.0;
+    let Value::Array(turns) = turns else {
+        return Err(ApiError::invalid_type("messages", "a list is expected"));
+    };
+    for (index, turn) in turns.iter().enumerate() {
+        let path = format!("messages[{index}]");
+        match turn["role"].as_str() {
+            Some("user") => user(&turn["content"], &path, &mut messages)?,
+            Some("assistant") => messages.push(assistant(&turn["content"], &path)?),
+            Some("system") => {
+                messages.push(json!({"role": "system", "content": texts(&turn["content"], &path)?.concat()}));
+            }
+            _ => return Err(ApiError::invalid_value(format!("{path}.role"), "allowed: user, assistant")),
+        }
+    }
+    // A turn of the assistant at the end is the beginning of the reply.
+    if let Some(last) = messages.last_mut()
+        && last["role"] == "assistant"
+        && last.get("tool_calls").is_none()
+    {
+        last["partial"] = true.into();
+    }
+    chat.insert("messages".into(), messages.into());
+    if let Some(tokens) = body.max_tokens {
+        chat.insert("max_tokens".into(), tokens.0.into());
+    }
+    for (name, value) in [
+        ("model", body.model.map(Value::String)),
+        ("stream", body.stream.map(Value::Bool)),
+        ("stop", body.stop_sequences.map(|v| v.0)),
+        ("temperature", body.temperature.map(|v| v.0)),
+        ("top_p", body.top_p.map(|v| v.0)),
+        ("top_k", body.top_k.map(|v| v.0)),
+        ("tools", body.tools.map(|v| tools(v.0)).transpose()?),
+        ("thinking", body.thinking.map(|v| thinking(v.0)).transpose()?),
+    ] {
+        if let Some(value) = value {
+            chat.insert(name.into(), value);
+        }
+    }
+    if let Some(Free(choice)) = body.tool_choice {
+        tool_choice(&choice, &mut chat)?;
+    }
+    Ok(Value::Object(chat))
+}
+
+/// A string, or the texts of a list of text blocks.
+fn texts(content: &Value, path: &str) -> Result<Vec<String>, ApiError> {
+    let blocks = match content {
+        Value::String(text) => return Ok(vec![text.clone()]),
+        Value::Null => return Ok(Vec::new()),
+        Value::Array(blocks) => blocks,
+        _ => return Err(ApiError::invalid_type(path, "a string or a list of blocks is expected")),
+    };
+    let text = |(index, block): (usize, &Value)| match (block["type"].as_str(), &block["text"]) {
+        (Some("text"), Value::String(text)) => Ok(text.clone()),
+        (kind, _) => Err(refused(kind, &format!("{path}[{index}]"))),
+    };
+    blocks.iter().enumerate().map(text).collect()
+}
+
+fn refused(kind: Option<&str>, path: &str) -> ApiError {
+    match kind {
+        None => ApiError::missing(format!("{path}.type")),
+        Some("text") => ApiError::missing(format!("{path}.text")),
+        Some(kind) => {
+            let shown: String = kind.chars().take(32).collect();
+            ApiError::unsupported(path, &format!("a block of type {shown} here"))
+        }
+    }
+}
+
+fn blocks<'a>(content: &'a Value, path: &str) -> Result<Vec<&'a Value>, ApiError> {
+    match content {
+        Value::Array(blocks) => Ok(blocks.iter().collect()),
+        Value::Null => Err(ApiError::missing(format!("{path}.content"))),
+        _ => Err(ApiError::invalid_type(
+            &format!("{path}.content"),
+            "a string or a list of blocks is expected",
+        )),
+    }
+}
+
+/// Results of tools become turns of their own, in their order among the texts.
+fn user(content: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    if content.is_string() {
+        messages.push(json!({"role": "user", "content": content}));
+        return Ok(());
+    }
+    let mut parts: Vec<Value> = Vec::new();
+    let flush = |parts: &mut Vec<Value>, messages: &mut Vec<Value>| {
+        if !parts.is_empty() {
+            messages.push(json!({"role": "user", "content": std::mem::take(parts)}));
+        }
+    };
+    for (index, block) in blocks(content, path)?.into_iter().enumerate() {
+        let path = format!("{path}.content[{index}]");
+        match (block["type"].as_str(), &block["text"]) {
+            (Some("text"), Value::String(text)) => parts.push(json!({"type": "text", "text": text})),
+            (Some("tool_result"), _) => {
+                flush(&mut parts, messages);
+                let id = block["tool_use_id"].as_str();
+                let id = id.ok_or_else(|| ApiError::missing(format!("{path}.tool_use_id")))?;
+                let text = texts(&block["content"], &format!("{path}.content"))?.concat();
+                messages.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
+            }
+            (kind, _) => return Err(refused(kind, &path)),
+        }
+    }
+    flush(&mut parts, messages);
+    Ok(())
+}
+
+fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
+    if content.is_string() {
+        return Ok(json!({"role": "assistant", "content": content}));
+    }
+    let (mut text, mut reasoning, mut calls) = (String::new(), None::<String>, Vec::new());
+    for (index, block) in blocks(content, path)?.into_iter().enumerate() {
+        let path = format!("{path}.content[{index}]");
+        let string =
+            |field: &str| block[field].as_str().ok_or_else(|| ApiError::missing(format!("{path}.{field}")));
+        match block["type"].as_str() {
+            Some("text") => text.push_str(string("text")?),
+            Some("thinking") => reasoning.get_or_insert_default().push_str(string("thinking")?),
+            // Encrypted elsewhere, and of no use here.
+            Some("redacted_thinking") => {}
+            Some("tool_use") => {
+                let input = match &block["input"] {
+                    Value::Null => json!({}),
+                    input if input.is_object() => input.clone(),
+                    _ => {
+                        return Err(ApiError::invalid_type(&format!("{path}.input"), "an object is expected"));
+                    }
+                };
+                calls.push(json!({"id": string("id")?, "type": "function",
+                    "function": {"name": string("name")?, "arguments": input}}));
+            }
+            kind => return Err(refused(kind, &path)),
+        }
+    }
+    let mut message = json!({"role": "assistant", "content": text});
+    if let Some(reasoning) = reasoning {
+        message["reasoning_content"] = reasoning.into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    Ok(message)
+}
+
+fn tools(tools: Value) -> Result<Value, ApiError> {
+    let Value::Array(tools) = tools else {
+        return Err(ApiError::invalid_type("tools", "a list is expected"));
+    };
+    let tool = |(index, tool): (usize, &Value)| {
+        if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
+            let shown: String = kind.chars().take(32).collect();
+            return Err(ApiError::unsupported(
+                format!("tools[{index}].type"),
+                &format!("a tool of type {shown}"),
+            ));
+        }
+        let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
+        if !tool["description"].is_null() {
+            function["description"] = tool["description"].clone();
+        }
+        Ok(json!({"type": "function", "function": function}))
+    };
+    tools.iter().enumerate().map(tool).collect()
+}
+
+fn thinking(thinking: Value) -> Result<Value, ApiError> {
+    let kind = match thinking["type"].as_str() {
+        Some("enabled" | "adaptive") => "enabled",
+        Some("disabled") => "disabled",
+        _ => {
+            return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
+        }
+    };
+    let mut translated = json!({"type": kind});
+    if !thinking["budget_tokens"].is_null() {
+        translated["budget_tokens"] = thinking["budget_tokens"].clone();
+    }
+    Ok(translated)
+}
+
+fn tool_choice(choice: &Value, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+    let translated = match choice["type"].as_str() {
+        Some("auto") => json!("auto"),
+        Some("none") => json!("none"),
+        Some("any") => json!("required"),
+        Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
+        _ => return Err(ApiError::invalid_value("tool_choice.type", "allowed: auto, any, tool, none")),
+    };
+    chat.insert("tool_choice".into(), translated);
+    if choice["disable_parallel_tool_use"] == true {
+        chat.insert("parallel_tool_calls".into(), false.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! What a request says about reasoning, in the words of several dialects, as template variables and a budget.
+
+use serde_json::{Map, Value};
+
+use super::ApiError;
+use super::json::{Free, Int, Object, wire_object};
+use super::params::int;
+use crate::generate::{Budget, ReasoningSwitch};
+
+/// Reasoning tokens of the efforts that ask for little; the others have the operator's default.
+const EFFORT_TOKENS: [(&str, u32); 3] = [("minimal", 256), ("low", 1024), ("medium", 8192)];
+const EFFORTS: &str = "none, minimal, low, medium, high, xhigh, max";
+
+wire_object! {
+    /// `thinking`.
+    struct Thinking {
+        r#type: String,
+        keep: String,
+        budget_tokens: Int,
+    }
+}
+
+wire_object! {
+    /// The fields about reasoning.
+    struct ReasoningBody {
+        thinking: Object<Thinking>,
+        reasoning_effort: String,
+        thinking_token_budget: Int,
+        include_reasoning: bool,
+        separate_reasoning: bool,
+        chat_template_kwargs: Free,
+    }
+}
+
+/// What they mean.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Reasoning {
+    pub(super) kwargs: Option<Map<String, Value>>,
+    pub(super) budget: Option<Budget>,
+    /// Reasoning is given in the answer.
+    pub(super) include: bool,
+}
+
+impl ReasoningBody {
+    pub(super) fn check(self, switch: ReasoningSwitch) -> Result<Reasoning, ApiError> {
+        let mut kwargs = kwargs(self.chat_template_kwargs)?;
+        let thinking = self.thinking.map(|thinking| thinking.0).unwrap_or_default();
+        if self.separate_reasoning == Some(false) {
+            return Err(ApiError::unsupported("separate_reasoning", "reasoning inside of the content"));
+        }
+        let effort = match self.reasoning_effort.as_deref() {
+            None => None,
+            Some(effort) if EFFORTS.split(", ").any(|known| known == effort) => Some(effort),
+            Some(other) => {
+                let shown: String = other.chars().take(32).collect();
+                return Err(ApiError::invalid_value(
+                    "reasoning_effort",
+                    format!("`{shown}` is unknown, allowed: {EFFORTS}"),
+                ));
+            }
+        };
+        let by_type = by_type(&thinking, switch)?;
+        let by_kwargs = template_switch(kwargs.as_ref())?;
+        if let (Some(a), Some(b)) = (by_type, by_kwargs)
+            && a != b
+        {
+            return Err(ApiError::invalid_value(
+                "thinking",
+                "`thinking.type` and `chat_template_kwargs.thinking` say opposite things; send one of them",
+            ));
+        }
+        // An effort says how much, and only `none` says whether; a switch goes before it.
+        if effort == Some("none") && by_type.or(by_kwargs).is_none() && !switch.can_disable {
+            return Err(ApiError::invalid_value(
+                "reasoning_effort",
+                "`none` cannot be had: this model always reasons; allowed: minimal, low, medium, high, xhigh, max",
+            ));
+        }
+        let by_effort = effort.filter(|_| switch.reasons).map(|effort| effort != "none");
+        if let Some(on) = by_type.or(by_kwargs).or(by_effort) {
+            kwargs.get_or_insert_default().insert("thinking".into(), on.into());
+        }
+        match thinking.keep.as_deref() {
+            None => {}
+            Some("all") => {
+                kwargs.get_or_insert_default().insert("preserve_thinking".into(), true.into());
+            }
+            Some(other) => {
+                let shown: String = other.chars().take(32).collect();
+                return Err(ApiError::invalid_value(
+                    "thinking.keep",
+                    format!("`{shown}` is unknown, allowed: all, or null"),
+                ));
+            }
+        }
+        let budget = budget(thinking.budget_tokens, self.thinking_token_budget)?;
+        let by_effort = EFFORT_TOKENS.iter().find(|(name, _)| Some(*name) == effort);
+        Ok(Reasoning {
+            kwargs,
+            budget: budget.or(by_effort.map(|(_, tokens)| Budget::Tokens(*tokens))),
+            include: self.include_reasoning.unwrap_or(true),
+        })
+    }
+}
+
+/// `chat_template_kwargs`.
+pub(super) fn kwargs(kwargs: Option<Free>) -> Result<Option<Map<String, Value>>, ApiError> {
+    match kwargs.map(|kwargs| kwargs.0) {
+        None => Ok(None),
+        Some(Value::Object(kwargs)) => Ok(Some(kwargs)),
+        Some(_) => Err(ApiError::invalid_value("chat_template_kwargs", "an object is expected")),
+    }
+}
+
+/// `thinking` among the template's variables, or its alias.
+fn template_switch(kwargs: Option<&Map<String, Value>>) -> Result<Option<bool>, ApiError> {
+    let mut found = None;
+    for name in ["enable_thinking", "thinking"] {
+        match kwargs.and_then(|kwargs| kwargs.get(name)) {
+            None | Some(Value::Null) => {}
+            Some(Value::Bool(on)) => found = Some(*on),
+            Some(_) => {
+                return Err(ApiError::invalid_type(
+                    &format!("chat_template_kwargs.{name}"),
+                    "true or false is expected",
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn by_type(thinking: &Thinking, switch: ReasoningSwitch) -> Result<Option<bool>, ApiError> {
+    match thinking.r#type.as_deref() {
+        None => Ok(None),
+        Some("enabled") if !switch.reasons => Err(ApiError::invalid_value(
+            "thinking.type",
+            "this model does not reason: only type=disabled is allowed for this model",
+        )),
+        Some("enabled") => Ok(Some(true)),
+        Some("disabled") if !switch.can_disable => Err(ApiError::invalid_value(
+            "thinking.type",
+            "invalid thinking: only type=enabled is allowed for this model",
+        )),
+        Some("disabled") => Ok(Some(false)),
+        Some(other) => {
+            let shown: String = other.chars().take(32).collect();
+            Err(ApiError::invalid_value(
+                "thinking.type",
+                format!("`{shown}` is unknown, allowed: enabled, disabled"),
+            ))
+        }
+    }
+}
+
+fn budget(of_thinking: Option<Int>, own: Option<Int>) -> Result<Option<Budget>, ApiError> {
+    let most = i64::from(u32::MAX);
+    let own = int("thinking_token_budget", own, -1, most)?;
+    let of_thinking = int("thinking.budget_tokens", of_thinking, 0, most)?;
+    if let (Some(a), Some(b)) = (of_thinking, own)
+        && a != b
+    {
+        return Err(ApiError::invalid_value(
+            "thinking_token_budget",
+            format!("{b} differs from thinking.budget_tokens, {a}; send one of them"),
+        ));
+    }
+    Ok(own.or(of_thinking).map(|budget| match budget {
+        -1 => Budget::Unlimited,
+        tokens => Budget::Tokens(tokens as u32),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::parse;
+    use super::*;
+
+    const BOTH: ReasoningSwitch = ReasoningSwitch { reasons: true, can_disable: true };
+    const ALWAYS: ReasoningSwitch = ReasoningSwitch { reasons: true, can_disable: false };
+    const NEVER: ReasoningSwitch = ReasoningSwitch { reasons: false, can_disable: true };
+
+    fn check(body: &str, switch: ReasoningSwitch) -> Result<Reasoning, ApiError> {
+        parse::<ReasoningBody>(body.as_bytes())?.check(switch)
+    }
+
+    #[test]
+    fn every_dialect_reaches_the_template() {
+        for (body, switch, thinking, budget) in [
+            ("{}", BOTH, None, None),
+            (r#"{"thinking": {"type": "enabled"}}"#, BOTH, Some(true), None),
+            (r#"{"thinking": {"type": "disabled"}}"#, BOTH, Some(false), None),
+            (r#"{"chat_template_kwargs": {"thinking": false}}"#, BOTH, Some(false), None),
+            (r#"{"chat_template_kwargs": {"enable_thinking": true}}"#, BOTH, Some(true), None),
+            (r#"{"reasoning_effort": "none"}"#, BOTH, Some(false), None),
+            (r#"{"reasoning_effort": "none"}"#, NEVER, None, None),
+            (r#"{"reasoning_effort": "high"}"#, NEVER, None, None),
+            (r#"{"reasoning_effort": "high"}"#, BOTH, Some(true), None),
+            (r#"{"reasoning_effort": "low"}"#, BOTH, Some(true), Some(Budget::Tokens(1024))),
+            (r#"{"reasoning_effort": "high", "thinking": {"type": "disabled"}}"#, BOTH, Some(false), None),
+            (r#"{"thinking_token_budget": 64}"#, BOTH, None, Some(Budget::Tokens(64))),
+            (r#"{"thinking_token_budget": -1}"#, BOTH, None, Some(Budget::Unlimited)),
+            (
+                r#"{"thinking": {"type": "enabled", "budget_tokens": 9}, "reasoning_effort": "low"}"#,
+                ALWAYS,
+                Some(true),
+                Some(Budget::Tokens(9)),
+            ),
+        ] {
+            let read = check(body, switch).unwrap();
+            let found = read.kwargs.as_ref().and_then(|kwargs| kwargs.get("thinking")?.as_bool());
+            assert_eq!((found, read.budget), (thinking, budget), "{body}");
+            assert!(read.include);
+        }
+        let kept = check(r#"{"thinking": {"keep": "all"}, "include_reasoning": false}"#, BOTH).unwrap();
+        assert_eq!(kept.kwargs.unwrap()["preserve_thinking"], true);
+        assert!(!kept.include);
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_named() {
+        for (body, switch, param) in [
+            (r#"{"thinking": {"type": "enabled"}}"#, NEVER, "thinking.type"),
+            (r#"{"thinking": {"type": "disabled"}}"#, ALWAYS, "thinking.type"),
+            (r#"{"thinking": {"type": "sometimes"}}"#, BOTH, "thinking.type"),
+            (r#"{"thinking": {"keep": "some"}}"#, BOTH, "thinking.keep"),
+            (r#"{"thinking": true}"#, BOTH, "thinking"),
+            (r#"{"reasoning_effort": "none"}"#, ALWAYS, "reasoning_effort"),
+            (r#"{"reasoning_effort": "huge"}"#, BOTH, "reasoning_effort"),
+            (
+                r#"{"thinking": {"type": "enabled"}, "chat_template_kwargs": {"thinking": false}}"#,
+                BOTH,
+                "thinking",
+            ),
+            (
+                r#"{"thinking": {"budget_tokens": 1}, "thinking_token_budget": 2}"#,
+                BOTH,
+                "thinking_token_budget",
+            ),
+            (r#"{"thinking_token_budget": -2}"#, BOTH, "thinking_token_budget"),
+            (r#"{"chat_template_kwargs": 3}"#, BOTH, "chat_template_kwargs"),
+            (r#"{"chat_template_kwargs": {"thinking": "no"}}"#, BOTH, "chat_template_kwargs.thinking"),
+            (r#"{"separate_reasoning": false}"#, BOTH, "separate_reasoning"),
+        ] {
+            let error = check(body, switch).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Declared tools and the choice among them.
+
+use serde_json::Value;
+
+use super::ApiError;
+use super::json::Free;
+
+/// Most tools of one request.
+const MAX_TOOLS: usize = 1024;
+/// Most bytes of a function's name.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Which calls a request wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ToolChoice {
+    /// None at all.
+    None,
+    /// As the model sees fit.
+    Auto,
+    /// At least one.
+    Required,
+    /// One of this function.
+    Named(String),
+}
+
+/// Checks `tools`; an empty list is none.
+pub(super) fn check(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
+    let tools = match tools.map(|tools| tools.0) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(tools)) => tools,
+        Some(_) => return Err(ApiError::invalid_type("tools", "a list is expected")),
+    };
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid_value("tools", format!("{} tools, limit {MAX_TOOLS}", tools.len())));
+    }
+    for (index, tool) in tools.iter().enumerate() {
+        check_tool(tool, &format!("tools[{index}]"))?;
+    }
+    Ok(tools)
+}
+
+fn check_tool(tool: &Value, path: &str) -> Result<(), ApiError> {
+    if !tool.is_object() {
+        return Err(ApiError::invalid_type(path, "an object is expected"));
+    }
+    match tool["type"].as_str() {
+        Some("function" | "builtin_function") => {}
+        Some(other) => {
+            let shown: String = other.chars().take(32).collect();
+            return Err(ApiError::invalid_value(
+                format!("{path}.type"),
+                format!("`{shown}` is unknown, allowed: function"),
+            ));
+        }
+        None => return Err(ApiError::missing(format!("{path}.type"))),
+    }
+    let function = &tool["function"];
+    if !function.is_object() {
+        return Err(ApiError::missing(format!("{path}.function")));
+    }
+    let path = format!("{path}.function");
+    let name = match &function["name"] {
+        Value::String(name) => name,
+        Value::Null => return Err(ApiError::missing(format!("{path}.name"))),
+        _ => return Err(ApiError::invalid_type(&format!("{path}.name"), "a string is expected")),
+    };
+    // The name stands in a call's id, whose parts it must not break.
+    let bad = |c: char| c.is_whitespace() || c.is_control() || "{}<>|\"".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(bad) {
+        return Err(ApiError::invalid_value(
+            format!("{path}.name"),
+            format!(
+                "1 to {MAX_NAME_BYTES} bytes without white space, quotes, braces, `<`, `>` and `|` are allowed"
+            ),
+        ));
+    }
+    let parameters = &function["parameters"];
+    if !(parameters.is_object() || parameters.is_null()) {
+        return Err(ApiError::invalid_type(
+            &format!("{path}.parameters"),
+            "a JSON schema of an object is expected",
+        ));
+    }
+    if !(function["description"].is_string() || function["description"].is_null()) {
+        return Err(ApiError::invalid_type(&format!("{path}.description"), "a string is expected"));
+    }
+    Ok(())
+}
+
+/// Checks `tool_choice` against the declared tools.
+pub(super) fn check_choice(choice: Option<Free>, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    let Some(Free(choice)) = choice else {
+        return Ok(if tools.is_empty() { ToolChoice::None } else { ToolChoice::Auto });
+    };
+    let parsed = match &choice {
+        Value::String(word) => match word.as_str() {
+            "none" => ToolChoice::None,
+            "auto" => ToolChoice::Auto,
+            "required" => ToolChoice::Required,
+            other => {
+                let shown: String = other.chars().take(32).collect();
+                return Err(ApiError::invalid_value(
+                    "tool_choice",
+                    format!(
+                        "`{shown}` is unknown, allowed: none, auto, required, or an object that names a function"
+                    ),
+                ));
+            }
+        },
+        Value::Object(fields) => {
+            match (fields.get("type").and_then(Value::as_str), &choice["function"]["name"]) {
+                (Some("function"), Value::String(name)) => ToolChoice::Named(name.clone()),
+                (Some("function"), _) => return Err(ApiError::missing("tool_choice.function.name")),
+                _ => return Err(ApiError::unsupported("tool_choice", "a choice other than of one function")),
+            }
+        }
+        _ => return Err(ApiError::invalid_type("tool_choice", "a string or an object is expected")),
+    };
+    match &parsed {
+        ToolChoice::Required if tools.is_empty() => {
+            Err(ApiError::invalid_value("tool_choice", "`required` needs at least one entry in `tools`"))
+        }
+        ToolChoice::Named(name) if !tools.iter().any(|tool| tool["function"]["name"] == name.as_str()) => {
+            let shown: String = name.chars().take(64).collect();
+            Err(ApiError::invalid_value("tool_choice", format!("`tools` declares no function `{shown}`")))
+        }
+        _ if tools.is_empty() => Ok(ToolChoice::None),
+        _ => Ok(parsed),
+    }
+}
+
+/// Calls that must be made need constrained decoding: the one place where they are refused.
+pub(super) fn refuse_forced(choice: &ToolChoice) -> Result<(), ApiError> {
+    match choice {
+        ToolChoice::None | ToolChoice::Auto => Ok(()),
+        ToolChoice::Required => Err(ApiError::unsupported("tool_choice", "`required`, forcing a tool call,")),
+        ToolChoice::Named(_) => {
+            Err(ApiError::unsupported("tool_choice", "naming a function, forcing a tool call,"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn weather() -> Value {
+        json!([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}])
+    }
+
+    #[test]
+    fn choices() {
+        let tools = check(Some(Free(weather()))).unwrap();
+        let choice = |choice: Value, tools: &[Value]| check_choice(Some(Free(choice)), tools);
+        assert_eq!(check_choice(None, &tools), Ok(ToolChoice::Auto));
+        assert_eq!(check_choice(None, &[]), Ok(ToolChoice::None));
+        assert_eq!(choice(json!("auto"), &[]), Ok(ToolChoice::None));
+        assert_eq!(choice(json!("none"), &tools), Ok(ToolChoice::None));
+        assert_eq!(choice(json!("required"), &tools), Ok(ToolChoice::Required));
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        assert_eq!(choice(named("get_weather"), &tools), Ok(ToolChoice::Named("get_weather".into())));
+        for (value, tools) in [
+            (json!("required"), &[][..]),
+            (named("other"), &tools),
+            (json!("maybe"), &tools),
+            (json!(3), &tools),
+            (json!({"type": "allowed_tools"}), &tools),
+        ] {
+            let error = choice(value.clone(), tools).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("tool_choice"), "{value}");
+        }
+        assert!(refuse_forced(&ToolChoice::Auto).is_ok());
+        assert!(refuse_forced(&ToolChoice::Required).unwrap_err().message.contains("required"));
+    }
+
+    #[test]
+    fn tools_that_cannot_be_declared_are_named() {
+        let function = |function: Value| json!([{"type": "function", "function": function}]);
+        for (tools, param) in [
+            (json!({}), "tools"),
+            (json!([3]), "tools[0]"),
+            (json!([{}]), "tools[0].type"),
+            (json!([{"type": "custom"}]), "tools[0].type"),
+            (json!([{"type": "function"}]), "tools[0].function"),
+            (function(json!({})), "tools[0].function.name"),
+            (function(json!({"name": 3})), "tools[0].function.name"),
+            (function(json!({"name": ""})), "tools[0].function.name"),
+            (function(json!({"name": "a b"})), "tools[0].function.name"),
+            (function(json!({"name": "a", "parameters": []})), "tools[0].function.parameters"),
+            (function(json!({"name": "a", "description": 1})), "tools[0].function.description"),
+        ] {
+            let error = check(Some(Free(tools.clone()))).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{tools}: {}", error.message);
+        }
+        assert_eq!(check(None), Ok(Vec::new()));
+        assert_eq!(check(Some(Free(json!([])))), Ok(Vec::new()));
+    }
+}

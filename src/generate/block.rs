@@ -1,0 +1,136 @@
+//! The reasoning of one served model: what its template lets requests switch, and the rule that ends it in time.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::sampling::BlockRule;
+use crate::text::{ChatTemplate, RenderOptions, ReplyStart, Tokenizer, markers};
+
+/// Part of `max_tokens` that stays for the answer, whatever the budget: one in this many, and at most so many tokens.
+const ANSWER_SHARE: u32 = 4;
+const MAX_ANSWER_TOKENS: u32 = 256;
+
+/// What requests can choose about a model's reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReasoningSwitch {
+    /// The model reasons at all.
+    pub reasons: bool,
+    /// The template can be told not to reason.
+    pub can_disable: bool,
+}
+
+impl ReasoningSwitch {
+    /// Asks the template itself, which may be the checkpoint's own.
+    pub fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> Self {
+        let probe = [json!({"role": "user", "content": "Hi"})];
+        let start = |thinking: bool| {
+            let kwargs: Map<String, Value> = [("thinking".to_owned(), thinking.into())].into_iter().collect();
+            let options =
+                RenderOptions { kwargs: Some(&kwargs), now_unix_s: Some(0), ..RenderOptions::default() };
+            template.render(&probe, &options).map(|prompt| prompt.reply_start()).unwrap_or_default()
+        };
+        let (on, off) = (start(true), start(false));
+        let reasons = on == ReplyStart::Reasoning
+            || (template.mentions(markers::THINK) && tokenizer.special_id(markers::THINK).is_some());
+        Self { reasons, can_disable: !reasons || off == ReplyStart::Answer }
+    }
+}
+
+/// The parts of a [`BlockRule`] that are the model's.
+#[derive(Debug)]
+pub(super) struct ReasoningTokens {
+    open: u32,
+    close: u32,
+    leave: Vec<u32>,
+    ends: Vec<u32>,
+    blank: Arc<[u32]>,
+}
+
+impl ReasoningTokens {
+    /// `None` for a vocabulary whose reasoning has no tokens of its own. `ends` are the ids that end a turn.
+    pub(super) fn of(tokenizer: &Tokenizer, ends: &[u32]) -> Option<Self> {
+        let leave = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
+        let is_blank = |id: &u32| {
+            let blank =
+                tokenizer.token_bytes(*id).is_some_and(|bytes| bytes.iter().all(u8::is_ascii_whitespace));
+            blank || tokenizer.is_special(*id)
+        };
+        Some(Self {
+            open: tokenizer.special_id(markers::THINK)?,
+            close: tokenizer.special_id(markers::THINK_END)?,
+            leave: leave.iter().filter_map(|name| tokenizer.special_id(name)).collect(),
+            ends: ends.to_vec(),
+            blank: (0..tokenizer.vocab_size() as u32).filter(is_blank).collect(),
+        })
+    }
+
+    /// The rule of a reply of at most `max_tokens` tokens: the budget leaves room for an answer.
+    pub(super) fn rule(
+        &self,
+        start: ReplyStart,
+        budget: u32,
+        max_tokens: u32,
+        stop_ids: &[u32],
+    ) -> BlockRule {
+        let answer = (max_tokens / ANSWER_SHARE).clamp(1, MAX_ANSWER_TOKENS);
+        let mut ends = self.ends.clone();
+        ends.extend(stop_ids);
+        ends.sort_unstable();
+        ends.dedup();
+        BlockRule {
+            starts_inside: start == ReplyStart::Reasoning,
+            open: self.open,
+            close: self.close,
+            leave: self.leave.clone(),
+            max_tokens: budget.min(max_tokens.saturating_sub(answer + 1)),
+            ends,
+            blank: self.blank.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Checkpoint;
+    use crate::nano;
+
+    fn nano_tokenizer() -> Tokenizer {
+        let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+        Tokenizer::load(&|name| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap()
+    }
+
+    #[test]
+    fn templates_say_what_can_be_switched() {
+        use crate::text::Family;
+        let tokenizer = nano_tokenizer();
+        for (family, reasons, can_disable) in [
+            (Family::K2Instruct, false, true),
+            (Family::K2Thinking, true, false),
+            (Family::K25, true, true),
+            (Family::K26, true, true),
+            (Family::K27Code, true, false),
+        ] {
+            let switch = ReasoningSwitch::of(&ChatTemplate::built_in(family, &tokenizer), &tokenizer);
+            assert_eq!(switch, ReasoningSwitch { reasons, can_disable }, "{family:?}");
+        }
+        let own = nano::FILES.iter().find(|file| file.0 == "chat_template.jinja").unwrap().1;
+        let template = ChatTemplate::from_jinja(std::str::from_utf8(own).unwrap(), &tokenizer).unwrap();
+        let switch = ReasoningSwitch::of(&template, &tokenizer);
+        assert_eq!(switch, ReasoningSwitch { reasons: true, can_disable: true });
+    }
+
+    #[test]
+    fn the_answer_keeps_its_share() {
+        let tokens = ReasoningTokens::of(&nano_tokenizer(), &[1]).unwrap();
+        for (budget, max_tokens, expected) in
+            [(64, 1000, 64), (64, 64, 47), (64, 8, 5), (64, 2, 0), (64, 0, 0), (u32::MAX, 10_000, 9_743)]
+        {
+            let rule = tokens.rule(ReplyStart::Reasoning, budget, max_tokens, &[7, 1]);
+            assert_eq!(rule.max_tokens, expected, "{budget} of {max_tokens}");
+            assert_eq!((rule.starts_inside, &rule.ends[..]), (true, &[1, 7][..]));
+        }
+        assert!(tokens.blank.is_sorted());
+    }
+}

@@ -1,0 +1,202 @@
+//! Leading a reply out of a block that it is in (reasoning): the block ends in time, and something follows it.
+//!
+//! A rule is applied token by token and depends on the reply's tokens alone, so that a reply that was cut back goes on as if it had
+//! never gone further. It costs nothing while the model keeps to it.
+
+use std::sync::Arc;
+
+/// Tokens without content that may follow a block before they are forbidden too.
+const MAX_BLANK: u32 = 4;
+
+/// What a request asks for its reply's block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockRule {
+    /// The prompt left the block open.
+    pub starts_inside: bool,
+    /// Opens the block.
+    pub open: u32,
+    /// Closes the block; forced when the limit is reached, and in place of a token that would end the reply inside.
+    pub close: u32,
+    /// Tokens that leave the block for something that is content by itself.
+    pub leave: Vec<u32>,
+    /// Most tokens inside, over all blocks of the reply; 0 closes it at once.
+    pub max_tokens: u32,
+    /// Tokens that end the reply.
+    pub ends: Vec<u32>,
+    /// Tokens that are no content (white space, markers), ascending.
+    pub blank: Arc<[u32]>,
+}
+
+/// Where a reply stands under its rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Standing {
+    inside: bool,
+    /// Tokens inside so far.
+    spent: u32,
+    /// A block was closed and nothing but blanks has followed.
+    owes_content: bool,
+    blanks: u32,
+}
+
+/// A rule and where one reply stands under it.
+#[derive(Debug, Clone)]
+pub struct BlockGuide {
+    rule: Arc<BlockRule>,
+    standing: Standing,
+}
+
+/// What becomes of a sampled token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is taken.
+    Taken,
+    /// Another one is taken in its place.
+    Instead(u32),
+    /// Another one must be sampled, and none of these.
+    Again(Vec<u32>),
+}
+
+impl BlockGuide {
+    /// At the start of a reply.
+    pub fn new(rule: Arc<BlockRule>) -> Self {
+        let standing = Standing { inside: rule.starts_inside, ..Standing::default() };
+        Self { rule, standing }
+    }
+
+    /// The token that must come next whatever the model says.
+    pub fn forced(&self) -> Option<u32> {
+        (self.standing.inside && self.standing.spent >= self.rule.max_tokens).then_some(self.rule.close)
+    }
+
+    /// Judges a sampled token.
+    pub fn judge(&self, token: u32) -> Verdict {
+        let (rule, standing) = (&*self.rule, &self.standing);
+        if standing.inside {
+            let ends = rule.ends.contains(&token);
+            return if ends { Verdict::Instead(rule.close) } else { Verdict::Taken };
+        }
+        let tired = standing.blanks >= MAX_BLANK && rule.blank.binary_search(&token).is_ok();
+        if standing.owes_content && (tired || self.never_owing(token)) {
+            let mut forbidden = rule.ends.clone();
+            forbidden.extend([rule.open, rule.close]);
+            if standing.blanks >= MAX_BLANK {
+                forbidden.extend(rule.blank.iter());
+            }
+            return Verdict::Again(forbidden);
+        }
+        Verdict::Taken
+    }
+
+    /// Takes note of the token that was taken.
+    pub fn advance(&mut self, token: u32) {
+        let (rule, standing) = (&*self.rule, &mut self.standing);
+        if standing.inside {
+            standing.spent += 1;
+            if token == rule.close {
+                (standing.inside, standing.owes_content, standing.blanks) = (false, true, 0);
+            } else if rule.leave.contains(&token) {
+                (standing.inside, standing.owes_content) = (false, false);
+            }
+        } else if token == rule.open {
+            standing.inside = true;
+        } else if standing.owes_content {
+            let blank = rule.blank.binary_search(&token).is_ok();
+            standing.owes_content = blank;
+            standing.blanks += u32::from(blank);
+        }
+    }
+
+    /// Starts over with the tokens that a cut left.
+    pub fn replay(&mut self, reply: &[u32]) {
+        *self = Self::new(Arc::clone(&self.rule));
+        reply.iter().for_each(|&token| self.advance(token));
+    }
+
+    fn never_owing(&self, token: u32) -> bool {
+        token == self.rule.open || token == self.rule.close || self.rule.ends.contains(&token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: u32 = 90;
+    const CLOSE: u32 = 91;
+    const CALLS: u32 = 92;
+    const END: u32 = 99;
+    const BLANK: u32 = 1;
+
+    fn guide(starts_inside: bool, max_tokens: u32) -> BlockGuide {
+        BlockGuide::new(Arc::new(BlockRule {
+            starts_inside,
+            open: OPEN,
+            close: CLOSE,
+            leave: vec![CALLS],
+            max_tokens,
+            ends: vec![END],
+            blank: vec![BLANK, END].into(),
+        }))
+    }
+
+    /// What a model that wants to write `wants` gets to write; it stops wanting what it was refused.
+    fn written(guide: &mut BlockGuide, wants: &[u32]) -> Vec<u32> {
+        let mut reply = Vec::new();
+        for &want in wants {
+            while let Some(forced) = guide.forced() {
+                guide.advance(forced);
+                reply.push(forced);
+            }
+            let token = match guide.judge(want) {
+                Verdict::Taken => want,
+                Verdict::Instead(token) => token,
+                Verdict::Again(forbidden) => (50..).find(|token| !forbidden.contains(token)).unwrap(),
+            };
+            guide.advance(token);
+            reply.push(token);
+        }
+        reply
+    }
+
+    #[test]
+    fn the_block_closes_in_time_and_content_follows() {
+        for (starts_inside, max_tokens, wants, expected) in [
+            (true, 2, &[5, 6, 7, END][..], &[5, 6, CLOSE, 7, END][..]),
+            (true, 0, &[5, END], &[CLOSE, 5, END]),
+            (true, 9, &[5, CLOSE, END, END], &[5, CLOSE, 50, END]),
+            (true, 9, &[5, CLOSE, BLANK, END, END], &[5, CLOSE, BLANK, 50, END]),
+            (true, 9, &[5, END, 7, END], &[5, CLOSE, 7, END]),
+            (true, 9, &[5, CALLS, END], &[5, CALLS, END]),
+            (true, 9, &[5, CLOSE, CALLS, END], &[5, CLOSE, CALLS, END]),
+            (true, 9, &[5, CLOSE, OPEN, CLOSE, 6], &[5, CLOSE, 50, CLOSE, 6]),
+            (
+                true,
+                9,
+                &[CLOSE, BLANK, BLANK, BLANK, BLANK, BLANK, END],
+                &[CLOSE, BLANK, BLANK, BLANK, BLANK, 50, END],
+            ),
+            (false, 2, &[OPEN, 5, 6, 7, END], &[OPEN, 5, 6, CLOSE, 7, END]),
+            (false, 2, &[5, END], &[5, END]),
+            (true, 3, &[5, CLOSE, 6, OPEN, 7, 8, END], &[5, CLOSE, 6, OPEN, 7, CLOSE, 8, END]),
+        ] {
+            assert_eq!(written(&mut guide(starts_inside, max_tokens), wants), expected, "{wants:?}");
+        }
+    }
+
+    #[test]
+    fn replayed_then_continued_equals_never_having_gone_there() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let tokens = [OPEN, CLOSE, CALLS, END, BLANK, 5, 6];
+        let mut draw = |n| -> Vec<u32> { (0..n).map(|_| tokens[rng.usize(..tokens.len())]).collect() };
+        for length in 0..60 {
+            let (kept, lost, new) = (draw(length), draw(9), draw(9));
+            let (mut a, mut b) = (guide(true, 4), guide(true, 4));
+            let reply = written(&mut a, &kept);
+            written(&mut a, &lost);
+            a.replay(&reply);
+            written(&mut b, &kept);
+            assert_eq!(written(&mut a, &new), written(&mut b, &new));
+            assert_eq!(a.standing, b.standing);
+        }
+    }
+}
