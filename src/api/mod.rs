@@ -5,6 +5,7 @@
 mod chat;
 mod completions;
 mod error;
+mod guard;
 mod json;
 mod messages;
 mod models;
@@ -30,6 +31,8 @@ pub(crate) struct Limits {
     pub(crate) vocab_size: usize,
     /// Most replies of one request, over all prompts.
     pub(crate) max_prompts: usize,
+    /// Whether a request may choose how it is watched for loops.
+    pub(crate) guard_choice: bool,
 }
 
 /// A checked request for replies.

@@ -137,7 +137,11 @@ impl Api {
     }
 
     fn limits(&self) -> Limits {
-        Limits { vocab_size: self.generator.facts().vocab_size, max_prompts: MAX_REPLIES }
+        Limits {
+            vocab_size: self.generator.facts().vocab_size,
+            max_prompts: MAX_REPLIES,
+            guard_choice: self.generator.guard().client_may_choose,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::guard;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Summary};
 use crate::generate::{Replies, ReplyEvent, ReplyPart, TokenLogprobs};
@@ -157,6 +158,8 @@ impl EventStream {
                     },
                 );
                 write::finish(out, &finish);
+                let show = TokenText { tokenizer: &self.tokenizer, as_ids: false };
+                guard::events(out, self.replies.guard_events(choice), &show);
                 self.close(out, choice);
             }
         }

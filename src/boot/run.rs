@@ -155,7 +155,8 @@ fn boot(
     let card = ModelCard { names, created, max_model_len: facts.max_model_len };
     let timeout = settings.server.request_timeout();
     let door = Arc::new(engine.handle.clone());
-    let generator = Generator::new(door, text, defaults, timeout.as_secs_f64(), metrics.clone());
+    let generator = Generator::new(door, text, defaults, timeout.as_secs_f64(), metrics.clone())
+        .with_guard(settings.guard.clone());
     Ok(Booted { api: Api::new(Arc::new(generator), card, timeout), engine })
 }
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{model, sampling, scheduler, server, telemetry};
+use crate::{guard, model, sampling, scheduler, server, telemetry};
 
 use super::DeviceConfig;
 
@@ -28,6 +28,8 @@ pub struct Settings {
     pub scheduler: scheduler::Config,
     /// Sampling values for requests that leave them open.
     pub sampling: sampling::config::Config,
+    /// Watching replies for endless repetition.
+    pub guard: guard::Config,
     /// Logs and metrics.
     pub telemetry: telemetry::Config,
 }
@@ -92,6 +94,7 @@ pub(super) fn check_type(section: &str, key: &str, value: &Value) -> Result<(), 
         "kv_cache" => check::<model::config::KvCacheConfig>(dict),
         "scheduler" => check::<scheduler::Config>(dict),
         "sampling" => check::<sampling::config::Config>(dict),
+        "guard" => check::<guard::Config>(dict),
         "telemetry" => check::<telemetry::Config>(dict),
         _ => Err(figment::error::Kind::Message("unknown section".into())),
     }
@@ -111,6 +114,7 @@ impl Settings {
             ("kv_cache", self.kv_cache.validate()),
             ("scheduler", scheduler_problems(&self.scheduler)),
             ("sampling", self.sampling.validate()),
+            ("guard", self.guard.validate()),
             ("telemetry", self.telemetry.validate()),
         ] {
             violations.extend(problems.into_iter().map(|(key, limit)| (section, key, limit)));

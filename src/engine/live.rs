@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::guarded::Guarded;
 use super::handle::EventSender;
+use crate::guard;
 use crate::sampling::{History, SamplingParams};
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Finish, Metrics, RequestFigures};
@@ -13,6 +15,8 @@ pub(super) struct LiveSequence {
     pub(super) events: EventSender,
     /// Token counts for the penalties.
     pub(super) history: History,
+    /// Watches the reply, and holds back what may be a loop.
+    pub(super) guarded: Guarded,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
     pub(super) reply_tokens: usize,
@@ -24,13 +28,21 @@ pub(super) struct LiveSequence {
 }
 
 impl LiveSequence {
-    pub(super) fn new(params: SamplingParams, prompt: &[u32], arrived: Instant, events: EventSender) -> Self {
+    pub(super) fn new(
+        params: SamplingParams,
+        prompt: &[u32],
+        guard: Option<guard::Options>,
+        arrived: Instant,
+        events: EventSender,
+    ) -> Self {
         // The history costs memory and time per token: it is kept only for a request that uses a penalty.
         let history = History::new(if params.uses_history() { prompt } else { &[] });
+        let guarded = Guarded::new(guard, params.max_tokens);
         Self {
             params,
             events,
             history,
+            guarded,
             prompt_tokens: prompt.len(),
             cached_tokens: 0,
             reply_tokens: 0,
@@ -70,7 +82,8 @@ impl LiveSequence {
             FinishReason::StopToken(_) | FinishReason::Stopped => Finish::Stop,
             FinishReason::Length => Finish::Length,
             FinishReason::Aborted | FinishReason::Deadline => Finish::Abort,
-            FinishReason::Error => Finish::Error,
+            FinishReason::Error | FinishReason::NumericFault(_) => Finish::Error,
+            FinishReason::Repetition => Finish::Repetition,
         };
         metrics.record_finished(&figures, finish);
     }

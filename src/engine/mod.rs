@@ -3,6 +3,7 @@
 //! Knows the scheduler, the model and the sampler. Does not know text, HTTP, or which backend it runs.
 
 mod forward_input;
+mod guarded;
 pub mod handle;
 mod live;
 mod request;

@@ -6,6 +6,8 @@ mod defaults;
 mod door;
 mod error;
 mod generator;
+mod guarding;
+mod licence;
 mod reply;
 mod request;
 
@@ -14,5 +16,6 @@ pub use defaults::{DefaultsError, SamplingDefaults};
 pub use door::{Engine, TokenStream};
 pub use error::GenerateError;
 pub use generator::{Generator, ModelText};
+pub use guarding::GuardChoice;
 pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
 pub use request::{ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};

@@ -56,9 +56,6 @@ pub struct Config {
     /// Whether a reply that was stopped for a loop ends with the finish_reason "repetition", which is vLLM's word; otherwise it is "length",
     /// which every client knows. stop_reason is "repetition_detected" either way.
     pub strict_finish_reasons: bool,
-    /// Whether a row of logits with NaN or infinities, or of equal values, ends its reply with a server error. If not, the sampler makes the
-    /// best of it.
-    pub numeric_faults: bool,
     /// What is written before thinking is closed that went round in circles. Empty: such thinking is treated like an answer.
     pub close_thinking_text: String,
 }
@@ -74,7 +71,6 @@ impl Default for Config {
             max_rescues: 2,
             ban_tokens: 512,
             strict_finish_reasons: false,
-            numeric_faults: true,
             close_thinking_text: "\n\nI am repeating myself, so I stop thinking here and answer.\n".into(),
         }
     }

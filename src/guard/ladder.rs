@@ -98,9 +98,9 @@ mod tests {
         };
         assert_eq!(after(&[1, 2, 3]), [1]);
         assert_eq!(after(&[2, 3, 1]), [2]);
-        assert_eq!(after(&[1, 2, 2]), []);
+        assert!(after(&[1, 2, 2]).is_empty());
         assert_eq!(Nudge::new(0, 100, &[7], &[], false, 0).forbidden_after(&[7, 7, 7]), [7]);
-        assert_eq!(nudge.forbidden_after(&[1; 200]), [], "the ban ends");
+        assert!(nudge.forbidden_after(&[1; 200]).is_empty(), "the ban ends");
         let said = Nudge::new(0, 100, &[], &[1, 2, 3, 4, 1, 2, 3, 5], false, 0);
         assert_eq!(said.forbidden_after(&[1, 2, 3]), [4, 5]);
     }

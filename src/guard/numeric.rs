@@ -4,7 +4,7 @@
 //! a fault of numbers, not of language: the sequence ends with a server error, and nothing it computed is kept for others.
 
 /// What is wrong with a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RowFault {
     /// A value is NaN or +inf, so the probabilities do not exist.
     NonFinite,
