@@ -7,6 +7,7 @@
 pub mod tensor;
 pub mod quant;
 pub mod sampling;
+pub mod guard;
 pub mod telemetry;
 pub mod checkpoint;
 pub mod ops;

@@ -63,7 +63,14 @@ fn start(folder: &str, options: &EngineOptions) -> StartedEngine {
 }
 
 fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
-    EngineRequest { prompt: prompt.into(), sampling: params, priority: 0, deadline: None, cache_salt: None }
+    EngineRequest {
+        prompt: prompt.into(),
+        sampling: params,
+        priority: 0,
+        deadline: None,
+        cache_salt: None,
+        guard: None,
+    }
 }
 
 fn greedy(max_tokens: u32) -> SamplingParams {
@@ -95,6 +102,7 @@ async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
                 reply.tokens.truncate(keep);
                 reply.logprobs.truncate(keep);
             }
+            EngineEvent::Guard(event) => panic!("no guard was asked for: {event:?}"),
             EngineEvent::Finished(reason) => reply.finish = reason,
         }
     }

@@ -258,6 +258,7 @@ fn request(max_tokens: u32) -> EngineRequest {
         priority: 0,
         deadline: None,
         cache_salt: None,
+        guard: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`: the request's fields and the whole answer.
 
+use super::guard;
 use super::json::{Free, Int, Shape, parse, wire_object};
 use super::messages::{self, Messages};
 use super::params::{SharedBody, int, token_limit};
@@ -114,6 +115,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             priority: shared.priority,
             deadline: None,
             cache_salt: shared.cache_salt,
+            guard: shared.guard,
         },
     })
 }
@@ -165,6 +167,7 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
         }
         out.push(b',');
         write::finish(out, &reply.finish);
+        guard::events(out, replies.guard_events(index), show);
         if format.return_token_ids {
             write::raw(out, ",\"token_ids\":");
             write::token_ids(out, &reply.tokens);

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
+use super::guard;
 use super::json::{Int, Shape, parse, wire_object};
 use super::params::{SharedBody, token_id, token_limit, top_count};
 use super::stream::{Format, Kind, echoed};
@@ -106,6 +107,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             priority: shared.priority,
             deadline: None,
             cache_salt: shared.cache_salt,
+            guard: shared.guard,
         },
     })
 }
@@ -136,6 +138,7 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
         }
         out.push(b',');
         write::finish(out, &reply.finish);
+        guard::events(out, replies.guard_events(index), show);
         if format.return_token_ids {
             write::raw(out, ",\"token_ids\":");
             write::token_ids(out, &reply.tokens);

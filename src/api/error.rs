@@ -294,6 +294,7 @@ impl From<GenerateError> for ApiError {
                 error
             }
             GenerateError::Aborted => Self::new(503, "server_error", "aborted", message).retry_after(5),
+            GenerateError::NumericFault => Self::new(500, "server_error", "numeric_fault", message),
             GenerateError::EngineFailed => Self::new(500, "server_error", "engine_failed", message),
             GenerateError::EngineGone => {
                 Self::new(503, "server_error", "engine_stopped", message).retry_after(30)
@@ -327,6 +328,7 @@ mod tests {
             (GenerateError::Template("x".into()), 400, None),
             (GenerateError::Deadline { limit_s: 1.0 }, 504, None),
             (GenerateError::EngineFailed, 500, None),
+            (GenerateError::NumericFault, 500, None),
             (GenerateError::EngineGone, 503, Some(30)),
         ];
         for (walk, status, retry_after_s) in cases {

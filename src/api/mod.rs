@@ -6,6 +6,7 @@ mod anthropic;
 mod chat;
 mod completions;
 mod error;
+mod guard;
 mod json;
 mod messages;
 mod models;
@@ -39,13 +40,16 @@ pub(crate) struct Limits {
     pub(crate) reasoning: ReasoningSwitch,
     /// Under which names reasoning is given.
     pub(crate) reasoning_field: ReasoningField,
+    /// Whether a request may choose how it is watched for loops.
+    pub(crate) guard_choice: bool,
 }
 
 #[cfg(test)]
 impl Default for Limits {
     fn default() -> Self {
         let reasoning = ReasoningSwitch { reasons: true, can_disable: true };
-        Self { vocab_size: 512, max_prompts: 8, reasoning, reasoning_field: ReasoningField::Both }
+        let reasoning_field = ReasoningField::Both;
+        Self { vocab_size: 512, max_prompts: 8, reasoning, reasoning_field, guard_choice: true }
     }
 }
 

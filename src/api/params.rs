@@ -5,9 +5,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::json::{Int, List, Num, Object, Shape, wire_object};
+use super::guard::{self, PatternFields};
+use super::json::{Free, Int, List, Num, Object, Shape, wire_object};
 use super::{ApiError, Limits};
-use crate::generate::{SamplingDefaults, Truncate, TruncateSide};
+use crate::generate::{GuardChoice, SamplingDefaults, Truncate, TruncateSide};
 use crate::sampling::{MAX_LOGIT_BIAS, SamplingParams};
 
 /// Most replies per prompt.
@@ -62,6 +63,8 @@ wire_object! {
         return_token_ids: bool,
         return_tokens_as_token_ids: bool,
         best_of: Int,
+        repetition_guard: Free,
+        repetition_detection: Object<PatternFields>,
         // What follows is read only to be refused when it asks for something.
         use_beam_search: bool,
         response_format: Shape,
@@ -79,7 +82,6 @@ wire_object! {
         bad_words: Shape,
         allowed_token_ids: Shape,
         logprob_token_ids: Shape,
-        repetition_detection: Shape,
         thinking: Shape,
         reasoning_effort: Shape,
         include_reasoning: Shape,
@@ -112,6 +114,7 @@ pub(super) struct Shared {
     pub(super) request_id: Option<String>,
     pub(super) return_token_ids: bool,
     pub(super) tokens_as_ids: bool,
+    pub(super) guard: GuardChoice,
 }
 
 impl SharedBody {
@@ -193,6 +196,7 @@ impl SharedBody {
             request_id: request_id(self.request_id)?,
             return_token_ids: self.return_token_ids.unwrap_or(false),
             tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
+            guard: guard::choice(self.repetition_guard, self.repetition_detection.map(|o| o.0), limits)?,
         })
     }
 
@@ -224,7 +228,6 @@ impl SharedBody {
             ("bad_words", &self.bad_words, "banning words"),
             ("allowed_token_ids", &self.allowed_token_ids, "restricting tokens"),
             ("logprob_token_ids", &self.logprob_token_ids, "logprobs of chosen tokens"),
-            ("repetition_detection", &self.repetition_detection, "repetition detection"),
             ("thinking", &self.thinking, reasoning),
             ("separate_reasoning", &self.separate_reasoning, reasoning),
             ("thinking_token_budget", &self.thinking_token_budget, "a reasoning budget"),

@@ -175,6 +175,7 @@ impl Api {
             max_prompts: MAX_REPLIES,
             reasoning: self.generator.reasoning_switch(),
             reasoning_field: self.generator.reasoning().field,
+            guard_choice: self.generator.guard().client_may_choose,
         }
     }
 }

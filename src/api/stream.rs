@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::anthropic::BlockEvents;
+use super::guard;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Summary};
 use crate::generate::{ReasoningField, Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
@@ -181,6 +182,8 @@ impl EventStream {
                     out.push(b',');
                     write::usage(out, self.replies.usage());
                 }
+                let show = TokenText { tokenizer: &self.tokenizer, as_ids: false };
+                guard::events(out, self.replies.guard_events(choice), &show);
                 self.close(out, choice);
             }
         }

@@ -70,7 +70,9 @@ pub(super) fn finish_reason(finish: &Finish) -> &'static str {
     match finish {
         Finish::EndOfTurn | Finish::StopToken(_) | Finish::StopString(_) => "stop",
         Finish::ToolCalls => "tool_calls",
-        Finish::Length => "length",
+        Finish::Repetition { strict: true } => "repetition",
+        // A cut answer, for clients that know no other word.
+        Finish::Length | Finish::Repetition { strict: false } => "length",
     }
 }
 
@@ -83,6 +85,7 @@ pub(super) fn finish(out: &mut Vec<u8>, finish: &Finish) {
         Finish::StopString(text) => string(out, text),
         Finish::StopToken(id) => number(out, u64::from(*id)),
         Finish::EndOfTurn | Finish::ToolCalls | Finish::Length => raw(out, "null"),
+        Finish::Repetition { .. } => raw(out, "\"repetition_detected\""),
     }
 }
 
@@ -269,6 +272,14 @@ mod tests {
             (Finish::StopString("\"".into()), r#""finish_reason":"stop","stop_reason":"\"""#),
             (Finish::Length, r#""finish_reason":"length","stop_reason":null"#),
             (Finish::ToolCalls, r#""finish_reason":"tool_calls","stop_reason":null"#),
+            (
+                Finish::Repetition { strict: false },
+                r#""finish_reason":"length","stop_reason":"repetition_detected""#,
+            ),
+            (
+                Finish::Repetition { strict: true },
+                r#""finish_reason":"repetition","stop_reason":"repetition_detected""#,
+            ),
         ] {
             assert_eq!(written(|out| finish(out, &end)), expected);
         }

@@ -156,7 +156,8 @@ fn boot(
     let timeout = settings.server.request_timeout();
     let door = Arc::new(engine.handle.clone());
     let reasoning = settings.reasoning.clone();
-    let generator = Generator::new(door, text, defaults, reasoning, timeout.as_secs_f64(), metrics.clone());
+    let generator = Generator::new(door, text, defaults, reasoning, timeout.as_secs_f64(), metrics.clone())
+        .with_guard(settings.guard.clone());
     Ok(Booted { api: Api::new(Arc::new(generator), card, timeout), engine })
 }
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{generate, model, sampling, scheduler, server, telemetry};
+use crate::{generate, guard, model, sampling, scheduler, server, telemetry};
 
 use super::DeviceConfig;
 
@@ -30,6 +30,8 @@ pub struct Settings {
     pub sampling: sampling::config::Config,
     /// Reasoning of models that think before they answer.
     pub reasoning: generate::config::Config,
+    /// Watching replies for endless repetition.
+    pub guard: guard::Config,
     /// Logs and metrics.
     pub telemetry: telemetry::Config,
 }
@@ -95,6 +97,7 @@ pub(super) fn check_type(section: &str, key: &str, value: &Value) -> Result<(), 
         "scheduler" => check::<scheduler::Config>(dict),
         "sampling" => check::<sampling::config::Config>(dict),
         "reasoning" => check::<generate::config::Config>(dict),
+        "guard" => check::<guard::Config>(dict),
         "telemetry" => check::<telemetry::Config>(dict),
         _ => Err(figment::error::Kind::Message("unknown section".into())),
     }
@@ -115,6 +118,7 @@ impl Settings {
             ("scheduler", scheduler_problems(&self.scheduler)),
             ("sampling", self.sampling.validate()),
             ("reasoning", self.reasoning.validate()),
+            ("guard", self.guard.validate()),
             ("telemetry", self.telemetry.validate()),
         ] {
             violations.extend(problems.into_iter().map(|(key, limit)| (section, key, limit)));

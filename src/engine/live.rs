@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::guarded::Guarded;
 use super::handle::EventSender;
+use crate::guard;
 use crate::sampling::{BlockGuide, History, NoFiniteLogit, Sampled, Sampler, SamplingParams, Verdict};
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Finish, Metrics, RequestFigures};
@@ -15,6 +17,8 @@ pub(super) struct LiveSequence {
     pub(super) history: History,
     /// Where the reply stands under its block rule, if it has one.
     pub(super) guide: Option<BlockGuide>,
+    /// Watches the reply, and holds back what may be a loop.
+    pub(super) guarded: Guarded,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
     pub(super) reply_tokens: usize,
@@ -26,15 +30,23 @@ pub(super) struct LiveSequence {
 }
 
 impl LiveSequence {
-    pub(super) fn new(params: SamplingParams, prompt: &[u32], arrived: Instant, events: EventSender) -> Self {
+    pub(super) fn new(
+        params: SamplingParams,
+        prompt: &[u32],
+        guard: Option<guard::Options>,
+        arrived: Instant,
+        events: EventSender,
+    ) -> Self {
         // The history costs memory and time per token: it is kept only for a request that uses a penalty.
         let history = History::new(if params.uses_history() { prompt } else { &[] });
         let guide = params.block_rule.clone().map(BlockGuide::new);
+        let guarded = Guarded::new(guard, params.max_tokens);
         Self {
             params,
             events,
             history,
             guide,
+            guarded,
             prompt_tokens: prompt.len(),
             cached_tokens: 0,
             reply_tokens: 0,
@@ -46,39 +58,42 @@ impl LiveSequence {
         }
     }
 
-    /// The reply's next token: sampled, unless its block rule has another wish.
-    pub(super) fn next_token(
+    /// A token from the row: sampled with what a rescue made of the parameters, unless the reply's block rule has another wish.
+    pub(super) fn sample(
         &mut self,
         sampler: &mut Sampler,
         logits: &[f32],
         position: u64,
     ) -> Result<Sampled, NoFiniteLogit> {
-        let sampled = match &self.guide {
-            None => sampler.sample(logits, &self.params, &self.history, position)?,
-            Some(guide) => match guide.forced() {
-                Some(token) => sampler.take(logits, &self.params, token)?,
-                None => {
-                    let sampled = sampler.sample(logits, &self.params, &self.history, position)?;
-                    match guide.judge(sampled.token) {
-                        Verdict::Taken => sampled,
-                        Verdict::Instead(token) => sampler.take(logits, &self.params, token)?,
-                        Verdict::Again(forbidden) => {
-                            // Once or twice in a reply: a copy of the parameters is no cost.
-                            let mut params = self.params.clone();
-                            params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
-                            sampler.sample(logits, &params, &self.history, position)?
-                        }
-                    }
-                }
-            },
+        let params = self.guarded.params(&self.params, logits);
+        let Some(guide) = &self.guide else {
+            return sampler.sample(logits, params, &self.history, position);
         };
+        if let Some(token) = guide.forced() {
+            return sampler.take(logits, params, token);
+        }
+        let sampled = sampler.sample(logits, params, &self.history, position)?;
+        match guide.judge(sampled.token) {
+            Verdict::Taken => Ok(sampled),
+            Verdict::Instead(token) => sampler.take(logits, params, token),
+            Verdict::Again(forbidden) => {
+                // Once or twice in a reply: a copy of the parameters is no cost.
+                let mut params = params.clone();
+                params.logit_bias.retain(|(id, _)| !forbidden.contains(id));
+                params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
+                sampler.sample(logits, &params, &self.history, position)
+            }
+        }
+    }
+
+    /// Takes note of the token that was taken.
+    pub(super) fn advance(&mut self, token: u32) {
         if let Some(guide) = &mut self.guide {
-            guide.advance(sampled.token);
+            guide.advance(token);
         }
         if self.params.uses_history() {
-            self.history.add(sampled.token);
+            self.history.add(token);
         }
-        Ok(sampled)
     }
 
     /// Notes a new reply token on the clock.
@@ -109,7 +124,8 @@ impl LiveSequence {
             FinishReason::StopToken(_) | FinishReason::Stopped => Finish::Stop,
             FinishReason::Length => Finish::Length,
             FinishReason::Aborted | FinishReason::Deadline => Finish::Abort,
-            FinishReason::Error => Finish::Error,
+            FinishReason::Error | FinishReason::NumericFault(_) => Finish::Error,
+            FinishReason::Repetition => Finish::Repetition,
         };
         metrics.record_finished(&figures, finish);
     }

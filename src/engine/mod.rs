@@ -4,6 +4,7 @@
 
 mod delivery;
 mod forward_input;
+mod guarded;
 pub mod handle;
 mod live;
 mod request;

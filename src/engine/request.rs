@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::guard;
 use crate::sampling::{SamplingParams, TokenLogprobs};
 use crate::scheduler::FinishReason;
 
@@ -19,6 +20,8 @@ pub struct EngineRequest {
     pub deadline: Option<Instant>,
     /// Prefix-cache salt.
     pub cache_salt: Option<String>,
+    /// How the reply is watched for loops; `None` = it is not.
+    pub guard: Option<guard::Options>,
 }
 
 /// What a sequence's stream yields, in order.
@@ -45,6 +48,8 @@ pub enum EngineEvent {
         /// Reply tokens that still count.
         keep: usize,
     },
+    /// The guard found something, and did something about it. Tokens that it took back were never in the stream.
+    Guard(Box<guard::Event>),
     /// The end; nothing follows.
     Finished(FinishReason),
 }

@@ -13,14 +13,16 @@ use std::time::{Duration, Instant};
 
 use super::delivery::Outbox;
 use super::forward_input::{self, LogitsRow};
+use super::guarded;
 use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, Shared, door};
 use super::live::LiveSequence;
 use super::request::{EngineEvent, EngineRequest};
+use crate::guard::{self, RowFault, Verdict};
 use crate::model::{ForwardInput, Model};
 use crate::ops::{Backend, OpError};
 use crate::sampling::{Logprobs, Sampler, TokenLogprobs};
 use crate::scheduler::{Batch, FinishReason, Finished, Limits, NewSequence, Sampled, Scheduler, SeqId};
-use crate::telemetry::{Load, Metrics, StepTimes};
+use crate::telemetry::{GuardFigures, Load, Metrics, StepTimes};
 
 /// Steps that may fail in a row before the engine gives up.
 const MAX_FAILED_STEPS: usize = 3;
@@ -39,6 +41,8 @@ struct Decision {
     /// No token could be sampled.
     failed: bool,
     finish: Option<FinishReason>,
+    /// What the guard says of it.
+    verdict: Verdict,
 }
 
 /// The engine's state on its thread.
@@ -59,6 +63,7 @@ struct StepLoop<B: Backend> {
     input: ForwardInput,
     rows: Vec<LogitsRow>,
     decisions: Vec<Decision>,
+    verdicts: Vec<(SeqId, Verdict)>,
     counted: Counters,
 }
 
@@ -98,6 +103,7 @@ pub fn spawn<B: Backend>(
             input: ForwardInput::default(),
             rows: Vec::new(),
             decisions: Vec::new(),
+            verdicts: Vec::new(),
             counted: Counters::default(),
         };
         step_loop.run()
@@ -177,11 +183,20 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Cuts a sequence back, here and in the scheduler; refuses silently what is no longer possible.
+    /// Cuts a sequence back because its caller wants it; refuses silently what is no longer possible.
     fn rewind(&mut self, id: SeqId, keep: usize) {
-        let Some(live) = self.live.get_mut(&id) else { return };
+        if self.cut_back(id, keep)
+            && let Some(live) = self.live.get(&id)
+        {
+            self.outbox.push(&live.events, EngineEvent::Rewound { keep });
+        }
+    }
+
+    /// Cuts a sequence back to `keep` reply tokens, here and in the scheduler; says whether that was possible.
+    fn cut_back(&mut self, id: SeqId, keep: usize) -> bool {
+        let Some(live) = self.live.get_mut(&id) else { return false };
         if keep > live.reply_tokens || self.scheduler.rewind(id, live.prompt_tokens + keep).is_err() {
-            return;
+            return false;
         }
         live.reply_tokens = keep;
         if live.params.uses_history() {
@@ -190,7 +205,8 @@ impl<B: Backend> StepLoop<B> {
         if let Some(guide) = &mut live.guide {
             guide.replay(&self.scheduler.tokens(id)[live.prompt_tokens..]);
         }
-        self.outbox.push(&live.events, EngineEvent::Rewound { keep });
+        live.guarded.rewind(keep);
+        true
     }
 
     fn add(&mut self, id: SeqId, request: EngineRequest, arrived: Instant, events: EventSender) {
@@ -205,7 +221,7 @@ impl<B: Backend> StepLoop<B> {
             cache_salt: request.cache_salt,
             prompt_logits: request.sampling.prompt_logprobs.is_some(),
         };
-        let live = LiveSequence::new(request.sampling, &request.prompt, arrived, events);
+        let live = LiveSequence::new(request.sampling, &request.prompt, request.guard, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
             // The door checks what can be refused; what is left is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
@@ -303,7 +319,12 @@ impl<B: Backend> StepLoop<B> {
                 }
                 if row.samples {
                     let position = live.reply_tokens as u64;
-                    self.decisions.push(decide(seq, &mut self.sampler, live, logits, position));
+                    let decision = decide(seq, &mut self.sampler, live, logits, position);
+                    if let Some(FinishReason::NumericFault(fault)) = decision.finish {
+                        tracing::error!(seq = seq.0, position, fault = fault.name(), "logits are no numbers");
+                        self.metrics.record_numeric_fault(fault.name());
+                    }
+                    self.decisions.push(decision);
                 }
             }
         }
@@ -322,14 +343,17 @@ impl<B: Backend> StepLoop<B> {
     /// Delivers tokens, then ends.
     fn emit(&mut self, finished: Vec<Finished>) {
         let now = Instant::now();
+        let mut verdicts = std::mem::take(&mut self.verdicts);
         for decision in self.decisions.drain(..).filter(|d| !d.failed) {
             let Some(live) = self.live.get_mut(&decision.seq) else { continue };
             live.record_token(now, &self.metrics);
-            self.outbox.push(
-                &live.events,
-                EngineEvent::Token { id: decision.token[0], logprobs: decision.logprobs },
-            );
+            live.guarded.push(EngineEvent::Token { id: decision.token[0], logprobs: decision.logprobs });
+            verdicts.push((decision.seq, decision.verdict));
         }
+        for (seq, verdict) in verdicts.drain(..) {
+            self.obey_guard(seq, verdict);
+        }
+        self.verdicts = verdicts;
         for finished in finished {
             self.end(Some(finished));
         }
@@ -350,6 +374,46 @@ impl<B: Backend> StepLoop<B> {
         };
     }
 
+    /// Lets tokens leave, or takes them back, as the guard says.
+    fn obey_guard(&mut self, seq: SeqId, verdict: Verdict) {
+        let Some(live) = self.live.get_mut(&seq) else { return };
+        let event = match verdict {
+            Verdict::Deliver { upto, event } => {
+                live.guarded.send(upto, &live.events, &mut self.outbox);
+                if live.guarded.num_held() > 0 {
+                    self.metrics.record_held_token();
+                }
+                event
+            }
+            Verdict::Stop { event, .. } => {
+                live.reply_tokens = live.guarded.drop_held();
+                Some(event)
+            }
+            Verdict::Rescue { keep, event } => {
+                // A sequence that has just reached its limit is gone; then only the held part is dropped.
+                if !self.cut_back(seq, keep)
+                    && let Some(live) = self.live.get_mut(&seq)
+                {
+                    live.reply_tokens = live.guarded.drop_held();
+                }
+                Some(event)
+            }
+        };
+        let (Some(event), Some(live)) = (event, self.live.get(&seq)) else { return };
+        if event.action != guard::Action::Licensed {
+            guarded::log(seq.0, &event);
+        }
+        self.metrics.record_guard_event(&GuardFigures {
+            kind: event.kind.name(),
+            phase: event.phase.name(),
+            action: event.action.name(),
+            period: event.period,
+            copies: event.copies,
+            discarded: event.discarded,
+        });
+        self.outbox.push(&live.events, EngineEvent::Guard(Box::new(event)));
+    }
+
     /// Ends every sequence of the step that failed.
     fn fail_batch(&mut self) {
         let seqs: Vec<SeqId> = self.batch.chunks.iter().map(|c| c.seq).collect();
@@ -365,7 +429,16 @@ impl<B: Backend> StepLoop<B> {
     /// Closes the stream of a sequence that the scheduler has let go.
     fn end(&mut self, finished: Option<Finished>) {
         let Some(finished) = finished else { return };
-        let Some(live) = self.live.remove(&finished.seq) else { return };
+        let Some(mut live) = self.live.remove(&finished.seq) else { return };
+        if matches!(
+            finished.reason,
+            FinishReason::StopToken(_) | FinishReason::Length | FinishReason::Stopped
+        ) {
+            live.guarded.send(usize::MAX, &live.events, &mut self.outbox);
+            if live.guarded.num_rescues() > 0 {
+                self.metrics.record_rescue_success();
+            }
+        }
         if live.admitted.is_none() {
             self.leave_queue(live.prompt_tokens);
         }
@@ -403,15 +476,28 @@ fn decide(
     logits: &[f32],
     position: u64,
 ) -> Decision {
-    let Ok(sampled) = live.next_token(sampler, logits, position) else {
-        tracing::error!(seq = seq.0, position, "no finite logit");
-        let finish = Some(FinishReason::Error);
-        return Decision { seq, token: [0], logprobs: None, failed: true, finish };
+    let sampled = live.sample(sampler, logits, position);
+    let fault = match &sampled {
+        Err(_) => Some(RowFault::NonFinite),
+        Ok(_) if sampler.row_was_broken() => Some(RowFault::NonFinite),
+        Ok(_) => guard::is_flat(logits).then_some(RowFault::Flat),
     };
+    let (Ok(sampled), None) = (sampled, fault) else {
+        let finish = Some(FinishReason::NumericFault(fault.unwrap_or(RowFault::NonFinite)));
+        let verdict = Verdict::Deliver { upto: 0, event: None };
+        return Decision { seq, token: [0], logprobs: None, failed: true, finish, verdict };
+    };
+    live.advance(sampled.token);
     let stops = position + 1 > u64::from(live.params.min_tokens)
         && live.params.stop_token_ids.contains(&sampled.token);
-    let finish = stops.then_some(FinishReason::StopToken(sampled.token));
-    Decision { seq, token: [sampled.token], logprobs: sampled.logprobs, failed: false, finish }
+    let verdict = live.guarded.observe(sampled.token, sampled.logprobs.as_ref().map(|l| l.logprob));
+    let finish = match verdict {
+        _ if stops => Some(FinishReason::StopToken(sampled.token)),
+        Verdict::Stop { .. } => Some(FinishReason::Repetition),
+        _ => None,
+    };
+    let logprobs = sampled.logprobs.filter(|_| live.params.logprobs.is_some());
+    Decision { seq, token: [sampled.token], logprobs, failed: false, finish, verdict }
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -62,6 +62,11 @@ pub enum GenerateError {
     /// The engine failed on this sequence.
     #[error("the engine failed on this request")]
     EngineFailed,
+    /// The model's numbers broke.
+    #[error(
+        "the model computed values that are no numbers for this request; nothing of it is kept, trying again may help"
+    )]
+    NumericFault,
     /// The engine ended without finishing the sequence.
     #[error("the engine stopped before the reply was complete")]
     EngineGone,

@@ -7,10 +7,12 @@ use tokio::sync::Semaphore;
 
 use super::block::{ReasoningSwitch, ReasoningTokens};
 use super::config::Config;
+use super::guarding::GuardPlan;
 use super::reply::{Replies, Reply, ReplySetup};
 use super::request::{Calls, ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
 use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults};
 use crate::engine::EngineRequest;
+use crate::guard;
 use crate::sampling::SamplingParams;
 use crate::telemetry::{Metrics, Rejection};
 use crate::text::{
@@ -46,6 +48,7 @@ pub struct Generator {
     /// Bounds how many long prompts are tokenized at once.
     tokenizing: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+    guard: GuardPlan,
 }
 
 impl Generator {
@@ -66,6 +69,7 @@ impl Generator {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
         let begins_calls = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
         let call_markers = begins_calls.iter().filter_map(|name| text.tokenizer.special_id(name)).collect();
+        let guard = GuardPlan::new(guard::Config::default(), text.tokenizer.clone());
         Self {
             engine,
             reasoning,
@@ -79,7 +83,19 @@ impl Generator {
             request_timeout_s,
             tokenizing: Arc::new(Semaphore::new(threads)),
             metrics,
+            guard,
         }
+    }
+
+    /// The same with other switches of the guard.
+    pub fn with_guard(mut self, config: guard::Config) -> Self {
+        self.guard = GuardPlan::new(config, self.text.tokenizer.clone());
+        self
+    }
+
+    /// The guard's switches.
+    pub fn guard(&self) -> &guard::Config {
+        self.guard.config()
     }
 
     /// The walk. Dropping what it returns aborts every sequence of the request within one step.
@@ -206,6 +222,7 @@ impl Generator {
                     wants_prompt_logprobs: sampling.prompt_logprobs.is_some(),
                     echo: request.echo,
                     request_timeout_s: self.request_timeout_s,
+                    strict_finish_reasons: self.guard.config().strict_finish_reasons,
                 };
                 let max_tokens = sampling.max_tokens as usize;
                 let stream = self.engine.submit(EngineRequest {
@@ -214,6 +231,7 @@ impl Generator {
                     priority: request.priority,
                     deadline: request.deadline,
                     cache_salt: request.cache_salt.clone(),
+                    guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos),
                 })?;
                 if copy == 0 {
                     self.metrics.record_params(request.n as usize, max_tokens);

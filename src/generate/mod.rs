@@ -8,6 +8,8 @@ mod defaults;
 mod door;
 mod error;
 mod generator;
+mod guarding;
+mod licence;
 mod reply;
 mod request;
 
@@ -19,6 +21,7 @@ pub use defaults::{DefaultsError, SamplingDefaults};
 pub use door::{Engine, TokenStream};
 pub use error::GenerateError;
 pub use generator::{Generator, ModelText};
+pub use guarding::GuardChoice;
 pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
 pub use request::{
     Calls, ChatPrompt, ChatReply, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide,

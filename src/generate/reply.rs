@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::request::EncodedPrompt;
 use super::{GenerateError, TokenLogprobs, TokenStream};
 use crate::engine::EngineEvent;
+use crate::guard;
 use crate::scheduler::FinishReason;
 use crate::text::{
     Detokenizer, ReplyEnd, ReplyParser, ReplyPiece, StopMatch, StopMatcher, StopOptions, Tokenizer,
@@ -30,6 +31,11 @@ pub enum Finish {
     StopString(String),
     /// The token limit or the end of the context.
     Length,
+    /// It repeated itself without end, and was cut off before that.
+    Repetition {
+        /// Whether it goes by a name of its own; otherwise it counts as cut off.
+        strict: bool,
+    },
 }
 
 /// What is new in one reply.
@@ -109,6 +115,7 @@ pub(super) struct ReplySetup<'a> {
     pub(super) wants_prompt_logprobs: bool,
     pub(super) echo: bool,
     pub(super) request_timeout_s: f64,
+    pub(super) strict_finish_reasons: bool,
 }
 
 /// One reply while it grows.
@@ -124,6 +131,9 @@ pub(super) struct Reply {
     stop_ids: Vec<u32>,
     include_stop: bool,
     request_timeout_s: f64,
+    strict_finish_reasons: bool,
+    /// What the guard reported.
+    guard_events: Vec<guard::Event>,
     /// Set until the prompt's part has been given.
     prompt_part: bool,
     prompt_logprobs: Vec<TokenLogprobs>,
@@ -155,6 +165,8 @@ impl Reply {
             stop_ids: setup.stop_ids,
             include_stop: setup.include_stop,
             request_timeout_s: setup.request_timeout_s,
+            strict_finish_reasons: setup.strict_finish_reasons,
+            guard_events: Vec::new(),
             prompt_part: setup.echo || setup.wants_prompt_logprobs,
             prompt_logprobs: Vec::new(),
             tokens: Vec::new(),
@@ -192,6 +204,8 @@ impl Reply {
             EngineEvent::Token { id, logprobs } => self.token(id, logprobs),
             // Only who asks for a rewind gets this, and text that was sent cannot be taken back: the walk does not ask.
             EngineEvent::Rewound { .. } => {}
+            EngineEvent::Guard(event) if event.action == guard::Action::Licensed => {}
+            EngineEvent::Guard(event) => self.guard_events.push(*event),
             EngineEvent::Finished(reason) => return self.finished(reason),
         }
         Ok(())
@@ -280,6 +294,8 @@ impl Reply {
             FinishReason::StopToken(id) if self.own_stop_ids.contains(&id) => Finish::StopToken(id),
             FinishReason::StopToken(_) | FinishReason::Stopped => Finish::EndOfTurn,
             FinishReason::Length => Finish::Length,
+            FinishReason::Repetition => Finish::Repetition { strict: self.strict_finish_reasons },
+            FinishReason::NumericFault(_) => return Err(GenerateError::NumericFault),
             FinishReason::Deadline => {
                 return Err(GenerateError::Deadline { limit_s: self.request_timeout_s });
             }
@@ -435,6 +451,11 @@ impl Replies {
     /// The prompt of a reply.
     pub fn prompt(&self, choice: usize) -> &EncodedPrompt {
         &self.prompts[choice / self.copies]
+    }
+
+    /// What the guard reported of a reply so far.
+    pub fn guard_events(&self, choice: usize) -> &[guard::Event] {
+        &self.replies[choice].guard_events
     }
 
     /// Token counts so far.

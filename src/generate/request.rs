@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 
 use super::Budget;
+use super::GuardChoice;
 use crate::sampling::SamplingParams;
 use crate::text::ReplyStart;
 
@@ -108,6 +109,8 @@ pub struct GenerateRequest {
     pub deadline: Option<Instant>,
     /// Prefix-cache salt.
     pub cache_salt: Option<String>,
+    /// What it says about being watched.
+    pub guard: GuardChoice,
 }
 
 /// A prompt as the engine gets it.

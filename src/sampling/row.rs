@@ -25,6 +25,27 @@ pub(super) fn maximum(row: &[f32]) -> Option<f32> {
     row.iter().any(|value| value.is_finite()).then_some(f32::MAX)
 }
 
+/// [`maximum`], and whether the row is sound: no NaN, no +inf. One pass for both.
+pub(super) fn survey(row: &[f32]) -> (Option<f32>, bool) {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut broken = [0u32; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for ((lane, broken), &value) in lanes.iter_mut().zip(&mut broken).zip(chunk) {
+            *lane = if value > *lane { value } else { *lane };
+            // False for NaN as for +inf.
+            *broken |= u32::from((value <= f32::MAX) ^ true);
+        }
+    }
+    let sound = broken.iter().all(|&b| b == 0) && rest.iter().all(|value| *value <= f32::MAX);
+    let best = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| best.max(value));
+    match best.is_finite() {
+        true => (Some(best), sound),
+        // Rare, and for `maximum` to say.
+        false => (maximum(row), sound),
+    }
+}
+
 /// The first index with this value, which stands in the row (or +inf does, for `f32::MAX`).
 pub(super) fn first_index(row: &[f32], value: f32) -> usize {
     let (chunks, rest) = row.as_chunks::<LANES>();
@@ -60,6 +81,22 @@ mod tests {
             assert_eq!(maximum(&row), expected);
             if let Some(best) = expected {
                 assert_eq!(first_index(&row, best), row.iter().position(|&value| value == best).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_survey_is_the_maximum_and_sees_what_is_broken() {
+        let mut rng = fastrand::Rng::with_seed(17);
+        for len in 0..200 {
+            let mut row: Vec<f32> = (0..len).map(|_| rng.f32() * 20.0 - 10.0).collect();
+            assert_eq!(survey(&row), (maximum(&row), true));
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                if len > 0 {
+                    row[rng.usize(0..len)] = value;
+                    let broken = row.iter().any(|v| v.is_nan() || *v == f32::INFINITY);
+                    assert_eq!(survey(&row), (maximum(&row), !broken), "{row:?}");
+                }
             }
         }
     }

@@ -26,7 +26,7 @@ pub struct Sampled {
 #[error("no logit of the row is finite")]
 pub struct NoFiniteLogit;
 
-/// Samples tokens; owns the scratch, keeps nothing between calls.
+/// Samples tokens; owns the scratch, and remembers of a call only whether its row was sound.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// The row after bias and penalties.
@@ -36,6 +36,8 @@ pub struct Sampler {
     sums: Vec<f32>,
     filter: Filter,
     logprobs: Logprobs,
+    /// The last row had a NaN or +inf.
+    broken: bool,
 }
 
 impl Sampler {
@@ -61,9 +63,20 @@ impl Sampler {
         params: &SamplingParams,
         token: u32,
     ) -> Result<Sampled, NoFiniteLogit> {
-        row::maximum(logits).ok_or(NoFiniteLogit)?;
+        self.survey(logits)?;
         let logprobs = params.logprobs.map(|num_top| self.logprobs.of(logits, token, num_top as usize));
         Ok(Sampled { token, logprobs })
+    }
+
+    /// Whether the row of the last call had a NaN or a positive infinity in it: it was sampled as well as it can be, but it is no distribution.
+    pub fn row_was_broken(&self) -> bool {
+        self.broken
+    }
+
+    fn survey(&mut self, logits: &[f32]) -> Result<f32, NoFiniteLogit> {
+        let (max, sound) = row::survey(logits);
+        self.broken = !sound;
+        max.ok_or(NoFiniteLogit)
     }
 
     fn token(
@@ -76,11 +89,11 @@ impl Sampler {
         let forbids_stops = position < u64::from(params.min_tokens) && !params.stop_token_ids.is_empty();
         let adjusts = forbids_stops || !params.logit_bias.is_empty() || params.uses_history();
         if !adjusts {
-            let max = row::maximum(logits).ok_or(NoFiniteLogit)?;
+            let max = self.survey(logits)?;
             return Ok(self.choose(logits, max, params, position));
         }
         // A row that was broken before must not be mended by the adjustments, so the raw one is looked at first.
-        let raw_max = row::maximum(logits).ok_or(NoFiniteLogit)?;
+        let raw_max = self.survey(logits)?;
         let mut adjusted = std::mem::take(&mut self.adjusted);
         adjusted.clear();
         adjusted.extend(logits.iter().map(|&logit| row::clean(logit)));

@@ -127,6 +127,14 @@ impl BlockPool {
         }
     }
 
+    /// Takes the name of a block that somebody holds away: it is free once nobody does, and the name can be given anew.
+    pub(super) fn unname(&mut self, id: u32) {
+        debug_assert!(self.blocks[id as usize].ref_count > 0);
+        if let Some(hash) = self.blocks[id as usize].hash.take() {
+            self.index.remove(&hash);
+        }
+    }
+
     /// The block of this name, used or cached.
     pub(super) fn lookup(&self, hash: &BlockHash) -> Option<u32> {
         self.index.get(hash)
@@ -263,6 +271,22 @@ mod tests {
         pool.release(kept);
         assert_ne!(pool.allocate(), Some(kept));
         assert_eq!(pool.lookup(&name(1)), Some(kept));
+    }
+
+    #[test]
+    fn an_unnamed_block_is_found_by_nobody_and_free_when_released() {
+        let mut pool = BlockPool::new(2);
+        let id = pool.allocate().unwrap();
+        pool.publish(id, name(1));
+        pool.acquire(id);
+        pool.unname(id);
+        pool.unname(id);
+        assert_eq!((pool.lookup(&name(1)), pool.ref_count(id)), (None, 2));
+        pool.check(&[2, 0]).unwrap();
+        pool.release(id);
+        pool.release(id);
+        assert_eq!((pool.num_free(), pool.num_cached()), (2, 0));
+        pool.check(&[0, 0]).unwrap();
     }
 
     #[test]

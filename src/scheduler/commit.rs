@@ -82,8 +82,11 @@ impl Scheduler {
             // The last token is computed again if nothing followed it, so its block may be written again; and what a failed
             // step computed is not passed on.
             let len = if at_length { chunk.end() } else { sequence.computed };
-            if reason != Some(FinishReason::Error) {
-                self.publish(slot, len);
+            match reason {
+                Some(FinishReason::Error) => {}
+                // Blocks of a sequence with broken numbers may hold them from its beginning: nobody finds them any more.
+                Some(FinishReason::NumericFault(_)) => self.unname_blocks(slot),
+                _ => self.publish(slot, len),
             }
             if let Some(reason) = reason {
                 finished.push(self.remove(slot, reason));
@@ -102,6 +105,13 @@ impl Scheduler {
             let hash = sequence.block_hash(index, self.limits.block_size);
             self.pool.publish(sequence.block_table[index], hash);
             sequence.published = index + 1;
+        }
+    }
+
+    /// Takes the names of all blocks of a sequence away. Others that hold one of them keep it.
+    fn unname_blocks(&mut self, slot: usize) {
+        for &block in &self.sequences[slot].block_table {
+            self.pool.unname(block);
         }
     }
 

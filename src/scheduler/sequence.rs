@@ -3,6 +3,7 @@
 use super::batch::{Chunk, LogitsNeed};
 use super::config::Limits;
 use super::prefix_index::{BlockHash, block_hash};
+use crate::guard::RowFault;
 
 /// Identity of a sequence, unique for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +24,10 @@ pub enum FinishReason {
     Deadline,
     /// The engine failed on it.
     Error,
+    /// It repeated itself without end.
+    Repetition,
+    /// Its logits were no numbers; what was computed for it may be no numbers either, and is not kept for others.
+    NumericFault(RowFault),
 }
 
 /// What the engine hands to the scheduler at admission to the queue.

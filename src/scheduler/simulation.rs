@@ -236,6 +236,8 @@ impl World {
             FinishReason::Stopped => "stopped",
             FinishReason::Aborted => "aborted",
             FinishReason::Error => "error",
+            FinishReason::Repetition => "repetition",
+            FinishReason::NumericFault(_) => "numeric fault",
         };
         *self.tally.finished.entry(reason).or_default() += 1;
         self.past.push_front((model.tokens, model.salt));

@@ -93,6 +93,23 @@ pub struct RequestFigures {
     pub preemptions: usize,
 }
 
+/// One finding of the guard; names are from closed sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuardFigures {
+    /// What was found.
+    pub kind: &'static str,
+    /// Where in the reply.
+    pub phase: &'static str,
+    /// What was done.
+    pub action: &'static str,
+    /// Tokens of the unit, 0 = there is none.
+    pub period: u32,
+    /// Copies of it.
+    pub copies: u32,
+    /// Tokens thrown away.
+    pub discarded: u32,
+}
+
 /// Why a sequence ended, in the words of vLLM's `finished_reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
@@ -246,6 +263,26 @@ impl Metrics {
             vllm.params_n.observe(n as f64);
             vllm.params_max_tokens.observe(max_tokens as f64);
         }
+    }
+
+    /// The guard found something in a reply.
+    pub fn record_guard_event(&self, figures: &GuardFigures) {
+        self.native.record_guard_event(figures);
+    }
+
+    /// A token did not leave at once, because it may belong to a loop.
+    pub fn record_held_token(&self) {
+        self.native.guard_held.inc();
+    }
+
+    /// A sequence that had been rescued from a loop ended by itself.
+    pub fn record_rescue_success(&self) {
+        self.native.guard_rescue_success.inc();
+    }
+
+    /// A row of logits was no distribution. `kind` is a name from a closed set.
+    pub fn record_numeric_fault(&self, kind: &'static str) {
+        self.native.record_numeric_fault(kind);
     }
 
     /// A sequence ended.

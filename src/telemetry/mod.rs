@@ -12,5 +12,6 @@ mod exposition;
 pub use config::Config;
 pub use logs::{LogError, init};
 pub use metrics::{
-    CONTENT_TYPE, EngineInfo, Finish, Load, Metrics, Rejection, RequestFigures, StepSeconds, StepTimes,
+    CONTENT_TYPE, EngineInfo, Finish, GuardFigures, Load, Metrics, Rejection, RequestFigures, StepSeconds,
+    StepTimes,
 };

@@ -8,7 +8,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-use super::metrics::{EngineInfo, Finish, Load, Rejection, StepSeconds, StepTimes};
+use super::metrics::{EngineInfo, Finish, GuardFigures, Load, Rejection, StepSeconds, StepTimes};
 
 /// Seconds; from the cost of an empty schedule to a prefill on a slow machine.
 const STEP_BUCKETS: &[f64] = &[
@@ -25,6 +25,11 @@ const HTTP_BUCKETS: &[f64] = &[
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
     300.0, 600.0,
 ];
+
+/// Tokens.
+const GUARD_PERIOD_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+/// Copies.
+const GUARD_COPIES_BUCKETS: &[f64] = &[2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
 /// Parts of a step, in order.
 const STEP_PARTS: [&str; 5] = ["schedule", "forward", "sample", "commit", "emit"];
@@ -51,6 +56,13 @@ pub(super) struct NativeMetrics {
     finished: FinishCounters,
     pub(super) time_to_first_token: Histogram,
     pub(super) inter_token_latency: Histogram,
+    guard_events: IntCounterVec,
+    guard_discarded: IntCounter,
+    pub(super) guard_held: IntCounter,
+    pub(super) guard_rescue_success: IntCounter,
+    numeric_faults: IntCounterVec,
+    guard_period: Histogram,
+    guard_copies: Histogram,
     engine_info: IntGaugeVec,
     pub(super) boot_stage_seconds: GaugeVec,
     pub(super) boot_seconds: Gauge,
@@ -145,6 +157,18 @@ impl NativeMetrics {
                 &["version", "model_name"],
             ),
         );
+        let numeric_faults = register(
+            r,
+            IntCounterVec::new(
+                Opts::new(
+                    "perigee_guard_numeric_faults_total",
+                    "Sequences ended because their logits were no numbers, by what they were.",
+                ),
+                &["kind"],
+            ),
+        );
+        // From 0, so that an alert on any increase works from the first.
+        ["non_finite", "flat"].iter().for_each(|kind| drop(numeric_faults.with_label_values(&[*kind])));
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), model_name]).set(1);
         Self {
             step_total: histogram("perigee_step_seconds", "Time of one engine step.", STEP_BUCKETS),
@@ -192,6 +216,39 @@ impl NativeMetrics {
                 "perigee_inter_token_latency_seconds",
                 "Time between two reply tokens of one sequence.",
                 TOKEN_GAP_BUCKETS,
+            ),
+            guard_events: register(
+                r,
+                IntCounterVec::new(
+                    Opts::new(
+                        "perigee_guard_events_total",
+                        "Findings of the guard, by what was found, where in the reply, and what was done.",
+                    ),
+                    &["kind", "phase", "action"],
+                ),
+            ),
+            guard_discarded: counter(
+                "perigee_guard_discarded_tokens_total",
+                "Reply tokens that were generated in a loop and never delivered.",
+            ),
+            guard_held: counter(
+                "perigee_guard_held_tokens_total",
+                "Reply tokens that did not leave at once, because they might have belonged to a loop.",
+            ),
+            guard_rescue_success: counter(
+                "perigee_guard_rescue_success_total",
+                "Sequences that were rescued from a loop and then ended by themselves.",
+            ),
+            numeric_faults,
+            guard_period: histogram(
+                "perigee_guard_period_tokens",
+                "Length of the unit that repeated, of every finding with one.",
+                GUARD_PERIOD_BUCKETS,
+            ),
+            guard_copies: histogram(
+                "perigee_guard_copies",
+                "Copies of the unit when it was found.",
+                GUARD_COPIES_BUCKETS,
             ),
             engine_info: register(
                 r,
@@ -283,6 +340,19 @@ impl NativeMetrics {
             Rejection::QueueRequests => self.rejected_requests.inc(),
             Rejection::QueueTokens => self.rejected_tokens.inc(),
         }
+    }
+
+    pub(super) fn record_guard_event(&self, figures: &GuardFigures) {
+        self.guard_events.with_label_values(&[figures.kind, figures.phase, figures.action]).inc();
+        self.guard_discarded.inc_by(figures.discarded.into());
+        if figures.period > 0 {
+            self.guard_period.observe(figures.period.into());
+            self.guard_copies.observe(figures.copies.into());
+        }
+    }
+
+    pub(super) fn record_numeric_fault(&self, kind: &'static str) {
+        self.numeric_faults.with_label_values(&[kind]).inc();
     }
 
     pub(super) fn record_finished(&self, reason: Finish) {

@@ -1,0 +1,224 @@
+//! What requests say about being watched for loops, and what replies say of it.
+//!
+//! `repetition_guard` is a word (`auto`, `off`, `warn`, `stop`, `rescue`) or an object with `mode`, `max_rescues` and `hold_back`;
+//! `repetition_detection` is vLLM's rule. A reply in which the guard found something has `guard: {events: [...]}` in its choice.
+
+use serde_json::Value;
+
+use super::json::{Free, Int, wire_object};
+use super::write::{self, TokenText};
+use super::{ApiError, Limits};
+use crate::generate::GuardChoice;
+use crate::guard::{Event, Mode, PatternRule};
+
+/// Longest preview of a unit, characters.
+const PREVIEW_CHARS: usize = 64;
+
+wire_object! {
+    /// `repetition_detection`, as vLLM has it.
+    struct PatternFields {
+        max_pattern_size: Int,
+        min_pattern_size: Int,
+        min_count: Int,
+    }
+}
+
+/// Checks both fields.
+pub(super) fn choice(
+    guard: Option<Free>,
+    pattern: Option<PatternFields>,
+    limits: &Limits,
+) -> Result<GuardChoice, ApiError> {
+    let mut choice =
+        GuardChoice { pattern: pattern.map(rule).transpose()?.flatten(), ..GuardChoice::default() };
+    match guard.map(|free| free.0) {
+        None => {}
+        Some(_) if !limits.guard_choice => {
+            return Err(ApiError::invalid_value(
+                "repetition_guard",
+                "this server does not let requests choose (guard.client_may_choose); leave the field out",
+            ));
+        }
+        Some(Value::String(word)) => choice.mode = mode("repetition_guard", &word)?,
+        Some(Value::Object(fields)) => {
+            for (key, value) in &fields {
+                match key.as_str() {
+                    "mode" => {
+                        let word = value.as_str().unwrap_or_default();
+                        choice.mode = mode("repetition_guard.mode", word)?;
+                    }
+                    "max_rescues" => {
+                        choice.max_rescues = Some(count("repetition_guard.max_rescues", value, 8)?)
+                    }
+                    "hold_back" => {
+                        choice.hold_tokens = Some(count("repetition_guard.hold_back", value, 4096)?)
+                    }
+                    other => {
+                        let shown: String = other.chars().take(32).collect();
+                        return Err(ApiError::invalid_value(
+                            "repetition_guard",
+                            format!("`{shown}` is unknown, allowed: mode, max_rescues, hold_back"),
+                        ));
+                    }
+                }
+            }
+        }
+        Some(_) => {
+            return Err(ApiError::invalid_value("repetition_guard", "a word or an object is expected"));
+        }
+    }
+    Ok(choice)
+}
+
+fn mode(field: &'static str, word: &str) -> Result<Option<Mode>, ApiError> {
+    Ok(Some(match word {
+        "auto" => return Ok(None),
+        "off" => Mode::Off,
+        "warn" => Mode::Warn,
+        "stop" => Mode::Stop,
+        "rescue" => Mode::Rescue,
+        other => {
+            let shown: String = other.chars().take(32).collect();
+            let message = format!("`{shown}` is unknown, allowed: auto, off, warn, stop, rescue");
+            return Err(ApiError::invalid_value(field, message));
+        }
+    }))
+}
+
+fn count(field: &'static str, value: &Value, most: u32) -> Result<u32, ApiError> {
+    let number = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= most);
+    number.ok_or_else(|| {
+        let shown: String = value.to_string().chars().take(32).collect();
+        ApiError::invalid_value(field, format!("{shown} is out of range, allowed: 0 to {most}"))
+    })
+}
+
+/// `max_pattern_size` 0 switches the rule off, `min_pattern_size` 0 means 1.
+fn rule(fields: PatternFields) -> Result<Option<PatternRule>, ApiError> {
+    let number = |name: &'static str, value: Option<Int>, default: i64, least: i64, most: i64| match value {
+        Some(Int(v)) if !(least..=most).contains(&v) => {
+            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
+        }
+        other => Ok(other.map_or(default, |v| v.0) as u32),
+    };
+    let longest = i64::from(PatternRule::LONGEST);
+    let max_size = number("repetition_detection.max_pattern_size", fields.max_pattern_size, 0, 0, longest)?;
+    let min_size =
+        number("repetition_detection.min_pattern_size", fields.min_pattern_size, 0, 0, longest)?.max(1);
+    let min_count = number("repetition_detection.min_count", fields.min_count, 2, 2, i64::from(u16::MAX))?;
+    if max_size > 0 && min_size > max_size {
+        return Err(ApiError::invalid_value(
+            "repetition_detection.min_pattern_size",
+            format!("{min_size} is more than max_pattern_size, {max_size}"),
+        ));
+    }
+    Ok((max_size > 0).then_some(PatternRule { min_size, max_size, min_count }))
+}
+
+/// Appends `,"guard":{"events":[...],"discarded_tokens":n}`, if there is anything to say.
+pub(super) fn events(out: &mut Vec<u8>, events: &[Event], show: &TokenText<'_>) {
+    if events.is_empty() {
+        return;
+    }
+    write::raw(out, ",\"guard\":{\"events\":");
+    write::list(out, events, |out, event| {
+        let field = |out: &mut Vec<u8>, name: &str, value: u32| {
+            write::raw(out, name);
+            write::number(out, value.into());
+        };
+        write::raw(out, "{\"kind\":\"");
+        write::raw(out, event.kind.name());
+        write::raw(out, "\",\"phase\":\"");
+        write::raw(out, event.phase.name());
+        write::raw(out, "\",\"action\":\"");
+        write::raw(out, event.action.name());
+        field(out, "\",\"period\":", event.period);
+        field(out, ",\"copies\":", event.copies);
+        field(out, ",\"start_token\":", event.start);
+        field(out, ",\"end_token\":", event.end);
+        field(out, ",\"discarded_tokens\":", event.discarded);
+        write::raw(out, ",\"unit_preview\":");
+        let preview: String = show.tokenizer.decode(&event.unit, false).chars().take(PREVIEW_CHARS).collect();
+        write::string(out, &preview);
+        out.push(b'}');
+    });
+    write::raw(out, ",\"discarded_tokens\":");
+    write::number(out, events.iter().map(|event| u64::from(event.discarded)).sum());
+    out.push(b'}');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::parse;
+    use super::super::params::SharedBody;
+    use super::*;
+    use crate::generate::SamplingDefaults;
+
+    fn read(body: &str, guard_choice: bool) -> Result<GuardChoice, ApiError> {
+        let limits = Limits { vocab_size: 512, max_prompts: 8, guard_choice };
+        let shared = parse::<SharedBody>(body.as_bytes())?;
+        shared.check(&limits, &SamplingDefaults::default(), Some(16)).map(|shared| shared.guard)
+    }
+
+    #[test]
+    fn choices() {
+        let choice = |mode| GuardChoice { mode, ..GuardChoice::default() };
+        for (body, expected) in [
+            ("{}", choice(None)),
+            (r#"{"repetition_guard": "auto"}"#, choice(None)),
+            (r#"{"repetition_guard": "off"}"#, choice(Some(Mode::Off))),
+            (
+                r#"{"repetition_guard": {"mode": "stop", "max_rescues": 1, "hold_back": 64}}"#,
+                GuardChoice { max_rescues: Some(1), hold_tokens: Some(64), ..choice(Some(Mode::Stop)) },
+            ),
+            (
+                r#"{"repetition_detection": {"max_pattern_size": 20, "min_count": 4}}"#,
+                GuardChoice {
+                    pattern: Some(PatternRule { min_size: 1, max_size: 20, min_count: 4 }),
+                    ..choice(None)
+                },
+            ),
+            (r#"{"repetition_detection": {"max_pattern_size": 0}}"#, choice(None)),
+        ] {
+            assert_eq!(read(body, true).unwrap(), expected, "{body}");
+        }
+        assert_eq!(read("{}", false).unwrap(), choice(None));
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        for (body, param) in [
+            (r#"{"repetition_guard": "of"}"#, "repetition_guard"),
+            (r#"{"repetition_guard": 1}"#, "repetition_guard"),
+            (r#"{"repetition_guard": {"modus": "off"}}"#, "repetition_guard"),
+            (r#"{"repetition_guard": {"mode": 3}}"#, "repetition_guard.mode"),
+            (r#"{"repetition_guard": {"max_rescues": 9}}"#, "repetition_guard.max_rescues"),
+            (r#"{"repetition_guard": {"hold_back": -1}}"#, "repetition_guard.hold_back"),
+            (
+                r#"{"repetition_detection": {"max_pattern_size": 1025}}"#,
+                "repetition_detection.max_pattern_size",
+            ),
+            (
+                r#"{"repetition_detection": {"max_pattern_size": 9, "min_count": 1}}"#,
+                "repetition_detection.min_count",
+            ),
+            (
+                r#"{"repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 10}}"#,
+                "repetition_detection.min_pattern_size",
+            ),
+            (r#"{"repetition_detection": {"min_count": "x"}}"#, "repetition_detection.min_count"),
+        ] {
+            let error = read(body, true).expect_err(body);
+            assert_eq!(
+                (error.status, error.param.as_deref()),
+                (400, Some(param)),
+                "{body}: {}",
+                error.message
+            );
+        }
+        assert_eq!(
+            read(r#"{"repetition_guard": "off"}"#, false).unwrap_err().param.as_deref(),
+            Some("repetition_guard")
+        );
+    }
+}
