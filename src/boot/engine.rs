@@ -195,6 +195,7 @@ fn start<B: Backend>(
     let plan = MemoryPlan::new(&PlanInput {
         blueprint: &blueprint,
         weights: &inventory.loaded_bytes(),
+        widened_bytes: inventory.widened_bytes(if default_dtype == CacheDType::F32 { 4 } else { 2 }),
         max_num_batched_tokens: batching.max_num_batched_tokens,
         max_logits_rows,
         max_num_seqs: batching.max_num_seqs,

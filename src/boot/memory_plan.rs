@@ -21,6 +21,8 @@ pub struct PlanInput<'a> {
     pub blueprint: &'a Blueprint,
     /// Bytes of the weights that are loaded, as stored, by class.
     pub weights: &'a [(ModuleClass, u64)],
+    /// What `kv_b_proj` and routers take beyond that, where they are stored packed and widened when they are loaded.
+    pub widened_bytes: u64,
     /// Rows of the largest step.
     pub max_num_batched_tokens: usize,
     /// Rows with logits at once.
@@ -44,7 +46,7 @@ pub struct PlanInput<'a> {
 /// Where the memory goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights: as stored, never expanded, and the second layout of `kv_b_proj`.
+    /// Weights: as stored, never expanded, except what is widened.
     pub weights_bytes: u64,
     /// What they are made of.
     pub weight_classes: Vec<(&'static str, u64)>,
@@ -110,15 +112,11 @@ impl MemoryPlan {
     /// Plans; fails with the remedy.
     pub fn new(input: &PlanInput<'_>) -> Result<Self, PlanError> {
         let b = input.blueprint;
-        let kv_up = b.mla.num_heads
-            * (b.mla.qk_nope_head_dim + b.mla.v_head_dim)
-            * b.mla.kv_lora_rank
-            * 2
-            * b.num_layers;
-        // kv_b_proj is kept in two layouts, one per attention form.
         let mut weight_classes: Vec<_> =
             input.weights.iter().map(|(class, bytes)| (class.name(), *bytes)).collect();
-        weight_classes.push(("second layout of kv_b", kv_up as u64));
+        if input.widened_bytes > 0 {
+            weight_classes.push(("kv_b and routers, widened", input.widened_bytes));
+        }
         let weights_bytes = weight_classes.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let workspace_bytes = workspace_bytes(input);
         let block_bytes = b.cache_shape(1, input.block_size, input.cache_dtype).bytes() as u64;
@@ -259,6 +257,7 @@ mod tests {
         let mut input = PlanInput {
             blueprint: &blueprint,
             weights: &[(ModuleClass::RoutedExperts, 4 << 20), (ModuleClass::Attention, 2 << 20)],
+            widened_bytes: 0,
             max_num_batched_tokens: 8192,
             max_logits_rows: 128,
             max_num_seqs: 256,
@@ -283,10 +282,12 @@ mod tests {
     #[test]
     fn weights_are_listed_by_class() {
         let chosen = plan(|_| ()).unwrap();
-        let kv_up = 3 * 4 * (64 + 64) * 128 * 2;
-        assert_eq!(chosen.weights_bytes, (6 << 20) + kv_up);
-        let table = chosen.table();
-        for row in ["  routed experts", "  attention", "  second layout of kv_b"] {
+        assert_eq!(chosen.weights_bytes, 6 << 20);
+        assert!(!chosen.table().contains("widened"));
+        let widened = plan(|p| p.widened_bytes = 1 << 20).unwrap();
+        assert_eq!(widened.weights_bytes, 7 << 20);
+        let table = widened.table();
+        for row in ["  routed experts", "  attention", "  kv_b and routers, widened"] {
             assert!(table.contains(row), "{table}");
         }
     }

@@ -325,16 +325,23 @@ impl Checkpoint {
     /// Lets the operating system take back the memory of a part of a tensor that has been read: `bytes` of its data. The part can be read
     /// again, from the file. A hint for who reads a checkpoint larger than memory once, from front to back.
     pub fn release(&self, name: &str, bytes: std::ops::Range<usize>) {
-        if let Some(location) = self.find(name)
-            && let ShardBytes::Mapped(map) = &self.shards[location.shard].bytes
-        {
+        if let Some(location) = self.find(name) {
             let start = location.start + bytes.start.min(location.end - location.start);
             let end = location.start + bytes.end.min(location.end - location.start);
-            if start < end {
-                // SAFETY: the map is shared, read-only and backed by a file, so dropping its pages loses nothing: the next
-                // touch reads the same bytes from the file again. Borrowed slices stay valid.
-                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
-            }
+            release_bytes(&self.shards[location.shard], start..end);
+        }
+    }
+
+    /// [`Checkpoint::release`] of all tensors of a module and of the modules below it; of all there are, if its name is empty.
+    pub fn release_under(&self, module: &str) {
+        if module.is_empty() {
+            return self.shards.iter().for_each(|shard| release_bytes(shard, 0..usize::MAX));
+        }
+        let prefix = format!("{module}.");
+        let from = self.tensors.partition_point(|tensor| tensor.name < prefix);
+        let below = self.tensors[from..].iter().take_while(|tensor| tensor.name.starts_with(&prefix));
+        for Tensor { location, .. } in below {
+            release_bytes(&self.shards[location.shard], location.start..location.end);
         }
     }
 
@@ -364,6 +371,17 @@ impl ShardBytes {
             ShardBytes::Mapped(map) => map,
             ShardBytes::Embedded(bytes) => bytes,
         }
+    }
+}
+
+/// Gives back the memory of bytes of a shard, as far as it is mapped and as long.
+fn release_bytes(shard: &Shard, bytes: std::ops::Range<usize>) {
+    let ShardBytes::Mapped(map) = &shard.bytes else { return };
+    let (start, end) = (bytes.start, bytes.end.min(map.len()));
+    if start < end {
+        // SAFETY: the map is shared, read-only and backed by a file, so dropping its pages loses nothing: the next
+        // touch reads the same bytes from the file again. Borrowed slices stay valid.
+        let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
     }
 }
 

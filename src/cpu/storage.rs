@@ -30,8 +30,9 @@ impl Storage {
             start = map.as_mut_ptr().align_offset(HUGE_PAGE).min(HUGE_PAGE);
             #[cfg(target_os = "linux")]
             {
-                // Only a hint: a kernel without huge pages refuses it and small pages are used.
-                let _ = map.advise(memmap2::Advice::HugePage);
+                // Only a hint: a kernel without huge pages refuses it and small pages are used. Not for the rest behind the last whole one: that
+                // would cost a megabyte per matrix on average.
+                let _ = map.advise_range(memmap2::Advice::HugePage, start, bytes / HUGE_PAGE * HUGE_PAGE);
             }
         }
         Ok(Self { map, start, words })

@@ -304,6 +304,20 @@ impl Inventory {
         self.problems.wrong.extend(errors);
     }
 
+    /// Bytes that `kv_b_proj` and routers take beyond what is stored, as attention and routing multiply by plain numbers of `value_bytes` each.
+    pub fn widened_bytes(&self, value_bytes: usize) -> u64 {
+        let widened = |linear: &&Linear| {
+            let class = linear.class == ModuleClass::Router || linear.name.ends_with(".kv_b_proj");
+            class && linear.layout.dialect.format().is_some()
+        };
+        let more = |linear: &Linear| {
+            let size = if linear.class == ModuleClass::Router { 4 } else { value_bytes };
+            (linear.layout.shape[0] * linear.layout.shape[1] * size).saturating_sub(linear.layout.bytes)
+                as u64
+        };
+        self.linears.iter().filter(widened).map(more).sum()
+    }
+
     /// Stored bytes of the classes that are loaded, largest class last as in [`ModuleClass::ALL`].
     pub fn loaded_bytes(&self) -> Vec<(ModuleClass, u64)> {
         let sum = |class| {

@@ -47,7 +47,10 @@ impl ScalePass {
                 if linears.is_empty() {
                     return pass;
                 }
-                linears.iter().for_each(|linear| pass.check(checkpoint, linear, with_ranges));
+                for linear in linears {
+                    pass.check(checkpoint, linear, with_ranges);
+                    checkpoint.release_under(&linear.name);
+                }
             }
         };
         let mut whole = Self::default();

@@ -128,6 +128,11 @@ impl WeightNames {
         self.head.to_string()
     }
 
+    /// `layers.{layer}`.
+    pub(super) fn layer_stem(&self, layer: usize) -> String {
+        format!("{}layers.{layer}", self.layers)
+    }
+
     /// `layers.{layer}.{rest}`.
     pub(super) fn layer(&self, layer: usize, rest: &str) -> String {
         format!("{}layers.{layer}.{rest}", self.layers)

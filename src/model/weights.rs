@@ -143,6 +143,8 @@ impl<B: Backend> Weights<B> {
         let mut layers = Vec::with_capacity(blueprint.num_layers);
         for layer in 0..blueprint.num_layers {
             layers.push(binder.layer(layer)?);
+            // Uploaded means copied: the file's own pages need not stay beside the copies.
+            checkpoint.release_under(&binder.names.layer_stem(layer));
             progress(layer + 1, total);
         }
         let final_norm = binder.vector(&binder.names.final_norm())?;
@@ -150,6 +152,7 @@ impl<B: Backend> Weights<B> {
             true => None,
             false => Some(binder.matrix(&binder.names.head())?),
         };
+        checkpoint.release_under("");
         progress(total, total);
         Ok(Self { embed_tokens, layers, final_norm, head })
     }

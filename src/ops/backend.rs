@@ -146,15 +146,8 @@ impl CacheDType {
 /// Largest magnitude, NaN if one of the values is.
 pub fn peak(values: impl IntoIterator<Item = f32>) -> f32 {
     // `f32::max` would drop a NaN.
-    values.into_iter().fold(0.0, |peak, x| {
-        if x.abs() <= peak {
-            peak
-        } else if peak.is_nan() {
-            peak
-        } else {
-            x.abs()
-        }
-    })
+    let larger = |peak: f32, x: f32| if peak.is_nan() || x <= peak { peak } else { x };
+    values.into_iter().fold(0.0, |peak, x| larger(peak, x.abs()))
 }
 
 /// Physical shape of the paged latent cache: `[num_layers, num_blocks, block_size, C + R]`.
