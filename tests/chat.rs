@@ -333,3 +333,172 @@ fn prompts_and_replies_from_files() {
             "finish_reason": "tool_calls"})
     );
 }
+
+/// The events of Anthropic's streams as (name, data).
+fn named_events(text: &str) -> Vec<(String, Value)> {
+    text.split_terminator("\n\n")
+        .filter(|event| !event.starts_with(':'))
+        .map(|event| {
+            let (name, data) = event.split_once('\n').expect("two lines");
+            let name = name.strip_prefix("event: ").expect("a name");
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").expect("data")).expect("JSON");
+            assert_eq!(data["type"], name);
+            (name.to_owned(), data)
+        })
+        .collect()
+}
+
+#[test]
+fn anthropic_messages_say_what_chat_says() {
+    let served = Served::start(None, &[]);
+    let addr = served.addr;
+    runtime().block_on(async {
+        for item in TOOL_ITEMS.iter().take(6) {
+            let tools: Vec<Value> = item.request["tools"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|tool| {
+                    let function = &tool["function"];
+                    json!({"name": function["name"], "description": function["description"], "input_schema": function["parameters"]})
+                })
+                .collect();
+            for thinking in ["enabled", "disabled"] {
+                let mut chat = item.request.clone();
+                chat["thinking"] = json!({"type": thinking});
+                let said = post(addr, CHAT, &chat).await["choices"][0].clone();
+                let mut body = json!({"model": "perigee-nano", "max_tokens": 160, "temperature": 0, "messages": chat["messages"],
+                    "tools": tools, "thinking": {"type": thinking}});
+                let whole = post(addr, "/v1/messages", &body).await;
+                assert_eq!((&whole["type"], &whole["role"]), (&json!("message"), &json!("assistant")));
+                let mut expected = Vec::new();
+                if let Some(text) = said["message"]["reasoning_content"].as_str().filter(|text| !text.is_empty()) {
+                    expected.push(json!({"type": "thinking", "thinking": text, "signature": ""}));
+                }
+                if let Some(text) = said["message"]["content"].as_str().filter(|text| !text.is_empty()) {
+                    expected.push(json!({"type": "text", "text": text}));
+                }
+                for call in said["message"]["tool_calls"].as_array().into_iter().flatten() {
+                    let function = &call["function"];
+                    let input: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+                    expected.push(json!({"type": "tool_use", "id": call["id"], "name": function["name"], "input": input}));
+                }
+                assert_eq!(whole["content"], json!(expected));
+                let reason = if said["finish_reason"] == "tool_calls" { "tool_use" } else { "end_turn" };
+                assert_eq!(whole["stop_reason"], reason);
+
+                let count = post(addr, "/v1/messages/count_tokens", &body).await;
+                let usage = &whole["usage"];
+                let prompt = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+                assert_eq!(count["input_tokens"], prompt);
+
+                body["stream"] = true.into();
+                let response = Client::connect(addr).await.post("/v1/messages", &body.to_string()).await;
+                let events = named_events(response.text());
+                assert_eq!(events.first().map(|event| event.0.as_str()), Some("message_start"));
+                assert_eq!(events.last().map(|event| event.0.as_str()), Some("message_stop"));
+                let mut blocks: Vec<Value> = Vec::new();
+                let (mut open, mut input) = (false, String::new());
+                for (name, data) in &events {
+                    match name.as_str() {
+                        "content_block_start" => {
+                            assert!(!std::mem::replace(&mut open, true));
+                            assert_eq!(data["index"], blocks.len());
+                            blocks.push(data["content_block"].clone());
+                        }
+                        "content_block_delta" => {
+                            assert!(open && data["index"] == blocks.len() - 1);
+                            let (block, delta) = (blocks.last_mut().unwrap(), &data["delta"]);
+                            for (kind, field) in [("text_delta", "text"), ("thinking_delta", "thinking")] {
+                                if delta["type"] == kind {
+                                    block[field] =
+                                        (block[field].as_str().unwrap().to_owned() + delta[field].as_str().unwrap()).into();
+                                }
+                            }
+                            input.push_str(delta["partial_json"].as_str().unwrap_or(""));
+                        }
+                        "content_block_stop" => {
+                            assert!(std::mem::replace(&mut open, false));
+                            let block = blocks.last_mut().unwrap();
+                            if block["type"] == "tool_use" {
+                                block["input"] = serde_json::from_str(&std::mem::take(&mut input)).unwrap();
+                            }
+                        }
+                        "message_delta" => assert_eq!(data["delta"]["stop_reason"], reason),
+                        _ => {}
+                    }
+                }
+                assert_eq!(json!(blocks), json!(expected));
+            }
+        }
+        let response = Client::connect(addr).await.post("/v1/messages", r#"{"messages": []}"#).await;
+        assert_eq!(response.status, 400);
+        assert_eq!((&response.json()["type"], &response.json()["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
+#[test]
+fn responses_say_what_chat_says() {
+    let served = Served::start(None, &[]);
+    let addr = served.addr;
+    runtime().block_on(async {
+        for item in TOOL_ITEMS.iter().take(6) {
+            let tools: Vec<Value> = item.request["tools"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|tool| {
+                    let mut flat = tool["function"].clone();
+                    flat["type"] = "function".into();
+                    flat
+                })
+                .collect();
+            let mut chat = item.request.clone();
+            chat["reasoning_effort"] = "high".into();
+            let said = post(addr, CHAT, &chat).await["choices"][0].clone();
+            let question = &chat["messages"][0]["content"];
+            let mut body = json!({"input": question, "tools": tools, "temperature": 0, "max_output_tokens": 160,
+                "reasoning": {"effort": "high"}});
+            let whole = post(addr, "/v1/responses", &body).await;
+            assert_eq!((&whole["object"], &whole["status"]), (&json!("response"), &json!("completed")));
+            let output = whole["output"].as_array().unwrap();
+            let of = |kind: &str| output.iter().filter(|item| item["type"] == kind).collect::<Vec<_>>();
+            let reasoning = said["message"]["reasoning_content"].as_str().unwrap_or("");
+            assert_eq!(of("reasoning").first().map_or("", |item| item["content"][0]["text"].as_str().unwrap()), reasoning);
+            let calls = said["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+            assert_eq!(of("function_call").len(), calls.len());
+            for (item, call) in of("function_call").into_iter().zip(&calls) {
+                assert_eq!((&item["call_id"], &item["name"]), (&call["id"], &call["function"]["name"]));
+                assert_eq!(item["arguments"], call["function"]["arguments"]);
+            }
+            if let Some(text) = said["message"]["content"].as_str() {
+                assert_eq!(of("message")[0]["content"][0]["text"], text);
+            }
+            assert!(whole["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0);
+
+            body["stream"] = true.into();
+            let response = Client::connect(addr).await.post("/v1/responses", &body.to_string()).await;
+            let events = named_events(response.text());
+            let numbers: Vec<u64> =
+                events.iter().map(|event| event.1["sequence_number"].as_u64().unwrap()).collect();
+            assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
+            let (name, last) = events.last().unwrap();
+            assert_eq!(name, "response.completed");
+            // Only ids and times differ.
+            let kinds = |output: &Value| -> Vec<Value> {
+                let items = output.as_array().unwrap().iter();
+                items.map(|i| json!([i["type"], i["content"], i["name"], i["arguments"], i["status"]])).collect()
+            };
+            assert_eq!(kinds(&last["response"]["output"]), kinds(&whole["output"]));
+            let grown: String = events
+                .iter()
+                .filter(|event| event.0 == "response.function_call_arguments.delta")
+                .map(|event| event.1["delta"].as_str().unwrap())
+                .collect();
+            let arguments: String = calls.iter().map(|c| c["function"]["arguments"].as_str().unwrap()).collect();
+            assert_eq!(grown, arguments);
+        }
+    });
+    assert_eq!(served.terminate(), Some(0));
+}

@@ -86,6 +86,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             prompt_logprobs,
             echo: false,
             reasoning: reasoning.include.then_some(limits.reasoning_field),
+            echoed: None,
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
         },

@@ -88,6 +88,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             prompt_logprobs,
             echo,
             reasoning: None,
+            echoed: None,
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
         },

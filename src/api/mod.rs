@@ -11,6 +11,7 @@ mod json;
 mod messages;
 mod models;
 mod render;
+mod responses;
 mod params;
 mod reasoning;
 mod service;

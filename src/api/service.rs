@@ -5,7 +5,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::stream::Kind;
 use super::write::TokenText;
-use super::{ApiError, Call, EventStream, Limits, ModelCard, anthropic, chat, completions, render, tokenize};
+use super::{
+    ApiError, Call, EventStream, Limits, ModelCard, anthropic, chat, completions, render, responses, tokenize,
+};
 use crate::generate::{EncodedPrompt, Generator, SamplingDefaults, Usage};
 
 /// Most replies of one request, over all its prompts and copies.
@@ -69,6 +71,11 @@ impl Api {
         self.reply(body, request_id, anthropic::read).await
     }
 
+    /// `/v1/responses`.
+    pub async fn responses(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, responses::read).await
+    }
+
     /// `/v1/messages/count_tokens`.
     pub async fn count_tokens(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
         let prompt = self.prompt(body, anthropic::read_to_count).await?;
@@ -89,6 +96,7 @@ impl Api {
             Kind::Chat => "chatcmpl-",
             Kind::Completion => "cmpl-",
             Kind::Messages => "msg_",
+            Kind::Responses => "resp_",
         };
         format.id = format!("{prefix}{}", own_id.as_deref().unwrap_or(request_id));
         if !self.request_timeout.is_zero() {
@@ -105,6 +113,7 @@ impl Api {
             Kind::Chat => chat::whole(&format, &show, &replies, &full),
             Kind::Completion => completions::whole(&format, &show, &replies, &full),
             Kind::Messages => anthropic::whole(&format, &replies, &full),
+            Kind::Responses => responses::whole(&format, replies.usage(), &full),
         };
         let finish = full.last().map_or("", |r| super::write::finish_reason(&r.finish));
         let summary = Summary { usage: replies.usage(), ttft: replies.time_to_first_token(), finish };

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use super::anthropic::BlockEvents;
 use super::guard;
+use super::responses::ItemEvents;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Summary};
 use crate::generate::{ReasoningField, Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
@@ -26,6 +27,8 @@ pub(super) enum Kind {
     Completion,
     /// `/v1/messages`.
     Messages,
+    /// `/v1/responses`.
+    Responses,
 }
 
 /// What an answer should contain.
@@ -45,6 +48,8 @@ pub(super) struct Format {
     pub(super) echo: bool,
     /// Under which names reasoning is given; `None` leaves it out.
     pub(super) reasoning: Option<ReasoningField>,
+    /// What `/v1/responses` repeats of its request.
+    pub(super) echoed: Option<serde_json::Map<String, serde_json::Value>>,
     pub(super) return_token_ids: bool,
     pub(super) tokens_as_ids: bool,
 }
@@ -70,6 +75,8 @@ pub struct EventStream {
     choices: Vec<ChoiceState>,
     /// For `/v1/messages`, which has one choice.
     blocks: BlockEvents,
+    /// The same for `/v1/responses`.
+    items: ItemEvents,
     /// Whether the last event has been given.
     done: bool,
     summary: Summary,
@@ -88,13 +95,23 @@ impl EventStream {
         format.head(
             &mut head,
             match format.kind {
-                Kind::Chat | Kind::Messages => "chat.completion.chunk",
+                Kind::Chat | Kind::Messages | Kind::Responses => "chat.completion.chunk",
                 Kind::Completion => "text_completion",
             },
         );
         let choices = vec![ChoiceState::default(); replies.num_choices()];
-        let blocks = BlockEvents::default();
-        Self { replies, tokenizer, format, head, choices, blocks, done: false, summary: Summary::default() }
+        let (blocks, items) = (BlockEvents::default(), ItemEvents::default());
+        Self {
+            replies,
+            tokenizer,
+            format,
+            head,
+            choices,
+            blocks,
+            items,
+            done: false,
+            summary: Summary::default(),
+        }
     }
 
     /// The next bytes to send; `None` after the last ones.
@@ -110,12 +127,14 @@ impl EventStream {
                 Poll::Ready(Some(Ok(event))) => self.event(&mut out, event),
                 Poll::Ready(Some(Err(error))) => {
                     let error = ApiError::from(error);
-                    if self.format.kind == Kind::Messages {
-                        BlockEvents::error(&mut out, &error);
-                    } else {
-                        write::raw(&mut out, "data: ");
-                        out.extend_from_slice(&error.body());
-                        write::raw(&mut out, "\n\n");
+                    match self.format.kind {
+                        Kind::Messages => BlockEvents::error(&mut out, &error),
+                        Kind::Responses => self.items.error(&mut out, &error),
+                        Kind::Chat | Kind::Completion => {
+                            write::raw(&mut out, "data: ");
+                            out.extend_from_slice(&error.body());
+                            write::raw(&mut out, "\n\n");
+                        }
                     }
                     self.summary.finish = error.code;
                     self.done = true;
@@ -150,6 +169,7 @@ impl EventStream {
             }
             ReplyPart::Pieces { pieces, tokens, logprobs } => match self.format.kind {
                 Kind::Chat => self.chat(out, choice, &pieces, &tokens, &logprobs),
+                Kind::Responses => self.items.pieces(out, &self.format, &pieces),
                 Kind::Messages => self.blocks.pieces(out, &self.format, self.replies.usage(), &pieces),
                 Kind::Completion => {
                     let text: String = pieces.iter().map(content_of).collect();
@@ -159,6 +179,10 @@ impl EventStream {
                     }
                 }
             },
+            ReplyPart::Finished(finish) if self.format.kind == Kind::Responses => {
+                self.summary.finish = write::finish_reason(&finish);
+                self.items.finished(out, &self.format, self.replies.usage(), &finish);
+            }
             ReplyPart::Finished(finish) if self.format.kind == Kind::Messages => {
                 self.summary.finish = write::finish_reason(&finish);
                 self.blocks.finished(out, &self.format, self.replies.usage(), &finish);
@@ -172,7 +196,7 @@ impl EventStream {
                         Kind::Chat if !self.choices[choice].begun => {
                             "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                         }
-                        Kind::Chat | Kind::Messages => "\"delta\":{},\"logprobs\":null,",
+                        Kind::Chat | Kind::Messages | Kind::Responses => "\"delta\":{},\"logprobs\":null,",
                         Kind::Completion => "\"text\":\"\",\"logprobs\":null,",
                     },
                 );
@@ -366,8 +390,11 @@ impl EventStream {
     }
 
     fn end(&self, out: &mut Vec<u8>) {
-        if self.format.kind == Kind::Messages {
-            return self.blocks.end(out);
+        match self.format.kind {
+            Kind::Messages => return self.blocks.end(out),
+            // The completed response was the last event.
+            Kind::Responses => return,
+            Kind::Chat | Kind::Completion => {}
         }
         if self.format.include_usage {
             out.extend_from_slice(&self.head);

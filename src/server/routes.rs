@@ -25,6 +25,7 @@ enum Route {
     Render,
     Messages,
     CountTokens,
+    Responses,
     Completions,
     Tokenize,
     Detokenize,
@@ -46,6 +47,7 @@ impl Route {
             "/v1/chat/completions/render" => Self::Render,
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
+            "/v1/responses" => Self::Responses,
             "/v1/completions" => Self::Completions,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
@@ -69,6 +71,7 @@ impl Route {
             Self::Render => "/v1/chat/completions/render",
             Self::Messages => "/v1/messages",
             Self::CountTokens => "/v1/messages/count_tokens",
+            Self::Responses => "/v1/responses",
             Self::Completions => "/v1/completions",
             Self::Tokenize => "/tokenize",
             Self::Detokenize => "/detokenize",
@@ -90,6 +93,7 @@ impl Route {
             | Self::Render
             | Self::Messages
             | Self::CountTokens
+            | Self::Responses
             | Self::Completions
             | Self::Tokenize
             | Self::Detokenize => POST,
@@ -105,7 +109,15 @@ impl Route {
 
 /// Whether a route (by name) makes the model work, so that its requests are worth a line in the log.
 pub(super) fn is_model_route(name: &str) -> bool {
-    matches!(name, "/v1/chat/completions" | "/v1/messages" | "/v1/completions" | "/tokenize" | "/detokenize")
+    matches!(
+        name,
+        "/v1/chat/completions"
+            | "/v1/responses"
+            | "/v1/messages"
+            | "/v1/completions"
+            | "/tokenize"
+            | "/detokenize"
+    )
 }
 
 /// A finished answer before its headers.
@@ -217,6 +229,7 @@ async fn post(route: Route, body: Vec<u8>, api: &Api, log: &mut RequestLog) -> R
         Route::Render => api.render(body).await?,
         Route::Messages => api.messages(body, &log.id).await?,
         Route::CountTokens => api.count_tokens(body).await?,
+        Route::Responses => api.responses(body, &log.id).await?,
         Route::Completions => api.completions(body, &log.id).await?,
         Route::Tokenize => api.tokenize(body).await?,
         _ => api.detokenize(body).await?,
@@ -411,6 +424,7 @@ mod tests {
             "/v1/chat/completions/render",
             "/v1/messages",
             "/v1/messages/count_tokens",
+            "/v1/responses",
             "/v1/completions",
             "/tokenize",
             "/detokenize",

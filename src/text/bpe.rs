@@ -212,7 +212,7 @@ mod tests {
         let mut scratch = Scratch::default();
         for (text, expected) in [
             ("abc", &[260][..]),
-            ("abcd", &[97, 262]),
+            ("abcd", &[260, 100]),
             ("aaaaa", &[259, 97]),
             ("aaaaaa", &[259, 258]),
             ("abab", &[263]),

@@ -149,7 +149,10 @@ fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
                     Value::Null => json!({}),
                     input if input.is_object() => input.clone(),
                     _ => {
-                        return Err(ApiError::invalid_type(&format!("{path}.input"), "an object is expected"));
+                        return Err(ApiError::invalid_type(
+                            &format!("{path}.input"),
+                            "an object is expected",
+                        ));
                     }
                 };
                 calls.push(json!({"id": string("id")?, "type": "function",

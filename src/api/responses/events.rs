@@ -1,0 +1,177 @@
+//! The streamed response: items that are added, grow and are done one after the other.
+
+use serde_json::{Value, json};
+
+use super::super::stream::Format;
+use super::super::{ApiError, write};
+use super::{items, response};
+use crate::generate::{Finish, ReplyPiece, Usage};
+
+/// The item that grows.
+#[derive(Debug, Clone)]
+enum Open {
+    Reasoning,
+    Message,
+    Call { call_id: String, name: String },
+}
+
+/// A stream's state.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ItemEvents {
+    begun: bool,
+    sequence: u64,
+    open: Option<(Open, String)>,
+    /// Text of the item that grows.
+    text: String,
+    done: Vec<Value>,
+}
+
+impl ItemEvents {
+    /// What is new in the reply.
+    pub(crate) fn pieces(&mut self, out: &mut Vec<u8>, format: &Format, pieces: &[ReplyPiece]) {
+        self.begin(out, format);
+        for piece in pieces {
+            match piece {
+                ReplyPiece::Reasoning(_) if format.reasoning.is_none() => {}
+                ReplyPiece::Reasoning(text) => {
+                    if !matches!(self.open, Some((Open::Reasoning, _))) {
+                        self.add(out, format, Open::Reasoning, "rs");
+                    }
+                    self.grow(out, "response.reasoning_text.delta", text);
+                }
+                ReplyPiece::Content(text) => {
+                    if !matches!(self.open, Some((Open::Message, _))) {
+                        self.add(out, format, Open::Message, "msg");
+                    }
+                    self.grow(out, "response.output_text.delta", text);
+                }
+                ReplyPiece::Call { id, name, .. } => {
+                    self.add(out, format, Open::Call { call_id: id.clone(), name: name.clone() }, "fc");
+                }
+                ReplyPiece::Arguments { text, .. } => {
+                    self.grow(out, "response.function_call_arguments.delta", text);
+                }
+            }
+        }
+    }
+
+    /// The end of the reply.
+    pub(crate) fn finished(&mut self, out: &mut Vec<u8>, format: &Format, usage: Usage, finish: &Finish) {
+        self.begin(out, format);
+        if self.open.is_none() && self.done.is_empty() {
+            // Every response has an item, as the whole answer does.
+            self.add(out, format, Open::Message, "msg");
+        }
+        self.close(out);
+        let name = if *finish == Finish::Length { "response.incomplete" } else { "response.completed" };
+        let response = response(format, self.done.clone(), Some((usage, finish)));
+        self.event(out, name, json!({"response": response}));
+    }
+
+    /// An error in place of what would follow.
+    pub(crate) fn error(&mut self, out: &mut Vec<u8>, error: &ApiError) {
+        self.event(out, "error", json!({"code": error.code, "message": error.message, "param": error.param}));
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>, format: &Format) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        for name in ["response.created", "response.in_progress"] {
+            self.event(out, name, json!({"response": response(format, Vec::new(), None)}));
+        }
+    }
+
+    fn add(&mut self, out: &mut Vec<u8>, format: &Format, open: Open, prefix: &str) {
+        self.close(out);
+        let id = items::id(format, prefix, self.done.len());
+        let place = self.done.len();
+        let item = item(&open, &id, None);
+        self.event(out, "response.output_item.added", json!({"output_index": place, "item": item}));
+        if let Some(part) = part(&open, "") {
+            let place = json!({"item_id": id, "output_index": place, "content_index": 0, "part": part});
+            self.event(out, "response.content_part.added", place);
+        }
+        self.open = Some((open, id));
+    }
+
+    fn grow(&mut self, out: &mut Vec<u8>, name: &str, text: &str) {
+        let Some((open, id)) = &self.open else { return };
+        let mut data = json!({"item_id": id, "output_index": self.done.len(), "delta": text});
+        if part(open, "").is_some() {
+            data["content_index"] = 0.into();
+        }
+        if matches!(open, Open::Message) {
+            data["logprobs"] = json!([]);
+        }
+        self.text.push_str(text);
+        self.event(out, name, data);
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        let Some((open, id)) = self.open.take() else { return };
+        let text = std::mem::take(&mut self.text);
+        let place = self.done.len();
+        let at = json!({"item_id": id, "output_index": place});
+        let with = |fields: Value| {
+            let mut data = at.clone();
+            if let (Value::Object(data), Value::Object(fields)) = (&mut data, fields) {
+                data.extend(fields);
+            }
+            data
+        };
+        match &open {
+            Open::Reasoning => {
+                self.event(
+                    out,
+                    "response.reasoning_text.done",
+                    with(json!({"content_index": 0, "text": text})),
+                );
+            }
+            Open::Message => {
+                let data = with(json!({"content_index": 0, "text": text, "logprobs": []}));
+                self.event(out, "response.output_text.done", data);
+            }
+            Open::Call { name, .. } => {
+                let data = with(json!({"name": name, "arguments": text}));
+                self.event(out, "response.function_call_arguments.done", data);
+            }
+        }
+        if let Some(part) = part(&open, &text) {
+            self.event(out, "response.content_part.done", with(json!({"content_index": 0, "part": part})));
+        }
+        let item = item(&open, &id, Some(&text));
+        self.event(out, "response.output_item.done", json!({"output_index": place, "item": item}));
+        self.done.push(item);
+    }
+
+    fn event(&mut self, out: &mut Vec<u8>, name: &str, data: Value) {
+        let mut event = json!({"type": name, "sequence_number": self.sequence});
+        if let (Value::Object(event), Value::Object(fields)) = (&mut event, data) {
+            event.extend(fields);
+        }
+        self.sequence += 1;
+        write::raw(out, "event: ");
+        write::raw(out, name);
+        write::raw(out, "\ndata: ");
+        write::raw(out, &event.to_string());
+        write::raw(out, "\n\n");
+    }
+}
+
+fn item(open: &Open, id: &str, text: Option<&str>) -> Value {
+    match open {
+        Open::Reasoning => items::reasoning(id, text),
+        Open::Message => items::message(id, text),
+        Open::Call { call_id, name } => items::call(id, call_id, name, text),
+    }
+}
+
+/// The content part of an item that has one.
+fn part(open: &Open, text: &str) -> Option<Value> {
+    match open {
+        Open::Reasoning => Some(items::reasoning_part(text)),
+        Open::Message => Some(items::text_part(text)),
+        Open::Call { .. } => None,
+    }
+}
