@@ -175,7 +175,7 @@ pub(super) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootE
     Ok(Blueprint::parse(&config)?)
 }
 
-fn load_text(
+pub(super) fn load_text(
     settings: &Settings,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,

@@ -16,6 +16,6 @@ pub use defaults::{DefaultsError, SamplingDefaults};
 pub use door::{Engine, TokenStream};
 pub use error::GenerateError;
 pub use generator::{Generator, ModelText};
-pub use guarding::GuardChoice;
+pub use guarding::{GuardChoice, GuardPlan};
 pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
 pub use request::{ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
