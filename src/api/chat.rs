@@ -7,7 +7,9 @@ use super::params::{SharedBody, int, token_limit};
 use super::stream::{Format, Kind};
 use super::write::{self, TokenText};
 use super::{ApiError, Call, Limits};
-use crate::generate::{ChatPrompt, FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults};
+use crate::generate::{
+    ChatPrompt, FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults, SamplingMode,
+};
 
 wire_object! {
     /// The fields that only chat has.
@@ -41,7 +43,12 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         None => token_limit("max_tokens", shared.max_tokens, 1)?,
         some => some,
     };
-    let shared = shared.check(limits, defaults, max_tokens)?;
+    let thinks = chat.chat_template_kwargs.as_ref().and_then(|free| free.0.get("thinking")?.as_bool());
+    let mode = match thinks.unwrap_or(defaults.thinks) {
+        true => SamplingMode::Thinking,
+        false => SamplingMode::Instant,
+    };
+    let shared = shared.check(limits, defaults, max_tokens, mode)?;
     let top_logprobs = int("top_logprobs", chat.top_logprobs, 0, super::params::MAX_TOP_LOGPROBS)?;
     let wants_logprobs = chat.logprobs.unwrap_or(false);
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
@@ -71,6 +78,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             echo: false,
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
+            applied: shared.applied,
         },
         request: GenerateRequest {
             prompts: vec![Prompt::Chat(ChatPrompt {
@@ -166,6 +174,7 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
     }
     out.push(b',');
     write::usage(&mut out, replies.usage());
+    write::applied(&mut out, &format.applied);
     out.push(b'}');
     out
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use super::guard;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Summary};
-use crate::generate::{Replies, ReplyEvent, ReplyPart, TokenLogprobs};
+use crate::generate::{Applied, Replies, ReplyEvent, ReplyPart, TokenLogprobs};
 use crate::text::Tokenizer;
 
 /// A write is handed over when it has grown to this many bytes, even if more is ready.
@@ -42,6 +42,8 @@ pub(super) struct Format {
     pub(super) echo: bool,
     pub(super) return_token_ids: bool,
     pub(super) tokens_as_ids: bool,
+    /// Where the operator's policy changed what was asked for.
+    pub(super) applied: Vec<Applied>,
 }
 
 impl Format {
@@ -183,6 +185,9 @@ impl EventStream {
         write::raw(out, "}]");
         if give_prompt && self.format.kind == Kind::Chat {
             self.prompt_ids(out, choice);
+        }
+        if first && choice == 0 {
+            write::applied(out, &self.format.applied);
         }
         if self.format.continuous_usage {
             out.push(b',');

@@ -8,6 +8,7 @@ mod error;
 mod generator;
 mod guarding;
 mod licence;
+mod policy;
 mod reply;
 mod request;
 
@@ -17,5 +18,6 @@ pub use door::{Engine, TokenStream};
 pub use error::GenerateError;
 pub use generator::{Generator, ModelText};
 pub use guarding::{GuardChoice, GuardPlan};
+pub use policy::{Applied, PolicyRefusal, SamplingMode, SamplingPolicy};
 pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
 pub use request::{ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};

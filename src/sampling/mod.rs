@@ -1,6 +1,7 @@
 //! From a row of logits to a token. Pure: randomness is (seed, position), there is no clock and no global state.
 
 pub mod config;
+pub mod rules;
 mod params;
 mod history;
 mod draw;
