@@ -508,6 +508,7 @@ impl<'de> Deserialize<'de> for LogitBias {
 mod tests {
     use super::super::json::parse;
     use super::*;
+    use crate::generate::SamplingPolicy;
 
     fn check(body: &str) -> Result<Shared, ApiError> {
         let limits = Limits { vocab_size: 512, max_prompts: 8, guard_choice: true };
@@ -532,6 +533,36 @@ mod tests {
         assert_eq!(check(r#"{"logit_bias": {"5": -100}}"#).unwrap().sampling.logit_bias, [(5, -100.0)]);
         let unseeded = [check("{}").unwrap().sampling.seed, check("{}").unwrap().sampling.seed];
         assert_ne!(unseeded[0], unseeded[1]);
+    }
+
+    #[test]
+    fn the_operators_policy_is_law() {
+        let rules = |json: &str| serde_json::from_str(json).unwrap();
+        let policy = SamplingPolicy {
+            both: rules(
+                r#"{"n": {"only": 1}, "top_k": {"max": 40}, "max_tokens": {"default": 9, "max": 12}}"#,
+            ),
+            thinking: rules(r#"{"temperature": {"only": 1}}"#),
+            instant: rules(r#"{"temperature": {"pin": 0.6}}"#),
+        };
+        let defaults = SamplingDefaults { policy: policy.into(), ..SamplingDefaults::default() };
+        let limits = Limits { vocab_size: 512, max_prompts: 8, guard_choice: true };
+        let check = |body: &str, max_tokens, mode| {
+            parse::<SharedBody>(body.as_bytes()).unwrap().check(&limits, &defaults, max_tokens, mode)
+        };
+        let open = check("{}", None, SamplingMode::Thinking).unwrap();
+        assert_eq!((open.sampling.temperature, open.n, open.max_tokens), (1.0, 1, Some(9)));
+        assert_eq!(open.applied, []);
+        let body = r#"{"temperature": 0.7, "top_k": 100}"#;
+        let asked = check(body, Some(100), SamplingMode::Instant).unwrap();
+        assert_eq!((asked.sampling.temperature, asked.sampling.top_k, asked.max_tokens), (0.6, 40, Some(12)));
+        let said: Vec<_> = asked.applied.iter().map(|a| (a.field, a.asked, a.applied)).collect();
+        assert_eq!(said, [("temperature", 0.7, 0.6), ("top_k", 100.0, 40.0), ("max_tokens", 100.0, 12.0)]);
+        for (body, param) in [(r#"{"temperature": 0.5}"#, "temperature"), (r#"{"n": 2}"#, "n")] {
+            let error = check(body, None, SamplingMode::Thinking).unwrap_err();
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(param)));
+            assert!(error.message.contains("only 1 is allowed for this model"), "{}", error.message);
+        }
     }
 
     #[test]
