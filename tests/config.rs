@@ -79,7 +79,11 @@ fn wrong_settings_and_wrong_use_exit_with_2() {
         (&[], &["config", "show", "--set", "scheduler.max_num_seqs=0"], "must be from 1 to 65536"),
         (&[], &["serve", "--port", "x"], "server.port = x: must be a whole number from 0 to 65535"),
         (&[], &["serve", "--config", "absent.toml"], "cannot read absent.toml"),
-        (&[], &["serve", "--profile", "absent"], "there are exact, latency, reference, throughput"),
+        (
+            &[],
+            &["serve", "--profile", "absent"],
+            "there are exact, kimi-official, latency, reference, throughput",
+        ),
         (&[], &["serve", "--set", "port"], "expected section.key=value"),
         (&[], &["sevre"], "serve"),
         (&[], &[], "Usage"),

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use perigee::checkpoint::Checkpoint;
 use perigee::engine::{EngineEvent, EngineFacts, EngineHandle, EngineRequest, SubmitError, spawn};
+use perigee::guard::RowFault;
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
@@ -26,6 +27,8 @@ struct Faulty {
     inner: Reference,
     /// Steps still to fail; odd counts panic, even ones return an error.
     faults: Arc<AtomicUsize>,
+    /// Rows of logits: 0 as they are, 1 with a NaN, 2 all equal.
+    logits: Arc<AtomicUsize>,
 }
 
 impl Backend for Faulty {
@@ -192,7 +195,18 @@ impl Backend for Faulty {
         head: &Self::Matrix,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError> {
-        self.inner.logits(x, rows, gain, eps, head, out)
+        self.inner.logits(x, rows, gain, eps, head, out)?;
+        let broken = match self.logits.load(Ordering::Relaxed) {
+            0 => return Ok(()),
+            1 => f32::NAN,
+            _ => 0.5,
+        };
+        let mut values = self.inner.read(out)?.to_vec();
+        match broken.is_nan() {
+            true => values[3] = broken,
+            false => values.fill(broken),
+        }
+        self.inner.write(&values, out)
     }
     fn read<'a>(&'a mut self, buffer: &'a Self::Buffer) -> Result<&'a [f32], OpError> {
         self.inner.read(buffer)
@@ -221,13 +235,15 @@ impl Backend for Faulty {
 
 struct Engine {
     handle: EngineHandle,
+    logits: Arc<AtomicUsize>,
     thread: JoinHandle<Result<(), String>>,
     faults: Arc<AtomicUsize>,
 }
 
 fn start() -> Engine {
     let faults = Arc::new(AtomicUsize::new(0));
-    let mut backend = Faulty { inner: ReferenceBackend, faults: faults.clone() };
+    let logits = Arc::new(AtomicUsize::new(0));
+    let mut backend = Faulty { inner: ReferenceBackend, faults: faults.clone(), logits: logits.clone() };
     let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
@@ -248,7 +264,7 @@ fn start() -> Engine {
         backend: "faulty",
     };
     let (handle, thread) = spawn(model, limits, facts, Arc::new(Metrics::new("faulty", false))).unwrap();
-    Engine { handle, thread, faults }
+    Engine { handle, logits, thread, faults }
 }
 
 fn request(max_tokens: u32) -> EngineRequest {
@@ -330,4 +346,40 @@ fn a_full_queue_is_refused_with_a_time_to_retry() {
     engine.thread.join().unwrap().unwrap();
     let snapshot = engine.handle.snapshot();
     assert_eq!((snapshot.waiting, snapshot.used_blocks), (0, 0));
+}
+
+#[test]
+fn broken_logits_end_the_reply_and_nothing_of_it_is_kept() {
+    let engine = start();
+    let prompt: Vec<u32> = (1..41).collect();
+    let ask = async || {
+        let mut stream =
+            engine.handle.submit(EngineRequest { prompt: prompt.clone().into(), ..request(4) }).unwrap();
+        let (mut cached, mut tokens) = (0, 0);
+        while let Some(event) = stream.next().await {
+            match event {
+                EngineEvent::Started { cached_tokens } => cached = cached_tokens,
+                EngineEvent::Token { .. } => tokens += 1,
+                EngineEvent::Finished(reason) => return (cached, tokens, reason),
+                _ => {}
+            }
+        }
+        panic!("a stream ended without its Finished");
+    };
+    block_on(async {
+        for (broken, fault) in [(1, RowFault::NonFinite), (2, RowFault::Flat)] {
+            assert_eq!(ask().await, (0, 4, FinishReason::Length));
+            assert_eq!(ask().await, (32, 4, FinishReason::Length), "two blocks come from the cache");
+            engine.logits.store(broken, Ordering::Relaxed);
+            assert_eq!(ask().await, (32, 0, FinishReason::NumericFault(fault)));
+            engine.logits.store(0, Ordering::Relaxed);
+            assert_eq!(ask().await, (0, 4, FinishReason::Length), "they may be broken too");
+            engine.logits.store(broken, Ordering::Relaxed);
+            assert_eq!(ask().await.2, FinishReason::NumericFault(fault));
+            engine.logits.store(0, Ordering::Relaxed);
+        }
+    });
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    assert_eq!(engine.handle.snapshot().used_blocks, 0);
 }

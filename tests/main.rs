@@ -10,6 +10,7 @@ mod faults;
 mod golden;
 mod hostile;
 mod golden_quant;
+mod guard;
 mod http;
 mod inspect;
 mod layering;

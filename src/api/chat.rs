@@ -10,7 +10,7 @@ use super::tools::{self, ToolChoice};
 use super::write::{self, TokenText};
 use super::{ApiError, Call, Limits};
 use crate::generate::{
-    Calls, ChatPrompt, ChatReply, FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults,
+    Calls, ChatPrompt, ChatReply, FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults, SamplingMode,
 };
 
 wire_object! {
@@ -57,7 +57,11 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         None => token_limit("max_tokens", shared.max_tokens, 1)?,
         some => some,
     };
-    let shared = shared.check(limits, defaults, max_tokens)?;
+    let mode = match reasoning.thinks.unwrap_or(defaults.thinks) {
+        true => SamplingMode::Thinking,
+        false => SamplingMode::Instant,
+    };
+    let shared = shared.check(limits, defaults, max_tokens, mode)?;
     let top_logprobs = int("top_logprobs", chat.top_logprobs, 0, super::params::MAX_TOP_LOGPROBS)?;
     let wants_logprobs = chat.logprobs.unwrap_or(false);
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
@@ -89,6 +93,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             echoed: None,
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
+            applied: shared.applied,
         },
         request: GenerateRequest {
             prompts: vec![Prompt::Chat(ChatPrompt {
@@ -185,6 +190,7 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
     }
     out.push(b',');
     write::usage(&mut out, replies.usage());
+    write::applied(&mut out, &format.applied);
     out.push(b'}');
     out
 }

@@ -11,7 +11,7 @@ use super::params::{SharedBody, token_id, token_limit, top_count};
 use super::stream::{Format, Kind, echoed};
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Call, Limits};
-use crate::generate::{FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults};
+use crate::generate::{FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults, SamplingMode};
 
 /// Reply tokens of a request that names no limit.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -54,7 +54,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         return Err(ApiError::invalid_value("max_tokens", "0 is only allowed together with `echo: true`"));
     }
     let logprobs = top_count("logprobs", own.logprobs)?;
-    let shared = shared.check(limits, defaults, max_tokens)?;
+    let shared = shared.check(limits, defaults, max_tokens, SamplingMode::Instant)?;
     let prompts = own.prompt.ok_or_else(|| ApiError::missing("prompt"))?.check(limits)?;
     if prompts.len() * shared.n as usize > limits.max_prompts {
         return Err(ApiError::invalid_value(
@@ -91,6 +91,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             echoed: None,
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
+            applied: shared.applied,
         },
         request: GenerateRequest {
             prompts,
@@ -154,6 +155,7 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
     });
     out.push(b',');
     write::usage(&mut out, replies.usage());
+    write::applied(&mut out, &format.applied);
     out.push(b'}');
     out
 }

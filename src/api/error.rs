@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::generate::GenerateError;
+use crate::generate::{GenerateError, PolicyRefusal};
 
 /// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
 const MAX_MESSAGE_CHARS: usize = 600;
@@ -262,6 +262,13 @@ impl ApiError {
             code: self.code,
         };
         serde_json::to_vec(&Outer { error: inner }).expect("strings serialise")
+    }
+}
+
+impl From<PolicyRefusal> for ApiError {
+    /// 400: the operator allows other values only.
+    fn from(refusal: PolicyRefusal) -> Self {
+        Self::new(400, "invalid_request_error", "invalid_value", refusal.to_string()).param(refusal.field)
     }
 }
 

@@ -157,7 +157,8 @@ mod tests {
     fn read(body: &str, guard_choice: bool) -> Result<GuardChoice, ApiError> {
         let limits = Limits { vocab_size: 512, max_prompts: 8, guard_choice };
         let shared = parse::<SharedBody>(body.as_bytes())?;
-        shared.check(&limits, &SamplingDefaults::default(), Some(16)).map(|shared| shared.guard)
+        let mode = crate::generate::SamplingMode::Instant;
+        shared.check(&limits, &SamplingDefaults::default(), Some(16), mode).map(|shared| shared.guard)
     }
 
     #[test]

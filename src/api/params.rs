@@ -8,7 +8,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use super::guard::{self, PatternFields};
 use super::json::{Free, Int, List, Num, Object, Shape, wire_object};
 use super::{ApiError, Limits};
-use crate::generate::{GuardChoice, SamplingDefaults, Truncate, TruncateSide};
+use crate::generate::{Applied, GuardChoice, SamplingDefaults, SamplingMode, Truncate, TruncateSide};
 use crate::sampling::{MAX_LOGIT_BIAS, SamplingParams};
 
 /// Most replies per prompt.
@@ -100,6 +100,8 @@ pub(super) struct Shared {
     /// `max_tokens` is as in [`SamplingParams::default`] until the walk fills it in.
     pub(super) sampling: SamplingParams,
     pub(super) n: u32,
+    /// Where the policy changed what was asked for.
+    pub(super) applied: Vec<Applied>,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
@@ -124,6 +126,7 @@ impl SharedBody {
         limits: &Limits,
         defaults: &SamplingDefaults,
         max_tokens: Option<u32>,
+        mode: SamplingMode,
     ) -> Result<Shared, ApiError> {
         self.refuse_unavailable()?;
         let stream = self.stream.unwrap_or(false);
@@ -147,26 +150,55 @@ impl SharedBody {
                 format!("{min_tokens} is more than max_tokens, {max}"),
             ));
         }
+        let mut applied = Vec::new();
+        let mut rule = |field, asked: Option<f32>, default: f32| -> Result<f32, ApiError> {
+            let asked = asked.map(shortest);
+            let value = defaults.policy.value(mode, field, asked, f64::from(default), &mut applied)?;
+            Ok(value as f32)
+        };
         let mut sampling = SamplingParams {
-            temperature: real("temperature", self.temperature, 0.0, 2.0)?.unwrap_or(defaults.temperature),
-            top_p: above("top_p", self.top_p, 0.0, 1.0)?.unwrap_or(defaults.top_p),
-            top_k: match int("top_k", self.top_k, -1, i64::from(u32::MAX))? {
-                None => defaults.top_k,
-                Some(k) => k.max(0) as u32,
-            },
-            min_p: real("min_p", self.min_p, 0.0, 1.0)?.unwrap_or(defaults.min_p),
-            repetition_penalty: above("repetition_penalty", self.repetition_penalty, 0.0, 10.0)?
-                .unwrap_or(defaults.repetition_penalty),
-            presence_penalty: real("presence_penalty", self.presence_penalty, -2.0, 2.0)?
-                .unwrap_or(defaults.presence_penalty),
-            frequency_penalty: real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?
-                .unwrap_or(defaults.frequency_penalty),
+            temperature: rule(
+                "temperature",
+                real("temperature", self.temperature, 0.0, 2.0)?,
+                defaults.temperature,
+            )?,
+            top_p: rule("top_p", above("top_p", self.top_p, 0.0, 1.0)?, defaults.top_p)?,
+            min_p: rule("min_p", real("min_p", self.min_p, 0.0, 1.0)?, defaults.min_p)?,
+            repetition_penalty: rule(
+                "repetition_penalty",
+                above("repetition_penalty", self.repetition_penalty, 0.0, 10.0)?,
+                defaults.repetition_penalty,
+            )?,
+            presence_penalty: rule(
+                "presence_penalty",
+                real("presence_penalty", self.presence_penalty, -2.0, 2.0)?,
+                defaults.presence_penalty,
+            )?,
+            frequency_penalty: rule(
+                "frequency_penalty",
+                real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?,
+                defaults.frequency_penalty,
+            )?,
             logit_bias: logit_bias(self.logit_bias, limits)?,
             seed: self.seed.map_or_else(|| fastrand::u64(..), |s| s.0 as u64),
             min_tokens,
             stop_token_ids: stop_token_ids(self.stop_token_ids, limits)?,
             prompt_logprobs,
             ..SamplingParams::default()
+        };
+        let mut count = |field, asked: Option<f64>, default: f64| -> Result<u32, ApiError> {
+            Ok(defaults
+                .policy
+                .value(mode, field, asked, default, &mut applied)?
+                .clamp(0.0, f64::from(u32::MAX)) as u32)
+        };
+        let top_k = int("top_k", self.top_k, -1, i64::from(u32::MAX))?.map(|k| k.max(0) as f64);
+        sampling.top_k = count("top_k", top_k, f64::from(defaults.top_k))?;
+        let n = count("n", int("n", self.n, 1, MAX_N)?.map(|n| n as f64), 1.0)?;
+        // Open stays open, unless a rule has a value for it.
+        let max_tokens = match count("max_tokens", max_tokens.map(f64::from), 0.0)? {
+            0 => max_tokens,
+            limit => Some(limit),
         };
         if sampling.temperature > 0.0 && f64::from(sampling.temperature) < MIN_TEMPERATURE {
             sampling.temperature = MIN_TEMPERATURE as f32;
@@ -180,7 +212,8 @@ impl SharedBody {
         })?;
         Ok(Shared {
             sampling,
-            n: int("n", self.n, 1, MAX_N)?.unwrap_or(1) as u32,
+            n,
+            applied,
             stream,
             include_usage: options.include_usage.unwrap_or(false),
             continuous_usage: options.continuous_usage_stats.unwrap_or(false),
@@ -257,6 +290,11 @@ impl SharedBody {
         }
         Ok(())
     }
+}
+
+/// The decimal that an f32 was written as.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
 }
 
 /// A whole number in a range.
@@ -471,10 +509,16 @@ impl<'de> Deserialize<'de> for LogitBias {
 mod tests {
     use super::super::json::parse;
     use super::*;
+    use crate::generate::SamplingPolicy;
 
     fn check(body: &str) -> Result<Shared, ApiError> {
         let limits = Limits { vocab_size: 512, max_prompts: 8, ..Limits::default() };
-        parse::<SharedBody>(body.as_bytes())?.check(&limits, &SamplingDefaults::default(), Some(16))
+        parse::<SharedBody>(body.as_bytes())?.check(
+            &limits,
+            &SamplingDefaults::default(),
+            Some(16),
+            SamplingMode::Instant,
+        )
     }
 
     #[test]
@@ -490,6 +534,36 @@ mod tests {
         assert_eq!(check(r#"{"logit_bias": {"5": -100}}"#).unwrap().sampling.logit_bias, [(5, -100.0)]);
         let unseeded = [check("{}").unwrap().sampling.seed, check("{}").unwrap().sampling.seed];
         assert_ne!(unseeded[0], unseeded[1]);
+    }
+
+    #[test]
+    fn the_operators_policy_is_law() {
+        let rules = |json: &str| serde_json::from_str(json).unwrap();
+        let policy = SamplingPolicy {
+            both: rules(
+                r#"{"n": {"only": 1}, "top_k": {"max": 40}, "max_tokens": {"default": 9, "max": 12}}"#,
+            ),
+            thinking: rules(r#"{"temperature": {"only": 1}}"#),
+            instant: rules(r#"{"temperature": {"pin": 0.6}}"#),
+        };
+        let defaults = SamplingDefaults { policy: policy.into(), ..SamplingDefaults::default() };
+        let limits = Limits { vocab_size: 512, max_prompts: 8, guard_choice: true };
+        let check = |body: &str, max_tokens, mode| {
+            parse::<SharedBody>(body.as_bytes()).unwrap().check(&limits, &defaults, max_tokens, mode)
+        };
+        let open = check("{}", None, SamplingMode::Thinking).unwrap();
+        assert_eq!((open.sampling.temperature, open.n, open.max_tokens), (1.0, 1, Some(9)));
+        assert_eq!(open.applied, []);
+        let body = r#"{"temperature": 0.7, "top_k": 100}"#;
+        let asked = check(body, Some(100), SamplingMode::Instant).unwrap();
+        assert_eq!((asked.sampling.temperature, asked.sampling.top_k, asked.max_tokens), (0.6, 40, Some(12)));
+        let said: Vec<_> = asked.applied.iter().map(|a| (a.field, a.asked, a.applied)).collect();
+        assert_eq!(said, [("temperature", 0.7, 0.6), ("top_k", 100.0, 40.0), ("max_tokens", 100.0, 12.0)]);
+        for (body, param) in [(r#"{"temperature": 0.5}"#, "temperature"), (r#"{"n": 2}"#, "n")] {
+            let error = check(body, None, SamplingMode::Thinking).unwrap_err();
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(param)));
+            assert!(error.message.contains("only 1 is allowed for this model"), "{}", error.message);
+        }
     }
 
     #[test]

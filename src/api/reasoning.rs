@@ -37,6 +37,8 @@ wire_object! {
 pub(super) struct Reasoning {
     pub(super) kwargs: Option<Map<String, Value>>,
     pub(super) budget: Option<Budget>,
+    /// Whether the reply will reason, where the request or the model decides that; `None` leaves it to the default.
+    pub(super) thinks: Option<bool>,
     /// Reasoning is given in the answer.
     pub(super) include: bool,
 }
@@ -77,6 +79,11 @@ impl ReasoningBody {
             ));
         }
         let by_effort = effort.filter(|_| switch.reasons).map(|effort| effort != "none");
+        let thinks = match switch {
+            ReasoningSwitch { reasons: false, .. } => Some(false),
+            ReasoningSwitch { can_disable: false, .. } => Some(true),
+            _ => by_type.or(by_kwargs).or(by_effort),
+        };
         if let Some(on) = by_type.or(by_kwargs).or(by_effort) {
             kwargs.get_or_insert_default().insert("thinking".into(), on.into());
         }
@@ -98,6 +105,7 @@ impl ReasoningBody {
         Ok(Reasoning {
             kwargs,
             budget: budget.or(by_effort.map(|(_, tokens)| Budget::Tokens(*tokens))),
+            thinks,
             include: self.include_reasoning.unwrap_or(true),
         })
     }

@@ -12,7 +12,7 @@ use super::guard;
 use super::responses::ItemEvents;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Summary};
-use crate::generate::{ReasoningField, Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
+use crate::generate::{Applied, ReasoningField, Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
 use crate::text::Tokenizer;
 
 /// A write is handed over when it has grown to this many bytes, even if more is ready.
@@ -52,6 +52,8 @@ pub(super) struct Format {
     pub(super) echoed: Option<serde_json::Map<String, serde_json::Value>>,
     pub(super) return_token_ids: bool,
     pub(super) tokens_as_ids: bool,
+    /// Where the operator's policy changed what was asked for.
+    pub(super) applied: Vec<Applied>,
 }
 
 impl Format {
@@ -231,6 +233,9 @@ impl EventStream {
         write::raw(out, "}]");
         if give_prompt && self.format.kind == Kind::Chat {
             self.prompt_ids(out, choice);
+        }
+        if first && choice == 0 {
+            write::applied(out, &self.format.applied);
         }
         if self.format.continuous_usage {
             out.push(b',');

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use crate::generate::{Finish, ReasoningField, TokenLogprobs, Usage};
+use crate::generate::{Applied, Finish, ReasoningField, TokenLogprobs, Usage};
 use crate::text::Tokenizer;
 
 /// JSON has no infinities: what is below every logit is written as this.
@@ -63,6 +63,24 @@ pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
          \"cached_tokens\":{cached_tokens}}}"
     )
     .expect("writing to memory");
+}
+
+/// Appends `,"sampling_applied":{FIELD:VALUE,...}`: what is used in place of what was asked for, if anything.
+pub(super) fn applied(out: &mut Vec<u8>, applied: &[Applied]) {
+    if applied.is_empty() {
+        return;
+    }
+    raw(out, ",\"sampling_applied\":{");
+    for (at, change) in applied.iter().enumerate() {
+        raw(out, if at > 0 { ",\"" } else { "\"" });
+        raw(out, change.field);
+        raw(out, "\":{\"asked\":");
+        serde_json::to_writer(&mut *out, &change.asked).expect("writing to memory");
+        raw(out, ",\"applied\":");
+        serde_json::to_writer(&mut *out, &change.applied).expect("writing to memory");
+        out.push(b'}');
+    }
+    out.push(b'}');
 }
 
 /// The public name of an ending.

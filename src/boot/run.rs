@@ -14,12 +14,13 @@ use crate::api::{Api, ModelCard};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
-use crate::generate::{Generator, ModelText, SamplingDefaults};
+use crate::generate::{Generator, ModelText, SamplingDefaults, SamplingPolicy};
 use crate::model::Blueprint;
 use crate::nano;
+use crate::sampling::rules::Rules;
 use crate::server::{Readiness, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::text::{ChatTemplate, Family, Tokenizer};
 
 /// Any error of a boot station; its chain of sources is printed whole.
 pub(super) type BootError = Box<dyn Error + Send + Sync>;
@@ -132,7 +133,7 @@ fn boot(
     let blueprint = read_blueprint(&checkpoint)?;
     progress.stage("text");
     let text = load_text(settings, &checkpoint, &blueprint)?;
-    let defaults = sampling_defaults(settings, &checkpoint, &blueprint)?;
+    let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
     progress.stage("memory plan");
     let options = EngineOptions::from_settings(settings, &blueprint);
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
@@ -206,6 +207,7 @@ pub(super) fn sampling_defaults(
     settings: &Settings,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,
+    family: Option<Family>,
 ) -> Result<SamplingDefaults, BootError> {
     let from_file = match checkpoint.read_file("generation_config.json")? {
         Some(bytes) => SamplingDefaults::from_generation_config(&bytes)?,
@@ -218,6 +220,17 @@ pub(super) fn sampling_defaults(
     };
     defaults.eos_token_ids.extend(&blueprint.eos_token_ids);
     let operator = &settings.sampling;
+    if let Some(given) = &operator.override_generation_config {
+        let real = |field, default: &mut f32| *default = given.get(field).map_or(*default, |v| v as f32);
+        real("temperature", &mut defaults.temperature);
+        real("top_p", &mut defaults.top_p);
+        real("min_p", &mut defaults.min_p);
+        real("repetition_penalty", &mut defaults.repetition_penalty);
+        real("presence_penalty", &mut defaults.presence_penalty);
+        real("frequency_penalty", &mut defaults.frequency_penalty);
+        defaults.top_k = given.get("top_k").map_or(defaults.top_k, |k| k as u32);
+        defaults.max_new_tokens = given.get("max_tokens").map(|m| m as u32).or(defaults.max_new_tokens);
+    }
     let set = |value: Option<f32>, default: &mut f32| *default = value.unwrap_or(*default);
     set(operator.temperature, &mut defaults.temperature);
     set(operator.top_p, &mut defaults.top_p);
@@ -227,6 +240,14 @@ pub(super) fn sampling_defaults(
     set(operator.frequency_penalty, &mut defaults.frequency_penalty);
     defaults.top_k = operator.top_k.unwrap_or(defaults.top_k);
     defaults.max_new_tokens = operator.max_tokens.or(defaults.max_new_tokens);
+    let rules = |rules: &Option<Rules>| rules.clone().unwrap_or_default();
+    defaults.policy = Arc::new(SamplingPolicy {
+        both: rules(&operator.policy),
+        thinking: rules(&operator.thinking),
+        instant: rules(&operator.instant),
+    });
+    let family = family.is_some_and(|family| family != Family::K2Instruct);
+    defaults.thinks = operator.thinks_by_default.unwrap_or(family);
     Ok(defaults)
 }
 

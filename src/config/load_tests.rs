@@ -101,7 +101,7 @@ fn built_in_profiles_load_and_differ_from_the_defaults() {
     let site = Site::new("", &[]);
     let names: Vec<_> =
         crate::config::list_profiles(Path::new("/nonexistent")).into_iter().map(|p| p.name).collect();
-    assert_eq!(names, ["exact", "latency", "reference", "throughput"]);
+    assert_eq!(names, ["exact", "kimi-official", "latency", "reference", "throughput"]);
     for name in names {
         let loaded = site.load(Some(&name), &[], &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_ne!(loaded.settings, Settings::default(), "{name}");
@@ -220,7 +220,7 @@ fn broken_files_and_profiles_say_where() {
         ),
         (
             "none",
-            "profile = none: no such profile in DIR/profiles; there are a, b, c, exact, latency, reference, throughput",
+            "profile = none: no such profile in DIR/profiles; there are a, b, c, exact, kimi-official, latency, reference, throughput",
         ),
         ("../x", "profile = ../x: a profile's name has letters, digits, - and _ only (set in --profile)"),
     ] {
@@ -337,4 +337,33 @@ fn tables_are_aligned_and_complete() {
     assert_eq!(json["settings"]["sampling.temperature"]["value"].to_string(), "0.6");
     assert_eq!(json["settings"]["sampling.temperature"]["source"], "flag");
     assert_eq!(json["settings"]["server.port"]["origin"], "default");
+}
+
+#[test]
+fn sampling_rules_are_tables_or_json() {
+    let site = Site::new("[sampling.policy.top_k]\nmax = 40\n", &[]);
+    let json = r#"{"temperature": {"pin": 0.5}}"#;
+    let over = r#"{"temperature": 0.6, "max_new_tokens": 512}"#;
+    let flags = [("sampling.instant", json), ("sampling.override_generation_config", over)];
+    let settings = site.load(Some("kimi-official"), &[], &flags).unwrap().settings.sampling;
+    assert_eq!(settings.thinking.unwrap().0["temperature"].only, Some(1.0));
+    assert_eq!(settings.instant.unwrap().0["temperature"].pin, Some(0.5), "a flag goes before a profile");
+    let policy = settings.policy.unwrap().0;
+    assert_eq!(
+        (policy["top_k"].max, policy["n"].only),
+        (Some(40.0), Some(1.0)),
+        "layers are joined by field"
+    );
+    assert_eq!(settings.override_generation_config.unwrap().get("max_tokens"), Some(512.0));
+    for (key, value, problem) in [
+        ("sampling.policy", r#"{"temperature": {"pin": 3}}"#, "temperature: 3 must be from 0 to 2"),
+        ("sampling.policy", r#"{"temprature": {}}"#, "temprature is no sampling field"),
+        ("sampling.policy", r#"{"temperature": {"pinn": 1}}"#, "unknown field `pinn`"),
+        ("sampling.override_generation_config", r#"{"top": 1}"#, "top is unknown"),
+        ("guard.mode", "stopp", "did you mean stop?"),
+        ("guard.hold_tokens", "5000", "must be from 0 to 4096"),
+    ] {
+        let errors = Site::new("", &[]).load(None, &[], &[(key, value)]).unwrap_err().to_string();
+        assert!(errors.contains(problem), "{key} = {value}: {errors}");
+    }
 }

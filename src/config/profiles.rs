@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 /// Profiles that come with the program: (name, TOML).
 const BUILT_IN: &[(&str, &str)] = &[
     ("exact", include_str!("../../config/profiles/exact.toml")),
+    ("kimi-official", include_str!("../../config/profiles/kimi-official.toml")),
     ("latency", include_str!("../../config/profiles/latency.toml")),
     ("reference", include_str!("../../config/profiles/reference.toml")),
     ("throughput", include_str!("../../config/profiles/throughput.toml")),

@@ -1,6 +1,10 @@
 //! Sampling values for requests that leave them open, from the checkpoint's `generation_config.json`.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
+
+use super::SamplingPolicy;
 
 /// What a request that names no value gets. Absent fields fall back to the public API's defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +27,10 @@ pub struct SamplingDefaults {
     pub max_new_tokens: Option<u32>,
     /// End tokens the checkpoint names.
     pub eos_token_ids: Vec<u32>,
+    /// What requests may ask for.
+    pub policy: Arc<SamplingPolicy>,
+    /// Whether a request that does not say thinks.
+    pub thinks: bool,
 }
 
 impl Default for SamplingDefaults {
@@ -37,6 +45,8 @@ impl Default for SamplingDefaults {
             frequency_penalty: 0.0,
             max_new_tokens: None,
             eos_token_ids: Vec::new(),
+            policy: Arc::default(),
+            thinks: false,
         }
     }
 }
@@ -136,6 +146,8 @@ impl SamplingDefaults {
                 Some(OneOrMany::One(id)) => vec![id],
                 Some(OneOrMany::Many(ids)) => ids,
             },
+            policy: base.policy,
+            thinks: base.thinks,
         })
     }
 }

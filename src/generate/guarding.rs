@@ -20,7 +20,7 @@ pub struct GuardChoice {
 }
 
 /// What all replies of one model share.
-pub(super) struct GuardPlan {
+pub struct GuardPlan {
     config: Config,
     shapes: Arc<TokenShapes>,
     markers: Markers,
@@ -30,7 +30,8 @@ pub(super) struct GuardPlan {
 }
 
 impl GuardPlan {
-    pub(super) fn new(config: Config, tokenizer: Arc<Tokenizer>) -> Self {
+    /// From the switches and a vocabulary.
+    pub fn new(config: Config, tokenizer: Arc<Tokenizer>) -> Self {
         // A control token is no text: nothing of a word or a line is in it.
         let text = |id| match tokenizer.is_added(id) {
             true => &[][..],
@@ -56,18 +57,13 @@ impl GuardPlan {
     }
 
     /// The switches.
-    pub(super) fn config(&self) -> &Config {
+    pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// The guard of a reply to `prompt`; `None` if nothing is to be watched. With `ignore_eos` a request asks for tokens, not for an
     /// answer: then nothing is done about a loop unless the request says what.
-    pub(super) fn options(
-        &self,
-        choice: &GuardChoice,
-        prompt: &Arc<[u32]>,
-        ignore_eos: bool,
-    ) -> Option<Options> {
+    pub fn options(&self, choice: &GuardChoice, prompt: &Arc<[u32]>, ignore_eos: bool) -> Option<Options> {
         let usual = match self.config.mode {
             Mode::Stop | Mode::Rescue if ignore_eos => Mode::Warn,
             mode => mode,

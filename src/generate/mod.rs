@@ -10,6 +10,7 @@ mod error;
 mod generator;
 mod guarding;
 mod licence;
+mod policy;
 mod reply;
 mod request;
 
@@ -21,7 +22,8 @@ pub use defaults::{DefaultsError, SamplingDefaults};
 pub use door::{Engine, TokenStream};
 pub use error::GenerateError;
 pub use generator::{Generator, ModelText};
-pub use guarding::GuardChoice;
+pub use guarding::{GuardChoice, GuardPlan};
+pub use policy::{Applied, PolicyRefusal, SamplingMode, SamplingPolicy};
 pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
 pub use request::{
     Calls, ChatPrompt, ChatReply, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide,

@@ -291,7 +291,7 @@ impl Guard {
         if let Some((kind, repeat)) = found {
             return Some(self.judge(kind, repeat, phase));
         }
-        if hold && hold_tokens > 0 {
+        if hold && hold_tokens > 0 && self.options.mode != Mode::Warn {
             return Some(self.hold());
         }
         self.licensed_event()

@@ -4,6 +4,7 @@
 //! and the blueprint, not HTTP.
 
 mod bandwidth;
+pub mod guard;
 mod serving;
 
 pub use bandwidth::read_bandwidth;

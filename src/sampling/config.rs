@@ -1,5 +1,6 @@
 //! Defaults for what requests leave open.
 
+use super::rules::{GenerationOverride, Rules};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,19 @@ pub struct Config {
     pub frequency_penalty: Option<f32>,
     /// Most reply tokens; not set = what the model's length leaves. Larger: longer replies hold their KV blocks longer.
     pub max_tokens: Option<u32>,
+    /// Values in the form of vLLM's --override-generation-config (temperature, top_p, top_k, min_p, repetition_penalty,
+    /// presence_penalty, frequency_penalty, max_new_tokens), as JSON in a string or as a table. They go before the checkpoint's file and
+    /// behind the keys above.
+    pub override_generation_config: Option<GenerationOverride>,
+    /// What requests may ask for, by field (the ones above, and n): policy.FIELD has default, pin (in place of whatever is asked), only
+    /// (anything else is refused), min and max with outside = "clamp" or "reject". A table, or JSON in a string.
+    pub policy: Option<Rules>,
+    /// The same for requests with thinking; a field here goes before the one in policy.
+    pub thinking: Option<Rules>,
+    /// The same for requests without thinking.
+    pub instant: Option<Rules>,
+    /// Whether a request that does not say thinks; not set = as the model's family does. Decides which of the rules above apply.
+    pub thinks_by_default: Option<bool>,
 }
 
 impl Default for Config {
@@ -41,6 +55,11 @@ impl Default for Config {
             presence_penalty: None,
             frequency_penalty: None,
             max_tokens: None,
+            override_generation_config: None,
+            policy: None,
+            thinking: None,
+            instant: None,
+            thinks_by_default: None,
         }
     }
 }
@@ -66,6 +85,13 @@ impl Config {
                 problems.push((key, format!("must be above 0, at most {high}")));
             }
         }
+        for (key, rules) in
+            [("policy", &self.policy), ("thinking", &self.thinking), ("instant", &self.instant)]
+        {
+            problems.extend(rules.as_ref().and_then(Rules::problem).map(|problem| (key, problem)));
+        }
+        let given = self.override_generation_config.as_ref();
+        problems.extend(given.and_then(|o| o.problem()).map(|p| ("override_generation_config", p)));
         if self.max_tokens == Some(0) {
             problems.push(("max_tokens", "must be at least 1".into()));
         }

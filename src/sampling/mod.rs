@@ -2,6 +2,7 @@
 
 pub mod config;
 mod block_rule;
+pub mod rules;
 mod params;
 mod history;
 mod draw;

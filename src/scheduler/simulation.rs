@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
+use crate::guard::RowFault;
 use crate::ops::AttentionForm;
 
 const STEPS: u64 = 1_000_000;
@@ -397,6 +398,13 @@ impl World {
             let left = model.max_tokens - model.reply_len();
             let accepted = tokens.len().min(left);
             model.extend(&tokens[..accepted]);
+            let broken = tokens.is_empty() && self.rng.u32(..8) == 0;
+            if broken {
+                let reason = FinishReason::NumericFault(RowFault::NonFinite);
+                expected_end.push((chunk.seq, reason));
+                sampled.push((chunk.seq, tokens, Some(reason)));
+                continue;
+            }
             let finish = stop.map(|_| FinishReason::StopToken(STOP));
             if finish.is_some() && accepted == tokens.len() {
                 expected_end.push((chunk.seq, FinishReason::StopToken(STOP)));
@@ -508,7 +516,7 @@ fn a_million_random_steps_keep_every_invariant() {
     ] {
         assert!(count >= at_least, "{what}: {count}, expected {at_least} or more");
     }
-    for reason in ["length", "stop token", "stopped", "aborted", "deadline", "error"] {
+    for reason in ["length", "stop token", "stopped", "aborted", "deadline", "error", "numeric fault"] {
         let count = total.finished.get(reason).copied().unwrap_or(0);
         assert!(count >= 500, "{count} sequences ended by {reason}");
     }

@@ -1,0 +1,164 @@
+//! Whole replies of a model: how many end in a loop that reached the client.
+
+use serde::Serialize;
+
+use crate::generate::{ChatPrompt, Finish, GenerateError, GenerateRequest, Generator, GuardChoice, Prompt};
+use crate::guard::{AllPeriods, Mode};
+use crate::sampling::SamplingParams;
+
+/// Longest period that a reply's end is looked at for.
+const LONGEST: u32 = 1024;
+/// A reply ends in a loop if its end repeats at least this often, over at least so many tokens.
+const COPIES: u32 = 4;
+const LEAST: u32 = 48;
+/// Requests at once.
+const AT_ONCE: usize = 16;
+
+const TOPICS: [&str; 10] = [
+    "cats and cat allergens",
+    "the sea",
+    "a long winter",
+    "old bridges",
+    "the history of bread",
+    "how rain is made",
+    "a village market",
+    "learning to paint",
+    "the moon",
+    "an honest friend",
+];
+const FORMS: [&str; 10] = [
+    "Tell me about {}.",
+    "Write an essay on {}.",
+    "Write a long story about {}.",
+    "Explain {} to a child.",
+    "What do you think of {}?",
+    "Write a letter to a friend about {}.",
+    "Describe {} in detail.",
+    "Give a speech about {}.",
+    "Write down everything you know about {}.",
+    "Write a poem about {}.",
+];
+
+/// Replies with one setting of the guard.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Replies {
+    /// What was set.
+    pub setting: String,
+    /// Replies.
+    pub replies: usize,
+    /// Tokens that reached the client.
+    pub tokens: usize,
+    /// Replies whose end repeats.
+    pub end_in_loop: usize,
+    /// Those whose loop reached the client for more than one copy and what may be held back.
+    pub beyond: usize,
+    /// Longest repeating end, tokens.
+    pub longest_end: u32,
+    /// Replies that were taken back and went on.
+    pub rescued: usize,
+    /// Replies that were ended.
+    pub stopped: usize,
+}
+
+/// Replies with the guard and without.
+#[derive(Debug, Clone, Serialize)]
+pub struct EndToEnd {
+    /// Most tokens of a reply.
+    pub max_tokens: u32,
+    /// By setting.
+    pub settings: Vec<Replies>,
+}
+
+/// Asks a hundred open questions at temperature 0, as a client would and with the end of the turn ignored, so that every reply goes on.
+pub async fn run(generator: &Generator, max_tokens: u32, hold: u32) -> Result<EndToEnd, GenerateError> {
+    let room = (generator.facts().max_model_len as u32).saturating_sub(64);
+    let max_tokens = max_tokens.min(room);
+    let mut settings = Vec::new();
+    for (ignore_eos, thinking) in [(false, false), (true, false), (true, true)] {
+        for mode in [Mode::Off, Mode::Rescue] {
+            let turn = if ignore_eos { "end of turn ignored" } else { "as it comes" };
+            let thought = if thinking { ", thinking" } else { "" };
+            let setting = format!("guard {}, {turn}{thought}", mode.name());
+            let mut figures = Replies { setting, ..Replies::default() };
+            let requests: Vec<GenerateRequest> = FORMS
+                .iter()
+                .flat_map(|form| TOPICS.map(|topic| form.replace("{}", topic)))
+                .map(|text| request(text, max_tokens, mode, ignore_eos, thinking))
+                .collect();
+            for group in requests.chunks(AT_ONCE) {
+                // All of a group are submitted before the first is waited for.
+                let mut open = Vec::new();
+                for request in group {
+                    open.push(generator.generate(request.clone()).await?);
+                }
+                for mut replies in open {
+                    let full = replies.collect().await?.remove(0);
+                    let events = replies.guard_events(0).len();
+                    let stopped = matches!(full.finish, Finish::Repetition { .. });
+                    figures.note(&full.tokens, events, stopped, hold);
+                }
+            }
+            settings.push(figures);
+        }
+    }
+    Ok(EndToEnd { max_tokens, settings })
+}
+
+fn request(text: String, max_tokens: u32, mode: Mode, ignore_eos: bool, thinking: bool) -> GenerateRequest {
+    let kwargs = serde_json::Map::from_iter([("thinking".to_owned(), thinking.into())]);
+    GenerateRequest {
+        prompts: vec![Prompt::Chat(ChatPrompt {
+            messages: vec![serde_json::json!({"role": "user", "content": text})],
+            add_generation_prompt: true,
+            kwargs: Some(kwargs),
+        })],
+        n: 1,
+        sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        max_tokens: None,
+        default_max_tokens: Some(max_tokens),
+        ignore_eos,
+        stop: Vec::new(),
+        include_stop: false,
+        skip_special_tokens: true,
+        truncate: None,
+        echo: false,
+        priority: 0,
+        deadline: None,
+        cache_salt: None,
+        guard: GuardChoice { mode: Some(mode), ..GuardChoice::default() },
+    }
+}
+
+impl Replies {
+    fn note(&mut self, tokens: &[u32], events: usize, stopped: bool, hold: u32) {
+        let mut runs = AllPeriods::new(LONGEST);
+        (1..=tokens.len()).for_each(|end| runs.push(&tokens[..end]));
+        self.replies += 1;
+        self.tokens += tokens.len();
+        self.stopped += usize::from(stopped);
+        self.rescued += usize::from(events > usize::from(stopped));
+        let at_end = (1..=LONGEST).map(|period| (period, runs.run(period)));
+        let looping = at_end.filter(|(period, run)| *run >= LEAST.max(period * (COPIES - 1)));
+        // The shortest unit says how much was repeated.
+        let Some((period, run)) = looping.min_by_key(|(period, _)| *period) else { return };
+        self.end_in_loop += 1;
+        self.longest_end = self.longest_end.max(run);
+        self.beyond += usize::from(run > period + hold);
+    }
+}
+
+impl EndToEnd {
+    pub(super) fn table(&self) -> String {
+        let mut lines = vec![format!(
+            "\n| replies of at most {} tokens, temperature 0 | replies | tokens | end in a loop | beyond one copy and hold-back | longest end | rescued | stopped |\n|---|---|---|---|---|---|---|---|",
+            self.max_tokens
+        )];
+        for s in &self.settings {
+            lines.push(format!(
+                "| {} | {} | {} | {} | {} | {} | {} | {} |",
+                s.setting, s.replies, s.tokens, s.end_in_loop, s.beyond, s.longest_end, s.rescued, s.stopped
+            ));
+        }
+        lines.join("\n")
+    }
+}

@@ -1,0 +1,166 @@
+//! The guard in the engine, on the embedded model: loops do not reach the client, and a guarded reply is as deterministic as any.
+
+use std::sync::Arc;
+
+use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
+use perigee::checkpoint::Checkpoint;
+use perigee::cpu::{Activations, CpuOptions};
+use perigee::engine::{EngineEvent, EngineHandle, EngineRequest};
+use perigee::generate::{GuardChoice, GuardPlan};
+use perigee::guard::{AllPeriods, Config, Event, Mode, PatternRule, hard_threshold};
+use perigee::model::Blueprint;
+use perigee::nano;
+use perigee::sampling::SamplingParams;
+use perigee::scheduler::{self, FinishReason};
+use perigee::telemetry::Metrics;
+use perigee::text::{Specials, Tokenizer};
+
+/// Tokens of a reply that is made to go on and on.
+const TOKENS: u32 = 500;
+const PROMPTS: [&str; 6] =
+    ["the cat and the", "a a a a", "once upon a time", "1 2 3", "hello, hello,", "the sea is"];
+
+struct Nano {
+    engine: StartedEngine,
+    tokenizer: Arc<Tokenizer>,
+    guards: GuardPlan,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Reply {
+    tokens: Vec<u32>,
+    events: Vec<Event>,
+    finish: FinishReason,
+}
+
+fn start() -> Nano {
+    let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let file = |name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned());
+    let tokenizer = Arc::new(Tokenizer::load(&file).unwrap());
+    let cpu = CpuOptions { activations: Activations::F32, threads: 2, ..Default::default() };
+    let options = EngineOptions {
+        backend: BackendChoice::Cpu(cpu),
+        scheduler: scheduler::Config { max_num_seqs: 8, ..Default::default() },
+        block_size: 16,
+        cache_bytes: 64 << 20,
+        num_blocks: 0,
+        cache_dtype: None,
+        prefix_caching: true,
+        latent_norm_eps: None,
+    };
+    let metrics = Arc::new(Metrics::new(nano::NAME, false));
+    let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |_| ()).unwrap();
+    Nano { engine, guards: GuardPlan::new(Config::default(), tokenizer.clone()), tokenizer, metrics }
+}
+
+impl Nano {
+    fn request(&self, prompt: &str, choice: &GuardChoice, temperature: f32) -> EngineRequest {
+        let prompt: Arc<[u32]> = self.tokenizer.encode(prompt, Specials::AsText).unwrap().into();
+        EngineRequest {
+            guard: self.guards.options(choice, &prompt, false),
+            prompt,
+            sampling: SamplingParams { temperature, max_tokens: TOKENS, seed: 5, ..Default::default() },
+            priority: 0,
+            deadline: None,
+            cache_salt: None,
+        }
+    }
+}
+
+async fn run(engine: EngineHandle, request: EngineRequest) -> Reply {
+    let mut stream = engine.submit(request).unwrap();
+    let mut reply = Reply { tokens: vec![], events: vec![], finish: FinishReason::Error };
+    while let Some(event) = stream.next().await {
+        match event {
+            EngineEvent::Token { id, .. } => reply.tokens.push(id),
+            EngineEvent::Guard(event) => reply.events.push(*event),
+            EngineEvent::Rewound { .. } => panic!("what was delivered is never taken back"),
+            EngineEvent::Finished(reason) => reply.finish = reason,
+            _ => {}
+        }
+    }
+    reply
+}
+
+/// All at once.
+async fn run_all(nano: &Nano, requests: Vec<EngineRequest>) -> Vec<Reply> {
+    let tasks: Vec<_> =
+        requests.into_iter().map(|r| tokio::spawn(run(nano.engine.handle.clone(), r))).collect();
+    let mut replies = Vec::new();
+    for task in tasks {
+        replies.push(task.await.unwrap());
+    }
+    replies
+}
+
+/// The longest repetition of a reply in units of its threshold.
+fn worst(tokens: &[u32]) -> f64 {
+    let mut runs = AllPeriods::new(200);
+    let mut worst: f64 = 0.0;
+    for end in 1..=tokens.len() {
+        runs.push(&tokens[..end]);
+        worst =
+            (1..=200).map(|p| f64::from(runs.run(p)) / f64::from(hard_threshold(p))).fold(worst, f64::max);
+    }
+    worst
+}
+
+#[test]
+fn loops_of_the_embedded_model_do_not_reach_the_client() {
+    let nano = start();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let choice = |mode| GuardChoice { mode: Some(mode), ..GuardChoice::default() };
+    let ask = |mode, temperature| -> Vec<EngineRequest> {
+        PROMPTS.iter().map(|prompt| nano.request(prompt, &choice(mode), temperature)).collect()
+    };
+    runtime.block_on(async {
+        for temperature in [0.0, 0.7] {
+            let bare = run_all(&nano, ask(Mode::Off, temperature)).await;
+            assert!(
+                bare.iter().all(|r| r.events.is_empty() && r.tokens.len() == TOKENS as usize),
+                "off is off"
+            );
+            let looping = bare.iter().filter(|r| worst(&r.tokens) >= 1.0).count();
+            if temperature == 0.0 {
+                assert!(looping > 0, "without a loop this test says nothing");
+            }
+            let guarded = run_all(&nano, ask(Mode::Rescue, temperature)).await;
+            for (reply, bare) in guarded.iter().zip(&bare) {
+                assert!(worst(&reply.tokens) < 1.0, "a loop got through: {reply:?}");
+                assert_eq!(
+                    reply.events.is_empty(),
+                    reply.tokens == bare.tokens,
+                    "changed only where it looped"
+                );
+                let cut = reply.finish == FinishReason::Repetition;
+                assert!(
+                    cut || (reply.finish == FinishReason::Length && reply.tokens.len() == TOKENS as usize)
+                );
+            }
+            // Alone, and in other company: the same replies.
+            for (index, request) in ask(Mode::Rescue, temperature).into_iter().enumerate().take(3) {
+                let alone = run(nano.engine.handle.clone(), request).await;
+                assert_eq!(alone, guarded[index]);
+            }
+            let stopped = run_all(&nano, ask(Mode::Stop, temperature)).await;
+            let warned = run_all(&nano, ask(Mode::Warn, temperature)).await;
+            for ((stopped, warned), bare) in stopped.iter().zip(&warned).zip(&bare) {
+                assert_eq!(warned.tokens, bare.tokens, "a warning changes nothing");
+                assert_eq!(stopped.tokens, bare.tokens[..stopped.tokens.len()], "ended, and nothing else");
+                assert!(worst(&stopped.tokens) < 1.0);
+            }
+        }
+        let rule = Some(PatternRule { min_size: 1, max_size: 64, min_count: 2 });
+        let choice = GuardChoice { pattern: rule, mode: Some(Mode::Off), ..GuardChoice::default() };
+        let reply = run(nano.engine.handle.clone(), nano.request("a a a a", &choice, 0.0)).await;
+        assert_eq!(reply.finish, FinishReason::Repetition, "the request's own rule");
+    });
+    let page = nano.metrics.render();
+    let counted = page.lines().filter(|line| line.starts_with("perigee_guard_events_total{")).count();
+    assert!(counted > 0, "{page}");
+    nano.engine.handle.shutdown();
+    nano.engine.thread.join().unwrap().unwrap();
+    assert_eq!(nano.engine.handle.snapshot().used_blocks, 0);
+}
