@@ -51,10 +51,14 @@ impl ReasoningTokens {
     /// `None` for a vocabulary whose reasoning has no tokens of its own. `ends` are the ids that end a turn.
     pub(super) fn of(tokenizer: &Tokenizer, ends: &[u32]) -> Option<Self> {
         let leave = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
+        // Markers that say nothing where no call is open.
+        let stray =
+            [markers::TOOL_CALLS_SECTION_END, markers::TOOL_CALL_ARGUMENT_BEGIN, markers::TOOL_CALL_END];
+        let stray: Vec<u32> = stray.iter().filter_map(|name| tokenizer.special_id(name)).collect();
         let is_blank = |id: &u32| {
             let blank =
                 tokenizer.token_bytes(*id).is_some_and(|bytes| bytes.iter().all(u8::is_ascii_whitespace));
-            blank || tokenizer.is_special(*id)
+            blank || tokenizer.is_special(*id) || stray.contains(id)
         };
         Some(Self {
             open: tokenizer.special_id(markers::THINK)?,
