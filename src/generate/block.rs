@@ -97,12 +97,15 @@ impl ReasoningTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Checkpoint;
-    use crate::nano;
 
+    /// The embedded model's, whose vocabulary has every marker.
     fn nano_tokenizer() -> Tokenizer {
-        let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
-        Tokenizer::load(&|name| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap()
+        let file = |name: &str| match name {
+            "tiktoken.model" => Some(include_bytes!("../nano/model/tiktoken.model").to_vec()),
+            "tokenizer_config.json" => Some(include_bytes!("../nano/model/tokenizer_config.json").to_vec()),
+            _ => None,
+        };
+        Tokenizer::load(&file).unwrap()
     }
 
     #[test]
@@ -119,8 +122,8 @@ mod tests {
             let switch = ReasoningSwitch::of(&ChatTemplate::built_in(family, &tokenizer), &tokenizer);
             assert_eq!(switch, ReasoningSwitch { reasons, can_disable }, "{family:?}");
         }
-        let own = nano::FILES.iter().find(|file| file.0 == "chat_template.jinja").unwrap().1;
-        let template = ChatTemplate::from_jinja(std::str::from_utf8(own).unwrap(), &tokenizer).unwrap();
+        let own = include_str!("../nano/model/chat_template.jinja");
+        let template = ChatTemplate::from_jinja(own, &tokenizer).unwrap();
         let switch = ReasoningSwitch::of(&template, &tokenizer);
         assert_eq!(switch, ReasoningSwitch { reasons: true, can_disable: true });
     }
