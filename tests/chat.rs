@@ -101,13 +101,18 @@ async fn streamed(addr: SocketAddr, body: &Value) -> (Value, Value) {
     (message, finish)
 }
 
-/// Asks all at once, so that the engine runs them as a batch.
+/// Asks some at once, so that the engine runs them as a batch and none waits for long.
 async fn all(addr: SocketAddr, bodies: Vec<Value>) -> Vec<Value> {
-    let tasks: Vec<_> =
-        bodies.into_iter().map(|body| tokio::spawn(async move { post(addr, CHAT, &body).await })).collect();
     let mut answers = Vec::new();
-    for task in tasks {
-        answers.push(task.await.unwrap());
+    for wave in bodies.chunks(16) {
+        let tasks: Vec<_> = wave
+            .iter()
+            .cloned()
+            .map(|body| tokio::spawn(async move { post(addr, CHAT, &body).await }))
+            .collect();
+        for task in tasks {
+            answers.push(task.await.unwrap());
+        }
     }
     answers
 }
@@ -204,8 +209,8 @@ fn questions(count: usize) -> Vec<String> {
 fn a_reasoning_budget_always_ends_in_an_answer() {
     let served = Served::start(None, &["reasoning.max_budget_tokens=64"]);
     runtime().block_on(async {
-        for (budget, temperature) in [(64, 1.0), (64, 2.0), (5, 1.0), (0, 0.0)] {
-            let bodies = questions(200).into_iter().enumerate().map(|(i, question)| {
+        for (count, budget, temperature) in [(200, 64, 1.0), (40, 64, 2.0), (40, 5, 1.0), (40, 0, 0.0)] {
+            let bodies = questions(count).into_iter().enumerate().map(|(i, question)| {
                 json!({"messages": [{"role": "user", "content": question}], "thinking": {"type": "enabled", "budget_tokens": budget},
                     "temperature": temperature, "seed": i, "max_tokens": 120})
             });
@@ -219,7 +224,7 @@ fn a_reasoning_budget_always_ends_in_an_answer() {
                 assert!(!content.trim().is_empty(), "budget {budget}, temperature {temperature}: {answer}");
                 closed_in_time += usize::from(spent == budget);
             }
-            assert!(budget > 5 || closed_in_time > 100, "{closed_in_time} used up a budget of {budget}");
+            assert!(budget > 5 || closed_in_time * 2 > count, "{closed_in_time} used up a budget of {budget}");
         }
         // The operator's limit also holds for a request that asks for more.
         let body = json!({"messages": [{"role": "user", "content": "Write a long story."}], "temperature": 2, "seed": 3,

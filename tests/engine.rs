@@ -7,7 +7,7 @@ use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::model::Blueprint;
-use perigee::sampling::SamplingParams;
+use perigee::sampling::{BlockRule, SamplingParams};
 use perigee::scheduler::{self, FinishReason};
 use perigee::telemetry::Metrics;
 
@@ -216,7 +216,19 @@ fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
         for (case, prompt_ids) in [prompt(9, 1), prompt(23, 2), prompt(80, 3)].iter().enumerate() {
             let params =
                 SamplingParams { frequency_penalty: 0.7, repetition_penalty: 1.2, ..drawn(60, case as u64) };
+            // Every other reply is led out of a block, which is a state of its own to go back in.
+            let rule = BlockRule {
+                starts_inside: true,
+                open: 5,
+                close: 6,
+                leave: Vec::new(),
+                max_tokens: 17,
+                ends: Vec::new(),
+                blank: [].into(),
+            };
+            let params = SamplingParams { block_rule: (case % 2 == 1).then(|| Arc::new(rule)), ..params };
             let straight = run(&engine.handle, request(prompt_ids, params.clone())).await;
+            assert!(case % 2 == 0 || straight.tokens[..=17].contains(&6), "the block is closed in time");
             let mut stream = engine.handle.submit(request(prompt_ids, params)).unwrap();
             let (mut tokens, mut logprobs, mut rewinds) = (vec![], vec![], 0);
             while let Some(event) = stream.next().await {

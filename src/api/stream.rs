@@ -285,16 +285,14 @@ impl EventStream {
     ) {
         let joined = |wanted: fn(&ReplyPiece) -> &str| pieces.iter().map(wanted).collect::<String>();
         let (reasoning, content) = (joined(reasoning_of), joined(content_of));
-        let reasoning_field = self.format.reasoning.filter(|_| !reasoning.is_empty());
+        let reasons = pieces.iter().any(|piece| matches!(piece, ReplyPiece::Reasoning(_)));
+        let reasoning_field = self.format.reasoning.filter(|_| reasons);
         let calls =
             || pieces.iter().filter(|p| matches!(p, ReplyPiece::Call { .. } | ReplyPiece::Arguments { .. }));
         let carries = self.format.logprobs || self.format.return_token_ids;
         let says = !content.is_empty() || reasoning_field.is_some();
         let mut tokens = Some(tokens);
-        if says
-            || carries
-            || (!self.choices[choice].begun && calls().next().is_none() && reasoning.is_empty())
-        {
+        if says || carries || (!self.choices[choice].begun && calls().next().is_none() && !reasons) {
             self.begin_delta(out, choice);
             let mut fields = usize::from(!self.choices[choice].begun);
             let mut comma = |out: &mut Vec<u8>| {

@@ -51,10 +51,14 @@ impl ReasoningTokens {
     /// `None` for a vocabulary whose reasoning has no tokens of its own. `ends` are the ids that end a turn.
     pub(super) fn of(tokenizer: &Tokenizer, ends: &[u32]) -> Option<Self> {
         let leave = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
+        // Markers that say nothing where no call is open.
+        let stray =
+            [markers::TOOL_CALLS_SECTION_END, markers::TOOL_CALL_ARGUMENT_BEGIN, markers::TOOL_CALL_END];
+        let stray: Vec<u32> = stray.iter().filter_map(|name| tokenizer.special_id(name)).collect();
         let is_blank = |id: &u32| {
             let blank =
                 tokenizer.token_bytes(*id).is_some_and(|bytes| bytes.iter().all(u8::is_ascii_whitespace));
-            blank || tokenizer.is_special(*id)
+            blank || tokenizer.is_special(*id) || stray.contains(id)
         };
         Some(Self {
             open: tokenizer.special_id(markers::THINK)?,
@@ -93,12 +97,15 @@ impl ReasoningTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Checkpoint;
-    use crate::nano;
 
+    /// The embedded model's, whose vocabulary has every marker.
     fn nano_tokenizer() -> Tokenizer {
-        let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
-        Tokenizer::load(&|name| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap()
+        let file = |name: &str| match name {
+            "tiktoken.model" => Some(include_bytes!("../nano/model/tiktoken.model").to_vec()),
+            "tokenizer_config.json" => Some(include_bytes!("../nano/model/tokenizer_config.json").to_vec()),
+            _ => None,
+        };
+        Tokenizer::load(&file).unwrap()
     }
 
     #[test]
@@ -115,8 +122,8 @@ mod tests {
             let switch = ReasoningSwitch::of(&ChatTemplate::built_in(family, &tokenizer), &tokenizer);
             assert_eq!(switch, ReasoningSwitch { reasons, can_disable }, "{family:?}");
         }
-        let own = nano::FILES.iter().find(|file| file.0 == "chat_template.jinja").unwrap().1;
-        let template = ChatTemplate::from_jinja(std::str::from_utf8(own).unwrap(), &tokenizer).unwrap();
+        let own = include_str!("../nano/model/chat_template.jinja");
+        let template = ChatTemplate::from_jinja(own, &tokenizer).unwrap();
         let switch = ReasoningSwitch::of(&template, &tokenizer);
         assert_eq!(switch, ReasoningSwitch { reasons: true, can_disable: true });
     }

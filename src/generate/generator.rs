@@ -264,9 +264,6 @@ impl Generator {
             sampling.stop_token_ids.dedup();
         }
         if let Some(chat) = &request.chat {
-            if chat.calls == Calls::Forbidden {
-                sampling.logit_bias.extend(self.call_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
-            }
             if let Some(budget) = self.reasoning.budget(chat.budget)
                 && let Some(tokens) = &self.reasoning_tokens
                 && self.switch.reasons
@@ -274,6 +271,11 @@ impl Generator {
                 let rule =
                     tokens.rule(prompt.start, budget, sampling.max_tokens, &request.sampling.stop_token_ids);
                 sampling.block_rule = Some(Arc::new(rule));
+            }
+            // Without tools a call is rare and only lost, so it is not worth a look at every row; but it is no answer either.
+            let ends_in_answer = chat.calls == Calls::Unasked && sampling.block_rule.is_some();
+            if chat.calls == Calls::Forbidden || ends_in_answer {
+                sampling.logit_bias.extend(self.call_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
             }
         }
         sampling

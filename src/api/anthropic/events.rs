@@ -28,7 +28,7 @@ impl BlockEvents {
         self.begin(out, format, usage);
         for piece in pieces {
             match piece {
-                ReplyPiece::Reasoning(_) if format.reasoning.is_none() => {}
+                ReplyPiece::Reasoning(text) if text.is_empty() || format.reasoning.is_none() => {}
                 ReplyPiece::Reasoning(text) => {
                     self.open(
                         out,

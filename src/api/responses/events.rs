@@ -32,7 +32,7 @@ impl ItemEvents {
         self.begin(out, format);
         for piece in pieces {
             match piece {
-                ReplyPiece::Reasoning(_) if format.reasoning.is_none() => {}
+                ReplyPiece::Reasoning(text) if text.is_empty() || format.reasoning.is_none() => {}
                 ReplyPiece::Reasoning(text) => {
                     if !matches!(self.open, Some((Open::Reasoning, _))) {
                         self.add(out, format, Open::Reasoning, "rs");

@@ -30,6 +30,8 @@ pub struct QuantizedAudit {
     pub classes: Vec<ClassError>,
     /// Scales of activations and of the KV cache that the target adds.
     pub added_scales: usize,
+    /// Scales of the KV cache that the target leaves out, which makes them 1.
+    pub dropped_scales: usize,
 }
 
 /// Error of the linears of one class.
@@ -77,6 +79,10 @@ pub(super) fn audit(
     for (stem, parts) in &before {
         // A tensor that is no part of a linear is a stem of itself.
         let Some(new_parts) = after.get(stem) else {
+            if KV_SCALES.iter().any(|ending| stem.ends_with(ending)) {
+                audit.dropped_scales += parts.len();
+                continue;
+            }
             faults.add(format!("{stem}: missing ({} tensors of the source)", parts.len()));
             continue;
         };

@@ -4,8 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
+use crate::checkpoint::TensorSpec;
 use crate::compress::prune::prune;
 use crate::compress::test_folder::{self, Format, Tensor, Tiny};
+use crate::tensor::DType;
 
 /// A source and its pruned copy.
 struct Pair {
@@ -295,4 +297,24 @@ fn an_equal_copy_is_a_quantization_without_error_and_damage_is_measured() {
     let report = run();
     assert_eq!((class(&report).source_format, class(&report).target_format), ("BF16", "nvfp4"));
     assert_eq!(report.quantized.unwrap().added_scales, 2 * 8 * 3);
+}
+
+#[test]
+fn kv_scales_may_be_left_out_and_other_tensors_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("a"), dir.path().join("b"));
+    let tiny = Tiny { single_file: true, ..Tiny::default() };
+    test_folder::write(&source, &tiny);
+    test_folder::write(&target, &tiny);
+    let add = |name: &str| {
+        let (shard, mut tensors) = test_folder::read(&source).pop_first().unwrap();
+        tensors.push((TensorSpec::new(name, DType::F32, []), 1f32.to_le_bytes().to_vec()));
+        test_folder::write_shard(&source, &shard, &tensors);
+        audit(&source, &target, &AuditOptions::default(), &mut |_| ()).unwrap()
+    };
+    let report = add("model.layers.1.self_attn.k_proj.k_scale");
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.faults);
+    assert_eq!(report.quantized.unwrap().dropped_scales, 1);
+    let report = add("model.layers.1.self_attn.k_proj.other");
+    assert_eq!(report.verdict, Verdict::Failed);
 }

@@ -52,7 +52,7 @@ pub enum ReplyEnd {
 /// Something new in a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyPiece {
-    /// Reasoning goes on.
+    /// Reasoning goes on; empty once, where all of it is.
     Reasoning(String),
     /// The answer goes on.
     Content(String),
@@ -127,6 +127,8 @@ pub struct ReplyState {
     /// `waiting` holds a misspelled section marker that counts only if a call follows.
     doubtful: bool,
     has_reasoning: bool,
+    /// Reasoning was given out, be it empty.
+    reasoning_given: bool,
     content_begun: bool,
     scan: JsonScan,
     pending: Option<Arc<PendingCall>>,
@@ -190,7 +192,10 @@ impl ReplyParser {
     pub fn finish(&mut self, end: ReplyEnd, out: &mut Vec<ReplyPiece>) {
         self.flush_held(out);
         match self.state.place {
-            Place::Reasoning => self.settle_doubt(out),
+            Place::Reasoning => {
+                self.settle_doubt(out);
+                self.end_reasoning(out);
+            }
             Place::Answer => {
                 self.settle_doubt(out);
                 let waiting = std::mem::take(&mut self.state.waiting);
@@ -296,6 +301,7 @@ impl ReplyParser {
                 if end > 0 {
                     let mut shown = std::mem::take(&mut state.waiting);
                     shown.push_str(&text[..end]);
+                    state.reasoning_given = true;
                     give(out, ReplyPiece::Reasoning(shown));
                 }
                 state.waiting.push_str(&text[end..]);
@@ -357,6 +363,9 @@ impl ReplyParser {
         if marker != Marker::CallBegin {
             self.settle_doubt(out);
         }
+        if matches!(marker, Marker::ThinkEnd | Marker::SectionBegin | Marker::CallBegin) {
+            self.end_reasoning(out);
+        }
         match (self.state.place, marker) {
             (Place::Answer, Marker::Think) => {
                 self.state.waiting.clear();
@@ -394,6 +403,13 @@ impl ReplyParser {
             }
             // Out of place: a slip that says nothing.
             _ => {}
+        }
+    }
+
+    /// Reasoning that stayed empty is given out as such: clients send it back.
+    fn end_reasoning(&mut self, out: &mut Vec<ReplyPiece>) {
+        if self.state.place == Place::Reasoning && !std::mem::replace(&mut self.state.reasoning_given, true) {
+            out.push(ReplyPiece::Reasoning(String::new()));
         }
     }
 

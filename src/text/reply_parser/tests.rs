@@ -463,7 +463,8 @@ fn pieces_are_well_formed() {
                     assert!(index + 1 == calls && !arguments.is_empty(), "{text}");
                     awaits_arguments = false;
                 }
-                ReplyPiece::Reasoning(shown) | ReplyPiece::Content(shown) => {
+                ReplyPiece::Reasoning(_) => assert!(!awaits_arguments, "{text}"),
+                ReplyPiece::Content(shown) => {
                     assert!(!shown.is_empty() && !awaits_arguments, "{text}");
                 }
             }
