@@ -33,6 +33,7 @@ pub fn render_request(
         max_prompts: 1,
         reasoning: ReasoningSwitch::of(&text.template, &text.tokenizer),
         reasoning_field: ReasoningField::default(),
+        guard_choice: true,
     };
     let mut prompts = chat::read(body, &limits, defaults)?.request.prompts;
     let prompt = prompts.pop().ok_or_else(|| ApiError::missing("messages"))?;

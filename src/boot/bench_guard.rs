@@ -54,7 +54,8 @@ fn measure(args: &BenchGuardArgs, settings: &Settings) -> Result<GuardReport, Bo
         let metrics = Arc::new(Metrics::new("bench", false));
         let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |_| ())?;
         let door = Arc::new(engine.handle.clone());
-        let generator = Generator::new(door, text, SamplingDefaults::default(), 0.0, metrics)
+        let reasoning = settings.reasoning.clone();
+        let generator = Generator::new(door, text, SamplingDefaults::default(), reasoning, 0.0, metrics)
             .with_guard(settings.guard.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let run = end_to_end(&generator, args.max_tokens, settings.guard.hold_tokens);

@@ -27,7 +27,7 @@ pub(super) fn render(args: &RenderArgs) -> ExitCode {
         let checkpoint = open_checkpoint(settings)?;
         let blueprint = read_blueprint(&checkpoint)?;
         let text = load_text(settings, &checkpoint, &blueprint)?;
-        let defaults = sampling_defaults(settings, &checkpoint, &blueprint)?;
+        let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
         let prompt = match render_request(&body, &text, &defaults) {
             Ok(prompt) => prompt,
             Err(error) => return Ok(usage(&error.message)),

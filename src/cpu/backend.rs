@@ -487,7 +487,8 @@ impl Backend for CpuBackend {
         let stride = panels.num_panels * LANES;
         let mut sums = vec![0.0; rows.len() * stride];
         let tiling = layout.tiling(rows.len());
-        rows::pack(&mut self.pool, layout, tiling, &mut self.packed, |i| x.row(rows[i] as usize));
+        let source = |i: usize| x.row(rows[i] as usize);
+        rows::pack(&mut self.pool, layout, tiling, &mut self.packed, &mut self.quantized, source);
         let out = Shards::new(&mut sums);
         let finish = StoreRows { out, stride, column: 0, out_features: stride, add: false };
         let operands = Operands { rows: &self.packed, layout, tiling, weights: panels };

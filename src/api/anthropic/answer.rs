@@ -72,7 +72,8 @@ pub(super) fn stop(out: &mut Vec<u8>, finish: Option<&Finish>) {
             Some(Finish::EndOfTurn | Finish::StopToken(_)) => "\"end_turn\"",
             Some(Finish::ToolCalls) => "\"tool_use\"",
             Some(Finish::StopString(_)) => "\"stop_sequence\"",
-            Some(Finish::Length) => "\"max_tokens\"",
+            // A reply that was stopped in a loop is a cut one.
+            Some(Finish::Length | Finish::Repetition { .. }) => "\"max_tokens\"",
         },
     );
     write::raw(out, ",\"stop_sequence\":");

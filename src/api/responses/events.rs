@@ -63,7 +63,7 @@ impl ItemEvents {
             self.add(out, format, Open::Message, "msg");
         }
         self.close(out);
-        let name = if *finish == Finish::Length { "response.incomplete" } else { "response.completed" };
+        let name = if finish.is_cut() { "response.incomplete" } else { "response.completed" };
         let response = response(format, self.done.clone(), Some((usage, finish)));
         self.event(out, name, json!({"response": response}));
     }

@@ -109,7 +109,7 @@ pub(super) fn whole(format: &Format, usage: Usage, full: &[FullReply]) -> Vec<u8
 
 /// The response object; without an end it is one in progress.
 fn response(format: &Format, output: Vec<Value>, end: Option<(Usage, &Finish)>) -> Value {
-    let cut = matches!(end, Some((_, Finish::Length)));
+    let cut = matches!(end, Some((_, finish)) if finish.is_cut());
     let mut response = json!({
         "id": format.id,
         "object": "response",

@@ -109,9 +109,12 @@ fn request(text: String, max_tokens: u32, mode: Mode, ignore_eos: bool, thinking
     GenerateRequest {
         prompts: vec![Prompt::Chat(ChatPrompt {
             messages: vec![serde_json::json!({"role": "user", "content": text})],
+            tools: Vec::new(),
             add_generation_prompt: true,
+            continue_final_message: false,
             kwargs: Some(kwargs),
         })],
+        chat: None,
         n: 1,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         max_tokens: None,
