@@ -247,7 +247,7 @@ pub(super) fn sampling_defaults(
         instant: rules(&operator.instant),
     });
     let family = family.is_some_and(|family| family != Family::K2Instruct);
-    defaults.thinks = operator.thinks_by_default.unwrap_or(family);
+    defaults.thinks = operator.assume_thinking.unwrap_or(family);
     Ok(defaults)
 }
 

@@ -38,6 +38,13 @@ pub enum Finish {
     },
 }
 
+impl Finish {
+    /// Whether more would have followed.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Length | Self::Repetition { .. })
+    }
+}
+
 /// What is new in one reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyPart {

@@ -71,7 +71,7 @@ impl Default for Config {
             max_rescues: 2,
             ban_tokens: 512,
             strict_finish_reasons: false,
-            close_thinking_text: "\n\nI am repeating myself, so I stop thinking here and answer.\n".into(),
+            close_thinking_text: "\n\nThis goes in circles; I answer.\n".into(),
         }
     }
 }

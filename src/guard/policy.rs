@@ -7,7 +7,7 @@
 //! before the point that is rewound to.
 
 use super::period::run_at;
-use super::tiers::noisy_hold_start;
+use super::tiers::{code_multiplier, noisy_hold_start};
 use super::{
     Action, AllPeriods, Allowance, Event, Kind, Mode, Novelty, Nudge, Options, PatternRule, Periods, Phase,
     PhaseTracker, Repeat, TierAction, hard_threshold, hold_start, noisy_threshold, phase_multiplier,
@@ -26,6 +26,8 @@ const LEAST_DISCARD: usize = 512;
 /// Mean probability of the last `SURE_TOKENS` tokens above which a model is nearly certain of everything.
 const SURE: f32 = 0.97;
 const SURE_TOKENS: usize = 128;
+/// Longest unit that is judged with noise: records of data are longer, and alike.
+const LONGEST_NOISY: u32 = 256;
 /// Tokens after a rescue in which noise is not judged.
 const SETTLE_TOKENS: usize = 64;
 /// Most events of one reply.
@@ -246,7 +248,10 @@ impl Guard {
         }
         let (mut hold, mut found) = (false, None);
         let hold_tokens = self.options.hold_tokens;
-        let noisy = self.options.noisy != TierAction::Off && phase.is_open() && !self.was_just_rescued();
+        let code = phase.is_open() && self.phase.looks_like_code();
+        let noisy =
+            self.options.noisy != TierAction::Off && phase.is_open() && !code && !self.was_just_rescued();
+        let digits = self.tokens.last().is_some_and(|t| self.options.shapes.of(*t).is_number());
         let mut unwatched: Option<Repeat> = None;
         for repeat in self.periods.repeats() {
             let period = repeat.period;
@@ -254,10 +259,14 @@ impl Guard {
                 continue;
             }
             let watched = self.watched.iter().find(|w| period.is_multiple_of(w.period));
-            let threshold = hard_threshold(period).saturating_mul(phase_multiplier(phase));
+            // A number may have hundreds of equal digits.
+            let code = code || (digits && period == 1);
+            let times = if code { code_multiplier(period) } else { phase_multiplier(phase) };
+            let threshold = hard_threshold(period).saturating_mul(times);
             let limit = watched.map_or(threshold, |w| w.limit.max(threshold));
             let exact = repeat.run >= limit;
             let noisy_limit = watched.map_or(0, |w| w.limit).saturating_mul(2).max(noisy_threshold(period));
+            let noisy = noisy && !code && period <= LONGEST_NOISY;
             if exact || (noisy && repeat.score >= noisy_limit) {
                 // The shortest unit is the one to judge.
                 let kind = if exact { Kind::Loop } else { Kind::NoisyLoop };
@@ -265,8 +274,10 @@ impl Guard {
                     found = Some((kind, *repeat));
                 }
             }
-            let suspicious = repeat.run >= hold_start(period, hold_tokens)
-                || (noisy && repeat.score >= noisy_hold_start(period, hold_tokens));
+            let begins =
+                hold_start(period, hold_tokens).max(threshold.saturating_sub(hold_tokens.max(period)));
+            let suspicious =
+                repeat.run >= begins || (noisy && repeat.score >= noisy_hold_start(period, hold_tokens));
             if suspicious && phase.is_open() {
                 match watched {
                     None => unwatched = Some(*repeat),

@@ -29,6 +29,12 @@ pub fn phase_multiplier(phase: Phase) -> u32 {
     }
 }
 
+/// How much longer a short unit may repeat in code and data that stand in no fence: numbers of hundreds of equal digits, rows of a table of
+/// constants. Longer units do not repeat there either.
+pub(super) fn code_multiplier(period: u32) -> u32 {
+    if period <= 64 { 4 } else { 1 }
+}
+
 /// The run from which tokens are held back: one copy and at least twelve tokens have been sent by then, and at most `hold_tokens` (or one
 /// copy, if that is more) will be held until the threshold is reached.
 pub fn hold_start(period: u32, hold_tokens: u32) -> u32 {

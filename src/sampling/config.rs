@@ -40,7 +40,7 @@ pub struct Config {
     /// The same for requests without thinking.
     pub instant: Option<Rules>,
     /// Whether a request that does not say thinks; not set = as the model's family does. Decides which of the rules above apply.
-    pub thinks_by_default: Option<bool>,
+    pub assume_thinking: Option<bool>,
 }
 
 impl Default for Config {
@@ -59,7 +59,7 @@ impl Default for Config {
             policy: None,
             thinking: None,
             instant: None,
-            thinks_by_default: None,
+            assume_thinking: None,
         }
     }
 }
