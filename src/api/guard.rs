@@ -155,7 +155,7 @@ mod tests {
     use crate::generate::SamplingDefaults;
 
     fn read(body: &str, guard_choice: bool) -> Result<GuardChoice, ApiError> {
-        let limits = Limits { vocab_size: 512, max_prompts: 8, guard_choice };
+        let limits = Limits { guard_choice, ..Limits::default() };
         let shared = parse::<SharedBody>(body.as_bytes())?;
         let mode = crate::generate::SamplingMode::Instant;
         shared.check(&limits, &SamplingDefaults::default(), Some(16), mode).map(|shared| shared.guard)

@@ -547,7 +547,7 @@ mod tests {
             instant: rules(r#"{"temperature": {"pin": 0.6}}"#),
         };
         let defaults = SamplingDefaults { policy: policy.into(), ..SamplingDefaults::default() };
-        let limits = Limits { vocab_size: 512, max_prompts: 8, guard_choice: true };
+        let limits = Limits::default();
         let check = |body: &str, max_tokens, mode| {
             parse::<SharedBody>(body.as_bytes()).unwrap().check(&limits, &defaults, max_tokens, mode)
         };
