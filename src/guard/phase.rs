@@ -7,11 +7,6 @@ use super::shapes::{Opening, Part};
 const TABLE_LINES: u32 = 3;
 /// Separators that a line of a table without pipes has at least.
 const TABLE_SEPARATORS: u32 = 2;
-/// Marks that make a line look like code, and such lines among the last eight that make the text look so.
-const CODE_MARKS: u32 = 2;
-const CODE_LINES: u32 = 3;
-/// Marks of one long line that do, if they are a fifth of its tokens.
-const LONG_LINE_MARKS: u32 = 24;
 
 /// Kinds of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,8 +66,6 @@ pub struct PhaseTracker {
     last_hash: u64,
     /// Lines of that shape in a row.
     alike: u32,
-    /// One bit per line, the newest lowest: whether it looked like code. The same line again does not count.
-    code_lines: u8,
 }
 
 /// The line that grows.
@@ -85,27 +78,14 @@ struct Line {
     only_ticks: bool,
     pipe: bool,
     separators: u32,
-    marks: u32,
-    tokens: u32,
     hash: u64,
 }
 
 impl Line {
-    const NEW: Self = Self {
-        blank: true,
-        ticks: 0,
-        only_ticks: false,
-        pipe: false,
-        separators: 0,
-        marks: 0,
-        tokens: 0,
-        hash: 0,
-    };
+    const NEW: Self = Self { blank: true, ticks: 0, only_ticks: false, pipe: false, separators: 0, hash: 0 };
 
     fn add(&mut self, part: Part, token: u32) {
         self.separators += u32::from(part.separators);
-        self.marks += u32::from(part.marks);
-        self.tokens += 1;
         self.hash = (self.hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
         if self.blank {
             match part.opening {
@@ -137,7 +117,6 @@ impl PhaseTracker {
             last_separators: 0,
             last_hash: 0,
             alike: 0,
-            code_lines: 0,
         }
     }
 
@@ -177,19 +156,8 @@ impl PhaseTracker {
         self.thinking
     }
 
-    /// Whether the text looks like code or data that stands in no fence.
-    pub fn looks_like_code(&self) -> bool {
-        let Line { marks, tokens, .. } = self.line;
-        self.code_lines.count_ones() >= CODE_LINES || (marks >= LONG_LINE_MARKS && marks * 5 >= tokens)
-    }
-
     fn end_line(&mut self) {
         let line = std::mem::replace(&mut self.line, Line::NEW);
-        if !line.blank && line.hash != self.last_hash {
-            // A closing bracket alone is one, too.
-            let is_code = line.marks >= CODE_MARKS || (line.marks > 0 && line.tokens <= 3);
-            self.code_lines = self.code_lines << 1 | u8::from(is_code);
-        }
         if line.ticks >= 3 {
             self.fenced = !self.fenced;
         }
@@ -229,22 +197,6 @@ mod tests {
             }
         }
         seen
-    }
-
-    #[test]
-    fn code_without_a_fence_is_seen_by_its_marks() {
-        let looks = |text: &str| {
-            let bytes: Vec<[u8; 1]> = (0..=255u8).map(|b| [b]).collect();
-            let shapes = TokenShapes::new(bytes.iter().map(|b| b.as_slice()));
-            let mut tracker = PhaseTracker::new(false);
-            text.bytes().for_each(|byte| tracker.push(byte.into(), &shapes, &MARKERS));
-            tracker.looks_like_code()
-        };
-        assert!(looks("fn a() {\n    b(c[0]);\n    d(e == 1);\n}\n"));
-        assert!(looks("{\"a\": 1,\n \"b\": [2],\n \"c\": {\"d\": 3}}\n"));
-        assert!(looks(&"{\"t\":1},".repeat(9)), "one long line");
-        assert!(!looks("A cat (Felis catus) is small.\nIt sleeps.\nSee: the dog, the bird.\nWell.\n"));
-        assert!(!looks(&"f(x) = [y]\n".repeat(9)), "one line again and again is no sign");
     }
 
     #[test]

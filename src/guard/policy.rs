@@ -69,6 +69,8 @@ struct Watched {
     limit: u32,
     /// The prompt permits more than the threshold.
     licensed: bool,
+    /// The unit is code or data that stands in no fence: brackets, numbers.
+    code: bool,
     /// It was held long enough; what comes of it is delivered.
     unheld: bool,
     /// It passed the threshold by licence, and that was said.
@@ -248,10 +250,7 @@ impl Guard {
         }
         let (mut hold, mut found) = (false, None);
         let hold_tokens = self.options.hold_tokens;
-        let code = phase.is_open() && self.phase.looks_like_code();
-        let noisy =
-            self.options.noisy != TierAction::Off && phase.is_open() && !code && !self.was_just_rescued();
-        let digits = self.tokens.last().is_some_and(|t| self.options.shapes.of(*t).is_number());
+        let noisy = self.options.noisy != TierAction::Off && phase.is_open() && !self.was_just_rescued();
         let mut unwatched: Option<Repeat> = None;
         for repeat in self.periods.repeats() {
             let period = repeat.period;
@@ -259,8 +258,7 @@ impl Guard {
                 continue;
             }
             let watched = self.watched.iter().find(|w| period.is_multiple_of(w.period));
-            // A number may have hundreds of equal digits.
-            let code = code || (digits && period == 1);
+            let code = phase.is_open() && watched.is_some_and(|w| w.code);
             let times = if code { code_multiplier(period) } else { phase_multiplier(phase) };
             let threshold = hard_threshold(period).saturating_mul(times);
             let limit = watched.map_or(threshold, |w| w.limit.max(threshold));
@@ -293,7 +291,7 @@ impl Guard {
         }
         if let Some(repeat) = unwatched {
             let watched = self.watch(repeat);
-            hold |= phase.is_open() && !watched.licensed;
+            hold |= phase.is_open() && !watched.licensed && !watched.code;
             // The licence may have raised what was found.
             if found.is_some_and(|(_, r)| r.period.is_multiple_of(watched.period) && r.run < watched.limit) {
                 found = None;
@@ -324,7 +322,10 @@ impl Guard {
             Allowance::Copies(copies) => threshold.max(copies.saturating_mul(period)),
             Allowance::Unlimited => UNLIMITED_RUN.max(threshold),
         };
-        let watched = Watched { period, limit, licensed: limit > threshold, unheld: false, said: false };
+        let licensed = limit > threshold;
+        let code = self.is_code(period);
+        let limit = if code { limit.max(threshold.saturating_mul(code_multiplier(period))) } else { limit };
+        let watched = Watched { period, limit, licensed, code, unheld: false, said: false };
         if self.watched.len() == 8 {
             self.watched.remove(0);
         }
@@ -349,7 +350,8 @@ impl Guard {
 
     /// Reports a repetition and lets it go on; nothing more is said while it lasts.
     fn warn(&mut self, kind: Kind, period: u32, run: u32) -> Verdict {
-        let entry = Watched { period, limit: u32::MAX, licensed: true, unheld: true, said: true };
+        let entry =
+            Watched { period, limit: u32::MAX, licensed: true, code: false, unheld: true, said: true };
         match self.watched.iter_mut().find(|w| period.is_multiple_of(w.period)) {
             Some(watched) => *watched = entry,
             None => self.watched.push(entry),
@@ -444,6 +446,13 @@ impl Guard {
     /// A score needs time to fall after a rescue that could not take all of it back.
     fn was_just_rescued(&self) -> bool {
         self.nudges.last().is_some_and(|nudge| self.tokens.len() < nudge.at() + SETTLE_TOKENS)
+    }
+
+    /// Whether a quarter of the newest unit's tokens are numbers or have brackets and operators in them.
+    fn is_code(&self, period: u32) -> bool {
+        let unit = &self.tokens[self.tokens.len() - (period as usize).min(self.tokens.len())..];
+        let code = unit.iter().filter(|token| self.options.shapes.of(**token).is_code()).count();
+        code * 4 >= unit.len()
     }
 
     fn is_sure(&self) -> bool {

@@ -20,8 +20,6 @@ pub(super) struct Part {
     pub(super) ticks: u8,
     /// Commas, semicolons, tabs and pipes in it.
     pub(super) separators: u8,
-    /// Brackets, operators and the like: what code and data have and words do not.
-    pub(super) marks: u8,
 }
 
 /// First character of a stretch that is no blank.
@@ -46,14 +44,17 @@ const BEGINS_APART: u8 = 4;
 const ENDS_APART: u8 = 8;
 const ENDS_INSIDE_CHARACTER: u8 = 16;
 const ENDS_SENTENCE: u8 = 32;
-const DIGITS: u8 = 64;
+const CODE: u8 = 64;
+
+/// What code and data have and words do not.
+const CODE_MARKS: &[u8] = b"{}[]()<>=_/\\|;#:*&$@^~+\"'";
 
 impl Shape {
     /// No text: what control tokens and unknown ids have.
     const NO_TEXT: Self = Self {
         flags: BEGINS_APART | ENDS_APART,
-        head: Part { opening: Opening::Blank, ticks: 0, separators: 0, marks: 0 },
-        tail: Part { opening: Opening::Blank, ticks: 0, separators: 0, marks: 0 },
+        head: Part { opening: Opening::Blank, ticks: 0, separators: 0 },
+        tail: Part { opening: Opening::Blank, ticks: 0, separators: 0 },
     };
 
     /// The shape of a token with these bytes. Control tokens have none.
@@ -67,7 +68,8 @@ impl Shape {
         set(ENDS_INSIDE_CHARACTER, inside);
         set(BEGINS_APART, text.chars().next().is_none_or(stands_apart));
         set(ENDS_APART, !inside && text.chars().next_back().is_none_or(stands_apart));
-        set(DIGITS, !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit));
+        let number = !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit);
+        set(CODE, number || bytes.iter().any(|b| CODE_MARKS.contains(b)));
         let last = text.trim_end().chars().next_back();
         let ends = last.is_some_and(|c| ".!?。！？…".contains(c)) || bytes.contains(&b'\n');
         set(ENDS_SENTENCE, ends);
@@ -87,9 +89,9 @@ impl Shape {
         self.flags & BLANK != 0
     }
 
-    /// Is digits only.
-    pub fn is_number(self) -> bool {
-        self.flags & DIGITS != 0
+    /// Is a number, or has brackets, operators and the like in it.
+    pub fn is_code(self) -> bool {
+        self.flags & CODE != 0
     }
 
     /// A sentence or line may end with it.
@@ -149,9 +151,7 @@ impl Part {
             Some(_) => Opening::Other,
         };
         let separators = line.iter().filter(|b| b",;\t|".contains(b)).count();
-        let marks = line.iter().filter(|b| b"{}[]()<>=_/\\|;#:*&$@^~+\"".contains(b)).count();
-        let small = |count: usize| count.min(255) as u8;
-        Self { opening, ticks: small(ticks), separators: small(separators), marks: small(marks) }
+        Self { opening, ticks: ticks.min(255) as u8, separators: separators.min(255) as u8 }
     }
 }
 
