@@ -243,6 +243,7 @@ fn request(max_tokens: u32) -> EngineRequest {
         priority: 0,
         deadline: None,
         cache_salt: None,
+        constraint: None,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::constrained::Constrained;
 use super::handle::EventSender;
-use crate::sampling::{History, SamplingParams};
+use crate::sampling::{History, SamplingParams, TokenConstraint};
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Finish, Metrics, RequestFigures};
 
@@ -13,6 +14,8 @@ pub(super) struct LiveSequence {
     pub(super) events: EventSender,
     /// Token counts for the penalties.
     pub(super) history: History,
+    /// What the reply must be.
+    pub(super) constraint: Option<Constrained>,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
     pub(super) reply_tokens: usize,
@@ -24,13 +27,20 @@ pub(super) struct LiveSequence {
 }
 
 impl LiveSequence {
-    pub(super) fn new(params: SamplingParams, prompt: &[u32], arrived: Instant, events: EventSender) -> Self {
+    pub(super) fn new(
+        params: SamplingParams,
+        prompt: &[u32],
+        constraint: Option<Box<dyn TokenConstraint>>,
+        arrived: Instant,
+        events: EventSender,
+    ) -> Self {
         // The history costs memory and time per token: it is kept only for a request that uses a penalty.
         let history = History::new(if params.uses_history() { prompt } else { &[] });
         Self {
             params,
             events,
             history,
+            constraint: constraint.map(Constrained::new),
             prompt_tokens: prompt.len(),
             cached_tokens: 0,
             reply_tokens: 0,
@@ -40,6 +50,11 @@ impl LiveSequence {
             first_token: None,
             last_token: None,
         }
+    }
+
+    /// Reply tokens that may still come.
+    pub(super) fn tokens_left(&self) -> usize {
+        (self.params.max_tokens as usize).saturating_sub(self.reply_tokens)
     }
 
     /// Notes a new reply token on the clock.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::sampling::{SamplingParams, TokenLogprobs};
+use crate::sampling::{SamplingParams, TokenConstraint, TokenLogprobs};
 use crate::scheduler::FinishReason;
 
 /// One sequence to run.
@@ -19,6 +19,8 @@ pub struct EngineRequest {
     pub deadline: Option<Instant>,
     /// Prefix-cache salt.
     pub cache_salt: Option<String>,
+    /// What the reply must be; `None` = anything.
+    pub constraint: Option<Box<dyn TokenConstraint>>,
 }
 
 /// What a sequence's stream yields, in order.

@@ -11,6 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::constrained::{MaskThreads, Ready};
 use super::forward_input::{self, LogitsRow};
 use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, Outbox, Shared, door};
 use super::live::LiveSequence;
@@ -51,6 +52,7 @@ struct StepLoop<B: Backend> {
     outbox: Outbox,
     sampler: Sampler,
     logprobs: Logprobs,
+    masks: MaskThreads,
     epoch: Instant,
     last_admission: Option<Instant>,
     shutting_down: bool,
@@ -78,6 +80,7 @@ pub fn spawn<B: Backend>(
     let (handle, commands, shared) = door(facts);
     let scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
     let outbox = Outbox::new()?;
+    let masks = MaskThreads::new()?;
     let thread = std::thread::Builder::new().name("perigee-engine".into()).spawn(move || {
         let _end = EndGuard(shared.clone());
         let step_loop = StepLoop {
@@ -90,6 +93,7 @@ pub fn spawn<B: Backend>(
             outbox,
             sampler: Sampler::default(),
             logprobs: Logprobs::default(),
+            masks,
             epoch: Instant::now(),
             last_admission: None,
             shutting_down: false,
@@ -182,7 +186,13 @@ impl<B: Backend> StepLoop<B> {
         if keep > live.reply_tokens || self.scheduler.rewind(id, live.prompt_tokens + keep).is_err() {
             return;
         }
+        let back = live.reply_tokens - keep;
         live.reply_tokens = keep;
+        if let Some(Err(error)) = live.constraint.as_mut().map(|constraint| constraint.rewind(back)) {
+            tracing::error!(seq = id.0, %error, "the constraint could not be rewound");
+            let finished = self.scheduler.finish(id, FinishReason::Error);
+            return self.end(finished);
+        }
         if live.params.uses_history() {
             live.history.rewind(keep);
         }
@@ -201,7 +211,8 @@ impl<B: Backend> StepLoop<B> {
             cache_salt: request.cache_salt,
             prompt_logits: request.sampling.prompt_logprobs.is_some(),
         };
-        let live = LiveSequence::new(request.sampling, &request.prompt, arrived, events);
+        let live =
+            LiveSequence::new(request.sampling, &request.prompt, request.constraint, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
             // The door checks what can be refused; what is left is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
@@ -233,6 +244,7 @@ impl<B: Backend> StepLoop<B> {
             return Ok(());
         }
         forward_input::build(&self.scheduler, &self.batch, &mut self.input, &mut self.rows);
+        self.begin_masks();
         lap(&mut times.schedule);
         self.model.forward(&self.input)?;
         lap(&mut times.forward);
@@ -280,6 +292,18 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
+    /// Masks are computed while the model computes: from here until `sample` asks for them.
+    fn begin_masks(&mut self) {
+        for row in self.rows.iter().filter(|row| row.samples) {
+            let live = self.live.get_mut(&self.batch.chunks[row.chunk].seq);
+            let Some(live) = live else { continue };
+            let left = live.tokens_left();
+            if let Some(constraint) = &mut live.constraint {
+                constraint.send(&self.masks, left);
+            }
+        }
+    }
+
     /// Turns logits into decisions; prompt logprobs are delivered on the way. Returns the time spent in the head's product.
     fn sample(&mut self) -> Result<Duration, OpError> {
         self.decisions.clear();
@@ -299,7 +323,7 @@ impl<B: Backend> StepLoop<B> {
                 }
                 if row.samples {
                     let position = live.reply_tokens as u64;
-                    self.decisions.push(decide(seq, &mut self.sampler, live, logits, position));
+                    self.decisions.extend(decide(seq, &mut self.sampler, live, logits, position));
                 }
             }
         }
@@ -391,26 +415,53 @@ impl<B: Backend> StepLoop<B> {
     }
 }
 
-/// Samples a token and decides whether it ends the sequence.
+/// Samples a token and decides whether it ends the sequence; `None` leaves the sequence out of this step.
 fn decide(
     seq: SeqId,
     sampler: &mut Sampler,
     live: &mut LiveSequence,
     logits: &[f32],
     position: u64,
-) -> Decision {
-    let Ok(sampled) = sampler.sample(logits, &live.params, &live.history, position) else {
-        tracing::error!(seq = seq.0, position, "no finite logit");
+) -> Option<Decision> {
+    let failed = || {
         let finish = Some(FinishReason::Error);
-        return Decision { seq, token: [0], logprobs: None, failed: true, finish };
+        Some(Decision { seq, token: [0], logprobs: None, failed: true, finish })
     };
-    if live.params.uses_history() {
-        live.history.add(sampled.token);
+    let left = live.tokens_left().saturating_sub(1);
+    let ready = live.constraint.as_mut().map(|constraint| constraint.ready());
+    let mask = match ready {
+        None => None,
+        Some(Ready::Mask(mask)) => Some(mask),
+        Some(Ready::Late) => return None,
+        Some(Ready::Broken(error)) => {
+            tracing::error!(seq = seq.0, position, %error, "a constrained sequence ends");
+            return failed();
+        }
+    };
+    let Ok(sampled) = sampler.choose_token(logits, &live.params, &live.history, position, mask) else {
+        tracing::error!(seq = seq.0, position, "no finite logit");
+        return failed();
+    };
+    let (mut token, mut complete) = (sampled, false);
+    if let Some(constraint) = &mut live.constraint {
+        match constraint.take(sampled, left) {
+            Ok(taken) => (token, complete) = (taken.token, taken.ends),
+            Err(error) => {
+                tracing::error!(seq = seq.0, position, sampled, %error, "a constrained sequence ends");
+                return failed();
+            }
+        }
     }
-    let stops = position + 1 > u64::from(live.params.min_tokens)
-        && live.params.stop_token_ids.contains(&sampled.token);
-    let finish = stops.then_some(FinishReason::StopToken(sampled.token));
-    Decision { seq, token: [sampled.token], logprobs: sampled.logprobs, failed: false, finish }
+    if live.params.uses_history() {
+        live.history.add(token);
+    }
+    let logprobs = sampler.logprobs(logits, token, &live.params);
+    let stops = position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
+    let finish = match stops {
+        true => Some(FinishReason::StopToken(token)),
+        false => complete.then_some(FinishReason::Stopped),
+    };
+    Some(Decision { seq, token: [token], logprobs, failed: false, finish })
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

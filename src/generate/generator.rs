@@ -188,6 +188,7 @@ impl Generator {
                     priority: request.priority,
                     deadline: request.deadline,
                     cache_salt: request.cache_salt.clone(),
+                    constraint: None,
                 })?;
                 if copy == 0 {
                     self.metrics.record_params(request.n as usize, max_tokens);

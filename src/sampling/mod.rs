@@ -2,6 +2,7 @@
 
 pub mod config;
 mod params;
+mod constraint;
 mod history;
 mod draw;
 mod row;
@@ -10,6 +11,7 @@ mod logprobs;
 mod filter;
 mod sampler;
 
+pub use constraint::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 pub use history::History;
 pub use logprobs::{Logprobs, TokenLogprobs};
 pub use params::{MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingError, SamplingParams};
