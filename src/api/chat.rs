@@ -4,6 +4,7 @@ use super::json::{Free, Int, Shape, parse, wire_object};
 use super::messages::{self, Messages};
 use super::params::{SharedBody, int, token_limit};
 use super::stream::{Format, Kind};
+use super::structured::StructuredBody;
 use super::write::{self, TokenText};
 use super::{ApiError, Call, Limits};
 use crate::generate::{ChatPrompt, FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults};
@@ -33,7 +34,7 @@ wire_object! {
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (chat, shared) = parse::<(ChatBody, SharedBody)>(body)?;
+    let (chat, (shared, structured)) = parse::<(ChatBody, (SharedBody, StructuredBody))>(body)?;
     chat.refuse_unavailable()?;
     let model = shared.model.clone();
     let max_tokens = match token_limit("max_completion_tokens", chat.max_completion_tokens, 1)? {
@@ -90,6 +91,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             priority: shared.priority,
             deadline: None,
             cache_salt: shared.cache_salt,
+            grammar: structured.check()?,
         },
     })
 }

@@ -8,6 +8,7 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use super::json::{Int, Shape, parse, wire_object};
 use super::params::{SharedBody, token_id, token_limit, top_count};
 use super::stream::{Format, Kind, echoed};
+use super::structured::StructuredBody;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Call, Limits};
 use crate::generate::{FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults};
@@ -30,7 +31,7 @@ wire_object! {
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (own, shared) = parse::<(CompletionBody, SharedBody)>(body)?;
+    let (own, (shared, structured)) = parse::<(CompletionBody, (SharedBody, StructuredBody))>(body)?;
     if own.suffix.is_some_and(|s| !s.is_empty()) {
         return Err(ApiError::unsupported("suffix", "filling in before a suffix"));
     }
@@ -104,6 +105,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             priority: shared.priority,
             deadline: None,
             cache_salt: shared.cache_salt,
+            grammar: structured.check()?,
         },
     })
 }

@@ -21,12 +21,21 @@ const MAX_FREE_VALUES: usize = 20_000;
 pub(super) trait WireObject: Default {
     /// Takes the value of `key` if the key is known; `Ok(false)` leaves the value unread.
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error>;
+
+    /// Every key it knows; what describes the fields is held to this.
+    #[cfg(test)]
+    fn fields() -> Vec<&'static str>;
 }
 
 /// Two sets of fields read from one object.
 impl<A: WireObject, B: WireObject> WireObject for (A, B) {
     fn read<'de, M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<bool, M::Error> {
         Ok(self.0.read(key, map)? || self.1.read(key, map)?)
+    }
+
+    #[cfg(test)]
+    fn fields() -> Vec<&'static str> {
+        [A::fields(), B::fields()].concat()
     }
 }
 
@@ -52,6 +61,11 @@ macro_rules! wire_object {
                     }
                 )*
                 Ok(false)
+            }
+
+            #[cfg(test)]
+            fn fields() -> Vec<&'static str> {
+                vec![$($crate::api::json::plain(stringify!($field))),*]
             }
         }
     };

@@ -8,14 +8,17 @@ mod error;
 mod json;
 mod messages;
 mod models;
+mod openapi;
 mod params;
 mod service;
 mod stream;
+mod structured;
 mod tokenize;
 mod write;
 
 pub use error::ApiError;
 pub use models::ModelCard;
+pub use openapi::{openapi, openapi_page, openapi_routes};
 pub use params::is_request_id;
 pub use service::{Answer, Api, Summary};
 pub use stream::EventStream;

@@ -155,8 +155,11 @@ fn boot(
     let card = ModelCard { names, created, max_model_len: facts.max_model_len };
     let timeout = settings.server.request_timeout();
     let door = Arc::new(engine.handle.clone());
-    let generator = Generator::new(door, text, defaults, timeout.as_secs_f64(), metrics.clone());
-    Ok(Booted { api: Api::new(Arc::new(generator), card, timeout), engine })
+    let generator = Arc::new(Generator::new(door, text, defaults, timeout.as_secs_f64(), metrics.clone()));
+    // Beside the first requests: only one with a grammar would wait for it.
+    let warming = generator.clone();
+    std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
+    Ok(Booted { api: Api::new(generator, card, timeout), engine })
 }
 
 /// The folder of `model.path`, or the embedded model.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value};
 
+use crate::grammar::GrammarSpec;
 use crate::sampling::SamplingParams;
 
 /// One prompt, in any of the forms a client may send.
@@ -78,6 +79,8 @@ pub struct GenerateRequest {
     pub deadline: Option<Instant>,
     /// Prefix-cache salt.
     pub cache_salt: Option<String>,
+    /// What every reply must be; `None` = anything.
+    pub grammar: Option<GrammarSpec>,
 }
 
 /// A prompt as the engine gets it.

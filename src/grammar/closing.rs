@@ -139,7 +139,8 @@ impl<'a, 'b> Walk<'a, 'b> {
     /// Whether the reply may end here.
     pub(super) fn can_end(&mut self) -> bool {
         let marks = self.marks;
-        marks.ends.iter().any(|end| self.allows(end))
+        // The grammar allows all of them where it allows one.
+        marks.ends.first().is_some_and(|end| self.allows(end))
     }
 
     /// Whether nothing may follow here but an end token.

@@ -87,7 +87,7 @@ struct Refuel(toktrie::TokEnv);
 
 impl BiasComputer for Refuel {
     fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
-        SimpleVob::new()
+        self.0.tok_trie().alloc_token_set()
     }
 
     fn trie(&self) -> &TokTrie {
