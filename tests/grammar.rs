@@ -120,8 +120,12 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
             let name = id.rsplit_once(':').unwrap().0;
             let tool = tools.iter().find(|tool| tool["function"]["name"] == name).expect("a tool that exists");
             let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {text}"));
-            let schema = &tool["function"]["parameters"];
-            assert!(jsonschema::is_valid(schema, &arguments), "{schema}: {arguments}");
+            let mut schema = tool["function"]["parameters"].clone();
+            // Some are named by what is no URI, which the validator does not take.
+            if let Some(object) = schema.as_object_mut() {
+                object.shift_remove("$id");
+            }
+            assert!(jsonschema::is_valid(&schema, &arguments), "{schema}: {arguments}");
             called += 1;
         }
     });

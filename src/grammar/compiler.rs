@@ -23,10 +23,10 @@ const FIRST_SEARCH_FUEL: usize = 2_000_000;
 
 /// Compiles and keeps grammars for one vocabulary.
 pub struct Grammars {
-    tokenizer: Arc<Tokenizer>,
-    vocab_size: usize,
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) vocab_size: usize,
     /// Tokens that end a reply.
-    ends: Vec<u32>,
+    pub(super) ends: Vec<u32>,
     /// Built at the first use: a quarter of a second for a large vocabulary.
     factory: OnceLock<Result<ParserFactory, String>>,
     cache: Mutex<Cache>,
@@ -152,11 +152,15 @@ impl Cache {
     }
 }
 
-/// The compiler's refusal, its first line.
+/// Longest refusal passed on.
+const MAX_REFUSAL_CHARS: usize = 300;
+
+/// The compiler's refusal on one line.
 fn refusal(shape: &Shape, error: &dyn fmt::Display) -> GrammarError {
     let text = error.to_string();
     let text = text.replace("<non-verbose/>", "");
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it was refused").to_owned();
+    let line: Vec<&str> = text.split_whitespace().collect();
+    let line: String = line.join(" ").chars().take(MAX_REFUSAL_CHARS).collect();
     match shape {
         Shape::Json { .. } | Shape::Tools(_) => GrammarError::Schema(line),
         _ => GrammarError::Syntax(line),

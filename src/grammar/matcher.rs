@@ -19,6 +19,8 @@ use crate::sampling::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 
 /// Bytes a search may try while a reply runs: about a millisecond.
 const SEARCH_FUEL: usize = 20_000;
+/// Bytes a search may try besides, per byte of the way that was known before.
+const FUEL_PER_BYTE: usize = 200;
 /// Bytes of a reply that a search is shown.
 const RECENT_BYTES: usize = 512;
 /// What may be left beyond twice the last known way, when a token is taken although no way from it was found.
@@ -115,6 +117,16 @@ impl Way {
     fn behind(&self, len: usize) -> Self {
         Self { bytes: self.bytes.clone(), from: self.from + len }
     }
+}
+
+/// What is known of the end after a token.
+enum Outlook {
+    /// A way that fits; and whether the reply must end at once.
+    Fits(Way, bool),
+    /// A way that takes more tokens than are left.
+    TooLong,
+    /// None was found within the bounds of a search.
+    Unknown,
 }
 
 /// One token of the reply.
@@ -224,15 +236,17 @@ impl Matcher {
         Taken { token, ends }
     }
 
-    /// Finds a way to the end, of at most `left` tokens, from the state after the last token; and whether the reply must end there.
-    fn find_way(&mut self, left: usize) -> Result<(Option<Way>, bool), ConstraintBroken> {
+    /// Looks for a way to the end, of at most `left` tokens, from the state after the last token.
+    fn outlook(&mut self, left: usize) -> Result<Outlook, ConstraintBroken> {
         let taken = self.steps.last().map_or(&[][..], |step| &self.bytes[step.from..]);
         let place = self.place.clone();
         let recent = &self.bytes[self.bytes.len().saturating_sub(RECENT_BYTES)..];
         let old = self.closing.clone();
+        // A way that was long to find may be as long to find again.
+        let fuel = SEARCH_FUEL + FUEL_PER_BYTE * old.as_ref().map_or(0, |way| way.left().len());
         let parser = &mut self.parser;
         let (found, must_end) = guarded(|| {
-            Ok::<_, Infallible>(parser.walk(SEARCH_FUEL, |walk| {
+            Ok::<_, Infallible>(parser.walk(fuel, |walk| {
                 if walk.can_end() {
                     return (Some(Way::new(Vec::new())), walk.must_end());
                 }
@@ -255,11 +269,14 @@ impl Matcher {
                 }
             }))
         })?;
-        let fits = found.filter(|way| {
-            let way = way.left();
-            way.len() <= left || self.parser.count_tokens(way) <= left
-        });
-        Ok((fits, must_end))
+        Ok(match found {
+            // Bytes are an upper bound on tokens that costs nothing.
+            Some(way) if way.left().len() <= left || self.parser.count_tokens(way.left()) <= left => {
+                Outlook::Fits(way, must_end)
+            }
+            Some(_) => Outlook::TooLong,
+            None => Outlook::Unknown,
+        })
     }
 
     /// Takes the token just consumed and noted back.
@@ -348,19 +365,27 @@ impl TokenConstraint for Matcher {
         }
         self.consume(sampled)?;
         self.note(sampled);
-        let (way, must_end) = self.find_way(left)?;
-        if let Some(way) = way {
+        let outlook = self.outlook(left)?;
+        if let Outlook::Fits(way, must_end) = outlook {
             let ends = way.left().is_empty() && (must_end || left == 0);
             self.closing = Some(way);
             return Ok(Taken { token: sampled, ends });
         }
-        let known = self.closing.as_ref().map_or(0, |way| way.left().len());
-        let Some((token, len)) = self.next_on_way().filter(|_| left < 2 * known + SPARE_TOKENS) else {
-            // Far from the limit, a way may well be found later; without any, nothing can be promised.
+        let known = self.closing.as_ref().map(|way| way.left().len());
+        // Far from the limit, a way that was not found now may well be found later.
+        let hopeful = matches!(outlook, Outlook::Unknown) && known.is_none_or(|known| left >= 2 * known + SPARE_TOKENS);
+        let Some(known) = known.filter(|_| !hopeful) else {
             self.closing = None;
             return Ok(Taken { token: sampled, ends: false });
         };
         self.undo()?;
+        if known == 0 {
+            // The reply was complete before this token.
+            let end = self.way_mask().and_then(|ends| ends.first()).unwrap_or(sampled);
+            self.note(end);
+            return Ok(Taken { token: end, ends: true });
+        }
+        let (token, len) = self.next_on_way().expect("the known way is not at its end");
         self.consume(token)?;
         Ok(self.go_on_way(token, len))
     }

@@ -36,9 +36,17 @@ pub(super) fn ready(schema: &Value, style: &JsonStyle) -> Result<Value, GrammarE
         Value::Bool(false) => json!({"not": {}}),
         _ => return Err(GrammarError::Schema("a schema is an object".into())),
     };
-    if style.closed_objects {
-        close_objects(&mut schema);
-    }
+    // An `$id` is the name that remote references start from, and those are refused; as a name it may be anything.
+    let local = !says_ref(&schema, &|target| !target.starts_with('#'));
+    visit(&mut schema, &mut |object| {
+        if style.closed_objects && object.contains_key("properties") && !object.contains_key("additionalProperties") {
+            object.insert("additionalProperties".into(), false.into());
+        }
+        if local {
+            object.shift_remove("$id");
+        }
+        narrow_open_end(object)
+    })?;
     let mut own = Map::new();
     if style.compact {
         own.insert("whitespace_flexible".into(), false.into());
@@ -103,23 +111,64 @@ const HOLD_ONE: [&str; 3] = ["items", "additionalProperties", "not"];
 const HOLD_SEVERAL: [&str; 8] =
     ["properties", "patternProperties", "$defs", "definitions", "prefixItems", "anyOf", "oneOf", "allOf"];
 
-fn close_objects(schema: &mut Value) {
-    let Value::Object(object) = schema else { return };
-    if object.contains_key("properties") && !object.contains_key("additionalProperties") {
-        object.insert("additionalProperties".into(), false.into());
-    }
+/// Calls `change` on every schema within the schema, itself included.
+fn visit(
+    schema: &mut Value,
+    change: &mut dyn FnMut(&mut Map<String, Value>) -> Result<(), GrammarError>,
+) -> Result<(), GrammarError> {
+    let Value::Object(object) = schema else { return Ok(()) };
+    change(object)?;
     for key in HOLD_ONE {
         if let Some(inner) = object.get_mut(key) {
-            close_objects(inner);
+            visit(inner, change)?;
         }
     }
     for key in HOLD_SEVERAL {
         match object.get_mut(key) {
-            Some(Value::Object(inner)) => inner.values_mut().for_each(close_objects),
-            Some(Value::Array(inner)) => inner.iter_mut().for_each(close_objects),
+            Some(Value::Object(inner)) => inner.values_mut().try_for_each(|inner| visit(inner, change))?,
+            Some(Value::Array(inner)) => inner.iter_mut().try_for_each(|inner| visit(inner, change))?,
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Whether some `$ref` of the schema has a target like this.
+fn says_ref(value: &Value, like: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::Object(object) => {
+            object.get("$ref").and_then(Value::as_str).is_some_and(like) || object.values().any(|v| says_ref(v, like))
+        }
+        Value::Array(list) => list.iter().any(|v| says_ref(v, like)),
+        _ => false,
+    }
+}
+
+/// The compiler lets a whole number pass as a value above it when the other bound lies within the same whole number (0 as a number
+/// above 0 and at most 0.5). A bound a millionth further in says almost the same, and it keeps that one.
+fn narrow_open_end(object: &mut Map<String, Value>) -> Result<(), GrammarError> {
+    const STEP: f64 = 1e-6;
+    let number = |object: &Map<String, Value>, key: &str| object.get(key).and_then(Value::as_f64);
+    for (open, closed, other_open, other, inward) in [
+        ("exclusiveMinimum", "minimum", "exclusiveMaximum", "maximum", STEP),
+        ("exclusiveMaximum", "maximum", "exclusiveMinimum", "minimum", -STEP),
+    ] {
+        let Some(bound) = number(object, open).filter(|bound| bound.fract() == 0.0) else { continue };
+        let far = [other_open, other].into_iter().filter_map(|key| number(object, key)).map(|far| (far - bound) * inward.signum());
+        let far = far.fold(f64::INFINITY, f64::min);
+        if far >= 1.0 || object.get("type") == Some(&json!("integer")) {
+            continue;
+        }
+        if far <= STEP {
+            return Err(GrammarError::Schema(format!("`{open}` {bound} leaves too little room below the other bound")));
+        }
+        object.shift_remove(open);
+        let inside = bound + inward;
+        let given = number(object, closed).unwrap_or(inside);
+        let tighter = if inward > 0.0 { given.max(inside) } else { given.min(inside) };
+        object.insert(closed.into(), tighter.into());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -165,6 +214,6 @@ mod tests {
         assert_eq!(closed["anyOf"][0]["additionalProperties"], true);
         let mut keys = Vec::new();
         required_keys(&schema, &mut keys);
-        assert_eq!(keys, ["\"b\":", "\"é\":", "\"a\":"].map(|key| key.as_bytes().to_vec()));
+        assert_eq!(keys, ["\"a\":", "\"b\":", "\"é\":"].map(|key| key.as_bytes().to_vec()));
     }
 }
