@@ -63,7 +63,14 @@ fn start(folder: &str, options: &EngineOptions) -> StartedEngine {
 }
 
 fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
-    EngineRequest { prompt: prompt.into(), sampling: params, priority: 0, deadline: None, cache_salt: None, constraint: None }
+    EngineRequest {
+        prompt: prompt.into(),
+        sampling: params,
+        priority: 0,
+        deadline: None,
+        cache_salt: None,
+        constraint: None,
+    }
 }
 
 fn greedy(max_tokens: u32) -> SamplingParams {

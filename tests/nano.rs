@@ -76,8 +76,14 @@ async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) 
         stop_token_ids: tokenizer.turn_ends(),
         ..Default::default()
     };
-    let request =
-        EngineRequest { prompt: ids.into(), sampling, priority: 0, deadline: None, cache_salt: None, constraint: None };
+    let request = EngineRequest {
+        prompt: ids.into(),
+        sampling,
+        priority: 0,
+        deadline: None,
+        cache_salt: None,
+        constraint: None,
+    };
     let mut stream = engine.submit(request).unwrap();
     let mut tokens = Vec::new();
     while let Some(event) = stream.next().await {

@@ -34,7 +34,8 @@ fn harness(choice: &Value, context_len: usize) -> (f64, bool) {
     let scored = &tokens[context_len..tokens.len() - 1];
     let sum = scored.iter().map(|value| value.as_f64().unwrap()).sum();
     let greedy = scored.iter().zip(&tops[context_len..]).all(|(value, top)| {
-        let best = top.as_object().unwrap().values().map(|v| v.as_f64().unwrap()).fold(f64::NEG_INFINITY, f64::max);
+        let best =
+            top.as_object().unwrap().values().map(|v| v.as_f64().unwrap()).fold(f64::NEG_INFINITY, f64::max);
         value.as_f64().unwrap() == best
     });
     (sum, greedy)

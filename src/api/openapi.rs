@@ -24,7 +24,10 @@ pub fn openapi_routes() -> Vec<(String, String)> {
     let document = document();
     let paths = document["paths"].as_object().cloned().unwrap_or_default();
     let routes = paths.iter().flat_map(|(path, item)| {
-        item.as_object().into_iter().flat_map(|item| item.keys()).map(|method| (path.clone(), method.to_uppercase()))
+        item.as_object()
+            .into_iter()
+            .flat_map(|item| item.keys())
+            .map(|method| (path.clone(), method.to_uppercase()))
     });
     routes.collect()
 }
@@ -69,9 +72,24 @@ fn entries() -> Vec<Entry> {
     let post = |path, summary, body, answer| Entry { path, summary, body: Some(body), answer, keyed: true };
     let get = |path, summary, answer, keyed| Entry { path, summary, body: None, answer, keyed };
     vec![
-        post("/v1/chat/completions", "The model's turn in a conversation.", "ChatRequest", replies("ChatAnswer")),
-        post("/v1/completions", "Text that goes on from a prompt.", "CompletionRequest", replies("CompletionAnswer")),
-        post("/tokenize", "Token ids of a text or a conversation.", "TokenizeRequest", reference("TokenizeAnswer")),
+        post(
+            "/v1/chat/completions",
+            "The model's turn in a conversation.",
+            "ChatRequest",
+            replies("ChatAnswer"),
+        ),
+        post(
+            "/v1/completions",
+            "Text that goes on from a prompt.",
+            "CompletionRequest",
+            replies("CompletionAnswer"),
+        ),
+        post(
+            "/tokenize",
+            "Token ids of a text or a conversation.",
+            "TokenizeRequest",
+            reference("TokenizeAnswer"),
+        ),
         post("/detokenize", "Text of token ids.", "DetokenizeRequest", reference("DetokenizeAnswer")),
         get("/tokenizer_info", "Facts of the tokenizer.", any.clone(), true),
         get("/v1/models", "The models served.", any.clone(), true),
@@ -82,7 +100,12 @@ fn entries() -> Vec<Entry> {
         get("/health/startup", "The stage of the start and its progress.", any.clone(), false),
         get("/metrics", "Figures for Prometheus.", text("text/plain"), false),
         get("/version", "The version.", any, false),
-        get("/openapi.json", "This document.", json!({"application/json": {"schema": {"type": "object"}}}), false),
+        get(
+            "/openapi.json",
+            "This document.",
+            json!({"application/json": {"schema": {"type": "object"}}}),
+            false,
+        ),
         get("/docs", "This document as a page.", text("text/html"), false),
     ]
 }
@@ -99,8 +122,7 @@ fn paths() -> Value {
             operation["security"] = json!([{"key": []}, {}]);
         }
         if entry.path.contains("{name}") {
-            operation["parameters"] =
-                json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}]);
+            operation["parameters"] = json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}]);
         }
         if let Some(body) = entry.body {
             operation["requestBody"] = json!({"required": true, "content":
@@ -114,16 +136,17 @@ fn paths() -> Value {
 
 fn responses(entry: &Entry) -> Value {
     let mut responses = Map::new();
-    let failed = |text: &str| {
-        json!({"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}})
-    };
+    let failed = |text: &str| json!({"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}});
     responses.insert("200".into(), json!({"description": "The answer.", "content": entry.answer}));
     let mut add = |status: &str, text: &str| responses.insert(status.into(), failed(text));
     add("405", "The path does not take this method.");
     if entry.keyed {
         add("401", "A key is needed.");
         add("404", "There is no such model.");
-        add("503", "The server is starting, draining or has lost its engine; Retry-After says when to try again.");
+        add(
+            "503",
+            "The server is starting, draining or has lost its engine; Retry-After says when to try again.",
+        );
     }
     if entry.body.is_some() {
         add("400", "The request asks for something impossible; `param` names the field.");
@@ -147,7 +170,11 @@ fn schemas() -> Value {
             .chain(shared)
             .map(|(name, schema)| {
                 // A required field is not null.
-                let schema = if required.contains(&name) { schema } else { json!({"anyOf": [schema, {"type": "null"}]}) };
+                let schema = if required.contains(&name) {
+                    schema
+                } else {
+                    json!({"anyOf": [schema, {"type": "null"}]})
+                };
                 (name.to_owned(), schema)
             })
             .collect();
@@ -255,11 +282,17 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
         ("ignore_eos", flag()),
         ("include_stop_str_in_output", flag()),
         ("skip_special_tokens", flag()),
-        ("truncate_prompt_tokens", described(integer(-1, MAX_U32), "Prompt tokens kept; -1: as many as fit. Not 0.")),
+        (
+            "truncate_prompt_tokens",
+            described(integer(-1, MAX_U32), "Prompt tokens kept; -1: as many as fit. Not 0."),
+        ),
         ("truncation_side", json!({"enum": ["left", "right"]})),
         ("prompt_logprobs", described(integer(0, 20), "Not together with `stream: true`.")),
         ("priority", described(integer(i32::MIN.into(), i32::MAX.into()), "Lower runs first.")),
-        ("cache_salt", json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^@/\\\\\\u0000]+$"})),
+        (
+            "cache_salt",
+            json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^@/\\\\\\u0000]+$"}),
+        ),
         ("request_id", json!({"type": "string", "pattern": "^[!-~]{1,128}$"})),
         ("return_token_ids", flag()),
         ("return_tokens_as_token_ids", flag()),
@@ -351,7 +384,10 @@ fn tokenize_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("model", string()),
         ("prompt", described(string(), "Either this or `messages`.")),
-        ("messages", json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}})),
+        (
+            "messages",
+            json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}),
+        ),
         ("add_generation_prompt", flag()),
         ("chat_template_kwargs", json!({"type": "object"})),
         ("return_token_strs", flag()),
@@ -375,11 +411,18 @@ fn page(document: &Value) -> String {
     );
     for (path, item) in document["paths"].as_object().into_iter().flatten() {
         for (method, operation) in item.as_object().into_iter().flatten() {
-            page += &format!("<h2><code>{} {}</code></h2>\n<p>{}</p>\n", method.to_uppercase(), escape(path), text(&operation["summary"]));
+            page += &format!(
+                "<h2><code>{} {}</code></h2>\n<p>{}</p>\n",
+                method.to_uppercase(),
+                escape(path),
+                text(&operation["summary"])
+            );
             let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
             let Some(name) = schema.as_str().and_then(|name| name.rsplit('/').next()) else { continue };
             let schema = &document["components"]["schemas"][name];
-            let required = |field: &String| schema["required"].as_array().is_some_and(|list| list.iter().any(|name| name == field));
+            let required = |field: &String| {
+                schema["required"].as_array().is_some_and(|list| list.iter().any(|name| name == field))
+            };
             page += "<table>\n";
             for (field, of) in schema["properties"].as_object().into_iter().flatten() {
                 let of = if required(field) { of } else { &of["anyOf"][0] };
@@ -406,10 +449,30 @@ mod tests {
 
     /// Fields that are read only to be refused when they ask for something.
     const REFUSED: &[&str] = &[
-        "use_beam_search", "stop_regex", "bad_words", "allowed_token_ids", "logprob_token_ids", "repetition_detection", "thinking",
-        "reasoning_effort", "include_reasoning", "separate_reasoning", "thinking_token_budget", "prompt_embeds",
-        "kv_transfer_params", "custom_logit_processor", "lora_path", "chat_template", "documents", "tools", "tool_choice",
-        "functions", "function_call", "audio", "continue_final_message", "suffix",
+        "use_beam_search",
+        "stop_regex",
+        "bad_words",
+        "allowed_token_ids",
+        "logprob_token_ids",
+        "repetition_detection",
+        "thinking",
+        "reasoning_effort",
+        "include_reasoning",
+        "separate_reasoning",
+        "thinking_token_budget",
+        "prompt_embeds",
+        "kv_transfer_params",
+        "custom_logit_processor",
+        "lora_path",
+        "chat_template",
+        "documents",
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+        "audio",
+        "continue_final_message",
+        "suffix",
     ];
     /// Refused on this route, and described on another.
     const ELSEWHERE: &[(&str, &str)] = &[("ChatRequest", "echo"), ("CompletionRequest", "messages")];
@@ -421,7 +484,11 @@ mod tests {
             let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();
             for field in &known {
                 let skipped = REFUSED.contains(field) || ELSEWHERE.contains(&(name, field));
-                assert_ne!(described.contains_key(*field), skipped, "{name}.{field}: described, or refused, not both");
+                assert_ne!(
+                    described.contains_key(*field),
+                    skipped,
+                    "{name}.{field}: described, or refused, not both"
+                );
             }
             for field in described.keys() {
                 assert!(known.contains(&field.as_str()), "{name}.{field} is described, but nothing reads it");

@@ -68,7 +68,10 @@ impl StructuredBody {
             asked.push(("structural_tag", tags("structural_tag", &value)?));
         }
         if let [(first, _), (second, _), ..] = &asked[..] {
-            return Err(ApiError::invalid_value(*second, format!("given together with `{first}`; use one of them")));
+            return Err(ApiError::invalid_value(
+                *second,
+                format!("given together with `{first}`; use one of them"),
+            ));
         }
         let Some((field, shape)) = asked.pop() else {
             return match whitespace {
@@ -120,7 +123,9 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
             let shown: String = other.chars().take(32).collect();
             return Err(ApiError::invalid_value(
                 "response_format.type",
-                format!("`{shown}` is unknown, allowed: text, json_object, json_schema, structural_tag, regex, grammar, ebnf"),
+                format!(
+                    "`{shown}` is unknown, allowed: text, json_object, json_schema, structural_tag, regex, grammar, ebnf"
+                ),
             ));
         }
     }))
@@ -133,10 +138,22 @@ fn structured_outputs(outputs: &Value) -> Result<Option<Shape>, ApiError> {
     let mut style = JsonStyle::default();
     let mut asked = Vec::new();
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let flag = || value.as_bool().ok_or_else(|| ApiError::invalid_type(NAME, format!("`{key}` must be true or false")));
-        let text = || value.as_str().map(str::to_owned).ok_or_else(|| ApiError::invalid_type(NAME, format!("`{key}` must be a string")));
+        let flag = || {
+            value
+                .as_bool()
+                .ok_or_else(|| ApiError::invalid_type(NAME, format!("`{key}` must be true or false")))
+        };
+        let text = || {
+            value
+                .as_str()
+                .map(str::to_owned)
+                .ok_or_else(|| ApiError::invalid_type(NAME, format!("`{key}` must be a string")))
+        };
         match key.as_str() {
-            "json" => asked.push(Shape::Json { schema: schema("structured_outputs.json", value)?, style: JsonStyle::default() }),
+            "json" => asked.push(Shape::Json {
+                schema: schema("structured_outputs.json", value)?,
+                style: JsonStyle::default(),
+            }),
             "json_object" => {
                 if flag()? {
                     asked.push(Shape::Json { schema: any_object(), style: JsonStyle::default() });
@@ -204,10 +221,14 @@ fn tags(path: &'static str, value: &Value) -> Result<Shape, ApiError> {
     };
     let fields = object(path, value)?;
     if fields.contains_key("format") {
-        return Err(ApiError::unsupported(path, "the nested `format` of structural tags (`structures` and `triggers` are)"));
+        return Err(ApiError::unsupported(
+            path,
+            "the nested `format` of structural tags (`structures` and `triggers` are)",
+        ));
     }
     let structures = fields.get("structures").and_then(Value::as_array);
-    let structures = structures.ok_or_else(|| ApiError::invalid_value(path, "`structures` must be a list"))?;
+    let structures =
+        structures.ok_or_else(|| ApiError::invalid_value(path, "`structures` must be a list"))?;
     let structures: Result<Vec<StructuralTag>, ApiError> = structures
         .iter()
         .enumerate()
@@ -224,7 +245,8 @@ fn tags(path: &'static str, value: &Value) -> Result<Shape, ApiError> {
             Ok(StructuralTag { begin: text("begin")?, schema, end: text("end")? })
         })
         .collect();
-    let triggers = fields.get("triggers").ok_or_else(|| ApiError::invalid_value(path, "`triggers` must be a list"))?;
+    let triggers =
+        fields.get("triggers").ok_or_else(|| ApiError::invalid_value(path, "`triggers` must be a list"))?;
     let tags = StructuralTags::new(structures?, texts(path, triggers)?);
     tags.map(Shape::Tags).map_err(|error| ApiError::invalid_value(path, error.to_string()))
 }
@@ -240,7 +262,9 @@ fn schema(path: &'static str, value: &Value) -> Result<Value, ApiError> {
         Value::String(text) => match serde_json::from_str(text) {
             Ok(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(schema),
             Ok(_) => Err(ApiError::invalid_value(path, "the string holds no JSON object")),
-            Err(error) => Err(ApiError::invalid_value(path, format!("the string is not valid JSON: {error}"))),
+            Err(error) => {
+                Err(ApiError::invalid_value(path, format!("the string is not valid JSON: {error}")))
+            }
         },
         _ => Err(ApiError::invalid_type(path, "a JSON Schema is expected")),
     }
@@ -251,7 +275,8 @@ fn object<'a>(path: &'static str, value: &'a Value) -> Result<&'a Map<String, Va
 }
 
 fn texts(path: &'static str, value: &Value) -> Result<Vec<String>, ApiError> {
-    let list = value.as_array().ok_or_else(|| ApiError::invalid_type(path, "a list of strings is expected"))?;
+    let list =
+        value.as_array().ok_or_else(|| ApiError::invalid_type(path, "a list of strings is expected"))?;
     let texts: Option<Vec<String>> = list.iter().map(|item| item.as_str().map(str::to_owned)).collect();
     texts.ok_or_else(|| ApiError::invalid_type(path, "a list of strings is expected"))
 }
@@ -282,11 +307,19 @@ mod tests {
             (json!({"json_schema": {"a": 1}}), "json_schema", json(json!({"a": 1}))),
             (json!({"guided_regex": "a+"}), "guided_regex", Shape::Regex("a+".into())),
             (json!({"regex": "a+"}), "regex", Shape::Regex("a+".into())),
-            (json!({"guided_choice": ["a", "b"]}), "guided_choice", Shape::Choice(vec!["a".into(), "b".into()])),
+            (
+                json!({"guided_choice": ["a", "b"]}),
+                "guided_choice",
+                Shape::Choice(vec!["a".into(), "b".into()]),
+            ),
             (json!({"guided_grammar": "start: A"}), "guided_grammar", Shape::Grammar("start: A".into())),
             (json!({"grammar": "root ::= \"a\""}), "grammar", Shape::Grammar("root ::= \"a\"".into())),
             (json!({"grammar": {"type": "regex", "value": "a"}}), "grammar", Shape::Regex("a".into())),
-            (json!({"structured_outputs": {"json_object": true}}), "structured_outputs", json(object.clone())),
+            (
+                json!({"structured_outputs": {"json_object": true}}),
+                "structured_outputs",
+                json(object.clone()),
+            ),
             (
                 json!({"structured_outputs": {"json": {}, "disable_any_whitespace": true, "disable_additional_properties": true}}),
                 "structured_outputs",
@@ -295,17 +328,28 @@ mod tests {
                     style: JsonStyle { compact: true, closed_objects: true, whitespace_pattern: None },
                 },
             ),
-            (json!({"structured_outputs": {"choice": ["a"], "regex": null}}), "structured_outputs", Shape::Choice(vec!["a".into()])),
+            (
+                json!({"structured_outputs": {"choice": ["a"], "regex": null}}),
+                "structured_outputs",
+                Shape::Choice(vec!["a".into()]),
+            ),
         ] {
             let spec = check(body.clone()).unwrap().unwrap();
             assert_eq!((spec.field, spec.shape), (field, shape), "{body}");
         }
         let tag = json!({"begin": "<a>", "schema": {}, "end": "</a>"});
         let tags = json!({"type": "structural_tag", "structures": [tag], "triggers": ["<a"]});
-        for body in [json!({"response_format": tags}), json!({"structured_outputs": {"structural_tag": tags.to_string()}})] {
+        for body in [
+            json!({"response_format": tags}),
+            json!({"structured_outputs": {"structural_tag": tags.to_string()}}),
+        ] {
             assert!(matches!(check(body).unwrap().unwrap().shape, Shape::Tags(_)));
         }
-        for body in [json!({}), json!({"response_format": {"type": "text"}}), json!({"structured_outputs": {}, "guided_json": null})] {
+        for body in [
+            json!({}),
+            json!({"response_format": {"type": "text"}}),
+            json!({"structured_outputs": {}, "guided_json": null}),
+        ] {
             assert_eq!(check(body).unwrap(), None);
         }
     }
@@ -317,10 +361,19 @@ mod tests {
             (json!({"response_format": {}}), "response_format.type"),
             (json!({"response_format": {"type": "yaml"}}), "response_format.type"),
             (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
-            (json!({"response_format": {"type": "json_schema", "json_schema": {}}}), "response_format.json_schema.schema"),
-            (json!({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}), "response_format.json_schema.schema"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+                "response_format.json_schema.schema",
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}),
+                "response_format.json_schema.schema",
+            ),
             (json!({"response_format": {"type": "structural_tag", "format": {}}}), "response_format"),
-            (json!({"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}), "response_format"),
+            (
+                json!({"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}),
+                "response_format",
+            ),
             (json!({"guided_json": 1}), "guided_json"),
             (json!({"guided_json": "{"}), "guided_json"),
             (json!({"guided_regex": 1}), "guided_regex"),

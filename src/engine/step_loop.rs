@@ -211,8 +211,7 @@ impl<B: Backend> StepLoop<B> {
             cache_salt: request.cache_salt,
             prompt_logits: request.sampling.prompt_logprobs.is_some(),
         };
-        let live =
-            LiveSequence::new(request.sampling, &request.prompt, request.constraint, arrived, events);
+        let live = LiveSequence::new(request.sampling, &request.prompt, request.constraint, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
             // The door checks what can be refused; what is left is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
@@ -456,7 +455,8 @@ fn decide(
         live.history.add(token);
     }
     let logprobs = sampler.logprobs(logits, token, &live.params);
-    let stops = position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
+    let stops =
+        position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
     let finish = match stops {
         true => Some(FinishReason::StopToken(token)),
         false => complete.then_some(FinishReason::Stopped),

@@ -60,8 +60,7 @@ impl Generator {
         turn_ends.retain(|&id| (id as usize) < engine.facts().vocab_size);
         turn_ends.sort_unstable();
         turn_ends.dedup();
-        let grammars =
-            Grammars::new(text.tokenizer.clone(), engine.facts().vocab_size, turn_ends.clone());
+        let grammars = Grammars::new(text.tokenizer.clone(), engine.facts().vocab_size, turn_ends.clone());
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
         Self {
             engine,
@@ -83,7 +82,8 @@ impl Generator {
         let (prompts, request) = self.encode(request).await?;
         let prompts = self.fit(prompts, &request)?;
         let grammar = self.constrain(&prompts, &request, is_chat).await?;
-        let replies = self.submit(&prompts, &request, grammar.as_ref()).inspect_err(|e| self.note_refusal(e))?;
+        let replies =
+            self.submit(&prompts, &request, grammar.as_ref()).inspect_err(|e| self.note_refusal(e))?;
         Ok(Replies::new(replies, prompts, request.n as usize, arrived))
     }
 
@@ -181,7 +181,9 @@ impl Generator {
         request: &GenerateRequest,
         is_chat: bool,
     ) -> Result<Option<Arc<Grammar>>, GenerateError> {
-        let Some(spec) = request.grammar.as_ref().filter(|_| request.max_tokens != Some(0)) else { return Ok(None) };
+        let Some(spec) = request.grammar.as_ref().filter(|_| request.max_tokens != Some(0)) else {
+            return Ok(None);
+        };
         let mut spec = spec.clone();
         if spec.reasoning == Reasoning::None {
             spec.reasoning = self.reasoning(prompts, is_chat);
@@ -191,7 +193,8 @@ impl Generator {
         let compiled = tokio::time::timeout(limit, self.compile(spec)).await;
         let compiled = compiled.unwrap_or(Err(GrammarError::TooSlow { limit_s: COMPILE_LIMIT_S }));
         let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
-        let allowed = prompts.iter().map(|p| self.sampling(request, p.tokens.len(), 0).max_tokens as usize).min();
+        let allowed =
+            prompts.iter().map(|p| self.sampling(request, p.tokens.len(), 0).max_tokens as usize).min();
         let (needs, allowed) = (grammar.needs_tokens(), allowed.unwrap_or(0));
         if needs > allowed {
             return Err(GenerateError::TooFewTokens { field, needs, allowed });

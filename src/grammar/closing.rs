@@ -20,7 +20,8 @@ const MAX_WIDTH: usize = 32;
 /// Required keys tried where a key must come.
 const MAX_KEYS_TRIED: usize = 16;
 /// Bytes in the order in which they are tried where any would do; the quote and the backslash have meanings of their own.
-const PLAIN: &[u8] = b"a0bcdefghijklmnopqrstuvwxyz123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/@+ ,;!?()[]{}<>=#$%&'*|~^`";
+const PLAIN: &[u8] =
+    b"a0bcdefghijklmnopqrstuvwxyz123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/@+ ,;!?()[]{}<>=#$%&'*|~^`";
 
 /// What a grammar's ends are made of. A special token is spelled `0xFF [id]`, as the parser reads it.
 #[derive(Debug, Clone, Default)]
@@ -178,7 +179,12 @@ impl<'a, 'b> Walk<'a, 'b> {
     /// One move towards the end.
     fn step(&mut self, place: &Place, text: &[u8]) -> bool {
         match place {
-            Place::Plain => self.special() || self.head() || self.opener(text) || self.shortest(Goal::Landmark, usize::MAX),
+            Place::Plain => {
+                self.special()
+                    || self.head()
+                    || self.opener(text)
+                    || self.shortest(Goal::Landmark, usize::MAX)
+            }
             Place::Json(json) => match json.at() {
                 At::After | At::Scalar => {
                     self.push(b'}')
@@ -222,7 +228,9 @@ impl<'a, 'b> Walk<'a, 'b> {
     fn opener(&mut self, text: &[u8]) -> bool {
         let marks = self.marks;
         marks.openers.iter().any(|opener| {
-            (0..opener.len()).rev().any(|done| text.ends_with(&opener[..done]) && self.push_all(&opener[done..]))
+            (0..opener.len())
+                .rev()
+                .any(|done| text.ends_with(&opener[..done]) && self.push_all(&opener[done..]))
         })
     }
 
@@ -266,7 +274,9 @@ impl<'a, 'b> Walk<'a, 'b> {
         // The cheapest kinds first, so that the others are given up early.
         for kind in *b"0\"[{-ntf" {
             let found = match kind {
-                b'0' => (b'0'..=b'9').any(|digit| self.allows(&[digit])) && self.shortest(Goal::Boundary, bound),
+                b'0' => {
+                    (b'0'..=b'9').any(|digit| self.allows(&[digit])) && self.shortest(Goal::Boundary, bound)
+                }
                 b'-' if best.is_some() => false,
                 b'-' => self.push(b'-') && self.shortest(Goal::Boundary, bound),
                 b'"' => self.push(b'"') && self.shortest(Goal::Quote, bound),
@@ -352,7 +362,10 @@ impl<'a, 'b> Walk<'a, 'b> {
                         break;
                     }
                     let scalar = !b"{}[]\":, ".contains(&byte);
-                    if goal == Goal::Quote && byte == b'"' || goal == Goal::Boundary && !scalar || !self.push(byte) {
+                    if goal == Goal::Quote && byte == b'"'
+                        || goal == Goal::Boundary && !scalar
+                        || !self.push(byte)
+                    {
                         continue;
                     }
                     let state = self.parser.lexer_state();

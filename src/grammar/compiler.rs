@@ -83,7 +83,8 @@ impl Grammars {
         }
         // The compiler answers hostile input with errors; a panic in it must not be ours.
         let compiled = catch_unwind(AssertUnwindSafe(|| self.build(spec, source)));
-        let grammar = compiled.unwrap_or_else(|_| Err(GrammarError::Internal("the compiler panicked".into())))?;
+        let grammar =
+            compiled.unwrap_or_else(|_| Err(GrammarError::Internal("the compiler panicked".into())))?;
         let grammar = Arc::new(grammar);
         self.cache().insert(fingerprint, grammar.clone());
         Ok(grammar)

@@ -8,7 +8,8 @@ use super::{GrammarError, source::quoted};
 /// Whether the text is GBNF: it defines something with `::=`, which Lark does not.
 pub(super) fn is_gbnf(text: &str) -> bool {
     text.lines().any(|line| {
-        line.split_once("::=").is_some_and(|(name, _)| !name.trim().is_empty() && name.trim().chars().all(is_name))
+        line.split_once("::=")
+            .is_some_and(|(name, _)| !name.trim().is_empty() && name.trim().chars().all(is_name))
     })
 }
 

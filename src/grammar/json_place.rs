@@ -29,20 +29,47 @@ pub(super) struct JsonPlace {
     open: Vec<u8>,
     /// The last byte was a backslash inside quotes.
     escaped: bool,
+    /// Bytes of the number or literal, and digits of its exponent where it has one.
+    scalar: usize,
+    exponent: Option<usize>,
 }
+
+/// Longest number, and longest exponent: what is longer means nothing to a reader, or is out of its range.
+const MAX_NUMBER_BYTES: usize = 40;
+const MAX_EXPONENT_DIGITS: usize = 2;
 
 impl JsonPlace {
     /// Before the text.
     pub(super) fn start() -> Self {
-        Self { at: At::Value, open: Vec::new(), escaped: false }
+        Self { at: At::Value, open: Vec::new(), escaped: false, scalar: 0, exponent: None }
     }
 
     pub(super) fn at(&self) -> At {
         self.at
     }
 
+    /// Whether a number has grown beyond what readers of JSON take. A grammar knows no such bound, and a model may write digits for ever.
+    pub(super) fn is_overlong(&self) -> bool {
+        self.scalar > MAX_NUMBER_BYTES || self.exponent.is_some_and(|digits| digits > MAX_EXPONENT_DIGITS)
+    }
+
     /// Moves over one byte.
     pub(super) fn feed(&mut self, byte: u8) {
+        self.feed_place(byte);
+        if self.at != At::Scalar {
+            (self.scalar, self.exponent) = (0, None);
+            return;
+        }
+        self.scalar += 1;
+        match (byte, &mut self.exponent) {
+            (b'0'..=b'9', Some(digits)) => *digits += 1,
+            // `true` and `false` have one too, and no digits.
+            (b'e' | b'E', None) => self.exponent = Some(0),
+            _ => {}
+        }
+    }
+
+    fn feed_place(&mut self, byte: u8) {
         if matches!(self.at, At::KeyText | At::ValueText) {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -77,6 +104,21 @@ impl JsonPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overlong_numbers() {
+        for (text, overlong) in [
+            ("1234567890123456789012345678901234567890", false),
+            ("12345678901234567890123456789012345678901", true),
+            ("[1e99, 1E+9", false),
+            ("1.5e100", true),
+            ("[1e99, true, 1e100, ", false),
+        ] {
+            let mut place = JsonPlace::start();
+            text.bytes().for_each(|byte| place.feed(byte));
+            assert_eq!(place.is_overlong(), overlong, "{text}");
+        }
+    }
 
     #[test]
     fn places() {

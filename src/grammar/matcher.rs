@@ -79,7 +79,8 @@ impl Parser {
                 None => (0, bytes.len()),
             };
         }
-        let text = bytes.iter().position(|&b| b == TokTrie::SPECIAL_TOKEN_MARKER).map_or(bytes, |end| &bytes[..end]);
+        let text =
+            bytes.iter().position(|&b| b == TokTrie::SPECIAL_TOKEN_MARKER).map_or(bytes, |end| &bytes[..end]);
         trie.prefix_token_id(text)
     }
 }
@@ -365,7 +366,8 @@ impl TokenConstraint for Matcher {
         }
         self.consume(sampled)?;
         self.note(sampled);
-        let outlook = self.outlook(left)?;
+        let overlong = matches!(&self.place, Place::Json(place) if place.is_overlong());
+        let outlook = if overlong { Outlook::TooLong } else { self.outlook(left)? };
         if let Outlook::Fits(way, must_end) = outlook {
             let ends = way.left().is_empty() && (must_end || left == 0);
             self.closing = Some(way);
@@ -373,7 +375,8 @@ impl TokenConstraint for Matcher {
         }
         let known = self.closing.as_ref().map(|way| way.left().len());
         // Far from the limit, a way that was not found now may well be found later.
-        let hopeful = matches!(outlook, Outlook::Unknown) && known.is_none_or(|known| left >= 2 * known + SPARE_TOKENS);
+        let hopeful =
+            matches!(outlook, Outlook::Unknown) && known.is_none_or(|known| left >= 2 * known + SPARE_TOKENS);
         let Some(known) = known.filter(|_| !hopeful) else {
             self.closing = None;
             return Ok(Taken { token: sampled, ends: false });
@@ -408,7 +411,9 @@ impl fmt::Debug for Matcher {
 fn guarded<T, E: fmt::Display>(run: impl FnOnce() -> Result<T, E>) -> Result<T, ConstraintBroken> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(ConstraintBroken(error.to_string().lines().next().unwrap_or_default().to_owned())),
+        Ok(Err(error)) => {
+            Err(ConstraintBroken(error.to_string().lines().next().unwrap_or_default().to_owned()))
+        }
         Err(_) => Err(ConstraintBroken("the grammar engine panicked".into())),
     }
 }

@@ -39,12 +39,16 @@ pub(super) fn ready(schema: &Value, style: &JsonStyle) -> Result<Value, GrammarE
     // An `$id` is the name that remote references start from, and those are refused; as a name it may be anything.
     let local = !says_ref(&schema, &|target| !target.starts_with('#'));
     visit(&mut schema, &mut |object| {
-        if style.closed_objects && object.contains_key("properties") && !object.contains_key("additionalProperties") {
+        if style.closed_objects
+            && object.contains_key("properties")
+            && !object.contains_key("additionalProperties")
+        {
             object.insert("additionalProperties".into(), false.into());
         }
         if local {
             object.shift_remove("$id");
         }
+        refuse_counted_keys(object)?;
         narrow_open_end(object)
     })?;
     let mut own = Map::new();
@@ -67,7 +71,10 @@ pub(super) fn of_arguments(parameters: Option<&Value>) -> Value {
         Some(Value::Object(schema)) => schema.clone(),
         _ => Map::new(),
     };
-    if !["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"].iter().any(|key| schema.contains_key(*key)) {
+    if !["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"]
+        .iter()
+        .any(|key| schema.contains_key(*key))
+    {
         schema.insert("type".into(), "object".into());
     }
     Value::Object(schema)
@@ -137,11 +144,24 @@ fn visit(
 fn says_ref(value: &Value, like: &dyn Fn(&str) -> bool) -> bool {
     match value {
         Value::Object(object) => {
-            object.get("$ref").and_then(Value::as_str).is_some_and(like) || object.values().any(|v| says_ref(v, like))
+            object.get("$ref").and_then(Value::as_str).is_some_and(like)
+                || object.values().any(|v| says_ref(v, like))
         }
         Value::Array(list) => list.iter().any(|v| says_ref(v, like)),
         _ => false,
     }
+}
+
+/// The compiler does not tell a repeated key from another one, so it can count only keys that are named.
+fn refuse_counted_keys(object: &Map<String, Value>) -> Result<(), GrammarError> {
+    let least = object.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
+    let required = object.get("required").and_then(Value::as_array).map_or(0, Vec::len) as u64;
+    if least > 1 && least > required {
+        return Err(GrammarError::Schema(format!(
+            "`minProperties` {least} is more than 1 and than the required members"
+        )));
+    }
+    Ok(())
 }
 
 /// The compiler lets a whole number pass as a value above it when the other bound lies within the same whole number (0 as a number
@@ -154,13 +174,18 @@ fn narrow_open_end(object: &mut Map<String, Value>) -> Result<(), GrammarError> 
         ("exclusiveMaximum", "maximum", "exclusiveMinimum", "minimum", -STEP),
     ] {
         let Some(bound) = number(object, open).filter(|bound| bound.fract() == 0.0) else { continue };
-        let far = [other_open, other].into_iter().filter_map(|key| number(object, key)).map(|far| (far - bound) * inward.signum());
+        let far = [other_open, other]
+            .into_iter()
+            .filter_map(|key| number(object, key))
+            .map(|far| (far - bound) * inward.signum());
         let far = far.fold(f64::INFINITY, f64::min);
         if far >= 1.0 || object.get("type") == Some(&json!("integer")) {
             continue;
         }
         if far <= STEP {
-            return Err(GrammarError::Schema(format!("`{open}` {bound} leaves too little room below the other bound")));
+            return Err(GrammarError::Schema(format!(
+                "`{open}` {bound} leaves too little room below the other bound"
+            )));
         }
         object.shift_remove(open);
         let inside = bound + inward;

@@ -32,8 +32,7 @@ impl<'a> Source<'a> {
         ends: &[u32],
     ) -> Result<Self, GrammarError> {
         let own = None;
-        let mut source =
-            Self { lark: String::new(), marks: Landmarks::default(), own, tokenizer, jsons: 0 };
+        let mut source = Self { lark: String::new(), marks: Landmarks::default(), own, tokenizer, jsons: 0 };
         source.marks.ends = ends.iter().map(|&id| spelled(id)).collect();
         let ends: Vec<String> = ends.iter().map(u32::to_string).collect();
         let ends = ends.join(",");
@@ -77,14 +76,18 @@ impl<'a> Source<'a> {
                 bounded("choices", choices.len(), MAX_CHOICES)?;
                 bounded("bytes in the choices", choices.iter().map(String::len).sum(), MAX_SOURCE_BYTES)?;
                 if choices.is_empty() || choices.iter().any(String::is_empty) {
-                    return Err(GrammarError::Syntax("choices need at least one text, and none may be empty".into()));
+                    return Err(GrammarError::Syntax(
+                        "choices need at least one text, and none may be empty".into(),
+                    ));
                 }
                 let choices: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
-                writeln!(self.lark, "body: CHOICE\nCHOICE: {}", choices.join(" | ")).expect("writing to memory");
+                writeln!(self.lark, "body: CHOICE\nCHOICE: {}", choices.join(" | "))
+                    .expect("writing to memory");
             }
             Shape::Grammar(grammar) => {
                 bounded("bytes in the grammar", grammar.len(), MAX_SOURCE_BYTES)?;
-                self.own = Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
+                self.own =
+                    Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
                 self.lark.push_str("body: @own\n");
             }
             Shape::Tags(tags) => tags.write(self)?,

@@ -59,19 +59,27 @@ impl StructuralTags {
         let mut names = Vec::new();
         for (number, tag) in self.tags.iter().enumerate() {
             // The longest trigger that fits is the one that leaves least to be chosen after it.
-            let trigger = self.triggers.iter().filter(|trigger| tag.begin.starts_with(*trigger)).max_by_key(|t| t.len());
+            let trigger = self
+                .triggers
+                .iter()
+                .filter(|trigger| tag.begin.starts_with(*trigger))
+                .max_by_key(|t| t.len());
             let trigger = trigger.map_or("", String::as_str);
             let rest = &tag.begin[trigger.len()..];
             let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
             let json = source.json(&tag.schema, &JsonStyle::default())?;
             let (trigger, end) = (quoted(trigger), quoted(&tag.end));
-            writeln!(source.lark, "head_{number}[lazy]: FREE_TEXT {trigger}\ntag_{number}: head_{number} {rest} {json} {end}")
-                .expect("writing to memory");
+            writeln!(
+                source.lark,
+                "head_{number}[lazy]: FREE_TEXT {trigger}\ntag_{number}: head_{number} {rest} {json} {end}"
+            )
+            .expect("writing to memory");
             names.push(format!("tag_{number}"));
             source.marks.openers.push(tag.begin.clone().into_bytes());
         }
         let names = names.join(" | ");
-        writeln!(source.lark, "body: ({names})* tail\ntail: FREE_TEXT\nFREE_TEXT: /(.|\\n)*/").expect("writing to memory");
+        writeln!(source.lark, "body: ({names})* tail\ntail: FREE_TEXT\nFREE_TEXT: /(.|\\n)*/")
+            .expect("writing to memory");
         Ok(())
     }
 }

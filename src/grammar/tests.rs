@@ -55,7 +55,12 @@ fn draw(constraint: &dyn TokenConstraint, rng: &mut fastrand::Rng, vocab: usize)
 }
 
 /// Runs a reply of at most `budget` tokens; gives its tokens, its end token left out, and whether it came to its end.
-fn run(grammars: &Grammars, grammar: &Arc<Grammar>, budget: usize, rng: &mut fastrand::Rng) -> (Vec<u32>, bool) {
+fn run(
+    grammars: &Grammars,
+    grammar: &Arc<Grammar>,
+    budget: usize,
+    rng: &mut fastrand::Rng,
+) -> (Vec<u32>, bool) {
     let mut constraint = grammar.start();
     let mut tokens = Vec::new();
     for left in (0..budget).rev() {
@@ -73,14 +78,18 @@ fn run(grammars: &Grammars, grammar: &Arc<Grammar>, budget: usize, rng: &mut fas
 }
 
 fn text(grammars: &Grammars, tokens: &[u32]) -> String {
-    String::from_utf8(tokens.iter().flat_map(|&id| grammars.tokenizer.token_bytes(id).unwrap().to_vec()).collect())
-        .expect("a whole reply is UTF-8")
+    String::from_utf8(
+        tokens.iter().flat_map(|&id| grammars.tokenizer.token_bytes(id).unwrap().to_vec()).collect(),
+    )
+    .expect("a whole reply is UTF-8")
 }
 
 /// Every budget from the least to a comfortable one ends in a whole value that the schema allows.
 fn check_schema(grammars: &Grammars, schema: &Value, rng: &mut fastrand::Rng) -> usize {
     let validator = jsonschema::validator_for(schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
-    let grammar = grammars.compile(&spec(json_shape(schema.clone()))).unwrap_or_else(|error| panic!("{schema}: {error}"));
+    let grammar = grammars
+        .compile(&spec(json_shape(schema.clone())))
+        .unwrap_or_else(|error| panic!("{schema}: {error}"));
     let least = grammar.needs_tokens();
     for budget in [least, least + 1, least + 5, least + 20, least + 60] {
         for _ in 0..3 {
@@ -105,28 +114,46 @@ fn schemas() -> Vec<(Value, Option<usize>)> {
         (json!({"type": "string", "pattern": "^[a-z]{3}-[0-9]{2,}$"}), Some(8)),
         (json!({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}), None),
         (json!({"type": "integer", "minimum": 1000, "maximum": 1001}), Some(4)),
-        (json!({"type": "integer", "multipleOf": 7, "minimum": 1}), None),
+        (json!({"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 100_000}), None),
         (json!({"enum": ["a long one", "b", 17, null]}), None),
         (json!({"const": {"a": [1, {"b": "c"}]}}), None),
         (json!({"type": "array", "items": {"type": "integer"}, "minItems": 5}), Some(11)),
-        (json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "null"}], "items": false, "minItems": 2}), None),
-        (json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object",
+        (
+            json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "null"}], "items": false, "minItems": 2}),
+            None,
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object",
             "properties": {"x": {"type": "boolean"}, "y": {"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1}},
             "required": ["x", "y"]}}, "required": ["a", "b"], "additionalProperties": false,
             "$defs": {"n": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]},
-            "v": {"type": "number"}}, "required": ["next", "v"]}}}), None),
-        (json!({"anyOf": [{"type": "object", "properties": {"kind": {"const": "very long kind"}, "a": {"type": "string", "minLength": 30}},
-            "required": ["kind", "a"]}, {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}]}), Some(7)),
+            "v": {"type": "number"}}, "required": ["next", "v"]}}}),
+            None,
+        ),
+        (
+            json!({"anyOf": [{"type": "object", "properties": {"kind": {"const": "very long kind"}, "a": {"type": "string", "minLength": 30}},
+            "required": ["kind", "a"]}, {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}]}),
+            Some(7),
+        ),
         (json!({"type": "string", "format": "date-time"}), None),
         (json!({"type": "string", "format": "uuid"}), Some(38)),
-        (json!({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2}), None),
-        (json!({"type": "object", "patternProperties": {"^x_[a-z]+$": {"type": "string"}}, "additionalProperties": false,
-            "minProperties": 1}), None),
-        (json!({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
-            {"properties": {"b": {"type": "string"}}, "required": ["b"]}]}), None),
+        (json!({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1}), None),
+        (
+            json!({"type": "object", "patternProperties": {"^x_[a-z]+$": {"type": "string"}}, "additionalProperties": false,
+            "minProperties": 1}),
+            None,
+        ),
+        (
+            json!({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            {"properties": {"b": {"type": "string"}}, "required": ["b"]}]}),
+            None,
+        ),
         (json!({"type": ["string", "null"]}), Some(2)),
-        (json!({"type": "object", "properties": {"opt": {"type": "array", "items": {"type": "string"}, "minItems": 40},
-            "é \"q\"": {"type": "boolean"}}, "required": ["é \"q\""]}), None),
+        (
+            json!({"type": "object", "properties": {"opt": {"type": "array", "items": {"type": "string"}, "minItems": 40},
+            "é \"q\"": {"type": "boolean"}}, "required": ["é \"q\""]}),
+            None,
+        ),
     ]
 }
 
@@ -182,7 +209,7 @@ fn tools_of_the_family_are_called_right() {
         let calls = ToolCalls::new(tools, ToolMode::Required, false).unwrap();
         let grammar = grammars.compile(&spec(Shape::Tools(calls)));
         let grammar = grammar.unwrap_or_else(|error| panic!("{name} {parameters}: {error}"));
-        let validator = jsonschema::validator_for(&parameters).unwrap();
+        let validator = jsonschema::validator_for(&schema::of_arguments(Some(&parameters))).unwrap();
         for budget in [grammar.needs_tokens(), 256] {
             if grammar.needs_tokens() > budget {
                 tight += 1;
@@ -194,9 +221,11 @@ fn tools_of_the_family_are_called_right() {
             let call = text
                 .strip_prefix("<|tool_calls_section_begin|><|tool_call_begin|>functions.")
                 .and_then(|text| text.strip_suffix("<|tool_call_end|><|tool_calls_section_end|>"));
-            let (id, arguments) = call.and_then(|c| c.split_once("<|tool_call_argument_begin|>")).expect(&text);
+            let (id, arguments) =
+                call.and_then(|c| c.split_once("<|tool_call_argument_begin|>")).expect(&text);
             assert!(id.strip_prefix(&name).unwrap().starts_with(':'), "{text}");
-            let value: Value = serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let value: Value =
+                serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {text}"));
             assert!(validator.is_valid(&value), "{parameters}: {text}");
         }
     }
@@ -208,11 +237,14 @@ fn tools_of_the_family_are_called_right() {
 fn rewound_then_continued_equals_never_having_gone_there() {
     let grammars = kimi();
     let shapes = [
-        json_shape(json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}},
-            "n": {"type": "number"}}, "required": ["a", "n"]})),
+        json_shape(
+            json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}},
+            "n": {"type": "number"}}, "required": ["a", "n"]}),
+        ),
         Shape::Regex("(ab|[0-9]{3}x)+z".into()),
         Shape::Tools(
-            ToolCalls::new(vec![ToolFunction { name: "f".into(), parameters: None }], ToolMode::Auto, true).unwrap(),
+            ToolCalls::new(vec![ToolFunction { name: "f".into(), parameters: None }], ToolMode::Auto, true)
+                .unwrap(),
         ),
     ];
     let mut rng = fastrand::Rng::with_seed(14);
@@ -274,7 +306,11 @@ fn regexes_choices_grammars_and_tags() {
     });
     let depth = |text: &str| text.matches('(').count() == text.matches(')').count() && text.contains('1');
     check_text(Shape::Grammar("start: e\ne: \"(\" e \")\" | \"1\" | e \"+\" \"1\"".into()), 30, depth);
-    check_text(Shape::Grammar("root ::= e # all\ne ::= \"(\" e \")\" | [1] | e \"+\" \"1\"\n".into()), 30, depth);
+    check_text(
+        Shape::Grammar("root ::= e # all\ne ::= \"(\" e \")\" | [1] | e \"+\" \"1\"\n".into()),
+        30,
+        depth,
+    );
     let tag = |name: &str| StructuralTag {
         begin: format!("<f={name}>"),
         schema: json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}),
@@ -284,7 +320,9 @@ fn regexes_choices_grammars_and_tags() {
     check_text(Shape::Tags(tags), 40, |text| {
         text.match_indices("<f=").all(|(at, _)| {
             let inner = text[at + 3..].split_once('>').and_then(|(_, rest)| rest.split_once("</f>"));
-            inner.is_some_and(|(json, _)| serde_json::from_str::<Value>(json).is_ok_and(|v| v["a"].is_number()))
+            inner.is_some_and(|(json, _)| {
+                serde_json::from_str::<Value>(json).is_ok_and(|v| v["a"].is_number())
+            })
         })
     });
 }
@@ -303,7 +341,10 @@ fn a_thought_ends_in_time_for_the_answer() {
             let (tokens, whole) = run(&grammars, &grammar, budget, &mut rng);
             let text = text(&grammars, &tokens);
             let answer = text.rsplit("</think>").next().unwrap();
-            assert!(whole && serde_json::from_str::<Value>(answer).is_ok_and(|v| v["a"].is_number()), "{text}");
+            assert!(
+                whole && serde_json::from_str::<Value>(answer).is_ok_and(|v| v["a"].is_number()),
+                "{text}"
+            );
             assert!(reasoning == Reasoning::Possible || text.contains("</think>"), "{text}");
         }
     }
@@ -320,13 +361,15 @@ fn what_cannot_be_honoured_is_refused_by_name() {
         (json_shape(json!({"$ref": "https://example.com/s.json"})), "example.com"),
         (json_shape(json!({"type": "integer", "minimum": 2, "maximum": 1})), ""),
         (json_shape(json!(false)), ""),
+        (json_shape(json!({"type": "object", "minProperties": 2})), "minProperties"),
         (json_shape(json!({"type": "string", "minLength": 100_000})), ""),
         (Shape::Regex("(a".into()), ""),
         (Shape::Grammar("start: missing".into()), "missing"),
         (Shape::Grammar("root ::= missing".into()), "missing"),
         (Shape::Choice(vec![]), "at least one"),
     ] {
-        let error = grammars.compile(&spec(shape.clone())).err().unwrap_or_else(|| panic!("{shape:?} was compiled"));
+        let error =
+            grammars.compile(&spec(shape.clone())).err().unwrap_or_else(|| panic!("{shape:?} was compiled"));
         assert!(error.to_string().contains(part), "{shape:?}: {error}");
     }
 }
@@ -350,7 +393,10 @@ fn cost() {
         .into_iter()
         .enumerate()
         .take(30)
-        .map(|(number, (name, parameters))| ToolFunction { name: format!("{name}_{number}"), parameters: Some(parameters) })
+        .map(|(number, (name, parameters))| ToolFunction {
+            name: format!("{name}_{number}"),
+            parameters: Some(parameters),
+        })
         .collect();
     let cases = [
         ("typical schema", json_shape(typical)),

@@ -103,7 +103,8 @@ impl ToolCalls {
         }
         let calls = calls.join(" | ");
         let times = if once { "" } else { "+" };
-        writeln!(source.lark, "section: {section_begin} ({calls}){times} {section_end}").expect("writing to memory");
+        writeln!(source.lark, "section: {section_begin} ({calls}){times} {section_end}")
+            .expect("writing to memory");
         source.lark.push_str("INDEX: /[0-9]{1,4}/\n");
         source.lark.push_str(match self.mode {
             ToolMode::Auto => "body: FREE_TEXT? section?\nFREE_TEXT: /(.|\\n)+/\n",

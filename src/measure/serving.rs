@@ -118,7 +118,14 @@ fn request(engine: &EngineHandle, rng: &mut fastrand::Rng, prompt: usize, reply:
     let vocab = engine.facts().vocab_size as u32;
     let prompt: Vec<u32> = (0..prompt).map(|_| rng.u32(0..vocab)).collect();
     let sampling = SamplingParams { temperature: 0.0, max_tokens: reply as u32, ..Default::default() };
-    EngineRequest { prompt: prompt.into(), sampling, priority: 0, deadline: None, cache_salt: None, constraint: None }
+    EngineRequest {
+        prompt: prompt.into(),
+        sampling,
+        priority: 0,
+        deadline: None,
+        cache_salt: None,
+        constraint: None,
+    }
 }
 
 /// Seconds from submission to the first token of a prompt that no cache knows.

@@ -91,12 +91,7 @@ impl Sampler {
     }
 
     /// Logprobs of `token` in the raw row, if the request wants any.
-    pub fn logprobs(
-        &mut self,
-        logits: &[f32],
-        token: u32,
-        params: &SamplingParams,
-    ) -> Option<TokenLogprobs> {
+    pub fn logprobs(&mut self, logits: &[f32], token: u32, params: &SamplingParams) -> Option<TokenLogprobs> {
         params.logprobs.map(|num_top| self.logprobs.of(logits, token, num_top as usize))
     }
 

@@ -44,8 +44,21 @@ impl Route {
     const ALL: [Self; 15] = {
         use Route::*;
         [
-            Chat, Completions, Tokenize, Detokenize, TokenizerInfo, Models, Model, Health, Live, Ready, Startup, Metrics, Version,
-            OpenApi, Docs,
+            Chat,
+            Completions,
+            Tokenize,
+            Detokenize,
+            TokenizerInfo,
+            Models,
+            Model,
+            Health,
+            Live,
+            Ready,
+            Startup,
+            Metrics,
+            Version,
+            OpenApi,
+            Docs,
         ]
     };
 
