@@ -16,6 +16,7 @@ pub mod model;
 pub mod scheduler;
 pub mod engine;
 pub mod text;
+pub mod grammar;
 pub mod generate;
 pub mod api;
 pub mod server;

@@ -70,6 +70,7 @@ fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
         deadline: None,
         cache_salt: None,
         guard: None,
+        constraint: None,
     }
 }
 

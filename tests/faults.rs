@@ -275,6 +275,7 @@ fn request(max_tokens: u32) -> EngineRequest {
         deadline: None,
         cache_salt: None,
         guard: None,
+        constraint: None,
     }
 }
 

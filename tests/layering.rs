@@ -14,6 +14,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["safetensors::"], &["checkpoint/"]),
     (&["memmap2::"], &["checkpoint/", "cpu/storage.rs"]),
     (&["tokenizers::"], &["text/"]),
+    (&["llguidance::", "toktrie::"], &["grammar/"]),
     (&["prometheus::", "tracing_subscriber::"], &["telemetry/"]),
     (&["figment::"], &["config/"]),
     (&["rustix::"], &["engine/delivery.rs"]),

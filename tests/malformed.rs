@@ -172,24 +172,25 @@ fn shared_fields() -> Vec<(Value, &'static str)> {
         ("stream_options", vec![json!({}), json!({"include_usage": true})]),
         ("best_of", vec![json!(2), json!(100)]),
         ("use_beam_search", vec![json!(true)]),
-        (
-            "response_format",
-            vec![
-                json!({"type": "json_object"}),
-                json!({"type": "json_schema", "json_schema": {}}),
-                json!("text"),
-                json!({"a": 1}),
-            ],
-        ),
+        ("response_format", vec![json!("text"), json!([])]),
+        ("guided_regex", vec![json!("(a"), json!(1)]),
+        ("guided_json", vec![json!({"type": "object", "if": {}}), json!("{")]),
     ];
     for (name, values) in ranges {
         cases.extend(values.into_iter().map(|value| (json!({name: value}), name)));
     }
+    for (format, param) in [
+        (json!({"a": 1}), "response_format.type"),
+        (json!({"type": "yaml"}), "response_format.type"),
+        (json!({"type": "json_schema", "json_schema": {}}), "response_format.json_schema.schema"),
+    ] {
+        cases.push((json!({"response_format": format}), param));
+    }
+    cases.push((json!({"guided_choice": [{"x": 1}]}), "guided_choice[0]"));
     for name in [
         "structured_outputs",
         "guided_json",
         "guided_regex",
-        "guided_choice",
         "guided_grammar",
         "regex",
         "ebnf",

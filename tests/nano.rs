@@ -83,6 +83,7 @@ async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) 
         deadline: None,
         cache_salt: None,
         guard: None,
+        constraint: None,
     };
     let mut stream = engine.submit(request).unwrap();
     let mut tokens = Vec::new();

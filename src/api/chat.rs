@@ -6,6 +6,7 @@ use super::messages::{self, Messages};
 use super::params::{SharedBody, int, token_limit};
 use super::reasoning::ReasoningBody;
 use super::stream::{Format, Kind};
+use super::structured::StructuredBody;
 use super::tools::{self, ToolChoice};
 use super::write::{self, TokenText};
 use super::{ApiError, Call, Limits};
@@ -38,12 +39,14 @@ wire_object! {
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (chat, (reasoning, shared)) = parse::<(ChatBody, (ReasoningBody, SharedBody))>(body)?;
+    let (chat, (reasoning, (shared, structured))) =
+        parse::<(ChatBody, (ReasoningBody, (SharedBody, StructuredBody)))>(body)?;
     chat.refuse_unavailable()?;
     let reasoning = reasoning.check(limits.reasoning)?;
     let tools = tools::check(chat.tools)?;
     let choice = tools::check_choice(chat.tool_choice, &tools)?;
-    tools::refuse_forced(&choice)?;
+    let parallel_calls = chat.parallel_tool_calls.unwrap_or(true);
+    let grammar = tools::grammar(&choice, &tools, parallel_calls, structured.check()?)?;
     let conversation = messages::check(chat.messages)?;
     let continue_final_message = conversation.continues(chat.continue_final_message)?;
     if continue_final_message && chat.add_generation_prompt == Some(true) {
@@ -105,7 +108,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             })],
             chat: Some(ChatReply {
                 calls,
-                parallel_calls: chat.parallel_tool_calls.unwrap_or(true),
+                parallel_calls,
                 budget: reasoning.budget,
             }),
             n: shared.n,
@@ -122,6 +125,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             deadline: None,
             cache_salt: shared.cache_salt,
             guard: shared.guard,
+            grammar,
         },
     })
 }

@@ -9,6 +9,7 @@ use super::guard;
 use super::json::{Int, Shape, parse, wire_object};
 use super::params::{SharedBody, token_id, token_limit, top_count};
 use super::stream::{Format, Kind, echoed};
+use super::structured::StructuredBody;
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Call, Limits};
 use crate::generate::{FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults, SamplingMode};
@@ -31,7 +32,7 @@ wire_object! {
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (own, shared) = parse::<(CompletionBody, SharedBody)>(body)?;
+    let (own, (shared, structured)) = parse::<(CompletionBody, (SharedBody, StructuredBody))>(body)?;
     if own.suffix.is_some_and(|s| !s.is_empty()) {
         return Err(ApiError::unsupported("suffix", "filling in before a suffix"));
     }
@@ -110,6 +111,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             deadline: None,
             cache_salt: shared.cache_salt,
             guard: shared.guard,
+            grammar: structured.check()?,
         },
     })
 }

@@ -294,6 +294,13 @@ impl From<GenerateError> for ApiError {
             GenerateError::Template(_) => {
                 Self::new(400, "invalid_request_error", "invalid_messages", message).param("messages")
             }
+            GenerateError::Grammar { field, .. } => {
+                let message = format!("`{field}`: {message}");
+                Self::new(400, "invalid_request_error", "invalid_grammar", message).param(field)
+            }
+            GenerateError::TooFewTokens { .. } => {
+                Self::new(400, "invalid_request_error", "max_tokens_too_small", message).param("max_tokens")
+            }
             GenerateError::Tokenize(_) => Self::new(400, "invalid_request_error", "invalid_prompt", message),
             GenerateError::Deadline { .. } => {
                 let mut error = Self::new(504, "server_error", "deadline_exceeded", message);
@@ -333,6 +340,7 @@ mod tests {
             (GenerateError::EmptyPrompt, 400, None),
             (GenerateError::UnknownToken { id: 9, vocab_size: 8 }, 400, None),
             (GenerateError::Template("x".into()), 400, None),
+            (GenerateError::TooFewTokens { field: "response_format", needs: 9, allowed: 8 }, 400, None),
             (GenerateError::Deadline { limit_s: 1.0 }, 504, None),
             (GenerateError::EngineFailed, 500, None),
             (GenerateError::NumericFault, 500, None),

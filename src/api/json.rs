@@ -21,12 +21,21 @@ const MAX_FREE_VALUES: usize = 100_000;
 pub(super) trait WireObject: Default {
     /// Takes the value of `key` if the key is known; `Ok(false)` leaves the value unread.
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error>;
+
+    /// Every key it knows; what describes the fields is held to this.
+    #[cfg(test)]
+    fn fields() -> Vec<&'static str>;
 }
 
 /// Two sets of fields read from one object.
 impl<A: WireObject, B: WireObject> WireObject for (A, B) {
     fn read<'de, M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<bool, M::Error> {
         Ok(self.0.read(key, map)? || self.1.read(key, map)?)
+    }
+
+    #[cfg(test)]
+    fn fields() -> Vec<&'static str> {
+        [A::fields(), B::fields()].concat()
     }
 }
 
@@ -52,6 +61,11 @@ macro_rules! wire_object {
                     }
                 )*
                 Ok(false)
+            }
+
+            #[cfg(test)]
+            fn fields() -> Vec<&'static str> {
+                vec![$($crate::api::json::plain(stringify!($field))),*]
             }
         }
     };
@@ -208,8 +222,8 @@ pub(super) enum Shape {
     Text(String),
     /// A list of so many values.
     List(usize),
-    /// An object of so many fields, and its `type` if that is a string.
-    Object(usize, Option<String>),
+    /// An object of so many fields.
+    Object(usize),
     /// null, inside a list or object.
     Null,
 }
@@ -221,7 +235,7 @@ impl Shape {
             Shape::Bool(b) => !b,
             Shape::Number(n) => *n == 0.0,
             Shape::Text(t) => t.is_empty(),
-            Shape::List(n) | Shape::Object(n, _) => *n == 0,
+            Shape::List(n) | Shape::Object(n) => *n == 0,
             Shape::Null => true,
         }
     }
@@ -229,14 +243,6 @@ impl Shape {
     /// Whether it is this string.
     pub(super) fn is_text(&self, text: &str) -> bool {
         matches!(self, Shape::Text(t) if t == text)
-    }
-
-    /// The `type` of an object.
-    pub(super) fn type_name(&self) -> Option<&str> {
-        match self {
-            Shape::Object(_, name) => name.as_deref(),
-            _ => None,
-        }
     }
 }
 
@@ -274,16 +280,11 @@ impl<'de> Deserialize<'de> for Shape {
                 Ok(Shape::List(count))
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
-                let (mut count, mut name) = (0, None);
-                while let Some(key) = map.next_key::<String>()? {
+                let mut count = 0;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
                     count += 1;
-                    if key != "type" {
-                        map.next_value::<IgnoredAny>()?;
-                    } else if let Shape::Text(text) = map.next_value()? {
-                        name = Some(text);
-                    }
                 }
-                Ok(Shape::Object(count, name))
+                Ok(Shape::Object(count))
             }
         }
         deserializer.deserialize_any(V)
@@ -438,7 +439,7 @@ mod tests {
         assert_eq!(o.x.unwrap().0, 1.0);
         assert_eq!(o.list.unwrap().0[0].0.text.as_deref(), Some("a"));
         assert_eq!(o.free.unwrap().0, serde_json::json!({"a": [1]}));
-        assert_eq!(o.shape.unwrap().type_name(), Some("text"));
+        assert_eq!(o.shape, Some(Shape::Object(1)));
         let o: Outer = parse(br#"{"n": null}"#).unwrap();
         assert!(o.n.is_none());
     }

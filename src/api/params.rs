@@ -67,17 +67,6 @@ wire_object! {
         repetition_detection: Object<PatternFields>,
         // What follows is read only to be refused when it asks for something.
         use_beam_search: bool,
-        response_format: Shape,
-        structured_outputs: Shape,
-        guided_json: Shape,
-        guided_regex: Shape,
-        guided_choice: Shape,
-        guided_grammar: Shape,
-        regex: Shape,
-        ebnf: Shape,
-        grammar: Shape,
-        json_schema: Shape,
-        structural_tag: Shape,
         stop_regex: Shape,
         bad_words: Shape,
         allowed_token_ids: Shape,
@@ -235,28 +224,9 @@ impl SharedBody {
 
     /// Fields that ask for what this version does not have. Ignoring them would give an answer that is not what was asked for.
     fn refuse_unavailable(&self) -> Result<(), ApiError> {
-        if let Some(format) = &self.response_format
-            && format.type_name() != Some("text")
-        {
-            return Err(match format.type_name() {
-                Some(_) => ApiError::unsupported("response_format", "structured output"),
-                None => ApiError::invalid_value("response_format", "an object with a `type` is expected"),
-            });
-        }
-        let structured = "structured output";
         // Text completions only: chat takes these fields itself.
         let reasoning = "the reasoning split of text completions";
         let fields = [
-            ("structured_outputs", &self.structured_outputs, structured),
-            ("guided_json", &self.guided_json, structured),
-            ("guided_regex", &self.guided_regex, structured),
-            ("guided_choice", &self.guided_choice, structured),
-            ("guided_grammar", &self.guided_grammar, structured),
-            ("regex", &self.regex, structured),
-            ("ebnf", &self.ebnf, structured),
-            ("grammar", &self.grammar, structured),
-            ("json_schema", &self.json_schema, structured),
-            ("structural_tag", &self.structural_tag, structured),
             ("stop_regex", &self.stop_regex, "stopping at a pattern"),
             ("bad_words", &self.bad_words, "banning words"),
             ("allowed_token_ids", &self.allowed_token_ids, "restricting tokens"),
@@ -569,7 +539,6 @@ mod tests {
     #[test]
     fn harmless_forms_of_unavailable_fields_pass() {
         for body in [
-            r#"{"response_format": {"type": "text"}}"#,
             r#"{"reasoning_effort": "none", "use_beam_search": false, "best_of": 1}"#,
             r#"{"bad_words": [], "thinking_token_budget": null, "separate_reasoning": false}"#,
             r#"{"user": "x", "metadata": {"a": 1}, "store": true, "service_tier": "auto", "verbosity": "low"}"#,
@@ -603,9 +572,6 @@ mod tests {
             (r#"{"request_id": "a b"}"#, "request_id"),
             (r#"{"truncate_prompt_tokens": 0}"#, "truncate_prompt_tokens"),
             (r#"{"truncation_side": "up"}"#, "truncation_side"),
-            (r#"{"response_format": {"type": "json_object"}}"#, "response_format"),
-            (r#"{"response_format": "json"}"#, "response_format"),
-            (r#"{"guided_json": {"type": "object"}}"#, "guided_json"),
             (r#"{"reasoning_effort": "high"}"#, "reasoning_effort"),
             (r#"{"thinking": {"type": "enabled"}}"#, "thinking"),
             (r#"{"best_of": 2}"#, "best_of"),

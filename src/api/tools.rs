@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::ApiError;
 use super::json::Free;
+use crate::grammar::{GrammarSpec, Reasoning, Shape, ToolCalls, ToolFunction, ToolMode};
 
 /// Most tools of one request.
 const MAX_TOOLS: usize = 1024;
@@ -129,15 +130,35 @@ pub(super) fn check_choice(choice: Option<Free>, tools: &[Value]) -> Result<Tool
     }
 }
 
-/// Calls that must be made need constrained decoding: the one place where they are refused.
-pub(super) fn refuse_forced(choice: &ToolChoice) -> Result<(), ApiError> {
-    match choice {
-        ToolChoice::None | ToolChoice::Auto => Ok(()),
-        ToolChoice::Required => Err(ApiError::unsupported("tool_choice", "`required`, forcing a tool call,")),
-        ToolChoice::Named(_) => {
-            Err(ApiError::unsupported("tool_choice", "naming a function, forcing a tool call,"))
-        }
+/// What the reply must be: what the request asks for itself, or the calls that it forces or wants `strict`.
+pub(super) fn grammar(
+    choice: &ToolChoice,
+    tools: &[Value],
+    parallel: bool,
+    structured: Option<GrammarSpec>,
+) -> Result<Option<GrammarSpec>, ApiError> {
+    let is_strict = |tool: &Value| tool["function"]["strict"] == true;
+    let mode = match choice {
+        ToolChoice::Required => ToolMode::Required,
+        ToolChoice::Named(name) => ToolMode::Named(name.clone()),
+        ToolChoice::Auto if structured.is_none() && tools.iter().any(is_strict) => ToolMode::Auto,
+        ToolChoice::None | ToolChoice::Auto => return Ok(structured),
+    };
+    if let Some(structured) = structured {
+        return Err(ApiError::invalid_value(
+            structured.field,
+            "given together with a `tool_choice` that forces a call; use one of them",
+        ));
     }
+    let field = if mode == ToolMode::Auto { "tools" } else { "tool_choice" };
+    let functions = tools.iter().filter(|tool| tool["type"] == "function").map(|tool| {
+        let function = &tool["function"];
+        let parameters = Some(&function["parameters"]).filter(|value| !value.is_null()).cloned();
+        ToolFunction { name: function["name"].as_str().unwrap_or_default().to_owned(), parameters }
+    });
+    let calls = ToolCalls::new(functions.collect(), mode, parallel)
+        .map_err(|error| ApiError::invalid_value(field, error.to_string()))?;
+    Ok(Some(GrammarSpec { shape: Shape::Tools(calls), reasoning: Reasoning::None, field }))
 }
 
 #[cfg(test)]

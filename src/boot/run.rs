@@ -159,7 +159,11 @@ fn boot(
     let reasoning = settings.reasoning.clone();
     let generator = Generator::new(door, text, defaults, reasoning, timeout.as_secs_f64(), metrics.clone())
         .with_guard(settings.guard.clone());
-    Ok(Booted { api: Api::new(Arc::new(generator), card, timeout), engine })
+    let generator = Arc::new(generator);
+    // Beside the first requests: only one with a grammar would wait for it.
+    let warming = generator.clone();
+    std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
+    Ok(Booted { api: Api::new(generator, card, timeout), engine })
 }
 
 /// The folder of `model.path`, or the embedded model.

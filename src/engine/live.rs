@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::constrained::{Constrained, Ready};
 use super::guarded::Guarded;
 use super::handle::EventSender;
 use crate::guard;
-use crate::sampling::{BlockGuide, History, NoFiniteLogit, Sampled, Sampler, SamplingParams, Verdict};
+use crate::sampling::{
+    BlockGuide, ConstraintBroken, History, NoFiniteLogit, Sampler, SamplingParams, TokenConstraint, Verdict,
+};
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Finish, Metrics, RequestFigures};
 
@@ -19,6 +22,8 @@ pub(super) struct LiveSequence {
     pub(super) guide: Option<BlockGuide>,
     /// Watches the reply, and holds back what may be a loop.
     pub(super) guarded: Guarded,
+    /// What the reply must be.
+    pub(super) constraint: Option<Constrained>,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
     pub(super) reply_tokens: usize,
@@ -29,11 +34,24 @@ pub(super) struct LiveSequence {
     pub(super) last_token: Option<Instant>,
 }
 
+/// What a step makes of a sequence's row of logits.
+pub(super) enum Choice {
+    /// This token, with the logprobs of so many others.
+    Token { token: u32, wanted: Option<u32> },
+    /// The mask is not there yet: not in this step.
+    Late,
+    /// The constraint cannot go on.
+    Broken(ConstraintBroken),
+    /// The row has no finite logit.
+    NoFiniteLogit,
+}
+
 impl LiveSequence {
     pub(super) fn new(
         params: SamplingParams,
         prompt: &[u32],
         guard: Option<guard::Options>,
+        constraint: Option<Box<dyn TokenConstraint>>,
         arrived: Instant,
         events: EventSender,
     ) -> Self {
@@ -47,6 +65,7 @@ impl LiveSequence {
             history,
             guide,
             guarded,
+            constraint: constraint.map(Constrained::new),
             prompt_tokens: prompt.len(),
             cached_tokens: 0,
             reply_tokens: 0,
@@ -58,31 +77,39 @@ impl LiveSequence {
         }
     }
 
-    /// A token from the row: sampled with what a rescue made of the parameters, unless the reply's block rule has another wish.
-    pub(super) fn sample(
-        &mut self,
-        sampler: &mut Sampler,
-        logits: &[f32],
-        position: u64,
-    ) -> Result<Sampled, NoFiniteLogit> {
-        let params = self.guarded.params(&self.params, logits);
-        let Some(guide) = &self.guide else {
-            return sampler.sample(logits, params, &self.history, position);
+    /// A token from the row, within the mask of the constraint where there is one: sampled with what a rescue made of the parameters,
+    /// unless the reply's block rule has another wish that the constraint allows.
+    pub(super) fn choose(&mut self, sampler: &mut Sampler, logits: &[f32], position: u64) -> Choice {
+        let Self { params, history, guide, guarded, constraint, .. } = self;
+        let mask = match constraint.as_mut().map(Constrained::ready) {
+            None => None,
+            Some(Ready::Mask(mask)) => Some(mask),
+            Some(Ready::Late) => return Choice::Late,
+            Some(Ready::Broken(why)) => return Choice::Broken(why),
         };
-        if let Some(token) = guide.forced() {
-            return sampler.take(logits, params, token);
-        }
-        let sampled = sampler.sample(logits, params, &self.history, position)?;
-        match guide.judge(sampled.token) {
-            Verdict::Taken => Ok(sampled),
-            Verdict::Instead(token) => sampler.take(logits, params, token),
-            Verdict::Again(forbidden) => {
-                // Once or twice in a reply: a copy of the parameters is no cost.
-                let mut params = params.clone();
-                params.logit_bias.retain(|(id, _)| !forbidden.contains(id));
-                params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
-                sampler.sample(logits, &params, &self.history, position)
-            }
+        let allows = |token: u32| mask.is_none_or(|mask| mask.allows(token));
+        let params = guarded.params(params, logits);
+        let wanted = params.logprobs;
+        let mut sample = |params: &SamplingParams| sampler.choose_token(logits, params, history, position, mask);
+        let forced = guide.as_ref().and_then(BlockGuide::forced).filter(|token| allows(*token));
+        let token = match (forced, &*guide) {
+            (Some(token), _) => sampler.survey(logits).map(|_| token),
+            (None, None) => sample(params),
+            (None, Some(guide)) => sample(params).and_then(|token| match guide.judge(token) {
+                Verdict::Instead(other) if allows(other) => Ok(other),
+                Verdict::Taken | Verdict::Instead(_) => Ok(token),
+                Verdict::Again(forbidden) => {
+                    // Once or twice in a reply: a copy of the parameters is no cost.
+                    let mut params = params.clone();
+                    params.logit_bias.retain(|(id, _)| !forbidden.contains(id));
+                    params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
+                    sample(&params)
+                }
+            }),
+        };
+        match token {
+            Ok(token) => Choice::Token { token, wanted },
+            Err(NoFiniteLogit) => Choice::NoFiniteLogit,
         }
     }
 
@@ -94,6 +121,11 @@ impl LiveSequence {
         if self.params.uses_history() {
             self.history.add(token);
         }
+    }
+
+    /// Reply tokens that may still come.
+    pub(super) fn tokens_left(&self) -> usize {
+        (self.params.max_tokens as usize).saturating_sub(self.reply_tokens)
     }
 
     /// Notes a new reply token on the clock.

@@ -2,6 +2,7 @@
 //!
 //! Knows the scheduler, the model and the sampler. Does not know text, HTTP, or which backend it runs.
 
+mod constrained;
 mod delivery;
 mod forward_input;
 mod guarded;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::guard;
-use crate::sampling::{SamplingParams, TokenLogprobs};
+use crate::sampling::{SamplingParams, TokenConstraint, TokenLogprobs};
 use crate::scheduler::FinishReason;
 
 /// One sequence to run.
@@ -22,6 +22,8 @@ pub struct EngineRequest {
     pub cache_salt: Option<String>,
     /// How the reply is watched for loops; `None` = it is not.
     pub guard: Option<guard::Options>,
+    /// What the reply must be; `None` = anything.
+    pub constraint: Option<Box<dyn TokenConstraint>>,
 }
 
 /// What a sequence's stream yields, in order.

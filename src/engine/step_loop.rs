@@ -11,16 +11,17 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::constrained::MaskThreads;
 use super::delivery::Outbox;
 use super::forward_input::{self, LogitsRow};
 use super::guarded;
 use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, Shared, door};
-use super::live::LiveSequence;
+use super::live::{Choice, LiveSequence};
 use super::request::{EngineEvent, EngineRequest};
 use crate::guard::{self, RowFault, Verdict};
 use crate::model::{ForwardInput, Model};
 use crate::ops::{Backend, OpError};
-use crate::sampling::{Logprobs, Sampler, TokenLogprobs};
+use crate::sampling::{ConstraintBroken, Logprobs, Sampler, TokenLogprobs};
 use crate::scheduler::{Batch, FinishReason, Finished, Limits, NewSequence, Sampled, Scheduler, SeqId};
 use crate::telemetry::{GuardFigures, Load, Metrics, StepTimes};
 
@@ -56,6 +57,7 @@ struct StepLoop<B: Backend> {
     outbox: Outbox,
     sampler: Sampler,
     logprobs: Logprobs,
+    masks: MaskThreads,
     epoch: Instant,
     last_admission: Option<Instant>,
     shutting_down: bool,
@@ -84,6 +86,7 @@ pub fn spawn<B: Backend>(
     let (handle, commands, shared) = door(facts);
     let scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
     let outbox = Outbox::new()?;
+    let masks = MaskThreads::new()?;
     let thread = std::thread::Builder::new().name("perigee-engine".into()).spawn(move || {
         let _end = EndGuard(shared.clone());
         let step_loop = StepLoop {
@@ -96,6 +99,7 @@ pub fn spawn<B: Backend>(
             outbox,
             sampler: Sampler::default(),
             logprobs: Logprobs::default(),
+            masks,
             epoch: Instant::now(),
             last_admission: None,
             shutting_down: false,
@@ -198,7 +202,14 @@ impl<B: Backend> StepLoop<B> {
         if keep > live.reply_tokens || self.scheduler.rewind(id, live.prompt_tokens + keep).is_err() {
             return false;
         }
+        let back = live.reply_tokens - keep;
         live.reply_tokens = keep;
+        if let Some(Err(error)) = live.constraint.as_mut().map(|constraint| constraint.rewind(back)) {
+            tracing::error!(seq = id.0, %error, "the constraint could not be rewound");
+            let finished = self.scheduler.finish(id, FinishReason::Error);
+            self.end(finished);
+            return false;
+        }
         if live.params.uses_history() {
             live.history.rewind(keep);
         }
@@ -221,7 +232,8 @@ impl<B: Backend> StepLoop<B> {
             cache_salt: request.cache_salt,
             prompt_logits: request.sampling.prompt_logprobs.is_some(),
         };
-        let live = LiveSequence::new(request.sampling, &request.prompt, request.guard, arrived, events);
+        let EngineRequest { sampling, guard, constraint, .. } = request;
+        let live = LiveSequence::new(sampling, &request.prompt, guard, constraint, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
             // The door checks what can be refused; what is left is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
@@ -253,6 +265,7 @@ impl<B: Backend> StepLoop<B> {
             return Ok(());
         }
         forward_input::build(&self.scheduler, &self.batch, &mut self.input, &mut self.rows);
+        self.begin_masks();
         lap(&mut times.schedule);
         self.model.forward(&self.input)?;
         lap(&mut times.forward);
@@ -300,6 +313,18 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
+    /// Masks are computed while the model computes: from here until `sample` asks for them.
+    fn begin_masks(&mut self) {
+        for row in self.rows.iter().filter(|row| row.samples) {
+            let live = self.live.get_mut(&self.batch.chunks[row.chunk].seq);
+            let Some(live) = live else { continue };
+            let left = live.tokens_left();
+            if let Some(constraint) = &mut live.constraint {
+                constraint.send(&self.masks, left);
+            }
+        }
+    }
+
     /// Turns logits into decisions; prompt logprobs are delivered on the way. Returns the time spent in the head's product.
     fn sample(&mut self) -> Result<Duration, OpError> {
         self.decisions.clear();
@@ -319,7 +344,7 @@ impl<B: Backend> StepLoop<B> {
                 }
                 if row.samples {
                     let position = live.reply_tokens as u64;
-                    let decision = decide(seq, &mut self.sampler, live, logits, position);
+                    let Some(decision) = decide(seq, &mut self.sampler, live, logits, position) else { continue };
                     if let Some(FinishReason::NumericFault(fault)) = decision.finish {
                         tracing::error!(seq = seq.0, position, fault = fault.name(), "logits are no numbers");
                         self.metrics.record_numeric_fault(fault.name());
@@ -468,36 +493,55 @@ impl<B: Backend> StepLoop<B> {
     }
 }
 
-/// Samples a token and decides whether it ends the sequence.
+/// Samples a token and decides whether it ends the sequence; `None` leaves the sequence out of this step.
 fn decide(
     seq: SeqId,
     sampler: &mut Sampler,
     live: &mut LiveSequence,
     logits: &[f32],
     position: u64,
-) -> Decision {
-    let sampled = live.sample(sampler, logits, position);
-    let fault = match &sampled {
-        Err(_) => Some(RowFault::NonFinite),
-        Ok(_) if sampler.row_was_broken() => Some(RowFault::NonFinite),
-        Ok(_) => guard::is_flat(logits).then_some(RowFault::Flat),
-    };
-    let (Ok(sampled), None) = (sampled, fault) else {
-        let finish = Some(FinishReason::NumericFault(fault.unwrap_or(RowFault::NonFinite)));
+) -> Option<Decision> {
+    let failed = |finish| {
         let verdict = Verdict::Deliver { upto: 0, event: None };
-        return Decision { seq, token: [0], logprobs: None, failed: true, finish, verdict };
+        Some(Decision { seq, token: [0], logprobs: None, failed: true, finish: Some(finish), verdict })
     };
-    live.advance(sampled.token);
-    let stops = position + 1 > u64::from(live.params.min_tokens)
-        && live.params.stop_token_ids.contains(&sampled.token);
-    let verdict = live.guarded.observe(sampled.token, sampled.logprobs.as_ref().map(|l| l.logprob));
+    let broken = |error: ConstraintBroken| {
+        tracing::error!(seq = seq.0, position, %error, "a constrained sequence ends");
+        failed(FinishReason::Error)
+    };
+    let left = live.tokens_left().saturating_sub(1);
+    let (sampled, wanted) = match live.choose(sampler, logits, position) {
+        Choice::Token { token, wanted } => (token, wanted),
+        Choice::Late => return None,
+        Choice::Broken(error) => return broken(error),
+        Choice::NoFiniteLogit => return failed(FinishReason::NumericFault(RowFault::NonFinite)),
+    };
+    if sampler.row_was_broken() {
+        return failed(FinishReason::NumericFault(RowFault::NonFinite));
+    }
+    if guard::is_flat(logits) {
+        return failed(FinishReason::NumericFault(RowFault::Flat));
+    }
+    let (mut token, mut complete) = (sampled, false);
+    if let Some(constraint) = &mut live.constraint {
+        match constraint.take(sampled, left) {
+            Ok(taken) => (token, complete) = (taken.token, taken.ends),
+            Err(error) => return broken(error),
+        }
+    }
+    live.advance(token);
+    let logprobs = sampler.logprobs(logits, token, wanted);
+    let stops =
+        position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
+    let verdict = live.guarded.observe(token, logprobs.as_ref().map(|l| l.logprob));
     let finish = match verdict {
-        _ if stops => Some(FinishReason::StopToken(sampled.token)),
+        _ if stops => Some(FinishReason::StopToken(token)),
+        _ if complete => Some(FinishReason::Stopped),
         Verdict::Stop { .. } => Some(FinishReason::Repetition),
         _ => None,
     };
-    let logprobs = sampled.logprobs.filter(|_| live.params.logprobs.is_some());
-    Decision { seq, token: [sampled.token], logprobs, failed: false, finish, verdict }
+    let logprobs = logprobs.filter(|_| live.params.logprobs.is_some());
+    Some(Decision { seq, token: [token], logprobs, failed: false, finish, verdict })
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -1,6 +1,7 @@
 //! Why a valid request got no (whole) reply.
 
 use crate::engine::SubmitError;
+use crate::grammar::GrammarError;
 
 /// What can end the walk early.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -47,6 +48,27 @@ pub enum GenerateError {
     /// The chat template refused the messages.
     #[error("the chat template cannot render these messages: {0}")]
     Template(String),
+    /// The reply cannot be constrained as asked.
+    #[error("{reason}")]
+    Grammar {
+        /// The request's field that asked for it.
+        field: &'static str,
+        /// Why not.
+        reason: GrammarError,
+    },
+    /// Nothing that the grammar allows is as short as the reply must be.
+    #[error(
+        "`{field}` asks for a reply that takes at least {needs} tokens, but only {allowed} are allowed; \
+         ask for a longer reply, or for less in it"
+    )]
+    TooFewTokens {
+        /// The request's field that asked for it.
+        field: &'static str,
+        /// Tokens the shortest reply found takes.
+        needs: usize,
+        /// Reply tokens of the request.
+        allowed: usize,
+    },
     /// The text could not be tokenized.
     #[error("the prompt cannot be tokenized: {0}")]
     Tokenize(String),

@@ -1,7 +1,7 @@
 //! The request walk: render, tokenize, fit, submit; then the replies follow the engine.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
@@ -12,17 +12,23 @@ use super::reply::{Replies, Reply, ReplySetup};
 use super::request::{Calls, ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
 use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults};
 use crate::engine::EngineRequest;
+use crate::grammar::{Grammar, GrammarError, GrammarSpec, Grammars, Reasoning};
 use crate::guard;
 use crate::sampling::SamplingParams;
 use crate::telemetry::{Metrics, Rejection};
 use crate::text::{
-    ChatTemplate, RenderOptions, RenderedPrompt, ReplyFormat, ReplyParser, ReplyStart, Specials,
+    ChatTemplate, Family, RenderOptions, RenderedPrompt, ReplyFormat, ReplyParser, ReplyStart, Specials,
     TemplateError, Tokenizer, markers,
 };
 
 /// Prompts with more bytes of text than this are rendered and tokenized on a blocking thread (about a millisecond of work), so
 /// that a long prompt never holds up other connections' streams.
 const INLINE_TEXT_BYTES: usize = 4096;
+
+/// Longest time a request's grammar may take to be compiled, waiting for its turn included, seconds.
+const COMPILE_LIMIT_S: u64 = 10;
+/// Grammars compiled at once.
+const MAX_COMPILING: usize = 2;
 
 /// The checkpoint's text side.
 pub struct ModelText {
@@ -47,6 +53,9 @@ pub struct Generator {
     request_timeout_s: f64,
     /// Bounds how many long prompts are tokenized at once.
     tokenizing: Arc<Semaphore>,
+    grammars: Arc<Grammars>,
+    /// Bounds how many grammars are compiled at once.
+    compiling: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     guard: GuardPlan,
 }
@@ -66,6 +75,7 @@ impl Generator {
         turn_ends.retain(|&id| (id as usize) < engine.facts().vocab_size);
         turn_ends.sort_unstable();
         turn_ends.dedup();
+        let grammars = Grammars::new(text.tokenizer.clone(), engine.facts().vocab_size, turn_ends.clone());
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
         let begins_calls = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
         let call_markers = begins_calls.iter().filter_map(|name| text.tokenizer.special_id(name)).collect();
@@ -82,6 +92,8 @@ impl Generator {
             turn_ends,
             request_timeout_s,
             tokenizing: Arc::new(Semaphore::new(threads)),
+            grammars: Arc::new(grammars),
+            compiling: Arc::new(Semaphore::new(MAX_COMPILING)),
             metrics,
             guard,
         }
@@ -101,12 +113,14 @@ impl Generator {
     /// The walk. Dropping what it returns aborts every sequence of the request within one step.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Replies, GenerateError> {
         let arrived = Instant::now();
-        let mut request = request;
         let format = self.format(&request);
-        let (prompts, request_rest) = self.encode(request).await?;
-        request = request_rest;
+        let is_chat = request.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(_)));
+        let (prompts, request) = self.encode(request).await?;
         let prompts = self.fit(prompts, &request)?;
-        let replies = self.submit(&prompts, &request, format).inspect_err(|e| self.note_refusal(e))?;
+        let grammar = self.constrain(&prompts, &request, is_chat).await?;
+        let replies = self
+            .submit(&prompts, &request, format, grammar.as_ref())
+            .inspect_err(|e| self.note_refusal(e))?;
         Ok(Replies::new(replies, prompts, request.n as usize, arrived))
     }
 
@@ -197,12 +211,68 @@ impl Generator {
         }
     }
 
+    /// The compiled grammar of the request, if it has one and every reply has room for the least that it allows.
+    async fn constrain(
+        &self,
+        prompts: &[EncodedPrompt],
+        request: &GenerateRequest,
+        is_chat: bool,
+    ) -> Result<Option<Arc<Grammar>>, GenerateError> {
+        let Some(spec) = request.grammar.as_ref().filter(|_| request.max_tokens != Some(0)) else {
+            return Ok(None);
+        };
+        let mut spec = spec.clone();
+        if spec.reasoning == Reasoning::None {
+            spec.reasoning = self.reasoning_before(prompts, is_chat);
+        }
+        let field = spec.field;
+        let limit = Duration::from_secs(COMPILE_LIMIT_S);
+        let compiled = tokio::time::timeout(limit, self.compile(spec)).await;
+        let compiled = compiled.unwrap_or(Err(GrammarError::TooSlow { limit_s: COMPILE_LIMIT_S }));
+        let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
+        let allowed =
+            prompts.iter().map(|p| self.sampling(request, p.tokens.len(), 0).max_tokens as usize).min();
+        let (needs, allowed) = (grammar.needs_tokens(), allowed.unwrap_or(0));
+        if needs > allowed {
+            return Err(GenerateError::TooFewTokens { field, needs, allowed });
+        }
+        Ok(Some(grammar))
+    }
+
+    /// Whether a thought comes before the answer: one that the prompt has opened, or one that the model opens by habit.
+    fn reasoning_before(&self, prompts: &[EncodedPrompt], is_chat: bool) -> Reasoning {
+        let think = self.text.tokenizer.special_id(markers::THINK);
+        match prompts {
+            [prompt] if think.is_some() && prompt.tokens.last().copied() == think => Reasoning::Open,
+            _ if is_chat && self.text.template.family() == Some(Family::K2Thinking) => Reasoning::Possible,
+            _ => Reasoning::None,
+        }
+    }
+
+    /// Compiles on a blocking thread. A grammar that takes too long goes on there, within the compiler's own limits, and holds its place.
+    async fn compile(&self, spec: GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
+        let permit = self.compiling.clone().acquire_owned().await;
+        let grammars = self.grammars.clone();
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            grammars.compile(&spec)
+        })
+        .await
+        .unwrap_or_else(|error| Err(GrammarError::Internal(error.to_string())))
+    }
+
+    /// Builds what all grammars share, so that the first request with one need not wait for it.
+    pub fn warm_up_grammars(&self) {
+        self.grammars.warm_up();
+    }
+
     /// Submits every copy of every prompt. When the engine refuses one, those already submitted are dropped, which aborts them.
     fn submit(
         &self,
         prompts: &[EncodedPrompt],
         request: &GenerateRequest,
         format: Option<ReplyFormat>,
+        grammar: Option<&Arc<Grammar>>,
     ) -> Result<Vec<Reply>, GenerateError> {
         let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
         for prompt in prompts {
@@ -232,6 +302,7 @@ impl Generator {
                     deadline: request.deadline,
                     cache_salt: request.cache_salt.clone(),
                     guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos),
+                    constraint: grammar.map(Grammar::start),
                 })?;
                 if copy == 0 {
                     self.metrics.record_params(request.n as usize, max_tokens);

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Budget;
 use super::GuardChoice;
+use crate::grammar::GrammarSpec;
 use crate::sampling::SamplingParams;
 use crate::text::ReplyStart;
 
@@ -111,6 +112,8 @@ pub struct GenerateRequest {
     pub cache_salt: Option<String>,
     /// What it says about being watched.
     pub guard: GuardChoice,
+    /// What every reply must be; `None` = anything.
+    pub grammar: Option<GrammarSpec>,
 }
 
 /// A prompt as the engine gets it.

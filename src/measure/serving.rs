@@ -125,6 +125,7 @@ fn request(engine: &EngineHandle, rng: &mut fastrand::Rng, prompt: usize, reply:
         deadline: None,
         cache_salt: None,
         guard: None,
+        constraint: None,
     }
 }
 

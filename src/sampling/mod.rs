@@ -4,6 +4,7 @@ pub mod config;
 mod block_rule;
 pub mod rules;
 mod params;
+mod constraint;
 mod history;
 mod draw;
 mod row;
@@ -13,6 +14,7 @@ mod filter;
 mod sampler;
 
 pub use block_rule::{BlockGuide, BlockRule, Verdict};
+pub use constraint::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 pub use history::History;
 pub use logprobs::{Logprobs, TokenLogprobs};
 pub use params::{MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingError, SamplingParams};

@@ -1,11 +1,11 @@
 //! One token from a row of logits.
 //!
-//! In vLLM's order: logit bias and forbidden stop tokens, penalties, temperature, min_p, top_k, top_p, draw. Logprobs are of the raw
-//! logits. The result depends on the arguments alone.
+//! In vLLM's order: logit bias and forbidden stop tokens, penalties, the grammar's mask, temperature, min_p, top_k, top_p, draw.
+//! Logprobs are of the raw logits. The result depends on the arguments alone.
 
 use super::exp::exp_nonpositive;
 use super::filter::Filter;
-use super::{History, Logprobs, SamplingParams, TokenLogprobs, draw, row};
+use super::{History, Logprobs, SamplingParams, TokenLogprobs, TokenMask, draw, row};
 
 /// Temperatures between 0 and this are raised to it, as in vLLM: below, differences of logits overflow to no purpose.
 const MIN_TEMPERATURE: f32 = 0.01;
@@ -51,21 +51,8 @@ impl Sampler {
         history: &History,
         position: u64,
     ) -> Result<Sampled, NoFiniteLogit> {
-        let token = self.token(logits, params, history, position)?;
-        let logprobs = params.logprobs.map(|num_top| self.logprobs.of(logits, token, num_top as usize));
-        Ok(Sampled { token, logprobs })
-    }
-
-    /// `token` taken whatever the row says, with the logprobs it has there.
-    pub fn take(
-        &mut self,
-        logits: &[f32],
-        params: &SamplingParams,
-        token: u32,
-    ) -> Result<Sampled, NoFiniteLogit> {
-        self.survey(logits)?;
-        let logprobs = params.logprobs.map(|num_top| self.logprobs.of(logits, token, num_top as usize));
-        Ok(Sampled { token, logprobs })
+        let token = self.choose_token(logits, params, history, position, None)?;
+        Ok(Sampled { token, logprobs: self.logprobs(logits, token, params.logprobs) })
     }
 
     /// Whether the row of the last call had a NaN or a positive infinity in it: it was sampled as well as it can be, but it is no distribution.
@@ -73,21 +60,26 @@ impl Sampler {
         self.broken
     }
 
-    fn survey(&mut self, logits: &[f32]) -> Result<f32, NoFiniteLogit> {
+    /// Looks at a row without sampling: an error where no logit is finite, and afterwards `row_was_broken` speaks of it.
+    pub fn survey(&mut self, logits: &[f32]) -> Result<f32, NoFiniteLogit> {
         let (max, sound) = row::survey(logits);
         self.broken = !sound;
         max.ok_or(NoFiniteLogit)
     }
 
-    fn token(
+    /// The token alone, within `mask` where there is one: an id outside it is never chosen, whatever bias, penalties and `min_tokens`
+    /// say. The mask allows at least one id.
+    pub fn choose_token(
         &mut self,
         logits: &[f32],
         params: &SamplingParams,
         history: &History,
         position: u64,
+        mask: Option<&TokenMask>,
     ) -> Result<u32, NoFiniteLogit> {
         let forbids_stops = position < u64::from(params.min_tokens) && !params.stop_token_ids.is_empty();
-        let adjusts = forbids_stops || !params.logit_bias.is_empty() || params.uses_history();
+        let adjusts =
+            forbids_stops || !params.logit_bias.is_empty() || params.uses_history() || mask.is_some();
         if !adjusts {
             let max = self.survey(logits)?;
             return Ok(self.choose(logits, max, params, position));
@@ -98,13 +90,23 @@ impl Sampler {
         adjusted.clear();
         adjusted.extend(logits.iter().map(|&logit| row::clean(logit)));
         adjust(&mut adjusted, params, history, forbids_stops);
-        let token = match row::maximum(&adjusted) {
-            Some(max) => self.choose(&adjusted, max, params, position),
+        if let Some(mask) = mask {
+            mask.apply(&mut adjusted);
+        }
+        let token = match (row::maximum(&adjusted), mask) {
+            (Some(max), _) => self.choose(&adjusted, max, params, position),
             // Everything is forbidden: the raw best is the least wrong.
-            None => row::first_index(logits, raw_max) as u32,
+            (None, None) => row::first_index(logits, raw_max) as u32,
+            // What the grammar allows was forbidden by something else, or has no finite logit: the grammar decides, by the raw row.
+            (None, Some(mask)) => best_allowed(logits, mask),
         };
         self.adjusted = adjusted;
         Ok(token)
+    }
+
+    /// Logprobs of `token` in the raw row and of this many others, if any are wanted.
+    pub fn logprobs(&mut self, logits: &[f32], token: u32, wanted: Option<u32>) -> Option<TokenLogprobs> {
+        wanted.map(|num_top| self.logprobs.of(logits, token, num_top as usize))
     }
 
     /// Temperature, filters and draw on an adjusted row whose largest logit is `max`.
@@ -154,6 +156,17 @@ impl Sampler {
         // Rounding put the share at the very end: the last token that can be drawn.
         self.weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0) as u32
     }
+}
+
+/// The allowed id with the largest raw logit, ties by lower id; the first allowed one if none of them is finite.
+fn best_allowed(logits: &[f32], mask: &TokenMask) -> u32 {
+    let mut best = (f32::NEG_INFINITY, mask.first().unwrap_or(0));
+    for (id, &logit) in (0..).zip(logits) {
+        if row::clean(logit) > best.0 && mask.allows(id) {
+            best = (row::clean(logit), id);
+        }
+    }
+    best.1
 }
 
 /// A sum with a fixed order that the compiler can make vector code of.

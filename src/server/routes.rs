@@ -38,9 +38,34 @@ enum Route {
     Startup,
     Metrics,
     Version,
+    OpenApi,
+    Docs,
 }
 
 impl Route {
+    /// Every one; the document of the routes is held to it.
+    #[cfg(test)]
+    const ALL: [Self; 15] = {
+        use Route::*;
+        [
+            Chat,
+            Completions,
+            Tokenize,
+            Detokenize,
+            TokenizerInfo,
+            Models,
+            Model,
+            Health,
+            Live,
+            Ready,
+            Startup,
+            Metrics,
+            Version,
+            OpenApi,
+            Docs,
+        ]
+    };
+
     fn of(path: &str) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::Chat,
@@ -59,6 +84,8 @@ impl Route {
             "/health/startup" => Self::Startup,
             "/metrics" => Self::Metrics,
             "/version" => Self::Version,
+            "/openapi.json" => Self::OpenApi,
+            "/docs" => Self::Docs,
             _ if path.strip_prefix("/v1/models/").is_some_and(|name| !name.is_empty()) => Self::Model,
             _ => return None,
         })
@@ -84,6 +111,8 @@ impl Route {
             Self::Startup => "/health/startup",
             Self::Metrics => "/metrics",
             Self::Version => "/version",
+            Self::OpenApi => "/openapi.json",
+            Self::Docs => "/docs",
         }
     }
 
@@ -101,7 +130,7 @@ impl Route {
         }
     }
 
-    /// Whether it needs a key where keys are set: everything but health, metrics and version.
+    /// Whether it needs a key where keys are set: everything but health, metrics, version and the description of the routes.
     fn needs_key(self) -> bool {
         self.allow() == POST || matches!(self, Self::TokenizerInfo | Self::Models | Self::Model)
     }
@@ -208,6 +237,8 @@ async fn dispatch(
         Route::Ready => health(ready.ready_answer(&shared.api, metrics)),
         Route::Startup => health(ready.startup()),
         Route::Metrics => Ok(Reply::Text(telemetry::CONTENT_TYPE, metrics.render())),
+        Route::OpenApi => Ok(Reply::Json(StatusCode::OK, api::openapi().to_vec())),
+        Route::Docs => Ok(Reply::Text("text/html; charset=utf-8", api::openapi_page().to_owned())),
         Route::Version => {
             health((true, serde_json::json!({"version": env!("CARGO_PKG_VERSION"), "name": "perigee"})))
         }
@@ -418,27 +449,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_routes_are_paths() {
-        for path in [
-            "/v1/chat/completions",
-            "/v1/chat/completions/render",
-            "/v1/messages",
-            "/v1/messages/count_tokens",
-            "/v1/responses",
-            "/v1/completions",
-            "/tokenize",
-            "/detokenize",
-            "/tokenizer_info",
-            "/v1/models",
-            "/health",
-            "/health/live",
-            "/health/ready",
-            "/health/startup",
-            "/metrics",
-            "/version",
-        ] {
-            assert_eq!(Route::of(path).map(Route::name), Some(path));
+    fn names_of_routes_are_paths_and_the_document_has_them_all() {
+        let routes = api::openapi_routes();
+        for (path, method) in &routes {
+            let route = Route::of(path).unwrap_or_else(|| panic!("{path} is described and does not exist"));
+            assert_eq!(route.name(), path);
+            assert!(route.allow().contains(method.as_str()), "{method} {path}");
         }
+        let mut described: Vec<&str> = routes.iter().map(|(path, _)| path.as_str()).collect();
+        described.sort_unstable();
+        let mut names = Route::ALL.map(Route::name);
+        names.sort_unstable();
+        assert_eq!(names.as_slice(), described);
         assert_eq!(Route::of("/v1/models/a/b").map(Route::name), Some("/v1/models/{name}"));
         for path in ["/", "/v1", "/v1/models/", "/v1/completions/", "/Health", "*"] {
             assert_eq!(Route::of(path), None, "{path}");

@@ -1,0 +1,526 @@
+//! The OpenAPI document: what the routes take and give, for clients, generators and fuzzers.
+//!
+//! Written by hand, and held to the code by tests: every field that a body's reader knows is described here or named as one that is
+//! refused, and every route of the server has its entry (`server/routes.rs`).
+
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+
+/// The document, as it is served.
+pub fn openapi() -> &'static [u8] {
+    static DOCUMENT: OnceLock<Vec<u8>> = OnceLock::new();
+    DOCUMENT.get_or_init(|| document().to_string().into_bytes())
+}
+
+/// A plain page that lists the routes: no script, nothing from elsewhere.
+pub fn openapi_page() -> &'static str {
+    static PAGE: OnceLock<String> = OnceLock::new();
+    PAGE.get_or_init(|| page(&document()))
+}
+
+/// Paths of the document with their method, as the server names them.
+pub fn openapi_routes() -> Vec<(String, String)> {
+    let document = document();
+    let paths = document["paths"].as_object().cloned().unwrap_or_default();
+    let routes = paths.iter().flat_map(|(path, item)| {
+        item.as_object()
+            .into_iter()
+            .flat_map(|item| item.keys())
+            .map(|method| (path.clone(), method.to_uppercase()))
+    });
+    routes.collect()
+}
+
+fn document() -> Value {
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Perigee",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "OpenAI-compatible serving of the Kimi K2 family. A field that is not described here is ignored; a field that \
+                asks for what this version does not have is a 400 that names it. `null` is the same as leaving a field out.",
+        },
+        "paths": paths(),
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": schemas(),
+        },
+    })
+}
+
+/// What a route is described by.
+struct Entry {
+    path: &'static str,
+    summary: &'static str,
+    body: Option<&'static str>,
+    answer: Value,
+    /// Whether a key is needed where keys are set.
+    keyed: bool,
+}
+
+fn entries() -> Vec<Entry> {
+    let reference = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
+    let stream = json!({"schema": {"type": "string"}});
+    let replies = |name: &str| {
+        let mut content = reference(name);
+        content["text/event-stream"] = stream.clone();
+        content
+    };
+    let any = json!({"application/json": {"schema": {"type": "object"}}});
+    let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
+    let post = |path, summary, body, answer| Entry { path, summary, body: Some(body), answer, keyed: true };
+    let get = |path, summary, answer, keyed| Entry { path, summary, body: None, answer, keyed };
+    vec![
+        post(
+            "/v1/chat/completions",
+            "The model's turn in a conversation.",
+            "ChatRequest",
+            replies("ChatAnswer"),
+        ),
+        post(
+            "/v1/completions",
+            "Text that goes on from a prompt.",
+            "CompletionRequest",
+            replies("CompletionAnswer"),
+        ),
+        post(
+            "/tokenize",
+            "Token ids of a text or a conversation.",
+            "TokenizeRequest",
+            reference("TokenizeAnswer"),
+        ),
+        post("/detokenize", "Text of token ids.", "DetokenizeRequest", reference("DetokenizeAnswer")),
+        get("/tokenizer_info", "Facts of the tokenizer.", any.clone(), true),
+        get("/v1/models", "The models served.", any.clone(), true),
+        get("/v1/models/{name}", "One model.", any.clone(), true),
+        get("/health", "Whether the process and the engine are alive.", any.clone(), false),
+        get("/health/live", "Whether the process is alive.", any.clone(), false),
+        get("/health/ready", "Whether requests are taken.", any.clone(), false),
+        get("/health/startup", "The stage of the start and its progress.", any.clone(), false),
+        get("/metrics", "Figures for Prometheus.", text("text/plain"), false),
+        get("/version", "The version.", any, false),
+        get(
+            "/openapi.json",
+            "This document.",
+            json!({"application/json": {"schema": {"type": "object"}}}),
+            false,
+        ),
+        get("/docs", "This document as a page.", text("text/html"), false),
+    ]
+}
+
+fn paths() -> Value {
+    let mut paths = Map::new();
+    for entry in entries() {
+        let mut operation = json!({
+            "summary": entry.summary,
+            "operationId": entry.path.trim_start_matches('/').replace(['/', '.'], "_").replace(['{', '}'], ""),
+            "responses": responses(&entry),
+        });
+        if entry.keyed {
+            operation["security"] = json!([{"key": []}, {}]);
+        }
+        if entry.path.contains("{name}") {
+            operation["parameters"] = json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}]);
+        }
+        if let Some(body) = entry.body {
+            operation["requestBody"] = json!({"required": true, "content":
+                {"application/json": {"schema": {"$ref": format!("#/components/schemas/{body}")}}}});
+        }
+        let method = if entry.body.is_some() { "post" } else { "get" };
+        paths.insert(entry.path.into(), json!({method: operation}));
+    }
+    Value::Object(paths)
+}
+
+fn responses(entry: &Entry) -> Value {
+    let mut responses = Map::new();
+    let failed = |text: &str| json!({"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}});
+    responses.insert("200".into(), json!({"description": "The answer.", "content": entry.answer}));
+    let mut add = |status: &str, text: &str| responses.insert(status.into(), failed(text));
+    add("405", "The path does not take this method.");
+    if entry.keyed {
+        add("401", "A key is needed.");
+        add("404", "There is no such model.");
+        add(
+            "503",
+            "The server is starting, draining or has lost its engine; Retry-After says when to try again.",
+        );
+    }
+    if entry.body.is_some() {
+        add("400", "The request asks for something impossible; `param` names the field.");
+        add("408", "The body came too slowly.");
+        add("413", "The body is too large.");
+        add("415", "The body is not JSON.");
+        add("429", "The queue is full; Retry-After says when to try again.");
+        add("500", "The engine failed on this request.");
+        add("504", "The request ran into its time limit.");
+    }
+    if entry.path.starts_with("/health") && entry.path != "/health/live" {
+        responses.insert("503".into(), json!({"description": "No.", "content": entry.answer}));
+    }
+    Value::Object(responses)
+}
+
+fn schemas() -> Value {
+    let request = |required: &[&str], own: Vec<(&str, Value)>, shared: Vec<(&str, Value)>| {
+        let fields: Map<String, Value> = own
+            .into_iter()
+            .chain(shared)
+            .map(|(name, schema)| {
+                // A required field is not null.
+                let schema = if required.contains(&name) {
+                    schema
+                } else {
+                    json!({"anyOf": [schema, {"type": "null"}]})
+                };
+                (name.to_owned(), schema)
+            })
+            .collect();
+        json!({"type": "object", "properties": fields, "required": required})
+    };
+    let reply_fields = || shared_fields().into_iter().chain(structured_fields()).collect::<Vec<_>>();
+    json!({
+        "ChatRequest": request(&["messages"], chat_fields(), reply_fields()),
+        "CompletionRequest": request(&["prompt"], completion_fields(), reply_fields()),
+        "TokenizeRequest": request(&[], tokenize_fields(), Vec::new()),
+        "DetokenizeRequest": request(&["tokens"], detokenize_fields(), Vec::new()),
+        "Message": message(),
+        "ChatAnswer": answer(json!({"index": {"type": "integer"}, "message": {"type": "object"}, "logprobs": {},
+            "finish_reason": {"type": ["string", "null"]}})),
+        "CompletionAnswer": answer(json!({"index": {"type": "integer"}, "text": {"type": "string"}, "logprobs": {},
+            "finish_reason": {"type": ["string", "null"]}})),
+        "TokenizeAnswer": {"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
+            "count": {"type": "integer"}, "max_model_len": {"type": "integer"},
+            "tokens": {"type": "array", "items": {"type": "integer"}},
+            "token_strs": {"type": ["array", "null"], "items": {"type": "string"}}}},
+        "DetokenizeAnswer": {"type": "object", "required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+        "Error": {"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
+            "required": ["message", "type", "param", "code"], "properties": {
+                "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]}}}}},
+    })
+}
+
+fn answer(choice: Value) -> Value {
+    json!({"type": "object", "required": ["id", "object", "created", "model", "choices", "usage"], "properties": {
+        "id": {"type": "string"}, "object": {"type": "string"}, "created": {"type": "integer"}, "model": {"type": "string"},
+        "choices": {"type": "array", "items": {"type": "object", "properties": choice,
+            "required": ["index", "finish_reason"]}},
+        "usage": {"type": "object"}}})
+}
+
+fn message() -> Value {
+    let text = json!({"type": "object", "required": ["type", "text"],
+        "properties": {"type": {"enum": ["text"]}, "text": {"type": "string"}}});
+    json!({"type": "object", "required": ["role", "content"], "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": text}]},
+        "name": {"type": "string"}}})
+}
+
+fn integer(least: i64, most: i64) -> Value {
+    json!({"type": "integer", "minimum": least, "maximum": most})
+}
+
+fn number(least: f64, most: f64) -> Value {
+    json!({"type": "number", "minimum": least, "maximum": most})
+}
+
+fn flag() -> Value {
+    json!({"type": "boolean"})
+}
+
+fn string() -> Value {
+    json!({"type": "string"})
+}
+
+fn described(mut schema: Value, text: &str) -> Value {
+    schema["description"] = text.into();
+    schema
+}
+
+const MAX_U32: i64 = u32::MAX as i64;
+
+/// Fields of both kinds of replies.
+fn shared_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("model", described(string(), "One of the names of /v1/models.")),
+        ("n", described(integer(1, 16), "Replies per prompt.")),
+        ("stream", flag()),
+        (
+            "stream_options",
+            described(
+                json!({"type": "object", "properties": {"include_usage": flag(), "continuous_usage_stats": flag()}}),
+                "Only together with `stream: true`.",
+            ),
+        ),
+        ("max_tokens", described(integer(1, MAX_U32), "Most reply tokens.")),
+        ("temperature", described(number(0.0, 2.0), "0 is greedy.")),
+        ("top_p", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})),
+        ("top_k", described(integer(-1, MAX_U32), "0 or -1: all.")),
+        ("min_p", number(0.0, 1.0)),
+        ("repetition_penalty", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 10})),
+        ("presence_penalty", number(-2.0, 2.0)),
+        ("frequency_penalty", number(-2.0, 2.0)),
+        (
+            "logit_bias",
+            described(
+                json!({"type": "object", "additionalProperties": number(-100.0, 100.0), "propertyNames": {"pattern": "^[0-9]+$"}}),
+                "Token ids to what is added to their logits.",
+            ),
+        ),
+        ("seed", described(integer(i64::MIN, i64::MAX), "Equal seeds give equal replies.")),
+        (
+            "stop",
+            json!({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64},
+                {"type": "array", "maxItems": 32, "items": {"type": "string", "minLength": 1, "maxLength": 64}}]}),
+        ),
+        ("stop_token_ids", json!({"type": "array", "maxItems": 256, "items": integer(0, MAX_U32)})),
+        ("min_tokens", described(integer(0, MAX_U32), "At most the token limit.")),
+        ("ignore_eos", flag()),
+        ("include_stop_str_in_output", flag()),
+        ("skip_special_tokens", flag()),
+        (
+            "truncate_prompt_tokens",
+            described(integer(-1, MAX_U32), "Prompt tokens kept; -1: as many as fit. Not 0."),
+        ),
+        ("truncation_side", json!({"enum": ["left", "right"]})),
+        ("prompt_logprobs", described(integer(0, 20), "Not together with `stream: true`.")),
+        ("priority", described(integer(i32::MIN.into(), i32::MAX.into()), "Lower runs first.")),
+        (
+            "cache_salt",
+            json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^@/\\\\\\u0000]+$"}),
+        ),
+        ("request_id", json!({"type": "string", "pattern": "^[!-~]{1,128}$"})),
+        ("return_token_ids", flag()),
+        ("return_tokens_as_token_ids", flag()),
+        ("best_of", described(integer(1, 16), "Only equal to `n`.")),
+    ]
+}
+
+/// What a reply must be.
+fn structured_fields() -> Vec<(&'static str, Value)> {
+    let schema = || json!({"type": ["object", "string"]});
+    let once = "What the reply must be; one such field per request.";
+    let tags = json!({"type": "object", "required": ["structures", "triggers"], "properties": {
+        "structures": {"type": "array", "items": {"type": "object", "required": ["begin", "end"], "properties":
+            {"begin": string(), "schema": {"type": "object"}, "end": {"type": "string", "minLength": 1}}}},
+        "triggers": {"type": "array", "items": {"type": "string", "minLength": 1}}}});
+    let format = json!({"oneOf": [
+        {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
+        {"type": "object", "required": ["type", "json_schema"], "properties": {"type": {"const": "json_schema"},
+            "json_schema": {"type": "object", "required": ["schema"], "properties":
+                {"name": string(), "description": string(), "strict": flag(), "schema": {"type": "object"}}}}},
+        {"type": "object", "required": ["type", "structures", "triggers"], "properties": {"type": {"const": "structural_tag"},
+            "structures": tags["properties"]["structures"], "triggers": tags["properties"]["triggers"]}},
+        {"type": "object", "required": ["type", "regex"], "properties": {"type": {"const": "regex"}, "regex": string()}},
+        {"type": "object", "required": ["type", "grammar"], "properties": {"type": {"const": "grammar"}, "grammar": string()}},
+        {"type": "object", "required": ["type", "ebnf"], "properties": {"type": {"const": "ebnf"}, "ebnf": string()}},
+        {"type": "object", "required": ["type", "schema"], "properties": {"type": {"const": "json"}, "schema": schema()}},
+    ]});
+    let choice = || json!({"type": "array", "minItems": 1, "maxItems": 10000, "items": {"type": "string", "minLength": 1}});
+    vec![
+        ("response_format", described(format, once)),
+        (
+            "structured_outputs",
+            described(
+                json!({"type": "object", "additionalProperties": false, "properties": {"json": schema(), "regex": string(),
+                    "choice": choice(), "grammar": string(), "json_object": flag(), "structural_tag": tags,
+                    "disable_any_whitespace": flag(), "disable_additional_properties": flag(), "whitespace_pattern": string(),
+                    "disable_fallback": flag()}}),
+                "Exactly one constraint, and how it is written.",
+            ),
+        ),
+        ("guided_json", described(schema(), once)),
+        ("guided_regex", described(string(), once)),
+        ("guided_choice", described(choice(), once)),
+        ("guided_grammar", described(string(), "Lark with a rule `start`, or GBNF with a rule `root`.")),
+        ("guided_whitespace_pattern", described(string(), "Only together with `guided_json`.")),
+        ("regex", described(string(), once)),
+        ("ebnf", described(string(), once)),
+        (
+            "grammar",
+            json!({"anyOf": [string(), {"type": "object", "required": ["type", "value"],
+                "properties": {"type": {"enum": ["json", "regex"]}, "value": schema()}}]}),
+        ),
+        ("json_schema", described(schema(), once)),
+        ("structural_tag", described(tags, once)),
+    ]
+}
+
+fn chat_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "messages",
+            json!({"type": "array", "minItems": 1, "maxItems": 16384, "items": {"$ref": "#/components/schemas/Message"}}),
+        ),
+        ("max_completion_tokens", described(integer(1, MAX_U32), "Goes before `max_tokens`.")),
+        ("logprobs", flag()),
+        ("top_logprobs", described(integer(0, 20), "Only together with `logprobs: true`.")),
+        ("add_generation_prompt", flag()),
+        ("chat_template_kwargs", json!({"type": "object"})),
+        ("modalities", json!({"type": "array", "items": {"const": "text"}})),
+    ]
+}
+
+fn completion_fields() -> Vec<(&'static str, Value)> {
+    let text = || json!({"type": "string", "minLength": 1});
+    let ids = || json!({"type": "array", "minItems": 1, "items": integer(0, MAX_U32)});
+    vec![
+        (
+            "prompt",
+            json!({"anyOf": [text(), {"type": "array", "minItems": 1, "maxItems": 1024, "items": text()}, ids(),
+                {"type": "array", "minItems": 1, "maxItems": 1024, "items": ids()}]}),
+        ),
+        ("logprobs", integer(0, 20)),
+        ("echo", described(flag(), "The prompt comes first in the text; with `logprobs` it is scored.")),
+        ("max_completion_tokens", described(integer(0, MAX_U32), "Goes before `max_tokens`.")),
+    ]
+}
+
+fn tokenize_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("model", string()),
+        ("prompt", described(string(), "Either this or `messages`.")),
+        (
+            "messages",
+            json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}),
+        ),
+        ("add_generation_prompt", flag()),
+        ("chat_template_kwargs", json!({"type": "object"})),
+        ("return_token_strs", flag()),
+    ]
+}
+
+fn detokenize_fields() -> Vec<(&'static str, Value)> {
+    vec![("model", string()), ("tokens", json!({"type": "array", "items": integer(0, MAX_U32)}))]
+}
+
+fn page(document: &Value) -> String {
+    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let text = |value: &Value| escape(value.as_str().unwrap_or_default());
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Perigee</title>\n\
+         <style>body{{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}code{{font-size:14px}}\
+         td{{vertical-align:top;padding:.1em 1em .1em 0}}</style>\n<h1>Perigee {}</h1>\n<p>{}</p>\n\
+         <p>The whole document: <a href=\"/openapi.json\">/openapi.json</a></p>\n",
+        text(&document["info"]["version"]),
+        text(&document["info"]["description"])
+    );
+    for (path, item) in document["paths"].as_object().into_iter().flatten() {
+        for (method, operation) in item.as_object().into_iter().flatten() {
+            page += &format!(
+                "<h2><code>{} {}</code></h2>\n<p>{}</p>\n",
+                method.to_uppercase(),
+                escape(path),
+                text(&operation["summary"])
+            );
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+            let Some(name) = schema.as_str().and_then(|name| name.rsplit('/').next()) else { continue };
+            let schema = &document["components"]["schemas"][name];
+            let required = |field: &String| {
+                schema["required"].as_array().is_some_and(|list| list.iter().any(|name| name == field))
+            };
+            page += "<table>\n";
+            for (field, of) in schema["properties"].as_object().into_iter().flatten() {
+                let of = if required(field) { of } else { &of["anyOf"][0] };
+                let needed = if required(field) { "required. " } else { "" };
+                let kind = of["type"].as_str().map(|kind| format!("{kind}. ")).unwrap_or_default();
+                let about = text(&of["description"]);
+                page += &format!("<tr><td><code>{field}</code><td>{needed}{kind}{about}\n");
+            }
+            page += "</table>\n";
+        }
+    }
+    page + "</html>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chat::ChatBody;
+    use super::super::completions::CompletionBody;
+    use super::super::json::WireObject;
+    use super::super::params::SharedBody;
+    use super::super::structured::StructuredBody;
+    use super::super::tokenize::{DetokenizeBody, TokenizeBody};
+    use super::*;
+
+    /// Fields that are read only to be refused when they ask for something.
+    const REFUSED: &[&str] = &[
+        "use_beam_search",
+        "stop_regex",
+        "bad_words",
+        "allowed_token_ids",
+        "logprob_token_ids",
+        "repetition_detection",
+        "thinking",
+        "reasoning_effort",
+        "include_reasoning",
+        "separate_reasoning",
+        "thinking_token_budget",
+        "prompt_embeds",
+        "kv_transfer_params",
+        "custom_logit_processor",
+        "lora_path",
+        "chat_template",
+        "documents",
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+        "audio",
+        "continue_final_message",
+        "suffix",
+    ];
+    /// Refused on this route, and described on another.
+    const ELSEWHERE: &[(&str, &str)] = &[("ChatRequest", "echo"), ("CompletionRequest", "messages")];
+
+    #[test]
+    fn every_field_that_is_read_is_described() {
+        let document = document();
+        let check = |name: &str, known: Vec<&'static str>| {
+            let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();
+            for field in &known {
+                let skipped = REFUSED.contains(field) || ELSEWHERE.contains(&(name, field));
+                assert_ne!(
+                    described.contains_key(*field),
+                    skipped,
+                    "{name}.{field}: described, or refused, not both"
+                );
+            }
+            for field in described.keys() {
+                assert!(known.contains(&field.as_str()), "{name}.{field} is described, but nothing reads it");
+            }
+        };
+        check("ChatRequest", <(ChatBody, (SharedBody, StructuredBody))>::fields());
+        check("CompletionRequest", <(CompletionBody, (SharedBody, StructuredBody))>::fields());
+        check("TokenizeRequest", TokenizeBody::fields());
+        check("DetokenizeRequest", DetokenizeBody::fields());
+    }
+
+    #[test]
+    fn references_lead_somewhere_and_the_page_lists_every_path() {
+        fn walk(value: &Value, document: &Value) {
+            match value {
+                Value::Object(object) => {
+                    if let Some(Value::String(target)) = object.get("$ref") {
+                        assert!(document.pointer(&target[1..]).is_some(), "{target}");
+                    }
+                    object.values().for_each(|value| walk(value, document));
+                }
+                Value::Array(list) => list.iter().for_each(|value| walk(value, document)),
+                _ => {}
+            }
+        }
+        let document = document();
+        walk(&document, &document);
+        for (path, method) in openapi_routes() {
+            assert!(openapi_page().contains(&format!("<code>{method} {path}</code>")), "{path}");
+        }
+        for schema in document["components"]["schemas"].as_object().unwrap().values() {
+            assert!(jsonschema::meta::is_valid(schema), "{schema}");
+        }
+    }
+}

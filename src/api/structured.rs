@@ -1,0 +1,393 @@
+//! What a reply must be: `response_format`, vLLM's `structured_outputs` and `guided_*`, and the spellings of other servers.
+//!
+//! One way of saying it per request. What cannot be honoured is an error that names the field; nothing is dropped silently, for a client
+//! that asked for JSON relies on getting it.
+
+use serde_json::{Map, Value};
+
+use super::ApiError;
+use super::json::{Free, List, wire_object};
+use crate::grammar::{GrammarSpec, JsonStyle, Reasoning, Shape, StructuralTag, StructuralTags};
+
+/// Most texts of a choice.
+const MAX_CHOICES: usize = 10_000;
+
+wire_object! {
+    /// The fields, as they stand in the body.
+    struct StructuredBody {
+        response_format: Free,
+        structured_outputs: Free,
+        guided_json: Free,
+        guided_regex: String,
+        guided_choice: List<String, MAX_CHOICES>,
+        guided_grammar: String,
+        guided_whitespace_pattern: String,
+        regex: String,
+        ebnf: String,
+        grammar: Free,
+        json_schema: Free,
+        structural_tag: Free,
+    }
+}
+
+/// A shape and the field that asked for it.
+type Asked = (&'static str, Shape);
+
+impl StructuredBody {
+    /// What the fields ask for; `None` when they ask for nothing.
+    pub(super) fn check(self) -> Result<Option<GrammarSpec>, ApiError> {
+        let mut asked: Vec<Asked> = Vec::new();
+        let whitespace = self.guided_whitespace_pattern;
+        let style = JsonStyle { whitespace_pattern: whitespace.clone(), ..JsonStyle::default() };
+        if let Some(Free(format)) = self.response_format
+            && let Some(shape) = response_format(&format)?
+        {
+            asked.push(("response_format", shape));
+        }
+        if let Some(Free(outputs)) = self.structured_outputs
+            && let Some(shape) = structured_outputs(&outputs)?
+        {
+            asked.push(("structured_outputs", shape));
+        }
+        for (name, value) in [("guided_json", self.guided_json), ("json_schema", self.json_schema)] {
+            if let Some(Free(value)) = value {
+                asked.push((name, Shape::Json { schema: schema(name, &value)?, style: style.clone() }));
+            }
+        }
+        for (name, value) in [("guided_regex", self.guided_regex), ("regex", self.regex)] {
+            asked.extend(value.map(|regex| (name, Shape::Regex(regex))));
+        }
+        asked.extend(self.guided_choice.map(|List(texts)| ("guided_choice", Shape::Choice(texts))));
+        for (name, value) in [("guided_grammar", self.guided_grammar), ("ebnf", self.ebnf)] {
+            asked.extend(value.map(|grammar| (name, Shape::Grammar(grammar))));
+        }
+        if let Some(Free(value)) = self.grammar {
+            asked.push(("grammar", grammar(&value)?));
+        }
+        if let Some(Free(value)) = self.structural_tag {
+            asked.push(("structural_tag", tags("structural_tag", &value)?));
+        }
+        if let [(first, _), (second, _), ..] = &asked[..] {
+            return Err(ApiError::invalid_value(
+                *second,
+                format!("given together with `{first}`; use one of them"),
+            ));
+        }
+        let Some((field, shape)) = asked.pop() else {
+            return match whitespace {
+                Some(_) => Err(ApiError::invalid_value(
+                    "guided_whitespace_pattern",
+                    "only allowed together with `guided_json`",
+                )),
+                None => Ok(None),
+            };
+        };
+        Ok(Some(GrammarSpec { shape, reasoning: Reasoning::None, field }))
+    }
+}
+
+/// `response_format` of the public API, with the types that other servers added.
+fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
+    const NAME: &str = "response_format";
+    let fields = object(NAME, format)?;
+    let kind = match fields.get("type") {
+        Some(Value::String(kind)) => kind.as_str(),
+        Some(_) => return Err(ApiError::invalid_type("response_format.type", "a string is expected")),
+        None => return Err(ApiError::missing("response_format.type")),
+    };
+    let text = |name: &'static str, path: &'static str| match fields.get(name) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(ApiError::invalid_type(path, "a string is expected")),
+        None => Err(ApiError::missing(path)),
+    };
+    let json = |schema: Value| Shape::Json { schema, style: JsonStyle::default() };
+    Ok(Some(match kind {
+        "text" => return Ok(None),
+        "json_object" => json(any_object()),
+        "json_schema" => {
+            let path = "response_format.json_schema";
+            let inner = fields.get("json_schema").ok_or_else(|| ApiError::missing(path))?;
+            let inner = object(path, inner)?;
+            let path = "response_format.json_schema.schema";
+            json(schema(path, inner.get("schema").ok_or_else(|| ApiError::missing(path))?)?)
+        }
+        "json" => {
+            let path = "response_format.schema";
+            json(schema(path, fields.get("schema").ok_or_else(|| ApiError::missing(path))?)?)
+        }
+        "regex" => Shape::Regex(text("regex", "response_format.regex")?),
+        "ebnf" => Shape::Grammar(text("ebnf", "response_format.ebnf")?),
+        "grammar" => Shape::Grammar(text("grammar", "response_format.grammar")?),
+        "structural_tag" => tags(NAME, format)?,
+        other => {
+            let shown: String = other.chars().take(32).collect();
+            return Err(ApiError::invalid_value(
+                "response_format.type",
+                format!(
+                    "`{shown}` is unknown, allowed: text, json_object, json_schema, structural_tag, regex, grammar, ebnf"
+                ),
+            ));
+        }
+    }))
+}
+
+/// `structured_outputs` of vLLM.
+fn structured_outputs(outputs: &Value) -> Result<Option<Shape>, ApiError> {
+    const NAME: &str = "structured_outputs";
+    let fields = object(NAME, outputs)?;
+    let mut style = JsonStyle::default();
+    let mut asked = Vec::new();
+    for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let flag = || {
+            value
+                .as_bool()
+                .ok_or_else(|| ApiError::invalid_type(NAME, format!("`{key}` must be true or false")))
+        };
+        let text = || {
+            value
+                .as_str()
+                .map(str::to_owned)
+                .ok_or_else(|| ApiError::invalid_type(NAME, format!("`{key}` must be a string")))
+        };
+        match key.as_str() {
+            "json" => asked.push(Shape::Json {
+                schema: schema("structured_outputs.json", value)?,
+                style: JsonStyle::default(),
+            }),
+            "json_object" => {
+                if flag()? {
+                    asked.push(Shape::Json { schema: any_object(), style: JsonStyle::default() });
+                }
+            }
+            "regex" => asked.push(Shape::Regex(text()?)),
+            "grammar" => asked.push(Shape::Grammar(text()?)),
+            "choice" => asked.push(Shape::Choice(texts("structured_outputs.choice", value)?)),
+            "structural_tag" => asked.push(tags("structured_outputs.structural_tag", value)?),
+            "disable_any_whitespace" => style.compact = flag()?,
+            "disable_additional_properties" => style.closed_objects = flag()?,
+            "whitespace_pattern" => style.whitespace_pattern = Some(text()?),
+            // How another server would go about it; the outcome is the same.
+            "disable_fallback" | "_backend" | "_backend_was_auto" => {}
+            other => {
+                let shown: String = other.chars().take(32).collect();
+                return Err(ApiError::invalid_value(NAME, format!("`{shown}` is unknown")));
+            }
+        }
+    }
+    if asked.len() > 1 {
+        return Err(ApiError::invalid_value(NAME, "several constraints are given; use one of them"));
+    }
+    let Some(mut shape) = asked.pop() else {
+        return match fields.is_empty() {
+            true => Ok(None),
+            false => Err(ApiError::invalid_value(
+                NAME,
+                "one of json, regex, choice, grammar, json_object, structural_tag is expected",
+            )),
+        };
+    };
+    if let Shape::Json { style: own, .. } = &mut shape {
+        *own = style;
+    }
+    Ok(Some(shape))
+}
+
+/// `grammar`: a GBNF or Lark text, or `{"type": "json" | "regex", "value": ...}`.
+fn grammar(value: &Value) -> Result<Shape, ApiError> {
+    match value {
+        Value::String(text) => Ok(Shape::Grammar(text.clone())),
+        Value::Object(fields) => match (fields.get("type").and_then(Value::as_str), fields.get("value")) {
+            (Some("json"), Some(value)) => {
+                Ok(Shape::Json { schema: schema("grammar.value", value)?, style: JsonStyle::default() })
+            }
+            (Some("regex"), Some(Value::String(regex))) => Ok(Shape::Regex(regex.clone())),
+            _ => Err(ApiError::invalid_value("grammar", "`type` must be json or regex, with a `value`")),
+        },
+        _ => Err(ApiError::invalid_type("grammar", "a string or an object is expected")),
+    }
+}
+
+/// Structural tags: `structures` and `triggers`.
+fn tags(path: &'static str, value: &Value) -> Result<Shape, ApiError> {
+    // Some clients send the object as a string of JSON.
+    let parsed;
+    let value = match value {
+        Value::String(text) => {
+            parsed = serde_json::from_str::<Value>(text)
+                .map_err(|error| ApiError::invalid_value(path, format!("not valid JSON: {error}")))?;
+            &parsed
+        }
+        other => other,
+    };
+    let fields = object(path, value)?;
+    if fields.contains_key("format") {
+        return Err(ApiError::unsupported(
+            path,
+            "the nested `format` of structural tags (`structures` and `triggers` are)",
+        ));
+    }
+    let structures = fields.get("structures").and_then(Value::as_array);
+    let structures =
+        structures.ok_or_else(|| ApiError::invalid_value(path, "`structures` must be a list"))?;
+    let structures: Result<Vec<StructuralTag>, ApiError> = structures
+        .iter()
+        .enumerate()
+        .map(|(number, tag)| {
+            let text = |name: &str| {
+                tag.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| {
+                    ApiError::invalid_value(path, format!("structure {number}: `{name}` must be a string"))
+                })
+            };
+            let schema = match tag.get("schema") {
+                Some(inner) => schema(path, inner)?,
+                None => any_object(),
+            };
+            Ok(StructuralTag { begin: text("begin")?, schema, end: text("end")? })
+        })
+        .collect();
+    let triggers =
+        fields.get("triggers").ok_or_else(|| ApiError::invalid_value(path, "`triggers` must be a list"))?;
+    let tags = StructuralTags::new(structures?, texts(path, triggers)?);
+    tags.map(Shape::Tags).map_err(|error| ApiError::invalid_value(path, error.to_string()))
+}
+
+fn any_object() -> Value {
+    serde_json::json!({"type": "object"})
+}
+
+/// A JSON Schema, perhaps as a string of JSON.
+fn schema(path: &'static str, value: &Value) -> Result<Value, ApiError> {
+    match value {
+        Value::Object(_) | Value::Bool(_) => Ok(value.clone()),
+        Value::String(text) => match serde_json::from_str(text) {
+            Ok(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(schema),
+            Ok(_) => Err(ApiError::invalid_value(path, "the string holds no JSON object")),
+            Err(error) => {
+                Err(ApiError::invalid_value(path, format!("the string is not valid JSON: {error}")))
+            }
+        },
+        _ => Err(ApiError::invalid_type(path, "a JSON Schema is expected")),
+    }
+}
+
+fn object<'a>(path: &'static str, value: &'a Value) -> Result<&'a Map<String, Value>, ApiError> {
+    value.as_object().ok_or_else(|| ApiError::invalid_type(path, "an object is expected"))
+}
+
+fn texts(path: &'static str, value: &Value) -> Result<Vec<String>, ApiError> {
+    let list =
+        value.as_array().ok_or_else(|| ApiError::invalid_type(path, "a list of strings is expected"))?;
+    let texts: Option<Vec<String>> = list.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+    texts.ok_or_else(|| ApiError::invalid_type(path, "a list of strings is expected"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::json::parse;
+    use super::*;
+
+    fn check(body: Value) -> Result<Option<GrammarSpec>, ApiError> {
+        parse::<StructuredBody>(body.to_string().as_bytes())?.check()
+    }
+
+    #[test]
+    fn every_way_of_saying_it() {
+        let json = |schema: Value| Shape::Json { schema, style: JsonStyle::default() };
+        let object = json!({"type": "object"});
+        for (body, field, shape) in [
+            (json!({"response_format": {"type": "json_object"}}), "response_format", json(object.clone())),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": {"a": 1}}}}),
+                "response_format",
+                json(json!({"a": 1})),
+            ),
+            (json!({"guided_json": "{\"a\": 1}"}), "guided_json", json(json!({"a": 1}))),
+            (json!({"json_schema": {"a": 1}}), "json_schema", json(json!({"a": 1}))),
+            (json!({"guided_regex": "a+"}), "guided_regex", Shape::Regex("a+".into())),
+            (json!({"regex": "a+"}), "regex", Shape::Regex("a+".into())),
+            (
+                json!({"guided_choice": ["a", "b"]}),
+                "guided_choice",
+                Shape::Choice(vec!["a".into(), "b".into()]),
+            ),
+            (json!({"guided_grammar": "start: A"}), "guided_grammar", Shape::Grammar("start: A".into())),
+            (json!({"grammar": "root ::= \"a\""}), "grammar", Shape::Grammar("root ::= \"a\"".into())),
+            (json!({"grammar": {"type": "regex", "value": "a"}}), "grammar", Shape::Regex("a".into())),
+            (
+                json!({"structured_outputs": {"json_object": true}}),
+                "structured_outputs",
+                json(object.clone()),
+            ),
+            (
+                json!({"structured_outputs": {"json": {}, "disable_any_whitespace": true, "disable_additional_properties": true}}),
+                "structured_outputs",
+                Shape::Json {
+                    schema: json!({}),
+                    style: JsonStyle { compact: true, closed_objects: true, whitespace_pattern: None },
+                },
+            ),
+            (
+                json!({"structured_outputs": {"choice": ["a"], "regex": null}}),
+                "structured_outputs",
+                Shape::Choice(vec!["a".into()]),
+            ),
+        ] {
+            let spec = check(body.clone()).unwrap().unwrap();
+            assert_eq!((spec.field, spec.shape), (field, shape), "{body}");
+        }
+        let tag = json!({"begin": "<a>", "schema": {}, "end": "</a>"});
+        let tags = json!({"type": "structural_tag", "structures": [tag], "triggers": ["<a"]});
+        for body in [
+            json!({"response_format": tags}),
+            json!({"structured_outputs": {"structural_tag": tags.to_string()}}),
+        ] {
+            assert!(matches!(check(body).unwrap().unwrap().shape, Shape::Tags(_)));
+        }
+        for body in [
+            json!({}),
+            json!({"response_format": {"type": "text"}}),
+            json!({"structured_outputs": {}, "guided_json": null}),
+        ] {
+            assert_eq!(check(body).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        for (body, param) in [
+            (json!({"response_format": "json"}), "response_format"),
+            (json!({"response_format": {}}), "response_format.type"),
+            (json!({"response_format": {"type": "yaml"}}), "response_format.type"),
+            (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+                "response_format.json_schema.schema",
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}),
+                "response_format.json_schema.schema",
+            ),
+            (json!({"response_format": {"type": "structural_tag", "format": {}}}), "response_format"),
+            (
+                json!({"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}),
+                "response_format",
+            ),
+            (json!({"guided_json": 1}), "guided_json"),
+            (json!({"guided_json": "{"}), "guided_json"),
+            (json!({"guided_regex": 1}), "guided_regex"),
+            (json!({"guided_choice": [1]}), "guided_choice[0]"),
+            (json!({"guided_whitespace_pattern": "x"}), "guided_whitespace_pattern"),
+            (json!({"grammar": {"type": "xml", "value": 1}}), "grammar"),
+            (json!({"structured_outputs": {"json": {}, "regex": "a"}}), "structured_outputs"),
+            (json!({"structured_outputs": {"disable_any_whitespace": true}}), "structured_outputs"),
+            (json!({"structured_outputs": {"jason": {}}}), "structured_outputs"),
+            (json!({"regex": "a", "response_format": {"type": "json_object"}}), "regex"),
+        ] {
+            let error = check(body.clone()).expect_err(&body.to_string());
+            assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);
+            assert_eq!(error.status, 400);
+        }
+    }
+}

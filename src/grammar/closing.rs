@@ -1,0 +1,441 @@
+//! The shortest way to the end of a reply, from wherever it stands.
+//!
+//! Asks the grammar itself, byte by byte: whatever is found was accepted by the parser, so it is a legal end. How short it is, is a
+//! matter of search. Inside JSON the search knows JSON: containers close as soon as they may, a required member gets the shortest value
+//! that its schema allows, alternatives are compared. A string or number with a pattern or limits, and everything outside JSON, is
+//! searched breadth first over the lexer's states. The answer is the shortest one for schemas whose alternatives do not depend on each
+//! other; in others it may be longer than need be. A search is bounded by the bytes it may try.
+
+use llguidance::earley::ParserRecognizer;
+use toktrie::Recognizer;
+
+use super::json_place::{At, JsonPlace};
+
+/// Longest end that is looked for, bytes.
+pub(super) const MAX_CLOSING_BYTES: usize = 64 * 1024;
+/// Deepest nesting of values in an end.
+const MAX_DEPTH: usize = 64;
+/// Ways kept per length in a breadth-first search: states beyond are variants of those before.
+const MAX_WIDTH: usize = 32;
+/// Required keys tried where a key must come.
+const MAX_KEYS_TRIED: usize = 16;
+/// Bytes in the order in which they are tried where any would do; the quote and the backslash have meanings of their own.
+const PLAIN: &[u8] =
+    b"a0bcdefghijklmnopqrstuvwxyz123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/@+ ,;!?()[]{}<>=#$%&'*|~^`";
+
+/// What a grammar's ends are made of. A special token is spelled `0xFF [id]`, as the parser reads it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Landmarks {
+    /// Tokens that end the reply.
+    pub(super) ends: Vec<Vec<u8>>,
+    /// Tokens on the way there, those that close things first.
+    pub(super) specials: Vec<Special>,
+    /// `"key":` of every member that some object requires.
+    pub(super) keys: Vec<Vec<u8>>,
+    /// Whole heads, up to the JSON value behind them, that may be chosen from.
+    pub(super) heads: Vec<Vec<u8>>,
+    /// Texts after which a JSON value begins.
+    pub(super) openers: Vec<Vec<u8>>,
+    /// Whether the reply itself begins with a JSON value.
+    pub(super) starts_with_json: bool,
+}
+
+/// A special token of the grammar.
+#[derive(Debug, Clone)]
+pub(super) struct Special {
+    pub(super) spelled: Vec<u8>,
+    /// Whether a JSON value begins behind it.
+    pub(super) opens_json: bool,
+}
+
+/// The place of a reply: in JSON, or outside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Plain,
+    Json(JsonPlace),
+}
+
+impl Landmarks {
+    /// The place before the first byte.
+    pub(super) fn start(&self) -> Place {
+        if self.starts_with_json { Place::Json(JsonPlace::start()) } else { Place::Plain }
+    }
+
+    /// The place after `bytes[from..]`, which end `bytes`; specials are spelled.
+    pub(super) fn advance(&self, place: &mut Place, bytes: &[u8], from: usize) {
+        let mut at = from;
+        while at < bytes.len() {
+            let byte = bytes[at];
+            at += 1;
+            if byte == 0xff {
+                let end = bytes[at..].iter().position(|&b| b == b']').map_or(bytes.len(), |i| at + i + 1);
+                let spelled = &bytes[at - 1..end];
+                let opens = self.specials.iter().any(|s| s.opens_json && s.spelled == spelled);
+                *place = if opens { Place::Json(JsonPlace::start()) } else { Place::Plain };
+                at = end;
+                continue;
+            }
+            match place {
+                Place::Json(json) => json.feed(byte),
+                Place::Plain => {
+                    if self.openers.iter().any(|opener| bytes[..at].ends_with(opener)) {
+                        *place = Place::Json(JsonPlace::start());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The bytes that lead to the end; the end token itself is not in them.
+    Closing(Vec<u8>),
+    /// Nothing within the bounds.
+    Nothing,
+}
+
+/// A walk through the grammar from its present state; every byte can be taken back.
+pub(super) struct Walk<'a, 'b> {
+    parser: &'a mut ParserRecognizer<'b>,
+    marks: &'a Landmarks,
+    path: Vec<u8>,
+    /// Bytes that may still be tried.
+    fuel: usize,
+}
+
+/// What a breadth-first search looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    /// The quote that ends a string; it is part of the way.
+    Quote,
+    /// A place where a number or literal may end; what follows is not part of the way.
+    Boundary,
+    /// A special token or the end, outside JSON; not part of the way.
+    Landmark,
+}
+
+impl<'a, 'b> Walk<'a, 'b> {
+    /// A walk of at most `fuel` tries.
+    pub(super) fn begin(parser: &'a mut ParserRecognizer<'b>, marks: &'a Landmarks, fuel: usize) -> Self {
+        parser.trie_started("closing");
+        Self { parser, marks, path: Vec::new(), fuel }
+    }
+
+    /// Ends the walk and takes everything back.
+    pub(super) fn finish(mut self) {
+        self.pop_to(0);
+        self.parser.trie_finished();
+    }
+
+    /// Whether these bytes lead to the end from here.
+    pub(super) fn closes(&mut self, bytes: &[u8]) -> bool {
+        let start = self.path.len();
+        let closes = self.push_all(bytes) && self.can_end();
+        self.pop_to(start);
+        closes
+    }
+
+    /// Whether the reply may end here.
+    pub(super) fn can_end(&mut self) -> bool {
+        let marks = self.marks;
+        // The grammar allows all of them where it allows one.
+        marks.ends.first().is_some_and(|end| self.allows(end))
+    }
+
+    /// Whether nothing may follow here but an end token.
+    pub(super) fn must_end(&mut self) -> bool {
+        let marks = self.marks;
+        if !self.can_end() || marks.specials.iter().any(|special| self.allows(&special.spelled)) {
+            return false;
+        }
+        // The bytes that are most likely to go on first, so that an open text is told at once.
+        (0x20..=0xfe).chain(0..0x20).all(|byte: u8| !self.allows(&[byte]))
+    }
+
+    /// Looks for the shortest end. `recent` are the last bytes of the reply so far.
+    pub(super) fn close(&mut self, mut place: Place, recent: &[u8]) -> Found {
+        let start = self.path.len();
+        let mut text = recent.to_vec();
+        loop {
+            if self.can_end() {
+                let closing = self.path[start..].to_vec();
+                self.pop_to(start);
+                return Found::Closing(closing);
+            }
+            let before = self.path.len();
+            let advanced = self.path.len() - start < MAX_CLOSING_BYTES && self.step(&place, &text);
+            if !advanced || self.path.len() == before {
+                self.pop_to(start);
+                return Found::Nothing;
+            }
+            let from = text.len();
+            text.extend_from_slice(&self.path[before..]);
+            self.marks.advance(&mut place, &text, from);
+        }
+    }
+
+    /// One move towards the end.
+    fn step(&mut self, place: &Place, text: &[u8]) -> bool {
+        match place {
+            Place::Plain => {
+                self.special()
+                    || self.head()
+                    || self.opener(text)
+                    || self.shortest(Goal::Landmark, usize::MAX)
+            }
+            Place::Json(json) => match json.at() {
+                At::After | At::Scalar => {
+                    self.push(b'}')
+                        || self.push(b']')
+                        || self.special()
+                        || self.push(b',')
+                        || self.shortest(Goal::Boundary, usize::MAX)
+                        // Behind a value that is whole: a literal end tag.
+                        || self.shortest(Goal::Landmark, usize::MAX)
+                }
+                At::Key => self.push(b'}') || self.member(usize::MAX, 0),
+                At::Colon => self.push(b':'),
+                At::Value => self.push(b']') || self.value(usize::MAX, 0),
+                At::KeyText | At::ValueText => self.shortest(Goal::Quote, usize::MAX),
+            },
+        }
+    }
+
+    /// A special token that is allowed here.
+    fn special(&mut self) -> bool {
+        let marks = self.marks;
+        marks.specials.iter().any(|special| self.push_all(&special.spelled))
+    }
+
+    /// A head and its value, whichever are shortest together.
+    fn head(&mut self) -> bool {
+        let marks = self.marks;
+        let start = self.path.len();
+        let mut best: Option<Vec<u8>> = None;
+        for head in &marks.heads {
+            let bound = best.as_ref().map_or(usize::MAX, Vec::len);
+            if head.len() < bound && self.push_all(head) && self.value(bound - head.len(), 0) {
+                best = Some(self.path[start..].to_vec());
+            }
+            self.pop_to(start);
+        }
+        best.is_some_and(|best| self.push_all(&best))
+    }
+
+    /// The rest of an opener that has begun, or a whole one.
+    fn opener(&mut self, text: &[u8]) -> bool {
+        let marks = self.marks;
+        marks.openers.iter().any(|opener| {
+            (0..opener.len())
+                .rev()
+                .any(|done| text.ends_with(&opener[..done]) && self.push_all(&opener[done..]))
+        })
+    }
+
+    /// A member that the object must have: a required one where one is known, else whatever key comes first. Not longer than `bound`.
+    fn member(&mut self, bound: usize, depth: usize) -> bool {
+        let marks = self.marks;
+        let start = self.path.len();
+        let mut best: Option<Vec<u8>> = None;
+        let mut tried = 0;
+        for key in &marks.keys {
+            if tried == MAX_KEYS_TRIED || !self.push_all(key) {
+                continue;
+            }
+            tried += 1;
+            let bound = best.as_ref().map_or(bound, |best| best.len().min(bound));
+            if self.value(bound.saturating_sub(key.len()), depth + 1) && self.path.len() - start < bound {
+                best = Some(self.path[start..].to_vec());
+            }
+            self.pop_to(start);
+        }
+        if let Some(best) = best {
+            return self.push_all(&best);
+        }
+        let found = self.push(b'"')
+            && self.shortest(Goal::Quote, bound)
+            && self.push(b':')
+            && self.value(bound, depth + 1);
+        if !found {
+            self.pop_to(start);
+        }
+        found
+    }
+
+    /// The shortest value that may stand here, of fewer than `bound` bytes.
+    fn value(&mut self, mut bound: usize, depth: usize) -> bool {
+        if depth > MAX_DEPTH {
+            return false;
+        }
+        let start = self.path.len();
+        let mut best: Option<Vec<u8>> = None;
+        // The cheapest kinds first, so that the others are given up early.
+        for kind in *b"0\"[{-ntf" {
+            let found = match kind {
+                b'0' => {
+                    (b'0'..=b'9').any(|digit| self.allows(&[digit])) && self.shortest(Goal::Boundary, bound)
+                }
+                b'-' if best.is_some() => false,
+                b'-' => self.push(b'-') && self.shortest(Goal::Boundary, bound),
+                b'"' => self.push(b'"') && self.shortest(Goal::Quote, bound),
+                b'[' => bound > 2 && self.push(b'[') && self.items(start, bound, depth),
+                b'{' => bound > 2 && self.push(b'{') && self.members(start, bound, depth),
+                b'n' => self.push_all(b"null"),
+                b't' => self.push_all(b"true"),
+                _ => self.push_all(b"false"),
+            };
+            let len = self.path.len() - start;
+            if found && len > 0 && len < bound {
+                best = Some(self.path[start..].to_vec());
+                bound = len;
+            }
+            self.pop_to(start);
+            if self.fuel == 0 || bound <= 2 {
+                break;
+            }
+        }
+        best.is_some_and(|best| self.push_all(&best))
+    }
+
+    /// The rest of an array that has just been opened.
+    fn items(&mut self, start: usize, bound: usize, depth: usize) -> bool {
+        loop {
+            if self.push(b']') {
+                return true;
+            }
+            let used = self.path.len() - start;
+            if used >= bound || !self.value(bound - used, depth + 1) {
+                return false;
+            }
+            if !self.allows(b"]") && !self.push(b',') {
+                return false;
+            }
+        }
+    }
+
+    /// The rest of an object that has just been opened.
+    fn members(&mut self, start: usize, bound: usize, depth: usize) -> bool {
+        loop {
+            if self.push(b'}') {
+                return true;
+            }
+            let used = self.path.len() - start;
+            if used >= bound || !self.member(bound - used, depth) {
+                return false;
+            }
+            if !self.allows(b"}") && !self.push(b',') {
+                return false;
+            }
+        }
+    }
+
+    /// The shortest way to the goal, of fewer than `bound` bytes, breadth first. Ways of one length that lead to one state of the lexer are
+    /// one way: exact inside a lexeme, and a heuristic across them.
+    fn shortest(&mut self, goal: Goal, bound: usize) -> bool {
+        let start = self.path.len();
+        if goal == Goal::Quote && self.push(b'"') {
+            return true;
+        }
+        let mut frontier: Vec<Vec<u8>> = vec![Vec::new()];
+        for length in 1..bound.min(MAX_CLOSING_BYTES) {
+            if let [only] = &frontier[..] {
+                // One way: it is gone for good, so that it need not be gone again and again.
+                let only = only.clone();
+                if !self.push_all(&only) {
+                    break;
+                }
+                frontier = vec![Vec::new()];
+            }
+            let mut next = Vec::new();
+            let mut states = Vec::new();
+            for way in &frontier {
+                let base = self.path.len();
+                if !self.push_all(way) {
+                    continue;
+                }
+                let all = (0..=0xfe).filter(|byte| !PLAIN.contains(byte));
+                // Unusual bytes only where nothing usual goes on: the middle of a character, an escape, a control character.
+                for (number, byte) in PLAIN.iter().copied().chain(all).enumerate() {
+                    if number >= PLAIN.len() && !next.is_empty() || next.len() >= MAX_WIDTH {
+                        break;
+                    }
+                    let scalar = !b"{}[]\":, ".contains(&byte);
+                    if goal == Goal::Quote && byte == b'"'
+                        || goal == Goal::Boundary && !scalar
+                        || !self.push(byte)
+                    {
+                        continue;
+                    }
+                    let state = self.parser.lexer_state();
+                    if !states.contains(&state) {
+                        if self.reached(goal) {
+                            return true;
+                        }
+                        states.push(state);
+                        next.push([way.as_slice(), &[byte]].concat());
+                    }
+                    self.pop_to(self.path.len() - 1);
+                }
+                self.pop_to(base);
+            }
+            if next.is_empty() || self.fuel == 0 || length == MAX_CLOSING_BYTES {
+                break;
+            }
+            frontier = next;
+        }
+        self.pop_to(start);
+        false
+    }
+
+    fn reached(&mut self, goal: Goal) -> bool {
+        match goal {
+            Goal::Quote => self.push(b'"'),
+            Goal::Boundary => {
+                [b"}", b"]", b","].iter().any(|byte| self.allows(*byte)) || self.reached(Goal::Landmark)
+            }
+            Goal::Landmark => {
+                let marks = self.marks;
+                self.can_end() || marks.specials.iter().any(|special| self.allows(&special.spelled))
+            }
+        }
+    }
+
+    fn allows(&mut self, bytes: &[u8]) -> bool {
+        let before = self.path.len();
+        let allowed = self.push_all(bytes);
+        self.pop_to(before);
+        allowed
+    }
+
+    /// Goes over all the bytes, or over none.
+    fn push_all(&mut self, bytes: &[u8]) -> bool {
+        let before = self.path.len();
+        let all = bytes.iter().all(|&byte| self.push(byte));
+        if !all {
+            self.pop_to(before);
+        }
+        all
+    }
+
+    fn push(&mut self, byte: u8) -> bool {
+        if self.fuel == 0 {
+            return false;
+        }
+        self.fuel -= 1;
+        let allowed = self.parser.try_push_byte(byte);
+        if allowed {
+            self.path.push(byte);
+        }
+        allowed
+    }
+
+    fn pop_to(&mut self, len: usize) {
+        let back = self.path.len() - len;
+        if back > 0 {
+            self.parser.pop_bytes(back);
+            self.path.truncate(len);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Compiles grammars, once each, within bounds; nothing here runs on the engine's thread.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use llguidance::api::ParserLimits;
+use llguidance::{ParserFactory, TokenParser};
+use toktrie::InferenceCapabilities;
+
+use super::closing::{Found, Landmarks, MAX_CLOSING_BYTES};
+use super::matcher::{Matcher, Parser};
+use super::source::Source;
+use super::{GrammarError, GrammarSpec, Shape, vocabulary};
+use crate::sampling::TokenConstraint;
+use crate::text::Tokenizer;
+
+/// Grammars kept for the next request that asks for the same.
+const MAX_CACHED: usize = 64;
+/// Bytes the search for a grammar's first end may try: some ten milliseconds.
+const FIRST_SEARCH_FUEL: usize = 2_000_000;
+
+/// Compiles and keeps grammars for one vocabulary.
+pub struct Grammars {
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) vocab_size: usize,
+    /// Tokens that end a reply.
+    pub(super) ends: Vec<u32>,
+    /// Built at the first use: a quarter of a second for a large vocabulary.
+    factory: OnceLock<Result<ParserFactory, String>>,
+    cache: Mutex<Cache>,
+}
+
+/// Grammars by the hash of their source, and when each was last asked for.
+#[derive(Default)]
+struct Cache {
+    entries: HashMap<blake3::Hash, (Arc<Grammar>, u64)>,
+    clock: u64,
+}
+
+/// A compiled grammar, from which any number of replies can start.
+pub struct Grammar {
+    /// Never advanced; the lock is for the caches inside.
+    template: Mutex<TokenParser>,
+    marks: Arc<Landmarks>,
+    /// The shortest reply found, without its end token; `None` where none was looked for in vain.
+    shortest: Option<Vec<u8>>,
+    needs_tokens: usize,
+}
+
+/// What one grammar may cost. Larger: more elaborate schemas, and more time and memory in the hands of a request.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        // A state takes 1 to 2 kB.
+        max_lexer_states: 30_000,
+        // What the parser says of its state means nothing to a client.
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
+impl Grammars {
+    /// A compiler for replies in this tokenizer's tokens that end with one of `ends`; `vocab_size` is the width of a row of logits.
+    pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, ends: Vec<u32>) -> Self {
+        Self { tokenizer, vocab_size, ends, factory: OnceLock::new(), cache: Mutex::default() }
+    }
+
+    /// Builds what all grammars share, so that the first request need not.
+    pub fn warm_up(&self) {
+        let _ = self.factory();
+    }
+
+    /// The grammar of `spec`. Takes milliseconds: call it where blocking is allowed.
+    pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
+        if self.ends.is_empty() {
+            return Err(GrammarError::NoMarker("end-of-turn"));
+        }
+        let source = Source::write(spec, &self.tokenizer, &self.ends)?;
+        let fingerprint = source.fingerprint();
+        if let Some(known) = self.cache().get(&fingerprint) {
+            return Ok(known);
+        }
+        // The compiler answers hostile input with errors; a panic in it must not be ours.
+        let compiled = catch_unwind(AssertUnwindSafe(|| self.build(spec, source)));
+        let grammar =
+            compiled.unwrap_or_else(|_| Err(GrammarError::Internal("the compiler panicked".into())))?;
+        let grammar = Arc::new(grammar);
+        self.cache().insert(fingerprint, grammar.clone());
+        Ok(grammar)
+    }
+
+    fn build(&self, spec: &GrammarSpec, source: Source<'_>) -> Result<Grammar, GrammarError> {
+        let factory = self.factory()?;
+        let refused = |error: &dyn fmt::Display| refusal(&spec.shape, error);
+        let mut parser = factory.create_parser(source.grammar()).map_err(|error| refused(&error))?;
+        parser.start_without_prompt();
+        // A first mask fills the lexer's caches, which every reply then starts with.
+        parser.compute_mask().map_err(|error| refused(&error))?;
+        let marks = Arc::new(source.marks);
+        let mut parser = Parser::new(parser, marks.clone());
+        let found = parser.close(marks.start(), &[], FIRST_SEARCH_FUEL);
+        let (shortest, needs_tokens) = match found {
+            Found::Closing(bytes) => {
+                let tokens = parser.count_tokens(&bytes);
+                (Some(bytes), tokens)
+            }
+            // Nothing can be promised, and JSON that may come out broken is not what was asked for.
+            Found::Nothing if matches!(spec.shape, Shape::Json { .. } | Shape::Tools(_)) => {
+                return Err(GrammarError::NoEnd { limit: MAX_CLOSING_BYTES });
+            }
+            Found::Nothing => (None, 0),
+        };
+        Ok(Grammar { template: Mutex::new(parser.into_inner()), marks, shortest, needs_tokens })
+    }
+
+    fn factory(&self) -> Result<&ParserFactory, GrammarError> {
+        let factory = self.factory.get_or_init(|| {
+            let vocabulary = vocabulary::of(&self.tokenizer, self.vocab_size);
+            let mut factory = ParserFactory::new(
+                &vocabulary,
+                InferenceCapabilities::default(),
+                &llguidance::earley::SlicedBiasComputer::general_slices(),
+            )
+            .map_err(|error| error.to_string())?;
+            factory.quiet();
+            *factory.limits_mut() = limits();
+            Ok(factory)
+        });
+        factory.as_ref().map_err(|error| GrammarError::Internal(error.clone()))
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cache {
+    fn get(&mut self, fingerprint: &blake3::Hash) -> Option<Arc<Grammar>> {
+        self.clock += 1;
+        let (grammar, used) = self.entries.get_mut(fingerprint)?;
+        *used = self.clock;
+        Some(grammar.clone())
+    }
+
+    fn insert(&mut self, fingerprint: blake3::Hash, grammar: Arc<Grammar>) {
+        self.clock += 1;
+        self.entries.insert(fingerprint, (grammar, self.clock));
+        if self.entries.len() > MAX_CACHED {
+            let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used).map(|(hash, _)| *hash);
+            oldest.map(|hash| self.entries.remove(&hash));
+        }
+    }
+}
+
+/// Longest refusal passed on.
+const MAX_REFUSAL_CHARS: usize = 300;
+
+/// The compiler's refusal on one line.
+fn refusal(shape: &Shape, error: &dyn fmt::Display) -> GrammarError {
+    let text = error.to_string();
+    let text = text.replace("<non-verbose/>", "");
+    let line: Vec<&str> = text.split_whitespace().collect();
+    let line: String = line.join(" ").chars().take(MAX_REFUSAL_CHARS).collect();
+    match shape {
+        Shape::Json { .. } | Shape::Tools(_) => GrammarError::Schema(line),
+        _ => GrammarError::Syntax(line),
+    }
+}
+
+impl Grammar {
+    /// Fewest tokens a reply was found to need, its end token not counted.
+    pub fn needs_tokens(&self) -> usize {
+        self.needs_tokens
+    }
+
+    /// A constraint for one reply.
+    pub fn start(self: &Arc<Self>) -> Box<dyn TokenConstraint> {
+        Box::new(Matcher::new(self.clone(), self.parser(), self.marks.clone(), self.shortest.clone()))
+    }
+
+    /// A parser at the beginning.
+    pub(super) fn parser(&self) -> TokenParser {
+        self.template.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammar").field("needs_tokens", &self.needs_tokens).finish_non_exhaustive()
+    }
+}

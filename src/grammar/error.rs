@@ -1,0 +1,38 @@
+//! Why a reply cannot be constrained as asked.
+
+/// What is wrong with a grammar, or with asking for it here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// The JSON Schema says something that cannot be enforced, or nothing that can be satisfied.
+    #[error("the JSON Schema cannot be enforced: {0}")]
+    Schema(String),
+    /// The regular expression, grammar or tags are malformed or use what is not supported.
+    #[error("{0}")]
+    Syntax(String),
+    /// Too large.
+    #[error("too many {what}: at most {limit} are allowed")]
+    Limit {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there may be.
+        limit: usize,
+    },
+    /// Compiling took too long.
+    #[error("the grammar was not compiled within {limit_s} s; make it simpler")]
+    TooSlow {
+        /// Seconds.
+        limit_s: u64,
+    },
+    /// The vocabulary lacks a token that the format needs.
+    #[error("this model's vocabulary has no {0} token, which calling tools needs")]
+    NoMarker(&'static str),
+    /// No end of the reply was found, so that none can be promised.
+    #[error("no text that satisfies the schema was found within {limit} bytes; make it simpler")]
+    NoEnd {
+        /// Bytes.
+        limit: usize,
+    },
+    /// The compiler failed.
+    #[error("the grammar could not be compiled: {0}")]
+    Internal(String),
+}

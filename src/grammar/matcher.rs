@@ -1,0 +1,419 @@
+//! Follows a reply through its grammar: masks, advances, rewinds, and keeps a way to the end within the budget.
+//!
+//! Invariant: `closing`, where there is one, leads from the present state to an end of the reply, and the tokens it takes fit in what is left.
+//! It holds at the start (the request is refused otherwise), and `take` keeps it: a sampled token after which no such way is found is not
+//! taken; the first token of the known way is taken instead.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use llguidance::TokenParser;
+use llguidance::earley::{BiasComputer, ParserRecognizer};
+use toktrie::{SimpleVob, TokTrie};
+
+use super::Grammar;
+use super::closing::{Found, Landmarks, Place, Walk};
+use crate::sampling::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
+
+/// Bytes a search may try while a reply runs: about a millisecond.
+const SEARCH_FUEL: usize = 20_000;
+/// Bytes a search may try besides, per byte of the way that was known before.
+const FUEL_PER_BYTE: usize = 200;
+/// Bytes of a reply that a search is shown.
+const RECENT_BYTES: usize = 512;
+/// What may be left beyond twice the last known way, when a token is taken although no way from it was found.
+const SPARE_TOKENS: usize = 64;
+
+/// The grammar engine's parser, and the searches in it.
+pub(super) struct Parser {
+    inner: TokenParser,
+    marks: Arc<Landmarks>,
+}
+
+impl Parser {
+    pub(super) fn new(inner: TokenParser, marks: Arc<Landmarks>) -> Self {
+        Self { inner, marks }
+    }
+
+    pub(super) fn into_inner(self) -> TokenParser {
+        self.inner
+    }
+
+    /// The shortest way to the end that `fuel` tries find.
+    pub(super) fn close(&mut self, place: Place, recent: &[u8], fuel: usize) -> Found {
+        self.walk(fuel, |walk| walk.close(place, recent))
+    }
+
+    fn walk<T>(&mut self, fuel: usize, go: impl FnOnce(&mut Walk<'_, '_>) -> T) -> T {
+        // The lexer builds its states as they are needed, out of an allowance that only a mask renews.
+        let refuel = Refuel(self.inner.token_env.clone());
+        self.inner.parser.compute_bias(&refuel, b"-");
+        let marks = self.marks.clone();
+        self.inner.parser.with_recognizer(|recognizer| {
+            let mut walk = Walk::begin(recognizer, &marks, fuel);
+            let found = go(&mut walk);
+            walk.finish();
+            found
+        })
+    }
+
+    /// Tokens that spell these bytes, special ones included.
+    pub(super) fn count_tokens(&self, bytes: &[u8]) -> usize {
+        let (mut at, mut count) = (0, 0);
+        while at < bytes.len() {
+            let (_, len) = self.first_token(&bytes[at..]);
+            at += len.max(1);
+            count += 1;
+        }
+        count
+    }
+
+    /// The longest token at the beginning of these bytes, and how many of them it takes.
+    fn first_token(&self, bytes: &[u8]) -> (u32, usize) {
+        let trie = self.inner.token_env.tok_trie();
+        if bytes[0] == TokTrie::SPECIAL_TOKEN_MARKER {
+            return match toktrie::parse_numeric_token(&bytes[1..]) {
+                Some((len, id)) => (id, len + 1),
+                None => (0, bytes.len()),
+            };
+        }
+        let text =
+            bytes.iter().position(|&b| b == TokTrie::SPECIAL_TOKEN_MARKER).map_or(bytes, |end| &bytes[..end]);
+        trie.prefix_token_id(text)
+    }
+}
+
+/// Renews the lexer's allowance and computes nothing.
+struct Refuel(toktrie::TokEnv);
+
+impl BiasComputer for Refuel {
+    fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
+        self.0.tok_trie().alloc_token_set()
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.0.tok_trie()
+    }
+}
+
+/// A way to the end: what is left of it. Shared, because most tokens leave it as it is or take from its front.
+#[derive(Debug, Clone)]
+struct Way {
+    bytes: Arc<[u8]>,
+    from: usize,
+}
+
+impl Way {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes: bytes.into(), from: 0 }
+    }
+
+    fn left(&self) -> &[u8] {
+        &self.bytes[self.from..]
+    }
+
+    /// The way behind its first `len` bytes.
+    fn behind(&self, len: usize) -> Self {
+        Self { bytes: self.bytes.clone(), from: self.from + len }
+    }
+}
+
+/// What is known of the end after a token.
+enum Outlook {
+    /// A way that fits; and whether the reply must end at once.
+    Fits(Way, bool),
+    /// A way that takes more tokens than are left.
+    TooLong,
+    /// None was found within the bounds of a search.
+    Unknown,
+}
+
+/// One token of the reply.
+#[derive(Debug, Clone)]
+struct Step {
+    token: u32,
+    /// Where its bytes begin.
+    from: usize,
+    /// The way to the end that was known before it.
+    way: Option<Way>,
+}
+
+/// The constraint of one reply.
+pub(super) struct Matcher {
+    grammar: Arc<Grammar>,
+    parser: Parser,
+    /// The reply so far, special tokens spelled, and its tokens.
+    bytes: Vec<u8>,
+    steps: Vec<Step>,
+    place: Place,
+    closing: Option<Way>,
+    mask: Option<TokenMask>,
+    /// The grammar engine has given up: from the token of this number on, the known way is followed without it.
+    given_up_at: Option<usize>,
+}
+
+impl Matcher {
+    pub(super) fn new(
+        grammar: Arc<Grammar>,
+        parser: TokenParser,
+        marks: Arc<Landmarks>,
+        closing: Option<Vec<u8>>,
+    ) -> Self {
+        let place = marks.start();
+        Self {
+            grammar,
+            parser: Parser::new(parser, marks),
+            bytes: Vec::new(),
+            steps: Vec::new(),
+            place,
+            closing: closing.map(Way::new),
+            mask: None,
+            given_up_at: None,
+        }
+    }
+
+    /// The first token of the known way, if the way is not at its end.
+    fn next_on_way(&self) -> Option<(u32, usize)> {
+        let closing = self.closing.as_ref().map(Way::left).filter(|closing| !closing.is_empty())?;
+        Some(self.parser.first_token(closing))
+    }
+
+    fn is_end(&self, token: u32) -> bool {
+        self.parser.marks.ends.iter().any(|end| *end == super::source::spelled(token))
+    }
+
+    /// The set that leads along the known way alone.
+    fn way_mask(&self) -> Option<TokenMask> {
+        let closing = self.closing.as_ref()?.left();
+        if !closing.is_empty() {
+            return Some(TokenMask::of(&[self.parser.first_token(closing).0]));
+        }
+        let ends = self.parser.marks.ends.iter();
+        let ids: Vec<u32> =
+            ends.filter_map(|end| toktrie::parse_numeric_token(&end[1..]).map(|(_, id)| id)).collect();
+        Some(TokenMask::of(&ids))
+    }
+
+    /// Whether the known way takes all that is left, so that it must be followed.
+    fn must_follow(&self, left: usize) -> bool {
+        let closing = self.closing.as_ref().map(Way::left).filter(|closing| !closing.is_empty());
+        let Some(closing) = closing else { return false };
+        // Bytes are an upper bound on tokens that costs nothing.
+        closing.len() >= left && self.parser.count_tokens(closing) >= left
+    }
+
+    fn note(&mut self, token: u32) {
+        self.steps.push(Step { token, from: self.bytes.len(), way: self.closing.clone() });
+        let from = self.bytes.len();
+        let trie = self.parser.inner.token_env.tok_trie();
+        self.bytes.extend_from_slice(&trie.decode_raw(&[token]));
+        let marks = self.parser.marks.clone();
+        marks.advance(&mut self.place, &self.bytes, from);
+    }
+
+    fn consume(&mut self, token: u32) -> Result<(), ConstraintBroken> {
+        match guarded(|| self.parser.inner.consume_token(token)) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(ConstraintBroken("it wants to go back".into())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Follows the known way by one token without asking the grammar engine.
+    fn follow(&mut self) -> Result<Taken, ConstraintBroken> {
+        let Some((token, len)) = self.next_on_way() else {
+            return Err(ConstraintBroken("no way to its end is known".into()));
+        };
+        Ok(self.go_on_way(token, len))
+    }
+
+    /// Notes the first token of the known way, of `len` bytes.
+    fn go_on_way(&mut self, token: u32, len: usize) -> Taken {
+        self.note(token);
+        self.closing = self.closing.as_ref().map(|way| way.behind(len));
+        let ends = self.closing.as_ref().is_some_and(|way| way.left().is_empty());
+        Taken { token, ends }
+    }
+
+    /// Looks for a way to the end, of at most `left` tokens, from the state after the last token.
+    fn outlook(&mut self, left: usize) -> Result<Outlook, ConstraintBroken> {
+        let taken = self.steps.last().map_or(&[][..], |step| &self.bytes[step.from..]);
+        let place = self.place.clone();
+        let recent = &self.bytes[self.bytes.len().saturating_sub(RECENT_BYTES)..];
+        let old = self.closing.clone();
+        // A way that was long to find may be as long to find again.
+        let fuel = SEARCH_FUEL + FUEL_PER_BYTE * old.as_ref().map_or(0, |way| way.left().len());
+        let parser = &mut self.parser;
+        let (found, must_end) = guarded(|| {
+            Ok::<_, Infallible>(parser.walk(fuel, |walk| {
+                if walk.can_end() {
+                    return (Some(Way::new(Vec::new())), walk.must_end());
+                }
+                // Most tokens follow the old way, or leave it as it is, or stand for a part of it.
+                if let Some(old) = old {
+                    let shorter = (taken.len() < old.left().len()).then(|| old.behind(taken.len()));
+                    let ways = match old.left().starts_with(taken) {
+                        true => [shorter, Some(old)],
+                        false => [Some(old), shorter],
+                    };
+                    for way in ways.into_iter().flatten().filter(|way| !way.left().is_empty()) {
+                        if walk.closes(way.left()) {
+                            return (Some(way), false);
+                        }
+                    }
+                }
+                match walk.close(place, recent) {
+                    Found::Closing(bytes) => (Some(Way::new(bytes)), false),
+                    Found::Nothing => (None, false),
+                }
+            }))
+        })?;
+        Ok(match found {
+            // Bytes are an upper bound on tokens that costs nothing.
+            Some(way) if way.left().len() <= left || self.parser.count_tokens(way.left()) <= left => {
+                Outlook::Fits(way, must_end)
+            }
+            Some(_) => Outlook::TooLong,
+            None => Outlook::Unknown,
+        })
+    }
+
+    /// Takes the token just consumed and noted back.
+    fn undo(&mut self) -> Result<(), ConstraintBroken> {
+        self.cut(self.steps.len() - 1)
+    }
+
+    /// Cuts the reply back to `keep` tokens.
+    fn cut(&mut self, keep: usize) -> Result<(), ConstraintBroken> {
+        let Some(first) = self.steps.get(keep) else { return Ok(()) };
+        self.bytes.truncate(first.from);
+        self.closing = first.way.clone();
+        // End tokens are never consumed.
+        let consumed = self.steps[keep..].iter().filter(|step| !self.is_end(step.token)).count();
+        self.steps.truncate(keep);
+        self.place = self.parser.marks.start();
+        let marks = self.parser.marks.clone();
+        marks.advance(&mut self.place, &self.bytes, 0);
+        let given_up = self.given_up_at.take();
+        let rolled_back = given_up.is_none()
+            && guarded(|| {
+                let back = self.parser.inner.rollback(consumed);
+                // It names states by their number, and other states will get the same.
+                self.parser.inner.invalidate_bias_cache();
+                back
+            })
+            .is_ok();
+        if rolled_back {
+            return Ok(());
+        }
+        // The parser has given up or cannot go back: a new one goes the way again.
+        self.parser.inner = self.grammar.parser();
+        let tokens: Vec<u32> = self.steps.iter().map(|step| step.token).collect();
+        for token in tokens {
+            self.consume(token)?;
+        }
+        Ok(())
+    }
+}
+
+impl TokenConstraint for Matcher {
+    fn fork(&self) -> Box<dyn TokenConstraint> {
+        Box::new(Self {
+            grammar: self.grammar.clone(),
+            parser: Parser::new(self.parser.inner.deep_clone(), self.parser.marks.clone()),
+            bytes: self.bytes.clone(),
+            steps: self.steps.clone(),
+            place: self.place.clone(),
+            closing: self.closing.clone(),
+            mask: self.mask.clone(),
+            given_up_at: self.given_up_at,
+        })
+    }
+
+    fn prepare(&mut self, left: usize) -> Result<(), ConstraintBroken> {
+        if self.mask.is_some() {
+            return Ok(());
+        }
+        if self.given_up_at.is_some() || self.must_follow(left) {
+            self.mask = self.way_mask();
+            return Ok(());
+        }
+        match guarded(|| self.parser.inner.compute_mask()) {
+            Ok(set) => self.mask = Some(TokenMask::from_words(set.as_slice().to_vec())),
+            Err(error) => {
+                // The grammar asks for more than it is allowed to cost. What is known leads to an end that is still whole.
+                self.mask = Some(self.way_mask().ok_or(error)?);
+                self.given_up_at = Some(self.steps.len());
+            }
+        }
+        Ok(())
+    }
+
+    fn mask(&self) -> Option<&TokenMask> {
+        self.mask.as_ref()
+    }
+
+    fn take(&mut self, sampled: u32, left: usize) -> Result<Taken, ConstraintBroken> {
+        self.mask = None;
+        if self.is_end(sampled) {
+            self.note(sampled);
+            return Ok(Taken { token: sampled, ends: true });
+        }
+        if self.given_up_at.is_some() {
+            return self.follow();
+        }
+        self.consume(sampled)?;
+        self.note(sampled);
+        let overlong = matches!(&self.place, Place::Json(place) if place.is_overlong());
+        let outlook = if overlong { Outlook::TooLong } else { self.outlook(left)? };
+        if let Outlook::Fits(way, must_end) = outlook {
+            let ends = way.left().is_empty() && (must_end || left == 0);
+            self.closing = Some(way);
+            return Ok(Taken { token: sampled, ends });
+        }
+        let known = self.closing.as_ref().map(|way| way.left().len());
+        // Far from the limit, a way that was not found now may well be found later.
+        let hopeful =
+            matches!(outlook, Outlook::Unknown) && known.is_none_or(|known| left >= 2 * known + SPARE_TOKENS);
+        let Some(known) = known.filter(|_| !hopeful) else {
+            self.closing = None;
+            return Ok(Taken { token: sampled, ends: false });
+        };
+        self.undo()?;
+        if known == 0 {
+            // The reply was complete before this token.
+            let end = self.way_mask().and_then(|ends| ends.first()).unwrap_or(sampled);
+            self.note(end);
+            return Ok(Taken { token: end, ends: true });
+        }
+        let (token, len) = self.next_on_way().expect("the known way is not at its end");
+        self.consume(token)?;
+        Ok(self.go_on_way(token, len))
+    }
+
+    fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {
+        self.mask = None;
+        let keep = self.steps.len().checked_sub(tokens);
+        let keep = keep.ok_or_else(|| ConstraintBroken("rewound further than it went".into()))?;
+        self.cut(keep)
+    }
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Matcher").field("tokens", &self.steps.len()).finish_non_exhaustive()
+    }
+}
+
+/// Runs the grammar engine; its errors and panics become one kind of answer.
+fn guarded<T, E: fmt::Display>(run: impl FnOnce() -> Result<T, E>) -> Result<T, ConstraintBroken> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => {
+            Err(ConstraintBroken(error.to_string().lines().next().unwrap_or_default().to_owned()))
+        }
+        Err(_) => Err(ConstraintBroken("the grammar engine panicked".into())),
+    }
+}

@@ -1,0 +1,27 @@
+//! Structured output: schemas, regular expressions, grammars, choices, tags and tool calls become constraints on tokens.
+//!
+//! The parsing is llguidance's. What is ours: the words of requests, the family's tool-call markers as tokens, and that a reply always gets
+//! to its end within its budget. Compiling takes milliseconds and is bounded; it never happens on the engine's thread. Knows text and
+//! the constraint trait of `sampling`; knows no engine and no wire format.
+
+mod closing;
+mod compiler;
+mod error;
+mod gbnf;
+mod json_place;
+mod matcher;
+mod schema;
+mod source;
+mod spec;
+mod structural_tag;
+mod tool_choice;
+mod vocabulary;
+#[cfg(test)]
+mod tests;
+
+pub use compiler::{Grammar, Grammars};
+pub use error::GrammarError;
+pub use schema::JsonStyle;
+pub use spec::{GrammarSpec, Reasoning, Shape};
+pub use structural_tag::{StructuralTag, StructuralTags};
+pub use tool_choice::{ToolCalls, ToolFunction, ToolMode};

@@ -1,0 +1,163 @@
+//! From what a request asks to the source that the grammar compiler reads, with the landmarks of its ends.
+
+use std::fmt::Write;
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::Value;
+
+use super::closing::{Landmarks, Special};
+use super::{GrammarError, GrammarSpec, JsonStyle, Reasoning, Shape, gbnf, schema};
+use crate::text::{Tokenizer, markers};
+
+/// Longest regular expression or grammar, bytes.
+const MAX_SOURCE_BYTES: usize = 256 * 1024;
+/// Most texts to choose from.
+const MAX_CHOICES: usize = 10_000;
+
+/// A grammar while it is written.
+pub(super) struct Source<'a> {
+    pub(super) lark: String,
+    pub(super) marks: Landmarks,
+    /// A grammar of the request's own, which the rules call `@own`.
+    own: Option<String>,
+    tokenizer: &'a Tokenizer,
+    jsons: usize,
+}
+
+impl<'a> Source<'a> {
+    /// The source of `spec`; the reply ends with one of `ends`.
+    pub(super) fn write(
+        spec: &GrammarSpec,
+        tokenizer: &'a Tokenizer,
+        ends: &[u32],
+    ) -> Result<Self, GrammarError> {
+        let own = None;
+        let mut source = Self { lark: String::new(), marks: Landmarks::default(), own, tokenizer, jsons: 0 };
+        source.marks.ends = ends.iter().map(|&id| spelled(id)).collect();
+        let ends: Vec<String> = ends.iter().map(u32::to_string).collect();
+        let ends = ends.join(",");
+        let prefix = source.reasoning(spec)?;
+        writeln!(source.lark, "start: {prefix} body <[{ends}]>").expect("writing to memory");
+        source.body(&spec.shape)?;
+        Ok(source)
+    }
+
+    /// What comes before the answer; what a thought closes with is a landmark.
+    fn reasoning(&mut self, spec: &GrammarSpec) -> Result<String, GrammarError> {
+        let is_json = matches!(spec.shape, Shape::Json { .. });
+        if spec.reasoning == Reasoning::None {
+            self.marks.starts_with_json = is_json;
+            return Ok(String::new());
+        }
+        let end = self.marker(markers::THINK_END)?;
+        let spelled = self.spelled(markers::THINK_END)?;
+        self.marks.specials.push(Special { spelled, opens_json: is_json });
+        writeln!(self.lark, "thought: THOUGHT? {end}\nTHOUGHT: /(.|\\n)+/").expect("writing to memory");
+        if spec.reasoning == Reasoning::Open {
+            return Ok("thought".into());
+        }
+        // The answer may begin at once, or a thought before it.
+        self.marks.starts_with_json = is_json;
+        Ok(format!("({} thought)?", self.marker(markers::THINK)?))
+    }
+
+    fn body(&mut self, shape: &Shape) -> Result<(), GrammarError> {
+        match shape {
+            Shape::Json { schema, style } => {
+                let json = self.json(schema, style)?;
+                writeln!(self.lark, "body: {json}").expect("writing to memory");
+            }
+            Shape::Regex(regex) => {
+                bounded("bytes in the regular expression", regex.len(), MAX_SOURCE_BYTES)?;
+                let regex = llguidance::regex_to_lark(unanchored(regex), "");
+                writeln!(self.lark, "body: /{regex}/").expect("writing to memory");
+            }
+            Shape::Choice(choices) => {
+                bounded("choices", choices.len(), MAX_CHOICES)?;
+                bounded("bytes in the choices", choices.iter().map(String::len).sum(), MAX_SOURCE_BYTES)?;
+                if choices.is_empty() || choices.iter().any(String::is_empty) {
+                    return Err(GrammarError::Syntax(
+                        "choices need at least one text, and none may be empty".into(),
+                    ));
+                }
+                let choices: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
+                writeln!(self.lark, "body: CHOICE\nCHOICE: {}", choices.join(" | "))
+                    .expect("writing to memory");
+            }
+            Shape::Grammar(grammar) => {
+                bounded("bytes in the grammar", grammar.len(), MAX_SOURCE_BYTES)?;
+                self.own =
+                    Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
+                self.lark.push_str("body: @own\n");
+            }
+            Shape::Tags(tags) => tags.write(self)?,
+            Shape::Tools(tools) => tools.write(self)?,
+        }
+        Ok(())
+    }
+
+    /// A rule for JSON of this schema; gives its name.
+    pub(super) fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
+        let ready = schema::ready(schema, style)?;
+        schema::required_keys(schema, &mut self.marks.keys);
+        let name = format!("json_{}", self.jsons);
+        self.jsons += 1;
+        writeln!(self.lark, "{name}: %json {ready}").expect("writing to memory");
+        Ok(name)
+    }
+
+    /// A marker as a grammar names it.
+    pub(super) fn marker(&self, name: &'static str) -> Result<String, GrammarError> {
+        self.tokenizer.special_id(name).map(|id| format!("<[{id}]>")).ok_or(GrammarError::NoMarker(name))
+    }
+
+    /// A marker as the parser reads it.
+    pub(super) fn spelled(&self, name: &'static str) -> Result<Vec<u8>, GrammarError> {
+        self.tokenizer.special_id(name).map(spelled).ok_or(GrammarError::NoMarker(name))
+    }
+
+    /// What names this grammar in a cache.
+    pub(super) fn fingerprint(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for part in [Some(&self.lark), self.own.as_ref()].into_iter().flatten() {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// What the compiler reads.
+    pub(super) fn grammar(&self) -> TopLevelGrammar {
+        let mut top = TopLevelGrammar::from_lark(self.lark.clone());
+        if let Some(own) = &self.own {
+            let mut own = GrammarWithLexer::from_lark(own.clone());
+            own.name = Some("own".into());
+            top.grammars.push(own);
+        }
+        top
+    }
+}
+
+/// A special token as the parser reads it.
+pub(super) fn spelled(id: u32) -> Vec<u8> {
+    let mut bytes = vec![toktrie::TokTrie::SPECIAL_TOKEN_MARKER];
+    bytes.extend(format!("[{id}]").into_bytes());
+    bytes
+}
+
+/// A text as a grammar's literal.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A regular expression matches the whole answer here, so anchors at its ends say nothing.
+fn unanchored(regex: &str) -> &str {
+    let regex = regex.strip_prefix('^').unwrap_or(regex);
+    match regex.strip_suffix('$') {
+        Some(inner) if inner.bytes().rev().take_while(|&b| b == b'\\').count() % 2 == 0 => inner,
+        _ => regex,
+    }
+}
+
+fn bounded(what: &'static str, value: usize, limit: usize) -> Result<(), GrammarError> {
+    if value > limit { Err(GrammarError::Limit { what, limit }) } else { Ok(()) }
+}

@@ -1,0 +1,85 @@
+//! Structural tags: free text in which a tag, once it has begun, holds JSON of its schema.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::source::{Source, quoted};
+use super::{GrammarError, JsonStyle};
+
+/// Most tags of one request.
+const MAX_TAGS: usize = 128;
+
+/// One tag.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StructuralTag {
+    /// The text it begins with; begins with one of the triggers.
+    pub begin: String,
+    /// JSON Schema of what it holds.
+    pub schema: Value,
+    /// The text it ends with.
+    pub end: String,
+}
+
+/// Tags, and the texts that begin one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StructuralTags {
+    tags: Vec<StructuralTag>,
+    triggers: Vec<String>,
+}
+
+impl StructuralTags {
+    /// Text with these tags. After a trigger nothing but a tag that begins with it can follow.
+    ///
+    /// Errors: no tag or trigger, too many, an empty trigger or end, and a tag that begins with no trigger.
+    pub fn new(tags: Vec<StructuralTag>, triggers: Vec<String>) -> Result<Self, GrammarError> {
+        let syntax = |text: String| Err(GrammarError::Syntax(text));
+        if tags.is_empty() || triggers.is_empty() {
+            return syntax("structural tags need at least one structure and one trigger".into());
+        }
+        if tags.len() > MAX_TAGS || triggers.len() > MAX_TAGS {
+            return Err(GrammarError::Limit { what: "structural tags or triggers", limit: MAX_TAGS });
+        }
+        if triggers.iter().any(String::is_empty) {
+            return syntax("a trigger is empty".into());
+        }
+        for tag in &tags {
+            if !triggers.iter().any(|trigger| tag.begin.starts_with(trigger)) {
+                return syntax(format!("no trigger is a beginning of the tag {:?}", tag.begin));
+            }
+            if tag.end.is_empty() {
+                return syntax(format!("the tag {:?} has an empty end", tag.begin));
+            }
+        }
+        Ok(Self { tags, triggers })
+    }
+
+    /// Adds the rule `body` and its landmarks.
+    pub(super) fn write(&self, source: &mut Source<'_>) -> Result<(), GrammarError> {
+        let mut names = Vec::new();
+        for (number, tag) in self.tags.iter().enumerate() {
+            // The longest trigger that fits is the one that leaves least to be chosen after it.
+            let trigger = self
+                .triggers
+                .iter()
+                .filter(|trigger| tag.begin.starts_with(*trigger))
+                .max_by_key(|t| t.len());
+            let trigger = trigger.map_or("", String::as_str);
+            let rest = &tag.begin[trigger.len()..];
+            let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
+            let json = source.json(&tag.schema, &JsonStyle::default())?;
+            let (trigger, end) = (quoted(trigger), quoted(&tag.end));
+            writeln!(
+                source.lark,
+                "head_{number}[lazy]: FREE_TEXT {trigger}\ntag_{number}: head_{number} {rest} {json} {end}"
+            )
+            .expect("writing to memory");
+            names.push(format!("tag_{number}"));
+            source.marks.openers.push(tag.begin.clone().into_bytes());
+        }
+        let names = names.join(" | ");
+        writeln!(source.lark, "body: ({names})* tail\ntail: FREE_TEXT\nFREE_TEXT: /(.|\\n)*/")
+            .expect("writing to memory");
+        Ok(())
+    }
+}

@@ -1,0 +1,449 @@
+//! Replies under a grammar, without a model: tokens are drawn at random from the masks, which is worse than any model.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sampling::TokenConstraint;
+use crate::text::Tokenizer;
+
+fn shared(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("reference data {}: {error}", path.display()))
+}
+
+/// The real vocabulary.
+fn kimi() -> Grammars {
+    let config = shared("kimi/tokenizer_config.json");
+    let tokenizer = Tokenizer::from_tiktoken(&shared("kimi/tiktoken.model"), Some(&config)).unwrap();
+    of(tokenizer)
+}
+
+/// 256 single bytes and the real special tokens.
+fn bytes() -> Grammars {
+    let config = shared("golden/logits/kimi/tokenizer_config.json");
+    of(Tokenizer::from_tiktoken(&shared("golden/logits/kimi/tiktoken.model"), Some(&config)).unwrap())
+}
+
+fn of(tokenizer: Tokenizer) -> Grammars {
+    let (size, ends) = (tokenizer.vocab_size(), tokenizer.turn_ends());
+    Grammars::new(Arc::new(tokenizer), size, ends)
+}
+
+fn spec(shape: Shape) -> GrammarSpec {
+    GrammarSpec { shape, reasoning: Reasoning::None, field: "test" }
+}
+
+fn json_shape(schema: Value) -> Shape {
+    Shape::Json { schema, style: JsonStyle::default() }
+}
+
+/// A token that the mask allows: any of them, or (`sober`) one of few bytes, as models rather write.
+fn draw(constraint: &dyn TokenConstraint, rng: &mut fastrand::Rng, vocab: usize) -> u32 {
+    let mask = constraint.mask().expect("a mask was prepared");
+    assert!(mask.count() > 0);
+    for _ in 0..200 {
+        let id = rng.u32(0..vocab as u32);
+        if mask.allows(id) {
+            return id;
+        }
+    }
+    let allowed: Vec<u32> = (0..vocab as u32).filter(|&id| mask.allows(id)).collect();
+    allowed[rng.usize(0..allowed.len())]
+}
+
+/// Runs a reply of at most `budget` tokens; gives its tokens, its end token left out, and whether it came to its end.
+fn run(
+    grammars: &Grammars,
+    grammar: &Arc<Grammar>,
+    budget: usize,
+    rng: &mut fastrand::Rng,
+) -> (Vec<u32>, bool) {
+    let mut constraint = grammar.start();
+    let mut tokens = Vec::new();
+    for left in (0..budget).rev() {
+        constraint.prepare(left + 1).unwrap();
+        let sampled = draw(&*constraint, rng, grammars.vocab_size);
+        let taken = constraint.take(sampled, left).unwrap();
+        if !grammars.ends.contains(&taken.token) {
+            tokens.push(taken.token);
+        }
+        if taken.ends {
+            return (tokens, true);
+        }
+    }
+    (tokens, false)
+}
+
+fn text(grammars: &Grammars, tokens: &[u32]) -> String {
+    String::from_utf8(
+        tokens.iter().flat_map(|&id| grammars.tokenizer.token_bytes(id).unwrap().to_vec()).collect(),
+    )
+    .expect("a whole reply is UTF-8")
+}
+
+/// Every budget from the least to a comfortable one ends in a whole value that the schema allows.
+fn check_schema(grammars: &Grammars, schema: &Value, rng: &mut fastrand::Rng) -> usize {
+    let validator = jsonschema::validator_for(schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+    let grammar = grammars
+        .compile(&spec(json_shape(schema.clone())))
+        .unwrap_or_else(|error| panic!("{schema}: {error}"));
+    let least = grammar.needs_tokens();
+    for budget in [least, least + 1, least + 5, least + 20, least + 60] {
+        for _ in 0..3 {
+            let (tokens, whole) = run(grammars, &grammar, budget, rng);
+            let text = text(grammars, &tokens);
+            assert!(whole && tokens.len() <= budget, "{schema}, budget {budget}, least {least}: {text}");
+            let value: Value = serde_json::from_str(&text)
+                .unwrap_or_else(|error| panic!("{schema}, budget {budget}, least {least}: {error}: {text}"));
+            if let Err(error) = validator.validate(&value) {
+                panic!("{schema}, budget {budget}: {error}: {text}");
+            }
+        }
+    }
+    least
+}
+
+fn schemas() -> Vec<(Value, Option<usize>)> {
+    vec![
+        (json!({"type": "object"}), Some(2)),
+        (json!({}), Some(1)),
+        (json!({"type": "string", "minLength": 300}), Some(302)),
+        (json!({"type": "string", "pattern": "^[a-z]{3}-[0-9]{2,}$"}), Some(8)),
+        (json!({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}), None),
+        (json!({"type": "integer", "minimum": 1000, "maximum": 1001}), Some(4)),
+        (json!({"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 100_000}), None),
+        (json!({"enum": ["a long one", "b", 17, null]}), None),
+        (json!({"const": {"a": [1, {"b": "c"}]}}), None),
+        (json!({"type": "array", "items": {"type": "integer"}, "minItems": 5}), Some(11)),
+        (
+            json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "null"}], "items": false, "minItems": 2}),
+            None,
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object",
+            "properties": {"x": {"type": "boolean"}, "y": {"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1}},
+            "required": ["x", "y"]}}, "required": ["a", "b"], "additionalProperties": false,
+            "$defs": {"n": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]},
+            "v": {"type": "number"}}, "required": ["next", "v"]}}}),
+            None,
+        ),
+        (
+            json!({"anyOf": [{"type": "object", "properties": {"kind": {"const": "very long kind"}, "a": {"type": "string", "minLength": 30}},
+            "required": ["kind", "a"]}, {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}]}),
+            Some(7),
+        ),
+        (json!({"type": "string", "format": "date-time"}), None),
+        (json!({"type": "string", "format": "uuid"}), Some(38)),
+        (json!({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1}), None),
+        (
+            json!({"type": "object", "patternProperties": {"^x_[a-z]+$": {"type": "string"}}, "additionalProperties": false,
+            "minProperties": 1}),
+            None,
+        ),
+        (
+            json!({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            {"properties": {"b": {"type": "string"}}, "required": ["b"]}]}),
+            None,
+        ),
+        (json!({"type": ["string", "null"]}), Some(2)),
+        (
+            json!({"type": "object", "properties": {"opt": {"type": "array", "items": {"type": "string"}, "minItems": 40},
+            "é \"q\"": {"type": "boolean"}}, "required": ["é \"q\""]}),
+            None,
+        ),
+    ]
+}
+
+#[test]
+fn every_budget_that_suffices_ends_in_a_whole_value() {
+    let grammars = bytes();
+    let mut rng = fastrand::Rng::with_seed(11);
+    for (schema, expected) in schemas() {
+        let least = check_schema(&grammars, &schema, &mut rng);
+        // One token is one byte here.
+        if let Some(expected) = expected {
+            assert_eq!(least, expected, "{schema}");
+        }
+    }
+}
+
+#[test]
+fn the_same_with_tokens_of_many_bytes() {
+    let grammars = kimi();
+    let mut rng = fastrand::Rng::with_seed(12);
+    for (schema, _) in schemas() {
+        check_schema(&grammars, &schema, &mut rng);
+    }
+}
+
+fn tool_schemas() -> Vec<(String, Value)> {
+    let rows: Vec<Value> = serde_json::from_slice(&shared("kimi/tool_typescript.json")).unwrap();
+    let tools = rows.iter().flat_map(|row| row["tools"].as_array().unwrap());
+    tools
+        .map(|tool| {
+            let function = &tool["function"];
+            let mut parameters = function["parameters"].clone();
+            // Names of schemas there are no references, and the validator wants one.
+            if let Some(object) = parameters.as_object_mut() {
+                object.shift_remove("$id");
+            }
+            (function["name"].as_str().unwrap().to_owned(), parameters)
+        })
+        .collect()
+}
+
+#[test]
+fn tools_of_the_family_are_called_right() {
+    let grammars = kimi();
+    let mut rng = fastrand::Rng::with_seed(13);
+    let mut tight = 0;
+    for (name, parameters) in tool_schemas() {
+        let mut named = parameters.clone();
+        if let Some(object) = named.as_object_mut() {
+            object.insert("$id".into(), "any name".into());
+        }
+        let tools = vec![ToolFunction { name: name.clone(), parameters: Some(named) }];
+        let calls = ToolCalls::new(tools, ToolMode::Required, false).unwrap();
+        let grammar = grammars.compile(&spec(Shape::Tools(calls)));
+        let grammar = grammar.unwrap_or_else(|error| panic!("{name} {parameters}: {error}"));
+        let validator = jsonschema::validator_for(&schema::of_arguments(Some(&parameters))).unwrap();
+        for budget in [grammar.needs_tokens(), 256] {
+            if grammar.needs_tokens() > budget {
+                tight += 1;
+                continue;
+            }
+            let (tokens, whole) = run(&grammars, &grammar, budget, &mut rng);
+            let text = text(&grammars, &tokens);
+            assert!(whole, "{name}, budget {budget}: {text}");
+            let call = text
+                .strip_prefix("<|tool_calls_section_begin|><|tool_call_begin|>functions.")
+                .and_then(|text| text.strip_suffix("<|tool_call_end|><|tool_calls_section_end|>"));
+            let (id, arguments) =
+                call.and_then(|c| c.split_once("<|tool_call_argument_begin|>")).expect(&text);
+            assert!(id.strip_prefix(&name).unwrap().starts_with(':'), "{text}");
+            let value: Value =
+                serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(validator.is_valid(&value), "{parameters}: {text}");
+        }
+    }
+    assert!(tight < 20, "{tight} schemas need more than 256 tokens");
+}
+
+/// Masks along a reply, with detours that are taken back.
+#[test]
+fn rewound_then_continued_equals_never_having_gone_there() {
+    let grammars = kimi();
+    let shapes = [
+        json_shape(
+            json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}},
+            "n": {"type": "number"}}, "required": ["a", "n"]}),
+        ),
+        Shape::Regex("(ab|[0-9]{3}x)+z".into()),
+        Shape::Tools(
+            ToolCalls::new(vec![ToolFunction { name: "f".into(), parameters: None }], ToolMode::Auto, true)
+                .unwrap(),
+        ),
+    ];
+    let mut rng = fastrand::Rng::with_seed(14);
+    for shape in shapes {
+        let grammar = grammars.compile(&spec(shape)).unwrap();
+        for _ in 0..10 {
+            let (mut straight, mut winding) = (grammar.start(), grammar.start());
+            let budget: usize = 60;
+            for left in (0..budget).rev() {
+                // A detour of a few tokens, to the end perhaps, and back.
+                let mut gone = 0;
+                for ahead in 0..rng.usize(0..5) {
+                    let Some(left) = left.checked_sub(ahead) else { break };
+                    winding.prepare(left + 1).unwrap();
+                    let sampled = draw(&*winding, &mut rng, grammars.vocab_size);
+                    gone += 1;
+                    if winding.take(sampled, left).unwrap().ends {
+                        break;
+                    }
+                }
+                winding.rewind(gone).unwrap();
+                straight.prepare(left + 1).unwrap();
+                winding.prepare(left + 1).unwrap();
+                assert_eq!(straight.mask(), winding.mask());
+                let sampled = draw(&*straight, &mut rng, grammars.vocab_size);
+                let taken = straight.take(sampled, left).unwrap();
+                assert_eq!(winding.take(sampled, left).unwrap(), taken);
+                if taken.ends {
+                    break;
+                }
+            }
+            assert!(winding.rewind(1_000).is_err());
+        }
+    }
+}
+
+/// Replies of a text grammar, as random walks end them.
+fn check_text(shape: Shape, budget: usize, allowed: impl Fn(&str) -> bool) {
+    let grammars = bytes();
+    let mut rng = fastrand::Rng::with_seed(15);
+    let grammar = grammars.compile(&spec(shape.clone())).unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+    assert!(grammar.needs_tokens() <= budget, "{shape:?} needs {}", grammar.needs_tokens());
+    for _ in 0..10 {
+        let (tokens, whole) = run(&grammars, &grammar, budget, &mut rng);
+        let text = text(&grammars, &tokens);
+        assert!(whole && allowed(&text), "{shape:?}: {text:?}");
+    }
+}
+
+#[test]
+fn regexes_choices_grammars_and_tags() {
+    check_text(Shape::Regex("^[a-f]{2}(-[0-9]+)?$".into()), 12, |text| {
+        let (head, tail) = text.split_at(2);
+        head.bytes().all(|b| (b'a'..=b'f').contains(&b))
+            && (tail.is_empty() || tail[1..].bytes().all(|b| b.is_ascii_digit()) && tail.len() > 1)
+    });
+    check_text(Shape::Choice(vec!["yes".into(), "no".into(), "y\"\n".into()]), 3, |text| {
+        ["yes", "no", "y\"\n"].contains(&text)
+    });
+    let depth = |text: &str| text.matches('(').count() == text.matches(')').count() && text.contains('1');
+    check_text(Shape::Grammar("start: e\ne: \"(\" e \")\" | \"1\" | e \"+\" \"1\"".into()), 30, depth);
+    check_text(
+        Shape::Grammar("root ::= e # all\ne ::= \"(\" e \")\" | [1] | e \"+\" \"1\"\n".into()),
+        30,
+        depth,
+    );
+    let tag = |name: &str| StructuralTag {
+        begin: format!("<f={name}>"),
+        schema: json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}),
+        end: "</f>".into(),
+    };
+    let tags = StructuralTags::new(vec![tag("x"), tag("y")], vec!["<f=".into()]).unwrap();
+    check_text(Shape::Tags(tags), 40, |text| {
+        text.match_indices("<f=").all(|(at, _)| {
+            let inner = text[at + 3..].split_once('>').and_then(|(_, rest)| rest.split_once("</f>"));
+            inner.is_some_and(|(json, _)| {
+                serde_json::from_str::<Value>(json).is_ok_and(|v| v["a"].is_number())
+            })
+        })
+    });
+}
+
+#[test]
+fn a_thought_ends_in_time_for_the_answer() {
+    let grammars = bytes();
+    let mut rng = fastrand::Rng::with_seed(16);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    for (reasoning, budget) in [(Reasoning::Open, 40), (Reasoning::Possible, 40), (Reasoning::Open, 8)] {
+        let spec = GrammarSpec { shape: json_shape(schema.clone()), reasoning, field: "test" };
+        let grammar = grammars.compile(&spec).unwrap();
+        // `{"a":0}`, and the marker where a thought is open.
+        assert_eq!(grammar.needs_tokens(), 7 + usize::from(reasoning == Reasoning::Open));
+        for _ in 0..5 {
+            let (tokens, whole) = run(&grammars, &grammar, budget, &mut rng);
+            let text = text(&grammars, &tokens);
+            let answer = text.rsplit("</think>").next().unwrap();
+            assert!(
+                whole && serde_json::from_str::<Value>(answer).is_ok_and(|v| v["a"].is_number()),
+                "{text}"
+            );
+            assert!(reasoning == Reasoning::Possible || text.contains("</think>"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_honoured_is_refused_by_name() {
+    let grammars = bytes();
+    for (shape, part) in [
+        (json_shape(json!({"type": "object", "if": {}})), "if"),
+        (json_shape(json!({"type": "array", "uniqueItems": true})), "uniqueItems"),
+        (json_shape(json!({"type": "string", "pattern": "(?=a)b"})), "look"),
+        (json_shape(json!({"type": "string", "format": "no such format"})), "no such format"),
+        (json_shape(json!({"$ref": "https://example.com/s.json"})), "example.com"),
+        (json_shape(json!({"type": "integer", "minimum": 2, "maximum": 1})), ""),
+        (json_shape(json!(false)), ""),
+        (json_shape(json!({"type": "object", "minProperties": 2})), "minProperties"),
+        (json_shape(json!({"type": "string", "minLength": 100_000})), ""),
+        (Shape::Regex("(a".into()), ""),
+        (Shape::Grammar("start: missing".into()), "missing"),
+        (Shape::Grammar("root ::= missing".into()), "missing"),
+        (Shape::Choice(vec![]), "at least one"),
+    ] {
+        let error =
+            grammars.compile(&spec(shape.clone())).err().unwrap_or_else(|| panic!("{shape:?} was compiled"));
+        assert!(error.to_string().contains(part), "{shape:?}: {error}");
+    }
+}
+
+/// Not a check of right or wrong: prints what constrained decoding costs. Run with `--run-ignored only --no-capture`.
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    use std::time::Instant;
+    let begun = Instant::now();
+    let grammars = kimi();
+    println!("tokenizer {} ms", begun.elapsed().as_millis());
+    let begun = Instant::now();
+    grammars.warm_up();
+    println!("vocabulary {} ms", begun.elapsed().as_millis());
+    let typical = json!({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}},
+        "address": {"type": "object", "properties": {"street": {"type": "string"}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"}},
+        "required": ["street", "zip"]}}, "required": ["name", "age", "tags", "address"], "additionalProperties": false});
+    let tools: Vec<ToolFunction> = tool_schemas()
+        .into_iter()
+        .enumerate()
+        .take(30)
+        .map(|(number, (name, parameters))| ToolFunction {
+            name: format!("{name}_{number}"),
+            parameters: Some(parameters),
+        })
+        .collect();
+    let cases = [
+        ("typical schema", json_shape(typical)),
+        ("any object", json_shape(json!({"type": "object"}))),
+        ("regex", Shape::Regex("[a-z]{3,20}@[a-z]+\\.(com|org)".into())),
+        ("30 tools, auto", Shape::Tools(ToolCalls::new(tools.clone(), ToolMode::Auto, true).unwrap())),
+        ("30 tools, required", Shape::Tools(ToolCalls::new(tools, ToolMode::Required, true).unwrap())),
+    ];
+    let mut rng = fastrand::Rng::with_seed(17);
+    for (name, shape) in cases {
+        let begun = Instant::now();
+        let grammar = grammars.compile(&spec(shape)).unwrap();
+        let compile = begun.elapsed();
+        let begun = Instant::now();
+        drop(grammar.start());
+        let start = begun.elapsed();
+        let (mut masks, mut takes) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            let mut constraint = grammar.start();
+            for left in (0..200).rev() {
+                let begun = Instant::now();
+                constraint.prepare(left + 1).unwrap();
+                masks.push(begun.elapsed().as_nanos());
+                let sampled = draw(&*constraint, &mut rng, grammars.vocab_size);
+                let begun = Instant::now();
+                let taken = constraint.take(sampled, left).unwrap();
+                takes.push(begun.elapsed().as_nanos());
+                if taken.ends {
+                    break;
+                }
+            }
+        }
+        let mut both: Vec<u128> = masks.iter().zip(&takes).map(|(mask, take)| mask + take).collect();
+        let figures = |times: &mut Vec<u128>| {
+            times.sort_unstable();
+            let at = |share: usize| times[(times.len() * share / 1000).min(times.len() - 1)] as f64 / 1000.0;
+            format!("median {:.0} us, p99 {:.0} us, max {:.0} us", at(500), at(990), at(1000))
+        };
+        println!(
+            "{name}: compile {:.1} ms, start {:.0} us, needs {}; {} tokens; mask {}; take {}; both {}",
+            compile.as_secs_f64() * 1e3,
+            start.as_secs_f64() * 1e6,
+            grammar.needs_tokens(),
+            masks.len(),
+            figures(&mut masks),
+            figures(&mut takes),
+            figures(&mut both)
+        );
+    }
+}

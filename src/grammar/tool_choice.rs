@@ -1,0 +1,126 @@
+//! Tool calls that must, or may, be made: the family's call section as a grammar.
+//!
+//! `<|tool_calls_section_begin|>` then per call `<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>` JSON
+//! `<|tool_call_end|>`, then `<|tool_calls_section_end|>`. The markers are tokens; the arguments are JSON of the tool's schema,
+//! whether or not the request says `strict`: a schema that cannot be enforced is refused, never loosened.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::closing::Special;
+use super::source::{Source, quoted};
+use super::{GrammarError, JsonStyle, schema};
+use crate::text::markers;
+
+/// Most tools of one grammar.
+const MAX_TOOLS: usize = 128;
+/// Longest name of a tool, bytes.
+const MAX_NAME_BYTES: usize = 256;
+
+/// A function the model can call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolFunction {
+    /// Its name, as it stands in the declaration.
+    pub name: String,
+    /// JSON Schema of its arguments; `None` is any object.
+    pub parameters: Option<Value>,
+}
+
+/// Whether tools are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolMode {
+    /// If the model wants to: text, then perhaps calls. What is called is called right.
+    Auto,
+    /// At least one call, and nothing else.
+    Required,
+    /// One call of this function, and nothing else.
+    Named(String),
+}
+
+/// Calls as a grammar: `tools`, `tool_choice` and `parallel_tool_calls` of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolCalls {
+    tools: Vec<ToolFunction>,
+    mode: ToolMode,
+    parallel: bool,
+}
+
+impl ToolCalls {
+    /// Calls of these tools. `parallel` allows more than one; a named function is called once in any case.
+    ///
+    /// Errors: no tool, too many, a name that is empty, too long or given twice, and a named function that is not among the tools.
+    pub fn new(tools: Vec<ToolFunction>, mode: ToolMode, parallel: bool) -> Result<Self, GrammarError> {
+        let syntax = |text: String| Err(GrammarError::Syntax(text));
+        if tools.is_empty() {
+            return syntax("there is no tool to call".into());
+        }
+        if tools.len() > MAX_TOOLS {
+            return Err(GrammarError::Limit { what: "tools", limit: MAX_TOOLS });
+        }
+        for (number, tool) in tools.iter().enumerate() {
+            if tool.name.is_empty() || tool.name.len() > MAX_NAME_BYTES {
+                return syntax(format!(
+                    "the name of tool {number} has {} bytes, allowed: 1 to {MAX_NAME_BYTES}",
+                    tool.name.len()
+                ));
+            }
+            if tools[..number].iter().any(|other| other.name == tool.name) {
+                return syntax(format!("the tool `{}` is given twice", tool.name));
+            }
+        }
+        if let ToolMode::Named(name) = &mode
+            && tools.iter().all(|tool| tool.name != *name)
+        {
+            let known: Vec<&str> = tools.iter().take(8).map(|tool| tool.name.as_str()).collect();
+            return syntax(format!("there is no tool `{name}`; there are: {}", known.join(", ")));
+        }
+        Ok(Self { tools, mode, parallel })
+    }
+
+    /// Adds the rule `body` and its landmarks.
+    pub(super) fn write(&self, source: &mut Source<'_>) -> Result<(), GrammarError> {
+        let section_begin = source.marker(markers::TOOL_CALLS_SECTION_BEGIN)?;
+        let section_end = source.marker(markers::TOOL_CALLS_SECTION_END)?;
+        let begin = source.marker(markers::TOOL_CALL_BEGIN)?;
+        let arguments = source.marker(markers::TOOL_CALL_ARGUMENT_BEGIN)?;
+        let end = source.marker(markers::TOOL_CALL_END)?;
+        let once = !self.parallel || matches!(self.mode, ToolMode::Named(_));
+        let chosen = self.tools.iter().filter(|tool| match &self.mode {
+            ToolMode::Named(name) => tool.name == *name,
+            _ => true,
+        });
+        let mut calls = Vec::new();
+        for (number, tool) in chosen.enumerate() {
+            let json = source.json(&schema::of_arguments(tool.parameters.as_ref()), &JsonStyle::default())?;
+            let name = quoted(&format!("functions.{}:", tool.name));
+            writeln!(source.lark, "call_{number}: {begin} {name} INDEX {arguments} {json} {end}")
+                .expect("writing to memory");
+            calls.push(format!("call_{number}"));
+            let mut head = format!("functions.{}:0", tool.name).into_bytes();
+            head.extend(source.spelled(markers::TOOL_CALL_ARGUMENT_BEGIN)?);
+            source.marks.heads.push(head);
+        }
+        let calls = calls.join(" | ");
+        let times = if once { "" } else { "+" };
+        writeln!(source.lark, "section: {section_begin} ({calls}){times} {section_end}")
+            .expect("writing to memory");
+        source.lark.push_str("INDEX: /[0-9]{1,4}/\n");
+        source.lark.push_str(match self.mode {
+            ToolMode::Auto => "body: FREE_TEXT? section?\nFREE_TEXT: /(.|\\n)+/\n",
+            _ => "body: section\n",
+        });
+        // What closes comes first; what opens a call comes last, for it is only gone where nothing else is left.
+        for (marker, opens_json) in [
+            (markers::TOOL_CALL_END, false),
+            (markers::TOOL_CALLS_SECTION_END, false),
+            (markers::TOOL_CALL_ARGUMENT_BEGIN, true),
+            (markers::TOOL_CALLS_SECTION_BEGIN, false),
+            (markers::TOOL_CALL_BEGIN, false),
+        ] {
+            let spelled = source.spelled(marker)?;
+            source.marks.specials.push(Special { spelled, opens_json });
+        }
+        Ok(())
+    }
+}

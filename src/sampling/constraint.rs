@@ -1,0 +1,135 @@
+//! What a grammar may say about the next token. The engine and the sampler know these words and nothing of grammars.
+//!
+//! A constraint follows its reply token by token, as `take` gives them, and can be taken back. Its invariant is its caller's guarantee:
+//! as long as every token came from `take`, the reply is a beginning of something the grammar allows.
+
+use std::fmt;
+
+/// Bits of one word.
+const WORD: usize = u32::BITS as usize;
+
+/// The set of token ids that may come next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TokenMask {
+    /// Bit `id % 32` of word `id / 32`; ids beyond the last word are not allowed.
+    words: Vec<u32>,
+}
+
+impl TokenMask {
+    /// A mask of these words: bit `id % 32` of word `id / 32` allows `id`.
+    pub fn from_words(words: Vec<u32>) -> Self {
+        Self { words }
+    }
+
+    /// A mask that allows these ids.
+    pub fn of(ids: &[u32]) -> Self {
+        let len = ids.iter().max().map_or(0, |&id| id as usize / WORD + 1);
+        let mut words = vec![0; len];
+        for &id in ids {
+            words[id as usize / WORD] |= 1 << (id as usize % WORD);
+        }
+        Self { words }
+    }
+
+    /// Whether the id may come next.
+    pub fn allows(&self, id: u32) -> bool {
+        self.words.get(id as usize / WORD).is_some_and(|word| word >> (id as usize % WORD) & 1 == 1)
+    }
+
+    /// The smallest id allowed.
+    pub fn first(&self) -> Option<u32> {
+        let at = self.words.iter().position(|&word| word != 0)?;
+        Some((at * WORD) as u32 + self.words[at].trailing_zeros())
+    }
+
+    /// How many ids are allowed.
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Sets the logits of ids that are not allowed to -inf.
+    pub fn apply(&self, row: &mut [f32]) {
+        let covered = row.len().min(self.words.len() * WORD);
+        let (inside, beyond) = row.split_at_mut(covered);
+        beyond.fill(f32::NEG_INFINITY);
+        for (logits, &word) in inside.chunks_mut(WORD).zip(&self.words) {
+            match word {
+                u32::MAX => {}
+                0 => logits.fill(f32::NEG_INFINITY),
+                _ => {
+                    for (bit, logit) in logits.iter_mut().enumerate() {
+                        *logit = if word >> bit & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What became of a sampled token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// The token that counts: the sampled one, or one that leads to the end where the sampled one would leave no room for it.
+    pub token: u32,
+    /// Whether the reply is complete with it and nothing but an end token could follow: no further token is needed.
+    pub ends: bool,
+}
+
+/// The constraint can no longer say what may follow; the sequence cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the grammar cannot go on: {0}")]
+pub struct ConstraintBroken(pub String);
+
+/// Follows one reply and says what may come next.
+pub trait TokenConstraint: Send + fmt::Debug {
+    /// A constraint in the same state that goes its own way from here.
+    fn fork(&self) -> Box<dyn TokenConstraint>;
+
+    /// Computes what may come next, with `left` tokens still to come (at least 1), and keeps it for `mask`. May take milliseconds: the
+    /// engine calls it beside the forward pass. Computing it again before the next `take` or `rewind` costs nothing.
+    fn prepare(&mut self, left: usize) -> Result<(), ConstraintBroken>;
+
+    /// The set that `prepare` computed; `None` before that.
+    fn mask(&self) -> Option<&TokenMask>;
+
+    /// Takes a token that the mask allowed, with room for `left` more after it. Where taking it would leave too little room for the
+    /// reply to be completed, another token is taken, which is on a way that fits.
+    fn take(&mut self, sampled: u32, left: usize) -> Result<Taken, ConstraintBroken>;
+
+    /// Takes the last `tokens` tokens back. Rewound then continued equals never having gone there.
+    fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken>;
+}
+
+impl Clone for Box<dyn TokenConstraint> {
+    fn clone(&self) -> Self {
+        self.fork()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_allow_what_they_name_and_nothing_else() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        for _ in 0..300 {
+            let vocab = rng.usize(1..300);
+            let ids: Vec<u32> = (0..rng.usize(0..20)).map(|_| rng.u32(0..350)).collect();
+            let mask = TokenMask::of(&ids);
+            let mut row: Vec<f32> = (0..vocab).map(|id| id as f32 - 40.0).collect();
+            mask.apply(&mut row);
+            for (id, logit) in (0..).zip(&row) {
+                assert_eq!(mask.allows(id), ids.contains(&id));
+                assert_eq!(*logit, if ids.contains(&id) { id as f32 - 40.0 } else { f32::NEG_INFINITY });
+            }
+            assert_eq!(mask.first(), ids.iter().min().copied());
+            let mut distinct = ids.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert_eq!(mask.count(), distinct.len());
+        }
+        assert!(!TokenMask::default().allows(0));
+        assert!(TokenMask::from_words(vec![u32::MAX]).allows(31));
+    }
+}

@@ -1,0 +1,255 @@
+//! Structured output on the embedded model: what a reply must be, it is, whole and within its budget.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use perigee::api::{Answer, Api, ApiError, ModelCard};
+use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
+use perigee::checkpoint::Checkpoint;
+use perigee::cpu::{Activations, CpuOptions};
+use perigee::engine::{EngineEvent, EngineRequest};
+use perigee::generate::{Generator, ModelText, SamplingDefaults};
+use perigee::grammar::{GrammarSpec, Grammars, Reasoning, Shape, ToolCalls, ToolFunction, ToolMode};
+use perigee::model::Blueprint;
+use perigee::nano;
+use perigee::sampling::SamplingParams;
+use perigee::scheduler;
+use perigee::telemetry::Metrics;
+use perigee::text::{ChatTemplate, RenderOptions, Tokenizer};
+use serde_json::{Value, json};
+
+struct Nano {
+    engine: StartedEngine,
+    tokenizer: Arc<Tokenizer>,
+    template: ChatTemplate,
+}
+
+fn nano() -> Nano {
+    let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let file = |name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned());
+    let tokenizer = Tokenizer::load(&file).unwrap();
+    let template = ChatTemplate::load(&file, &blueprint.wrapper_type, &tokenizer).unwrap();
+    let options = EngineOptions {
+        backend: BackendChoice::Cpu(CpuOptions { activations: Activations::F32, ..Default::default() }),
+        scheduler: scheduler::Config::default(),
+        block_size: 32,
+        cache_bytes: 128 << 20,
+        num_blocks: 0,
+        cache_dtype: None,
+        prefix_caching: true,
+        latent_norm_eps: None,
+    };
+    let metrics = Arc::new(Metrics::new(nano::NAME, false));
+    let engine = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+    Nano { engine, tokenizer: Arc::new(tokenizer), template }
+}
+
+impl Nano {
+    fn prompt(&self, text: &str, tools: &[Value]) -> Vec<u32> {
+        let options = RenderOptions { tools: Some(tools), ..RenderOptions::default() };
+        let messages = [json!({"role": "user", "content": text})];
+        self.template.render(&messages, &options).unwrap().to_token_ids(&self.tokenizer).unwrap()
+    }
+}
+
+/// Every schema of the family's verifier, forced as a call within 256 tokens, greedy and drawn.
+#[test]
+fn forced_calls_have_arguments_that_their_schema_allows() {
+    let nano = nano();
+    let handle = nano.engine.handle.clone();
+    let ends = nano.tokenizer.turn_ends();
+    let grammars = Grammars::new(nano.tokenizer.clone(), handle.facts().vocab_size, ends.clone());
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/kimi/tool_typescript.json");
+    let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let (mut called, mut refused) = (0, Vec::new());
+    let mut running = Vec::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for (number, row) in rows.iter().enumerate() {
+        let tools = row["tools"].as_array().unwrap();
+        let functions = tools.iter().map(|tool| ToolFunction {
+            name: tool["function"]["name"].as_str().unwrap().into(),
+            parameters: tool["function"].get("parameters").cloned(),
+        });
+        let calls = ToolCalls::new(functions.collect(), ToolMode::Required, false).unwrap();
+        let spec = GrammarSpec { shape: Shape::Tools(calls), reasoning: Reasoning::None, field: "tools" };
+        let grammar = grammars.compile(&spec).unwrap_or_else(|error| panic!("{tools:?}: {error}"));
+        if grammar.needs_tokens() > 256 {
+            refused.push((grammar.needs_tokens(), tools));
+            continue;
+        }
+        // The context of the embedded model is 2,048 tokens: a schema whose declaration is longer goes without it.
+        let mut prompt = nano.prompt("Call the tool with values of your choice.", tools);
+        if prompt.len() > 1_500 {
+            prompt = nano.prompt("Call the tool.", &[]);
+        }
+        for temperature in [0.0, 1.5] {
+            let request = EngineRequest {
+                prompt: prompt.clone().into(),
+                sampling: SamplingParams {
+                    temperature,
+                    seed: number as u64,
+                    max_tokens: 256,
+                    stop_token_ids: ends.clone(),
+                    ..Default::default()
+                },
+                priority: 0,
+                deadline: None,
+                cache_salt: None,
+                constraint: Some(grammar.start()),
+            };
+            let stream = handle.submit(request).unwrap_or_else(|error| panic!("{error}"));
+            running.push((tools, stream));
+        }
+    }
+    runtime.block_on(async {
+        for (tools, mut stream) in running {
+            let mut tokens = Vec::new();
+            while let Some(event) = stream.next().await {
+                if let EngineEvent::Token { id, .. } = event {
+                    tokens.push(id);
+                }
+            }
+            assert!(tokens.len() <= 256);
+            let text = nano.tokenizer.decode(&tokens, false);
+            let call = text
+                .strip_prefix("<|tool_calls_section_begin|><|tool_call_begin|>functions.")
+                .and_then(|text| text.strip_suffix("<|tool_call_end|><|tool_calls_section_end|>"));
+            let call = call.and_then(|call| call.split_once("<|tool_call_argument_begin|>"));
+            let (id, arguments) = call.unwrap_or_else(|| panic!("not one call: {text}"));
+            let name = id.rsplit_once(':').unwrap().0;
+            let tool =
+                tools.iter().find(|tool| tool["function"]["name"] == name).expect("a tool that exists");
+            let arguments: Value =
+                serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let mut schema = tool["function"]["parameters"].clone();
+            // Some are named by what is no URI, which the validator does not take.
+            if let Some(object) = schema.as_object_mut() {
+                object.shift_remove("$id");
+            }
+            let any = schema.is_null() && arguments.is_object();
+            assert!(any || jsonschema::is_valid(&schema, &arguments), "{schema}: {arguments}");
+            called += 1;
+        }
+    });
+    println!("{called} calls; schemas that need more than 256 tokens: {refused:?}");
+    assert!(called > 200, "{called} calls");
+}
+
+struct Served {
+    api: Api,
+    // Kept so that the engine lives.
+    _engine: StartedEngine,
+}
+
+fn serve() -> Served {
+    let Nano { engine, tokenizer, template } = nano();
+    let metrics = Arc::new(Metrics::new(nano::NAME, false));
+    let text = ModelText { tokenizer, template };
+    let generator =
+        Generator::new(Arc::new(engine.handle.clone()), text, SamplingDefaults::default(), 60.0, metrics);
+    let card = ModelCard { names: vec![nano::NAME.into()], created: 0, max_model_len: 2_048 };
+    Served { api: Api::new(Arc::new(generator), card, Duration::from_secs(60)), _engine: engine }
+}
+
+impl Served {
+    async fn chat(&self, extra: Value) -> Result<Value, ApiError> {
+        let mut body = json!({"messages": [{"role": "user", "content": "Make a JSON object with name Ada and age 36."}], "max_tokens": 60});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        match self.api.chat(body.to_string().into_bytes(), "test").await? {
+            Answer::Json(body, _) => Ok(serde_json::from_slice(&body).unwrap()),
+            Answer::Events(_) => panic!("not a stream"),
+        }
+    }
+
+    async fn content(&self, extra: Value) -> (String, String) {
+        let answer = self.chat(extra.clone()).await.unwrap_or_else(|error| panic!("{extra}: {error:?}"));
+        let choice = &answer["choices"][0];
+        let text = choice["message"]["content"].as_str().unwrap().to_owned();
+        (text, choice["finish_reason"].as_str().unwrap().to_owned())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_are_what_the_request_says() {
+    let served = serve();
+    let schema = json!({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"], "additionalProperties": false});
+    let formats = [
+        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}}}),
+        json!({"guided_json": schema}),
+        json!({"structured_outputs": {"json": schema.to_string(), "disable_any_whitespace": true}}),
+        json!({"json_schema": schema}),
+    ];
+    for format in formats {
+        // The last limit is the least there is, in the model's tokens or fewer.
+        for (temperature, max_tokens) in [(0, 60), (2, 60), (2, 40), (2, 25)] {
+            let mut body = format.clone();
+            body["temperature"] = temperature.into();
+            body["max_tokens"] = max_tokens.into();
+            let (text, finish) = served.content(body.clone()).await;
+            let value: Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{body}: {error}: {text}"));
+            assert!(jsonschema::is_valid(&schema, &value), "{body}: {text}");
+            assert_eq!(finish, "stop", "{body}: {text}");
+        }
+    }
+    let (text, finish) = served.content(json!({"response_format": {"type": "json_object"}})).await;
+    assert!(serde_json::from_str::<Value>(&text).is_ok_and(|v| v.is_object()) && finish == "stop", "{text}");
+    let (text, finish) = served.content(json!({"guided_choice": ["positive", "negative"]})).await;
+    assert!(["positive", "negative"].contains(&text.as_str()) && finish == "stop", "{text}");
+    let (text, _) = served.content(json!({"guided_regex": "[a-z]{3}-[0-9]{2}", "temperature": 2})).await;
+    assert!(text.len() == 6 && text.as_bytes()[3] == b'-', "{text}");
+    let (text, _) =
+        served.content(json!({"guided_grammar": "root ::= \"a\" [0-9]+ \"z\"", "temperature": 1})).await;
+    assert!(text.starts_with('a') && text.ends_with('z'), "{text}");
+    // A thought comes first, in time.
+    let thinking = json!({"guided_json": schema, "chat_template_kwargs": {"thinking": true}, "max_tokens": 40, "temperature": 2});
+    let (text, _) = served.content(thinking).await;
+    let (_, answer) = text.split_once("</think>").expect("a thought");
+    assert!(serde_json::from_str::<Value>(answer).is_ok(), "{text}");
+    // Logprobs and several replies go with it.
+    let many = served
+        .chat(json!({"guided_json": schema, "n": 3, "logprobs": true, "top_logprobs": 2, "temperature": 1}))
+        .await
+        .unwrap();
+    for choice in many["choices"].as_array().unwrap() {
+        let text = choice["message"]["content"].as_str().unwrap();
+        assert!(serde_json::from_str::<Value>(text).is_ok(), "{text}");
+        assert!(!choice["logprobs"]["content"].as_array().unwrap().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_is_an_error_before_generation() {
+    let served = serve();
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string", "minLength": 50}}, "required": ["a"]});
+    for (body, param, part) in [
+        (json!({"guided_json": schema, "max_tokens": 10}), "max_tokens", "at least "),
+        (
+            json!({"guided_json": {"type": "string", "minLength": 5000}, "max_tokens": null}),
+            "max_tokens",
+            "at least ",
+        ),
+        (json!({"guided_json": {"type": "object", "if": {}}}), "guided_json", "if"),
+        (json!({"guided_json": {"type": "integer", "minimum": 2, "maximum": 1}}), "guided_json", ""),
+        (json!({"guided_regex": "(a"}), "guided_regex", ""),
+        (json!({"guided_grammar": "start: nowhere"}), "guided_grammar", "nowhere"),
+        (json!({"guided_json": {}, "guided_regex": "a"}), "guided_regex", "guided_json"),
+    ] {
+        let error = served.chat(body.clone()).await.expect_err(&body.to_string());
+        assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{body}: {}", error.message);
+        assert!(error.message.contains(part), "{body}: {}", error.message);
+    }
+    let error = served.chat(json!({"guided_json": schema, "max_tokens": 10})).await.unwrap_err();
+    assert_eq!(error.code, "max_tokens_too_small");
+    // What it says suffices, does.
+    let digits: String =
+        error.message.split("at least ").nth(1).unwrap().chars().take_while(char::is_ascii_digit).collect();
+    let (text, _) = served
+        .content(
+            json!({"guided_json": schema, "max_tokens": digits.parse::<u32>().unwrap(), "temperature": 2}),
+        )
+        .await;
+    assert!(jsonschema::is_valid(&schema, &serde_json::from_str(&text).unwrap()), "{text}");
+}
