@@ -93,6 +93,7 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
                     stop_token_ids: ends.clone(),
                     ..Default::default()
                 },
+                guard: None,
                 priority: 0,
                 deadline: None,
                 cache_salt: None,
@@ -146,8 +147,14 @@ fn serve() -> Served {
     let Nano { engine, tokenizer, template } = nano();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let text = ModelText { tokenizer, template };
-    let generator =
-        Generator::new(Arc::new(engine.handle.clone()), text, SamplingDefaults::default(), 60.0, metrics);
+    let generator = Generator::new(
+        Arc::new(engine.handle.clone()),
+        text,
+        SamplingDefaults::default(),
+        Default::default(),
+        60.0,
+        metrics,
+    );
     let card = ModelCard { names: vec![nano::NAME.into()], created: 0, max_model_len: 2_048 };
     Served { api: Api::new(Arc::new(generator), card, Duration::from_secs(60)), _engine: engine }
 }

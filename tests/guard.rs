@@ -60,6 +60,7 @@ impl Nano {
         let prompt: Arc<[u32]> = self.tokenizer.encode(prompt, Specials::AsText).unwrap().into();
         EngineRequest {
             guard: self.guards.options(choice, &prompt, false),
+            constraint: None,
             prompt,
             sampling: SamplingParams { temperature, max_tokens: TOKENS, seed: 5, ..Default::default() },
             priority: 0,

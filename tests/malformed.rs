@@ -127,7 +127,7 @@ fn shared_fields() -> Vec<(Value, &'static str)> {
             cases.push((json!({name: wrong}), name));
         }
     }
-    let ranges: [(&'static str, Vec<Value>); 24] = [
+    let ranges: [(&'static str, Vec<Value>); 26] = [
         ("temperature", vec![json!(-0.1), json!(2.01), json!(1e300)]),
         ("top_p", vec![json!(0), json!(-1), json!(1.01)]),
         ("top_k", vec![json!(-2), json!(1u64 << 40)]),

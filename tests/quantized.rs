@@ -357,7 +357,8 @@ fn any_module_may_have_any_format() {
             || name == "lm_head.weight"
     };
     let mut formats = Vec::new();
-    for (i, name) in names.iter().filter(|name| is_linear(name) && !name.contains(".experts.")).enumerate() {
+    let mut next = 0;
+    for name in names.iter().filter(|name| is_linear(name) && !name.contains(".experts.")) {
         let shape = tensors.get(name).2.clone();
         let stem = name.trim_end_matches(".weight");
         let (out, columns) = (shape[0], shape[1]);
@@ -367,7 +368,8 @@ fn any_module_may_have_any_format() {
             tensors.put(&format!("{stem}.{part}"), dtype, shape, bytes)
         };
         use safetensors::Dtype::{BF16, F8_E4M3, F32, I32, U8};
-        let format = if columns % 32 == 0 { i % 4 } else { 3 };
+        let format = if columns % 32 == 0 { next } else { 3 };
+        next = if columns % 32 == 0 { (next + 1) % 4 } else { next };
         match format {
             0 => {
                 put("weight", U8, &[out, columns / 2], codes(out * columns / 2));

@@ -106,11 +106,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
                 continue_final_message,
                 kwargs: reasoning.kwargs,
             })],
-            chat: Some(ChatReply {
-                calls,
-                parallel_calls,
-                budget: reasoning.budget,
-            }),
+            chat: Some(ChatReply { calls, parallel_calls, budget: reasoning.budget }),
             n: shared.n,
             sampling,
             max_tokens: shared.max_tokens,

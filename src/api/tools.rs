@@ -192,8 +192,14 @@ mod tests {
             let error = choice(value.clone(), tools).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("tool_choice"), "{value}");
         }
-        assert!(refuse_forced(&ToolChoice::Auto).is_ok());
-        assert!(refuse_forced(&ToolChoice::Required).unwrap_err().message.contains("required"));
+        let tools = [json!({"type": "function", "function": {"name": "get_weather"}})];
+        let forced = grammar(&ToolChoice::Required, &tools, true, None).unwrap().unwrap();
+        assert_eq!(forced.field, "tool_choice");
+        assert_eq!(grammar(&ToolChoice::Auto, &tools, true, None), Ok(None));
+        let strict = [json!({"type": "function", "function": {"name": "get_weather", "strict": true}})];
+        assert_eq!(grammar(&ToolChoice::Auto, &strict, true, None).unwrap().unwrap().field, "tools");
+        let both = grammar(&ToolChoice::Required, &tools, true, Some(forced)).unwrap_err();
+        assert!(both.message.contains("together"), "{}", both.message);
     }
 
     #[test]

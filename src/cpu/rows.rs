@@ -417,6 +417,9 @@ impl<F: Fn(usize) -> usize> Kernel for InterleaveTiles<'_, F> {
         let words = layout.words();
         for tile in self.tiles {
             let (start, height) = (tiling.start(tile), tiling.height(tile));
+            if height == 0 {
+                continue;
+            }
             let to = base.wrapping_add(start * words);
             let row = |r: usize| {
                 let first = (self.source)(start + r.min(height - 1)) * words;

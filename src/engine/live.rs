@@ -90,7 +90,8 @@ impl LiveSequence {
         let allows = |token: u32| mask.is_none_or(|mask| mask.allows(token));
         let params = guarded.params(params, logits);
         let wanted = params.logprobs;
-        let mut sample = |params: &SamplingParams| sampler.choose_token(logits, params, history, position, mask);
+        let mut sample =
+            |params: &SamplingParams| sampler.choose_token(logits, params, history, position, mask);
         let forced = guide.as_ref().and_then(BlockGuide::forced).filter(|token| allows(*token));
         let token = match (forced, &*guide) {
             (Some(token), _) => sampler.survey(logits).map(|_| token),

@@ -344,7 +344,9 @@ impl<B: Backend> StepLoop<B> {
                 }
                 if row.samples {
                     let position = live.reply_tokens as u64;
-                    let Some(decision) = decide(seq, &mut self.sampler, live, logits, position) else { continue };
+                    let Some(decision) = decide(seq, &mut self.sampler, live, logits, position) else {
+                        continue;
+                    };
                     if let Some(FinishReason::NumericFault(fault)) = decision.finish {
                         tracing::error!(seq = seq.0, position, fault = fault.name(), "logits are no numbers");
                         self.metrics.record_numeric_fault(fault.name());

@@ -230,8 +230,7 @@ impl Generator {
         let compiled = tokio::time::timeout(limit, self.compile(spec)).await;
         let compiled = compiled.unwrap_or(Err(GrammarError::TooSlow { limit_s: COMPILE_LIMIT_S }));
         let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
-        let allowed =
-            prompts.iter().map(|p| self.sampling(request, p.tokens.len(), 0).max_tokens as usize).min();
+        let allowed = prompts.iter().map(|p| self.sampling(request, p, 0).max_tokens as usize).min();
         let (needs, allowed) = (grammar.needs_tokens(), allowed.unwrap_or(0));
         if needs > allowed {
             return Err(GenerateError::TooFewTokens { field, needs, allowed });

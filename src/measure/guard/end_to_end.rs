@@ -129,6 +129,7 @@ fn request(text: String, max_tokens: u32, mode: Mode, ignore_eos: bool, thinking
         deadline: None,
         cache_salt: None,
         guard: GuardChoice { mode: Some(mode), ..GuardChoice::default() },
+        grammar: None,
     }
 }
 
