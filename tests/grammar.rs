@@ -212,9 +212,11 @@ async fn replies_are_what_the_request_says() {
     assert!(text.starts_with('a') && text.ends_with('z'), "{text}");
     // A thought comes first, in time.
     let thinking = json!({"guided_json": schema, "chat_template_kwargs": {"thinking": true}, "max_tokens": 40, "temperature": 2});
-    let (text, _) = served.content(thinking).await;
-    let (_, answer) = text.split_once("</think>").expect("a thought");
-    assert!(serde_json::from_str::<Value>(answer).is_ok(), "{text}");
+    let answer = served.chat(thinking).await.unwrap();
+    let message = &answer["choices"][0]["message"];
+    assert!(message["reasoning_content"].as_str().is_some_and(|thought| !thought.is_empty()), "{message}");
+    let content = message["content"].as_str().unwrap();
+    assert!(serde_json::from_str::<Value>(content).is_ok(), "{message}");
     // Logprobs and several replies go with it.
     let many = served
         .chat(json!({"guided_json": schema, "n": 3, "logprobs": true, "top_logprobs": 2, "temperature": 1}))
@@ -233,11 +235,6 @@ async fn what_cannot_be_is_an_error_before_generation() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "string", "minLength": 50}}, "required": ["a"]});
     for (body, param, part) in [
         (json!({"guided_json": schema, "max_tokens": 10}), "max_tokens", "at least "),
-        (
-            json!({"guided_json": {"type": "string", "minLength": 5000}, "max_tokens": null}),
-            "max_tokens",
-            "at least ",
-        ),
         (json!({"guided_json": {"type": "object", "if": {}}}), "guided_json", "if"),
         (json!({"guided_json": {"type": "integer", "minimum": 2, "maximum": 1}}), "guided_json", ""),
         (json!({"guided_regex": "(a"}), "guided_regex", ""),

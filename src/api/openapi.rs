@@ -69,6 +69,11 @@ fn entries() -> Vec<Entry> {
     };
     let any = json!({"application/json": {"schema": {"type": "object"}}});
     let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
+    let stream_or_any = || {
+        let mut content = any.clone();
+        content["text/event-stream"] = stream.clone();
+        content
+    };
     let post = |path, summary, body, answer| Entry { path, summary, body: Some(body), answer, keyed: true };
     let get = |path, summary, answer, keyed| Entry { path, summary, body: None, answer, keyed };
     vec![
@@ -77,6 +82,30 @@ fn entries() -> Vec<Entry> {
             "The model's turn in a conversation.",
             "ChatRequest",
             replies("ChatAnswer"),
+        ),
+        post(
+            "/v1/chat/completions/render",
+            "The prompt of a conversation and its token ids; nothing is generated.",
+            "ChatRequest",
+            any.clone(),
+        ),
+        post(
+            "/v1/responses",
+            "The model's turn, in the words of the Responses API; nothing is stored.",
+            "ResponsesRequest",
+            stream_or_any(),
+        ),
+        post(
+            "/v1/messages",
+            "The model's turn, in the words of Anthropic's Messages API.",
+            "MessagesRequest",
+            stream_or_any(),
+        ),
+        post(
+            "/v1/messages/count_tokens",
+            "How many tokens a conversation has.",
+            "CountTokensRequest",
+            any.clone(),
         ),
         post(
             "/v1/completions",
@@ -99,7 +128,7 @@ fn entries() -> Vec<Entry> {
         get("/health/ready", "Whether requests are taken.", any.clone(), false),
         get("/health/startup", "The stage of the start and its progress.", any.clone(), false),
         get("/metrics", "Figures for Prometheus.", text("text/plain"), false),
-        get("/version", "The version.", any, false),
+        get("/version", "The version.", any.clone(), false),
         get(
             "/openapi.json",
             "This document.",
@@ -184,6 +213,9 @@ fn schemas() -> Value {
     json!({
         "ChatRequest": request(&["messages"], chat_fields(), reply_fields()),
         "CompletionRequest": request(&["prompt"], completion_fields(), reply_fields()),
+        "ResponsesRequest": request(&["input"], responses_fields(), Vec::new()),
+        "MessagesRequest": request(&["messages", "max_tokens"], messages_fields(), Vec::new()),
+        "CountTokensRequest": request(&["messages"], messages_fields(), Vec::new()),
         "TokenizeRequest": request(&[], tokenize_fields(), Vec::new()),
         "DetokenizeRequest": request(&["tokens"], detokenize_fields(), Vec::new()),
         "Message": message(),
@@ -215,8 +247,13 @@ fn message() -> Value {
     let text = json!({"type": "object", "required": ["type", "text"],
         "properties": {"type": {"enum": ["text"]}, "text": {"type": "string"}}});
     json!({"type": "object", "required": ["role", "content"], "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant"]},
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
         "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": text}]},
+        "reasoning_content": {"type": "string", "description": "Reasoning of an earlier reply; `reasoning` is the same."},
+        "tool_calls": {"type": "array", "items": {"type": "object", "required": ["function"], "properties": {
+            "id": {"type": "string"}, "type": {"enum": ["function"]}, "function": {"type": "object", "required": ["name", "arguments"],
+                "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}},
+        "tool_call_id": {"type": "string"},
         "name": {"type": "string"}}})
 }
 
@@ -297,6 +334,22 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
         ("return_token_ids", flag()),
         ("return_tokens_as_token_ids", flag()),
         ("best_of", described(integer(1, 16), "Only equal to `n`.")),
+        (
+            "repetition_guard",
+            described(
+                json!({"anyOf": [{"enum": ["auto", "off", "warn", "stop", "rescue"]}, {"type": "object", "properties":
+                    {"mode": string(), "max_rescues": integer(0, 8), "hold_back": integer(0, 4096)}}]}),
+                "How the reply is watched for loops.",
+            ),
+        ),
+        (
+            "repetition_detection",
+            described(
+                json!({"type": "object", "properties": {"max_pattern_size": {"type": "integer"},
+                    "min_pattern_size": {"type": "integer"}, "min_count": {"type": "integer"}}}),
+                "vLLM's rule, beside the guard.",
+            ),
+        ),
     ]
 }
 
@@ -362,6 +415,76 @@ fn chat_fields() -> Vec<(&'static str, Value)> {
         ("add_generation_prompt", flag()),
         ("chat_template_kwargs", json!({"type": "object"})),
         ("modalities", json!({"type": "array", "items": {"const": "text"}})),
+        ("continue_final_message", described(flag(), "The last message is the beginning of the reply.")),
+        (
+            "tools",
+            described(
+                json!({"type": "array", "maxItems": 1024, "items": tool()}),
+                "Functions that may be called.",
+            ),
+        ),
+        (
+            "tool_choice",
+            json!({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object", "required": ["type", "function"],
+                "properties": {"type": {"const": "function"}, "function": {"type": "object", "required": ["name"],
+                    "properties": {"name": string()}}}}]}),
+        ),
+        ("parallel_tool_calls", described(flag(), "Whether a reply may have more than one call.")),
+        (
+            "thinking",
+            json!({"type": "object", "properties": {"type": {"enum": ["enabled", "disabled"]}, "keep": {"enum": ["all"]},
+                "budget_tokens": integer(0, MAX_U32)}}),
+        ),
+        ("reasoning_effort", json!({"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max"]})),
+        ("thinking_token_budget", described(integer(-1, MAX_U32), "Most reasoning tokens; -1: no limit.")),
+        ("include_reasoning", described(flag(), "Whether reasoning is given in the answer.")),
+        (
+            "separate_reasoning",
+            described(json!({"const": true}), "Reasoning is always apart from the content."),
+        ),
+    ]
+}
+
+/// A declared function.
+fn tool() -> Value {
+    json!({"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"},
+        "function": {"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": string(),
+            "parameters": {"type": "object"}, "strict": flag()}}}})
+}
+
+fn responses_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("model", string()),
+        ("input", json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]})),
+        ("instructions", described(string(), "Stands before the conversation.")),
+        ("max_output_tokens", integer(1, MAX_U32)),
+        ("stream", flag()),
+        ("temperature", number(0.0, 2.0)),
+        ("top_p", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})),
+        ("tools", json!({"type": "array", "items": {"type": "object"}})),
+        ("tool_choice", json!({"type": ["string", "object"]})),
+        ("parallel_tool_calls", flag()),
+        ("text", described(json!({"type": "object"}), "`format`: what the answer must be.")),
+        ("reasoning", described(json!({"type": "object"}), "`effort`.")),
+        ("metadata", json!({"type": "object"})),
+    ]
+}
+
+fn messages_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("model", string()),
+        ("max_tokens", integer(1, MAX_U32)),
+        ("messages", json!({"type": "array", "minItems": 1, "items": {"type": "object"}})),
+        ("system", json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]})),
+        ("stop_sequences", json!({"type": "array", "items": string()})),
+        ("stream", flag()),
+        ("temperature", number(0.0, 1.0)),
+        ("top_p", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})),
+        ("top_k", integer(0, MAX_U32)),
+        ("tools", json!({"type": "array", "items": {"type": "object"}})),
+        ("tool_choice", json!({"type": "object"})),
+        ("thinking", json!({"type": "object"})),
     ]
 }
 
@@ -443,6 +566,7 @@ mod tests {
     use super::super::completions::CompletionBody;
     use super::super::json::WireObject;
     use super::super::params::SharedBody;
+    use super::super::reasoning::ReasoningBody;
     use super::super::structured::StructuredBody;
     use super::super::tokenize::{DetokenizeBody, TokenizeBody};
     use super::*;
@@ -454,28 +578,36 @@ mod tests {
         "bad_words",
         "allowed_token_ids",
         "logprob_token_ids",
-        "repetition_detection",
-        "thinking",
-        "reasoning_effort",
-        "include_reasoning",
-        "separate_reasoning",
-        "thinking_token_budget",
         "prompt_embeds",
         "kv_transfer_params",
         "custom_logit_processor",
         "lora_path",
         "chat_template",
         "documents",
-        "tools",
-        "tool_choice",
         "functions",
         "function_call",
         "audio",
-        "continue_final_message",
         "suffix",
+        "previous_response_id",
+        "conversation",
+        "background",
     ];
     /// Refused on this route, and described on another.
-    const ELSEWHERE: &[(&str, &str)] = &[("ChatRequest", "echo"), ("CompletionRequest", "messages")];
+    const ELSEWHERE: &[(&str, &str)] = &[
+        ("ChatRequest", "echo"),
+        ("CompletionRequest", "messages"),
+        ("CompletionRequest", "thinking"),
+        ("CompletionRequest", "reasoning_effort"),
+        ("CompletionRequest", "include_reasoning"),
+        ("CompletionRequest", "separate_reasoning"),
+        ("CompletionRequest", "thinking_token_budget"),
+        ("CompletionRequest", "chat_template_kwargs"),
+        ("CompletionRequest", "tools"),
+        ("CompletionRequest", "tool_choice"),
+        ("CompletionRequest", "parallel_tool_calls"),
+        ("CompletionRequest", "continue_final_message"),
+        ("ResponsesRequest", "prompt"),
+    ];
 
     #[test]
     fn every_field_that_is_read_is_described() {
@@ -494,7 +626,7 @@ mod tests {
                 assert!(known.contains(&field.as_str()), "{name}.{field} is described, but nothing reads it");
             }
         };
-        check("ChatRequest", <(ChatBody, (SharedBody, StructuredBody))>::fields());
+        check("ChatRequest", <(ChatBody, (ReasoningBody, (SharedBody, StructuredBody)))>::fields());
         check("CompletionRequest", <(CompletionBody, (SharedBody, StructuredBody))>::fields());
         check("TokenizeRequest", TokenizeBody::fields());
         check("DetokenizeRequest", DetokenizeBody::fields());

@@ -45,10 +45,14 @@ enum Route {
 impl Route {
     /// Every one; the document of the routes is held to it.
     #[cfg(test)]
-    const ALL: [Self; 15] = {
+    const ALL: [Self; 19] = {
         use Route::*;
         [
             Chat,
+            Render,
+            Messages,
+            CountTokens,
+            Responses,
             Completions,
             Tokenize,
             Detokenize,
