@@ -514,6 +514,8 @@ fn tokenize_fields() -> Vec<(&'static str, Value)> {
         ("add_generation_prompt", flag()),
         ("chat_template_kwargs", json!({"type": "object"})),
         ("return_token_strs", flag()),
+        ("continue_final_message", flag()),
+        ("tools", json!({"type": "array", "maxItems": 1024, "items": tool()})),
     ]
 }
 

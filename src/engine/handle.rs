@@ -61,7 +61,7 @@ pub struct EngineSnapshot {
 /// What the door tells the engine thread.
 pub(super) enum Command {
     /// Queue a sequence.
-    Submit { id: SeqId, request: EngineRequest, arrived: Instant, events: EventSender },
+    Submit { id: SeqId, request: Box<EngineRequest>, arrived: Instant, events: EventSender },
     /// The caller is gone.
     Abort(SeqId),
     /// The caller has enough: rewind to `keep` reply tokens and finish.
@@ -129,6 +129,7 @@ impl EngineHandle {
         self.take_place(tokens)?;
         let id = SeqId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (sender, receiver) = events::unbounded_channel();
+        let request = Box::new(request);
         let command = Command::Submit { id, request, arrived: Instant::now(), events: EventSender(sender) };
         if self.commands.send(command).is_err() {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);

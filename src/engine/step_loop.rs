@@ -170,7 +170,7 @@ impl<B: Backend> StepLoop<B> {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit { id, request, arrived, events } => self.add(id, request, arrived, events),
+            Command::Submit { id, request, arrived, events } => self.add(id, *request, arrived, events),
             Command::Abort(id) => {
                 let finished = self.scheduler.abort(id);
                 self.end(finished);

@@ -118,11 +118,11 @@ const HOLD_ONE: [&str; 3] = ["items", "additionalProperties", "not"];
 const HOLD_SEVERAL: [&str; 8] =
     ["properties", "patternProperties", "$defs", "definitions", "prefixItems", "anyOf", "oneOf", "allOf"];
 
+/// What is done to one schema.
+type Change<'c> = dyn FnMut(&mut Map<String, Value>) -> Result<(), GrammarError> + 'c;
+
 /// Calls `change` on every schema within the schema, itself included.
-fn visit(
-    schema: &mut Value,
-    change: &mut dyn FnMut(&mut Map<String, Value>) -> Result<(), GrammarError>,
-) -> Result<(), GrammarError> {
+fn visit(schema: &mut Value, change: &mut Change<'_>) -> Result<(), GrammarError> {
     let Value::Object(object) = schema else { return Ok(()) };
     change(object)?;
     for key in HOLD_ONE {
