@@ -192,6 +192,24 @@ fn the_readme_question_gets_its_answer() {
     assert_eq!(served.terminate(), Some(0));
 }
 
+/// What the served document shows as an example works as it stands.
+#[test]
+fn the_examples_of_the_document_are_answered() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        let document = Client::connect(served.addr).await.get("/openapi.json").await.json();
+        let mut asked = 0;
+        for (path, item) in document["paths"].as_object().unwrap() {
+            if let Some(body) = item["post"].get("requestBody") {
+                served.post(path, &body["content"]["application/json"]["example"]).await;
+                asked += 1;
+            }
+        }
+        assert_eq!(asked, 8);
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
 #[test]
 fn a_folder_that_is_no_checkpoint_is_a_clear_error() {
     let folder = tempfile::tempdir().unwrap();

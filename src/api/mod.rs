@@ -13,6 +13,7 @@ mod models;
 mod render;
 mod responses;
 mod openapi;
+mod reference_page;
 mod params;
 mod reasoning;
 mod service;

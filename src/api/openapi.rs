@@ -7,16 +7,18 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
+use super::reference_page;
+
 /// The document, as it is served.
 pub fn openapi() -> &'static [u8] {
     static DOCUMENT: OnceLock<Vec<u8>> = OnceLock::new();
     DOCUMENT.get_or_init(|| document().to_string().into_bytes())
 }
 
-/// A plain page that lists the routes: no script, nothing from elsewhere.
+/// The document as a page for people.
 pub fn openapi_page() -> &'static str {
     static PAGE: OnceLock<String> = OnceLock::new();
-    PAGE.get_or_init(|| page(&document()))
+    PAGE.get_or_init(|| reference_page::page(&document()))
 }
 
 /// Paths of the document with their method, as the server names them.
@@ -41,6 +43,7 @@ fn document() -> Value {
             "description": "OpenAI-compatible serving of the Kimi K2 family. A field that is not described here is ignored; a field that \
                 asks for what this version does not have is a 400 that names it. `null` is the same as leaving a field out.",
         },
+        "tags": TAGS.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
         "paths": paths(),
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -143,6 +146,7 @@ fn paths() -> Value {
     let mut paths = Map::new();
     for entry in entries() {
         let mut operation = json!({
+            "tags": [tag(entry.path)],
             "summary": entry.summary,
             "operationId": entry.path.trim_start_matches('/').replace(['/', '.'], "_").replace(['{', '}'], ""),
             "responses": responses(&entry),
@@ -155,12 +159,47 @@ fn paths() -> Value {
         }
         if let Some(body) = entry.body {
             operation["requestBody"] = json!({"required": true, "content":
-                {"application/json": {"schema": {"$ref": format!("#/components/schemas/{body}")}}}});
+                {"application/json": {"schema": {"$ref": format!("#/components/schemas/{body}")}, "example": example(entry.path)}}});
         }
         let method = if entry.body.is_some() { "post" } else { "get" };
         paths.insert(entry.path.into(), json!({method: operation}));
     }
     Value::Object(paths)
+}
+
+/// The headings, in the order they are read.
+const TAGS: [&str; 4] = ["Chat", "Text", "Models", "Operations"];
+
+/// The heading a path stands under.
+fn tag(path: &str) -> &'static str {
+    match path {
+        "/v1/completions" | "/tokenize" | "/detokenize" | "/tokenizer_info" => "Text",
+        _ if path.starts_with("/v1/models") => "Models",
+        _ if path.starts_with("/v1/") => "Chat",
+        _ => "Operations",
+    }
+}
+
+/// A body that the path takes, as it stands, from any model.
+fn example(path: &str) -> Value {
+    let question = json!([{"role": "user", "content": "What is 2 + 3?"}]);
+    let get_weather = json!({"name": "get_weather", "parameters": {"type": "object", "required": ["city"],
+        "properties": {"city": {"type": "string"}}}});
+    match path {
+        "/v1/chat/completions" => json!({"messages": [
+            {"role": "system", "content": "You are a helpful assistant."}, question[0]], "max_tokens": 256}),
+        "/v1/chat/completions/render" => {
+            json!({"messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+            "tools": [{"type": "function", "function": get_weather}]})
+        }
+        "/v1/responses" => json!({"input": "What is 2 + 3?", "max_output_tokens": 256}),
+        "/v1/messages" => json!({"messages": question, "max_tokens": 256}),
+        "/v1/messages/count_tokens" => json!({"messages": question}),
+        "/v1/completions" => json!({"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0}),
+        "/tokenize" => json!({"prompt": "Hello, world!"}),
+        "/detokenize" => json!({"tokens": [0, 1, 2]}),
+        _ => unreachable!("{path} takes a body and has no example"),
+    }
 }
 
 fn responses(entry: &Entry) -> Value {
@@ -219,7 +258,7 @@ fn schemas() -> Value {
         "TokenizeRequest": request(&[], tokenize_fields(), Vec::new()),
         "DetokenizeRequest": request(&["tokens"], detokenize_fields(), Vec::new()),
         "Message": message(),
-        "ChatAnswer": answer(json!({"index": {"type": "integer"}, "message": {"type": "object"}, "logprobs": {},
+        "ChatAnswer": answer(json!({"index": {"type": "integer"}, "message": reply_message(), "logprobs": {},
             "finish_reason": {"type": ["string", "null"]}})),
         "CompletionAnswer": answer(json!({"index": {"type": "integer"}, "text": {"type": "string"}, "logprobs": {},
             "finish_reason": {"type": ["string", "null"]}})),
@@ -240,7 +279,23 @@ fn answer(choice: Value) -> Value {
         "id": {"type": "string"}, "object": {"type": "string"}, "created": {"type": "integer"}, "model": {"type": "string"},
         "choices": {"type": "array", "items": {"type": "object", "properties": choice,
             "required": ["index", "finish_reason"]}},
-        "usage": {"type": "object"}}})
+        "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"], "properties": {
+            "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"},
+            "prompt_tokens_details": {"type": "object", "properties": {"cached_tokens": {"type": "integer"}}},
+            "completion_tokens_details": {"type": "object", "properties": {"reasoning_tokens": {"type": "integer"}}}}}}})
+}
+
+/// The message of a whole reply.
+fn reply_message() -> Value {
+    let text = |about: &str| json!({"type": ["string", "null"], "description": about});
+    json!({"type": "object", "required": ["role", "content"], "properties": {
+        "role": {"const": "assistant"},
+        "content": text("Null when there are only calls."),
+        "reasoning_content": text("Reasoning; `reasoning` is the same."),
+        "reasoning": text("Reasoning; `reasoning_content` is the same."),
+        "tool_calls": {"type": "array", "items": {"type": "object", "required": ["id", "type", "function"], "properties": {
+            "id": {"type": "string"}, "type": {"const": "function"}, "function": {"type": "object", "required": ["name", "arguments"],
+                "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}}}})
 }
 
 fn message() -> Value {
@@ -285,7 +340,7 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("model", described(string(), "One of the names of /v1/models.")),
         ("n", described(integer(1, 16), "Replies per prompt.")),
-        ("stream", flag()),
+        ("stream", described(flag(), "Whether the reply comes as server-sent events while it is made.")),
         (
             "stream_options",
             described(
@@ -295,12 +350,30 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
         ),
         ("max_tokens", described(integer(1, MAX_U32), "Most reply tokens.")),
         ("temperature", described(number(0.0, 2.0), "0 is greedy.")),
-        ("top_p", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})),
+        (
+            "top_p",
+            described(
+                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+                "Smallest set of tokens with this probability together; 1 is all.",
+            ),
+        ),
         ("top_k", described(integer(-1, MAX_U32), "0 or -1: all.")),
-        ("min_p", number(0.0, 1.0)),
-        ("repetition_penalty", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 10})),
-        ("presence_penalty", number(-2.0, 2.0)),
-        ("frequency_penalty", number(-2.0, 2.0)),
+        (
+            "min_p",
+            described(number(0.0, 1.0), "Least probability, as a share of the likeliest token's; 0 is all."),
+        ),
+        (
+            "repetition_penalty",
+            described(
+                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 10}),
+                "Divides the logits of tokens that occurred in prompt or reply; 1 is none.",
+            ),
+        ),
+        (
+            "presence_penalty",
+            described(number(-2.0, 2.0), "Taken from the logits of tokens that occurred in the reply."),
+        ),
+        ("frequency_penalty", described(number(-2.0, 2.0), "The same, times how often they occurred.")),
         (
             "logit_bias",
             described(
@@ -311,28 +384,61 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
         ("seed", described(integer(i64::MIN, i64::MAX), "Equal seeds give equal replies.")),
         (
             "stop",
-            json!({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64},
+            described(
+                json!({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64},
                 {"type": "array", "maxItems": 32, "items": {"type": "string", "minLength": 1, "maxLength": 64}}]}),
+                "Texts that end the reply; they are not part of it.",
+            ),
         ),
-        ("stop_token_ids", json!({"type": "array", "maxItems": 256, "items": integer(0, MAX_U32)})),
+        (
+            "stop_token_ids",
+            described(
+                json!({"type": "array", "maxItems": 256, "items": integer(0, MAX_U32)}),
+                "Tokens that end the reply.",
+            ),
+        ),
         ("min_tokens", described(integer(0, MAX_U32), "At most the token limit.")),
-        ("ignore_eos", flag()),
-        ("include_stop_str_in_output", flag()),
-        ("skip_special_tokens", flag()),
+        (
+            "ignore_eos",
+            described(flag(), "Whether the reply goes on after the end of the turn, for benchmarks."),
+        ),
+        (
+            "include_stop_str_in_output",
+            described(flag(), "Whether the text that ended the reply is part of it."),
+        ),
+        (
+            "skip_special_tokens",
+            described(flag(), "Whether control tokens are left out of the text; they are by default."),
+        ),
         (
             "truncate_prompt_tokens",
             described(integer(-1, MAX_U32), "Prompt tokens kept; -1: as many as fit. Not 0."),
         ),
-        ("truncation_side", json!({"enum": ["left", "right"]})),
+        (
+            "truncation_side",
+            described(
+                json!({"enum": ["left", "right"]}),
+                "Which end of the prompt `truncate_prompt_tokens` drops.",
+            ),
+        ),
         ("prompt_logprobs", described(integer(0, 20), "Not together with `stream: true`.")),
         ("priority", described(integer(i32::MIN.into(), i32::MAX.into()), "Lower runs first.")),
         (
             "cache_salt",
-            json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^@/\\\\\\u0000]+$"}),
+            described(
+                json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^@/\\\\\\u0000]+$"}),
+                "Prefixes are shared only between requests with the same salt.",
+            ),
         ),
-        ("request_id", json!({"type": "string", "pattern": "^[!-~]{1,128}$"})),
-        ("return_token_ids", flag()),
-        ("return_tokens_as_token_ids", flag()),
+        (
+            "request_id",
+            described(
+                json!({"type": "string", "pattern": "^[!-~]{1,128}$"}),
+                "The id in the answer and in the log; made when absent.",
+            ),
+        ),
+        ("return_token_ids", described(flag(), "Whether the answer has the token ids of prompt and reply.")),
+        ("return_tokens_as_token_ids", described(flag(), "Whether `logprobs` names tokens as `token_id:N`.")),
         ("best_of", described(integer(1, 16), "Only equal to `n`.")),
         (
             "repetition_guard",
@@ -395,8 +501,11 @@ fn structured_fields() -> Vec<(&'static str, Value)> {
         ("ebnf", described(string(), once)),
         (
             "grammar",
-            json!({"anyOf": [string(), {"type": "object", "required": ["type", "value"],
+            described(
+                json!({"anyOf": [string(), {"type": "object", "required": ["type", "value"],
                 "properties": {"type": {"enum": ["json", "regex"]}, "value": schema()}}]}),
+                "A grammar as text, or a schema or an expression in the words of TGI; one such field per request.",
+            ),
         ),
         ("json_schema", described(schema(), once)),
         ("structural_tag", described(tags, once)),
@@ -407,14 +516,23 @@ fn chat_fields() -> Vec<(&'static str, Value)> {
     vec![
         (
             "messages",
-            json!({"type": "array", "minItems": 1, "maxItems": 16384, "items": {"$ref": "#/components/schemas/Message"}}),
+            described(
+                json!({"type": "array", "minItems": 1, "maxItems": 16384, "items": {"$ref": "#/components/schemas/Message"}}),
+                "The conversation, oldest first.",
+            ),
         ),
         ("max_completion_tokens", described(integer(1, MAX_U32), "Goes before `max_tokens`.")),
-        ("logprobs", flag()),
+        ("logprobs", described(flag(), "Log-probabilities of the tokens of the reply.")),
         ("top_logprobs", described(integer(0, 20), "Only together with `logprobs: true`.")),
-        ("add_generation_prompt", flag()),
-        ("chat_template_kwargs", json!({"type": "object"})),
-        ("modalities", json!({"type": "array", "items": {"const": "text"}})),
+        ("add_generation_prompt", described(flag(), "Whether the prompt ends where the reply begins.")),
+        (
+            "chat_template_kwargs",
+            described(
+                json!({"type": "object"}),
+                "Variables of the chat template; `thinking` switches reasoning.",
+            ),
+        ),
+        ("modalities", described(json!({"type": "array", "items": {"const": "text"}}), "Only text.")),
         ("continue_final_message", described(flag(), "The last message is the beginning of the reply.")),
         (
             "tools",
@@ -425,17 +543,29 @@ fn chat_fields() -> Vec<(&'static str, Value)> {
         ),
         (
             "tool_choice",
-            json!({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object", "required": ["type", "function"],
+            described(
+                json!({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object", "required": ["type", "function"],
                 "properties": {"type": {"const": "function"}, "function": {"type": "object", "required": ["name"],
                     "properties": {"name": string()}}}}]}),
+                "Whether a function may, must or must not be called, or which.",
+            ),
         ),
         ("parallel_tool_calls", described(flag(), "Whether a reply may have more than one call.")),
         (
             "thinking",
-            json!({"type": "object", "properties": {"type": {"enum": ["enabled", "disabled"]}, "keep": {"enum": ["all"]},
+            described(
+                json!({"type": "object", "properties": {"type": {"enum": ["enabled", "disabled"]}, "keep": {"enum": ["all"]},
                 "budget_tokens": integer(0, MAX_U32)}}),
+                "Whether the model reasons first, and for how many tokens.",
+            ),
         ),
-        ("reasoning_effort", json!({"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max"]})),
+        (
+            "reasoning_effort",
+            described(
+                json!({"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max"]}),
+                "`none` answers at once; `minimal`, `low` and `medium` reason for at most 256, 1024 and 8192 tokens, the others as long as the operator allows.",
+            ),
+        ),
         ("thinking_token_budget", described(integer(-1, MAX_U32), "Most reasoning tokens; -1: no limit.")),
         ("include_reasoning", described(flag(), "Whether reasoning is given in the answer.")),
         (
@@ -455,36 +585,93 @@ fn tool() -> Value {
 
 fn responses_fields() -> Vec<(&'static str, Value)> {
     vec![
-        ("model", string()),
-        ("input", json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]})),
+        ("model", described(string(), "One of the names of `/v1/models`; the model served when absent.")),
+        (
+            "input",
+            described(
+                json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]}),
+                "A text, or items: messages, function calls and their outputs.",
+            ),
+        ),
         ("instructions", described(string(), "Stands before the conversation.")),
-        ("max_output_tokens", integer(1, MAX_U32)),
-        ("stream", flag()),
-        ("temperature", number(0.0, 2.0)),
-        ("top_p", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})),
-        ("tools", json!({"type": "array", "items": {"type": "object"}})),
-        ("tool_choice", json!({"type": ["string", "object"]})),
-        ("parallel_tool_calls", flag()),
+        (
+            "max_output_tokens",
+            described(integer(1, MAX_U32), "Most tokens of the reply, reasoning included."),
+        ),
+        ("stream", described(flag(), "Whether the reply comes as server-sent events while it is made.")),
+        ("temperature", described(number(0.0, 2.0), "0 is greedy.")),
+        (
+            "top_p",
+            described(
+                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+                "Smallest set of tokens with this probability together; 1 is all.",
+            ),
+        ),
+        (
+            "tools",
+            described(json!({"type": "array", "items": {"type": "object"}}), "Functions that may be called."),
+        ),
+        (
+            "tool_choice",
+            described(
+                json!({"type": ["string", "object"]}),
+                "Whether a function may, must or must not be called, or which.",
+            ),
+        ),
+        ("parallel_tool_calls", described(flag(), "Whether a reply may have more than one call.")),
         ("text", described(json!({"type": "object"}), "`format`: what the answer must be.")),
         ("reasoning", described(json!({"type": "object"}), "`effort`.")),
-        ("metadata", json!({"type": "object"})),
+        ("metadata", described(json!({"type": "object"}), "Given back as it is.")),
     ]
 }
 
 fn messages_fields() -> Vec<(&'static str, Value)> {
     vec![
-        ("model", string()),
-        ("max_tokens", integer(1, MAX_U32)),
-        ("messages", json!({"type": "array", "minItems": 1, "items": {"type": "object"}})),
-        ("system", json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]})),
-        ("stop_sequences", json!({"type": "array", "items": string()})),
-        ("stream", flag()),
-        ("temperature", number(0.0, 1.0)),
-        ("top_p", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})),
-        ("top_k", integer(0, MAX_U32)),
-        ("tools", json!({"type": "array", "items": {"type": "object"}})),
-        ("tool_choice", json!({"type": "object"})),
-        ("thinking", json!({"type": "object"})),
+        ("model", described(string(), "One of the names of `/v1/models`; the model served when absent.")),
+        ("max_tokens", described(integer(1, MAX_U32), "Most tokens of the reply.")),
+        (
+            "messages",
+            described(
+                json!({"type": "array", "minItems": 1, "items": {"type": "object"}}),
+                "The conversation, oldest first.",
+            ),
+        ),
+        (
+            "system",
+            described(
+                json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]}),
+                "Stands before the conversation.",
+            ),
+        ),
+        (
+            "stop_sequences",
+            described(json!({"type": "array", "items": string()}), "Texts that end the reply."),
+        ),
+        ("stream", described(flag(), "Whether the reply comes as server-sent events while it is made.")),
+        ("temperature", described(number(0.0, 1.0), "0 is greedy.")),
+        (
+            "top_p",
+            described(
+                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+                "Smallest set of tokens with this probability together; 1 is all.",
+            ),
+        ),
+        ("top_k", described(integer(0, MAX_U32), "Number of likeliest tokens to draw from.")),
+        (
+            "tools",
+            described(json!({"type": "array", "items": {"type": "object"}}), "Functions that may be called."),
+        ),
+        (
+            "tool_choice",
+            described(
+                json!({"type": "object"}),
+                "Whether a function may, must or must not be called, or which.",
+            ),
+        ),
+        (
+            "thinking",
+            described(json!({"type": "object"}), "Whether the model reasons first, and for how many tokens."),
+        ),
     ]
 }
 
@@ -494,10 +681,13 @@ fn completion_fields() -> Vec<(&'static str, Value)> {
     vec![
         (
             "prompt",
-            json!({"anyOf": [text(), {"type": "array", "minItems": 1, "maxItems": 1024, "items": text()}, ids(),
+            described(
+                json!({"anyOf": [text(), {"type": "array", "minItems": 1, "maxItems": 1024, "items": text()}, ids(),
                 {"type": "array", "minItems": 1, "maxItems": 1024, "items": ids()}]}),
+                "A text or its token ids, or a list of either.",
+            ),
         ),
-        ("logprobs", integer(0, 20)),
+        ("logprobs", described(integer(0, 20), "Log-probabilities of the tokens of the reply.")),
         ("echo", described(flag(), "The prompt comes first in the text; with `logprobs` it is scored.")),
         ("max_completion_tokens", described(integer(0, MAX_U32), "Goes before `max_tokens`.")),
     ]
@@ -505,61 +695,40 @@ fn completion_fields() -> Vec<(&'static str, Value)> {
 
 fn tokenize_fields() -> Vec<(&'static str, Value)> {
     vec![
-        ("model", string()),
+        ("model", described(string(), "One of the names of `/v1/models`; the model served when absent.")),
         ("prompt", described(string(), "Either this or `messages`.")),
         (
             "messages",
-            json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}),
+            described(
+                json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}),
+                "The conversation, oldest first.",
+            ),
         ),
-        ("add_generation_prompt", flag()),
-        ("chat_template_kwargs", json!({"type": "object"})),
-        ("return_token_strs", flag()),
-        ("continue_final_message", flag()),
-        ("tools", json!({"type": "array", "maxItems": 1024, "items": tool()})),
+        ("add_generation_prompt", described(flag(), "Whether the prompt ends where the reply begins.")),
+        (
+            "chat_template_kwargs",
+            described(
+                json!({"type": "object"}),
+                "Variables of the chat template; `thinking` switches reasoning.",
+            ),
+        ),
+        ("return_token_strs", described(flag(), "Whether the answer has the text of each token too.")),
+        ("continue_final_message", described(flag(), "The last message is the beginning of the reply.")),
+        (
+            "tools",
+            described(
+                json!({"type": "array", "maxItems": 1024, "items": tool()}),
+                "Functions that may be called.",
+            ),
+        ),
     ]
 }
 
 fn detokenize_fields() -> Vec<(&'static str, Value)> {
-    vec![("model", string()), ("tokens", json!({"type": "array", "items": integer(0, MAX_U32)}))]
-}
-
-fn page(document: &Value) -> String {
-    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let text = |value: &Value| escape(value.as_str().unwrap_or_default());
-    let mut page = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Perigee</title>\n\
-         <style>body{{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}code{{font-size:14px}}\
-         td{{vertical-align:top;padding:.1em 1em .1em 0}}</style>\n<h1>Perigee {}</h1>\n<p>{}</p>\n\
-         <p>The whole document: <a href=\"/openapi.json\">/openapi.json</a></p>\n",
-        text(&document["info"]["version"]),
-        text(&document["info"]["description"])
-    );
-    for (path, item) in document["paths"].as_object().into_iter().flatten() {
-        for (method, operation) in item.as_object().into_iter().flatten() {
-            page += &format!(
-                "<h2><code>{} {}</code></h2>\n<p>{}</p>\n",
-                method.to_uppercase(),
-                escape(path),
-                text(&operation["summary"])
-            );
-            let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
-            let Some(name) = schema.as_str().and_then(|name| name.rsplit('/').next()) else { continue };
-            let schema = &document["components"]["schemas"][name];
-            let required = |field: &String| {
-                schema["required"].as_array().is_some_and(|list| list.iter().any(|name| name == field))
-            };
-            page += "<table>\n";
-            for (field, of) in schema["properties"].as_object().into_iter().flatten() {
-                let of = if required(field) { of } else { &of["anyOf"][0] };
-                let needed = if required(field) { "required. " } else { "" };
-                let kind = of["type"].as_str().map(|kind| format!("{kind}. ")).unwrap_or_default();
-                let about = text(&of["description"]);
-                page += &format!("<tr><td><code>{field}</code><td>{needed}{kind}{about}\n");
-            }
-            page += "</table>\n";
-        }
-    }
-    page + "</html>\n"
+    vec![
+        ("model", described(string(), "One of the names of `/v1/models`; the model served when absent.")),
+        ("tokens", described(json!({"type": "array", "items": integer(0, MAX_U32)}), "Token ids.")),
+    ]
 }
 
 #[cfg(test)]
@@ -616,6 +785,10 @@ mod tests {
         let document = document();
         let check = |name: &str, known: Vec<&'static str>| {
             let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();
+            for (field, of) in described {
+                let of = if of["anyOf"][1] == json!({"type": "null"}) { &of["anyOf"][0] } else { of };
+                assert!(of["description"].is_string(), "{name}.{field} has no description");
+            }
             for field in &known {
                 let skipped = REFUSED.contains(field) || ELSEWHERE.contains(&(name, field));
                 assert_ne!(
