@@ -7,6 +7,7 @@ use super::engine::{EngineOptions, EngineProgress, start_engine};
 use super::run::{BootError, chain, open_checkpoint, read_blueprint};
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
+use crate::cpu;
 use crate::measure::{self, BenchPlan, BenchReport};
 use crate::model::active_bytes;
 use crate::telemetry::Metrics;
@@ -40,12 +41,9 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
             eprintln!("memory plan\n{}", plan.table().trim_end());
         }
     })?;
-    let threads = match settings.device.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        threads => threads,
-    };
     // Before and after, the larger: on a shared machine the bandwidth moves, and the floor is what the memory can do.
-    let before = measure::read_bandwidth(threads);
+    let threads = settings.device.threads;
+    let before = cpu::read_bandwidth(threads)?;
     let plan = BenchPlan {
         prefill: args.prefill as usize,
         decode: args.decode as usize,
@@ -54,7 +52,7 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
         repeat: args.repeat as usize,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let bandwidth = || before.max(measure::read_bandwidth(threads));
+    let bandwidth = || cpu::read_bandwidth(threads).map_or(before, |after| before.max(after));
     let report = runtime.block_on(measure::run(&engine.handle, &metrics, active, &plan, bandwidth))?;
     engine.handle.shutdown();
     Ok(report)

@@ -8,6 +8,7 @@
 //! Knows neither the model nor any other backend.
 
 mod backend;
+mod bandwidth;
 mod buffer;
 mod elementwise;
 mod gemm;
@@ -23,6 +24,7 @@ mod threads;
 pub(crate) mod tests;
 
 pub use backend::{CpuBackend, CpuOptions};
+pub use bandwidth::read_bandwidth;
 pub use buffer::{Buffer, Cache, Routing};
 pub use matrix::Panels;
 pub use mla::KvUp;

@@ -3,9 +3,7 @@
 //! Figures are ratios to a limit measured in the same run, because absolute ones move with the machine's other load. Knows the engine's door
 //! and the blueprint, not HTTP.
 
-mod bandwidth;
 pub mod guard;
 mod serving;
 
-pub use bandwidth::read_bandwidth;
 pub use serving::{BenchError, BenchPlan, BenchReport, run};
