@@ -115,7 +115,7 @@ pub(crate) mod dot_codes {
     use super::super::tile::{Ahead, TileArgs};
     use crate::cpu::matrix::LANES;
     use crate::cpu::packed_panels::{CodeFormat, STEP_INPUTS};
-    use crate::cpu::simd::avx512::Avx512Bf16;
+    use crate::cpu::simd::avx512::{Avx512Bf16, lines_ahead};
     use std::arch::x86_64::*;
 
     const NVFP4: u8 = 0;
@@ -200,9 +200,9 @@ pub(crate) mod dot_codes {
     static E2M1_TABLE: [u16; 32] = table_of(CodeFormat::Nvfp4.table());
     static NIBBLE_TABLE: [u16; 32] = table_of(CodeFormat::Int4.table());
 
-    /// Steps that codes are prefetched ahead: 32 lines in all.
-    const fn ahead_steps(panels: usize) -> usize {
-        8_usize.div_ceil(panels)
+    /// Steps of four lines that the codes of each panel are prefetched ahead.
+    fn ahead_steps(panels: usize) -> usize {
+        (lines_ahead().codes / 4).div_ceil(panels)
     }
 
     /// Bytes that scales are prefetched ahead.

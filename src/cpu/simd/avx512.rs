@@ -5,6 +5,7 @@ use super::{Kernel, Simd};
 use crate::cpu::gemm::{TileArgs, dot, dot_codes, int8_avx2, int8_vnni};
 use crate::cpu::packed_panels::CodeFormat;
 use std::arch::x86_64::*;
+use std::sync::LazyLock;
 
 /// AVX-512 F, BW, DQ, VL.
 #[derive(Clone, Copy)]
@@ -27,6 +28,31 @@ unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Out {
 /// Whether sums of four products of bytes are one instruction; most machines with AVX-512 have it, the first did not.
 pub(super) fn has_vnni() -> bool {
     is_x86_feature_detected!("avx512vnni")
+}
+
+/// Cache lines to have on their way from memory, per thread, while panels are multiplied with one row.
+#[derive(Clone, Copy)]
+pub(crate) struct LinesAhead {
+    /// Panels of bf16.
+    pub bf16: usize,
+    /// Panels of codes, whose lines take longer to multiply.
+    pub codes: usize,
+}
+
+/// What this machine's cores like best. Measured with one row and 4 panels, on two cores each: Zen 4 reads 33 GB/s with 16 lines, 30 with 64,
+/// 27 with 128, more than the first-level cache has buffers for; Emerald Rapids reads 26 GB/s with 16 and 29 with 32 to 64.
+pub(crate) fn lines_ahead() -> LinesAhead {
+    static LINES: LazyLock<LinesAhead> = LazyLock::new(|| {
+        let vendor = __cpuid(0);
+        if (vendor.ebx, vendor.edx, vendor.ecx)
+            == (u32::from_le_bytes(*b"Genu"), u32::from_le_bytes(*b"ineI"), u32::from_le_bytes(*b"ntel"))
+        {
+            LinesAhead { bf16: 32, codes: 64 }
+        } else {
+            LinesAhead { bf16: 16, codes: 32 }
+        }
+    });
+    *LINES
 }
 
 impl Avx512Bf16 {
