@@ -28,11 +28,19 @@ pub enum Activations {
 pub(crate) enum RowFormat {
     /// Pairs of bf16, for the dot-product instruction.
     Pairs,
+    /// bf16 in blocks of 32 inputs, a row of a block behind the other, for the matrix unit.
+    Blocks,
     /// f32 values.
     F32,
     /// int8 in steps of 32 inputs, see [`INT8_STEP_WORDS`].
     Int8,
 }
+
+/// Inputs of a block of [`RowFormat::Blocks`].
+const BLOCK_INPUTS: usize = 32;
+
+/// Words of one row of such a block.
+const BLOCK_WORDS: usize = BLOCK_INPUTS / 2;
 
 /// Words of one step of an int8 row: 32 values in the order in which panels hold the nibbles of their codes, two corrections, the scale.
 pub(crate) const INT8_STEP_WORDS: usize = 11;
@@ -48,6 +56,8 @@ pub(crate) const INT8_SCALE: usize = 10;
 pub(crate) enum Product {
     /// bf16 pairs with bf16 panels, on the dot-product instruction.
     Dot,
+    /// bf16 blocks with bf16 panels, on the matrix unit.
+    Blocks,
     /// f32 rows with bf16 panels.
     Wide,
     /// f32 rows with f32 panels.
@@ -64,7 +74,7 @@ impl Product {
     /// Steps of packed rows that meet one step of the panels.
     pub(crate) fn row_steps(self) -> usize {
         match self {
-            Product::Dot | Product::Full => 1,
+            Product::Dot | Product::Blocks | Product::Full => 1,
             Product::Wide => 2,
             Product::DotCodes(_) => STEP_INPUTS / 2,
             Product::WideCodes(_) => STEP_INPUTS,
@@ -93,6 +103,11 @@ impl Numerics {
                 PanelFormat::Codes(codes) if self.activations == Activations::Int8 && codes.is_4_bit() => {
                     RowFormat::Int8
                 }
+                PanelFormat::Bf16
+                    if dot && self.isa.has_tiles() && in_features.is_multiple_of(BLOCK_INPUTS) =>
+                {
+                    RowFormat::Blocks
+                }
                 _ if dot => RowFormat::Pairs,
                 _ => RowFormat::F32,
             },
@@ -101,6 +116,11 @@ impl Numerics {
             padded: in_features.next_multiple_of(padding),
             isa: self.isa,
         }
+    }
+
+    /// The same without the matrix unit: in attention both operands are made on the fly, and products are small.
+    pub(crate) fn without_tiles(self) -> Self {
+        Self { isa: self.isa.min(Isa::Avx512Bf16), ..self }
     }
 
     /// The same for a product that never rounds its input.
@@ -126,7 +146,7 @@ impl RowLayout {
     /// 32-bit words per row.
     pub(crate) fn words(&self) -> usize {
         match self.format {
-            RowFormat::Pairs => self.padded / 2,
+            RowFormat::Pairs | RowFormat::Blocks => self.padded / 2,
             RowFormat::F32 => self.padded,
             RowFormat::Int8 => self.padded / STEP_INPUTS * INT8_STEP_WORDS,
         }
@@ -140,6 +160,7 @@ impl RowLayout {
             (RowFormat::Pairs, PanelFormat::Codes(codes)) => Product::DotCodes(codes),
             (RowFormat::F32, PanelFormat::Codes(codes)) => Product::WideCodes(codes),
             (RowFormat::Pairs, _) => Product::Dot,
+            (RowFormat::Blocks, _) => Product::Blocks,
             (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
             (RowFormat::F32, PanelFormat::F32) => Product::Full,
         }
@@ -151,6 +172,7 @@ impl RowLayout {
             // Up to 24 rows fit one tile of one panel, so a batch of decode rows streams the weights once.
             RowFormat::Pairs if rows <= 24 => Tiling::new(rows, 24),
             RowFormat::Pairs => Tiling::new(rows, 12),
+            RowFormat::Blocks => Tiling::new(rows, 32),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
             RowFormat::Int8 => Tiling::new(rows, self.isa.max_int8_rows()),
         }
@@ -161,7 +183,7 @@ impl RowLayout {
         match self.format {
             RowFormat::Pairs => Tiling::new(rows, 6),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
-            RowFormat::Int8 => unreachable!("attention multiplies no codes"),
+            RowFormat::Blocks | RowFormat::Int8 => unreachable!("attention has neither codes nor blocks"),
         }
     }
 }
@@ -242,7 +264,8 @@ impl RowWriter {
         assert!(row < self.tiling.rows);
         let tile = self.tiling.tile_of(row);
         let (start, height) = (self.tiling.start(tile), self.tiling.height(tile));
-        let first = self.base.wrapping_add(start * self.layout.words() + row - start);
+        let from_tile = if self.layout.format == RowFormat::Blocks { BLOCK_WORDS } else { 1 };
+        let first = self.base.wrapping_add(start * self.layout.words() + (row - start) * from_tile);
         PackedRow { first, height, layout: self.layout }
     }
 }
@@ -279,6 +302,15 @@ impl PackedRow {
                         for i in (k + n).div_ceil(2)..self.layout.words() {
                             *self.first.add(i * height) = 0;
                         }
+                    }
+                }
+                RowFormat::Blocks => {
+                    let mut lanes = [0u32; LANES / 2];
+                    S::narrow(v, lanes.as_mut_ptr().cast());
+                    for (i, lane) in lanes.into_iter().enumerate().take(n.div_ceil(2)) {
+                        let word = k / 2 + i;
+                        *self.first.add(word / BLOCK_WORDS * BLOCK_WORDS * height + word % BLOCK_WORDS) =
+                            lane;
                     }
                 }
                 RowFormat::F32 => {
@@ -472,6 +504,25 @@ impl<'s, F: Fn(usize) -> &'s [f32]> Kernel for PackTiles<'_, F> {
         let RowWriter { base, layout, tiling } = self.writer;
         let (width, words) = (layout.in_features, layout.words());
         let values_per_word = if layout.format == RowFormat::Pairs { 2 } else { 1 };
+        if layout.format == RowFormat::Blocks {
+            for tile in self.tiles {
+                let (start, height) = (tiling.start(tile), tiling.height(tile));
+                for row in 0..height {
+                    let source = &(self.source)(start + row)[..width];
+                    for block in 0..width / BLOCK_INPUTS {
+                        // SAFETY: 32 values are readable at every block, and the tile's words are the writer's, of which this
+                        // kernel has its tiles to itself.
+                        unsafe {
+                            let from = source.as_ptr().add(block * BLOCK_INPUTS);
+                            let to = base.add(start * words + (block * height + row) * BLOCK_WORDS);
+                            S::narrow(S::load(from), to.cast());
+                            S::narrow(S::load(from.add(LANES)), to.cast::<u16>().add(LANES));
+                        }
+                    }
+                }
+            }
+            return;
+        }
         // Sixteen rows of sixteen words, turned into columns.
         let mut square = [0u32; LANES * LANES];
         for tile in self.tiles {
@@ -496,7 +547,7 @@ impl<'s, F: Fn(usize) -> &'s [f32]> Kernel for PackTiles<'_, F> {
                                 }
                                 RowFormat::F32 if layout.round => S::store(S::round_bf16(load(k)), to.cast()),
                                 RowFormat::F32 => S::store(load(k), to.cast()),
-                                RowFormat::Int8 => unreachable!("int8 rows are quantized first"),
+                                RowFormat::Blocks | RowFormat::Int8 => unreachable!("packed by other means"),
                             }
                         }
                     }

@@ -725,8 +725,8 @@ fn bits_depend_on_nothing_but_the_sequence() {
         );
     }
     let best = Isa::best();
-    let mut cases = vec![(TINY, Activations::Bf16, best), (ODD, Activations::F32, best)];
-    cases.push((WIDE, Activations::Bf16, best));
+    let mut cases = vec![(ODD, Activations::F32, best), (WIDE, Activations::Bf16, best)];
+    cases.extend(Isa::supported().into_iter().map(|isa| (TINY, Activations::Bf16, isa)));
     cases.extend(Isa::supported().into_iter().map(|isa| (ODD, Activations::Bf16, isa)));
     let nvfp4 = Sizes { packed: Some(PackedFormat::Nvfp4), inner: 48, ..PACKED };
     cases.extend(Isa::supported().into_iter().map(|isa| (nvfp4, Activations::Int8, isa)));

@@ -4,6 +4,8 @@
 //! the panels' block in the second-level cache; partial sums rest in the worker's scratch between blocks. What is done with the
 //! finished sums (store, add, SwiGLU, scatter) is a [`Finish`].
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 mod codes;
 mod int8;
 mod tile;
@@ -32,6 +34,9 @@ const ROW_BLOCK: usize = 288;
 /// Steps per block of `in` when several tiles share the panels: two panels of 64 KiB each stay in the second-level cache. Blocks that
 /// fit the first level (128 steps) were 2 % slower: what they save in loads they lose in entering and leaving tiles.
 const STEP_BLOCK: usize = 1024;
+
+/// The same for the matrix unit: two panels of 32 KiB, and as much again of the rows that pass by.
+const BLOCKS_STEP_BLOCK: usize = 512;
 
 /// The same for panels of codes, whose steps are 32 inputs: 16 KiB of a panel and 48 KiB of a tile of 12 rows.
 const CODE_STEP_BLOCK: usize = 64;
@@ -62,7 +67,8 @@ impl Operands<'_> {
 /// Panels finished together. Even, so that gate and up of the same units arrive together; for int8 rows two of each, because 32
 /// units share a scale.
 pub(crate) fn finished_together(layout: RowLayout, rows: usize) -> usize {
-    if rows <= 6 || layout.format == RowFormat::Int8 { 4 } else { 2 }
+    let narrow = if layout.format == RowFormat::Blocks { rows <= LANES } else { rows <= 6 };
+    if narrow || layout.format == RowFormat::Int8 { 4 } else { 2 }
 }
 
 /// Tiles cut into runs of nearly equal length whose sums fit the scratch; the "rows" of the result are tiles.
@@ -119,6 +125,7 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
         let step_block = match codes {
             _ if self.tiles.len() <= 1 => steps,
             Some(_) => CODE_STEP_BLOCK,
+            None if product == Product::Blocks => BLOCKS_STEP_BLOCK,
             None => STEP_BLOCK,
         };
         let mut panel = self.panels.start;
@@ -307,6 +314,6 @@ pub(crate) fn product_of_same(format: RowFormat) -> Product {
     match format {
         RowFormat::Pairs => Product::Dot,
         RowFormat::F32 => Product::Full,
-        RowFormat::Int8 => unreachable!("what is made on the fly is not quantized"),
+        RowFormat::Blocks | RowFormat::Int8 => unreachable!("what is made on the fly is in pairs"),
     }
 }

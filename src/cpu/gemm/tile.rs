@@ -1,6 +1,8 @@
 //! The register tile: a few rows times a few panels, one accumulation over `in` in order.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::codes;
 use crate::cpu::matrix::LANES;
 use crate::cpu::rows::Product;
@@ -67,6 +69,10 @@ impl TileArgs {
 pub(crate) unsafe fn multiply_tile<S: Simd>(product: Product, rows: usize, panels: usize, args: TileArgs) {
     match product {
         Product::Dot => S::dot_tile(rows, panels, args),
+        #[cfg(target_arch = "x86_64")]
+        Product::Blocks => amx::tile(rows, panels, args),
+        #[cfg(not(target_arch = "x86_64"))]
+        Product::Blocks => unreachable!("there is no matrix unit"),
         Product::Wide => fma_tiles::<S, true>(rows, panels, args),
         Product::Full => fma_tiles::<S, false>(rows, panels, args),
         Product::DotCodes(format) => S::dot_codes_tile(format, rows, panels, args),

@@ -121,13 +121,14 @@ pub(crate) struct Geometry {
     pub round: bool,
 }
 
-/// Why operands of attention are never int8.
-const NO_CODES: &str = "kv_b_proj is widened when it is loaded, so no product of attention has codes";
+/// Why operands of attention are neither int8 nor blocks.
+const NO_CODES: &str = "kv_b_proj is widened when it is loaded, and attention is without the matrix unit";
 
 impl Geometry {
     pub(crate) fn new(shape: &MlaShape, numerics: Numerics, kv_up: &KvUp) -> Self {
         // All heads share one dtype; a backend without heads never gets here.
         let format = kv_up.w_uv.first().map_or(PanelFormat::F32, |w| w.format);
+        let numerics = numerics.without_tiles();
         let layout = numerics.layout(format, 2);
         Self { shape: *shape, numerics, format: layout.format, round: layout.round }
     }
@@ -155,7 +156,7 @@ impl Geometry {
         match self.format {
             RowFormat::Pairs => 1,
             RowFormat::F32 => 2,
-            RowFormat::Int8 => unreachable!("{NO_CODES}"),
+            RowFormat::Blocks | RowFormat::Int8 => unreachable!("{NO_CODES}"),
         }
     }
 
@@ -192,7 +193,7 @@ impl Geometry {
                     S::store(round(low), to.cast());
                     S::store(round(high), to.cast::<f32>().add(LANES));
                 }
-                RowFormat::Int8 => unreachable!("{NO_CODES}"),
+                RowFormat::Blocks | RowFormat::Int8 => unreachable!("{NO_CODES}"),
             }
         }
     }
@@ -274,7 +275,7 @@ impl Geometry {
                     *word = value.to_bits();
                 }
             }
-            (RowFormat::Int8, _) => unreachable!("{NO_CODES}"),
+            (RowFormat::Blocks | RowFormat::Int8, _) => unreachable!("{NO_CODES}"),
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) mod avx512;
 
 use super::gemm::{TileArgs, int8_portable_tile};
 #[cfg(target_arch = "x86_64")]
-use super::gemm::{int8_avx2, int8_vnni};
+use super::gemm::{amx, int8_avx2, int8_vnni};
 use super::packed_panels::CodeFormat;
 use crate::quant::fp8::decode_e4m3;
 
@@ -31,6 +31,8 @@ pub enum Isa {
     Avx512,
     /// The same with the bf16 dot product.
     Avx512Bf16,
+    /// The same with the matrix unit, AMX BF16.
+    Amx,
 }
 
 impl Isa {
@@ -51,6 +53,9 @@ impl Isa {
             }
             if wide && is_x86_feature_detected!("avx512bf16") {
                 found.push(Isa::Avx512Bf16);
+                if amx::is_available() {
+                    found.push(Isa::Amx);
+                }
             }
         }
         found
@@ -63,7 +68,12 @@ impl Isa {
 
     /// Whether bf16 products run on the dot-product instruction.
     pub(crate) fn has_dot(self) -> bool {
-        self == Isa::Avx512Bf16
+        self >= Isa::Avx512Bf16
+    }
+
+    /// Whether products with bf16 panels run on the matrix unit.
+    pub(crate) fn has_tiles(self) -> bool {
+        self == Isa::Amx
     }
 
     /// Largest number of rows one f32 tile can take on this instruction set.
@@ -73,7 +83,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::Avx2::FMA_ROWS[2],
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 => avx512::Avx512::FMA_ROWS[2],
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::Avx512::FMA_ROWS[2],
             #[cfg(not(target_arch = "x86_64"))]
             _ => portable::Portable::FMA_ROWS[2],
         }
@@ -84,7 +94,7 @@ impl Isa {
         match self {
             Isa::Portable => 16,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 if avx512::has_vnni() => int8_vnni::MAX_ROWS,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx512::has_vnni() => int8_vnni::MAX_ROWS,
             #[cfg(target_arch = "x86_64")]
             _ => int8_avx2::MAX_ROWS,
             #[cfg(not(target_arch = "x86_64"))]
@@ -100,6 +110,7 @@ impl std::fmt::Display for Isa {
             Isa::Avx2 => "AVX2",
             Isa::Avx512 => "AVX-512",
             Isa::Avx512Bf16 => "AVX-512 BF16",
+            Isa::Amx => "AMX BF16",
         })
     }
 }
@@ -225,7 +236,7 @@ pub(crate) unsafe fn launch<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::Avx512::vectorize(kernel),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 => avx512::Avx512Bf16::vectorize(kernel),
+        Isa::Avx512Bf16 | Isa::Amx => avx512::Avx512Bf16::vectorize(kernel),
         #[cfg(not(target_arch = "x86_64"))]
         _ => portable::Portable::vectorize(kernel),
     }
