@@ -8,7 +8,7 @@
 use super::buffer::Routing;
 use super::gemm::{Finish, Multiply, Operands, finished_together, row_blocks};
 use super::matrix::{LANES, Panels};
-use super::rows::{self, Numerics, RowFormat, RowWriter};
+use super::rows::{self, Numerics, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
 use super::threads::{PerWorker, Shards, ThreadPool};
 use crate::ops::RouterShape;
@@ -316,8 +316,8 @@ fn one_pass(
         numerics.layout(weights.format, weights.in_features)
     };
 
-    // A row meets several experts: it is quantized once. All int8 layouts of one width are the same.
-    if let Some(layout) = groups.iter().map(input_layout).find(|layout| layout.format == RowFormat::Int8) {
+    // A row meets several experts: it is quantized once. All layouts of integers of one width are the same.
+    if let Some(layout) = groups.iter().map(input_layout).find(|layout| layout.format.is_integer()) {
         rows::quantize(pool, layout, rows, quantized, |row| &x[row * width..(row + 1) * width]);
     }
     let quantized = &*quantized;
@@ -329,7 +329,7 @@ fn one_pass(
         let tiling = layout.tiling(group.rows);
         let writer = RowWriter::new(words, layout, tiling);
         let row = |i: usize| entries[group.first + i] as usize;
-        if layout.format == RowFormat::Int8 {
+        if layout.format.is_integer() {
             rows::interleave(layout, writer, 0..tiling.tiles, quantized, &row);
         } else {
             rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| &x[row(i) * width..(row(i) + 1) * width]);
@@ -401,7 +401,7 @@ fn one_pass(
                 Some(group) => expert(group).down.address(panels.start),
                 None => expert(first_group).down.address(panels.end),
             };
-            let blocks = row_blocks(operands.tiling);
+            let blocks = row_blocks(operands.layout, operands.tiling);
             for block in 0..blocks.tiles {
                 let (tiles, panels, sums) = (blocks.range(block), panels.clone(), &mut sums[..]);
                 let finish = &finish;
@@ -529,7 +529,7 @@ fn plan(
         hidden_words += group.rows * next.words();
         let step = finished_together(layout, group.rows).max(finished_together(next, group.rows));
         let panels = weights.gate_up.num_panels;
-        let blocks = row_blocks(layout.tiling(group.rows));
+        let blocks = row_blocks(layout, layout.tiling(group.rows));
         for block in 0..blocks.tiles {
             for first in (0..panels).step_by(step) {
                 let panels = first..(first + step).min(panels);

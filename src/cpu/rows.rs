@@ -13,7 +13,9 @@ use super::threads::{Shards, ThreadPool};
 /// What the input rows of matrix products are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activations {
-    /// bf16, nearest even: the checkpoint's own precision, and the fast one.
+    /// bf16, nearest even: the checkpoint's own precision, and the fast one. Where the weights are 4-bit codes and the machine has no bf16
+    /// products, 15-bit integers with a scale per 32 inputs instead: off by at most 2^-15 of the largest of the 32, which is finer for all
+    /// but the smallest values.
     #[default]
     Bf16,
     /// Not at all; for comparing with the reference.
@@ -34,6 +36,9 @@ pub(crate) enum RowFormat {
     F32,
     /// int8 in steps of 32 inputs, see [`INT8_STEP_WORDS`].
     Int8,
+    /// 15-bit integers as two int8 rows side by side, the second one holding what the first one leaves. The kernel takes them for two rows,
+    /// whose sums are added afterwards.
+    Int15,
 }
 
 /// Inputs of a block of [`RowFormat::Blocks`].
@@ -50,6 +55,18 @@ pub(crate) const INT8_CORRECTIONS: usize = 8;
 
 /// The word of a step's scale, f32: what a value of one stands for.
 pub(crate) const INT8_SCALE: usize = 10;
+
+impl RowFormat {
+    /// Rows that the kernel sees for one of ours.
+    pub(crate) fn planes(self) -> usize {
+        if self == RowFormat::Int15 { 2 } else { 1 }
+    }
+
+    /// Whether rows are integers in steps of 32 inputs.
+    pub(crate) fn is_integer(self) -> bool {
+        matches!(self, RowFormat::Int8 | RowFormat::Int15)
+    }
+}
 
 /// Which tile kernel multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +120,11 @@ impl Numerics {
                 PanelFormat::Codes(codes) if self.activations == Activations::Int8 && codes.is_4_bit() => {
                     RowFormat::Int8
                 }
+                PanelFormat::Codes(codes)
+                    if round && codes.is_4_bit() && !dot && self.isa.has_byte_products() =>
+                {
+                    RowFormat::Int15
+                }
                 PanelFormat::Bf16
                     if dot && self.isa.has_tiles() && in_features.is_multiple_of(BLOCK_INPUTS) =>
                 {
@@ -148,15 +170,17 @@ impl RowLayout {
         match self.format {
             RowFormat::Pairs | RowFormat::Blocks => self.padded / 2,
             RowFormat::F32 => self.padded,
-            RowFormat::Int8 => self.padded / STEP_INPUTS * INT8_STEP_WORDS,
+            RowFormat::Int8 | RowFormat::Int15 => {
+                self.format.planes() * self.padded / STEP_INPUTS * INT8_STEP_WORDS
+            }
         }
     }
 
     /// The kernel for these rows and panels of `format`.
     pub(crate) fn product(&self, format: PanelFormat) -> Product {
         match (self.format, format) {
-            (RowFormat::Int8, PanelFormat::Codes(codes)) => Product::Int8Codes(codes),
-            (RowFormat::Int8, _) => unreachable!("int8 rows are only packed for codes"),
+            (RowFormat::Int8 | RowFormat::Int15, PanelFormat::Codes(codes)) => Product::Int8Codes(codes),
+            (RowFormat::Int8 | RowFormat::Int15, _) => unreachable!("integers are only packed for codes"),
             (RowFormat::Pairs, PanelFormat::Codes(codes)) => Product::DotCodes(codes),
             (RowFormat::F32, PanelFormat::Codes(codes)) => Product::WideCodes(codes),
             (RowFormat::Pairs, _) => Product::Dot,
@@ -174,7 +198,9 @@ impl RowLayout {
             RowFormat::Pairs => Tiling::new(rows, 12),
             RowFormat::Blocks => Tiling::new(rows, 32),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
-            RowFormat::Int8 => Tiling::new(rows, self.isa.max_int8_rows()),
+            RowFormat::Int8 | RowFormat::Int15 => {
+                Tiling::new(rows, self.isa.max_int8_rows() / self.format.planes())
+            }
         }
     }
 
@@ -183,7 +209,9 @@ impl RowLayout {
         match self.format {
             RowFormat::Pairs => Tiling::new(rows, 6),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
-            RowFormat::Blocks | RowFormat::Int8 => unreachable!("attention has neither codes nor blocks"),
+            RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
+                unreachable!("attention has neither codes nor blocks")
+            }
         }
     }
 }
@@ -255,7 +283,7 @@ impl RowWriter {
     /// Whether rows are written by `put_step`, not by `put`.
     #[inline(always)]
     pub(crate) fn takes_steps(&self) -> bool {
-        self.layout.format == RowFormat::Int8
+        self.layout.format.is_integer()
     }
 
     /// The place of `row`. Panics if there is no such row.
@@ -264,9 +292,10 @@ impl RowWriter {
         assert!(row < self.tiling.rows);
         let tile = self.tiling.tile_of(row);
         let (start, height) = (self.tiling.start(tile), self.tiling.height(tile));
-        let from_tile = if self.layout.format == RowFormat::Blocks { BLOCK_WORDS } else { 1 };
+        let planes = self.layout.format.planes();
+        let from_tile = if self.layout.format == RowFormat::Blocks { BLOCK_WORDS } else { planes };
         let first = self.base.wrapping_add(start * self.layout.words() + (row - start) * from_tile);
-        PackedRow { first, height, layout: self.layout }
+        PackedRow { first, height: height * planes, layout: self.layout }
     }
 }
 
@@ -274,6 +303,7 @@ impl RowWriter {
 #[derive(Clone, Copy)]
 pub(crate) struct PackedRow {
     first: *mut u32,
+    /// Rows of the tile as the kernel sees them.
     height: usize,
     layout: RowLayout,
 }
@@ -327,7 +357,7 @@ impl PackedRow {
                         }
                     }
                 }
-                RowFormat::Int8 => unreachable!("int8 rows are written a step at a time"),
+                RowFormat::Int8 | RowFormat::Int15 => unreachable!("integers are written a step at a time"),
             }
         }
     }
@@ -342,39 +372,76 @@ impl PackedRow {
         let first = k / STEP_INPUTS * INT8_STEP_WORDS;
         // SAFETY: the step is inside the words by the contract.
         unsafe {
-            for (i, word) in quantize_step::<S>(low, high).into_iter().enumerate() {
-                *self.first.add((first + i) * self.height) = word;
+            let step = self.layout.quantize_step::<S>(low, high);
+            for (plane, words) in step.into_iter().take(self.layout.format.planes()).enumerate() {
+                for (i, word) in words.into_iter().enumerate() {
+                    *self.first.add((first + i) * self.height + plane) = word;
+                }
             }
         }
     }
 }
 
 /// Largest magnitudes below this count as zero: their inverse would overflow.
-const SMALLEST_PEAK: f32 = 1e-36;
+const SMALLEST_PEAK: f32 = 1e-32;
 
-/// One step of an int8 row. A value that is not finite makes the scale NaN, and with it every output.
+/// What one of the first plane is worth in ones of the second.
+const PLANE: f32 = 128.0;
+
+/// The planes of one step of a row, as many as its format has: the integers nearest to its values, in units that make the largest of them as
+/// large as the format goes.
+type Step = [[u32; INT8_STEP_WORDS]; 2];
+
+impl RowLayout {
+    /// One step of a row. A value that is not finite makes the scale NaN, and with it every output.
+    ///
+    /// # Safety
+    /// Inside a launch of `S`.
+    #[inline(always)]
+    unsafe fn quantize_step<S: Simd>(&self, low: S::V, high: S::V) -> Step {
+        let mut planes = [[0; INT8_STEP_WORDS]; 2];
+        // SAFETY: the caller is inside a launch of `S`.
+        unsafe {
+            let zero = S::zero();
+            let magnitude = |v: S::V| S::max(v, S::sub(zero, v));
+            let peak = S::largest(S::max(magnitude(low), magnitude(high)));
+            let not_finite = S::sum(S::add(S::mul(low, zero), S::mul(high, zero)));
+            let largest = if self.format == RowFormat::Int15 { 127.0 * PLANE } else { 127.0 };
+            let inverse = S::splat(if peak > SMALLEST_PEAK { largest / peak } else { 0.0 });
+            let unit = peak / largest + not_finite;
+            let (low, high) = (S::round(S::mul(low, inverse)), S::round(S::mul(high, inverse)));
+            if self.format == RowFormat::Int15 {
+                // To the nearest multiple: what is left is at most half a unit of the first plane.
+                let first = |v: S::V| S::round(S::mul(v, S::splat(1.0 / PLANE)));
+                let rest = |v: S::V| S::fma(first(v), S::splat(-PLANE), v);
+                planes[0] = plane::<S>(first(low), first(high), unit * PLANE);
+                planes[1] = plane::<S>(rest(low), rest(high), unit);
+            } else {
+                planes[0] = plane::<S>(low, high, unit);
+            }
+        }
+        planes
+    }
+}
+
+/// One step of one int8 row of integral values, `unit` being what one stands for.
 #[inline(always)]
-unsafe fn quantize_step<S: Simd>(low: S::V, high: S::V) -> [u32; INT8_STEP_WORDS] {
+unsafe fn plane<S: Simd>(low: S::V, high: S::V, unit: f32) -> [u32; INT8_STEP_WORDS] {
     let mut words = [0; INT8_STEP_WORDS];
     // SAFETY: the caller is inside a launch of `S`; `words` holds the eight words of 32 values.
     unsafe {
-        let zero = S::zero();
-        let magnitude = |v: S::V| S::max(v, S::sub(zero, v));
-        let peak = S::largest(S::max(magnitude(low), magnitude(high)));
-        let not_finite = S::sum(S::add(S::mul(low, zero), S::mul(high, zero)));
-        let inverse = S::splat(if peak > SMALLEST_PEAK { 127.0 / peak } else { 0.0 });
-        let (low, high) = (S::round(S::mul(low, inverse)), S::round(S::mul(high, inverse)));
         S::quads(low, high, words.as_mut_ptr());
         for (correction, half) in words[INT8_CORRECTIONS..].iter_mut().zip([low, high]) {
             *correction = (-OFFSET * S::sum(half) as i32) as u32;
         }
-        words[INT8_SCALE] = (peak / 127.0 + not_finite).to_bits();
     }
+    words[INT8_SCALE] = unit.to_bits();
     words
 }
 
-/// Quantizes one row of values to int8.
+/// Quantizes one row of values, its planes one behind the other.
 struct QuantizeRow<'a> {
+    layout: RowLayout,
     values: &'a [f32],
     words: &'a mut [u32],
 }
@@ -384,18 +451,22 @@ impl Kernel for QuantizeRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        for (step, words) in self.words.chunks_exact_mut(INT8_STEP_WORDS).enumerate() {
+        let plane_words = self.words.len() / self.layout.format.planes();
+        for step in 0..plane_words / INT8_STEP_WORDS {
             let rest = &self.values[(step * STEP_INPUTS).min(self.values.len())..];
             // SAFETY: the loads stay inside the values that are left.
-            let step = unsafe {
+            let planes = unsafe {
                 let low = simd::load_first::<S>(rest.as_ptr(), rest.len());
                 let high = simd::load_first::<S>(
                     rest.as_ptr().wrapping_add(LANES),
                     rest.len().saturating_sub(LANES),
                 );
-                quantize_step::<S>(low, high)
+                self.layout.quantize_step::<S>(low, high)
             };
-            words.copy_from_slice(&step);
+            for (plane, words) in planes.iter().take(self.layout.format.planes()).enumerate() {
+                let first = plane * plane_words + step * INT8_STEP_WORDS;
+                self.words[first..first + INT8_STEP_WORDS].copy_from_slice(words);
+            }
         }
     }
 }
@@ -420,7 +491,10 @@ pub(crate) fn quantize<'s>(
         let words = unsafe { words.slice(row * width, width) };
         // SAFETY: the layout's instruction set is supported (checked at construction).
         unsafe {
-            simd::launch(layout.isa, QuantizeRow { values: &source(row)[..layout.in_features], words })
+            simd::launch(
+                layout.isa,
+                QuantizeRow { layout, values: &source(row)[..layout.in_features], words },
+            )
         };
     };
     if layout.in_features * rows <= SERIAL_PACK {
@@ -446,15 +520,17 @@ impl<F: Fn(usize) -> usize> Kernel for InterleaveTiles<'_, F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let RowWriter { base, layout, tiling } = self.writer;
-        let words = layout.words();
+        let planes = layout.format.planes();
+        let words = layout.words() / planes;
         for tile in self.tiles {
-            let (start, height) = (tiling.start(tile), tiling.height(tile));
+            let (start, height) = (tiling.start(tile), tiling.height(tile) * planes);
             if height == 0 {
                 continue;
             }
-            let to = base.wrapping_add(start * words);
+            let to = base.wrapping_add(start * layout.words());
             let row = |r: usize| {
-                let first = (self.source)(start + r.min(height - 1)) * words;
+                let r = r.min(height - 1);
+                let first = ((self.source)(start + r / planes) * planes + r % planes) * words;
                 self.quantized[first..first + words + LANES].as_ptr()
             };
             let rows: [*const u32; LANES] = std::array::from_fn(row);
@@ -484,7 +560,7 @@ pub(crate) fn interleave(
     source: &impl Fn(usize) -> usize,
 ) {
     assert!(tiles.end <= writer.tiling.tiles && layout == writer.layout);
-    assert!(layout.format == RowFormat::Int8 && layout.isa.max_int8_rows() <= LANES);
+    assert!(layout.format.is_integer() && layout.isa.max_int8_rows() <= LANES);
     // SAFETY: the layout's instruction set is supported (checked at construction); tiles are inside the tiling.
     unsafe { simd::launch(layout.isa, InterleaveTiles { writer, tiles, quantized, source }) }
 }
@@ -547,7 +623,9 @@ impl<'s, F: Fn(usize) -> &'s [f32]> Kernel for PackTiles<'_, F> {
                                 }
                                 RowFormat::F32 if layout.round => S::store(S::round_bf16(load(k)), to.cast()),
                                 RowFormat::F32 => S::store(load(k), to.cast()),
-                                RowFormat::Blocks | RowFormat::Int8 => unreachable!("packed by other means"),
+                                RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
+                                    unreachable!("packed by other means")
+                                }
                             }
                         }
                     }
@@ -598,13 +676,13 @@ pub(crate) fn pack<'s>(
     let shared = Shards::new(words);
     // SAFETY: `words` stays borrowed to the end of this function, and tasks take disjoint rows.
     let writer = RowWriter::new(unsafe { shared.slice(0, needed) }, layout, tiling);
-    if layout.format == RowFormat::Int8 {
+    if layout.format.is_integer() {
         quantize(pool, layout, tiling.rows, quantized, &source);
     }
     let quantized = &*quantized;
-    let pack = |tiles| match layout.format {
-        RowFormat::Int8 => interleave(layout, writer, tiles, quantized, &|row| row),
-        _ => pack_tiles(layout, writer, tiles, &source),
+    let pack = |tiles| match layout.format.is_integer() {
+        true => interleave(layout, writer, tiles, quantized, &|row| row),
+        false => pack_tiles(layout, writer, tiles, &source),
     };
     if layout.in_features * tiling.rows <= SERIAL_PACK {
         pack(0..tiling.tiles);

@@ -527,22 +527,32 @@ fn agrees_with_the_reference() {
     }
 }
 
-/// What an int8 row holds, value by value: `x` to the nearest of 255 multiples of a 127th of the largest of its 32.
-fn rounded_to_int8(x: &[f32]) -> Vec<f64> {
+/// What a row of integers holds, value by value: `x` to the nearest multiple of the `largest`th part of the largest of its 32.
+fn rounded_to_integers(x: &[f32], largest: f32) -> Vec<f64> {
     let mut rounded = Vec::new();
     for step in x.chunks(32) {
         let peak = step.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
-        let inverse = if peak > 0.0 { 127.0 / peak } else { 0.0 };
+        let inverse = if peak > 0.0 { largest / peak } else { 0.0 };
         rounded.extend(
-            step.iter().map(|x| f64::from((x * inverse).round_ties_even()) * f64::from(peak / 127.0)),
+            step.iter().map(|x| f64::from((x * inverse).round_ties_even()) * f64::from(peak / largest)),
         );
     }
     rounded
 }
 
-/// The int8 product is the exact product of the rounded row with the codes' values, but for the order of f32 sums.
+/// The product of int8 rows, and of the 15-bit rows of machines without bf16 products, is the exact product of the rounded row with the
+/// codes' values, but for the order of f32 sums.
 #[test]
-fn int8_products_are_exact_after_the_rounding() {
+fn integer_products_are_exact_after_the_rounding() {
+    for isa in Isa::supported() {
+        integer_products_are_exact(Activations::Int8, isa, 127.0);
+        if isa.has_byte_products() && !isa.has_dot() {
+            integer_products_are_exact(Activations::Bf16, isa, 127.0 * 128.0);
+        }
+    }
+}
+
+fn integer_products_are_exact(activations: Activations, isa: Isa, largest: f32) {
     let mut rng = fastrand::Rng::with_seed(5);
     let formats = [
         (PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.013)),
@@ -560,30 +570,28 @@ fn int8_products_are_exact_after_the_rounding() {
                 x.iter_mut().skip((rows - 1) * shape[1]).step_by(31).for_each(|x| *x *= 1e4);
                 // The products' sum, and the sum of their magnitudes, which rounding errors are relative to.
                 let mut want: Vec<(f64, f64)> = Vec::new();
-                for row in x.chunks(shape[1]).map(rounded_to_int8) {
+                for row in x.chunks(shape[1]).map(|row| rounded_to_integers(row, largest)) {
                     want.extend(weights.chunks(shape[1]).map(|w| {
                         let products = row.iter().zip(w).map(|(x, w)| x * f64::from(*w));
                         products.fold((0.0, 1e-30), |sums, p| (sums.0 + p, sums.1 + p.abs()))
                     }));
                 }
-                for isa in Isa::supported() {
-                    let mut b = cpu(2, Activations::Int8, isa);
-                    let matrix =
-                        b.load_matrix(&HostMatrix::new(StoredMatrix::from(owned.view()))).expect("matrix");
-                    let (mut input, mut out) = (
-                        b.allocate(rows, shape[1]).expect("memory"),
-                        b.allocate(rows, shape[0]).expect("memory"),
-                    );
-                    b.write(&x, &mut input).expect("write");
-                    b.project(&input, &matrix, &mut out).expect("project");
-                    let got = b.read(&out).expect("read");
-                    for (row, (got, want)) in got.chunks(shape[0]).zip(want.chunks(shape[0])).enumerate() {
-                        for (o, (got, (want, magnitude))) in got.iter().zip(want).enumerate() {
-                            assert!(
-                                (f64::from(*got) - want).abs() <= 1e-6 * magnitude,
-                                "{format:?} {shape:?}, {isa}, row {row} of {rows}, output {o}: {got}, not {want}"
-                            );
-                        }
+                let mut b = cpu(2, activations, isa);
+                let matrix =
+                    b.load_matrix(&HostMatrix::new(StoredMatrix::from(owned.view()))).expect("matrix");
+                let (mut input, mut out) = (
+                    b.allocate(rows, shape[1]).expect("memory"),
+                    b.allocate(rows, shape[0]).expect("memory"),
+                );
+                b.write(&x, &mut input).expect("write");
+                b.project(&input, &matrix, &mut out).expect("project");
+                let got = b.read(&out).expect("read");
+                for (row, (got, want)) in got.chunks(shape[0]).zip(want.chunks(shape[0])).enumerate() {
+                    for (o, (got, (want, magnitude))) in got.iter().zip(want).enumerate() {
+                        assert!(
+                            (f64::from(*got) - want).abs() <= 1e-6 * magnitude,
+                            "{format:?} {shape:?}, {isa}, {activations:?}, row {row} of {rows}, output {o}: {got}, not {want}"
+                        );
                     }
                 }
             }
@@ -597,8 +605,11 @@ fn int8_rows_keep_what_is_not_finite() {
     let mut rng = fastrand::Rng::with_seed(6);
     let owned = random_packed(&mut rng, PackedFormat::Int4Group32, DType::Bf16, TensorScale::None, [20, 64]);
     for isa in Isa::supported() {
-        for fault in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut b = cpu(1, Activations::Int8, isa);
+        let faults = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+        for (fault, activations) in
+            faults.into_iter().flat_map(|fault| [(fault, Activations::Int8), (fault, Activations::Bf16)])
+        {
+            let mut b = cpu(1, activations, isa);
             let matrix = b.load_matrix(&HostMatrix::new(StoredMatrix::from(owned.view()))).expect("matrix");
             let (mut input, mut out) =
                 (b.allocate(3, 64).expect("memory"), b.allocate(3, 20).expect("memory"));
@@ -609,7 +620,9 @@ fn int8_rows_keep_what_is_not_finite() {
             let rows: Vec<bool> =
                 b.read(&out).expect("read").chunks(20).map(|row| row.iter().all(|x| x.is_finite())).collect();
             assert_eq!(rows, [true, false, true], "{isa}, {fault}");
-            assert!(b.read(&out).expect("read")[20..40].iter().all(|x| x.is_nan()), "{isa}, {fault}");
+            if activations == Activations::Int8 {
+                assert!(b.read(&out).expect("read")[20..40].iter().all(|x| x.is_nan()), "{isa}, {fault}");
+            }
         }
     }
 }
@@ -729,6 +742,7 @@ fn bits_depend_on_nothing_but_the_sequence() {
     cases.extend(Isa::supported().into_iter().map(|isa| (TINY, Activations::Bf16, isa)));
     cases.extend(Isa::supported().into_iter().map(|isa| (ODD, Activations::Bf16, isa)));
     let nvfp4 = Sizes { packed: Some(PackedFormat::Nvfp4), inner: 48, ..PACKED };
+    cases.extend(Isa::supported().into_iter().map(|isa| (nvfp4, Activations::Bf16, isa)));
     cases.extend(Isa::supported().into_iter().map(|isa| (nvfp4, Activations::Int8, isa)));
     for (sizes, activations, isa) in cases {
         let stored = Stored::random(sizes, 11);

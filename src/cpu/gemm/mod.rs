@@ -64,16 +64,17 @@ impl Operands<'_> {
     }
 }
 
-/// Panels finished together. Even, so that gate and up of the same units arrive together; for int8 rows two of each, because 32
+/// Panels finished together. Even, so that gate and up of the same units arrive together; for rows of integers two of each, because 32
 /// units share a scale.
 pub(crate) fn finished_together(layout: RowLayout, rows: usize) -> usize {
     let narrow = if layout.format == RowFormat::Blocks { rows <= LANES } else { rows <= 6 };
-    if narrow || layout.format == RowFormat::Int8 { 4 } else { 2 }
+    if narrow || layout.format.is_integer() { 4 } else { 2 }
 }
 
 /// Tiles cut into runs of nearly equal length whose sums fit the scratch; the "rows" of the result are tiles.
-pub(crate) fn row_blocks(tiling: Tiling) -> Tiling {
-    Tiling::new(tiling.tiles, (ROW_BLOCK / tiling.height(0).max(1)).max(1))
+pub(crate) fn row_blocks(layout: RowLayout, tiling: Tiling) -> Tiling {
+    let height = tiling.height(0).max(1) * layout.format.planes();
+    Tiling::new(tiling.tiles, (ROW_BLOCK / height).max(1))
 }
 
 /// What happens to finished sums.
@@ -121,7 +122,8 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
         let group = self.operands.group();
         let stride = group * LANES;
         assert!(self.panels.end <= weights.num_panels && last_row * row_words <= rows.len());
-        assert!((last_row - first_row) * stride <= self.sums.len());
+        let planes = layout.format.planes();
+        assert!((last_row - first_row) * planes * stride <= self.sums.len());
         let step_block = match codes {
             _ if self.tiles.len() <= 1 => steps,
             Some(_) => CODE_STEP_BLOCK,
@@ -154,7 +156,7 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
                     next
                 };
                 for (i, tile) in self.tiles.clone().enumerate() {
-                    let (start, height) = (tiling.start(tile), tiling.height(tile));
+                    let (start, height) = (tiling.start(tile), tiling.height(tile) * planes);
                     let args = TileArgs {
                         a: rows.as_ptr().wrapping_add(start * row_words + step * row_steps * height),
                         a_stride: height,
@@ -166,7 +168,7 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
                         factors: weights.factors,
                         panel_stride: weights.panel_words(),
                         steps: block,
-                        c: self.sums.as_mut_ptr().wrapping_add((start - first_row) * stride),
+                        c: self.sums.as_mut_ptr().wrapping_add((start - first_row) * planes * stride),
                         c_stride: stride,
                         load: step > 0,
                         // With several tiles, two of them fetch the next block of the two panels, a line per step: the memory's
@@ -183,6 +185,10 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
                 }
                 step += block;
             }
+            if planes > 1 {
+                // SAFETY: the rows of sums were just written.
+                unsafe { add_planes::<S>(self.sums, last_row - first_row, stride) };
+            }
             // SAFETY: the sums were just written; items are disjoint.
             unsafe {
                 self.finish.finish::<S>(
@@ -193,6 +199,25 @@ impl<F: Finish> Kernel for Multiply<'_, F> {
                 )
             };
             panel += panels;
+        }
+    }
+}
+
+/// Row `r` becomes the sum of rows `2 r` and `2 r + 1`.
+///
+/// # Safety
+/// Runs inside a launch of `S`.
+#[inline(always)]
+unsafe fn add_planes<S: Simd>(sums: &mut [f32], rows: usize, stride: usize) {
+    assert!(2 * rows * stride <= sums.len() && stride.is_multiple_of(LANES));
+    let sums = sums.as_mut_ptr();
+    for row in 0..rows {
+        for k in (0..stride).step_by(LANES) {
+            // SAFETY: inside by the assert.
+            unsafe {
+                let from = sums.add(2 * row * stride + k);
+                S::store(S::add(S::load(from), S::load(from.add(stride))), sums.add(row * stride + k));
+            }
         }
     }
 }
@@ -252,7 +277,7 @@ pub(crate) fn multiply<F: Finish + Sync>(
     let group_words = operands.group() * operands.weights.panel_words();
     let chunk = operands.group() * (MIN_ITEM_WORDS.div_ceil(group_words)).max(1);
     let chunks = operands.weights.num_panels.div_ceil(chunk);
-    let blocks = row_blocks(operands.tiling);
+    let blocks = row_blocks(operands.layout, operands.tiling);
     // Row blocks outermost: a block's rows stay in the second-level cache while the weights pass by.
     pool.for_each(blocks.tiles * chunks, |worker, item| {
         let (block, first) = (item / chunks, item % chunks * chunk);
@@ -314,6 +339,8 @@ pub(crate) fn product_of_same(format: RowFormat) -> Product {
     match format {
         RowFormat::Pairs => Product::Dot,
         RowFormat::F32 => Product::Full,
-        RowFormat::Blocks | RowFormat::Int8 => unreachable!("what is made on the fly is in pairs"),
+        RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
+            unreachable!("what is made on the fly is in pairs")
+        }
     }
 }

@@ -293,7 +293,7 @@ fn project_queries(call: &mut Call<'_>, scratch: &mut Scratch, q: &[f32]) {
 
 /// All rows and panels of one product on this worker.
 fn multiply_here<F: Finish>(g: Geometry, operands: Operands<'_>, sums: &mut [f32], finish: &F) {
-    let blocks = row_blocks(operands.tiling);
+    let blocks = row_blocks(operands.layout, operands.tiling);
     for block in 0..blocks.tiles {
         let (tiles, panels) = (blocks.range(block), 0..operands.weights.num_panels);
         let next = operands.weights.address(panels.end);

@@ -281,7 +281,8 @@ impl Item<'_> {
             (RowFormat::Pairs, _) => Product::Dot,
             (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
             (RowFormat::F32, PanelFormat::F32) => Product::Full,
-            (RowFormat::F32, PanelFormat::Codes(_)) | (RowFormat::Blocks | RowFormat::Int8, _) => {
+            (RowFormat::F32, PanelFormat::Codes(_))
+            | (RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15, _) => {
                 unreachable!("{}", super::NO_CODES)
             }
         };

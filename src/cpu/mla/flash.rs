@@ -190,7 +190,9 @@ impl Step<'_> {
                             *to.add((j * LANES + i) * height + r) = x.to_bits();
                         }
                     }
-                    RowFormat::Blocks | RowFormat::Int8 => unreachable!("{}", super::NO_CODES),
+                    RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
+                        unreachable!("{}", super::NO_CODES)
+                    }
                 }
             }
         }

@@ -156,7 +156,7 @@ impl Geometry {
         match self.format {
             RowFormat::Pairs => 1,
             RowFormat::F32 => 2,
-            RowFormat::Blocks | RowFormat::Int8 => unreachable!("{NO_CODES}"),
+            RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => unreachable!("{NO_CODES}"),
         }
     }
 
@@ -193,7 +193,7 @@ impl Geometry {
                     S::store(round(low), to.cast());
                     S::store(round(high), to.cast::<f32>().add(LANES));
                 }
-                RowFormat::Blocks | RowFormat::Int8 => unreachable!("{NO_CODES}"),
+                RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => unreachable!("{NO_CODES}"),
             }
         }
     }
@@ -275,7 +275,7 @@ impl Geometry {
                     *word = value.to_bits();
                 }
             }
-            (RowFormat::Blocks | RowFormat::Int8, _) => unreachable!("{NO_CODES}"),
+            (RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15, _) => unreachable!("{NO_CODES}"),
         }
     }
 

@@ -71,6 +71,11 @@ impl Isa {
         self >= Isa::Avx512Bf16
     }
 
+    /// Whether sums of products of bytes are instructions.
+    pub(crate) fn has_byte_products(self) -> bool {
+        self >= Isa::Avx2
+    }
+
     /// Whether products with bf16 panels run on the matrix unit.
     pub(crate) fn has_tiles(self) -> bool {
         self == Isa::Amx
