@@ -63,9 +63,9 @@ impl<'a, B: Backend> LayerStream<'a, B> {
         self.runner.max_tokens()
     }
 
-    /// Most rows `logits` takes at once.
+    /// Most rows `logits` takes at once: they are a step's too.
     pub fn max_logits_rows(&self) -> usize {
-        self.runner.max_logits_rows()
+        self.runner.max_logits_rows().min(self.runner.max_tokens())
     }
 
     /// Appends the embeddings of tokens, `[T, D]`; ids are below the vocabulary's size.
