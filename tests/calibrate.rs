@@ -37,7 +37,7 @@ fn measure(source: &Checkpoint, text: &str, id: &str) -> Result<Calibration, Mea
     // Steps smaller than the text: the maxima run over several.
     let options = PassOptions { context: 512, step: 7, ..Default::default() };
     let cpu = CpuOptions { threads: 2, activations: Activations::F32, ..Default::default() };
-    let mut pass = TextPass::load(CpuBackend::new(cpu), source, &options, &mut |_, _| ())?;
+    let mut pass = TextPass::open(CpuBackend::new(cpu), source, &options)?;
     let documents = [Documents::parse("text", text.as_bytes())?];
     Ok(calibrate(&mut pass, &tokenizer(source), &documents, &options, id, &mut |_| ())?)
 }

@@ -5,13 +5,15 @@
 
 use std::path::PathBuf;
 
+use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::ops::{Backend, HostMatrix};
 use perigee::quant::distortion::Distortion;
 use perigee::quant::fp4::{decode_e2m1, encode_e2m1, round_e2m1};
 use perigee::quant::fp8::{decode_e4m3, decode_e8m0, encode_e4m3};
 use perigee::quant::fp8_block::encode_fp8;
 use perigee::quant::int4::encode_int4_codes;
 use perigee::quant::nvfp4::BlockScales;
-use perigee::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, Packing, TensorScale};
+use perigee::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, Packing, StoredMatrix, TensorScale};
 use perigee::tensor::{DType, TensorView};
 
 /// One golden file.
@@ -457,4 +459,57 @@ fn errors_on_gaussian_weights_are_those_of_the_sheet() {
     check("INT4 to NVFP4 max", &int4, Packing::Nvfp4(BlockScales::Max), 0.1040);
     check("INT4 to NVFP4 sweep", &int4, Packing::Nvfp4(BlockScales::Sweep), 0.0742);
     check("INT4 to MXFP4", &int4, Packing::Mxfp4 { smallest_scale: 1 }, 0.1065);
+}
+
+/// What a product loses: `||y' - y|| / ||y||` of 64 normal rows with packed weights, activations as the CPU backend rounds them, against the
+/// unpacked weights in f64. The errors of weights and activations add in quadrature.
+#[test]
+fn errors_of_products_are_those_of_weights_and_activations_together() {
+    const ROWS: usize = 64;
+    let (values, shape) = gaussian();
+    let [out, width] = shape;
+    let x: Vec<f32> = values[values.len() - ROWS * width..].iter().map(|x| 50.0 * x).collect();
+    // The rows' own weights are not among those multiplied with.
+    let (out, values) = (out - ROWS, &values[..(out - ROWS) * width]);
+    let product = |weights: &[f32]| -> Vec<f32> {
+        let dot = |a: &[f32], b: &[f32]| {
+            a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
+        };
+        x.chunks(width).flat_map(|x| weights.chunks(width).map(move |w| dot(x, w))).collect()
+    };
+    let exact = product(values);
+    for (what, packing) in [
+        ("NVFP4 max", Packing::Nvfp4(BlockScales::Max)),
+        ("NVFP4 sweep", Packing::Nvfp4(BlockScales::Sweep)),
+        ("MXFP4", Packing::Mxfp4 { smallest_scale: 1 }),
+        ("INT4", Packing::Int4Group32),
+    ] {
+        let packed = packing.pack(values, [out, width]).unwrap();
+        let unpacked = packed.matrix().unwrap().to_f32();
+        let of_weights = Distortion::of(values, &unpacked).relative();
+        let of_unpacked = product(&unpacked);
+        // The rounding's own error: of bf16, and of 255 steps of a 127th of the largest of 32 values.
+        for (activations, of_rounding) in
+            [(Activations::F32, 0.0), (Activations::Bf16, 0.0017), (Activations::Int8, 0.0053)]
+        {
+            let mut b = CpuBackend::new(CpuOptions { threads: 2, activations, ..Default::default() });
+            let matrix =
+                b.load_matrix(&HostMatrix::new(StoredMatrix::from(packed.matrix().unwrap()))).unwrap();
+            let (mut input, mut output) = (b.allocate(ROWS, width).unwrap(), b.allocate(ROWS, out).unwrap());
+            b.write(&x, &mut input).unwrap();
+            b.project(&input, &matrix, &mut output).unwrap();
+            let got = b.read(&output).unwrap().to_vec();
+            let error = Distortion::of(&exact, &got).relative();
+            let rounding = Distortion::of(&of_unpacked, &got).relative();
+            println!("{what}, activations {activations:?}: {error:.4}, of which rounding {rounding:.5}");
+            assert!(
+                (error / of_weights.hypot(of_rounding) - 1.0).abs() < 0.03,
+                "{what}, {activations:?}: {error}"
+            );
+            assert!(
+                (rounding - of_rounding).abs() < 0.1 * of_rounding + 1e-5,
+                "{what}, {activations:?}: {rounding}"
+            );
+        }
+    }
 }

@@ -154,3 +154,82 @@ fn quantized_folders_are_audited_and_pruned_like_any_other() {
         fails(&audit, 1, "audit FAILED");
     }
 }
+
+#[test]
+fn folders_that_were_pruned_and_quantized_are_audited_against_the_first_source() {
+    let source = golden_folder("kimi");
+    let source = path(&source);
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let prune = |from: &str, to: &str| {
+        ok(&["prune", from, to, "--keep", "5", "--criterion", "random", "--seed", "3"]);
+    };
+    for (format, low, high) in [("nvfp4", 0.08, 0.11), ("fp8", 0.02, 0.03)] {
+        let [pruned, both] = ["pruned", "pruned-and-quantized"].map(|name| at(&format!("{format}-{name}")));
+        prune(source, &pruned);
+        ok(&["quantize", &pruned, &both, "--format", format]);
+        let [quantized, other] =
+            ["quantized", "quantized-and-pruned"].map(|name| at(&format!("{format}-{name}")));
+        ok(&["quantize", source, &quantized, "--format", format]);
+        prune(&quantized, &other);
+        for target in [&both, &other] {
+            let (json, _) = ok(&["audit", target, "--source", source, "--json"]);
+            let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let found = &report["quantized"];
+            assert_eq!(found["accounted"], report["source"]["tensors"], "{target}");
+            assert!(found["left_out"].as_u64().unwrap() > 0, "{target}");
+            let layers = report["pruned"]["layers"].as_array().unwrap();
+            let exact = |l: &serde_json::Value| {
+                l["rows_checked"] == 5 && l["max_router_diff"] == 0.0 && l["max_bias_diff"] == 0.0
+            };
+            assert!(!layers.is_empty() && layers.iter().all(exact), "{layers:?}");
+            let functional = &report["pruned"]["functional"];
+            assert_eq!(functional["same_selection"], functional["tokens"], "{functional}");
+            for error in [&found["classes"][0]["relative_error"], &functional["relative_error"]] {
+                assert!((low..2.0 * high).contains(&error.as_f64().unwrap()), "{target}: {error}");
+            }
+            let error = found["classes"][0]["relative_error"].as_f64().unwrap();
+            assert!(error < high, "{target}: {error}");
+        }
+        // The step that a pruned source has behind it does not matter to what is made of it.
+        let (text, _) = ok(&["audit", &both, "--source", &pruned]);
+        assert!(text.contains("audit passed") && !text.contains("bias entries"), "{text}");
+        // Two experts in each other's place: finite, plausible weights, but not those of the plan.
+        let swapped = at(&format!("{format}-swapped"));
+        ok(&["prune", &quantized, &swapped, "--keep", "5", "--criterion", "random", "--seed", "3"]);
+        swap_experts(Path::new(&swapped));
+        fails(&["audit", &swapped, "--source", source], 1, "those of source expert");
+        // A plan of other experts than those that the folder holds.
+        let (plan, text) = (Path::new(&both).join("expert_plan.json"), "{}");
+        ok(&[
+            "prune",
+            source,
+            "unused",
+            "--keep",
+            "5",
+            "--criterion",
+            "random",
+            "--seed",
+            "4",
+            "--plan-only",
+            path(&plan),
+        ]);
+        fails(&["audit", &both, "--source", source], 1, "must be source row");
+        std::fs::write(&plan, text).unwrap();
+        fails(&["audit", &both, "--source", source], 1, "expert_plan.json");
+    }
+}
+
+/// Gives experts 0 and 1 of every layer each other's names: the names have one length, so the header keeps its own.
+fn swap_experts(folder: &Path) {
+    let shard = folder.join("model.safetensors");
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header = std::str::from_utf8(&bytes[8..8 + len]).unwrap();
+    let swapped = header
+        .replace(".experts.0.", ".experts.X.")
+        .replace(".experts.1.", ".experts.0.")
+        .replace(".experts.X.", ".experts.1.");
+    bytes[8..8 + len].copy_from_slice(swapped.as_bytes());
+    std::fs::write(&shard, bytes).unwrap();
+}

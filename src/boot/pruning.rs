@@ -194,10 +194,10 @@ fn run_compare(args: &CompareArgs) -> Result<(), BootError> {
     }
 }
 
-/// Work on a loaded model of any backend.
+/// Work on a model of any backend. May be begun again on another one.
 pub(super) trait OnModel {
     type Out;
-    fn run<B: Backend>(&mut self, pass: &mut TextPass<B>) -> Result<Self::Out, BootError>;
+    fn run<B: Backend>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Self::Out, BootError>;
 }
 
 struct Collect<'a> {
@@ -208,10 +208,10 @@ struct Collect<'a> {
 impl OnModel for Collect<'_> {
     type Out = Saliency;
 
-    fn run<B: Backend>(&mut self, pass: &mut TextPass<B>) -> Result<Saliency, BootError> {
+    fn run<B: Backend>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Saliency, BootError> {
         let (documents, tokenizer) = inputs(&self.args.pass, self.checkpoint)?;
         let layers = self.args.layers.as_ref().map(|layers| &layers.0);
-        let mut bar = OfflineProgress::new("saliency", Unit::Of("tokens"));
+        let mut bar = OfflineProgress::new("saliency", Unit::Of("tokens x layers"));
         let options = options(&self.args.pass);
         Ok(compress::collect(pass, self.checkpoint, &tokenizer, &documents, layers, &options, &mut |p| {
             bar.at(p.done, p.total);
@@ -219,7 +219,7 @@ impl OnModel for Collect<'_> {
     }
 }
 
-/// Has the first model, loads the second.
+/// Has the first model, opens the second.
 struct CompareFirst<'a> {
     args: &'a CompareArgs,
     a: &'a Checkpoint,
@@ -229,23 +229,23 @@ struct CompareFirst<'a> {
 impl OnModel for CompareFirst<'_> {
     type Out = Comparison;
 
-    fn run<A: Backend>(&mut self, first: &mut TextPass<A>) -> Result<Comparison, BootError> {
+    fn run<A: Backend>(&mut self, first: &mut TextPass<'_, A>) -> Result<Comparison, BootError> {
         with_backend(&self.args.pass, self.b, &mut CompareBoth { args: self.args, a: self.a, first })
     }
 }
 
-struct CompareBoth<'a, A: Backend> {
+struct CompareBoth<'a, 'c, A: Backend> {
     args: &'a CompareArgs,
     a: &'a Checkpoint,
-    first: &'a mut TextPass<A>,
+    first: &'a mut TextPass<'c, A>,
 }
 
-impl<A: Backend> OnModel for CompareBoth<'_, A> {
+impl<A: Backend> OnModel for CompareBoth<'_, '_, A> {
     type Out = Comparison;
 
-    fn run<B: Backend>(&mut self, second: &mut TextPass<B>) -> Result<Comparison, BootError> {
+    fn run<B: Backend>(&mut self, second: &mut TextPass<'_, B>) -> Result<Comparison, BootError> {
         let (documents, tokenizer) = inputs(&self.args.pass, self.a)?;
-        let mut bar = OfflineProgress::new("compare", Unit::Of("tokens"));
+        let mut bar = OfflineProgress::new("compare", Unit::Of("tokens x layers"));
         let (options, limit) = (options(&self.args.pass), self.args.limit);
         Ok(compress::compare(self.first, second, &tokenizer, &documents, &options, limit, &mut |p| {
             bar.at(p.done, p.total);
@@ -253,36 +253,37 @@ impl<A: Backend> OnModel for CompareBoth<'_, A> {
     }
 }
 
-/// Loads the checkpoint on the backend of the flags and does the work. Activations are f32: these are measurements.
+/// Opens the checkpoint on the backend of the flags and does the work. Activations are f32: these are measurements.
 pub(super) fn with_backend<W: OnModel>(
     args: &TextPassArgs,
     checkpoint: &Checkpoint,
     work: &mut W,
 ) -> Result<W::Out, BootError> {
     let options = options(args);
-    let mut bar = OfflineProgress::new("weights", Unit::Of("layers"));
-    let mut layers = |done: usize, total: usize| bar.at(done as u64, total as u64);
     if args.backend != BackendArg::Reference {
         let cpu = CpuOptions { threads: args.threads, activations: Activations::F32, ..Default::default() };
-        match TextPass::load(CpuBackend::new(cpu), checkpoint, &options, &mut layers) {
-            Ok(mut pass) => {
-                drop(bar);
-                return work.run(&mut pass);
-            }
-            Err(PassError::Load(LoadError::Upload {
-                source: OpError::UnsupportedDType { dtype, .. },
-                ..
-            })) if args.backend == BackendArg::Auto => {
+        let mut pass = TextPass::open(CpuBackend::new(cpu), checkpoint, &options)?;
+        match work.run(&mut pass) {
+            Err(error) if args.backend == BackendArg::Auto && refused(&error).is_some() => {
+                let dtype = refused(&error).unwrap_or_default();
                 eprintln!(
                     "the cpu backend does not multiply {dtype} weights: using the reference backend, which is slow"
                 );
             }
-            Err(error) => return Err(error.into()),
+            outcome => return outcome,
         }
     }
-    let mut pass = TextPass::load(ReferenceBackend, checkpoint, &options, &mut layers)?;
-    drop(bar);
-    work.run(&mut pass)
+    work.run(&mut TextPass::open(ReferenceBackend, checkpoint, &options)?)
+}
+
+/// The format of weights that a backend refused.
+fn refused(error: &BootError) -> Option<&str> {
+    match error.downcast_ref() {
+        Some(PassError::Load(LoadError::Upload {
+            source: OpError::UnsupportedDType { dtype, .. }, ..
+        })) => Some(dtype),
+        _ => None,
+    }
 }
 
 pub(super) fn options(args: &TextPassArgs) -> PassOptions {

@@ -133,10 +133,10 @@ struct Calibrate<'a> {
 impl OnModel for Calibrate<'_> {
     type Out = Calibration;
 
-    fn run<B: Backend>(&mut self, pass: &mut TextPass<B>) -> Result<Calibration, BootError> {
+    fn run<B: Backend>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Calibration, BootError> {
         let Measurement { source, documents, pass: args } = self.measurement;
         let tokenizer = Tokenizer::load(&|name: &str| source.file(name).map(|bytes| bytes.into_owned()))?;
-        let mut bar = OfflineProgress::new("calibration", Unit::Of("tokens"));
+        let mut bar = OfflineProgress::new("calibration", Unit::Of("tokens x layers"));
         let mut progress = |p: PassProgress| bar.at(p.done, p.total);
         Ok(compress::calibrate(pass, &tokenizer, documents, &options(args), self.id, &mut progress)?)
     }

@@ -123,9 +123,9 @@ fn raise(peak: &mut f32, seen: f32) {
     }
 }
 
-/// Runs texts through a loaded model. `options.max_tokens` bounds all texts together. `id` names texts and options.
+/// Runs texts through a model. `options.max_tokens` bounds all texts together. `id` names texts and options.
 pub fn calibrate<B: Backend>(
-    pass: &mut TextPass<B>,
+    pass: &mut TextPass<'_, B>,
     tokenizer: &Tokenizer,
     documents: &[Documents],
     options: &PassOptions,
@@ -142,13 +142,9 @@ pub fn calibrate<B: Backend>(
         windows.extend(more);
         texts.push(TextId { fingerprint: text.fingerprint.clone(), documents: num_documents, tokens });
     }
-    let total = windows.iter().map(|window| window.len() as u64).sum();
-    let (mut ranger, mut done) = (Ranger(BTreeMap::new()), 0);
-    for window in &windows {
-        pass.window(window, &mut ranger)?;
-        done += window.len() as u64;
-        progress(PassProgress { done, total });
-    }
+    let mut ranger = Ranger(BTreeMap::new());
+    let num_layers = pass.blueprint().num_layers;
+    pass.run(&windows, num_layers, &mut ranger, progress)?;
     let infinite = ranger.0.iter().find(|(_, ranges)| {
         let ffns = ranges.dense.iter().chain(&ranges.shared).chain(&ranges.routed);
         !ranges.cached.is_finite() || ffns.into_iter().any(|range| !range.is_finite())

@@ -10,12 +10,12 @@ use crate::model::{ChosenExperts, LayerObserver};
 use crate::ops::Backend;
 use crate::text::Tokenizer;
 
-/// How far a pass is, in tokens.
+/// How far a pass is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassProgress {
-    /// Tokens run.
+    /// Tokens run, times the layers that they went through.
     pub done: u64,
-    /// Tokens of the text.
+    /// Tokens of the text, times layers.
     pub total: u64,
 }
 
@@ -37,12 +37,12 @@ impl LayerObserver for Collector {
     }
 }
 
-/// Runs a text through a loaded model. `layers`: which ones, `None` = all with routed experts.
+/// Runs a text through a model. `layers`: which ones, `None` = all with routed experts; those behind the last of them are not run.
 ///
 /// The statistic of REAP with this family's router: the experts that the model really picks (bias and group limit included), the weight they
 /// get without `routed_scaling_factor` (which would scale every score alike), and the norm of the expert's output before it is weighted.
 pub fn collect<B: Backend>(
-    pass: &mut TextPass<B>,
+    pass: &mut TextPass<'_, B>,
     checkpoint: &Checkpoint,
     tokenizer: &Tokenizer,
     documents: &Documents,
@@ -66,12 +66,8 @@ pub fn collect<B: Backend>(
         Collector { layers: chosen.iter().map(|l| (*l, LayerSaliency::new(num_experts))).collect() };
     let (windows, num_documents) = documents.windows(tokenizer, options)?;
     let total = windows.iter().map(|window| window.len() as u64).sum();
-    let mut done = 0;
-    for window in &windows {
-        pass.window(window, &mut collector)?;
-        done += window.len() as u64;
-        progress(PassProgress { done, total });
-    }
+    let last = chosen.last().map_or(0, |layer| layer + 1);
+    pass.run(&windows, last, &mut collector, progress)?;
     let text = TextId { fingerprint: documents.fingerprint.clone(), documents: num_documents, tokens: total };
     Ok(Saliency::new(SourceId::of(checkpoint), vec![text], collector.layers))
 }

@@ -81,7 +81,7 @@ fn collected<B: Backend>(backend: B, dir: &Path, options: &PassOptions) -> Salie
     let tokenizer =
         Tokenizer::load(&|name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap();
     let documents = Documents::parse("t.txt", TEXT.as_bytes()).unwrap();
-    let mut pass = TextPass::load(backend, &checkpoint, options, &mut |_, _| ()).unwrap();
+    let mut pass = TextPass::open(backend, &checkpoint, options).unwrap();
     collect(&mut pass, &checkpoint, &tokenizer, &documents, None, options, &mut |_| ()).unwrap()
 }
 
@@ -152,7 +152,7 @@ fn statistics_of_two_halves_add_up_to_the_whole() {
     let tokenizer =
         Tokenizer::load(&|name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap();
     let options = PassOptions::default();
-    let mut pass = TextPass::load(ReferenceBackend, &checkpoint, &options, &mut |_, _| ()).unwrap();
+    let mut pass = TextPass::open(ReferenceBackend, &checkpoint, &options).unwrap();
     let only: BTreeSet<usize> = [2].into();
     let mut run = |text: &str| {
         let documents = Documents::parse("t.txt", text.as_bytes()).unwrap();
@@ -166,7 +166,7 @@ fn statistics_of_two_halves_add_up_to_the_whole() {
     for (x, y) in a.reap().unwrap().iter().zip(b.reap().unwrap()) {
         assert!((x - y).abs() <= 1e-12 * y.abs(), "{x} {y}");
     }
-    let error = |layers: &[usize], pass: &mut TextPass<ReferenceBackend>| {
+    let error = |layers: &[usize], pass: &mut TextPass<'_, ReferenceBackend>| {
         let documents = Documents::parse("t.txt", b"a").unwrap();
         let layers = layers.iter().copied().collect();
         collect(pass, &checkpoint, &tokenizer, &documents, Some(&layers), &options, &mut |_| ())

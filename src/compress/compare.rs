@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::collect::PassProgress;
-use super::text_pass::{Documents, PassError, PassOptions, TextPass};
+use super::text_pass::{Documents, Meter, PassError, PassOptions, TextPass};
 use crate::model::LayerObserver;
 use crate::ops::Backend;
 use crate::text::Tokenizer;
@@ -59,43 +59,10 @@ impl Comparison {
     }
 }
 
-/// Keeps the residual stream after every layer of a step.
-#[derive(Default)]
-struct Recorder {
-    /// `[layers][T * D]`.
-    layers: Vec<Vec<f32>>,
-}
+/// Nobody looks on: the residual stream is on the host anyway.
+struct NoObserver;
 
-impl LayerObserver for Recorder {
-    fn wants_hidden(&self, _layer: usize) -> bool {
-        true
-    }
-
-    fn hidden(&mut self, _layer: usize, rows: &[f32]) {
-        self.layers.push(rows.to_vec());
-    }
-}
-
-/// Compares the residual stream with what a [`Recorder`] kept.
-struct Comparer<'a> {
-    kept: &'a [Vec<f32>],
-    /// Per layer: squared difference, squares.
-    sums: &'a mut [[f64; 2]],
-}
-
-impl LayerObserver for Comparer<'_> {
-    fn wants_hidden(&self, _layer: usize) -> bool {
-        true
-    }
-
-    fn hidden(&mut self, layer: usize, rows: &[f32]) {
-        for (a, b) in self.kept[layer].iter().zip(rows) {
-            let (a, b) = (f64::from(*a), f64::from(*b));
-            self.sums[layer][0] += (a - b) * (a - b);
-            self.sums[layer][1] += a * a;
-        }
-    }
-}
+impl LayerObserver for NoObserver {}
 
 /// Sums over predictions.
 #[derive(Default)]
@@ -107,10 +74,10 @@ struct Sums {
     agreed: u64,
 }
 
-/// Runs the text through both. The tokenizer is A's.
+/// Runs the text through both, layer by layer. The tokenizer is A's; both passes were opened with `options`.
 pub fn compare<A: Backend, B: Backend>(
-    a: &mut TextPass<A>,
-    b: &mut TextPass<B>,
+    a: &mut TextPass<'_, A>,
+    b: &mut TextPass<'_, B>,
     tokenizer: &Tokenizer,
     documents: &Documents,
     options: &PassOptions,
@@ -129,22 +96,33 @@ pub fn compare<A: Backend, B: Backend>(
             )));
         }
     }
-    let mut layer_sums = vec![[0f64; 2]; first.num_layers];
+    let (num_layers, width) = (first.num_layers, first.hidden_size);
+    let mut layer_sums = vec![[0f64; 2]; num_layers];
     let mut sums = Sums::default();
     let (windows, num_documents) = documents.windows(tokenizer, options)?;
-    let total = windows.iter().map(|window| window.len() as u64).sum();
-    let mut done = 0;
-    for window in &windows {
-        let step = a.step_tokens();
-        for start in (0..window.len()).step_by(step) {
-            let end = (start + step).min(window.len());
-            let mut recorder = Recorder::default();
-            a.step(window, start, end, &mut recorder)?;
-            b.step(window, start, end, &mut Comparer { kept: &recorder.layers, sums: &mut layer_sums })?;
-            predictions(a, b, window, start, end, &mut sums)?;
-            done += (end - start) as u64;
-            progress(PassProgress { done, total });
+    let total: u64 = windows.iter().map(|window| window.len() as u64).sum();
+    let mut meter = Meter::new(&windows, num_layers, progress);
+    for windows in a.passes(&windows) {
+        let (mut from_a, mut from_b) = (a.embed(windows)?, b.embed(windows)?);
+        for (layer, layer_sums) in layer_sums.iter_mut().enumerate() {
+            a.stream.load(layer)?;
+            b.stream.load(layer)?;
+            for step in a.steps(windows) {
+                a.step(windows, step, &mut from_a, &mut NoObserver)?;
+                b.step(windows, step, &mut from_b, &mut NoObserver)?;
+                let rows = step.rows(width);
+                for (x, y) in from_a[rows.clone()].iter().zip(&from_b[rows]) {
+                    let (x, y) = (f64::from(*x), f64::from(*y));
+                    layer_sums[0] += (x - y) * (x - y);
+                    layer_sums[1] += x * x;
+                }
+                meter.advance(step);
+            }
         }
+        a.stream.load_head()?;
+        b.stream.load_head()?;
+        let next = windows.iter().flat_map(|window| window.iter().skip(1).copied().map(Some).chain([None]));
+        predictions(a, b, [&from_a, &from_b], &next.collect::<Vec<_>>(), &mut sums)?;
     }
     let ratio =
         |[difference, squares]: [f64; 2]| if difference == 0.0 { 0.0 } else { (difference / squares).sqrt() };
@@ -165,21 +143,22 @@ pub fn compare<A: Backend, B: Backend>(
     })
 }
 
-/// Adds the predictions of the step that was just run by both.
+/// Adds the predictions of rows whose residual streams after the last layer are `hidden`, `[T, D]` of A and of B. `next`: `[T]`, the token that
+/// comes, where the text has one.
 fn predictions<A: Backend, B: Backend>(
-    a: &mut TextPass<A>,
-    b: &mut TextPass<B>,
-    window: &[u32],
-    start: usize,
-    end: usize,
+    a: &mut TextPass<'_, A>,
+    b: &mut TextPass<'_, B>,
+    hidden: [&[f32]; 2],
+    next: &[Option<u32>],
     sums: &mut Sums,
 ) -> Result<(), PassError> {
-    let vocab = a.blueprint().vocab_size;
-    let rows: Vec<u32> = (0..(end - start) as u32).collect();
-    for rows in rows.chunks(a.model.max_logits_rows().min(b.model.max_logits_rows())) {
-        let from_a = a.model.logits(rows)?.to_vec();
-        let from_b = b.model.logits(rows)?;
-        for ((row, a), b) in rows.iter().zip(from_a.chunks(vocab)).zip(from_b.chunks(vocab)) {
+    let (vocab, width) = (a.blueprint().vocab_size, a.blueprint().hidden_size);
+    let rows = a.stream.max_logits_rows().min(b.stream.max_logits_rows());
+    let chunks = hidden[0].chunks(rows * width).zip(hidden[1].chunks(rows * width));
+    for ((rows_a, rows_b), next) in chunks.zip(next.chunks(rows)) {
+        let from_a = a.stream.logits(rows_a)?;
+        let from_b = b.stream.logits(rows_b)?;
+        for ((next, a), b) in next.iter().zip(from_a.chunks(vocab)).zip(from_b.chunks(vocab)) {
             let (log_a, log_b) = (log_softmax(a), log_softmax(b));
             let kl: f64 = log_a
                 .iter()
@@ -192,7 +171,7 @@ fn predictions<A: Backend, B: Backend>(
             sums.kl += kl;
             sums.max_kl = if kl > sums.max_kl || kl.is_nan() { kl } else { sums.max_kl };
             sums.agreed += u64::from(top(a) == top(b));
-            if let Some(next) = window.get(start + *row as usize + 1) {
+            if let Some(next) = next {
                 sums.scored += 1;
                 sums.losses[0] -= log_a[*next as usize];
                 sums.losses[1] -= log_b[*next as usize];

@@ -20,8 +20,19 @@ fn run(a: &Path, b: &Path, options: &PassOptions) -> Comparison {
     let (a, b) = (Checkpoint::open(a).unwrap(), Checkpoint::open(b).unwrap());
     let tokenizer = Tokenizer::load(&|name: &str| a.file(name).map(|bytes| bytes.into_owned())).unwrap();
     let documents = Documents::parse("t.txt", b"hello there, general\n\nsecond text\n").unwrap();
-    let load = |c: &Checkpoint| TextPass::load(ReferenceBackend, c, options, &mut |_, _| ()).unwrap();
-    compare(&mut load(&a), &mut load(&b), &tokenizer, &documents, options, 0.01, &mut |_| ()).unwrap()
+    fn open<'a>(c: &'a Checkpoint, options: &PassOptions) -> TextPass<'a, ReferenceBackend> {
+        TextPass::open(ReferenceBackend, c, options).unwrap()
+    }
+    compare(
+        &mut open(&a, options),
+        &mut open(&b, options),
+        &tokenizer,
+        &documents,
+        options,
+        0.01,
+        &mut |_| (),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -89,7 +100,7 @@ fn other_networks_are_refused() {
     )
     .unwrap();
     let open = |dir: &Path| Checkpoint::open(dir).unwrap();
-    assert!(TextPass::load(ReferenceBackend, &open(&b), &PassOptions::default(), &mut |_, _| ()).is_err());
+    assert!(TextPass::open(ReferenceBackend, &open(&b), &PassOptions::default()).is_err());
     assert_eq!(log_softmax(&[0.0, 0.0]), [-(2f64.ln()); 2]);
     assert_eq!(top(&[1.0, 3.0, 3.0]), 1);
 }

@@ -26,6 +26,11 @@ pub(super) fn linear<'a>(
         .map_err(|error| LinearError { name: stem.to_owned(), error })
 }
 
+/// What one linear is stored as, from its headers.
+pub(super) fn layout(checkpoint: &Checkpoint, stem: &str) -> Result<Layout, RecognizeError> {
+    Layout::of(|part: &str| checkpoint.tensor(&format!("{stem}.{part}")))
+}
+
 /// The three linears under `stem`.
 pub(super) fn swiglu<'a>(checkpoint: &'a Checkpoint, stem: &str) -> Result<ExpertMatrices<'a>, LinearError> {
     let [gate_proj, up_proj, down_proj] =

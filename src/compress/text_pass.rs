@@ -1,7 +1,10 @@
 //! A user's text through a model: documents, tokens, windows, steps.
 
+use super::collect::PassProgress;
 use crate::checkpoint::Checkpoint;
-use crate::model::{Blueprint, BlueprintError, ForwardInput, LayerObserver, LoadError, Model, Weights};
+use crate::model::{
+    Blueprint, BlueprintError, ForwardInput, LayerObserver, LayerStream, LoadError, StreamError,
+};
 use crate::ops::{AttentionForm, Backend, CacheDType, OpError, Segment};
 use crate::text::{Specials, Tokenizer, TokenizerError};
 
@@ -9,6 +12,9 @@ use crate::text::{Specials, Tokenizer, TokenizerError};
 const BLOCK_SIZE: usize = 32;
 /// Rows whose logits exist at once.
 const MAX_LOGITS_ROWS: usize = 32;
+/// Bytes of the residual stream that is kept while the layers come and go. A longer text goes through in several passes, and each reads the whole
+/// checkpoint: for a release of 600 GB that is every 37,000 tokens, minutes of reading beside hours of computing.
+const HIDDEN_BYTES: usize = 1 << 30;
 
 /// How a text is cut and run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +79,18 @@ pub enum PassError {
         /// Layer.
         layer: usize,
     },
-    /// Two models that cannot be compared.
+    /// Two models that cannot be compared, or layers that a model does not have.
     #[error("{0}")]
     Unlike(String),
+}
+
+impl From<StreamError> for PassError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Load(error) => error.into(),
+            StreamError::Op(error) => error.into(),
+        }
+    }
 }
 
 /// A text file as documents.
@@ -148,81 +163,161 @@ impl Documents {
     }
 }
 
-/// A model ready to run windows, one after the other.
-pub struct TextPass<B: Backend> {
+/// A model ready to run windows of a text, layer by layer.
+pub struct TextPass<'a, B: Backend> {
     /// The network.
-    pub(super) model: Model<B>,
-    vocab_size: usize,
+    pub(super) stream: LayerStream<'a, B>,
+    hidden_bytes: usize,
 }
 
-impl<B: Backend> TextPass<B> {
-    /// Loads a checkpoint's weights. `progress(done, total)` in layers.
-    pub fn load(
-        mut backend: B,
-        checkpoint: &Checkpoint,
-        options: &PassOptions,
-        progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Self, PassError> {
+/// The part of a window that is run at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Number of the window.
+    pub(super) window: usize,
+    /// Its tokens `start..end`; those before were run before.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Tokens of the earlier windows of the pass: where the residual stream of this one begins.
+    before: usize,
+}
+
+impl Step {
+    /// Where its rows are in the residual stream of a pass, `[T, D]`.
+    pub(super) fn rows(&self, hidden_size: usize) -> std::ops::Range<usize> {
+        (self.before + self.start) * hidden_size..(self.before + self.end) * hidden_size
+    }
+}
+
+impl<'a, B: Backend> TextPass<'a, B> {
+    /// Checks a checkpoint and takes the memory for a pass, weights aside.
+    pub fn open(backend: B, checkpoint: &'a Checkpoint, options: &PassOptions) -> Result<Self, PassError> {
         let blueprint = read_blueprint(checkpoint)?;
-        let weights = Weights::load(checkpoint, &blueprint, &mut backend, progress)?;
         let num_blocks = options.context.max(1).div_ceil(BLOCK_SIZE);
         let cache = blueprint.cache_shape(num_blocks, BLOCK_SIZE, CacheDType::F32);
-        let (eps, vocab_size) = (blueprint.rms_norm_eps, blueprint.vocab_size);
-        let model =
-            Model::new(backend, blueprint, weights, eps, options.step.max(1), MAX_LOGITS_ROWS, &cache)?;
-        Ok(Self { model, vocab_size })
+        let step = options.step.max(1);
+        let stream = LayerStream::open(checkpoint, blueprint, backend, step, MAX_LOGITS_ROWS, &cache)?;
+        Ok(Self { stream, hidden_bytes: HIDDEN_BYTES })
     }
 
     /// The network's sizes.
     pub fn blueprint(&self) -> &Blueprint {
-        self.model.blueprint()
+        self.stream.blueprint()
     }
 
-    /// Tokens of a step.
-    pub(super) fn step_tokens(&self) -> usize {
-        self.model.max_tokens()
+    /// Runs windows through the first `num_layers` layers. Each layer's observations come in the order of the windows.
+    pub(super) fn run(
+        &mut self,
+        windows: &[Vec<u32>],
+        num_layers: usize,
+        observer: &mut dyn LayerObserver,
+        progress: &mut dyn FnMut(PassProgress),
+    ) -> Result<(), PassError> {
+        let mut meter = Meter::new(windows, num_layers, progress);
+        for windows in self.passes(windows) {
+            let mut hidden = self.embed(windows)?;
+            for layer in 0..num_layers {
+                self.stream.load(layer)?;
+                for step in self.steps(windows) {
+                    self.step(windows, step, &mut hidden, observer)?;
+                    meter.advance(step);
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// Runs tokens `start..end` of a window whose earlier tokens were run before.
+    /// Windows by pass: as many as may have their residual stream in memory, at least one.
+    pub(super) fn passes<'w>(&self, windows: &'w [Vec<u32>]) -> Vec<&'w [Vec<u32>]> {
+        let most = self.hidden_bytes / (size_of::<f32>() * self.blueprint().hidden_size);
+        let (mut passes, mut rest) = (Vec::new(), windows);
+        while !rest.is_empty() {
+            let mut tokens = 0;
+            let fits = |window: &&Vec<u32>| {
+                tokens += window.len();
+                tokens <= most
+            };
+            let (pass, more) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            passes.push(pass);
+            rest = more;
+        }
+        passes
+    }
+
+    /// The residual stream of a pass before the first layer, window after window, `[T, D]`.
+    pub(super) fn embed(&self, windows: &[Vec<u32>]) -> Result<Vec<f32>, PassError> {
+        let (vocab_size, width) = (self.blueprint().vocab_size, self.blueprint().hidden_size);
+        if let Some(id) = windows.iter().flatten().find(|id| **id as usize >= vocab_size) {
+            return Err(PassError::Vocabulary { id: *id, vocab_size });
+        }
+        let mut hidden = Vec::with_capacity(windows.iter().map(Vec::len).sum::<usize>() * width);
+        windows.iter().for_each(|window| self.stream.embed(window, &mut hidden));
+        Ok(hidden)
+    }
+
+    /// The steps of a pass, in the order of its tokens.
+    pub(super) fn steps(&self, windows: &[Vec<u32>]) -> Vec<Step> {
+        let (mut steps, mut before, size) = (Vec::new(), 0, self.stream.max_tokens());
+        for (number, window) in windows.iter().enumerate() {
+            steps.extend((0..window.len()).step_by(size).map(|start| Step {
+                window: number,
+                start,
+                end: (start + size).min(window.len()),
+                before,
+            }));
+            before += window.len();
+        }
+        steps
+    }
+
+    /// Runs one step of a pass through the loaded layer, in place.
     pub(super) fn step(
         &mut self,
-        window: &[u32],
-        start: usize,
-        end: usize,
+        windows: &[Vec<u32>],
+        step: Step,
+        hidden: &mut [f32],
         observer: &mut dyn LayerObserver,
     ) -> Result<(), PassError> {
-        let tokens = &window[start..end];
-        if let Some(id) = tokens.iter().find(|id| **id as usize >= self.vocab_size) {
-            return Err(PassError::Vocabulary { id: *id, vocab_size: self.vocab_size });
-        }
+        let (start, end) = (step.start, step.end);
         let num_blocks = end.div_ceil(BLOCK_SIZE);
         let segment = Segment {
-            rows: 0..tokens.len(),
+            rows: 0..end - start,
             first_position: start,
             form: AttentionForm::Expanded,
             block_table: 0..num_blocks,
         };
         let input = ForwardInput {
-            token_ids: tokens.to_vec(),
+            token_ids: windows[step.window][start..end].to_vec(),
             positions: (start..end).collect(),
             slot_mapping: (start as u32..end as u32).collect(),
             expanded: vec![segment],
             absorbed: Vec::new(),
             block_tables: (0..num_blocks as u32).collect(),
         };
-        Ok(self.model.forward_observed(&input, observer)?)
+        let rows = step.rows(self.blueprint().hidden_size);
+        Ok(self.stream.layer(&input, &mut hidden[rows], observer)?)
+    }
+}
+
+/// Counts what a pass has done: every layer takes as long for a token as any other, nearly.
+pub(super) struct Meter<'p> {
+    at: PassProgress,
+    progress: &'p mut dyn FnMut(PassProgress),
+}
+
+impl<'p> Meter<'p> {
+    pub(super) fn new(
+        windows: &[Vec<u32>],
+        num_layers: usize,
+        progress: &'p mut dyn FnMut(PassProgress),
+    ) -> Self {
+        let tokens: u64 = windows.iter().map(|window| window.len() as u64).sum();
+        Self { at: PassProgress { done: 0, total: tokens * num_layers as u64 }, progress }
     }
 
-    /// Runs a whole window.
-    pub(super) fn window(
-        &mut self,
-        window: &[u32],
-        observer: &mut dyn LayerObserver,
-    ) -> Result<(), PassError> {
-        let step = self.step_tokens();
-        (0..window.len())
-            .step_by(step)
-            .try_for_each(|start| self.step(window, start, (start + step).min(window.len()), observer))
+    pub(super) fn advance(&mut self, step: Step) {
+        self.at.done += (step.end - step.start) as u64;
+        (self.progress)(self.at);
     }
 }
 
@@ -236,6 +331,96 @@ pub(super) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, PassE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compress::test_folder::{self, Tiny};
+    use crate::model::{ChosenExperts, LayerInputs, Model, Weights};
+    use crate::ops::reference::ReferenceBackend;
+
+    /// Keeps everything that a run shows, by layer.
+    #[derive(Default, PartialEq, Debug)]
+    struct Everything(Vec<(usize, ChosenExperts, LayerInputs)>);
+
+    impl LayerObserver for Everything {
+        fn wants_experts(&self, _: usize) -> bool {
+            true
+        }
+
+        fn experts(&mut self, layer: usize, chosen: &ChosenExperts) {
+            self.0.push((layer, chosen.clone(), LayerInputs::default()));
+        }
+
+        fn wants_inputs(&self, _: usize) -> bool {
+            true
+        }
+
+        fn inputs(&mut self, layer: usize, inputs: &LayerInputs) {
+            self.0.push((layer, ChosenExperts::default(), inputs.clone()));
+        }
+    }
+
+    #[test]
+    fn layer_by_layer_gives_the_bits_of_a_whole_model() {
+        let dir = tempfile::tempdir().unwrap();
+        test_folder::write(dir.path(), &Tiny::default());
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let options = PassOptions { context: 16, step: 5, ..PassOptions::default() };
+        let windows: Vec<Vec<u32>> = vec![(0..16).collect(), (100..107).collect(), vec![7; 12]];
+        let blueprint = read_blueprint(&checkpoint).unwrap();
+        let (num_layers, width) = (blueprint.num_layers, blueprint.hidden_size);
+
+        let mut streamed = Everything::default();
+        let mut pass = TextPass::open(ReferenceBackend, &checkpoint, &options).unwrap();
+        // A pass for the first window, and one for the two others.
+        pass.hidden_bytes = 4 * width * 20;
+        assert_eq!(pass.passes(&windows).iter().map(|p| p.len()).collect::<Vec<_>>(), [1, 2]);
+        let (mut seen, mut logits) = (Vec::new(), Vec::new());
+        pass.run(&windows, num_layers, &mut streamed, &mut |p| seen.push(p)).unwrap();
+        assert_eq!(seen.last(), Some(&PassProgress { done: 35 * 3, total: 35 * 3 }));
+        let mut hidden = pass.embed(&windows).unwrap();
+        for layer in 0..num_layers {
+            pass.stream.load(layer).unwrap();
+            for step in pass.steps(&windows) {
+                pass.step(&windows, step, &mut hidden, &mut Everything::default()).unwrap();
+            }
+        }
+        pass.stream.load_head().unwrap();
+        for rows in hidden.chunks(5 * width) {
+            logits.extend_from_slice(pass.stream.logits(rows).unwrap());
+        }
+
+        let mut backend = ReferenceBackend;
+        let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
+        let cache = blueprint.cache_shape(1, BLOCK_SIZE, CacheDType::F32);
+        let eps = blueprint.rms_norm_eps;
+        let mut model = Model::new(backend, blueprint, weights, eps, 5, 5, &cache).unwrap();
+        let (mut whole, mut whole_logits) = (Everything::default(), Vec::new());
+        for window in &windows {
+            for start in (0..window.len()).step_by(5) {
+                let end = (start + 5).min(window.len());
+                let input = ForwardInput {
+                    token_ids: window[start..end].to_vec(),
+                    positions: (start..end).collect(),
+                    slot_mapping: (start as u32..end as u32).collect(),
+                    expanded: vec![Segment {
+                        rows: 0..end - start,
+                        first_position: start,
+                        form: AttentionForm::Expanded,
+                        block_table: 0..1,
+                    }],
+                    absorbed: Vec::new(),
+                    block_tables: vec![0],
+                };
+                model.forward_observed(&input, &mut whole).unwrap();
+                let rows: Vec<u32> = (0..(end - start) as u32).collect();
+                whole_logits.extend_from_slice(model.logits(&rows).unwrap());
+            }
+        }
+        // The same per layer; only the layers' turns differ.
+        streamed.0.sort_by_key(|(layer, ..)| *layer);
+        whole.0.sort_by_key(|(layer, ..)| *layer);
+        assert!(streamed.0.len() > 3 * 7);
+        assert_eq!(streamed, whole);
+        assert_eq!(logits, whole_logits);
+    }
 
     #[test]
     fn documents_come_from_lines_or_paragraphs() {

@@ -299,7 +299,7 @@ pub struct QuantizeArgs {
     #[arg(long)]
     pub kv: Option<String>,
     /// Text to measure activation scales on: .jsonl with one object with \"text\" per line, or plain text with blank lines between documents. The source
-    /// is run on the CPU and has to fit in memory. May be given several times.
+    /// is run on the CPU, one layer at a time in memory. May be given several times.
     #[arg(long, value_name = "FILE")]
     pub calibrate: Vec<PathBuf>,
     /// Tokens of a calibration window; longer documents are cut.

@@ -96,13 +96,77 @@ pub struct Weights<B: Backend> {
     pub(super) head: Option<B::Matrix>,
 }
 
-/// A checked checkpoint, ready to upload.
-struct Binder<'a, B> {
+/// A checkpoint in which everything that its network wants is there and usable.
+pub(super) struct Bindings<'a> {
     checkpoint: &'a Checkpoint,
     names: WeightNames,
-    repaired: &'a HashMap<String, Vec<u8>>,
-    blueprint: &'a Blueprint,
-    backend: &'a mut B,
+    /// Block scales by linear, where some had to be repaired.
+    repaired: HashMap<String, Vec<u8>>,
+}
+
+impl<'a> Bindings<'a> {
+    /// Checks names, shapes, dtypes and scales.
+    pub(super) fn check(checkpoint: &'a Checkpoint, inventory: Inventory) -> Result<Self, LoadError> {
+        LoadError::check(checkpoint, &inventory.problems)?;
+        let mut scales = ScalePass::run(checkpoint, &inventory.linears, false);
+        let wrong = std::mem::take(&mut scales.faults);
+        LoadError::check(checkpoint, &Problems { wrong, ..Default::default() })?;
+        inventory.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        if scales.num_repaired > 0 {
+            tracing::warn!(
+                scales = scales.num_repaired,
+                matrices = scales.repaired.len(),
+                "NaN or negative block scales on blocks whose codes are all zero are taken as 1"
+            );
+        }
+        Ok(Self { checkpoint, names: inventory.names, repaired: scales.repaired })
+    }
+
+    /// The embedding table, `[vocab, D]`, as it is stored.
+    pub(super) fn embedding(&self) -> TensorView<'a> {
+        self.view(&self.names.embed_tokens())
+    }
+
+    /// Uploads one layer.
+    pub(super) fn layer<B: Backend>(
+        &self,
+        layer: usize,
+        blueprint: &Blueprint,
+        backend: &mut B,
+    ) -> Result<LayerWeights<B>, LoadError> {
+        let weights = Binder { bindings: self, blueprint, backend }.layer(layer);
+        // Uploaded means copied: the file's own pages need not stay beside the copies.
+        self.checkpoint.release_under(&self.names.layer_stem(layer));
+        weights
+    }
+
+    /// Uploads the final norm, and the head; `None`: the embedding table is the head.
+    pub(super) fn head<B: Backend>(
+        &self,
+        blueprint: &Blueprint,
+        backend: &mut B,
+    ) -> Result<(B::Vector, Option<B::Matrix>), LoadError> {
+        let mut binder = Binder { bindings: self, blueprint, backend };
+        let final_norm = binder.vector(&self.names.final_norm())?;
+        let head = match blueprint.tie_word_embeddings {
+            true => None,
+            false => Some(binder.matrix(&self.names.head())?),
+        };
+        Ok((final_norm, head))
+    }
+
+    /// Uploads the embedding table.
+    pub(super) fn embed_tokens<B: Backend>(
+        &self,
+        blueprint: &Blueprint,
+        backend: &mut B,
+    ) -> Result<B::Matrix, LoadError> {
+        Binder { bindings: self, blueprint, backend }.table(&self.names.embed_tokens())
+    }
+
+    fn view(&self, name: &str) -> TensorView<'a> {
+        self.checkpoint.tensor(name).expect("the inventory found every wanted tensor")
+    }
 }
 
 impl<B: Backend> Weights<B> {
@@ -124,50 +188,34 @@ impl<B: Backend> Weights<B> {
         backend: &mut B,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, LoadError> {
-        LoadError::check(checkpoint, &inventory.problems)?;
-        let mut scales = ScalePass::run(checkpoint, &inventory.linears, false);
-        let wrong = std::mem::take(&mut scales.faults);
-        LoadError::check(checkpoint, &Problems { wrong, ..Default::default() })?;
-        inventory.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        if scales.num_repaired > 0 {
-            tracing::warn!(
-                scales = scales.num_repaired,
-                matrices = scales.repaired.len(),
-                "NaN or negative block scales on blocks whose codes are all zero are taken as 1"
-            );
-        }
-        let names = inventory.names;
-        let mut binder = Binder { checkpoint, names, repaired: &scales.repaired, blueprint, backend };
+        let bindings = Bindings::check(checkpoint, inventory)?;
         let total = blueprint.num_layers + 1;
-        let embed_tokens = binder.table(&binder.names.embed_tokens())?;
+        let embed_tokens = bindings.embed_tokens(blueprint, backend)?;
         let mut layers = Vec::with_capacity(blueprint.num_layers);
         for layer in 0..blueprint.num_layers {
-            layers.push(binder.layer(layer)?);
-            // Uploaded means copied: the file's own pages need not stay beside the copies.
-            checkpoint.release_under(&binder.names.layer_stem(layer));
+            layers.push(bindings.layer(layer, blueprint, backend)?);
             progress(layer + 1, total);
         }
-        let final_norm = binder.vector(&binder.names.final_norm())?;
-        let head = match blueprint.tie_word_embeddings {
-            true => None,
-            false => Some(binder.matrix(&binder.names.head())?),
-        };
+        let (final_norm, head) = bindings.head(blueprint, backend)?;
         checkpoint.release_under("");
         progress(total, total);
         Ok(Self { embed_tokens, layers, final_norm, head })
     }
 }
 
-impl<'a, B: Backend> Binder<'a, B> {
-    fn view(&self, name: &str) -> TensorView<'a> {
-        self.checkpoint.tensor(name).expect("the inventory found every wanted tensor")
-    }
+/// Uploads to one backend.
+struct Binder<'a, 'm, B> {
+    bindings: &'a Bindings<'m>,
+    blueprint: &'a Blueprint,
+    backend: &'a mut B,
+}
 
+impl<'a, B: Backend> Binder<'a, '_, B> {
     /// A linear as it is stored, repaired scales in their place.
     fn stored(&self, name: &str) -> Result<StoredMatrix<'a>, LoadError> {
-        let (_, matrix) = recognize(parts(self.checkpoint, name))
+        let (_, matrix) = recognize(parts(self.bindings.checkpoint, name))
             .map_err(|source| LoadError::Stored { name: name.into(), source })?;
-        Ok(match (matrix, self.repaired.get(name)) {
+        Ok(match (matrix, self.bindings.repaired.get(name)) {
             (StoredMatrix::Packed(packed), Some(bytes)) => {
                 PackedMatrix { scales: TensorView { bytes, ..packed.scales }, ..packed }.into()
             }
@@ -176,7 +224,7 @@ impl<'a, B: Backend> Binder<'a, B> {
     }
 
     fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
-        let uploaded = self.backend.load_matrix(&HostMatrix::new(self.view(name)));
+        let uploaded = self.backend.load_matrix(&HostMatrix::new(self.bindings.view(name)));
         uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
@@ -187,12 +235,12 @@ impl<'a, B: Backend> Binder<'a, B> {
     }
 
     fn vector(&mut self, name: &str) -> Result<B::Vector, LoadError> {
-        let view = self.view(name);
+        let view = self.bindings.view(name);
         self.backend.load_vector(&view).map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
     fn ffn(&self, layer: usize, stem: &str) -> Result<ExpertMatrices<'a>, LoadError> {
-        let stored = |proj: &str| self.stored(&self.names.layer(layer, &format!("{stem}.{proj}")));
+        let stored = |proj: &str| self.stored(&self.bindings.names.layer(layer, &format!("{stem}.{proj}")));
         Ok(ExpertMatrices {
             gate_proj: stored("gate_proj")?,
             up_proj: stored("up_proj")?,
@@ -203,11 +251,12 @@ impl<'a, B: Backend> Binder<'a, B> {
     fn experts(&mut self, layer: usize, stems: &[String]) -> Result<B::Experts, LoadError> {
         let views = stems.iter().map(|stem| self.ffn(layer, stem)).collect::<Result<Vec<_>, _>>()?;
         let uploaded = self.backend.load_experts(&views);
-        uploaded.map_err(|source| LoadError::Upload { name: self.names.layer(layer, &stems[0]), source })
+        uploaded
+            .map_err(|source| LoadError::Upload { name: self.bindings.names.layer(layer, &stems[0]), source })
     }
 
     fn layer(&mut self, layer: usize) -> Result<LayerWeights<B>, LoadError> {
-        let name = |rest: &str| self.names.layer(layer, rest);
+        let name = |rest: &str| self.bindings.names.layer(layer, rest);
         let post_attention_norm = name("post_attention_layernorm.weight");
         let attention = self.attention(layer)?;
         let post_attention_norm = self.vector(&post_attention_norm)?;
@@ -219,7 +268,7 @@ impl<'a, B: Backend> Binder<'a, B> {
     }
 
     fn attention(&mut self, layer: usize) -> Result<AttentionWeights<B>, LoadError> {
-        let names = self.names.clone();
+        let names = self.bindings.names.clone();
         let name = |rest: &str| names.layer(layer, &format!("self_attn.{rest}"));
         let norm = |rest: &str| names.layer(layer, &format!("self_attn.{rest}.weight"));
         let query = match self.blueprint.q_lora_rank {
@@ -244,9 +293,9 @@ impl<'a, B: Backend> Binder<'a, B> {
     }
 
     fn moe(&mut self, layer: usize) -> Result<FfnWeights<B>, LoadError> {
-        let gate = self.names.layer(layer, "mlp.gate");
-        let bias = self.names.layer(layer, "mlp.gate.e_score_correction_bias");
-        let (weight, bias) = (self.stored(&gate)?, self.view(&bias));
+        let gate = self.bindings.names.layer(layer, "mlp.gate");
+        let bias = self.bindings.names.layer(layer, "mlp.gate.e_score_correction_bias");
+        let (weight, bias) = (self.stored(&gate)?, self.bindings.view(&bias));
         let router = self.backend.load_router(&weight, &bias, &self.blueprint.router);
         let stems: Vec<String> =
             (0..self.blueprint.router.num_experts).map(|e| format!("mlp.experts.{e}")).collect();

@@ -1,4 +1,4 @@
-//! A pruned folder's other files: configuration, index, and what must be copied byte for byte.
+//! A pruned or quantized folder's other files: configuration, index, and what must be copied byte for byte.
 
 use std::collections::BTreeSet;
 
@@ -15,29 +15,88 @@ const MAY_CHANGE: [&str; 3] = ["n_routed_experts", "n_group", "topk_group"];
 /// Files whose lists of modules pruning may change.
 const QUANT_CONFIG: &str = "hf_quant_config.json";
 
-pub(super) fn audit(source: &Checkpoint, target: &Checkpoint, plan: &ExpertPlan, report: &mut AuditReport) {
+/// Blocks of `config.json` that quantization replaces.
+const QUANT_BLOCKS: [&str; 2] = ["quantization_config", "compression_config"];
+/// Notes of whoever wrote a `config.json`, which decide nothing.
+const NOTES: [&str; 4] = ["transformers_version", "torch_dtype", "dtype", "_name_or_path"];
+
+/// `plan`: what was kept, of a pruned folder. `requantized`: the blocks about quantization are other ones than the source's.
+pub(super) fn audit(
+    source: &Checkpoint,
+    target: &Checkpoint,
+    plan: Option<&ExpertPlan>,
+    requantized: bool,
+    report: &mut AuditReport,
+) {
     let read = |checkpoint: &Checkpoint, name: &str| -> Option<Value> {
         serde_json::from_slice(&checkpoint.file(name)?).ok()
     };
+    let kept = plan.map(ExpertPlan::num_kept);
+    let mut quant = [read(source, QUANT_CONFIG), read(target, QUANT_CONFIG)];
     match (read(source, "config.json"), read(target, "config.json")) {
-        (Some(before), Some(after)) => compare_configs(&before, &after, plan, report),
+        (Some(mut before), Some(mut after)) => {
+            unnamed_experts("config.json", &after, kept, report);
+            if requantized {
+                [&mut before, &mut after].into_iter().for_each(without_quantization);
+                quant[0] = None;
+                notes(&mut before, &mut after, report);
+            }
+            if let Some(plan) = plan {
+                expert_counts(&before, &after, plan, report);
+            }
+            let may_change = if plan.is_some() { &MAY_CHANGE[..] } else { &[] };
+            skeleton("config.json", "", may_change, &before, &after, report);
+        }
         _ => report.faults.add("config.json: missing or not JSON in source or target".into()),
     }
-    if let (Some(before), Some(after)) = (read(source, QUANT_CONFIG), read(target, QUANT_CONFIG)) {
-        unnamed_experts(QUANT_CONFIG, &after, plan, report);
-        skeleton(QUANT_CONFIG, "", &before, &after, report);
+    if let Some(after) = &quant[1] {
+        unnamed_experts(QUANT_CONFIG, after, kept, report);
+        if let Some(before) = &quant[0] {
+            skeleton(QUANT_CONFIG, "", &MAY_CHANGE, before, after, report);
+        }
     }
     index(target, report);
-    side(source, target, report);
+    side(source, target, requantized, report);
+}
+
+/// Takes the blocks about quantization away.
+fn without_quantization(config: &mut Value) {
+    for place in ["", "/text_config"] {
+        if let Some(Value::Object(fields)) = config.pointer_mut(place) {
+            QUANT_BLOCKS.iter().for_each(|block| drop(fields.shift_remove(*block)));
+        }
+    }
+}
+
+/// Takes [`NOTES`] away; a warning where they differ.
+fn notes(before: &mut Value, after: &mut Value, report: &mut AuditReport) {
+    for place in ["", "/text_config"] {
+        let (Some(Value::Object(a)), Some(Value::Object(b))) =
+            (before.pointer_mut(place), after.pointer_mut(place))
+        else {
+            continue;
+        };
+        for note in NOTES {
+            let (a, b) = (a.shift_remove(note), b.shift_remove(note));
+            if a != b {
+                let shown = |value: Option<Value>| value.map_or("missing".to_owned(), |v| v.to_string());
+                report.warnings.push(format!(
+                    "config.json: {place}/{note} is {}, the source's is {}",
+                    shown(b),
+                    shown(a)
+                ));
+            }
+        }
+    }
 }
 
 /// Side files are the source's; no weight file lies beside the index's.
-pub(super) fn side(source: &Checkpoint, target: &Checkpoint, report: &mut AuditReport) {
+fn side(source: &Checkpoint, target: &Checkpoint, requantized: bool, report: &mut AuditReport) {
     let (expected, (found, stray)) = match (side_files(source), side_files(target)) {
         (Ok((expected, _)), Ok(found)) => (expected, found),
         (Err(e), _) | (_, Err(e)) => return report.faults.add(format!("files: {e}")),
     };
-    for name in &expected {
+    for name in expected.iter().filter(|name| !requantized || *name != QUANT_CONFIG) {
         match (source.read_file(name), target.read_file(name)) {
             (Ok(a), Ok(b)) if a == b && b.is_some() => report.files_equal += 1,
             (Ok(_), Ok(Some(_))) if name == QUANT_CONFIG => {}
@@ -55,7 +114,8 @@ pub(super) fn side(source: &Checkpoint, target: &Checkpoint, report: &mut AuditR
     }
 }
 
-fn compare_configs(before: &Value, after: &Value, plan: &ExpertPlan, report: &mut AuditReport) {
+/// The number of experts is the plan's, and groups are of equal size or gone.
+fn expert_counts(before: &Value, after: &Value, plan: &ExpertPlan, report: &mut AuditReport) {
     let mut seen = false;
     for place in ["", "/text_config"] {
         let (Some(before), Some(after)) = (before.pointer(place), after.pointer(place)) else { continue };
@@ -87,17 +147,22 @@ fn compare_configs(before: &Value, after: &Value, plan: &ExpertPlan, report: &mu
     if !seen {
         report.faults.add("config.json: the source has no n_routed_experts".into());
     }
-    unnamed_experts("config.json", after, plan, report);
-    skeleton("config.json", "", before, after, report);
 }
 
 /// Everything that pruning has no business with is the same. Lists and maps of module names under a quantization config may lose
 /// entries and have them renamed.
-fn skeleton(file: &str, path: &str, before: &Value, after: &Value, report: &mut AuditReport) {
+fn skeleton(
+    file: &str,
+    path: &str,
+    may_change: &[&str],
+    before: &Value,
+    after: &Value,
+    report: &mut AuditReport,
+) {
     let name = path.rsplit('/').next().unwrap_or_default();
     let text_model =
         path.rsplit_once('/').is_some_and(|(parent, _)| parent.is_empty() || parent == "/text_config");
-    if text_model && MAY_CHANGE.contains(&name) {
+    if text_model && may_change.contains(&name) {
         return;
     }
     let names_modules = |text: &str| text.contains(".experts") || text.contains("experts\\.");
@@ -107,7 +172,7 @@ fn skeleton(file: &str, path: &str, before: &Value, after: &Value, report: &mut 
                 // Keys that name modules may be renamed or gone; `n_routed_experts` and its like are fields.
                 match b.get(key) {
                     _ if names_modules(key) => {}
-                    Some(other) => skeleton(file, &format!("{path}/{key}"), value, other, report),
+                    Some(other) => skeleton(file, &format!("{path}/{key}"), may_change, value, other, report),
                     None => report.faults.add(format!("{file}: {path}/{key} is missing")),
                 }
             }
@@ -129,7 +194,8 @@ fn skeleton(file: &str, path: &str, before: &Value, after: &Value, report: &mut 
 }
 
 /// No list of modules names an expert that is not there.
-fn unnamed_experts(file: &str, value: &Value, plan: &ExpertPlan, report: &mut AuditReport) {
+fn unnamed_experts(file: &str, value: &Value, kept: Option<usize>, report: &mut AuditReport) {
+    let Some(kept) = kept else { return };
     let mut texts: Vec<&str> = Vec::new();
     let mut open = vec![value];
     while let Some(value) = open.pop() {
@@ -150,15 +216,15 @@ fn unnamed_experts(file: &str, value: &Value, plan: &ExpertPlan, report: &mut Au
             .nth(1)
             .map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
         let id = digits.and_then(|digits| digits.parse::<usize>().ok());
-        if id.is_some_and(|id| id >= plan.num_kept()) && !plain.contains("[0-9]") {
+        if id.is_some_and(|id| id >= kept) && !plain.contains("[0-9]") {
             let shown: String = text.chars().take(200).collect();
-            report.faults.add(format!("{file}: names {shown}, but experts end at {}", plan.num_kept() - 1));
+            report.faults.add(format!("{file}: names {shown}, but experts end at {}", kept - 1));
         }
     }
 }
 
 /// The index names exactly the tensors there are, and its total is their sum.
-pub(super) fn index(target: &Checkpoint, report: &mut AuditReport) {
+fn index(target: &Checkpoint, report: &mut AuditReport) {
     let Some(json) = target.file(INDEX_FILE) else { return };
     let Ok(index) = serde_json::from_slice::<Value>(&json) else {
         report.faults.add(format!("{INDEX_FILE}: not JSON"));

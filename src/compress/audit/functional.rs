@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::AuditOptions;
+use super::quantized::{WRONG, ratio};
 use super::report::Faults;
 use crate::checkpoint::Checkpoint;
 use crate::compress::expert_names::{Role, role};
@@ -31,16 +32,19 @@ pub struct Functional {
     pub same_selection: usize,
     /// Distinct experts that were run on both sides.
     pub experts_run: usize,
-    /// Largest absolute difference of the routed output over all tokens; expected 0.
+    /// Largest absolute difference of the routed output over all tokens; expected 0, unless the target is quantized too.
     pub max_abs_diff: f64,
+    /// The difference's norm by that of the source's output: with quantized experts what quantization does to the layer.
+    pub relative_error: f64,
 }
 
-/// `None` where the check could not be made: a fault then says why.
+/// `None` where the check could not be made: a fault then says why. `exact`: the target's experts have the source's bytes.
 pub(super) fn audit(
     source: &Checkpoint,
     target: &Checkpoint,
     plan: &ExpertPlan,
     options: &AuditOptions<'_>,
+    exact: bool,
     faults: &mut Faults,
 ) -> Option<Functional> {
     let layer = match options.functional_layer {
@@ -55,10 +59,18 @@ pub(super) fn audit(
     };
     match check(source, target, layer, options) {
         Ok(outcome) => {
-            if outcome.same_selection < outcome.tokens || outcome.max_abs_diff != 0.0 {
+            let is_wrong = match exact {
+                true => outcome.max_abs_diff != 0.0,
+                false => outcome.relative_error.is_nan() || outcome.relative_error > WRONG,
+            };
+            if outcome.same_selection < outcome.tokens || is_wrong {
                 faults.add(format!(
-                    "functional check, layer {}: {} of {} tokens pick the planned experts, max abs diff {:?}",
-                    outcome.layer, outcome.same_selection, outcome.tokens, outcome.max_abs_diff
+                    "functional check, layer {}: {} of {} tokens pick the planned experts, max abs diff {:?}, relative error {:.4}",
+                    outcome.layer,
+                    outcome.same_selection,
+                    outcome.tokens,
+                    outcome.max_abs_diff,
+                    outcome.relative_error
                 ));
             }
             Some(outcome)
@@ -209,7 +221,11 @@ fn check(
     }
     let differences = expected.iter().zip(&got).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
     let max_abs_diff = differences.map(|d| if d.is_nan() { f64::INFINITY } else { d }).fold(0.0, f64::max);
-    Ok(Functional { layer: plan.layer, tokens, rerouted, same_selection, experts_run, max_abs_diff })
+    let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
+    let lost = squares(&mut expected.iter().zip(&got).map(|(a, b)| a - b));
+    let relative_error = ratio(lost, squares(&mut expected.iter().copied()));
+    let layer = plan.layer;
+    Ok(Functional { layer, tokens, rerouted, same_selection, experts_run, max_abs_diff, relative_error })
 }
 
 /// Normal values by Box and Muller, from a seed.

@@ -12,8 +12,9 @@ mod report;
 
 use std::path::Path;
 
+use self::quantized::Pruning;
 use super::fingerprint::SourceId;
-use super::plan_file::{ExpertPlan, PLAN_FILE, PlanFileError};
+use super::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
 use super::rewrite::{RewriteError, expert_layers};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 
@@ -78,8 +79,8 @@ pub struct AuditProgress {
     pub total: u64,
 }
 
-/// Audits the folder `target_dir` against the folder `source_dir`. A target with fewer experts than its source is audited as pruned,
-/// otherwise as quantized (an equal copy is a quantized folder without error).
+/// Audits the folder `target_dir` against the folder `source_dir`. A target with fewer experts than its source is audited as pruned, and as
+/// quantized too where its weights are in other formats; otherwise as quantized (an equal copy is a quantized folder without error).
 pub fn audit(
     source_dir: &Path,
     target_dir: &Path,
@@ -101,20 +102,16 @@ pub fn audit(
     let source_layers = layers_of(&source)?;
     // Gaps in the target's ids are its fault and not the end of the audit.
     let same_experts = expert_layers(&target).is_ok_and(|layers| layers == source_layers);
-    let has_plan = options.plan.is_some() || target.read_file(PLAN_FILE)?.is_some();
-    if same_experts && !has_plan {
-        report.quantized = Some(quantized::audit(&source, &target, &mut report.faults, &mut advance));
-        config::index(&target, &mut report);
-        config::side(&source, &target, &mut report);
+    // A plan that the source has too tells how the source was made, not the target.
+    let own_plan = target.read_file(PLAN_FILE)?.filter(|plan| source.file(PLAN_FILE).as_ref() != Some(plan));
+    if same_experts && options.plan.is_none() && own_plan.is_none() {
+        report.quantized = Some(quantized::audit(&source, &target, None, &mut report.faults, &mut advance));
+        config::audit(&source, &target, None, true, &mut report);
         return Ok(report.finish());
     }
-    let (plan, origin) = match (options.plan, target.read_file(PLAN_FILE)?) {
+    let (plan, origin) = match (options.plan, own_plan) {
         (Some(plan), _) => (plan.clone(), "the given plan".to_owned()),
-        (None, Some(json)) => {
-            let origin = format!("{PLAN_FILE} of the target");
-            let plan = ExpertPlan::parse(&json);
-            (plan.map_err(|error| AuditError::Plan { origin: origin.clone(), error })?, origin)
-        }
+        (None, Some(json)) => own(&json, &source, &target, &source_layers, &mut report.warnings)?,
         (None, None) => {
             (infer::infer_plan(&source, &target, &source_layers)?, "the target's router rows".into())
         }
@@ -122,13 +119,47 @@ pub fn audit(
     plan.check_source(&SourceId::of(&source), &source_layers)
         .map_err(|error| AuditError::Plan { origin: origin.clone(), error })?;
     report.plan(&plan, origin);
-    let mut pruned = pruned::audit(&source, &target, &plan, &mut report.faults, &mut advance);
-    config::audit(&source, &target, &plan, &mut report);
+    let is_requantized = quantized::is_requantized(&source, &target, &plan);
+    let mut pruned = if is_requantized {
+        let mut pruned = pruned::routers(&source, &target, &plan, &mut report.faults);
+        let pruning = Pruning { plan: &plan, audit: &mut pruned };
+        let found = quantized::audit(&source, &target, Some(pruning), &mut report.faults, &mut advance);
+        report.quantized = Some(found);
+        pruned
+    } else {
+        pruned::audit(&source, &target, &plan, &mut report.faults, &mut advance)
+    };
+    config::audit(&source, &target, Some(&plan), is_requantized, &mut report);
     if options.functional_tokens > 0 {
-        pruned.functional = functional::audit(&source, &target, &plan, options, &mut report.faults);
+        let exact = !is_requantized;
+        pruned.functional = functional::audit(&source, &target, &plan, options, exact, &mut report.faults);
     }
     report.pruned = Some(pruned);
     Ok(report.finish())
+}
+
+/// The target's own plan. One that was made for a folder in between (quantized first, pruned then) names another source: it is taken if the
+/// router rows say the same.
+fn own(
+    json: &[u8],
+    source: &Checkpoint,
+    target: &Checkpoint,
+    source_layers: &ExpertLayers,
+    warnings: &mut Vec<String>,
+) -> Result<(ExpertPlan, String), AuditError> {
+    let origin = format!("{PLAN_FILE} of the target");
+    let plan = ExpertPlan::parse(json).map_err(|error| AuditError::Plan { origin: origin.clone(), error })?;
+    if let Err(PlanFileError::OtherSource { plan_name, .. }) =
+        plan.check_source(&SourceId::of(source), source_layers)
+        && let Ok(found) = infer::infer_plan(source, target, source_layers)
+        && found.fingerprint() == plan.fingerprint()
+    {
+        warnings.push(format!(
+            "{PLAN_FILE} was made for {plan_name}, a folder in between; the router rows say that it holds for this source too"
+        ));
+        return Ok((found, format!("{origin}, confirmed by its router rows")));
+    }
+    Ok((plan, origin))
 }
 
 #[cfg(test)]

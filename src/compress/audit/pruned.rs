@@ -47,6 +47,22 @@ pub struct LayerAudit {
 }
 
 impl PrunedAudit {
+    /// Adds tensors of the target, of a linear of the source outside routers.
+    pub(super) fn count(&mut self, stem: &str, tensors: usize, equal: usize) {
+        match role(&format!("{stem}.weight")) {
+            Role::Expert(expert) => {
+                if let Ok(at) = self.layers.binary_search_by_key(&expert.layer, |layer| layer.layer) {
+                    self.layers[at].expert_tensors += tensors;
+                    self.layers[at].expert_tensors_equal += equal;
+                }
+            }
+            _ => {
+                self.untouched += tensors;
+                self.untouched_equal += equal;
+            }
+        }
+    }
+
     /// Over all layers.
     pub fn max_router_diff(&self) -> f64 {
         self.layers.iter().map(|l| l.max_router_diff).fold(0.0, f64::max)
@@ -66,11 +82,7 @@ pub(super) fn audit(
     faults: &mut Faults,
     advance: &mut dyn FnMut(u64),
 ) -> PrunedAudit {
-    let mut layers: BTreeMap<usize, LayerAudit> = plan
-        .layers()
-        .iter()
-        .map(|l| (l.layer, LayerAudit { layer: l.layer, ..Default::default() }))
-        .collect();
+    let mut layers = empty(plan);
     let (mut untouched, mut untouched_equal) = (0, 0);
     // Source tensors that the target must have and was not seen to have yet.
     let mut owed: BTreeSet<&str> = source.names().filter(|name| survives(name, plan)).collect();
@@ -135,6 +147,35 @@ pub(super) fn audit(
         });
     }
     PrunedAudit { layers: layers.into_values().collect(), untouched_equal, untouched, functional: None }
+}
+
+/// Compares routers alone, of a folder whose other tensors may be in other formats.
+pub(super) fn routers(
+    source: &Checkpoint,
+    target: &Checkpoint,
+    plan: &ExpertPlan,
+    faults: &mut Faults,
+) -> PrunedAudit {
+    let mut layers = empty(plan);
+    for name in source.names() {
+        let Role::Router { layer, rest } = role(name) else { continue };
+        let (Some(plan), Some(audit)) = (plan.layer(layer), layers.get_mut(&layer)) else { continue };
+        match (source.tensor(name), target.tensor(name)) {
+            (Some(original), Some(view)) => router(name, rest, &view, &original, plan, audit, faults),
+            _ => faults.add(format!("{name}: missing")),
+        }
+    }
+    let is_extra = |name: &&str| matches!(role(name), Role::Router { .. }) && source.tensor(name).is_none();
+    for name in target.names().filter(is_extra) {
+        faults.add(format!("{name}: extra; the source's router has no such tensor"));
+    }
+    PrunedAudit { layers: layers.into_values().collect(), untouched_equal: 0, untouched: 0, functional: None }
+}
+
+/// The plan's layers, nothing checked.
+fn empty(plan: &ExpertPlan) -> BTreeMap<usize, LayerAudit> {
+    let layer = |layer: usize| (layer, LayerAudit { layer, ..Default::default() });
+    plan.layers().iter().map(|plan| layer(plan.layer)).collect()
 }
 
 /// Whether a source tensor must be in the target under some name.

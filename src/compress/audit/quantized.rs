@@ -1,27 +1,33 @@
-//! A quantized folder against its source: every tensor accounted for, the error of every linear, added up per class of module.
+//! A quantized folder against its source: every tensor accounted for, the error of every linear, added up per class of module. The folder may be
+//! pruned too: then an expert is measured against the one that the plan puts in its place, and routers are the pruning audit's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::pruned::same;
+use super::pruned::{PrunedAudit, same};
 use super::report::Faults;
 use crate::checkpoint::Checkpoint;
-use crate::compress::expert_names::{Role, role};
-use crate::compress::linears::linear;
+use crate::compress::expert_names::{ExpertName, Role, role};
+use crate::compress::linears::{layout, linear};
+use crate::compress::plan_file::ExpertPlan;
 use crate::quant::{PART_NAMES, StoredMatrix};
 
 /// Tensors that calibration adds beside an attention module: scales of the KV cache.
 const KV_SCALES: [&str; 6] =
     [".k_proj.k_scale", ".v_proj.v_scale", ".k_scale", ".v_scale", ".kv_scale", ".q_scale"];
 /// Relative error of a linear from which it is a fault: no format is that bad, wrong weights are.
-const WRONG: f64 = 0.5;
+pub(super) const WRONG: f64 = 0.5;
+/// Wrong experts for which the one that they really are is looked for: that measures every expert of the layer.
+const MAX_SEARCHES: usize = 4;
 
 /// Tensors of a quantized folder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct QuantizedAudit {
-    /// Source tensors that the target has, as they were or in another format.
+    /// Source tensors that the target has, as they were or in another format, and those that it leaves out as the plan says.
     pub accounted: usize,
+    /// Of these, left out: tensors of dropped experts.
+    pub left_out: usize,
     /// Of these, equal by bytes.
     pub equal: usize,
     /// Linears whose error was measured: their bytes differ.
@@ -55,6 +61,13 @@ pub struct ClassError {
     pub worst_name: String,
 }
 
+impl QuantizedAudit {
+    /// The largest relative error of a class.
+    pub fn worst_class(&self) -> f64 {
+        self.classes.iter().map(|class| class.relative_error).fold(0.0, f64::max)
+    }
+}
+
 /// Sums of one class.
 #[derive(Default)]
 struct Sums {
@@ -66,41 +79,113 @@ struct Sums {
     worst_name: String,
 }
 
-/// Compares every tensor.
+/// A pruning that went with the quantization.
+pub(super) struct Pruning<'a> {
+    /// Which expert is where.
+    pub(super) plan: &'a ExpertPlan,
+    /// Has the routers; the other tensors are counted into it.
+    pub(super) audit: &'a mut PrunedAudit,
+}
+
+/// Where a linear of the source is in the target.
+enum Place {
+    /// Under this name.
+    Stem(String),
+    /// Nowhere: the plan drops it.
+    Dropped,
+    /// In a router whose rows the pruning audit has compared.
+    Router,
+}
+
+impl Place {
+    fn of(stem: &str, plan: Option<&ExpertPlan>) -> Self {
+        let Some(plan) = plan else { return Place::Stem(stem.to_owned()) };
+        // With a last word, so that names are cut as those of tensors.
+        match role(&format!("{stem}.weight")) {
+            Role::Router { .. } => Place::Router,
+            Role::Expert(expert) => match plan.layer(expert.layer).and_then(|l| l.new_id(expert.expert)) {
+                Some(new) => Place::Stem(stem_of(&expert, new)),
+                None => Place::Dropped,
+            },
+            Role::Other | Role::Stacked { .. } => Place::Stem(stem.to_owned()),
+        }
+    }
+}
+
+/// The stem of another expert's linear, of a name that ends in `.weight`.
+fn stem_of(expert: &ExpertName<'_>, id: u32) -> String {
+    let name = expert.renamed(id);
+    name.strip_suffix(".weight").unwrap_or(&name).to_owned()
+}
+
+/// Whether some linear of the target is stored in another format than the one of the source that it comes from.
+pub(super) fn is_requantized(source: &Checkpoint, target: &Checkpoint, plan: &ExpertPlan) -> bool {
+    let after = stems(target);
+    stems(source).keys().any(|stem| match Place::of(stem, Some(plan)) {
+        Place::Stem(place) if after.contains_key(place.as_str()) => {
+            matches!((layout(source, stem), layout(target, &place)), (Ok(a), Ok(b)) if a.dialect != b.dialect)
+        }
+        _ => false,
+    })
+}
+
+/// Compares every tensor; with `pruning` each with the one that the plan says, routers left out.
 pub(super) fn audit(
     source: &Checkpoint,
     target: &Checkpoint,
+    mut pruning: Option<Pruning<'_>>,
     faults: &mut Faults,
     advance: &mut dyn FnMut(u64),
 ) -> QuantizedAudit {
     let mut audit = QuantizedAudit::default();
     let mut classes: BTreeMap<(&'static str, &'static str, &'static str), Sums> = BTreeMap::new();
-    let (before, after) = (stems(source), stems(target));
+    let plan = pruning.as_ref().map(|pruning| pruning.plan);
+    let (before, mut after) = (stems(source), stems(target));
+    let mut searches = 0;
     for (stem, parts) in &before {
+        let place = match Place::of(stem, plan) {
+            Place::Stem(place) => place,
+            Place::Dropped => {
+                audit.left_out += parts.len();
+                audit.accounted += parts.len();
+                continue;
+            }
+            Place::Router => {
+                audit.accounted += parts.len();
+                continue;
+            }
+        };
         // A tensor that is no part of a linear is a stem of itself.
-        let Some(new_parts) = after.get(stem) else {
+        let Some(new_parts) = after.remove(place.as_str()) else {
             if KV_SCALES.iter().any(|ending| stem.ends_with(ending)) {
                 audit.dropped_scales += parts.len();
                 continue;
             }
-            faults.add(format!("{stem}: missing ({} tensors of the source)", parts.len()));
+            let origin = if place == *stem { String::new() } else { format!("; it must hold {stem}") };
+            faults.add(format!("{place}: missing ({} tensors of the source){origin}", parts.len()));
             continue;
         };
         new_parts.iter().filter_map(|name| target.tensor(name)).for_each(|v| advance(v.bytes.len() as u64));
-        let num_equal = parts.iter().filter(|name| same((source, name), (target, name)).is_ok()).count();
+        let renamed = |name: &str| format!("{place}{}", &name[stem.len()..]);
+        let is_equal = |name: &&&str| same((source, name), (target, &renamed(name))).is_ok();
+        let num_equal = parts.iter().filter(is_equal).count();
         audit.equal += num_equal;
+        if let Some(pruning) = &mut pruning {
+            pruning.audit.count(stem, new_parts.len(), num_equal);
+        }
         let is_added = |name: &&&str| name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
-        let added = new_parts.iter().filter(|name| !parts.contains(*name)).filter(is_added).count();
+        let is_new = |name: &&&str| !parts.contains(format!("{stem}{}", &name[place.len()..]).as_str());
+        let added = new_parts.iter().filter(is_new).filter(is_added).count();
         audit.added_scales += added;
         if num_equal == parts.len() && new_parts.len() == parts.len() + added {
             audit.accounted += parts.len();
             continue;
         }
-        let measured = measure(source, target, stem);
+        let measured = measure((source, stem), (target, &place));
         parts.iter().for_each(|name| source.release(name, 0..usize::MAX));
         new_parts.iter().for_each(|name| target.release(name, 0..usize::MAX));
         match measured {
-            Ok(Measured { formats: [from, to], weights, squared_error, squares }) => {
+            Ok(Measured { formats: [from, to], are_plain, weights, squared_error, squares }) => {
                 let error = ratio(squared_error, squares);
                 audit.accounted += parts.len();
                 audit.measured += 1;
@@ -110,23 +195,36 @@ pub(super) fn audit(
                 sums.squared_error += squared_error;
                 sums.squares += squares;
                 if error > sums.worst || sums.worst_name.is_empty() {
-                    (sums.worst, sums.worst_name) = (error, (*stem).to_owned());
+                    (sums.worst, sums.worst_name) = (error, place.clone());
                 }
                 if error.is_nan() || error > WRONG {
+                    searches += 1;
+                    let whose = match plan {
+                        Some(plan) if searches <= MAX_SEARCHES => {
+                            holder(source, (target, &place), stem, plan)
+                        }
+                        _ => String::new(),
+                    };
                     faults.add(format!(
-                        "{stem}: relative error {error:.4} against the source; these are other weights"
+                        "{place}: relative error {error:.4} against {stem} of the source; these are other weights{whose}"
+                    ));
+                } else if are_plain {
+                    faults.add(format!(
+                        "{place}: is {to} as {stem} of the source and differs from it; quantization leaves such tensors alone"
                     ));
                 }
             }
-            Err(problem) => {
-                faults.add(format!("{stem}: differs from the source's, and cannot be measured: {problem}"))
-            }
+            Err(problem) => faults.add(format!(
+                "{place}: differs from {stem} of the source, and cannot be measured: {problem}"
+            )),
         }
     }
-    for (stem, parts) in after.iter().filter(|(stem, _)| !before.contains_key(*stem)) {
+    for (stem, parts) in after {
+        let is_router = || matches!(role(&format!("{stem}.weight")), Role::Router { .. });
         match KV_SCALES.iter().any(|ending| stem.ends_with(ending)) {
             true => audit.added_scales += parts.len(),
-            false => faults.add(format!("{stem}: extra; the source has no such tensor")),
+            false if plan.is_some() && is_router() => {}
+            false => faults.add(format!("{stem}: extra; nothing of the source belongs there")),
         }
     }
     let class_error = |((class, source_format, target_format), s): ((_, _, _), Sums)| ClassError {
@@ -157,7 +255,8 @@ fn stems(checkpoint: &Checkpoint) -> BTreeMap<&str, BTreeSet<&str>> {
     stems
 }
 
-fn ratio(squared_error: f64, squares: f64) -> f64 {
+/// Relative error of sums of squares; NaN where there was nothing and now is something.
+pub(super) fn ratio(squared_error: f64, squares: f64) -> f64 {
     match squared_error == 0.0 {
         true => 0.0,
         false => (squared_error / squares).sqrt(),
@@ -166,15 +265,20 @@ fn ratio(squared_error: f64, squares: f64) -> f64 {
 
 struct Measured {
     formats: [&'static str; 2],
+    /// Whether both are floats of one dtype.
+    are_plain: bool,
     weights: u64,
     squared_error: f64,
     squares: f64,
 }
 
 /// The error of one linear, row by row.
-fn measure(source: &Checkpoint, target: &Checkpoint, stem: &str) -> Result<Measured, String> {
-    let (_, a) = linear(source, stem).map_err(|e| format!("in the source, {}", e.error))?;
-    let (_, b) = linear(target, stem).map_err(|e| format!("in the target, {}", e.error))?;
+fn measure(
+    (source, source_stem): (&Checkpoint, &str),
+    (target, target_stem): (&Checkpoint, &str),
+) -> Result<Measured, String> {
+    let (_, a) = linear(source, source_stem).map_err(|e| format!("in the source, {}", e.error))?;
+    let (_, b) = linear(target, target_stem).map_err(|e| format!("in the target, {}", e.error))?;
     let ([out, width], [b_out, b_width]) = match (a.shape(), b.shape()) {
         ([o, w], [p, v]) => ([*o, *w], [*p, *v]),
         (a, b) => return Err(format!("shapes {a:?} and {b:?} are no matrices")),
@@ -194,7 +298,24 @@ fn measure(source: &Checkpoint, target: &Checkpoint, stem: &str) -> Result<Measu
         }
     }
     let formats = [a.format_name(), b.format_name()];
-    Ok(Measured { formats, weights: (out * width) as u64, squared_error, squares })
+    let are_plain =
+        matches!((&a, &b), (StoredMatrix::Plain(a), StoredMatrix::Plain(b)) if a.dtype == b.dtype);
+    Ok(Measured { formats, are_plain, weights: (out * width) as u64, squared_error, squares })
+}
+
+/// Whose weights an expert of the target has instead, for the message.
+fn holder(source: &Checkpoint, target: (&Checkpoint, &str), stem: &str, plan: &ExpertPlan) -> String {
+    let name = format!("{stem}.weight");
+    let Role::Expert(expert) = role(&name) else { return String::new() };
+    let num_source = plan.layer(expert.layer).map_or(0, |layer| layer.num_source as u32);
+    let is_near = |id: &u32| {
+        measure((source, &stem_of(&expert, *id)), target)
+            .is_ok_and(|found| ratio(found.squared_error, found.squares) <= WRONG)
+    };
+    match (0..num_source).find(is_near) {
+        Some(id) => format!(", those of source expert {id}"),
+        None => ", those of no expert of the layer".into(),
+    }
 }
 
 /// Row `o` as f32.

@@ -152,11 +152,30 @@ impl AuditReport {
         };
         if let (Some(pruned), Some(plan)) = (&self.pruned, &self.plan) {
             let functional = pruned.functional.as_ref().map_or(String::new(), |f| {
-                format!("; masked source = target on layer {}: max abs diff {:?}", f.layer, f.max_abs_diff)
+                match &self.quantized {
+                    None => format!(
+                        "; masked source = target on layer {}: max abs diff {:?}",
+                        f.layer, f.max_abs_diff
+                    ),
+                    Some(_) => format!(
+                        "; masked source against target on layer {}: {} of {} tokens pick the planned experts, relative error {:.4}",
+                        f.layer, f.same_selection, f.tokens, f.relative_error
+                    ),
+                }
+            });
+            let quantized = self.quantized.as_ref().map_or(String::new(), |q| {
+                format!(
+                    "; {} of {} source tensors accounted for ({} left out, {} linears measured), largest relative error of a class {:.4}",
+                    q.accounted,
+                    self.source.tensors,
+                    q.left_out,
+                    q.measured,
+                    q.worst_class()
+                )
             });
             return format!(
                 "audit {outcome}: {} of {} experts, {} layers, {} router rows and {} bias entries checked, max abs diff {:?} / {:?}; \
-                 {} expert tensors and {} others equal by bytes{functional}",
+                 {} expert tensors and {} others equal by bytes{quantized}{functional}",
                 plan.experts[1],
                 plan.experts[0],
                 plan.layers,
@@ -175,7 +194,7 @@ impl AuditReport {
                 self.source.tensors,
                 quantized.equal,
                 quantized.measured,
-                quantized.classes.iter().map(|c| c.relative_error).fold(0.0, f64::max),
+                quantized.worst_class(),
             ),
             None => format!("audit {outcome}"),
         }

@@ -1,0 +1,141 @@
+//! A network of which one layer at a time is loaded, for texts through checkpoints larger than memory: the residual stream of the text stays
+//! on the host, and every layer is loaded once for all of it.
+
+use super::blueprint::Blueprint;
+use super::forward::{ForwardInput, LayerObserver};
+use super::inventory::Inventory;
+use super::layer_runner::{LayerPlace, LayerRunner};
+use super::weights::{Bindings, LayerWeights, LoadError};
+use crate::checkpoint::Checkpoint;
+use crate::ops::{Backend, CacheShape, OpError};
+use crate::tensor::TensorView;
+
+/// What [`LayerStream::layer`] runs: a layer, loaded.
+struct Loaded<B: Backend> {
+    layer: usize,
+    weights: LayerWeights<B>,
+}
+
+/// What makes logits of the residual stream.
+struct Head<B: Backend> {
+    final_norm: B::Vector,
+    matrix: B::Matrix,
+}
+
+/// A checked checkpoint with workspace and the cache of one layer.
+///
+/// Computes bit for bit what [`super::Model`] does: the residual stream goes to the host and back between layers, and nothing is rounded on the way.
+pub struct LayerStream<'a, B: Backend> {
+    bindings: Bindings<'a>,
+    /// `[vocab, D]`.
+    embedding: TensorView<'a>,
+    runner: LayerRunner<B>,
+    loaded: Option<Loaded<B>>,
+    head: Option<Head<B>>,
+}
+
+impl<'a, B: Backend> LayerStream<'a, B> {
+    /// Checks the checkpoint and allocates workspace for steps of `max_tokens` rows (of which `max_logits_rows` with logits at once) and a cache like
+    /// `cache`, of one layer. Loads no weights.
+    pub fn open(
+        checkpoint: &'a Checkpoint,
+        blueprint: Blueprint,
+        backend: B,
+        max_tokens: usize,
+        max_logits_rows: usize,
+        cache: &CacheShape,
+    ) -> Result<Self, StreamError> {
+        let bindings = Bindings::check(checkpoint, Inventory::take(checkpoint, &blueprint))?;
+        let cache = CacheShape { num_layers: 1, ..*cache };
+        let eps = blueprint.rms_norm_eps;
+        let runner = LayerRunner::new(backend, blueprint, eps, max_tokens, max_logits_rows, &cache)?;
+        let embedding = bindings.embedding();
+        Ok(Self { bindings, embedding, runner, loaded: None, head: None })
+    }
+
+    /// Sizes and switches.
+    pub fn blueprint(&self) -> &Blueprint {
+        self.runner.blueprint()
+    }
+
+    /// Most rows of one step.
+    pub fn max_tokens(&self) -> usize {
+        self.runner.max_tokens()
+    }
+
+    /// Most rows `logits` takes at once: they are a step's too.
+    pub fn max_logits_rows(&self) -> usize {
+        self.runner.max_logits_rows().min(self.runner.max_tokens())
+    }
+
+    /// Appends the embeddings of tokens, `[T, D]`; ids are below the vocabulary's size.
+    pub fn embed(&self, token_ids: &[u32], hidden: &mut Vec<f32>) {
+        let shape = [1, self.blueprint().hidden_size];
+        for id in token_ids {
+            let row = *id as usize;
+            hidden.extend(self.embedding.rows(row, row + 1, &shape).to_f32());
+        }
+    }
+
+    /// Loads a layer in the place of whatever was loaded before.
+    pub fn load(&mut self, layer: usize) -> Result<(), StreamError> {
+        // Gone before its successor comes: two would take twice the memory.
+        (self.loaded, self.head) = (None, None);
+        let blueprint = self.runner.blueprint().clone();
+        let weights = self.bindings.layer(layer, &blueprint, self.runner.backend())?;
+        self.loaded = Some(Loaded { layer, weights });
+        Ok(())
+    }
+
+    /// Runs the loaded layer over a step whose residual stream is `hidden`, `[T, D]`, in place. What the layer's cache holds of earlier tokens of
+    /// the sequence is what earlier steps left there.
+    ///
+    /// Panics if no layer is loaded.
+    pub fn layer(
+        &mut self,
+        input: &ForwardInput,
+        hidden: &mut [f32],
+        observer: &mut dyn LayerObserver,
+    ) -> Result<(), OpError> {
+        let Loaded { layer, weights } = self.loaded.as_ref().expect("a layer is loaded before it is run");
+        self.runner.begin(input);
+        self.runner.set_hidden(hidden)?;
+        self.runner.layer(weights, LayerPlace { layer: *layer, cached_at: 0 }, input, observer)?;
+        hidden.copy_from_slice(self.runner.hidden()?);
+        Ok(())
+    }
+
+    /// Gives the loaded layer's memory back and loads what [`LayerStream::logits`] needs.
+    pub fn load_head(&mut self) -> Result<(), StreamError> {
+        self.loaded = None;
+        let blueprint = self.runner.blueprint().clone();
+        let (final_norm, head) = self.bindings.head(&blueprint, self.runner.backend())?;
+        let matrix = match head {
+            Some(head) => head,
+            None => self.bindings.embed_tokens(&blueprint, self.runner.backend())?,
+        };
+        self.head = Some(Head { final_norm, matrix });
+        Ok(())
+    }
+
+    /// Logits `[rows, vocab]` of the residual stream `hidden` after the last layer, `[rows, D]`; at most `max_logits_rows` rows.
+    ///
+    /// Panics if the head is not loaded.
+    pub fn logits(&mut self, hidden: &[f32]) -> Result<&[f32], OpError> {
+        let Head { final_norm, matrix } = self.head.as_ref().expect("the head is loaded before it is run");
+        let rows: Vec<u32> = (0..(hidden.len() / self.runner.blueprint().hidden_size) as u32).collect();
+        self.runner.set_hidden(hidden)?;
+        self.runner.logits(&rows, final_norm, matrix)
+    }
+}
+
+/// Why a layer could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// Weights.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The device.
+    #[error(transparent)]
+    Op(#[from] OpError),
+}
