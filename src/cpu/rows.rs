@@ -13,8 +13,8 @@ use super::threads::{Shards, ThreadPool};
 /// What the input rows of matrix products are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activations {
-    /// bf16, nearest even: the checkpoint's own precision, and the fast one. Where the weights are 4-bit codes and the machine has no bf16
-    /// products, 15-bit integers with a scale per 32 inputs instead: off by at most 2^-15 of the largest of the 32, which is finer for all
+    /// bf16, nearest even: the checkpoint's own precision, and the fast one. Where the weights are 4-bit codes and products of bytes are
+    /// the faster ones, 15-bit integers with a scale per 32 inputs instead: off by at most 2^-15 of the largest of the 32, which is finer for all
     /// but the smallest values.
     #[default]
     Bf16,
@@ -121,7 +121,7 @@ impl Numerics {
                     RowFormat::Int8
                 }
                 PanelFormat::Codes(codes)
-                    if round && codes.is_4_bit() && !dot && self.isa.has_byte_products() =>
+                    if round && codes.is_4_bit() && self.isa.prefers_byte_products() =>
                 {
                     RowFormat::Int15
                 }

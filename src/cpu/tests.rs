@@ -546,7 +546,7 @@ fn rounded_to_integers(x: &[f32], largest: f32) -> Vec<f64> {
 fn integer_products_are_exact_after_the_rounding() {
     for isa in Isa::supported() {
         integer_products_are_exact(Activations::Int8, isa, 127.0);
-        if isa.has_byte_products() && !isa.has_dot() {
+        if isa.prefers_byte_products() {
             integer_products_are_exact(Activations::Bf16, isa, 127.0 * 128.0);
         }
     }

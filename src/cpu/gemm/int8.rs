@@ -283,12 +283,14 @@ pub(crate) mod avx2 {
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni {
     use super::super::tile::{Ahead, TileArgs};
-    use super::{
-        AHEAD_STEPS, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit,
-    };
+    use super::{INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit};
     use crate::cpu::matrix::LANES;
     use crate::cpu::packed_panels::CodeFormat;
+    use crate::cpu::simd::avx512::lines_ahead;
     use std::arch::x86_64::*;
+
+    /// Cache lines of the codes of one step.
+    const LINES_PER_STEP: usize = 4;
 
     /// Rows per tile of one panel: their sums and the eight weights of a step leave registers for what computing takes.
     pub(crate) const MAX_ROWS: usize = 16;
@@ -387,7 +389,7 @@ pub(crate) mod vnni {
         }
         let (mut ahead, ahead_stride, jump, next) = match ahead {
             Ahead::Own { next } => {
-                let jump = (AHEAD_STEPS / P).min(steps);
+                let jump = (lines_ahead().codes / LINES_PER_STEP / P).min(steps);
                 (w.wrapping_add(jump * code_format.step_words()), panel_stride, jump, next)
             }
             Ahead::Other(other) => (other, 0, 0, other),
