@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
 use perigee::ops::{Backend, HostMatrix};
 use perigee::quant::distortion::Distortion;
 use perigee::quant::fp4::{decode_e2m1, encode_e2m1, round_e2m1};
@@ -488,11 +488,17 @@ fn errors_of_products_are_those_of_weights_and_activations_together() {
         let unpacked = packed.matrix().unwrap().to_f32();
         let of_weights = Distortion::of(values, &unpacked).relative();
         let of_unpacked = product(&unpacked);
-        // The rounding's own error: of bf16, and of 255 steps of a 127th of the largest of 32 values.
-        for (activations, of_rounding) in
-            [(Activations::F32, 0.0), (Activations::Bf16, 0.0017), (Activations::Int8, 0.0053)]
-        {
-            let mut b = CpuBackend::new(CpuOptions { threads: 2, activations, ..Default::default() });
+        // The rounding's own error: of bf16 or of the 15-bit integers in its place, and of 255 steps of a 127th of the largest of 32 values.
+        let roundings = Isa::supported().into_iter().flat_map(|isa| {
+            let of_bf16 = match isa {
+                Isa::Portable | Isa::Avx512Bf16 => 0.0017,
+                Isa::Avx2 | Isa::Avx512 | Isa::Amx => 0.0000415,
+            };
+            [(Activations::F32, 0.0), (Activations::Bf16, of_bf16), (Activations::Int8, 0.0053)]
+                .map(|(activations, of_rounding)| (isa, activations, of_rounding))
+        });
+        for (isa, activations, of_rounding) in roundings {
+            let mut b = CpuBackend::new(CpuOptions { threads: 2, activations, isa });
             let matrix =
                 b.load_matrix(&HostMatrix::new(StoredMatrix::from(packed.matrix().unwrap()))).unwrap();
             let (mut input, mut output) = (b.allocate(ROWS, width).unwrap(), b.allocate(ROWS, out).unwrap());
@@ -501,14 +507,16 @@ fn errors_of_products_are_those_of_weights_and_activations_together() {
             let got = b.read(&output).unwrap().to_vec();
             let error = Distortion::of(&exact, &got).relative();
             let rounding = Distortion::of(&of_unpacked, &got).relative();
-            println!("{what}, activations {activations:?}: {error:.4}, of which rounding {rounding:.5}");
+            println!(
+                "{what}, {isa}, activations {activations:?}: {error:.4}, of which rounding {rounding:.5}"
+            );
             assert!(
                 (error / of_weights.hypot(of_rounding) - 1.0).abs() < 0.03,
-                "{what}, {activations:?}: {error}"
+                "{what}, {isa}, {activations:?}: {error}"
             );
             assert!(
                 (rounding - of_rounding).abs() < 0.1 * of_rounding + 1e-5,
-                "{what}, {activations:?}: {rounding}"
+                "{what}, {isa}, {activations:?}: {rounding}"
             );
         }
     }
