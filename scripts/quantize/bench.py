@@ -10,13 +10,15 @@ folder, quantize them to NVFP4 and write the packed tensors to disk: perigee as 
 The sweep of modelopt on a CPU is its reference calibrator (`NVFP4MSECalibrator`, 126 candidates) with a quantizer made of its own E2M1 cast: slow
 enough that it gets one matrix of 128 rows, where perigee gets `--sweep-experts` experts.
 
-Needs torch, safetensors and nvidia-modelopt. Prints one line per run, then best and ratio of bests and the least ratio of a round.
+Needs torch, safetensors and nvidia-modelopt. Prints one line per run, then for wall time and for processor time (user and system, all threads, which other
+work on the machine distorts less) best, ratio of bests and the least ratio of a round.
 """
 import argparse
 import glob
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -40,14 +42,14 @@ def peer(mode, source, out, threads, experts):
             scale = (amax / 6).view(-1, 1)
             codes = NVFP4QTensor._cast_fp4(x / scale).long()
             return torch.where(codes > 7, -1.0, 1.0) * values[codes % 8] * scale
-        start = time.monotonic()
+        start, cpu = time.monotonic(), time.process_time()
         blocks = weight.view(-1, 16)
         calibrator = NVFP4MSECalibrator(amax=blocks.abs().amax(1), global_amax=blocks.abs().max(), axis=0,
                                         quant_func=quantize_dequantize)
         calibrator.collect(blocks)
         calibrator.compute_amax()
-        return weight.numel() * 2, time.monotonic() - start
-    done, start = 0, time.monotonic()
+        return weight.numel() * 2, time.monotonic() - start, time.process_time() - cpu
+    done, start, cpu = 0, time.monotonic(), time.process_time()
     os.makedirs(out, exist_ok=True)
     for path in sorted(glob.glob(f"{source}/*.safetensors")):
         tensors = {}
@@ -64,7 +66,7 @@ def peer(mode, source, out, threads, experts):
                 done += weight.numel() * 2
         if tensors:
             save_file(tensors, os.path.join(out, os.path.basename(path)))
-    return done, time.monotonic() - start
+    return done, time.monotonic() - start, time.process_time() - cpu
 
 
 def run_peer(args, mode):
@@ -73,7 +75,7 @@ def run_peer(args, mode):
                "--threads", str(args.threads), "--peer-experts", str(args.peer_experts)]
     result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
     shutil.rmtree(out, ignore_errors=True)
-    return result["bytes"], result["seconds"]
+    return result["bytes"], result["seconds"], result["cpu"]
 
 
 def run_ours(args, mode):
@@ -81,12 +83,13 @@ def run_ours(args, mode):
     out = os.path.join(args.scratch, "perigee")
     shutil.rmtree(out, ignore_errors=True)
     command = [args.perigee, "quantize", source, out, "--format", "nvfp4", "--scales", mode, "--threads", str(args.threads), "--json"]
-    start = time.monotonic()
+    used = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    start, cpu = time.monotonic(), used()
     report = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    seconds = time.monotonic() - start
+    seconds, cpu = time.monotonic() - start, used() - cpu
     shutil.rmtree(out, ignore_errors=True)
     packed = [c["bytes_before"] for c in json.loads(report)["classes"] if c["stored"] == "nvfp4"]
-    return sum(packed), seconds
+    return sum(packed), seconds, cpu
 
 
 def main():
@@ -101,22 +104,22 @@ def main():
     parser.add_argument("--peer", choices=["max", "sweep"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.peer:
-        done, seconds = peer(args.peer, args.source, args.scratch, args.threads, args.peer_experts)
-        print(json.dumps({"bytes": done, "seconds": seconds}))
+        done, seconds, cpu = peer(args.peer, args.source, args.scratch, args.threads, args.peer_experts)
+        print(json.dumps({"bytes": done, "seconds": seconds, "cpu": cpu}))
         return
     for mode in ["max", "sweep"]:
         speeds = {"perigee": [], "modelopt": []}
         for turn in range(args.rounds):
             for name, run in [("perigee", run_ours), ("modelopt", run_peer)]:
                 load = os.getloadavg()[0]
-                done, seconds = run(args, mode)
-                speeds[name].append(done / 1e6 / seconds)
-                print(f"{mode:5} round {turn + 1} {name:8} {done / 1e6:9.1f} MB in {seconds:8.2f} s: {speeds[name][-1]:8.2f} MB/s "
-                      f"(load before {load:.1f})", flush=True)
-        best = {name: max(values) for name, values in speeds.items()}
-        least = min(a / b for a, b in zip(*speeds.values()))
-        print(f"{mode:5} best: perigee {best['perigee']:.1f} MB/s, modelopt {best['modelopt']:.2f} MB/s, ratio of bests "
-              f"{best['perigee'] / best['modelopt']:.1f}, least ratio of a round {least:.1f}")
+                done, seconds, cpu = run(args, mode)
+                speeds[name].append((done / 1e6 / seconds, done / 1e6 / cpu))
+                print(f"{mode:5} round {turn + 1} {name:8} {done / 1e6:9.1f} MB in {seconds:8.2f} s, {cpu:8.2f} s of processor: "
+                      f"{speeds[name][-1][0]:8.2f} and {speeds[name][-1][1]:8.2f} MB/s (load before {load:.1f})", flush=True)
+        for number, what in enumerate(["wall", "processor"]):
+            ours, theirs = ([run[number] for run in speeds[name]] for name in ["perigee", "modelopt"])
+            print(f"{mode:5} by {what} time, best: perigee {max(ours):.1f} MB/s, modelopt {max(theirs):.2f} MB/s, ratio of bests "
+                  f"{max(ours) / max(theirs):.1f}, least ratio of a round {min(a / b for a, b in zip(ours, theirs)):.1f}")
 
 
 if __name__ == "__main__":
