@@ -3,6 +3,8 @@
 //! Written by hand, and held to the code by tests: every field that a body's reader knows is described here or named as one that is
 //! refused, and every route of the server has its entry (`server/routes.rs`).
 
+mod answers;
+
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
@@ -60,20 +62,14 @@ struct Entry {
 }
 
 fn entries() -> Vec<Entry> {
-    let reference = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
-    let stream = json!({"schema": {"type": "string"}});
+    let json = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
     let replies = |name: &str| {
-        let mut content = reference(name);
-        content["text/event-stream"] = stream.clone();
+        let mut content = json(name);
+        content["text/event-stream"] = json!({"schema": {"type": "string"}});
         content
     };
     let any = json!({"application/json": {"schema": {"type": "object"}}});
     let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
-    let stream_or_any = || {
-        let mut content = any.clone();
-        content["text/event-stream"] = stream.clone();
-        content
-    };
     let post = |path, summary, body, answer| Entry { path, summary, body: Some(body), answer, keyed: true };
     let get = |path, summary, answer, keyed| Entry { path, summary, body: None, answer, keyed };
     vec![
@@ -87,25 +83,25 @@ fn entries() -> Vec<Entry> {
             "/v1/chat/completions/render",
             "The prompt of a conversation and its token ids; nothing is generated.",
             "ChatRequest",
-            any.clone(),
+            json("RenderAnswer"),
         ),
         post(
             "/v1/responses",
             "The model's turn, in the words of the Responses API; nothing is stored.",
             "ResponsesRequest",
-            stream_or_any(),
+            replies("ResponsesAnswer"),
         ),
         post(
             "/v1/messages",
             "The model's turn, in the words of Anthropic's Messages API.",
             "MessagesRequest",
-            stream_or_any(),
+            replies("MessagesAnswer"),
         ),
         post(
             "/v1/messages/count_tokens",
             "How many tokens a conversation has.",
             "CountTokensRequest",
-            any.clone(),
+            json("CountTokensAnswer"),
         ),
         post(
             "/v1/completions",
@@ -117,24 +113,19 @@ fn entries() -> Vec<Entry> {
             "/tokenize",
             "Token ids of a text or a conversation.",
             "TokenizeRequest",
-            reference("TokenizeAnswer"),
+            json("TokenizeAnswer"),
         ),
-        post("/detokenize", "Text of token ids.", "DetokenizeRequest", reference("DetokenizeAnswer")),
-        get("/tokenizer_info", "Facts of the tokenizer.", any.clone(), true),
-        get("/v1/models", "The models served.", any.clone(), true),
-        get("/v1/models/{name}", "One model.", any.clone(), true),
-        get("/health", "Whether the process and the engine are alive.", any.clone(), false),
-        get("/health/live", "Whether the process is alive.", any.clone(), false),
-        get("/health/ready", "Whether requests are taken.", any.clone(), false),
-        get("/health/startup", "The stage of the start and its progress.", any.clone(), false),
+        post("/detokenize", "Text of token ids.", "DetokenizeRequest", json("DetokenizeAnswer")),
+        get("/tokenizer_info", "Facts of the tokenizer.", json("TokenizerInfo"), true),
+        get("/v1/models", "The models served.", json("ModelList"), true),
+        get("/v1/models/{name}", "One model.", json("Model"), true),
+        get("/health", "Whether the process and the engine are alive.", json("Health"), false),
+        get("/health/live", "Whether the process is alive.", json("Health"), false),
+        get("/health/ready", "Whether requests are taken.", json("Health"), false),
+        get("/health/startup", "The stage of the start and its progress.", json("Health"), false),
         get("/metrics", "Figures for Prometheus.", text("text/plain"), false),
-        get("/version", "The version.", any.clone(), false),
-        get(
-            "/openapi.json",
-            "This document.",
-            json!({"application/json": {"schema": {"type": "object"}}}),
-            false,
-        ),
+        get("/version", "The version.", json("Version"), false),
+        get("/openapi.json", "This document.", any, false),
         get("/docs", "This document as a page.", text("text/html"), false),
     ]
 }
@@ -165,7 +156,12 @@ fn paths() -> Value {
 
 fn responses(entry: &Entry) -> Value {
     let mut responses = Map::new();
-    let failed = |text: &str| json!({"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}});
+    // Anthropic's routes have errors of their own shape.
+    let shape = if entry.path.starts_with("/v1/messages") { "MessagesError" } else { "Error" };
+    let failed = |text: &str| {
+        json!({"description": text, "content":
+        {"application/json": {"schema": {"$ref": format!("#/components/schemas/{shape}")}}}})
+    };
     responses.insert("200".into(), json!({"description": "The answer.", "content": entry.answer}));
     let mut add = |status: &str, text: &str| responses.insert(status.into(), failed(text));
     add("405", "The path does not take this method.");
@@ -210,7 +206,7 @@ fn schemas() -> Value {
         json!({"type": "object", "properties": fields, "required": required})
     };
     let reply_fields = || shared_fields().into_iter().chain(structured_fields()).collect::<Vec<_>>();
-    json!({
+    let mut schemas = json!({
         "ChatRequest": request(&["messages"], chat_fields(), reply_fields()),
         "CompletionRequest": request(&["prompt"], completion_fields(), reply_fields()),
         "ResponsesRequest": request(&["input"], responses_fields(), Vec::new()),
@@ -219,28 +215,11 @@ fn schemas() -> Value {
         "TokenizeRequest": request(&[], tokenize_fields(), Vec::new()),
         "DetokenizeRequest": request(&["tokens"], detokenize_fields(), Vec::new()),
         "Message": message(),
-        "ChatAnswer": answer(json!({"index": {"type": "integer"}, "message": {"type": "object"}, "logprobs": {},
-            "finish_reason": {"type": ["string", "null"]}})),
-        "CompletionAnswer": answer(json!({"index": {"type": "integer"}, "text": {"type": "string"}, "logprobs": {},
-            "finish_reason": {"type": ["string", "null"]}})),
-        "TokenizeAnswer": {"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
-            "count": {"type": "integer"}, "max_model_len": {"type": "integer"},
-            "tokens": {"type": "array", "items": {"type": "integer"}},
-            "token_strs": {"type": ["array", "null"], "items": {"type": "string"}}}},
-        "DetokenizeAnswer": {"type": "object", "required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
-        "Error": {"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
-            "required": ["message", "type", "param", "code"], "properties": {
-                "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]}}}}},
-    })
-}
-
-fn answer(choice: Value) -> Value {
-    json!({"type": "object", "required": ["id", "object", "created", "model", "choices", "usage"], "properties": {
-        "id": {"type": "string"}, "object": {"type": "string"}, "created": {"type": "integer"}, "model": {"type": "string"},
-        "choices": {"type": "array", "items": {"type": "object", "properties": choice,
-            "required": ["index", "finish_reason"]}},
-        "usage": {"type": "object"}}})
+    });
+    for (name, schema) in answers::schemas() {
+        schemas[name] = schema;
+    }
+    schemas
 }
 
 fn message() -> Value {
@@ -485,6 +464,14 @@ fn messages_fields() -> Vec<(&'static str, Value)> {
         ("tools", json!({"type": "array", "items": {"type": "object"}})),
         ("tool_choice", json!({"type": "object"})),
         ("thinking", json!({"type": "object"})),
+        (
+            "output_config",
+            described(
+                json!({"type": "object", "properties": {"effort": string(), "format": {"type": "object", "required": ["type", "schema"],
+                    "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}}}}}),
+                "`format`: what the answer must be. `effort`: how much thinking there is where there is any.",
+            ),
+        ),
     ]
 }
 
