@@ -12,12 +12,10 @@ use toktrie::InferenceCapabilities;
 use super::closing::{Found, Landmarks, MAX_CLOSING_BYTES};
 use super::matcher::{Matcher, Parser};
 use super::source::Source;
-use super::{GrammarError, GrammarSpec, Shape, vocabulary};
+use super::{Config, GrammarError, GrammarSpec, Shape, vocabulary};
 use crate::sampling::TokenConstraint;
 use crate::text::Tokenizer;
 
-/// Grammars kept for the next request that asks for the same.
-const MAX_CACHED: usize = 64;
 /// Bytes the search for a grammar's first end may try: some ten milliseconds.
 const FIRST_SEARCH_FUEL: usize = 2_000_000;
 
@@ -27,6 +25,7 @@ pub struct Grammars {
     pub(super) vocab_size: usize,
     /// Tokens that end a reply.
     pub(super) ends: Vec<u32>,
+    config: Config,
     /// Built at the first use: a quarter of a second for a large vocabulary.
     factory: OnceLock<Result<ParserFactory, String>>,
     cache: Mutex<Cache>,
@@ -49,11 +48,12 @@ pub struct Grammar {
     needs_tokens: usize,
 }
 
-/// What one grammar may cost. Larger: more elaborate schemas, and more time and memory in the hands of a request.
-fn limits() -> ParserLimits {
+/// What one grammar may cost.
+fn limits(config: &Config) -> ParserLimits {
     ParserLimits {
-        // A state takes 1 to 2 kB.
-        max_lexer_states: 30_000,
+        max_lexer_states: config.max_lexer_states as usize,
+        initial_lexer_fuel: config.max_lexer_work.into(),
+        max_grammar_size: config.max_grammar_size as usize,
         // What the parser says of its state means nothing to a client.
         verbose_errors: false,
         ..ParserLimits::default()
@@ -63,7 +63,19 @@ fn limits() -> ParserLimits {
 impl Grammars {
     /// A compiler for replies in this tokenizer's tokens that end with one of `ends`; `vocab_size` is the width of a row of logits.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, ends: Vec<u32>) -> Self {
-        Self { tokenizer, vocab_size, ends, factory: OnceLock::new(), cache: Mutex::default() }
+        let config = Config::default();
+        Self { tokenizer, vocab_size, ends, config, factory: OnceLock::new(), cache: Mutex::default() }
+    }
+
+    /// The same within other bounds.
+    pub fn with_config(self, config: Config) -> Self {
+        // What was built or kept before has other bounds.
+        Self { config, factory: OnceLock::new(), cache: Mutex::default(), ..self }
+    }
+
+    /// The bounds.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Builds what all grammars share, so that the first request need not.
@@ -76,7 +88,7 @@ impl Grammars {
         if self.ends.is_empty() {
             return Err(GrammarError::NoMarker("end-of-turn"));
         }
-        let source = Source::write(spec, &self.tokenizer, &self.ends)?;
+        let source = Source::write(spec, &self.tokenizer, &self.ends, &self.config)?;
         let fingerprint = source.fingerprint();
         if let Some(known) = self.cache().get(&fingerprint) {
             return Ok(known);
@@ -86,7 +98,7 @@ impl Grammars {
         let grammar =
             compiled.unwrap_or_else(|_| Err(GrammarError::Internal("the compiler panicked".into())))?;
         let grammar = Arc::new(grammar);
-        self.cache().insert(fingerprint, grammar.clone());
+        self.cache().insert(fingerprint, grammar.clone(), self.config.cached_grammars as usize);
         Ok(grammar)
     }
 
@@ -124,7 +136,7 @@ impl Grammars {
             )
             .map_err(|error| error.to_string())?;
             factory.quiet();
-            *factory.limits_mut() = limits();
+            *factory.limits_mut() = limits(&self.config);
             Ok(factory)
         });
         factory.as_ref().map_err(|error| GrammarError::Internal(error.clone()))
@@ -143,10 +155,10 @@ impl Cache {
         Some(grammar.clone())
     }
 
-    fn insert(&mut self, fingerprint: blake3::Hash, grammar: Arc<Grammar>) {
+    fn insert(&mut self, fingerprint: blake3::Hash, grammar: Arc<Grammar>, limit: usize) {
         self.clock += 1;
         self.entries.insert(fingerprint, (grammar, self.clock));
-        if self.entries.len() > MAX_CACHED {
+        if self.entries.len() > limit {
             let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used).map(|(hash, _)| *hash);
             oldest.map(|hash| self.entries.remove(&hash));
         }

@@ -18,10 +18,10 @@ pub enum GrammarError {
         limit: usize,
     },
     /// Compiling took too long.
-    #[error("the grammar was not compiled within {limit_s} s; make it simpler")]
+    #[error("the grammar was not compiled within {limit_s} s; make it simpler, or try again under less load")]
     TooSlow {
         /// Seconds.
-        limit_s: u64,
+        limit_s: u32,
     },
     /// The vocabulary lacks a token that the format needs.
     #[error("this model's vocabulary has no {0} token, which calling tools needs")]

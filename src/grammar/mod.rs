@@ -6,6 +6,7 @@
 
 mod closing;
 mod compiler;
+pub mod config;
 mod error;
 mod gbnf;
 mod json_place;
@@ -20,6 +21,7 @@ mod vocabulary;
 mod tests;
 
 pub use compiler::{Grammar, Grammars};
+pub use config::Config;
 pub use error::GrammarError;
 pub use schema::JsonStyle;
 pub use spec::{GrammarSpec, Reasoning, Shape};
