@@ -278,6 +278,7 @@ impl Generator {
         grammar: Option<&Arc<Grammar>>,
     ) -> Result<Vec<Reply>, GenerateError> {
         let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
+        let structured = request.grammar.as_ref().is_some_and(|spec| spec.shape.is_structure());
         for prompt in prompts {
             let format = format.clone().map(|format| Arc::new(format.counting_from(prompt.num_calls)));
             for copy in 0..request.n {
@@ -304,7 +305,7 @@ impl Generator {
                     priority: request.priority,
                     deadline: request.deadline,
                     cache_salt: request.cache_salt.clone(),
-                    guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos),
+                    guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos, structured),
                     constraint: grammar.map(Grammar::start),
                 })?;
                 if copy == 0 {
