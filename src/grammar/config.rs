@@ -21,6 +21,9 @@ pub struct Config {
     /// Work that reading one grammar's patterns may take, 10000 to 100000000; 50000 are about a millisecond. Larger: more and longer
     /// patterns, enumerations and limits on lengths, slower compilations.
     pub max_lexer_work: u32,
+    /// Work that one token of a reply may take in the grammar's patterns, 10000 to 100000000; 14000 are about a millisecond. Larger: limits on
+    /// lengths in the thousands, longer waits of the reply that has them.
+    pub max_step_work: u32,
     /// Most symbols of one grammar, 1000 to 10000000; 500000 are a few megabytes of JSON Schema. Larger: larger schemas, more memory in
     /// the hands of a request.
     pub max_grammar_size: u32,
@@ -39,6 +42,7 @@ impl Default for Config {
             cached_grammars: 64,
             max_lexer_states: 30_000,
             max_lexer_work: 1_000_000,
+            max_step_work: 200_000,
             max_grammar_size: 500_000,
             max_schema_values: 20_000,
             max_source_bytes: 256 * 1024,
@@ -55,6 +59,7 @@ impl Config {
             ("cached_grammars", self.cached_grammars, 1, 4096),
             ("max_lexer_states", self.max_lexer_states, 1000, 1_000_000),
             ("max_lexer_work", self.max_lexer_work, 10_000, 100_000_000),
+            ("max_step_work", self.max_step_work, 10_000, 100_000_000),
             ("max_grammar_size", self.max_grammar_size, 1000, 10_000_000),
             ("max_schema_values", self.max_schema_values, 100, 1_000_000),
             ("max_source_bytes", self.max_source_bytes, 1024, 16 << 20),

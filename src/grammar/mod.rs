@@ -10,6 +10,7 @@ pub mod config;
 mod error;
 mod gbnf;
 mod json_place;
+mod least;
 mod matcher;
 mod schema;
 mod source;

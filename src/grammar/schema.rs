@@ -101,7 +101,10 @@ fn check(value: &Value, depth: usize, left: &mut usize, limit: usize) -> Result<
     if depth > MAX_SCHEMA_DEPTH {
         return Err(GrammarError::Limit { what: "nesting of the schema", limit: MAX_SCHEMA_DEPTH });
     }
-    *left = left.checked_sub(1).ok_or(GrammarError::Limit { what: "values in the schema", limit })?;
+    *left = left.checked_sub(1).ok_or(GrammarError::Limit {
+        what: "values in the schema (structured_output.max_schema_values)",
+        limit,
+    })?;
     match value {
         Value::Array(list) => list.iter().try_for_each(|value| check(value, depth + 1, left, limit)),
         Value::Object(object) => object.values().try_for_each(|value| check(value, depth + 1, left, limit)),

@@ -70,13 +70,21 @@ impl<'a> Source<'a> {
                 writeln!(self.lark, "body: {json}").expect("writing to memory");
             }
             Shape::Regex(regex) => {
-                bounded("bytes in the regular expression", regex.len(), max_bytes)?;
+                bounded(
+                    "bytes in the regular expression (structured_output.max_source_bytes)",
+                    regex.len(),
+                    max_bytes,
+                )?;
                 let regex = llguidance::regex_to_lark(unanchored(regex), "");
                 writeln!(self.lark, "body: /{regex}/").expect("writing to memory");
             }
             Shape::Choice(choices) => {
                 bounded("choices", choices.len(), MAX_CHOICES)?;
-                bounded("bytes in the choices", choices.iter().map(String::len).sum(), max_bytes)?;
+                bounded(
+                    "bytes in the choices (structured_output.max_source_bytes)",
+                    choices.iter().map(String::len).sum(),
+                    max_bytes,
+                )?;
                 if choices.is_empty() || choices.iter().any(String::is_empty) {
                     return Err(GrammarError::Syntax(
                         "choices need at least one text, and none may be empty".into(),
@@ -87,7 +95,11 @@ impl<'a> Source<'a> {
                     .expect("writing to memory");
             }
             Shape::Grammar(grammar) => {
-                bounded("bytes in the grammar", grammar.len(), max_bytes)?;
+                bounded(
+                    "bytes in the grammar (structured_output.max_source_bytes)",
+                    grammar.len(),
+                    max_bytes,
+                )?;
                 self.own =
                     Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
                 self.lark.push_str("body: @own\n");
