@@ -81,6 +81,29 @@ fn errors_speak_of_the_fields_that_the_client_sent() {
     assert_eq!(served.terminate(), Some(0));
 }
 
+/// Evaluation harnesses look up the ids of special tokens by their names, one by one.
+#[test]
+fn the_name_of_a_special_token_alone_is_that_token() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        let info = Client::connect(served.addr).await.get("/tokenizer_info").await.json();
+        for name in ["bos_token", "eos_token", "pad_token"] {
+            let name = info[name].as_str().unwrap();
+            let tokens = post(&served, "/tokenize", json!({"prompt": name})).await.json()["tokens"].clone();
+            assert_eq!(tokens.as_array().unwrap().len(), 1, "{name}: {tokens}");
+            let back = post(&served, "/detokenize", json!({"tokens": tokens})).await.json();
+            assert_eq!(back["prompt"], name);
+            // Inside of a text it is text.
+            let longer = post(&served, "/tokenize", json!({"prompt": format!("{name}{name}")})).await.json();
+            assert!(
+                longer["count"].as_u64().unwrap() > 2
+                    && !longer["tokens"].as_array().unwrap().contains(&tokens[0])
+            );
+        }
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
 #[test]
 fn the_models_say_whether_they_reason() {
     let served = Served::start(None, &[]);

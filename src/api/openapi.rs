@@ -65,7 +65,9 @@ fn entries() -> Vec<Entry> {
     let json = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
     let replies = |name: &str| {
         let mut content = json(name);
-        content["text/event-stream"] = json!({"schema": {"type": "string"}});
+        // Of every event; its data are JSON.
+        content["text/event-stream"] = json!({"schema": {"type": "object", "required": ["data"],
+            "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}});
         content
     };
     let any = json!({"application/json": {"schema": {"type": "object"}}});
@@ -215,6 +217,8 @@ fn schemas() -> Value {
         "TokenizeRequest": request(&[], tokenize_fields(), Vec::new()),
         "DetokenizeRequest": request(&["tokens"], detokenize_fields(), Vec::new()),
         "Message": message(),
+        "AnthropicMessage": anthropic_message(),
+        "InputItem": input_item(),
     });
     for (name, schema) in answers::schemas() {
         schemas[name] = schema;
@@ -223,17 +227,58 @@ fn schemas() -> Value {
 }
 
 fn message() -> Value {
-    let text = json!({"type": "object", "required": ["type", "text"],
-        "properties": {"type": {"enum": ["text"]}, "text": {"type": "string"}}});
-    json!({"type": "object", "required": ["role", "content"], "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": text}]},
-        "reasoning_content": {"type": "string", "description": "Reasoning of an earlier reply; `reasoning` is the same."},
-        "tool_calls": {"type": "array", "items": {"type": "object", "required": ["function"], "properties": {
-            "id": {"type": "string"}, "type": {"enum": ["function"]}, "function": {"type": "object", "required": ["name", "arguments"],
-                "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}},
-        "tool_call_id": {"type": "string"},
-        "name": {"type": "string"}}})
+    let part = json!({"type": "object", "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
+    let text = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]});
+    let call = json!({"type": "object", "required": ["id", "function"], "properties": {
+        "id": {"type": "string"}, "type": {"const": "function"}, "function": {"type": "object", "required": ["name", "arguments"],
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}});
+    json!({"anyOf": [
+        {"type": "object", "required": ["role", "content"], "properties": {
+            "role": {"enum": ["system", "developer", "user"]}, "content": text, "name": {"type": "string"}}},
+        {"type": "object", "required": ["role", "content"], "properties": {
+            "role": {"const": "assistant"}, "content": {"anyOf": [text, {"type": "null"}]}, "name": {"type": "string"},
+            "reasoning_content": {"type": "string", "description": "Reasoning of an earlier reply; `reasoning` is the same."},
+            "tool_calls": {"type": "array", "items": call}}},
+        {"type": "object", "required": ["role", "content", "tool_call_id"], "properties": {
+            "role": {"const": "tool"}, "content": text, "tool_call_id": {"type": "string"}}},
+    ]})
+}
+
+/// A message of Anthropic's dialect.
+fn anthropic_message() -> Value {
+    let block = |kind: &str, fields: &[(&str, Value)]| {
+        let own = [("type", json!({"const": kind}))];
+        let fields = own.iter().chain(fields);
+        let required: Vec<&str> = fields.clone().map(|(name, _)| *name).collect();
+        let properties: Map<String, Value> =
+            fields.map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+        json!({"type": "object", "required": required, "properties": properties})
+    };
+    let text = block("text", &[("text", string())]);
+    let results = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": text}]});
+    let turn = |role: &str, blocks: Value| {
+        json!({"type": "object", "required": ["role", "content"], "properties": {"role": {"const": role},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": blocks}}]}}})
+    };
+    let result = block("tool_result", &[("tool_use_id", string()), ("content", results)]);
+    let thinking = block("thinking", &[("thinking", string())]);
+    let call =
+        block("tool_use", &[("id", string()), ("name", string()), ("input", json!({"type": "object"}))]);
+    json!({"anyOf": [turn("user", json!([text, result])), turn("assistant", json!([text, thinking, call]))]})
+}
+
+/// An item of a response's input.
+fn input_item() -> Value {
+    json!({"anyOf": [
+        {"type": "object", "required": ["role", "content"], "properties": {
+            "type": {"const": "message"}, "role": {"enum": ["system", "developer", "user", "assistant"]}, "content": {"type": "string"}}},
+        {"type": "object", "required": ["type", "call_id", "name", "arguments"], "properties": {
+            "type": {"const": "function_call"}, "call_id": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"}}},
+        {"type": "object", "required": ["type", "call_id", "output"], "properties": {
+            "type": {"const": "function_call_output"}, "call_id": {"type": "string"}, "output": {"type": "string"}}},
+        {"type": "object", "required": ["type"], "properties": {"type": {"const": "reasoning"}}},
+    ]})
 }
 
 fn integer(least: i64, most: i64) -> Value {
@@ -435,7 +480,10 @@ fn tool() -> Value {
 fn responses_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("model", string()),
-        ("input", json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]})),
+        (
+            "input",
+            json!({"anyOf": [string(), {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/InputItem"}}]}),
+        ),
         ("instructions", described(string(), "Stands before the conversation.")),
         ("max_output_tokens", integer(1, MAX_U32)),
         ("stream", flag()),
@@ -454,7 +502,10 @@ fn messages_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("model", string()),
         ("max_tokens", integer(1, MAX_U32)),
-        ("messages", json!({"type": "array", "minItems": 1, "items": {"type": "object"}})),
+        (
+            "messages",
+            json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/AnthropicMessage"}}),
+        ),
         ("system", json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]})),
         ("stop_sequences", json!({"type": "array", "items": string()})),
         ("stream", flag()),
@@ -493,7 +544,13 @@ fn completion_fields() -> Vec<(&'static str, Value)> {
 fn tokenize_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("model", string()),
-        ("prompt", described(string(), "Either this or `messages`.")),
+        (
+            "prompt",
+            described(
+                string(),
+                "Either this or `messages`. What is the name of a special token and nothing else is that token.",
+            ),
+        ),
         (
             "messages",
             json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}),

@@ -8,7 +8,7 @@ use super::write::TokenText;
 use super::{
     ApiError, Call, EventStream, Limits, ModelCard, anthropic, chat, completions, render, responses, tokenize,
 };
-use crate::generate::{EncodedPrompt, Generator, SamplingDefaults, Usage};
+use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults, Usage};
 
 /// Most replies of one request, over all its prompts and copies.
 const MAX_REPLIES: usize = 1024;
@@ -149,11 +149,23 @@ impl Api {
     pub async fn tokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
         let call = parse_off_thread(body, tokenize::read_tokenize).await?;
         self.card.resolve(call.model.as_deref())?;
-        let tokens = self.generator.tokenize(call.prompt).await?;
+        let tokens = match self.named_token(&call.prompt) {
+            Some(id) => [id].into(),
+            None => self.generator.tokenize(call.prompt).await?,
+        };
         let max_model_len = self.generator.facts().max_model_len;
         let body = tokenize::tokenized(self.generator.tokenizer(), &tokens, max_model_len, call.token_strs);
         let usage = Usage { prompt_tokens: tokens.len(), ..Usage::default() };
         Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+    }
+
+    /// The special token that a prompt is the name of, all of it: so evaluation harnesses look up the ids of the tokens that
+    /// `/tokenizer_info` names. Inside of a longer text a name is text.
+    fn named_token(&self, prompt: &Prompt) -> Option<u32> {
+        match prompt {
+            Prompt::Text(text) => self.generator.tokenizer().special_id(text),
+            _ => None,
+        }
     }
 
     /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.

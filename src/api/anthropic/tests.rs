@@ -46,6 +46,13 @@ fn a_conversation_with_tools_becomes_a_chat() {
 }
 
 #[test]
+fn thinking_can_be_left_out_of_the_answer() {
+    let body = |display: &str| json!({"messages": [{"role": "user", "content": "Q"}], "thinking": {"type": "adaptive", "display": display}});
+    assert_eq!(chat(body("omitted")).unwrap()["include_reasoning"], false);
+    assert_eq!(chat(body("summarized")).unwrap().get("include_reasoning"), None);
+}
+
+#[test]
 fn refusals_name_the_place() {
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
     for (body, param) in [

@@ -43,6 +43,7 @@ pub(super) fn to_chat(body: MessagesBody) -> Result<Value, ApiError> {
     if let Some(tokens) = body.max_tokens {
         chat.insert("max_tokens".into(), tokens.0.into());
     }
+    let omitted = body.thinking.as_ref().is_some_and(|thinking| thinking.0["display"] == "omitted");
     for (name, value) in [
         ("model", body.model.map(Value::String)),
         ("stream", body.stream.map(Value::Bool)),
@@ -56,6 +57,10 @@ pub(super) fn to_chat(body: MessagesBody) -> Result<Value, ApiError> {
         if let Some(value) = value {
             chat.insert(name.into(), value);
         }
+    }
+    // What a client does not want to see is made all the same.
+    if omitted {
+        chat.insert("include_reasoning".into(), false.into());
     }
     let thinks = chat.get("thinking").is_some_and(|thinking| thinking["type"] == "enabled");
     let config = body.output_config.map_or(Value::Null, |v| v.0);

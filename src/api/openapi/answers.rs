@@ -148,6 +148,7 @@ fn message() -> Value {
         ("cache_creation_input_tokens", count()),
         ("cache_read_input_tokens", count()),
         ("output_tokens", count()),
+        ("output_tokens_details", object(&[("thinking_tokens", count())])),
     ]);
     object(&[
         ("id", string()),
