@@ -164,6 +164,9 @@ def check_thinking(server):
     with stream_of(client, SUM, max_tokens=1200, **on) as stream:
         final = stream.get_final_message()
     assert [block.type for block in final.content] == ["thinking", "text"] and final.content[0].thinking == thought.thinking
+    assert 0 < message.usage.output_tokens_details.thinking_tokens < message.usage.output_tokens
+    hidden = create(client, SUM, thinking=on["thinking"] | {"display": "omitted"}, max_tokens=1200)
+    assert [block.type for block in hidden.content] == ["text"] and text_of(hidden) == said.text
     # The thought goes back with its turn.
     told = SUM + [{"role": "assistant", "content": message.content}] + SUM
     assert "42" in text_of(create(client, told, thinking={"type": "disabled"}))
