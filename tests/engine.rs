@@ -223,6 +223,7 @@ fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
                 open: 5,
                 close: 6,
                 leave: Vec::new(),
+                promise: Vec::new(),
                 max_tokens: 17,
                 ends: Vec::new(),
                 blank: [].into(),

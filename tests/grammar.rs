@@ -257,3 +257,194 @@ async fn what_cannot_be_is_an_error_before_generation() {
         .await;
     assert!(jsonschema::is_valid(&schema, &serde_json::from_str(&text).unwrap()), "{text}");
 }
+
+/// Schemas that no tool has: what they ask for is there, or the request is refused by name before anything is generated.
+fn unfamiliar() -> Vec<(&'static str, Value)> {
+    let object = |properties: Value| {
+        let required: Vec<&String> = properties.as_object().unwrap().keys().collect();
+        json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    };
+    let node = object(
+        json!({"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}}),
+    );
+    let link = object(json!({"x": {"type": "integer"}, "next": {"$ref": "#/$defs/link"}}));
+    let formats = ["date-time", "date", "email", "hostname", "ipv4", "ipv6", "uuid", "duration"];
+    let formats: serde_json::Map<String, Value> =
+        formats.iter().map(|name| (name.to_string(), json!({"type": "string", "format": name}))).collect();
+    let variants: Vec<Value> = (0..100)
+        .map(|k| object(json!({"k": {"const": k}, "s": {"type": "string", "maxLength": 2}})))
+        .collect();
+    let values: Vec<String> = (0..5000).map(|number| format!("value_{number}")).collect();
+    vec![
+        (
+            "alternatives",
+            object(
+                json!({"v": {"anyOf": [{"type": "string", "maxLength": 5}, {"type": "integer", "minimum": 3, "maximum": 9}, {"type": "null"}]}}),
+            ),
+        ),
+        (
+            "kinds told by a constant",
+            json!({"oneOf": [object(json!({"kind": {"const": "cat"}, "lives": {"type": "integer"}})), object(json!({"kind": {"const": "dog"}}))]}),
+        ),
+        ("a hundred alternatives", object(json!({"v": {"anyOf": variants}}))),
+        (
+            "arrays in arrays",
+            object(
+                json!({"m": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "array", "minItems": 2, "maxItems": 3, "items": {"type": "number"}}}}),
+            ),
+        ),
+        (
+            "tuples",
+            object(
+                json!({"t": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string", "maxLength": 3}], "items": false, "minItems": 2}}),
+            ),
+        ),
+        (
+            "patternProperties",
+            json!({"type": "object", "patternProperties": {"^x-[a-z]{1,4}$": {"type": "integer"}}, "additionalProperties": false, "minProperties": 1}),
+        ),
+        (
+            "additionalProperties",
+            json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}, "additionalProperties": {"type": "integer", "minimum": 5}}),
+        ),
+        (
+            "constants",
+            object(
+                json!({"a": {"const": null}, "b": {"const": {"x": [1, 2, {"y": true}]}}, "c": {"const": 1.5}, "d": {"const": "ü\"\\\n"}}),
+            ),
+        ),
+        ("formats", object(Value::Object(formats))),
+        ("a tree", json!({"$ref": "#/$defs/node", "$defs": {"node": node}})),
+        (
+            "a list",
+            json!({"type": "object", "properties": {"head": {"$ref": "#/$defs/link"}}, "required": ["head"], "additionalProperties": false,
+            "$defs": {"link": {"anyOf": [{"type": "null"}, link]}}}),
+        ),
+        (
+            "itself",
+            json!({"type": "object", "properties": {"child": {"$ref": "#"}, "n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}),
+        ),
+        (
+            "without an end",
+            json!({"$ref": "#/$defs/a", "$defs": {"a": object(json!({"a": {"$ref": "#/$defs/a"}}))}}),
+        ),
+        (
+            "a circle",
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        ),
+        ("a reference to nothing", json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}})),
+        ("a huge enumeration", object(json!({"v": {"enum": values}}))),
+        ("a mixed enumeration", object(json!({"v": {"enum": [1, "1", null, true, [1], {"a": 1}, "☃"]}}))),
+        (
+            "keys of all kinds",
+            object(
+                json!({"名前": {"type": "string", "maxLength": 4}, "a\"b\\c\nd": {"type": "boolean"}, "🙂": {"enum": ["😀", "ß"]}, "": {"type": "null"}}),
+            ),
+        ),
+        (
+            "patterns",
+            object(
+                json!({"a": {"type": "string", "pattern": "^(foo|ba[rz])+-\\d{2,3}$"}, "b": {"type": "string", "pattern": "x", "maxLength": 6}}),
+            ),
+        ),
+        ("quotes and backslashes", object(json!({"a": {"type": "string", "pattern": "^[\"\\\\]{2}$"}}))),
+        ("letters beyond ASCII", object(json!({"a": {"type": "string", "pattern": "^[α-ω]{2,4}$"}}))),
+        (
+            "ranges",
+            object(
+                json!({"a": {"type": "number", "minimum": -1.5, "maximum": 1.25}, "b": {"type": "integer", "multipleOf": 7, "minimum": 20, "maximum": 22}}),
+            ),
+        ),
+        ("a long text", object(json!({"a": {"type": "string", "minLength": 300}}))),
+        ("much longer than the limit", object(json!({"a": {"type": "string", "minLength": 5000}}))),
+        ("many items", object(json!({"a": {"type": "array", "minItems": 60, "items": {"type": "integer"}}}))),
+        (
+            "all of",
+            json!({"allOf": [object(json!({"a": {"type": "integer"}})).as_object().map(|o| { let mut o = o.clone(); o.remove("additionalProperties"); Value::Object(o) }), {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]}]}),
+        ),
+        ("a contradiction", object(json!({"a": {"type": "integer", "minimum": 5, "maximum": 2}}))),
+        ("no type", json!({"typo": "objekt", "type": "objekt"})),
+        ("lengths that are no numbers", object(json!({"a": {"type": "string", "minLength": "x"}}))),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unfamiliar_schemas_are_honoured_or_refused() {
+    let served = Arc::new(serve());
+    let mut asked = Vec::new();
+    for (name, schema) in unfamiliar() {
+        for (forced, temperature) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
+            let (served, schema) = (served.clone(), schema.clone());
+            asked.push(tokio::spawn(async move {
+                let mut body = json!({"temperature": temperature, "seed": 7, "max_tokens": 400});
+                if forced {
+                    body["tools"] =
+                        json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
+                    (body["tool_choice"], body["parallel_tool_calls"]) = ("required".into(), false.into());
+                } else {
+                    body["guided_json"] = schema.clone();
+                }
+                (name, forced, schema, served.chat(body).await)
+            }));
+        }
+    }
+    let (mut honoured, mut refused) = (0, Vec::new());
+    for asked in asked {
+        let (name, forced, schema, answer) = asked.await.unwrap();
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                assert_eq!(error.status, 400, "{name}: {error:?}");
+                refused.push(name);
+                continue;
+            }
+        };
+        let message = &answer["choices"][0]["message"];
+        let text =
+            if forced { &message["tool_calls"][0]["function"]["arguments"] } else { &message["content"] };
+        let text = text.as_str().unwrap_or_else(|| panic!("{name}: {answer}"));
+        let value: Value =
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"));
+        let checked = jsonschema::options().should_validate_formats(true).build(&schema);
+        let checked = checked.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(checked.is_valid(&value), "{name}: {text}");
+        honoured += 1;
+    }
+    refused.dedup();
+    assert_eq!(
+        refused,
+        [
+            "without an end",
+            "a circle",
+            "a reference to nothing",
+            "a huge enumeration",
+            "much longer than the limit",
+            "a contradiction",
+            "no type",
+            "lengths that are no numbers"
+        ]
+    );
+    assert!(honoured > 80, "{honoured}");
+}
+
+/// The guard cuts off a reply that repeats itself; one that must be whole goes to its end instead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_in_a_structure_is_closed_and_not_cut() {
+    let served = serve();
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(ab)*$"}, "b": {"type": "integer"}}, "required": ["a", "b"],
+        "additionalProperties": false});
+    // The client's own rule stops at once, where the guard's for structures is patient.
+    let rule = json!({"max_pattern_size": 8, "min_pattern_size": 1, "min_count": 3});
+    let mut stopped = 0;
+    for seed in 0..8 {
+        let body = json!({"guided_json": schema, "temperature": 2, "seed": seed, "max_tokens": 200, "repetition_detection": rule});
+        let answer = served.chat(body).await.unwrap();
+        let choice = &answer["choices"][0];
+        let text = choice["message"]["content"].as_str().unwrap();
+        let value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert!(jsonschema::is_valid(&schema, &value), "{text}");
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        stopped += usize::from(choice["guard"]["events"].as_array().is_some_and(|events| !events.is_empty()));
+    }
+    assert!(stopped > 2, "{stopped} of 8 replies had a loop");
+}

@@ -59,7 +59,7 @@ impl Nano {
     fn request(&self, prompt: &str, choice: &GuardChoice, temperature: f32) -> EngineRequest {
         let prompt: Arc<[u32]> = self.tokenizer.encode(prompt, Specials::AsText).unwrap().into();
         EngineRequest {
-            guard: self.guards.options(choice, &prompt, false),
+            guard: self.guards.options(choice, &prompt, false, false),
             constraint: None,
             prompt,
             sampling: SamplingParams { temperature, max_tokens: TOKENS, seed: 5, ..Default::default() },

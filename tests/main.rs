@@ -4,6 +4,7 @@ mod calibrate;
 mod chat;
 mod client;
 mod config;
+mod dialects;
 mod engine;
 mod fake;
 mod faults;

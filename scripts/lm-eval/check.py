@@ -6,11 +6,23 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Against the same backend, and against the one that adds in another order: a sum of float32 logits, softmax and all.
-TOLERANCE, REFERENCE_TOLERANCE = 1e-5, 1e-4
+sys.path.insert(0, str(HERE.parent))
+
+from server import Server
+
+# Of a log-likelihood, against a direct computation on the same backend in the same mode.
+TOLERANCE = 1e-5
+# The same between backends that add in another order: a sum of differences of float32 logits, one per token.
+TOLERANCE_PER_TOKEN = 1e-5
+# What is served, and whether its results are those of the `reference` backend up to rounding.
+MODES = {
+    "cpu, f32": (["device.backend=cpu", "device.activations=f32"], True),
+    "cpu, bf16": (["device.backend=cpu", "device.activations=bf16"], False),
+    "reference": (["device.backend=reference"], True),
+}
+ALONE = ["kv_cache.prefix_caching=false", "scheduler.max_num_seqs=1"]
 
 FACTS = [
     ("Which of these is a colour?", ["green", "seven", "slowly", "under"], 0),
@@ -41,37 +53,6 @@ def write_tasks(folder):
         (folder / task.name).write_text(task.read_text().replace("DATA", str(folder)))
 
 
-class Server:
-    """A running server on a free port."""
-
-    def __init__(self, binary, *settings):
-        command = [binary, "serve", "--host", "127.0.0.1", "--port", "0", "--set", "telemetry.log_format=json"]
-        for setting in settings:
-            command += ["--set", setting]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        self.url = None
-        for line in self.process.stderr:
-            entry = json.loads(line)
-            if entry.get("message") == "ready":
-                self.url = entry["url"]
-                break
-        if self.url is None:
-            raise SystemExit("the server did not start")
-        # Its log must not fill the pipe.
-        import threading
-
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
-
-    def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.load(response)
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
-
-
 def harness(model, url, path, tasks, folder, output, concurrent, *more):
     environment = dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", OPENAI_API_KEY="none", TOKENIZERS_PARALLELISM="false")
     arguments = f"model=perigee-nano,base_url={url}{path},num_concurrent={concurrent},max_length=2048,tokenizer_backend=remote"
@@ -90,7 +71,8 @@ def harness(model, url, path, tasks, folder, output, concurrent, *more):
 
 
 def likelihoods(samples):
-    """(context, continuation) -> (log-likelihood, greedy) of everything that was scored."""
+    """(context, continuation) -> (log-likelihood, greedy) of everything that was scored; the context of a whole text is None, and so is its
+    flag, which the harness drops."""
     scored = {}
     for task in samples.values():
         for sample in task:
@@ -102,20 +84,60 @@ def likelihoods(samples):
                     response = response[0]
                 if len(pair) == 2 and isinstance(pair[1], str) and isinstance(response, list):
                     scored[tuple(pair)] = (float(response[0]), str(response[1]) == "True")
+                elif len(pair) == 1:
+                    scored[None, pair[0]] = (float(response), None)
     return scored
 
 
 def direct(server, context, continuation):
-    """As the harness cuts it: trailing spaces of the context belong to the continuation, both are tokenized together."""
-    spaces = len(context) - len(context.rstrip())
-    if spaces:
-        continuation, context = context[-spaces:] + continuation, context[:-spaces]
+    """One prompt by itself: (log-likelihood, greedy, number of tokens). Cut as the harness cuts: trailing spaces of the context belong to the
+    continuation, both are tokenized together; a whole text comes behind the token that begins texts."""
     ids = lambda text: server.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
-    whole, begin = ids(context + continuation), len(ids(context))
+    if context is None:
+        [begins] = ids(json.loads(server.get("/tokenizer_info"))["bos_token"])
+        whole, begin = [begins] + ids(continuation), 1
+    else:
+        spaces = len(context) - len(context.rstrip())
+        if spaces:
+            continuation, context = context[-spaces:] + continuation, context[:-spaces]
+        whole, begin = ids(context + continuation), len(ids(context))
     answer = server.post("/v1/completions", {"prompt": whole, "max_tokens": 0, "echo": True, "prompt_logprobs": 1})
     entries = answer["choices"][0]["prompt_logprobs"][begin:]
     own = [entry[str(token)] for entry, token in zip(entries, whole[begin:])]
-    return sum(entry["logprob"] for entry in own), all(entry["rank"] == 1 for entry in own)
+    return sum(entry["logprob"] for entry in own), all(entry["rank"] == 1 for entry in own), len(own)
+
+
+def check_mode(binary, name, settings, folder, reference):
+    """The harness against a server of this mode, one and eight requests at a time, and all it recorded against direct computations."""
+    output = folder / name.replace(", ", "-")
+    with Server(binary, *settings) as served:
+        scoring = ["perigee_facts", "perigee_endings", "perigee_perplexity"]
+        one = harness("local-completions", served.url, "/v1/completions", scoring + ["perigee_sums"], folder, output / "one", 1)
+        eight = harness("local-completions", served.url, "/v1/completions", scoring, folder, output / "eight", 8)
+        chat = harness("local-chat-completions", served.url, "/v1/chat/completions", ["perigee_sums"], folder, output / "chat", 1,
+                       "--apply_chat_template")
+    scored = likelihoods(one)
+    texts = sum(context is None for context, _ in scored)
+    assert len(scored) - texts > 50 and texts == len(FACTS) - 1, f"{len(scored)} log-likelihoods were recorded, {texts} of whole texts"
+    assert scored == likelihoods(eight), "eight requests at a time give other floats than one"
+    replies = [reply for task in (one, chat) for sample in task["perigee_sums"] for reply in sample["resps"][0]]
+    assert len(replies) == 2 * len(SUMS) and all(isinstance(reply, str) and reply for reply in replies), replies
+    worst = {"itself": (0.0, None, 0), "reference": (0.0, None, 0)}
+    num_tokens = 0
+    with Server(binary, *settings, *ALONE) as alone:
+        for (context, continuation), (value, greedy) in scored.items():
+            for place, server in [("itself", alone), ("reference", reference)]:
+                expected, expected_greedy, tokens = direct(server, context, continuation)
+                worst[place] = max(worst[place], (abs(value - expected), (context or "") + continuation, tokens), key=lambda entry: entry[0])
+                if place == "itself":
+                    num_tokens += tokens
+                    assert abs(value - expected) <= TOLERANCE, (context, continuation, value, expected)
+                    assert greedy in (None, expected_greedy), (context, continuation)
+                elif MODES[name][1]:
+                    assert abs(value - expected) <= TOLERANCE_PER_TOKEN * tokens, (context, continuation, value, expected, tokens)
+    print(f"{name}: {len(scored)} log-likelihoods of {num_tokens} tokens, {len(replies)} replies; largest difference to a direct computation "
+          f"{worst['itself'][0]:.1e}; on the reference backend {worst['reference'][0]:.1e}, over {worst['reference'][2]} tokens: "
+          f"{worst['reference'][1]!r}", flush=True)
 
 
 def main():
@@ -123,31 +145,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         write_tasks(folder)
-        served, alone = Server(binary), Server(binary, "kv_cache.prefix_caching=false", "scheduler.max_num_seqs=1")
-        reference = Server(binary, "device.backend=reference")
-        try:
-            tasks = ["perigee_facts", "perigee_endings", "perigee_sums", "perigee_perplexity"]
-            one = harness("local-completions", served.url, "/v1/completions", tasks, folder, folder / "one", 1)
-            eight = harness("local-completions", served.url, "/v1/completions", tasks, folder, folder / "eight", 8)
-            chat = harness("local-chat-completions", served.url, "/v1/chat/completions", ["perigee_sums"], folder,
-                           folder / "chat", 1, "--apply_chat_template")
-            scored = likelihoods(one)
-            assert len(scored) > 50, f"only {len(scored)} log-likelihoods were recorded"
-            assert scored == likelihoods(eight), "eight requests at a time give other floats than one"
-            worst = [0.0, 0.0]
-            for (context, continuation), (value, greedy) in scored.items():
-                for place, (server, tolerance) in enumerate([(alone, TOLERANCE), (reference, REFERENCE_TOLERANCE)]):
-                    expected, expected_greedy = direct(server, context, continuation)
-                    worst[place] = max(worst[place], abs(value - expected))
-                    assert abs(value - expected) <= tolerance, (context, continuation, value, expected)
-                    assert greedy == expected_greedy, (context, continuation)
-            replies = [reply for task in (one, chat) for sample in task["perigee_sums"] for reply in sample["resps"][0]]
-            assert len(replies) == 2 * len(SUMS) and all(isinstance(reply, str) and reply for reply in replies), replies
-            print(f"{len(scored)} log-likelihoods; largest difference to a direct computation {worst[0]:.1e}, on the reference backend "
-                  f"{worst[1]:.1e}; {len(replies)} replies")
-        finally:
-            for server in (served, alone, reference):
-                server.stop()
+        with Server(binary, *MODES["reference"][0], *ALONE) as reference:
+            for name, (settings, _) in MODES.items():
+                check_mode(binary, name, settings, folder, reference)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,23 @@ impl ApiError {
         self
     }
 
+    /// The same in the words of another dialect: pairs of a field's name in chat and there; one that begins with a dot stands inside of a
+    /// path. The request was read as a chat request, and its client never saw one.
+    pub(super) fn in_words(mut self, words: &[(&str, &str)]) -> Self {
+        let Some(param) = &self.param else { return self };
+        let renamed = words.iter().fold(param.clone(), |path, (chat, own)| {
+            let whole = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
+            match path.strip_prefix(chat) {
+                Some(rest) if whole(rest) => format!("{own}{rest}"),
+                _ if chat.starts_with('.') => path.replacen(chat, own, 1),
+                _ => path,
+            }
+        });
+        self.message = self.message.replacen(&format!("`{param}`"), &format!("`{renamed}`"), 1);
+        self.param = Some(renamed);
+        self
+    }
+
     fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
@@ -352,6 +369,25 @@ mod tests {
         }
         let long = GenerateError::TooLong { prompt_tokens: 9, max_tokens: None, max_model_len: 8 };
         assert!(ApiError::from(long).message.contains("maximum context length"));
+    }
+
+    #[test]
+    fn fields_have_the_names_of_the_dialect() {
+        let words =
+            [("stop", "stop_sequences"), (".function.parameters", ".input_schema"), (".function", "")];
+        for (chat, own) in [
+            ("stop", "stop_sequences"),
+            ("stop[3]", "stop_sequences[3]"),
+            ("stop_token_ids", "stop_token_ids"),
+            ("tools[1].function.name", "tools[1].name"),
+            ("tools[1].function.parameters", "tools[1].input_schema"),
+            ("model", "model"),
+        ] {
+            let error = ApiError::invalid_value(chat, "no").in_words(&words);
+            assert_eq!((error.param.as_deref(), error.message), (Some(own), format!("`{own}`: no")));
+        }
+        let plain = ApiError::invalid_json("`stop`");
+        assert_eq!(plain.clone().in_words(&words), plain);
     }
 
     #[test]

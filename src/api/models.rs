@@ -25,14 +25,14 @@ impl ModelCard {
         }
     }
 
-    /// The list of all names.
-    pub(super) fn list(&self) -> Value {
-        let data: Vec<Value> = self.names.iter().map(|name| self.entry(name)).collect();
+    /// The list of all names. `reasons`: whether the model can think before it answers.
+    pub(super) fn list(&self, reasons: bool) -> Value {
+        let data: Vec<Value> = self.names.iter().map(|name| self.entry(name, reasons)).collect();
         json!({"object": "list", "data": data})
     }
 
     /// One name's entry.
-    pub(super) fn entry(&self, name: &str) -> Value {
+    pub(super) fn entry(&self, name: &str, reasons: bool) -> Value {
         json!({
             "id": name,
             "object": "model",
@@ -42,7 +42,7 @@ impl ModelCard {
             "parent": null,
             "max_model_len": self.max_model_len,
             "context_length": self.max_model_len,
-            "supports_reasoning": false,
+            "supports_reasoning": reasons,
             "supports_image_in": false,
             "supports_video_in": false,
             "display_name": name,

@@ -3,6 +3,8 @@
 //! Written by hand, and held to the code by tests: every field that a body's reader knows is described here or named as one that is
 //! refused, and every route of the server has its entry (`server/routes.rs`).
 
+mod answers;
+
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
@@ -63,20 +65,16 @@ struct Entry {
 }
 
 fn entries() -> Vec<Entry> {
-    let reference = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
-    let stream = json!({"schema": {"type": "string"}});
+    let json = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
     let replies = |name: &str| {
-        let mut content = reference(name);
-        content["text/event-stream"] = stream.clone();
+        let mut content = json(name);
+        // Of every event; its data are JSON.
+        content["text/event-stream"] = json!({"schema": {"type": "object", "required": ["data"],
+            "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}});
         content
     };
     let any = json!({"application/json": {"schema": {"type": "object"}}});
     let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
-    let stream_or_any = || {
-        let mut content = any.clone();
-        content["text/event-stream"] = stream.clone();
-        content
-    };
     let post = |path, summary, body, answer| Entry { path, summary, body: Some(body), answer, keyed: true };
     let get = |path, summary, answer, keyed| Entry { path, summary, body: None, answer, keyed };
     vec![
@@ -90,25 +88,25 @@ fn entries() -> Vec<Entry> {
             "/v1/chat/completions/render",
             "The prompt of a conversation and its token ids; nothing is generated.",
             "ChatRequest",
-            any.clone(),
+            json("RenderAnswer"),
         ),
         post(
             "/v1/responses",
             "The model's turn, in the words of the Responses API; nothing is stored.",
             "ResponsesRequest",
-            stream_or_any(),
+            replies("ResponsesAnswer"),
         ),
         post(
             "/v1/messages",
             "The model's turn, in the words of Anthropic's Messages API.",
             "MessagesRequest",
-            stream_or_any(),
+            replies("MessagesAnswer"),
         ),
         post(
             "/v1/messages/count_tokens",
             "How many tokens a conversation has.",
             "CountTokensRequest",
-            any.clone(),
+            json("CountTokensAnswer"),
         ),
         post(
             "/v1/completions",
@@ -120,24 +118,19 @@ fn entries() -> Vec<Entry> {
             "/tokenize",
             "Token ids of a text or a conversation.",
             "TokenizeRequest",
-            reference("TokenizeAnswer"),
+            json("TokenizeAnswer"),
         ),
-        post("/detokenize", "Text of token ids.", "DetokenizeRequest", reference("DetokenizeAnswer")),
-        get("/tokenizer_info", "Facts of the tokenizer.", any.clone(), true),
-        get("/v1/models", "The models served.", any.clone(), true),
-        get("/v1/models/{name}", "One model.", any.clone(), true),
-        get("/health", "Whether the process and the engine are alive.", any.clone(), false),
-        get("/health/live", "Whether the process is alive.", any.clone(), false),
-        get("/health/ready", "Whether requests are taken.", any.clone(), false),
-        get("/health/startup", "The stage of the start and its progress.", any.clone(), false),
+        post("/detokenize", "Text of token ids.", "DetokenizeRequest", json("DetokenizeAnswer")),
+        get("/tokenizer_info", "Facts of the tokenizer.", json("TokenizerInfo"), true),
+        get("/v1/models", "The models served.", json("ModelList"), true),
+        get("/v1/models/{name}", "One model.", json("Model"), true),
+        get("/health", "Whether the process and the engine are alive.", json("Health"), false),
+        get("/health/live", "Whether the process is alive.", json("Health"), false),
+        get("/health/ready", "Whether requests are taken.", json("Health"), false),
+        get("/health/startup", "The stage of the start and its progress.", json("Health"), false),
         get("/metrics", "Figures for Prometheus.", text("text/plain"), false),
-        get("/version", "The version.", any.clone(), false),
-        get(
-            "/openapi.json",
-            "This document.",
-            json!({"application/json": {"schema": {"type": "object"}}}),
-            false,
-        ),
+        get("/version", "The version.", json("Version"), false),
+        get("/openapi.json", "This document.", any, false),
         get("/docs", "This document as a page.", text("text/html"), false),
     ]
 }
@@ -204,7 +197,12 @@ fn example(path: &str) -> Value {
 
 fn responses(entry: &Entry) -> Value {
     let mut responses = Map::new();
-    let failed = |text: &str| json!({"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}});
+    // Anthropic's routes have errors of their own shape.
+    let shape = if entry.path.starts_with("/v1/messages") { "MessagesError" } else { "Error" };
+    let failed = |text: &str| {
+        json!({"description": text, "content":
+        {"application/json": {"schema": {"$ref": format!("#/components/schemas/{shape}")}}}})
+    };
     responses.insert("200".into(), json!({"description": "The answer.", "content": entry.answer}));
     let mut add = |status: &str, text: &str| responses.insert(status.into(), failed(text));
     add("405", "The path does not take this method.");
@@ -249,7 +247,7 @@ fn schemas() -> Value {
         json!({"type": "object", "properties": fields, "required": required})
     };
     let reply_fields = || shared_fields().into_iter().chain(structured_fields()).collect::<Vec<_>>();
-    json!({
+    let mut schemas = json!({
         "ChatRequest": request(&["messages"], chat_fields(), reply_fields()),
         "CompletionRequest": request(&["prompt"], completion_fields(), reply_fields()),
         "ResponsesRequest": request(&["input"], responses_fields(), Vec::new()),
@@ -258,58 +256,68 @@ fn schemas() -> Value {
         "TokenizeRequest": request(&[], tokenize_fields(), Vec::new()),
         "DetokenizeRequest": request(&["tokens"], detokenize_fields(), Vec::new()),
         "Message": message(),
-        "ChatAnswer": answer(json!({"index": {"type": "integer"}, "message": reply_message(), "logprobs": {},
-            "finish_reason": {"type": ["string", "null"]}})),
-        "CompletionAnswer": answer(json!({"index": {"type": "integer"}, "text": {"type": "string"}, "logprobs": {},
-            "finish_reason": {"type": ["string", "null"]}})),
-        "TokenizeAnswer": {"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
-            "count": {"type": "integer"}, "max_model_len": {"type": "integer"},
-            "tokens": {"type": "array", "items": {"type": "integer"}},
-            "token_strs": {"type": ["array", "null"], "items": {"type": "string"}}}},
-        "DetokenizeAnswer": {"type": "object", "required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
-        "Error": {"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
-            "required": ["message", "type", "param", "code"], "properties": {
-                "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]}}}}},
-    })
-}
-
-fn answer(choice: Value) -> Value {
-    json!({"type": "object", "required": ["id", "object", "created", "model", "choices", "usage"], "properties": {
-        "id": {"type": "string"}, "object": {"type": "string"}, "created": {"type": "integer"}, "model": {"type": "string"},
-        "choices": {"type": "array", "items": {"type": "object", "properties": choice,
-            "required": ["index", "finish_reason"]}},
-        "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"], "properties": {
-            "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"},
-            "prompt_tokens_details": {"type": "object", "properties": {"cached_tokens": {"type": "integer"}}},
-            "completion_tokens_details": {"type": "object", "properties": {"reasoning_tokens": {"type": "integer"}}}}}}})
-}
-
-/// The message of a whole reply.
-fn reply_message() -> Value {
-    let text = |about: &str| json!({"type": ["string", "null"], "description": about});
-    json!({"type": "object", "required": ["role", "content"], "properties": {
-        "role": {"const": "assistant"},
-        "content": text("Null when there are only calls."),
-        "reasoning_content": text("Reasoning; `reasoning` is the same."),
-        "reasoning": text("Reasoning; `reasoning_content` is the same."),
-        "tool_calls": {"type": "array", "items": {"type": "object", "required": ["id", "type", "function"], "properties": {
-            "id": {"type": "string"}, "type": {"const": "function"}, "function": {"type": "object", "required": ["name", "arguments"],
-                "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}}}})
+        "AnthropicMessage": anthropic_message(),
+        "InputItem": input_item(),
+    });
+    for (name, schema) in answers::schemas() {
+        schemas[name] = schema;
+    }
+    schemas
 }
 
 fn message() -> Value {
-    let text = json!({"type": "object", "required": ["type", "text"],
-        "properties": {"type": {"enum": ["text"]}, "text": {"type": "string"}}});
-    json!({"type": "object", "required": ["role", "content"], "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": text}]},
-        "reasoning_content": {"type": "string", "description": "Reasoning of an earlier reply; `reasoning` is the same."},
-        "tool_calls": {"type": "array", "items": {"type": "object", "required": ["function"], "properties": {
-            "id": {"type": "string"}, "type": {"enum": ["function"]}, "function": {"type": "object", "required": ["name", "arguments"],
-                "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}},
-        "tool_call_id": {"type": "string"},
-        "name": {"type": "string"}}})
+    let part = json!({"type": "object", "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
+    let text = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]});
+    let call = json!({"type": "object", "required": ["id", "function"], "properties": {
+        "id": {"type": "string"}, "type": {"const": "function"}, "function": {"type": "object", "required": ["name", "arguments"],
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}});
+    json!({"anyOf": [
+        {"type": "object", "required": ["role", "content"], "properties": {
+            "role": {"enum": ["system", "developer", "user"]}, "content": text, "name": {"type": "string"}}},
+        {"type": "object", "required": ["role", "content"], "properties": {
+            "role": {"const": "assistant"}, "content": {"anyOf": [text, {"type": "null"}]}, "name": {"type": "string"},
+            "reasoning_content": {"type": "string", "description": "Reasoning of an earlier reply; `reasoning` is the same."},
+            "tool_calls": {"type": "array", "items": call}}},
+        {"type": "object", "required": ["role", "content", "tool_call_id"], "properties": {
+            "role": {"const": "tool"}, "content": text, "tool_call_id": {"type": "string"}}},
+    ]})
+}
+
+/// A message of Anthropic's dialect.
+fn anthropic_message() -> Value {
+    let block = |kind: &str, fields: &[(&str, Value)]| {
+        let own = [("type", json!({"const": kind}))];
+        let fields = own.iter().chain(fields);
+        let required: Vec<&str> = fields.clone().map(|(name, _)| *name).collect();
+        let properties: Map<String, Value> =
+            fields.map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+        json!({"type": "object", "required": required, "properties": properties})
+    };
+    let text = block("text", &[("text", string())]);
+    let results = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": text}]});
+    let turn = |role: &str, blocks: Value| {
+        json!({"type": "object", "required": ["role", "content"], "properties": {"role": {"const": role},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": blocks}}]}}})
+    };
+    let result = block("tool_result", &[("tool_use_id", string()), ("content", results)]);
+    let thinking = block("thinking", &[("thinking", string())]);
+    let call =
+        block("tool_use", &[("id", string()), ("name", string()), ("input", json!({"type": "object"}))]);
+    json!({"anyOf": [turn("user", json!([text, result])), turn("assistant", json!([text, thinking, call]))]})
+}
+
+/// An item of a response's input.
+fn input_item() -> Value {
+    json!({"anyOf": [
+        {"type": "object", "required": ["role", "content"], "properties": {
+            "type": {"const": "message"}, "role": {"enum": ["system", "developer", "user", "assistant"]}, "content": {"type": "string"}}},
+        {"type": "object", "required": ["type", "call_id", "name", "arguments"], "properties": {
+            "type": {"const": "function_call"}, "call_id": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"}}},
+        {"type": "object", "required": ["type", "call_id", "output"], "properties": {
+            "type": {"const": "function_call_output"}, "call_id": {"type": "string"}, "output": {"type": "string"}}},
+        {"type": "object", "required": ["type"], "properties": {"type": {"const": "reasoning"}}},
+    ]})
 }
 
 fn integer(least: i64, most: i64) -> Value {
@@ -589,7 +597,7 @@ fn responses_fields() -> Vec<(&'static str, Value)> {
         (
             "input",
             described(
-                json!({"anyOf": [string(), {"type": "array", "items": {"type": "object"}}]}),
+                json!({"anyOf": [string(), {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/InputItem"}}]}),
                 "A text, or items: messages, function calls and their outputs.",
             ),
         ),
@@ -632,7 +640,7 @@ fn messages_fields() -> Vec<(&'static str, Value)> {
         (
             "messages",
             described(
-                json!({"type": "array", "minItems": 1, "items": {"type": "object"}}),
+                json!({"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/AnthropicMessage"}}),
                 "The conversation, oldest first.",
             ),
         ),
@@ -672,6 +680,14 @@ fn messages_fields() -> Vec<(&'static str, Value)> {
             "thinking",
             described(json!({"type": "object"}), "Whether the model reasons first, and for how many tokens."),
         ),
+        (
+            "output_config",
+            described(
+                json!({"type": "object", "properties": {"effort": string(), "format": {"type": "object", "required": ["type", "schema"],
+                    "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}}}}}),
+                "`format`: what the answer must be. `effort`: how much thinking there is where there is any.",
+            ),
+        ),
     ]
 }
 
@@ -696,7 +712,13 @@ fn completion_fields() -> Vec<(&'static str, Value)> {
 fn tokenize_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("model", described(string(), "One of the names of `/v1/models`; the model served when absent.")),
-        ("prompt", described(string(), "Either this or `messages`.")),
+        (
+            "prompt",
+            described(
+                string(),
+                "Either this or `messages`. What is the name of a special token and nothing else is that token.",
+            ),
+        ),
         (
             "messages",
             described(

@@ -8,7 +8,7 @@ use super::write::TokenText;
 use super::{
     ApiError, Call, EventStream, Limits, ModelCard, anthropic, chat, completions, render, responses, tokenize,
 };
-use crate::generate::{EncodedPrompt, Generator, SamplingDefaults, Usage};
+use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults, Usage};
 
 /// Most replies of one request, over all its prompts and copies.
 const MAX_REPLIES: usize = 1024;
@@ -17,6 +17,9 @@ const INLINE_BODY_BYTES: usize = 64 * 1024;
 
 /// Reads and checks a body.
 type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
+
+/// What a dialect calls the fields of a chat request, where it has other names.
+pub(super) type Words = &'static [(&'static str, &'static str)];
 
 /// What a request cost, for its log line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -58,34 +61,45 @@ impl Api {
 
     /// `/v1/chat/completions`. `request_id` is used for the answer's id unless the body names one.
     pub async fn chat(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, chat::read).await
+        self.reply(body, request_id, chat::read, &[]).await
     }
 
     /// `/v1/completions`.
     pub async fn completions(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, completions::read).await
+        self.reply(body, request_id, completions::read, &[]).await
     }
 
     /// `/v1/messages`.
     pub async fn messages(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, anthropic::read).await
+        self.reply(body, request_id, anthropic::read, anthropic::WORDS).await
     }
 
     /// `/v1/responses`.
     pub async fn responses(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, responses::read).await
+        self.reply(body, request_id, responses::read, responses::WORDS).await
     }
 
     /// `/v1/messages/count_tokens`.
     pub async fn count_tokens(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
-        let prompt = self.prompt(body, anthropic::read_to_count).await?;
+        let prompt = self.prompt(body, anthropic::read_to_count).await;
+        let prompt = prompt.map_err(|error| error.in_words(anthropic::WORDS))?;
         let count = prompt.tokens.len();
         let usage = Usage { prompt_tokens: count, ..Usage::default() };
         let body = serde_json::json!({"input_tokens": count}).to_string().into_bytes();
         Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
     }
 
-    async fn reply(&self, body: Vec<u8>, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
+    async fn reply(
+        &self,
+        body: Vec<u8>,
+        request_id: &str,
+        read: Reader,
+        words: Words,
+    ) -> Result<Answer, ApiError> {
+        self.answer(body, request_id, read).await.map_err(|error| error.in_words(words))
+    }
+
+    async fn answer(&self, body: Vec<u8>, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
@@ -122,24 +136,36 @@ impl Api {
 
     /// `/v1/models`.
     pub fn models(&self) -> Vec<u8> {
-        self.card.list().to_string().into_bytes()
+        self.card.list(self.reasons()).to_string().into_bytes()
     }
 
     /// `/v1/models/NAME`.
     pub fn model(&self, name: &str) -> Result<Vec<u8>, ApiError> {
         let name = self.card.resolve(Some(name))?;
-        Ok(self.card.entry(&name).to_string().into_bytes())
+        Ok(self.card.entry(&name, self.reasons()).to_string().into_bytes())
     }
 
     /// `/tokenize`.
     pub async fn tokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
         let call = parse_off_thread(body, tokenize::read_tokenize).await?;
         self.card.resolve(call.model.as_deref())?;
-        let tokens = self.generator.tokenize(call.prompt).await?;
+        let tokens = match self.named_token(&call.prompt) {
+            Some(id) => [id].into(),
+            None => self.generator.tokenize(call.prompt).await?,
+        };
         let max_model_len = self.generator.facts().max_model_len;
         let body = tokenize::tokenized(self.generator.tokenizer(), &tokens, max_model_len, call.token_strs);
         let usage = Usage { prompt_tokens: tokens.len(), ..Usage::default() };
         Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+    }
+
+    /// The special token that a prompt is the name of, all of it: so evaluation harnesses look up the ids of the tokens that
+    /// `/tokenizer_info` names. Inside of a longer text a name is text.
+    fn named_token(&self, prompt: &Prompt) -> Option<u32> {
+        match prompt {
+            Prompt::Text(text) => self.generator.tokenizer().special_id(text),
+            _ => None,
+        }
     }
 
     /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
@@ -176,6 +202,10 @@ impl Api {
     pub fn tokenizer_info(&self) -> Vec<u8> {
         let facts = self.generator.facts();
         tokenize::info(self.generator.tokenizer(), facts.max_model_len).to_string().into_bytes()
+    }
+
+    fn reasons(&self) -> bool {
+        self.generator.reasoning_switch().reasons
     }
 
     fn limits(&self) -> Limits {

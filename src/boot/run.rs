@@ -158,7 +158,8 @@ fn boot(
     let door = Arc::new(engine.handle.clone());
     let reasoning = settings.reasoning.clone();
     let generator = Generator::new(door, text, defaults, reasoning, timeout.as_secs_f64(), metrics.clone())
-        .with_guard(settings.guard.clone());
+        .with_guard(settings.guard.clone())
+        .with_structured_output(settings.structured_output.clone());
     let generator = Arc::new(generator);
     // Beside the first requests: only one with a grammar would wait for it.
     let warming = generator.clone();

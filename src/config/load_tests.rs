@@ -361,6 +361,8 @@ fn sampling_rules_are_tables_or_json() {
         ("sampling.policy", r#"{"temperature": {"pinn": 1}}"#, "unknown field `pinn`"),
         ("sampling.override_generation_config", r#"{"top": 1}"#, "top is unknown"),
         ("guard.mode", "stopp", "did you mean stop?"),
+        ("structured_output.max_compiling", "0", "must be from 1 to 64"),
+        ("structured_output.max_lexer_states", "many", ""),
         ("guard.hold_tokens", "5000", "must be from 0 to 4096"),
     ] {
         let errors = Site::new("", &[]).load(None, &[], &[(key, value)]).unwrap_err().to_string();

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{generate, guard, model, sampling, scheduler, server, telemetry};
+use crate::{generate, grammar, guard, model, sampling, scheduler, server, telemetry};
 
 use super::DeviceConfig;
 
@@ -30,6 +30,8 @@ pub struct Settings {
     pub sampling: sampling::config::Config,
     /// Reasoning of models that think before they answer.
     pub reasoning: generate::config::Config,
+    /// Bounds on replies that must be what a schema, a grammar or a tool says.
+    pub structured_output: grammar::Config,
     /// Watching replies for endless repetition.
     pub guard: guard::Config,
     /// Logs and metrics.
@@ -97,6 +99,7 @@ pub(super) fn check_type(section: &str, key: &str, value: &Value) -> Result<(), 
         "scheduler" => check::<scheduler::Config>(dict),
         "sampling" => check::<sampling::config::Config>(dict),
         "reasoning" => check::<generate::config::Config>(dict),
+        "structured_output" => check::<grammar::Config>(dict),
         "guard" => check::<guard::Config>(dict),
         "telemetry" => check::<telemetry::Config>(dict),
         _ => Err(figment::error::Kind::Message("unknown section".into())),
@@ -118,6 +121,7 @@ impl Settings {
             ("scheduler", scheduler_problems(&self.scheduler)),
             ("sampling", self.sampling.validate()),
             ("reasoning", self.reasoning.validate()),
+            ("structured_output", self.structured_output.validate()),
             ("guard", self.guard.validate()),
             ("telemetry", self.telemetry.validate()),
         ] {

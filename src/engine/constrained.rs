@@ -83,6 +83,11 @@ impl Constrained {
         self.home()?.take(sampled, left)
     }
 
+    /// Whether a way to the reply's end is known. Not while its mask is being computed.
+    pub(super) fn knows_end(&self) -> bool {
+        matches!(&self.0, Place::Here(constraint) if constraint.knows_end())
+    }
+
     /// Takes the last tokens back. Waits for a mask under way, which is bounded by the grammar's own limits.
     pub(super) fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {
         self.home()?.rewind(tokens)

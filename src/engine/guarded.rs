@@ -79,6 +79,11 @@ impl Guarded {
         guard.observe(token)
     }
 
+    /// Watches no more; what comes leaves at once.
+    pub(super) fn retire(&mut self) {
+        self.guard = None;
+    }
+
     /// Adds a token's event behind those that wait.
     pub(super) fn push(&mut self, event: EngineEvent) {
         self.held.push_back(event);

@@ -24,6 +24,8 @@ pub(super) struct LiveSequence {
     pub(super) guarded: Guarded,
     /// What the reply must be.
     pub(super) constraint: Option<Constrained>,
+    /// A loop was found in a reply that must be whole: nothing follows but the shortest way to its end.
+    winding_up: bool,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
     pub(super) reply_tokens: usize,
@@ -66,6 +68,7 @@ impl LiveSequence {
             guide,
             guarded,
             constraint: constraint.map(Constrained::new),
+            winding_up: false,
             prompt_tokens: prompt.len(),
             cached_tokens: 0,
             reply_tokens: 0,
@@ -124,9 +127,29 @@ impl LiveSequence {
         }
     }
 
-    /// Reply tokens that may still come.
+    /// Reply tokens that may still come, as far as a constraint is to know.
     pub(super) fn tokens_left(&self) -> usize {
-        (self.params.max_tokens as usize).saturating_sub(self.reply_tokens)
+        let left = (self.params.max_tokens as usize).saturating_sub(self.reply_tokens);
+        if self.winding_up { left.min(1) } else { left }
+    }
+
+    /// Instead of ending where it stands, lets the reply go to its end on the way that is known; says whether there is one.
+    pub(super) fn wind_up(&mut self) -> bool {
+        let can = self.knows_end();
+        if can {
+            self.winding_up = true;
+            self.guarded.retire();
+        }
+        can
+    }
+
+    /// Whether the reply was to go to its end and cannot: what is known of its end was lost when it was cut back.
+    pub(super) fn is_stranded(&self) -> bool {
+        self.winding_up && !self.knows_end()
+    }
+
+    fn knows_end(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Constrained::knows_end)
     }
 
     /// Notes a new reply token on the clock.

@@ -199,6 +199,9 @@ impl<B: Backend> StepLoop<B> {
     /// Cuts a sequence back to `keep` reply tokens, here and in the scheduler; says whether that was possible.
     fn cut_back(&mut self, id: SeqId, keep: usize) -> bool {
         let Some(live) = self.live.get_mut(&id) else { return false };
+        if keep == live.reply_tokens {
+            return true;
+        }
         if keep > live.reply_tokens || self.scheduler.rewind(id, live.prompt_tokens + keep).is_err() {
             return false;
         }
@@ -427,6 +430,7 @@ impl<B: Backend> StepLoop<B> {
             }
         };
         let (Some(event), Some(live)) = (event, self.live.get(&seq)) else { return };
+        let stranded = live.is_stranded();
         if event.action != guard::Action::Licensed {
             guarded::log(seq.0, &event);
         }
@@ -439,6 +443,10 @@ impl<B: Backend> StepLoop<B> {
             discarded: event.discarded,
         });
         self.outbox.push(&live.events, EngineEvent::Guard(Box::new(event)));
+        if stranded {
+            let finished = self.scheduler.finish(seq, FinishReason::Repetition);
+            self.end(finished);
+        }
     }
 
     /// Ends every sequence of the step that failed.
@@ -535,7 +543,13 @@ fn decide(
     let logprobs = sampler.logprobs(logits, token, wanted);
     let stops =
         position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
-    let verdict = live.guarded.observe(token, logprobs.as_ref().map(|l| l.logprob));
+    let verdict = match live.guarded.observe(token, logprobs.as_ref().map(|l| l.logprob)) {
+        // What must be whole is not cut off: the loop is taken back, and the rest is the shortest there is.
+        Verdict::Stop { keep, event } if !stops && !complete && live.wind_up() => {
+            Verdict::Rescue { keep, event }
+        }
+        verdict => verdict,
+    };
     let finish = match verdict {
         _ if stops => Some(FinishReason::StopToken(token)),
         _ if complete => Some(FinishReason::Stopped),

@@ -43,6 +43,7 @@ pub(super) struct ReasoningTokens {
     open: u32,
     close: u32,
     leave: Vec<u32>,
+    promise: Vec<u32>,
     ends: Vec<u32>,
     blank: Arc<[u32]>,
 }
@@ -50,12 +51,18 @@ pub(super) struct ReasoningTokens {
 impl ReasoningTokens {
     /// `None` for a vocabulary whose reasoning has no tokens of its own. `ends` are the ids that end a turn.
     pub(super) fn of(tokenizer: &Tokenizer, ends: &[u32]) -> Option<Self> {
-        let leave = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
+        let ids = |names: &[&'static str]| -> Vec<u32> {
+            names.iter().filter_map(|name| tokenizer.special_id(name)).collect()
+        };
         // Markers that say nothing where no call is open.
         let stray =
             [markers::TOOL_CALLS_SECTION_END, markers::TOOL_CALL_ARGUMENT_BEGIN, markers::TOOL_CALL_END];
-        let stray: Vec<u32> = stray.iter().filter_map(|name| tokenizer.special_id(name)).collect();
+        let stray = ids(&stray);
+        let (leave, promise) = (ids(&[markers::TOOL_CALL_BEGIN]), ids(&[markers::TOOL_CALLS_SECTION_BEGIN]));
         let is_blank = |id: &u32| {
+            if leave.contains(id) || promise.contains(id) {
+                return false;
+            }
             let blank =
                 tokenizer.token_bytes(*id).is_some_and(|bytes| bytes.iter().all(u8::is_ascii_whitespace));
             blank || tokenizer.is_special(*id) || stray.contains(id)
@@ -63,9 +70,10 @@ impl ReasoningTokens {
         Some(Self {
             open: tokenizer.special_id(markers::THINK)?,
             close: tokenizer.special_id(markers::THINK_END)?,
-            leave: leave.iter().filter_map(|name| tokenizer.special_id(name)).collect(),
             ends: ends.to_vec(),
             blank: (0..tokenizer.vocab_size() as u32).filter(is_blank).collect(),
+            leave,
+            promise,
         })
     }
 
@@ -87,6 +95,7 @@ impl ReasoningTokens {
             open: self.open,
             close: self.close,
             leave: self.leave.clone(),
+            promise: self.promise.clone(),
             max_tokens: budget.min(max_tokens.saturating_sub(answer + 1)),
             ends,
             blank: self.blank.clone(),

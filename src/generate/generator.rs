@@ -12,7 +12,7 @@ use super::reply::{Replies, Reply, ReplySetup};
 use super::request::{Calls, ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
 use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults};
 use crate::engine::EngineRequest;
-use crate::grammar::{Grammar, GrammarError, GrammarSpec, Grammars, Reasoning};
+use crate::grammar::{self, Grammar, GrammarError, GrammarSpec, Grammars, Reasoning};
 use crate::guard;
 use crate::sampling::SamplingParams;
 use crate::telemetry::{Metrics, Rejection};
@@ -24,11 +24,6 @@ use crate::text::{
 /// Prompts with more bytes of text than this are rendered and tokenized on a blocking thread (about a millisecond of work), so
 /// that a long prompt never holds up other connections' streams.
 const INLINE_TEXT_BYTES: usize = 4096;
-
-/// Longest time a request's grammar may take to be compiled, waiting for its turn included, seconds.
-const COMPILE_LIMIT_S: u64 = 10;
-/// Grammars compiled at once.
-const MAX_COMPILING: usize = 2;
 
 /// The checkpoint's text side.
 pub struct ModelText {
@@ -93,7 +88,7 @@ impl Generator {
             request_timeout_s,
             tokenizing: Arc::new(Semaphore::new(threads)),
             grammars: Arc::new(grammars),
-            compiling: Arc::new(Semaphore::new(MAX_COMPILING)),
+            compiling: Arc::new(Semaphore::new(grammar::Config::default().max_compiling as usize)),
             metrics,
             guard,
         }
@@ -102,6 +97,15 @@ impl Generator {
     /// The same with other switches of the guard.
     pub fn with_guard(mut self, config: guard::Config) -> Self {
         self.guard = GuardPlan::new(config, self.text.tokenizer.clone());
+        self
+    }
+
+    /// The same with other bounds on grammars.
+    pub fn with_structured_output(mut self, config: grammar::Config) -> Self {
+        let grammars =
+            Grammars::new(self.text.tokenizer.clone(), self.facts().vocab_size, self.turn_ends.clone());
+        self.compiling = Arc::new(Semaphore::new(config.max_compiling as usize));
+        self.grammars = Arc::new(grammars.with_config(config));
         self
     }
 
@@ -226,9 +230,9 @@ impl Generator {
             spec.reasoning = self.reasoning_before(prompts, is_chat);
         }
         let field = spec.field;
-        let limit = Duration::from_secs(COMPILE_LIMIT_S);
-        let compiled = tokio::time::timeout(limit, self.compile(spec)).await;
-        let compiled = compiled.unwrap_or(Err(GrammarError::TooSlow { limit_s: COMPILE_LIMIT_S }));
+        let limit_s = self.grammars.config().compile_timeout_s;
+        let compiled = tokio::time::timeout(Duration::from_secs(limit_s.into()), self.compile(spec)).await;
+        let compiled = compiled.unwrap_or(Err(GrammarError::TooSlow { limit_s }));
         let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
         let allowed = prompts.iter().map(|p| self.sampling(request, p, 0).max_tokens as usize).min();
         let (needs, allowed) = (grammar.needs_tokens(), allowed.unwrap_or(0));
@@ -274,6 +278,7 @@ impl Generator {
         grammar: Option<&Arc<Grammar>>,
     ) -> Result<Vec<Reply>, GenerateError> {
         let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
+        let structured = request.grammar.as_ref().is_some_and(|spec| spec.shape.is_structure());
         for prompt in prompts {
             let format = format.clone().map(|format| Arc::new(format.counting_from(prompt.num_calls)));
             for copy in 0..request.n {
@@ -300,7 +305,7 @@ impl Generator {
                     priority: request.priority,
                     deadline: request.deadline,
                     cache_salt: request.cache_salt.clone(),
-                    guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos),
+                    guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos, structured),
                     constraint: grammar.map(Grammar::start),
                 })?;
                 if copy == 0 {

@@ -62,8 +62,14 @@ impl GuardPlan {
     }
 
     /// The guard of a reply to `prompt`; `None` if nothing is to be watched. With `ignore_eos` a request asks for tokens, not for an
-    /// answer: then nothing is done about a loop unless the request says what.
-    pub fn options(&self, choice: &GuardChoice, prompt: &Arc<[u32]>, ignore_eos: bool) -> Option<Options> {
+    /// answer: then nothing is done about a loop unless the request says what. `structured`: the reply is held to a grammar.
+    pub fn options(
+        &self,
+        choice: &GuardChoice,
+        prompt: &Arc<[u32]>,
+        ignore_eos: bool,
+        structured: bool,
+    ) -> Option<Options> {
         let usual = match self.config.mode {
             Mode::Stop | Mode::Rescue if ignore_eos => Mode::Warn,
             mode => mode,
@@ -86,7 +92,7 @@ impl GuardPlan {
             markers: self.markers,
             padding: self.padding,
             starts_thinking: self.opens_thought(prompt),
-            structured: false,
+            structured,
             close_thinking: self.close_thinking.clone(),
             licence: Some(Arc::new(PromptLicence::new(self.tokenizer.clone(), prompt.clone()))),
         })

@@ -23,6 +23,9 @@ const MAX_KEYS_TRIED: usize = 16;
 const PLAIN: &[u8] =
     b"a0bcdefghijklmnopqrstuvwxyz123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/@+ ,;!?()[]{}<>=#$%&'*|~^`";
 
+/// What may follow a backslash, the short ones first.
+const ESCAPES: &[u8] = b"nt\"\\/bfru";
+
 /// What a grammar's ends are made of. A special token is spelled `0xFF [id]`, as the parser reads it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Landmarks {
@@ -198,7 +201,10 @@ impl<'a, 'b> Walk<'a, 'b> {
                 At::Key => self.push(b'}') || self.member(usize::MAX, 0),
                 At::Colon => self.push(b':'),
                 At::Value => self.push(b']') || self.value(usize::MAX, 0),
-                At::KeyText | At::ValueText => self.shortest(Goal::Quote, usize::MAX),
+                At::KeyText | At::ValueText => {
+                    let whole = !json.is_escaped() || ESCAPES.iter().any(|&byte| self.push(byte));
+                    whole && self.shortest(Goal::Quote, usize::MAX)
+                }
             },
         }
     }
@@ -355,6 +361,7 @@ impl<'a, 'b> Walk<'a, 'b> {
                 if !self.push_all(way) {
                     continue;
                 }
+                let escaped = goal == Goal::Quote && self.ends_in_escape(start);
                 let all = (0..=0xfe).filter(|byte| !PLAIN.contains(byte));
                 // Unusual bytes only where nothing usual goes on: the middle of a character, an escape, a control character.
                 for (number, byte) in PLAIN.iter().copied().chain(all).enumerate() {
@@ -362,7 +369,7 @@ impl<'a, 'b> Walk<'a, 'b> {
                         break;
                     }
                     let scalar = !b"{}[]\":, ".contains(&byte);
-                    if goal == Goal::Quote && byte == b'"'
+                    if goal == Goal::Quote && byte == b'"' && !escaped
                         || goal == Goal::Boundary && !scalar
                         || !self.push(byte)
                     {
@@ -370,7 +377,8 @@ impl<'a, 'b> Walk<'a, 'b> {
                     }
                     let state = self.parser.lexer_state();
                     if !states.contains(&state) {
-                        if self.reached(goal) {
+                        // The quote behind a backslash is a part of the text.
+                        if !(goal == Goal::Quote && self.ends_in_escape(start)) && self.reached(goal) {
                             return true;
                         }
                         states.push(state);
@@ -387,6 +395,11 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
         self.pop_to(start);
         false
+    }
+
+    /// Whether the way from `start`, which is inside of quotes, ends with a backslash that waits for what it escapes.
+    fn ends_in_escape(&self, start: usize) -> bool {
+        self.path[start..].iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
     }
 
     fn reached(&mut self, goal: Goal) -> bool {

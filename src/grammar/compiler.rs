@@ -12,12 +12,10 @@ use toktrie::InferenceCapabilities;
 use super::closing::{Found, Landmarks, MAX_CLOSING_BYTES};
 use super::matcher::{Matcher, Parser};
 use super::source::Source;
-use super::{GrammarError, GrammarSpec, Shape, vocabulary};
+use super::{Config, GrammarError, GrammarSpec, Shape, least, vocabulary};
 use crate::sampling::TokenConstraint;
 use crate::text::Tokenizer;
 
-/// Grammars kept for the next request that asks for the same.
-const MAX_CACHED: usize = 64;
 /// Bytes the search for a grammar's first end may try: some ten milliseconds.
 const FIRST_SEARCH_FUEL: usize = 2_000_000;
 
@@ -27,6 +25,7 @@ pub struct Grammars {
     pub(super) vocab_size: usize,
     /// Tokens that end a reply.
     pub(super) ends: Vec<u32>,
+    config: Config,
     /// Built at the first use: a quarter of a second for a large vocabulary.
     factory: OnceLock<Result<ParserFactory, String>>,
     cache: Mutex<Cache>,
@@ -49,11 +48,13 @@ pub struct Grammar {
     needs_tokens: usize,
 }
 
-/// What one grammar may cost. Larger: more elaborate schemas, and more time and memory in the hands of a request.
-fn limits() -> ParserLimits {
+/// What one grammar may cost.
+fn limits(config: &Config) -> ParserLimits {
     ParserLimits {
-        // A state takes 1 to 2 kB.
-        max_lexer_states: 30_000,
+        max_lexer_states: config.max_lexer_states as usize,
+        initial_lexer_fuel: config.max_lexer_work.into(),
+        step_lexer_fuel: config.max_step_work.into(),
+        max_grammar_size: config.max_grammar_size as usize,
         // What the parser says of its state means nothing to a client.
         verbose_errors: false,
         ..ParserLimits::default()
@@ -63,7 +64,19 @@ fn limits() -> ParserLimits {
 impl Grammars {
     /// A compiler for replies in this tokenizer's tokens that end with one of `ends`; `vocab_size` is the width of a row of logits.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, ends: Vec<u32>) -> Self {
-        Self { tokenizer, vocab_size, ends, factory: OnceLock::new(), cache: Mutex::default() }
+        let config = Config::default();
+        Self { tokenizer, vocab_size, ends, config, factory: OnceLock::new(), cache: Mutex::default() }
+    }
+
+    /// The same within other bounds.
+    pub fn with_config(self, config: Config) -> Self {
+        // What was built or kept before has other bounds.
+        Self { config, factory: OnceLock::new(), cache: Mutex::default(), ..self }
+    }
+
+    /// The bounds.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Builds what all grammars share, so that the first request need not.
@@ -76,7 +89,7 @@ impl Grammars {
         if self.ends.is_empty() {
             return Err(GrammarError::NoMarker("end-of-turn"));
         }
-        let source = Source::write(spec, &self.tokenizer, &self.ends)?;
+        let source = Source::write(spec, &self.tokenizer, &self.ends, &self.config)?;
         let fingerprint = source.fingerprint();
         if let Some(known) = self.cache().get(&fingerprint) {
             return Ok(known);
@@ -86,13 +99,13 @@ impl Grammars {
         let grammar =
             compiled.unwrap_or_else(|_| Err(GrammarError::Internal("the compiler panicked".into())))?;
         let grammar = Arc::new(grammar);
-        self.cache().insert(fingerprint, grammar.clone());
+        self.cache().insert(fingerprint, grammar.clone(), self.config.cached_grammars as usize);
         Ok(grammar)
     }
 
     fn build(&self, spec: &GrammarSpec, source: Source<'_>) -> Result<Grammar, GrammarError> {
         let factory = self.factory()?;
-        let refused = |error: &dyn fmt::Display| refusal(&spec.shape, error);
+        let refused = |error: &dyn fmt::Display| refusal(&spec.shape, error, &self.config);
         let mut parser = factory.create_parser(source.grammar()).map_err(|error| refused(&error))?;
         parser.start_without_prompt();
         // A first mask fills the lexer's caches, which every reply then starts with.
@@ -107,11 +120,24 @@ impl Grammars {
             }
             // Nothing can be promised, and JSON that may come out broken is not what was asked for.
             Found::Nothing if matches!(spec.shape, Shape::Json { .. } | Shape::Tools(_)) => {
-                return Err(GrammarError::NoEnd { limit: MAX_CLOSING_BYTES });
+                return Err(GrammarError::NoEnd { least: least(&spec.shape), why: self.why_no_end(&parser) });
             }
             Found::Nothing => (None, 0),
         };
         Ok(Grammar { template: Mutex::new(parser.into_inner()), marks, shortest, needs_tokens })
+    }
+
+    /// Why the search for a first end stopped.
+    fn why_no_end(&self, parser: &Parser) -> String {
+        match parser.is_exhausted() {
+            true => format!(
+                "at the bounds on patterns and lengths (structured_output.max_step_work = {}, max_lexer_states = {})",
+                self.config.max_step_work, self.config.max_lexer_states
+            ),
+            false => {
+                format!("after {FIRST_SEARCH_FUEL} steps or at {MAX_CLOSING_BYTES} bytes; it may allow none")
+            }
+        }
     }
 
     fn factory(&self) -> Result<&ParserFactory, GrammarError> {
@@ -124,7 +150,7 @@ impl Grammars {
             )
             .map_err(|error| error.to_string())?;
             factory.quiet();
-            *factory.limits_mut() = limits();
+            *factory.limits_mut() = limits(&self.config);
             Ok(factory)
         });
         factory.as_ref().map_err(|error| GrammarError::Internal(error.clone()))
@@ -143,10 +169,10 @@ impl Cache {
         Some(grammar.clone())
     }
 
-    fn insert(&mut self, fingerprint: blake3::Hash, grammar: Arc<Grammar>) {
+    fn insert(&mut self, fingerprint: blake3::Hash, grammar: Arc<Grammar>, limit: usize) {
         self.clock += 1;
         self.entries.insert(fingerprint, (grammar, self.clock));
-        if self.entries.len() > MAX_CACHED {
+        if self.entries.len() > limit {
             let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used).map(|(hash, _)| *hash);
             oldest.map(|hash| self.entries.remove(&hash));
         }
@@ -156,16 +182,46 @@ impl Cache {
 /// Longest refusal passed on.
 const MAX_REFUSAL_CHARS: usize = 300;
 
-/// The compiler's refusal on one line.
-fn refusal(shape: &Shape, error: &dyn fmt::Display) -> GrammarError {
-    let text = error.to_string();
-    let text = text.replace("<non-verbose/>", "");
-    let line: Vec<&str> = text.split_whitespace().collect();
-    let line: String = line.join(" ").chars().take(MAX_REFUSAL_CHARS).collect();
+/// Characters of the shortest reply that the shape can allow.
+fn least(shape: &Shape) -> usize {
     match shape {
-        Shape::Json { .. } | Shape::Tools(_) => GrammarError::Schema(line),
-        _ => GrammarError::Syntax(line),
+        Shape::Json { schema, .. } => least::characters(schema),
+        Shape::Tools(tools) => {
+            tools.chosen().map(|tool| least::characters(&tool.schema())).min().unwrap_or(0)
+        }
+        _ => 0,
     }
+}
+
+/// The compiler's refusal on one line; where it is one of its bounds, the setting with it.
+fn refusal(shape: &Shape, error: &dyn fmt::Display, config: &Config) -> GrammarError {
+    let text = error.to_string();
+    if ["fuel exhausted", "initial lexer configuration", "lexer precomputation failed"]
+        .iter()
+        .any(|part| text.contains(part))
+    {
+        let (what, limit) = (
+            "steps in working out its patterns, enumerations and lengths (structured_output.max_lexer_work)",
+            config.max_lexer_work,
+        );
+        return GrammarError::Limit { what, limit: limit as usize };
+    }
+    if text.contains("grammar size") {
+        let (what, limit) = ("symbols in it (structured_output.max_grammar_size)", config.max_grammar_size);
+        return GrammarError::Limit { what, limit: limit as usize };
+    }
+    let of_schema = matches!(shape, Shape::Json { .. } | Shape::Tools(_));
+    // Around a schema stands a grammar of our own, whose lines say nothing to the client.
+    let ours = |line: &str| {
+        of_schema && line.split_once(" | ").is_some_and(|(number, _)| number.trim().parse::<u32>().is_ok())
+    };
+    let words: Vec<&str> =
+        text.lines().take_while(|line| !ours(line)).flat_map(str::split_whitespace).collect();
+    let line = words.join(" ").replace("<non-verbose/>", "");
+    let line = line.split_once("failed to compile JSON schema: ").map_or(line.as_str(), |(_, why)| why);
+    let line = if line == "NoExtensionBias" { "it allows no value" } else { line };
+    let line: String = line.chars().take(MAX_REFUSAL_CHARS).collect();
+    if of_schema { GrammarError::Schema(line) } else { GrammarError::Syntax(line) }
 }
 
 impl Grammar {

@@ -12,25 +12,31 @@ pub enum GrammarError {
     /// Too large.
     #[error("too many {what}: at most {limit} are allowed")]
     Limit {
-        /// What there is too much of.
+        /// What there is too much of, and the setting that says so.
         what: &'static str,
         /// How much there may be.
         limit: usize,
     },
     /// Compiling took too long.
-    #[error("the grammar was not compiled within {limit_s} s; make it simpler")]
+    #[error(
+        "the grammar was not compiled within {limit_s} s (structured_output.compile_timeout_s); make it simpler, or try again under less load"
+    )]
     TooSlow {
         /// Seconds.
-        limit_s: u64,
+        limit_s: u32,
     },
     /// The vocabulary lacks a token that the format needs.
     #[error("this model's vocabulary has no {0} token, which calling tools needs")]
     NoMarker(&'static str),
     /// No end of the reply was found, so that none can be promised.
-    #[error("no text that satisfies the schema was found within {limit} bytes; make it simpler")]
+    #[error(
+        "no value that the schema allows was found: the shortest has at least {least} characters, and the search ended {why}"
+    )]
     NoEnd {
-        /// Bytes.
-        limit: usize,
+        /// Characters that every value has.
+        least: usize,
+        /// Where the search ended.
+        why: String,
     },
     /// The compiler failed.
     #[error("the grammar could not be compiled: {0}")]

@@ -48,6 +48,11 @@ impl JsonPlace {
         self.at
     }
 
+    /// Whether the last byte was a backslash, so that a quote would not end the text.
+    pub(super) fn is_escaped(&self) -> bool {
+        self.escaped
+    }
+
     /// Whether a number has grown beyond what readers of JSON take. A grammar knows no such bound, and a model may write digits for ever.
     pub(super) fn is_overlong(&self) -> bool {
         self.scalar > MAX_NUMBER_BYTES || self.exponent.is_some_and(|digits| digits > MAX_EXPONENT_DIGITS)

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `closing`, where there is one, leads from the present state to an end of the reply, and the tokens it takes fit in what is left.
 //! It holds at the start (the request is refused otherwise), and `take` keeps it: a sampled token after which no such way is found is not
-//! taken; the first token of the known way is taken instead.
+//! taken; the first token of the known way is taken instead. Only a grammar of which no end was found at the start has none.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -23,8 +23,8 @@ const SEARCH_FUEL: usize = 20_000;
 const FUEL_PER_BYTE: usize = 200;
 /// Bytes of a reply that a search is shown.
 const RECENT_BYTES: usize = 512;
-/// What may be left beyond twice the last known way, when a token is taken although no way from it was found.
-const SPARE_TOKENS: usize = 64;
+/// The same for a second look, before a token is given up because no way from it was found: some milliseconds, and rare.
+const PATIENT_FUEL: usize = 100_000;
 
 /// The grammar engine's parser, and the searches in it.
 pub(super) struct Parser {
@@ -35,6 +35,11 @@ pub(super) struct Parser {
 impl Parser {
     pub(super) fn new(inner: TokenParser, marks: Arc<Landmarks>) -> Self {
         Self { inner, marks }
+    }
+
+    /// Whether the lexer has come to its bounds; it takes nothing more then.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.inner.parser.get_error().is_some()
     }
 
     pub(super) fn into_inner(self) -> TokenParser {
@@ -238,13 +243,13 @@ impl Matcher {
     }
 
     /// Looks for a way to the end, of at most `left` tokens, from the state after the last token.
-    fn outlook(&mut self, left: usize) -> Result<Outlook, ConstraintBroken> {
+    fn outlook(&mut self, left: usize, fuel: usize) -> Result<Outlook, ConstraintBroken> {
         let taken = self.steps.last().map_or(&[][..], |step| &self.bytes[step.from..]);
         let place = self.place.clone();
         let recent = &self.bytes[self.bytes.len().saturating_sub(RECENT_BYTES)..];
         let old = self.closing.clone();
         // A way that was long to find may be as long to find again.
-        let fuel = SEARCH_FUEL + FUEL_PER_BYTE * old.as_ref().map_or(0, |way| way.left().len());
+        let fuel = fuel + FUEL_PER_BYTE * old.as_ref().map_or(0, |way| way.left().len());
         let parser = &mut self.parser;
         let (found, must_end) = guarded(|| {
             Ok::<_, Infallible>(parser.walk(fuel, |walk| {
@@ -367,18 +372,16 @@ impl TokenConstraint for Matcher {
         self.consume(sampled)?;
         self.note(sampled);
         let overlong = matches!(&self.place, Place::Json(place) if place.is_overlong());
-        let outlook = if overlong { Outlook::TooLong } else { self.outlook(left)? };
+        let mut outlook = if overlong { Outlook::TooLong } else { self.outlook(left, SEARCH_FUEL)? };
+        if matches!(outlook, Outlook::Unknown) && self.closing.is_some() {
+            outlook = self.outlook(left, PATIENT_FUEL)?;
+        }
         if let Outlook::Fits(way, must_end) = outlook {
             let ends = way.left().is_empty() && (must_end || left == 0);
             self.closing = Some(way);
             return Ok(Taken { token: sampled, ends });
         }
-        let known = self.closing.as_ref().map(|way| way.left().len());
-        // Far from the limit, a way that was not found now may well be found later.
-        let hopeful =
-            matches!(outlook, Outlook::Unknown) && known.is_none_or(|known| left >= 2 * known + SPARE_TOKENS);
-        let Some(known) = known.filter(|_| !hopeful) else {
-            self.closing = None;
+        let Some(known) = self.closing.as_ref().map(|way| way.left().len()) else {
             return Ok(Taken { token: sampled, ends: false });
         };
         self.undo()?;
@@ -391,6 +394,10 @@ impl TokenConstraint for Matcher {
         let (token, len) = self.next_on_way().expect("the known way is not at its end");
         self.consume(token)?;
         Ok(self.go_on_way(token, len))
+    }
+
+    fn knows_end(&self) -> bool {
+        self.closing.is_some()
     }
 
     fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {

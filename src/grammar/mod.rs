@@ -6,9 +6,11 @@
 
 mod closing;
 mod compiler;
+pub mod config;
 mod error;
 mod gbnf;
 mod json_place;
+mod least;
 mod matcher;
 mod schema;
 mod source;
@@ -20,6 +22,7 @@ mod vocabulary;
 mod tests;
 
 pub use compiler::{Grammar, Grammars};
+pub use config::Config;
 pub use error::GrammarError;
 pub use schema::JsonStyle;
 pub use spec::{GrammarSpec, Reasoning, Shape};

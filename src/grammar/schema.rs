@@ -9,8 +9,6 @@ use super::GrammarError;
 
 /// Most nested values of a schema.
 const MAX_SCHEMA_DEPTH: usize = 64;
-/// Most values in a schema, over all levels.
-const MAX_SCHEMA_VALUES: usize = 20_000;
 /// Whitespace between the parts of a JSON text: room for pretty printing, and an end for a model that would go on writing spaces.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
 
@@ -25,10 +23,10 @@ pub struct JsonStyle {
     pub closed_objects: bool,
 }
 
-/// Checks the schema's size and puts the compiler's own settings into it.
-pub(super) fn ready(schema: &Value, style: &JsonStyle) -> Result<Value, GrammarError> {
-    let mut left = MAX_SCHEMA_VALUES;
-    check(schema, 0, &mut left)?;
+/// Checks the schema's size (`max_values` over all levels) and puts the compiler's own settings into it.
+pub(super) fn ready(schema: &Value, style: &JsonStyle, max_values: usize) -> Result<Value, GrammarError> {
+    let mut left = max_values;
+    check(schema, 0, &mut left, max_values)?;
     let mut schema = match schema {
         Value::Object(_) => schema.clone(),
         // `true` allows everything; `false` nothing, which the compiler says itself.
@@ -99,16 +97,17 @@ pub(super) fn required_keys(schema: &Value, keys: &mut Vec<Vec<u8>>) {
     }
 }
 
-fn check(value: &Value, depth: usize, left: &mut usize) -> Result<(), GrammarError> {
+fn check(value: &Value, depth: usize, left: &mut usize, limit: usize) -> Result<(), GrammarError> {
     if depth > MAX_SCHEMA_DEPTH {
         return Err(GrammarError::Limit { what: "nesting of the schema", limit: MAX_SCHEMA_DEPTH });
     }
-    *left = left
-        .checked_sub(1)
-        .ok_or(GrammarError::Limit { what: "values in the schema", limit: MAX_SCHEMA_VALUES })?;
+    *left = left.checked_sub(1).ok_or(GrammarError::Limit {
+        what: "values in the schema (structured_output.max_schema_values)",
+        limit,
+    })?;
     match value {
-        Value::Array(list) => list.iter().try_for_each(|value| check(value, depth + 1, left)),
-        Value::Object(object) => object.values().try_for_each(|value| check(value, depth + 1, left)),
+        Value::Array(list) => list.iter().try_for_each(|value| check(value, depth + 1, left, limit)),
+        Value::Object(object) => object.values().try_for_each(|value| check(value, depth + 1, left, limit)),
         _ => Ok(()),
     }
 }
@@ -203,7 +202,7 @@ mod tests {
     #[test]
     fn settings_of_the_request_do_not_reach_the_compiler() {
         let hostile = json!({"type": "object", "x-guidance": {"lenient": true, "whitespace_flexible": true}});
-        let ready = ready(&hostile, &JsonStyle::default()).unwrap();
+        let ready = ready(&hostile, &JsonStyle::default(), 100).unwrap();
         assert_eq!(ready["x-guidance"], json!({"whitespace_pattern": WHITESPACE}));
     }
 
@@ -213,12 +212,12 @@ mod tests {
         for _ in 0..MAX_SCHEMA_DEPTH + 1 {
             deep = json!({"items": deep});
         }
-        let error = ready(&deep, &JsonStyle::default()).unwrap_err().to_string();
+        let error = ready(&deep, &JsonStyle::default(), 1000).unwrap_err().to_string();
         assert!(error.contains("64"), "{error}");
-        let wide = json!({"enum": vec![0; MAX_SCHEMA_VALUES]});
-        let error = ready(&wide, &JsonStyle::default()).unwrap_err().to_string();
-        assert!(error.contains("20000"), "{error}");
-        assert!(ready(&json!([]), &JsonStyle::default()).is_err());
+        let wide = json!({"enum": vec![0; 1000]});
+        let error = ready(&wide, &JsonStyle::default(), 1000).unwrap_err().to_string();
+        assert!(error.contains("1000"), "{error}");
+        assert!(ready(&json!([]), &JsonStyle::default(), 9).is_err());
     }
 
     #[test]
@@ -233,7 +232,7 @@ mod tests {
         let schema = json!({"properties": {"a": {"properties": {"b": {}}, "required": ["b", "é"]}}, "required": ["a"],
                             "anyOf": [{"properties": {}, "additionalProperties": true}]});
         let style = JsonStyle { closed_objects: true, ..JsonStyle::default() };
-        let closed = ready(&schema, &style).unwrap();
+        let closed = ready(&schema, &style, 100).unwrap();
         assert_eq!(closed["additionalProperties"], false);
         assert_eq!(closed["properties"]["a"]["additionalProperties"], false);
         assert_eq!(closed["anyOf"][0]["additionalProperties"], true);

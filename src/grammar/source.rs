@@ -6,11 +6,9 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::Value;
 
 use super::closing::{Landmarks, Special};
-use super::{GrammarError, GrammarSpec, JsonStyle, Reasoning, Shape, gbnf, schema};
+use super::{Config, GrammarError, GrammarSpec, JsonStyle, Reasoning, Shape, gbnf, schema};
 use crate::text::{Tokenizer, markers};
 
-/// Longest regular expression or grammar, bytes.
-const MAX_SOURCE_BYTES: usize = 256 * 1024;
 /// Most texts to choose from.
 const MAX_CHOICES: usize = 10_000;
 
@@ -21,6 +19,7 @@ pub(super) struct Source<'a> {
     /// A grammar of the request's own, which the rules call `@own`.
     own: Option<String>,
     tokenizer: &'a Tokenizer,
+    config: &'a Config,
     jsons: usize,
 }
 
@@ -30,9 +29,11 @@ impl<'a> Source<'a> {
         spec: &GrammarSpec,
         tokenizer: &'a Tokenizer,
         ends: &[u32],
+        config: &'a Config,
     ) -> Result<Self, GrammarError> {
         let own = None;
-        let mut source = Self { lark: String::new(), marks: Landmarks::default(), own, tokenizer, jsons: 0 };
+        let marks = Landmarks::default();
+        let mut source = Self { lark: String::new(), marks, own, tokenizer, config, jsons: 0 };
         source.marks.ends = ends.iter().map(|&id| spelled(id)).collect();
         let ends: Vec<String> = ends.iter().map(u32::to_string).collect();
         let ends = ends.join(",");
@@ -62,19 +63,28 @@ impl<'a> Source<'a> {
     }
 
     fn body(&mut self, shape: &Shape) -> Result<(), GrammarError> {
+        let max_bytes = self.config.max_source_bytes as usize;
         match shape {
             Shape::Json { schema, style } => {
                 let json = self.json(schema, style)?;
                 writeln!(self.lark, "body: {json}").expect("writing to memory");
             }
             Shape::Regex(regex) => {
-                bounded("bytes in the regular expression", regex.len(), MAX_SOURCE_BYTES)?;
+                bounded(
+                    "bytes in the regular expression (structured_output.max_source_bytes)",
+                    regex.len(),
+                    max_bytes,
+                )?;
                 let regex = llguidance::regex_to_lark(unanchored(regex), "");
                 writeln!(self.lark, "body: /{regex}/").expect("writing to memory");
             }
             Shape::Choice(choices) => {
                 bounded("choices", choices.len(), MAX_CHOICES)?;
-                bounded("bytes in the choices", choices.iter().map(String::len).sum(), MAX_SOURCE_BYTES)?;
+                bounded(
+                    "bytes in the choices (structured_output.max_source_bytes)",
+                    choices.iter().map(String::len).sum(),
+                    max_bytes,
+                )?;
                 if choices.is_empty() || choices.iter().any(String::is_empty) {
                     return Err(GrammarError::Syntax(
                         "choices need at least one text, and none may be empty".into(),
@@ -85,7 +95,11 @@ impl<'a> Source<'a> {
                     .expect("writing to memory");
             }
             Shape::Grammar(grammar) => {
-                bounded("bytes in the grammar", grammar.len(), MAX_SOURCE_BYTES)?;
+                bounded(
+                    "bytes in the grammar (structured_output.max_source_bytes)",
+                    grammar.len(),
+                    max_bytes,
+                )?;
                 self.own =
                     Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
                 self.lark.push_str("body: @own\n");
@@ -98,7 +112,7 @@ impl<'a> Source<'a> {
 
     /// A rule for JSON of this schema; gives its name.
     pub(super) fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
-        let ready = schema::ready(schema, style)?;
+        let ready = schema::ready(schema, style, self.config.max_schema_values as usize)?;
         schema::required_keys(schema, &mut self.marks.keys);
         let name = format!("json_{}", self.jsons);
         self.jsons += 1;

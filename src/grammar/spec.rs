@@ -37,6 +37,17 @@ pub enum Shape {
     Tools(ToolCalls),
 }
 
+impl Shape {
+    /// Whether all of the answer is structure, with no free text in it.
+    pub fn is_structure(&self) -> bool {
+        match self {
+            Self::Json { .. } | Self::Regex(_) | Self::Choice(_) | Self::Grammar(_) => true,
+            Self::Tags(_) => false,
+            Self::Tools(calls) => calls.is_forced(),
+        }
+    }
+}
+
 /// What a reply may begin with before the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reasoning {

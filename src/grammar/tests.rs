@@ -374,6 +374,69 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     }
 }
 
+/// A quote behind a backslash does not end a text; the search for an end once took it for one.
+#[test]
+fn escaped_quotes_are_on_the_way_to_the_end() {
+    for (schema, least) in [
+        (json!({"const": "ü\"\\\n"}), r#""ü\"\\\n""#),
+        (json!({"type": "string", "pattern": "^[\"\\\\]{2}$"}), r#""\"\"""#),
+        (json!({"enum": ["\\", "\\\\\\"]}), r#""\\""#),
+    ] {
+        let grammar = bytes()
+            .compile(&spec(json_shape(schema.clone())))
+            .unwrap_or_else(|error| panic!("{schema}: {error}"));
+        assert_eq!(grammar.needs_tokens(), least.len(), "{schema}");
+    }
+}
+
+#[test]
+fn refusals_say_nothing_of_our_own_grammar() {
+    for (schema, why) in [
+        (
+            json!({"type": "string", "format": "json-pointer"}),
+            "the JSON Schema cannot be enforced: Unknown format: json-pointer",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}),
+            "the JSON Schema cannot be enforced: Pointer '/$defs/none' does not exist",
+        ),
+    ] {
+        assert_eq!(bytes().compile(&spec(json_shape(schema))).unwrap_err().to_string(), why);
+    }
+}
+
+#[test]
+fn bounds_are_settings_and_refusals_name_them() {
+    let long = spec(json_shape(
+        json!({"type": "object", "properties": {"a": {"type": "string", "minLength": 5000}}, "required": ["a"]}),
+    ));
+    let error = bytes().compile(&long).unwrap_err().to_string();
+    // {"a":"..."} around 5000 characters.
+    assert!(
+        error.contains("at least 5008 characters") && error.contains("structured_output.max_step_work"),
+        "{error}"
+    );
+    let roomy = Config { max_step_work: 10_000_000, ..Config::default() };
+    let grammar = bytes().with_config(roomy).compile(&long).unwrap();
+    assert_eq!(grammar.needs_tokens(), 5008);
+
+    let choices: Vec<String> = (0..2000).map(|number| format!("value {number}")).collect();
+    let enumeration = spec(json_shape(json!({"enum": choices})));
+    for (narrow, shape, key) in [
+        (Config { max_schema_values: 100, ..Config::default() }, &enumeration, "max_schema_values"),
+        (Config { max_lexer_work: 10_000, ..Config::default() }, &enumeration, "max_lexer_work"),
+        (
+            Config { max_source_bytes: 1024, ..Config::default() },
+            &spec(Shape::Choice(choices)),
+            "max_source_bytes",
+        ),
+    ] {
+        let error = bytes().with_config(narrow).compile(shape).unwrap_err().to_string();
+        assert!(error.contains(&format!("structured_output.{key}")), "{key}: {error}");
+    }
+    bytes().compile(&enumeration).unwrap();
+}
+
 /// Not a check of right or wrong: prints what constrained decoding costs. Run with `--run-ignored only --no-capture`.
 #[test]
 #[ignore = "a measurement"]

@@ -27,6 +27,13 @@ pub struct ToolFunction {
     pub parameters: Option<Value>,
 }
 
+impl ToolFunction {
+    /// The schema of its arguments.
+    pub(super) fn schema(&self) -> Value {
+        schema::of_arguments(self.parameters.as_ref())
+    }
+}
+
 /// Whether tools are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolMode {
@@ -78,6 +85,19 @@ impl ToolCalls {
         Ok(Self { tools, mode, parallel })
     }
 
+    /// Whether there is nothing but calls.
+    pub(super) fn is_forced(&self) -> bool {
+        self.mode != ToolMode::Auto
+    }
+
+    /// The tools that may be called.
+    pub(super) fn chosen(&self) -> impl Iterator<Item = &ToolFunction> {
+        self.tools.iter().filter(|tool| match &self.mode {
+            ToolMode::Named(name) => tool.name == *name,
+            _ => true,
+        })
+    }
+
     /// Adds the rule `body` and its landmarks.
     pub(super) fn write(&self, source: &mut Source<'_>) -> Result<(), GrammarError> {
         let section_begin = source.marker(markers::TOOL_CALLS_SECTION_BEGIN)?;
@@ -86,13 +106,9 @@ impl ToolCalls {
         let arguments = source.marker(markers::TOOL_CALL_ARGUMENT_BEGIN)?;
         let end = source.marker(markers::TOOL_CALL_END)?;
         let once = !self.parallel || matches!(self.mode, ToolMode::Named(_));
-        let chosen = self.tools.iter().filter(|tool| match &self.mode {
-            ToolMode::Named(name) => tool.name == *name,
-            _ => true,
-        });
         let mut calls = Vec::new();
-        for (number, tool) in chosen.enumerate() {
-            let json = source.json(&schema::of_arguments(tool.parameters.as_ref()), &JsonStyle::default())?;
+        for (number, tool) in self.chosen().enumerate() {
+            let json = source.json(&tool.schema(), &JsonStyle::default())?;
             let name = quoted(&format!("functions.{}:", tool.name));
             writeln!(source.lark, "call_{number}: {begin} {name} INDEX {arguments} {json} {end}")
                 .expect("writing to memory");

@@ -218,7 +218,12 @@ impl Guard {
 
     /// The phase at the end of the reply.
     pub fn phase(&self) -> Phase {
-        if self.options.structured { Phase::Json } else { self.phase.phase() }
+        match self.phase.phase() {
+            // Before the structure there may be a thought.
+            Phase::Thinking => Phase::Thinking,
+            _ if self.options.structured => Phase::Json,
+            phase => phase,
+        }
     }
 
     fn look(&mut self, token: u32) -> Verdict {

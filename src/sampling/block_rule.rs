@@ -19,6 +19,8 @@ pub struct BlockRule {
     pub close: u32,
     /// Tokens that leave the block for something that is content by itself.
     pub leave: Vec<u32>,
+    /// Tokens that leave the block and promise content that must still come: what they begin may be empty.
+    pub promise: Vec<u32>,
     /// Most tokens inside, over all blocks of the reply; 0 closes it at once.
     pub max_tokens: u32,
     /// Tokens that end the reply.
@@ -96,10 +98,12 @@ impl BlockGuide {
                 (standing.inside, standing.owes_content, standing.blanks) = (false, true, 0);
             } else if rule.leave.contains(&token) {
                 (standing.inside, standing.owes_content) = (false, false);
+            } else if rule.promise.contains(&token) {
+                (standing.inside, standing.owes_content, standing.blanks) = (false, true, 0);
             }
         } else if token == rule.open {
             standing.inside = true;
-        } else if standing.owes_content {
+        } else if standing.owes_content && !rule.promise.contains(&token) {
             let blank = rule.blank.binary_search(&token).is_ok();
             standing.owes_content = blank;
             standing.blanks += u32::from(blank);
@@ -124,6 +128,8 @@ mod tests {
     const OPEN: u32 = 90;
     const CLOSE: u32 = 91;
     const CALLS: u32 = 92;
+    const SECTION: u32 = 93;
+    const SECTION_END: u32 = 2;
     const END: u32 = 99;
     const BLANK: u32 = 1;
 
@@ -133,9 +139,10 @@ mod tests {
             open: OPEN,
             close: CLOSE,
             leave: vec![CALLS],
+            promise: vec![SECTION],
             max_tokens,
             ends: vec![END],
-            blank: vec![BLANK, END].into(),
+            blank: vec![BLANK, SECTION_END, END].into(),
         }))
     }
 
@@ -168,6 +175,22 @@ mod tests {
             (true, 9, &[5, END, 7, END], &[5, CLOSE, 7, END]),
             (true, 9, &[5, CALLS, END], &[5, CALLS, END]),
             (true, 9, &[5, CLOSE, CALLS, END], &[5, CLOSE, CALLS, END]),
+            (true, 9, &[5, SECTION, CALLS, END], &[5, SECTION, CALLS, END]),
+            // A section without a call is no content, however it is reached.
+            (
+                true,
+                9,
+                &[5, CLOSE, SECTION, SECTION_END, END, END],
+                &[5, CLOSE, SECTION, SECTION_END, 50, END],
+            ),
+            (true, 9, &[5, SECTION, SECTION_END, END, END], &[5, SECTION, SECTION_END, 50, END]),
+            // The blanks before it do not keep a call out.
+            (
+                true,
+                9,
+                &[CLOSE, BLANK, BLANK, BLANK, BLANK, SECTION, CALLS, END],
+                &[CLOSE, BLANK, BLANK, BLANK, BLANK, SECTION, CALLS, END],
+            ),
             (true, 9, &[5, CLOSE, OPEN, CLOSE, 6], &[5, CLOSE, 50, CLOSE, 6]),
             (
                 true,
@@ -186,7 +209,7 @@ mod tests {
     #[test]
     fn replayed_then_continued_equals_never_having_gone_there() {
         let mut rng = fastrand::Rng::with_seed(3);
-        let tokens = [OPEN, CLOSE, CALLS, END, BLANK, 5, 6];
+        let tokens = [OPEN, CLOSE, CALLS, SECTION, SECTION_END, END, BLANK, 5, 6];
         let mut draw = |n| -> Vec<u32> { (0..n).map(|_| tokens[rng.usize(..tokens.len())]).collect() };
         for length in 0..60 {
             let (kept, lost, new) = (draw(length), draw(9), draw(9));

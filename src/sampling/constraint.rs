@@ -96,6 +96,9 @@ pub trait TokenConstraint: Send + fmt::Debug {
     /// reply to be completed, another token is taken, which is on a way that fits.
     fn take(&mut self, sampled: u32, left: usize) -> Result<Taken, ConstraintBroken>;
 
+    /// Whether a way to the end of the reply is known: with no token left but that way's, `take` follows it.
+    fn knows_end(&self) -> bool;
+
     /// Takes the last `tokens` tokens back. Rewound then continued equals never having gone there.
     fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken>;
 }

@@ -15,6 +15,8 @@ use crate::api::{self, Api, ApiError, is_request_id};
 use crate::telemetry;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same for Anthropic's clients.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const GET: &str = "GET, HEAD";
 const POST: &str = "POST";
 
@@ -380,6 +382,9 @@ fn respond(
 ) -> Response<Answer> {
     let mut headers = HeaderMap::new();
     if let Ok(id) = HeaderValue::from_str(&log.id) {
+        if anthropic {
+            headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
+        }
         headers.insert(REQUEST_ID, id);
     }
     allow_origin(&mut headers, origin);

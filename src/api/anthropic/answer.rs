@@ -91,5 +91,7 @@ pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
     write::number(out, usage.cached_tokens as u64);
     write::raw(out, ",\"output_tokens\":");
     write::number(out, usage.completion_tokens as u64);
-    out.push(b'}');
+    write::raw(out, ",\"output_tokens_details\":{\"thinking_tokens\":");
+    write::number(out, usage.reasoning_tokens as u64);
+    write::raw(out, "}}");
 }

@@ -92,7 +92,7 @@ impl BlockEvents {
         write::raw(out, ",\"content\":[],");
         answer::stop(out, None);
         out.push(b',');
-        answer::usage(out, Usage { completion_tokens: 0, ..usage });
+        answer::usage(out, Usage { completion_tokens: 0, reasoning_tokens: 0, ..usage });
         write::raw(out, "}}\n\n");
         event(out, "ping");
         write::raw(out, "}\n\n");

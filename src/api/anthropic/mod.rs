@@ -14,6 +14,15 @@ use super::stream::Kind;
 use super::{ApiError, Call, Limits, chat};
 use crate::generate::SamplingDefaults;
 
+/// What the fields of a chat request are called here.
+pub(super) const WORDS: &[(&str, &str)] = &[
+    ("stop", "stop_sequences"),
+    ("response_format", "output_config.format"),
+    ("reasoning_effort", "output_config.effort"),
+    (".function.parameters", ".input_schema"),
+    (".function", ""),
+];
+
 wire_object! {
     /// The fields that are translated; unknown ones are ignored, as beta features come and go.
     struct MessagesBody {
@@ -29,6 +38,8 @@ wire_object! {
         tools: Free,
         tool_choice: Free,
         thinking: Free,
+        output_config: Free,
+        output_format: Free,
     }
 }
 

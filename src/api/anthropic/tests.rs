@@ -20,7 +20,8 @@ fn a_conversation_with_tools_becomes_a_chat() {
                 {"type": "text", "text": "and?"}]},
             {"role": "assistant", "content": "Well"}
         ],
-        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": true}],
+        "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}, "effort": "low"},
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "stop_sequences": ["x"],
         "thinking": {"type": "enabled", "budget_tokens": 7}, "metadata": {"user_id": "u"}, "unknown": [1]
     });
@@ -37,10 +38,18 @@ fn a_conversation_with_tools_becomes_a_chat() {
                 {"role": "assistant", "content": "Well", "partial": true}
             ],
             "max_tokens": 5, "model": "m", "stop": ["x"],
-            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "description": "d"}}],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "description": "d", "strict": true}}],
+            "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}, "reasoning_effort": "low",
             "thinking": {"type": "enabled", "budget_tokens": 7}, "tool_choice": "auto", "parallel_tool_calls": false
         })
     );
+}
+
+#[test]
+fn thinking_can_be_left_out_of_the_answer() {
+    let body = |display: &str| json!({"messages": [{"role": "user", "content": "Q"}], "thinking": {"type": "adaptive", "display": display}});
+    assert_eq!(chat(body("omitted")).unwrap()["include_reasoning"], false);
+    assert_eq!(chat(body("summarized")).unwrap().get("include_reasoning"), None);
 }
 
 #[test]
@@ -64,6 +73,13 @@ fn refusals_name_the_place() {
         (json!({"messages": [], "tool_choice": {"type": "x"}}), "tool_choice.type"),
         (json!({"messages": [], "thinking": {"type": "x"}}), "thinking.type"),
         (json!({"messages": [], "system": 3}), "system"),
+        (json!({"messages": [], "output_config": 3}), "output_config"),
+        (json!({"messages": [], "output_config": {"format": {"type": "x"}}}), "output_config.format.type"),
+        (
+            json!({"messages": [], "output_config": {"format": {"type": "json_schema"}}}),
+            "output_config.format.schema",
+        ),
+        (json!({"messages": [], "output_format": {"type": "json_schema"}}), "output_format.schema"),
     ] {
         let error = chat(body.clone()).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);

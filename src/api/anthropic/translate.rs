@@ -43,6 +43,7 @@ pub(super) fn to_chat(body: MessagesBody) -> Result<Value, ApiError> {
     if let Some(tokens) = body.max_tokens {
         chat.insert("max_tokens".into(), tokens.0.into());
     }
+    let omitted = body.thinking.as_ref().is_some_and(|thinking| thinking.0["display"] == "omitted");
     for (name, value) in [
         ("model", body.model.map(Value::String)),
         ("stream", body.stream.map(Value::Bool)),
@@ -56,6 +57,27 @@ pub(super) fn to_chat(body: MessagesBody) -> Result<Value, ApiError> {
         if let Some(value) = value {
             chat.insert(name.into(), value);
         }
+    }
+    // What a client does not want to see is made all the same.
+    if omitted {
+        chat.insert("include_reasoning".into(), false.into());
+    }
+    let thinks = chat.get("thinking").is_some_and(|thinking| thinking["type"] == "enabled");
+    let config = body.output_config.map_or(Value::Null, |v| v.0);
+    if !(config.is_object() || config.is_null()) {
+        return Err(ApiError::invalid_type("output_config", "an object is expected"));
+    }
+    // The beta had the format at the top.
+    let formats = [
+        ("output_config.format", &config["format"]),
+        ("output_format", &body.output_format.map_or(Value::Null, |v| v.0)),
+    ];
+    for (path, format) in formats.into_iter().filter(|(_, format)| !format.is_null()) {
+        chat.insert("response_format".into(), response_format(format, path)?);
+    }
+    // An effort does not switch thinking on, it says how much of it there should be.
+    if thinks && !config["effort"].is_null() {
+        chat.insert("reasoning_effort".into(), config["effort"].clone());
     }
     if let Some(Free(choice)) = body.tool_choice {
         tool_choice(&choice, &mut chat)?;
@@ -184,8 +206,10 @@ fn tools(tools: Value) -> Result<Value, ApiError> {
             ));
         }
         let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
-        if !tool["description"].is_null() {
-            function["description"] = tool["description"].clone();
+        for field in ["description", "strict"] {
+            if !tool[field].is_null() {
+                function[field] = tool[field].clone();
+            }
         }
         Ok(json!({"type": "function", "function": function}))
     };
@@ -205,6 +229,17 @@ fn thinking(thinking: Value) -> Result<Value, ApiError> {
         translated["budget_tokens"] = thinking["budget_tokens"].clone();
     }
     Ok(translated)
+}
+
+/// The schema of an answer, one level higher than in chat.
+fn response_format(format: &Value, path: &str) -> Result<Value, ApiError> {
+    match (format["type"].as_str(), &format["schema"]) {
+        (Some("json_schema"), Value::Null) => Err(ApiError::missing(format!("{path}.schema"))),
+        (Some("json_schema"), schema) => {
+            Ok(json!({"type": "json_schema", "json_schema": {"schema": schema}}))
+        }
+        _ => Err(ApiError::invalid_value(format!("{path}.type"), "allowed: json_schema")),
+    }
 }
 
 fn tool_choice(choice: &Value, chat: &mut Map<String, Value>) -> Result<(), ApiError> {

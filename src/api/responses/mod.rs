@@ -15,6 +15,17 @@ use crate::generate::{Finish, FullReply, SamplingDefaults, Usage};
 
 pub(super) use events::ItemEvents;
 
+/// What the fields of a chat request are called here.
+pub(super) const WORDS: &[(&str, &str)] = &[
+    ("messages", "input"),
+    ("max_tokens", "max_output_tokens"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("response_format.json_schema", "text.format"),
+    ("response_format", "text.format"),
+    ("reasoning_effort", "reasoning.effort"),
+    (".function", ""),
+];
+
 wire_object! {
     /// The fields that are translated or echoed; unknown ones are ignored.
     struct ResponsesBody {

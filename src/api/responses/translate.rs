@@ -6,6 +6,9 @@ use super::super::ApiError;
 use super::super::json::Free;
 use super::ResponsesBody;
 
+/// Whose words an item can be.
+const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+
 /// The chat request that means the same.
 pub(super) fn to_chat(body: ResponsesBody) -> Result<Value, ApiError> {
     let mut turns = Turns::default();
@@ -65,6 +68,11 @@ impl Turns {
         match item["type"].as_str() {
             None | Some("message") => {
                 let (role, text) = (string("role")?, text(&item["content"], &format!("{path}.content"))?);
+                if !ROLES.contains(&role.as_str()) {
+                    let shown: String = role.chars().take(32).collect();
+                    let message = format!("`{shown}` is unknown, allowed: {}", ROLES.join(", "));
+                    return Err(ApiError::invalid_value(format!("{path}.role"), message));
+                }
                 if role != "assistant" {
                     self.flush();
                     self.messages.push(json!({"role": role, "content": text}));

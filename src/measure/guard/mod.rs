@@ -66,7 +66,7 @@ pub fn evaluate(plan: &GuardEvaluation, tokenizer: &Arc<Tokenizer>) -> GuardRepo
 /// The guard of a reply to this prompt.
 fn options(guards: &GuardPlan, prompt: Arc<[u32]>, mode: Mode) -> Options {
     let choice = GuardChoice { mode: Some(mode), ..GuardChoice::default() };
-    guards.options(&choice, &prompt, false).expect("the mode is not off")
+    guards.options(&choice, &prompt, false, false).expect("the mode is not off")
 }
 
 /// How a stream ended: position and kind of the first action, tokens delivered by then.

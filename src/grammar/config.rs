@@ -1,0 +1,70 @@
+//! What requests with a grammar may cost.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Bounds on replies that must be what a schema, a grammar or a tool says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Longest time a request's grammar may take to be compiled, waiting for its turn included, seconds, 1 to 600. Larger: more elaborate
+    /// schemas under load, later refusals.
+    pub compile_timeout_s: u32,
+    /// Grammars compiled at once, 1 to 64. Larger: less waiting, more cores taken from the model while they are compiled.
+    pub max_compiling: u32,
+    /// Compiled grammars kept for the next request that asks for the same, 1 to 4096. Larger: fewer compilations, up to
+    /// max_lexer_states times 2 kB of memory each.
+    pub cached_grammars: u32,
+    /// Most states of one grammar's lexer, 1000 to 1000000; one takes 1 to 2 kB. Larger: longer patterns, larger counts in them, more memory
+    /// in the hands of a request.
+    pub max_lexer_states: u32,
+    /// Work that reading one grammar's patterns may take, 10000 to 100000000; 50000 are about a millisecond. Larger: more and longer
+    /// patterns, enumerations and limits on lengths, slower compilations.
+    pub max_lexer_work: u32,
+    /// Work that one token of a reply may take in the grammar's patterns, 10000 to 100000000; 14000 are about a millisecond. Larger: limits on
+    /// lengths in the thousands, longer waits of the reply that has them.
+    pub max_step_work: u32,
+    /// Most symbols of one grammar, 1000 to 10000000; 500000 are a few megabytes of JSON Schema. Larger: larger schemas, more memory in
+    /// the hands of a request.
+    pub max_grammar_size: u32,
+    /// Most values (of any kind, on all levels) in one JSON Schema, 100 to 1000000. Larger: larger schemas and enumerations, slower
+    /// compilations.
+    pub max_schema_values: u32,
+    /// Most bytes of a regular expression, a grammar, or all texts of a choice, 1024 to 16777216. Larger: larger ones, slower compilations.
+    pub max_source_bytes: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            compile_timeout_s: 10,
+            max_compiling: 2,
+            cached_grammars: 64,
+            max_lexer_states: 30_000,
+            max_lexer_work: 1_000_000,
+            max_step_work: 200_000,
+            max_grammar_size: 500_000,
+            max_schema_values: 20_000,
+            max_source_bytes: 256 * 1024,
+        }
+    }
+}
+
+impl Config {
+    /// Problems as (key, limit).
+    pub fn validate(&self) -> Vec<(&'static str, String)> {
+        let bounds = [
+            ("compile_timeout_s", self.compile_timeout_s, 1, 600),
+            ("max_compiling", self.max_compiling, 1, 64),
+            ("cached_grammars", self.cached_grammars, 1, 4096),
+            ("max_lexer_states", self.max_lexer_states, 1000, 1_000_000),
+            ("max_lexer_work", self.max_lexer_work, 10_000, 100_000_000),
+            ("max_step_work", self.max_step_work, 10_000, 100_000_000),
+            ("max_grammar_size", self.max_grammar_size, 1000, 10_000_000),
+            ("max_schema_values", self.max_schema_values, 100, 1_000_000),
+            ("max_source_bytes", self.max_source_bytes, 1024, 16 << 20),
+        ];
+        let outside = bounds.into_iter().filter(|(_, value, low, high)| !(low..=high).contains(&value));
+        outside.map(|(key, _, low, high)| (key, format!("must be from {low} to {high}"))).collect()
+    }
+}
