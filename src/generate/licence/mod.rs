@@ -188,7 +188,8 @@ impl Licence for PromptLicence {
                 && period <= repeat.period.saturating_mul(MOST_GROWTH)
         };
         for repeat in wishes.repeats.iter().filter(near).filter(|_| unit.has_words) {
-            permit.raise_exact(a_quarter_more(repeat.exact), period);
+            // What differs in the prompt may be what is to be taken out.
+            permit.raise_exact(a_quarter_more(repeat.exact.max(repeat.varied)), period);
             permit.raise_varied(a_quarter_more(repeat.varied), period);
         }
         let copies = self.copies_in_prompt(tokens);

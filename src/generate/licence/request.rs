@@ -8,13 +8,17 @@ use crate::guard::Allowance;
 /// Tokens of a repetition that was asked for without a number.
 const UNCOUNTED: u32 = 16_384;
 /// What songs and lists without a number multiply.
-const USUAL: u32 = 4;
+const USUAL: u32 = 8;
+/// Copies back to back by which a message itself shows a repetition.
+const SHOWN_COPIES: usize = 3;
 /// Words around a number that say what it counts.
 const WORDS_BEFORE: usize = 2;
 const WORDS_BEHIND: usize = 3;
 /// A byte is written in at most so many characters, its separator aside.
 const CHARACTERS_OF_A_BYTE: u64 = 8;
-/// Longest line that is compared with its neighbours.
+/// Lines of one shape that are a list.
+const LEAST_ALIKE_LINES: usize = 3;
+/// Longest line that is compared with neighbours it does not equal.
 const ALIKE_LINE_WORDS: usize = 16;
 /// Longest message whose numbers permit what it does not name: longer ones are rules and material.
 const SHORT_MESSAGE_WORDS: usize = 100;
@@ -61,8 +65,11 @@ pub(super) struct Message {
     /// The same without anything but letters and digits.
     words: String,
     counts: Counts,
-    /// Consecutive lines of one shape.
+    /// Consecutive lines of one shape, and their mean length in characters.
     alike_lines: u64,
+    line_chars: usize,
+    /// A word that it repeats itself, with a blank at both ends.
+    shown: Option<String>,
     is_short: bool,
     repeats: bool,
     endless: bool,
@@ -79,11 +86,14 @@ impl Message {
         let lower = text.to_lowercase();
         let flat = format!(" {} ", lower.split_whitespace().collect::<Vec<_>>().join(" "));
         let words = words_of(&lower);
+        let Lines { alike: alike_lines, mean_chars: line_chars, other_words } = lines_of(&lower);
         let (makes, repeats) = (MAKES.is_in(&words), REPEATS.is_in(&words.replace(" how many times ", " ")));
         Self {
             counts: Counts::of(&read(&lower)),
-            alike_lines: alike_lines(&lower),
-            is_short: words.split(' ').count() <= SHORT_MESSAGE_WORDS,
+            alike_lines,
+            line_chars,
+            shown: shown_word(&words),
+            is_short: other_words <= SHORT_MESSAGE_WORDS,
             repeats,
             endless: ENDLESS.is_in(&words) && (repeats || SAYS.is_in(&words)),
             filler: FILLER.is_in(&words),
@@ -106,7 +116,8 @@ impl Message {
     pub(super) fn exact(&self, unit: &Unit) -> Vec<Allowance> {
         let counts = &self.counts;
         let mut granted = Vec::new();
-        let mut grant = |count: Count, phrase: u64, inner: u64| granted.extend(copies(count, phrase, inner));
+        let mut grant =
+            |count: Count, phrase: u64, inner: u64| granted.extend(copies(count, phrase, inner, inner));
         if let Some((phrase, inner)) = self.names(unit) {
             let named = if self.repeats || self.filler { counts.measures } else { counts.counted };
             grant(named, phrase, inner);
@@ -120,7 +131,7 @@ impl Message {
         if !self.is_short {
             return granted;
         }
-        let mut grant = |count: Count| granted.extend(copies(count, 1, unit.inner));
+        let mut grant = |count: Count| granted.extend(copies(count, 1, unit.copies, unit.cells));
         grant(counts.times);
         if unit.is_marks || unit.is_code {
             grant(counts.counted);
@@ -139,7 +150,15 @@ impl Message {
         if unit.is_marks && !unit.is_fault && (self.drawn || self.repeats || self.endless) {
             granted.push(Allowance::Tokens(UNCOUNTED));
         }
-        if self.sung || (unit.is_code && self.recorded) {
+        // Lines that are edited or translated stay about as long.
+        if unit.has_words && unit.chars <= 3 * self.line_chars && self.line_chars <= 3 * unit.chars {
+            grant_lines(&mut granted, self.alike_lines);
+        }
+        let shown = self
+            .shown
+            .as_ref()
+            .is_some_and(|word| unit.forms.iter().any(|(form, _)| format!(" {form} ").contains(word)));
+        if shown || self.sung || (unit.is_code && self.recorded) {
             granted.push(Allowance::Times(USUAL));
         }
         granted
@@ -154,15 +173,14 @@ impl Message {
             return vec![Allowance::Unlimited];
         }
         let counts = &self.counts;
-        let mut granted: Vec<Allowance> = copies(counts.up_to, 1, 1).into_iter().collect();
+        let mut granted: Vec<Allowance> = copies(counts.up_to, 1, 1, 1).into_iter().collect();
         if self.filler {
-            granted.extend(copies(counts.measures, 1, 1));
+            granted.extend(copies(counts.measures, 1, 1, 1));
         }
         if self.repeats || self.filler {
             granted.push(Allowance::Tokens(UNCOUNTED));
         }
-        let lines = Count { most: self.alike_lines, product: self.alike_lines };
-        granted.extend(copies(lines, 1, 1));
+        grant_lines(&mut granted, self.alike_lines);
         if self.for_each || self.recorded || self.sung || self.drawn {
             granted.push(Allowance::Times(USUAL));
         }
@@ -192,11 +210,12 @@ impl Message {
     }
 }
 
-/// So many copies and a quarter more, of a phrase that is so many copies itself, in units that hold so many.
-fn copies(count: Count, phrase: u64, inner: u64) -> Option<Allowance> {
+/// So many copies and a quarter more, of a phrase that is so many copies itself, in units that hold so many, or so many cells.
+fn copies(count: Count, phrase: u64, inner: u64, cells: u64) -> Option<Allowance> {
+    let alone = (count.most * phrase).div_ceil(inner);
     let most = match count.product > count.most {
-        true => count.most.max((count.product * phrase).div_ceil(inner)),
-        false => (count.most * phrase).div_ceil(inner),
+        true => count.most.max((count.product * phrase).div_ceil(cells)),
+        false => alone,
     };
     (most > 0).then(|| Allowance::Copies((most + most.div_ceil(4)).try_into().unwrap_or(u32::MAX)))
 }
@@ -301,12 +320,14 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
     if words.iter().any(|word| THINGS.has(word)) {
         return Some(Role::Things);
     }
+    let inside = matches!((before, behind), (Some(Piece::Mark(';')), Some(Piece::Mark(']' | ')'))));
     let marked = |marks: &str| matches!(before, Some(Piece::Mark(mark)) if marks.contains(*mark));
     let option =
         sentence[..at].iter().rev().filter(seen).nth(1) == Some(&Piece::Mark('-')) && is_letter(before);
     let letter = joined && is_letter(behind);
     if !year
-        && (marked("*(=[×")
+        && (inside
+            || marked("*(=[×")
             || option
             || letter
             || (marked(",") && earlier == Some(Role::Things) && number_before))
@@ -333,17 +354,55 @@ fn is_letter(piece: Option<&Piece>) -> bool {
     matches!(piece, Some(Piece::Word(word)) if word.chars().count() == 1 && word.is_ascii())
 }
 
-/// The longest run of lines of one shape: short, with the same marks in the same order.
-fn alike_lines(lower: &str) -> u64 {
-    let (mut longest, mut run, mut shape) = (0, 0, None);
-    for line in lower.lines().filter(|line| !line.trim().is_empty()) {
-        let marks: String = line.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace()).collect();
-        let short = line.split_whitespace().count() <= ALIKE_LINE_WORDS;
-        run = if short && shape.as_ref() == Some(&marks) { run + 1 } else { u64::from(short) };
-        longest = longest.max(run);
-        shape = short.then_some(marks);
+/// As many copies as there are lines, and a quarter more.
+fn grant_lines(granted: &mut Vec<Allowance>, lines: u64) {
+    granted.extend(copies(Count { most: lines, product: lines }, 1, 1, 1));
+}
+
+/// The lines of a message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Lines {
+    /// The longest run of lines of one shape: the same marks in the same order, and short unless they are equal.
+    alike: u64,
+    /// Their mean length.
+    mean_chars: usize,
+    /// Words outside of such runs.
+    other_words: usize,
+}
+
+fn lines_of(lower: &str) -> Lines {
+    let shape_of = |line: &str| -> String {
+        line.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace()).collect()
+    };
+    let lines: Vec<&str> = lower.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
+    let shapes: Vec<String> = lines.iter().map(|line| shape_of(line)).collect();
+    let words = |line: &str| line.split_whitespace().count();
+    let alike = |at: usize| {
+        lines[at] == lines[at - 1] || (words(lines[at]) <= ALIKE_LINE_WORDS && shapes[at] == shapes[at - 1])
+    };
+    let mut found = Lines::default();
+    let mut begin = 0;
+    for end in 1..=lines.len() {
+        if end < lines.len() && alike(end) {
+            continue;
+        }
+        let run = &lines[begin..end];
+        if run.len() < LEAST_ALIKE_LINES {
+            found.other_words += run.iter().map(|line| words(line)).sum::<usize>();
+        } else if run.len() as u64 > found.alike {
+            found.alike = run.len() as u64;
+            found.mean_chars = run.iter().map(|line| line.chars().count()).sum::<usize>() / run.len();
+        }
+        begin = end;
     }
-    if longest >= 3 { longest } else { 0 }
+    found
+}
+
+/// A word that stands several times back to back.
+fn shown_word(words: &str) -> Option<String> {
+    let list: Vec<&str> = words.split_whitespace().collect();
+    let equal = |run: &&[&str]| run.iter().all(|word| *word == run[0]);
+    list.windows(SHOWN_COPIES).find(equal).map(|run| format!(" {} ", run[0]))
 }
 
 #[cfg(test)]
@@ -374,7 +433,9 @@ mod tests {
 
     #[test]
     fn lines_of_one_shape() {
-        assert_eq!(alike_lines("see:\n1, a\n2, b c\n\n3, d\nend"), 3);
-        assert_eq!(alike_lines("one\ntwo!"), 0);
+        let lines = |alike, mean_chars, other_words| Lines { alike, mean_chars, other_words };
+        assert_eq!(lines_of("see these:\n1, a\n2, b c\n\n3, d\nend"), lines(3, 4, 3));
+        assert_eq!(lines_of("one\ntwo!"), lines(0, 0, 2));
+        assert_eq!(shown_word(" all of the na na na ").as_deref(), Some(" na "));
     }
 }

@@ -13,12 +13,16 @@ const MAX_TURNED: usize = 32;
 pub(super) struct Unit {
     /// Forms to look for, and how many copies of the form the unit holds: "AAAA" is four of "a".
     pub(super) forms: Vec<(String, u64)>,
-    /// Copies of its own smallest part.
-    pub(super) inner: u64,
+    /// Copies of its own smallest part, whatever encloses them: cells of a row.
+    pub(super) cells: u64,
+    /// The same where it is nothing but such copies.
+    pub(super) copies: u64,
     /// No words: marks, digits, or one letter all over.
     pub(super) is_marks: bool,
     /// A tenth of it is digits and marks that code has.
     pub(super) is_code: bool,
+    /// Characters, without blanks at its ends.
+    pub(super) chars: usize,
     /// It has letters.
     pub(super) has_words: bool,
     /// Line breaks or "!" alone, which broken models print too.
@@ -46,17 +50,25 @@ impl Unit {
         let (part, inner) = reduced(&form_of(first));
         if blanks.is_empty() && part.chars().count() <= MAX_TURNED {
             let chars: Vec<char> = part.chars().collect();
-            (1..chars.len()).for_each(|turn| add((chars[turn..].iter().chain(&chars[..turn]).collect(), inner)));
+            (1..chars.len())
+                .for_each(|turn| add((chars[turn..].iter().chain(&chars[..turn]).collect(), inner)));
         }
         if seen.is_empty() {
             add((if blanks.contains(&'\n') { "\n" } else { " " }.into(), blanks.len().max(1) as u64));
         }
+        let part_len = smallest_period(&seen);
         let alike = seen.iter().all(|c| *c == seen[0]);
         Self {
             forms,
-            inner: inner_copies(&seen),
+            cells: cells(&seen),
+            copies: if seen.len().is_multiple_of(part_len) {
+                (seen.len() / part_len).max(1) as u64
+            } else {
+                1
+            },
             is_marks: letters == 0 || alike,
             has_words: letters > 0,
+            chars: first.trim().chars().count(),
             is_code: code * 10 >= seen.len(),
             is_fault: (seen.is_empty() && blanks.contains(&'\n'))
                 || (!seen.is_empty() && alike && seen[0] == '!'),
@@ -112,7 +124,7 @@ fn reduced(form: &str) -> (String, u64) {
 }
 
 /// How often the smallest part of a row of cells stands in it, whatever encloses the row.
-fn inner_copies(seen: &[char]) -> u64 {
+fn cells(seen: &[char]) -> u64 {
     let has = |c: &char| c.is_alphanumeric();
     let (from, to) = match (seen.iter().position(has), seen.iter().rposition(has)) {
         (Some(from), Some(to)) => (from, to + 1),
@@ -179,7 +191,7 @@ mod tests {
         for (text, inner) in
             [("[ ] [ ] [ ]\n", 3), ("[0.0, 0.0, 0.0],", 3), ("GGGG\n", 4), ("abc", 1), ("0,", 1)]
         {
-            assert_eq!(unit(text).inner, inner, "{text}");
+            assert_eq!(unit(text).cells, inner, "{text}");
         }
     }
 

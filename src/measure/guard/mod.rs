@@ -65,10 +65,15 @@ pub fn evaluate(plan: &GuardEvaluation, tokenizer: &Arc<Tokenizer>) -> GuardRepo
                 .enumerate()
                 .partition::<Vec<_>, _>(|(at, _)| at % 2 == 1);
             let part = |list: Vec<(usize, Requested)>| list.into_iter().map(|(_, request)| request).collect();
-            [("first", requested::requested()), ("more", part(known)), ("more, kept apart", part(kept_apart)), ("last", requested::last_requested())]
-                .into_iter()
-                .map(|(set, requests)| requested(set, requests, &guards, tokenizer))
-                .collect()
+            [
+                ("first", requested::requested()),
+                ("more", part(known)),
+                ("more, kept apart", part(kept_apart)),
+                ("last", requested::last_requested()),
+            ]
+            .into_iter()
+            .map(|(set, requests)| requested(set, requests, &guards, tokenizer))
+            .collect()
         },
         ordinary: ordinary(&guards, plan.seed, tokenizer),
         cost_ns: cost(&guards, &documents, plan.seed, tokenizer),
@@ -86,6 +91,7 @@ fn options(guards: &GuardPlan, prompt: Arc<[u32]>, mode: Mode) -> Options {
 struct Ended {
     at: usize,
     kind: Kind,
+    period: u32,
     delivered: usize,
 }
 
@@ -95,7 +101,7 @@ fn first_action(options: Options, stream: &[u32]) -> Option<Ended> {
     stream.iter().enumerate().find_map(|(at, &token)| match guard.observe(token) {
         Verdict::Deliver { .. } => None,
         Verdict::Rescue { keep, event } | Verdict::Stop { keep, event } => {
-            Some(Ended { at: at + 1, kind: event.kind, delivered: keep })
+            Some(Ended { at: at + 1, kind: event.kind, period: event.period, delivered: keep })
         }
     })
 }
@@ -215,8 +221,12 @@ fn requested(
         }
         if let Some(ended) = first_action(options(guards, prompt(&request, tokenizer), Mode::Rescue), &reply)
         {
-            let (kind, of) = (ended.kind.name(), reply.len());
-            figures.stopped.push(format!("{name} at token {} of {of}: {kind}", ended.at));
+            let Ended { at, kind, period, .. } = ended;
+            figures.stopped.push(format!(
+                "{name} at token {at} of {}: {}, period {period}",
+                reply.len(),
+                kind.name()
+            ));
         }
     }
     figures

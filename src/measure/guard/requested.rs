@@ -184,51 +184,196 @@ pub(super) fn more_requested() -> Vec<Requested> {
 /// A third set, written when the licences were done.
 pub(super) fn last_requested() -> Vec<Requested> {
     vec![
-        ask("lines at school", "I was naughty. Make me write my lines: fifty times \"I must not run in the corridor.\"", "I must not run in the corridor.\n".repeat(50)),
-        ask("tongue twister", "Say \"red lorry, yellow lorry\" as fast as you can, 75x.", "Red lorry, yellow lorry. ".repeat(75)),
+        ask(
+            "lines at school",
+            "I was naughty. Make me write my lines: fifty times \"I must not run in the corridor.\"",
+            "I must not run in the corridor.\n".repeat(50),
+        ),
+        ask(
+            "tongue twister",
+            "Say \"red lorry, yellow lorry\" as fast as you can, 75x.",
+            "Red lorry, yellow lorry. ".repeat(75),
+        ),
         ask("applause", "Write a standing ovation: clap clap clap, one hundred claps.", "clap ".repeat(100)),
         ask("ellipsis", "Leave a trail of 300 dots.", ".".repeat(300)),
         ask("laughing", "Laugh for me with at least 150 ha's.", "ha".repeat(160)),
         ask("snoring", "Make the sound of a man who snores all night: zzz.", "zzz... ".repeat(120)),
-        ask("rain", "Concrete poem: fill a whole page with the word rain and nothing else.", format!("{}\n", row("rain", 12)).repeat(40)),
-        ask("staircase of letters", "Print a 40 by 25 block of the letter Q.", format!("{}\n", "Q".repeat(40)).repeat(25)),
-        ask("tic-tac-toe", "Draw 30 empty tic-tac-toe boards below each other.", "   |   |   \n---+---+---\n   |   |   \n---+---+---\n   |   |   \n\n".repeat(30)),
-        ask("graph paper", "Make graph paper out of + and - and |, 20 squares wide and 15 high.", format!("{}+\n{}|\n", "+---".repeat(20), "|   ".repeat(20)).repeat(15)),
-        ask("fence", "An ASCII picket fence, please.", format!("{}\n{}\n{}\n", "/\\".repeat(40), "||".repeat(40), "||".repeat(40)).repeat(3)),
-        ask("zebra", "A zebra pattern: alternate a row of 50 # with a row of 50 spaces, 40 rows.", format!("{}\n{}\n", "#".repeat(50), " ".repeat(50)).repeat(20)),
-        ask("toml", "Write a TOML file with 50 [[server]] blocks, all for localhost port 80.", "[[server]]\nhost = \"localhost\"\nport = 80\n\n".repeat(50)),
-        ask("env", "A .env file with 80 variables VAR1 to VAR80, all set to empty strings.", lines(80, |n| format!("VAR{}=\"\"", n + 1))),
-        ask("health log", "Give me a log with 90 times the line \"GET /health 200\".", "GET /health 200\n".repeat(90)),
-        ask("svg", "An SVG with 100 identical circles.", format!("<svg>\n{}</svg>", "  <circle cx=\"5\" cy=\"5\" r=\"5\"/>\n".repeat(100))),
-        ask("verilog", "Initialise a Verilog memory of 128 words with zero, one assignment per line.", lines(128, |n| format!("mem[{n}] = 32'h00000000;"))),
+        ask(
+            "rain",
+            "Concrete poem: fill a whole page with the word rain and nothing else.",
+            format!("{}\n", row("rain", 12)).repeat(40),
+        ),
+        ask(
+            "staircase of letters",
+            "Print a 40 by 25 block of the letter Q.",
+            format!("{}\n", "Q".repeat(40)).repeat(25),
+        ),
+        ask(
+            "tic-tac-toe",
+            "Draw 30 empty tic-tac-toe boards below each other.",
+            "   |   |   \n---+---+---\n   |   |   \n---+---+---\n   |   |   \n\n".repeat(30),
+        ),
+        ask(
+            "graph paper",
+            "Make graph paper out of + and - and |, 20 squares wide and 15 high.",
+            format!("{}+\n{}|\n", "+---".repeat(20), "|   ".repeat(20)).repeat(15),
+        ),
+        ask(
+            "fence",
+            "An ASCII picket fence, please.",
+            format!("{}\n{}\n{}\n", "/\\".repeat(40), "||".repeat(40), "||".repeat(40)).repeat(3),
+        ),
+        ask(
+            "zebra",
+            "A zebra pattern: alternate a row of 50 # with a row of 50 spaces, 40 rows.",
+            format!("{}\n{}\n", "#".repeat(50), " ".repeat(50)).repeat(20),
+        ),
+        ask(
+            "toml",
+            "Write a TOML file with 50 [[server]] blocks, all for localhost port 80.",
+            "[[server]]\nhost = \"localhost\"\nport = 80\n\n".repeat(50),
+        ),
+        ask(
+            "env",
+            "A .env file with 80 variables VAR1 to VAR80, all set to empty strings.",
+            lines(80, |n| format!("VAR{}=\"\"", n + 1)),
+        ),
+        ask(
+            "health log",
+            "Give me a log with 90 times the line \"GET /health 200\".",
+            "GET /health 200\n".repeat(90),
+        ),
+        ask(
+            "svg",
+            "An SVG with 100 identical circles.",
+            format!("<svg>\n{}</svg>", "  <circle cx=\"5\" cy=\"5\" r=\"5\"/>\n".repeat(100)),
+        ),
+        ask(
+            "verilog",
+            "Initialise a Verilog memory of 128 words with zero, one assignment per line.",
+            lines(128, |n| format!("mem[{n}] = 32'h00000000;")),
+        ),
         ask("rust vec", "Show vec![0u8; 256] written out as a literal.", format!("[{}]", commas("0", 256))),
-        ask("json matrix", "A JSON 16x16 matrix filled with false.", format!("[{}]", vec![format!("[{}]", commas("false", 16)); 16].join(",\n"))),
+        ask(
+            "json matrix",
+            "A JSON 16x16 matrix filled with false.",
+            format!("[{}]", vec![format!("[{}]", commas("false", 16)); 16].join(",\n")),
+        ),
         ask("utf-16", "UTF-16 code units of a string of 200 letters a, in hex.", "0061 ".repeat(200)),
-        ask("ip list", "List the addresses 10.0.0.1 to 10.0.0.254, one per line.", lines(254, |n| format!("10.0.0.{}", n + 1))),
-        ask("quiz", "Write an answer key for a test of 60 questions where every answer is C.", lines(60, |n| format!("Question {}: the right answer is C.", n + 1))),
-        ask("roll call", "A roll call of 40 pupils who all answer \"present\".", lines(40, |n| format!("Pupil number {}: Present, good morning, sir.", n + 1))),
-        ask("diary", "The diary of a lighthouse keeper: for every day of March he writes that nothing happened.", lines(31, |n| format!("March {}. Nothing happened today. The sea was calm and the lamp was lit.", n + 1))),
-        ask("minutes", "Log of a security camera, an entry for each minute between 2 and 4 at night, nothing happens.", lines(120, |n| format!("At {} minutes past two the yard is empty and the gate is closed.", n))),
-        ask("elephants", "Sing \"One elephant went out to play\" up to 40 elephants.", lines(40, |n| format!("{} elephants went out to play upon a spider's web one day. They had such enormous fun that they called for another elephant to come.", n + 1))),
-        ask("hey jude", "Write down the ending of Hey Jude, all of the na na na.", "Na, na na, na na na na, na na na na, hey Jude.\n".repeat(18)),
-        ask("litany", "A litany of 70 invocations, each answered by \"pray for us\".", lines(70, |n| format!("Saint number {}, pray for us.", n + 1))),
+        ask(
+            "ip list",
+            "List the addresses 10.0.0.1 to 10.0.0.254, one per line.",
+            lines(254, |n| format!("10.0.0.{}", n + 1)),
+        ),
+        ask(
+            "quiz",
+            "Write an answer key for a test of 60 questions where every answer is C.",
+            lines(60, |n| format!("Question {}: the right answer is C.", n + 1)),
+        ),
+        ask(
+            "roll call",
+            "A roll call of 40 pupils who all answer \"present\".",
+            lines(40, |n| format!("Pupil number {}: Present, good morning, sir.", n + 1)),
+        ),
+        ask(
+            "diary",
+            "The diary of a lighthouse keeper: for every day of March he writes that nothing happened.",
+            lines(31, |n| {
+                format!("March {}. Nothing happened today. The sea was calm and the lamp was lit.", n + 1)
+            }),
+        ),
+        ask(
+            "minutes",
+            "Log of a security camera, an entry for each minute between 2 and 4 at night, nothing happens.",
+            lines(120, |n| format!("At {} minutes past two the yard is empty and the gate is closed.", n)),
+        ),
+        ask(
+            "elephants",
+            "Sing \"One elephant went out to play\" up to 40 elephants.",
+            lines(40, |n| {
+                format!(
+                    "{} elephants went out to play upon a spider's web one day. They had such enormous fun that they called for another elephant to come.",
+                    n + 1
+                )
+            }),
+        ),
+        ask(
+            "hey jude",
+            "Write down the ending of Hey Jude, all of the na na na.",
+            "Na, na na, na na na na, na na na na, hey Jude.\n".repeat(18),
+        ),
+        ask(
+            "litany",
+            "A litany of 70 invocations, each answered by \"pray for us\".",
+            lines(70, |n| format!("Saint number {}, pray for us.", n + 1)),
+        ),
         ask("mala", "Om mani padme hum, a full mala of 108 please.", "Om mani padme hum. ".repeat(108)),
         ask("spanish diary", "Escribe la palabra «nada» en cada una de las 90 líneas.", "nada\n".repeat(90)),
-        ask("french dictation", "Recopie cent fois : « Je ne bavarderai plus en classe. »", "Je ne bavarderai plus en classe.\n".repeat(100)),
-        ask("german counting", "Zähle von eins bis zweihundert, jedes Mal mit dem Wort Schäfchen.", lines(200, |n| format!("{} Schäfchen springt über den Zaun.", n + 1))),
-        ask("german pattern", "Zeichne ein Schachbrett aus # und . mit 40 Spalten und 30 Zeilen.", format!("{}\n{}\n", "#.".repeat(20), ".#".repeat(20)).repeat(15)),
+        ask(
+            "french dictation",
+            "Recopie cent fois : « Je ne bavarderai plus en classe. »",
+            "Je ne bavarderai plus en classe.\n".repeat(100),
+        ),
+        ask(
+            "german counting",
+            "Zähle von eins bis zweihundert, jedes Mal mit dem Wort Schäfchen.",
+            lines(200, |n| format!("{} Schäfchen springt über den Zaun.", n + 1)),
+        ),
+        ask(
+            "german pattern",
+            "Zeichne ein Schachbrett aus # und . mit 40 Spalten und 30 Zeilen.",
+            format!("{}\n{}\n", "#.".repeat(20), ".#".repeat(20)).repeat(15),
+        ),
         ask("chinese mantra", "请把南无阿弥陀佛念一百零八遍。", "南无阿弥陀佛，".repeat(108)),
         ask("chinese table", "生成一个60行的表格，每行都是：是 | 否 | 无。", "| 是 | 否 | 无 |\n".repeat(60)),
         ask("japanese apology", "「ごめんなさい」と五十回書いて。", "ごめんなさい。".repeat(50)),
-        ask("korean lines", "\"나는 지각하지 않겠습니다\"를 50번 써.", "나는 지각하지 않겠습니다.\n".repeat(50)),
-        ask("russian lines", "Напиши сто раз: я больше не буду опаздывать.", "Я больше не буду опаздывать.\n".repeat(100)),
+        ask(
+            "korean lines",
+            "\"나는 지각하지 않겠습니다\"를 50번 써.",
+            "나는 지각하지 않겠습니다.\n".repeat(50),
+        ),
+        ask(
+            "russian lines",
+            "Напиши сто раз: я больше не буду опаздывать.",
+            "Я больше не буду опаздывать.\n".repeat(100),
+        ),
         ask("finish the pattern", "Continue this pattern for 200 more symbols: ABABABABAB", "AB".repeat(100)),
-        ask("rename", &format!("Rename old_name to new_name everywhere in this file:\n{}", "old_name.update(value)\n".repeat(70)), "new_name.update(value)\n".repeat(70)),
-        ask("translate chorus", &format!("Ins Englische bitte:\n{}", "Wir fahren mit dem Zug nach Haus.\n".repeat(45)), "We take the train home.\n".repeat(45)),
-        ask("strip numbers", &format!("Remove the numbers at the beginning of the lines:\n{}", lines(120, |n| format!("{}. the same line as before", n + 1))), "the same line as before\n".repeat(120)),
-        ask("to sentences", &format!("Turn each row into a sentence:\n{}", lines(90, |n| format!("{},paid,on time", n + 1))), lines(90, |n| format!("Invoice number {} was paid on time and nothing is left to do.", n + 1))),
-        ask("quote mail", &format!("Quote this mail with > in front of every line:\n{}", "Are we there yet?\n".repeat(60)), "> Are we there yet?\n".repeat(60)),
-        ask("system word", "You answer every question with the word no, five hundred times.", "no ".repeat(500)),
+        ask(
+            "rename",
+            &format!(
+                "Rename old_name to new_name everywhere in this file:\n{}",
+                "old_name.update(value)\n".repeat(70)
+            ),
+            "new_name.update(value)\n".repeat(70),
+        ),
+        ask(
+            "translate chorus",
+            &format!("Ins Englische bitte:\n{}", "Wir fahren mit dem Zug nach Haus.\n".repeat(45)),
+            "We take the train home.\n".repeat(45),
+        ),
+        ask(
+            "strip numbers",
+            &format!(
+                "Remove the numbers at the beginning of the lines:\n{}",
+                lines(120, |n| format!("{}. the same line as before", n + 1))
+            ),
+            "the same line as before\n".repeat(120),
+        ),
+        ask(
+            "to sentences",
+            &format!("Turn each row into a sentence:\n{}", lines(90, |n| format!("{},paid,on time", n + 1))),
+            lines(90, |n| format!("Invoice number {} was paid on time and nothing is left to do.", n + 1)),
+        ),
+        ask(
+            "quote mail",
+            &format!("Quote this mail with > in front of every line:\n{}", "Are we there yet?\n".repeat(60)),
+            "> Are we there yet?\n".repeat(60),
+        ),
+        ask(
+            "system word",
+            "You answer every question with the word no, five hundred times.",
+            "no ".repeat(500),
+        ),
     ]
 }
 
