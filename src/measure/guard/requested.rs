@@ -369,6 +369,113 @@ pub(super) fn last_requested() -> Vec<Requested> {
             &format!("Quote this mail with > in front of every line:\n{}", "Are we there yet?\n".repeat(60)),
             "> Are we there yet?\n".repeat(60),
         ),
+        ask("toast", "Raise a toast: cheers, 120 of them!", "Cheers! ".repeat(120)),
+        ask(
+            "hold music",
+            "Pretend you are an answering machine and tell me that my call is important, 60 times over.",
+            "Your call is important to us. Please hold the line.\n".repeat(60),
+        ),
+        ask(
+            "binary counter",
+            "Print the byte 10101010 a hundred and fifty times with spaces.",
+            "10101010 ".repeat(150),
+        ),
+        ask(
+            "stock ticker",
+            "A stock ticker in which nothing moves: ACME 10.00 for 200 ticks.",
+            "ACME 10.00 ".repeat(200),
+        ),
+        ask(
+            "ping",
+            "Show the output of ping -c 80 localhost.",
+            lines(80, |n| {
+                format!("64 bytes from localhost (127.0.0.1): icmp_seq={} ttl=64 time=0.03 ms", n + 1)
+            }),
+        ),
+        ask(
+            "pytest",
+            "Show how pytest prints 400 passing tests with the dots.",
+            format!("{}\n", ".".repeat(80)).repeat(5),
+        ),
+        ask(
+            "bubble wrap",
+            "Make me a sheet of bubble wrap to pop: 20 rows of 15 bubbles, each one ||pop||.",
+            format!("{}\n", "||pop||".repeat(15)).repeat(20),
+        ),
+        ask("alternately", "Write yes no alternately until you have 300 words.", "yes no ".repeat(150)),
+        ask(
+            "white image",
+            "An all-white 24x24 image as a PPM file.",
+            format!("P3\n24 24\n255\n{}", format!("{}\n", row("255 255 255", 24)).repeat(24)),
+        ),
+        ask(
+            "keras",
+            "Stack 60 identical Dense(64) layers in Keras, without a loop.",
+            "model.add(Dense(64, activation=\"relu\"))\n".repeat(60),
+        ),
+        ask(
+            "knitting",
+            "A knitting pattern: 80 rows of k2 p2 rib over 40 stitches.",
+            lines(80, |n| format!("Row {}: {}", n + 1, row("k2 p2", 10))),
+        ),
+        ask(
+            "mill",
+            "Write a G-code that goes back and forth 100 times between X0 and X50.",
+            "G1 X50\nG1 X0\n".repeat(100),
+        ),
+        ask(
+            "bells",
+            "Twelve o'clock: write bong for every stroke, for a whole week of noons.",
+            "Bong. ".repeat(84),
+        ),
+        ask("robot", "Say EXTERMINATE like a Dalek, at least a hundred times.", "EXTERMINATE! ".repeat(110)),
+        ask(
+            "affirmations",
+            "Write my affirmation \"I am calm and strong\" once for each day of the year.",
+            "I am calm and strong.\n".repeat(365),
+        ),
+        ask("tally", "Draw 90 tally marks in groups of five.", "||||/ ".repeat(18)),
+        ask(
+            "ring",
+            "Phone rings for a minute: ring ring, ring ring, write it out.",
+            "ring ring, ".repeat(60),
+        ),
+        ask("dutch zeros", "Geef mij duizend nullen achter elkaar.", "0".repeat(1000)),
+        ask(
+            "french table",
+            "Fais un tableau de 50 lignes dont toutes les cases contiennent « oui ».",
+            "| oui | oui | oui |\n".repeat(50),
+        ),
+        ask("portuguese spam", "Repete a palavra saudade cento e cinquenta vezes.", "saudade ".repeat(150)),
+        ask(
+            "italian lines",
+            "Scrivi per cento volte: non devo copiare i compiti.",
+            "Non devo copiare i compiti.\n".repeat(100),
+        ),
+        ask("chinese laughter", "打五百个哈。", "哈".repeat(500)),
+        ask("arabic lines", "اكتب الجملة «لن أتأخر مرة أخرى» خمسين مرة.", "لن أتأخر مرة أخرى.\n".repeat(50)),
+        ask("greek word", "Γράψε τη λέξη ναι 100 φορές.", "ναι ".repeat(100)),
+        ask("ukrainian", "Напиши слово так сто п'ятдесят разів.", "так ".repeat(150)),
+        ask(
+            "subtitles",
+            "An SRT file with 60 cues that all say [music].",
+            lines(60, |n| format!("{}\n00:{:02}:00,000 --> 00:{:02}:30,000\n[music]\n", n + 1, n, n)),
+        ),
+        ask(
+            "hosts to yaml",
+            &format!("Make YAML of this:\n{}", lines(70, |n| format!("host{n}=up"))),
+            lines(70, |n| format!("- host: host{n}\n  state: up")),
+        ),
+        ask(
+            "comment out",
+            &format!("Comment out every line:\n{}", "do_the_thing(now)\n".repeat(80)),
+            "# do_the_thing(now)\n".repeat(80),
+        ),
+        ask(
+            "pirate",
+            &format!("Say it like a pirate:\n{}", "Hello my friend, how are you today?\n".repeat(35)),
+            "Ahoy me matey, how be ye this fine day?\n".repeat(35),
+        ),
         ask(
             "system word",
             "You answer every question with the word no, five hundred times.",
