@@ -41,11 +41,11 @@ const VALUES: &[(u64, &str)] = &[
     (2, "two twice zwei deux dos dois duas due twee два две två dwa iki dua दो"),
     (3, "three thrice drei trois tres três drie три trzy üç tiga ثلاث तीन"),
     (4, "four vier quatre cuatro quatro quattro четыре fyra cztery dört empat أربع चार"),
-    (5, "five fünf fuenf cinq cinco cinque vijf пять pięć beş lima خمس पांच पाँच"),
+    (5, "five fünf fuenf cinq cinco cinque vijf пять п'ять pięć beş lima خمس पांच पाँच"),
     (6, "six sechs seis sei zes шесть sześć altı enam ست छह"),
     (7, "seven sieben siete sete sette zeven семь sju siedem yedi tujuh سبع सात"),
     (8, "eight acht huit ocho oito otto восемь åtta osiem sekiz delapan आठ"),
-    (9, "nine neun neuf nueve nove negen девять nio dziewięć dokuz sembilan नौ"),
+    (9, "nine neun neuf nueve nove negen девять дев'ять nio dziewięć dokuz sembilan नौ"),
     (10, "ten zehn dix diez dieci tien десять tio dziesięć sepuluh عشر عشرة दस"),
     (11, "eleven undici одиннадцать elva"),
     (12, "twelve zwölf zwoelf douze doce doze dodici twaalf двенадцать tolv"),
@@ -71,7 +71,7 @@ const VALUES: &[(u64, &str)] = &[
     ),
     (
         50,
-        "fifty fünfzig fuenfzig cinquante cincuenta cinquenta cinquanta vijftig пятьдесят femtio pięćdziesiąt elli خمسين पचास",
+        "fifty fünfzig fuenfzig cinquante cincuenta cinquenta cinquanta vijftig пятьдесят п'ятдесят femtio pięćdziesiąt elli خمسين पचास",
     ),
     (
         60,
@@ -278,14 +278,21 @@ fn pieces(text: &str) -> Vec<Piece> {
             pieces.push(Piece::Digits(value));
         } else if is_letter(c) {
             let alone = is_unspaced(c) && !matches!(c, '\u{0e00}'..='\u{0eff}');
+            // An apostrophe inside a Cyrillic word is one of its letters.
+            let joined = |at: usize| {
+                let cyrillic =
+                    |at: usize| chars.get(at).is_some_and(|c| matches!(c, '\u{0400}'..='\u{04ff}'));
+                "'’ʼ".contains(chars[at]) && cyrillic(at - 1) && cyrillic(at + 1)
+            };
             while !alone
                 && at < chars.len()
-                && is_letter(chars[at])
+                && (is_letter(chars[at]) || joined(at))
                 && !(is_unspaced(chars[at]) && !is_unspaced(c))
             {
                 at += 1;
             }
-            pieces.push(Piece::Word(chars[begun..at].iter().collect()));
+            let word: String = chars[begun..at].iter().collect();
+            pieces.push(Piece::Word(word.replace(['’', 'ʼ'], "'")));
         } else if c == '\n'
             || "!?。！？".contains(c)
             || (c == '.' && chars.get(at).is_none_or(|n| n.is_whitespace()))
@@ -432,7 +439,7 @@ mod tests {
         check("ciento veinte veces, dos mil, treinta y cinco", &[120, 2000, 35]);
         check("deux cents fois, quatre-vingt-dix, mille", &[200, 90, 1000]);
         check("duecento volte, honderdvijftig keer, tvåhundra gånger", &[200, 150, 200]);
-        check("двести двадцать раз, сто раз", &[220, 100]);
+        check("двести двадцать раз, сто п’ятдесят разів", &[220, 150]);
         check("写一百遍，两千五百个，500次，三万", &[100, 2500, 500, 30_000]);
         check("백 번, 오십 줄, 100번, 千個", &[100, 50, 100, 1000]);
         check("१०८ बार, ٢٠٠ مرة", &[108, 200]);

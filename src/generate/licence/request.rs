@@ -16,6 +16,8 @@ const WORDS_BEFORE: usize = 2;
 const WORDS_BEHIND: usize = 3;
 /// A byte is written in at most so many characters, its separator aside.
 const CHARACTERS_OF_A_BYTE: u64 = 8;
+/// Marks around what is to be said.
+const QUOTES: &[char] = &['"', '“', '”', '„', '«', '»', '「', '」'];
 /// Lines of one shape that are a list.
 const LEAST_ALIKE_LINES: usize = 3;
 /// Longest line that is compared with neighbours it does not equal.
@@ -124,8 +126,10 @@ impl Message {
             if self.endless {
                 return vec![Allowance::Unlimited];
             }
-            if self.repeats || self.sung {
+            if self.repeats || self.sung || (self.for_each && self.quotes(unit)) {
                 granted.push(Allowance::Tokens(UNCOUNTED));
+            } else if self.for_each {
+                granted.push(Allowance::Times(USUAL));
             }
         }
         if !self.is_short {
@@ -196,6 +200,16 @@ impl Message {
             }
         }
         None
+    }
+
+    /// Whether a form of the unit stands at the beginning of a quotation.
+    fn quotes(&self, unit: &Unit) -> bool {
+        let mut quoted = self.text.split(QUOTES).skip(1).map(words_of);
+        quoted.any(|quotation| {
+            unit.forms
+                .iter()
+                .any(|(form, _)| quotation.trim() == form || quotation.starts_with(&format!(" {form} ")))
+        })
     }
 
     /// How often back to back a form of a unit stands in it.
@@ -346,7 +360,9 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
     if words_before.iter().any(|word| TOPICS.has(word)) {
         return None;
     }
-    let thing = matches!(behind, Some(Piece::Word(_))) && !NO_THINGS.has(next);
+    let of_them =
+        next == "of" && words.get(1).is_some_and(|word| ["them", "these", "those", "it"].contains(word));
+    let thing = matches!(behind, Some(Piece::Word(_))) && (of_them || !NO_THINGS.has(next));
     (thing || (SIZED.has(last) && !year)).then_some(Role::Counted)
 }
 

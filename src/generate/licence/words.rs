@@ -32,7 +32,7 @@ fn takes_endings(c: char) -> bool {
 
 /// Behind a number: so many copies of whatever it is.
 pub(super) const TIMES: Words = Words(
-    "times copies repetitions repeats iterations duplicates mal male kopien wiederholungen veces copias repeticiones fois exemplaires \
+    "times copies repetitions repeats iterations duplicates mal male kopien wiederholungen veces copias repeticiones разів разу fois exemplaires \
      répétitions vezes cópias repetições volte copie ripetizioni keer maal раз раза копий повторений razy krát kez defa kere مرة مرات \
      बार ครั้ง รอบ lần kali gånger ganger gange kertaa φορές פעמים 次 遍 回 度 번 회",
 );
@@ -98,7 +98,7 @@ pub(super) const COMPARES: Words = Words(
 pub(super) const REPEATS: Words = Words(
     "repeat repeats repeated repeating repetition repeatedly chant chanting mantra spam imitate transcribe sound_of stuck broken_record lots_of_times many_times \
      a_lot_of_times wall_of row_of rows_of line_of lines_of string_of series_of fill fills filled filling full_of nothing_but nothing_else \
-     copy_paste duplicate duplicates clone clones loop loops identical unroll unrolled run_lengths \
+     copy_paste alternate alternately alternating abwechselnd duplicate duplicates clone clones loop loops identical unroll unrolled run_lengths \
      wiederhole wiederholen wiederholt lauter voller identisch identische identischen repite repetir repetido llena lleno idénticas \
      répète répéter répétez rempli identiques repita repetir repete cheio ripeti ripetere herhaal повтори повторяй повторить \
      powtórz tekrarla كرر दोहराओ 重复 重複 反复 繰り返 반복 ทำซ้ำ lặp_lại ulangi upprepa",
