@@ -507,3 +507,23 @@ fn responses_say_what_chat_says() {
     });
     assert_eq!(served.terminate(), Some(0));
 }
+
+#[test]
+fn a_header_counts_what_the_guard_found() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        let mut found = 0;
+        for prompt in ["the cat and the", "a a a a", "once upon a time", "hello, hello,"] {
+            let body = json!({"prompt": prompt, "temperature": 0, "max_tokens": 500, "ignore_eos": true, "repetition_guard": "stop"});
+            let response = Client::connect(served.addr).await.post("/v1/completions", &body.to_string()).await;
+            assert_eq!(response.status, 200, "{}", response.text());
+            let events = response.json()["choices"][0]["guard"]["events"].as_array().map_or(0, Vec::len);
+            assert_eq!(response.header("x-guard-events"), Some(events.to_string().as_str()), "{prompt}");
+            found += events;
+        }
+        assert!(found > 0, "without a loop this test says nothing");
+        let models = Client::connect(served.addr).await.get("/v1/models").await;
+        assert_eq!(models.header("x-guard-events"), None, "nothing was generated");
+    });
+    assert_eq!(served.terminate(), Some(0));
+}

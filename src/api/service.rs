@@ -30,6 +30,8 @@ pub struct Summary {
     pub ttft: Option<Duration>,
     /// The last reply's ending, or an error's code; empty while none has ended.
     pub finish: &'static str,
+    /// Events of the guard in all choices of a whole answer; `None` where nothing was generated.
+    pub guard_events: Option<usize>,
 }
 
 /// An answer of one of the routes.
@@ -130,7 +132,9 @@ impl Api {
             Kind::Responses => responses::whole(&format, replies.usage(), &full),
         };
         let finish = full.last().map_or("", |r| super::write::finish_reason(&r.finish));
-        let summary = Summary { usage: replies.usage(), ttft: replies.time_to_first_token(), finish };
+        let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
+        let (usage, ttft) = (replies.usage(), replies.time_to_first_token());
+        let summary = Summary { usage, ttft, finish, guard_events: Some(events) };
         Ok(Answer::Json(body, summary))
     }
 

@@ -33,7 +33,7 @@ pub use all_periods::{AllPeriods, PatternRule};
 pub use config::{Config, Mode, TierAction};
 pub use event::{Action, Event, Kind};
 pub use ladder::Nudge;
-pub use licence::{Allowance, Licence};
+pub use licence::{Allowance, Licence, Permit};
 pub use novelty::Novelty;
 pub use numeric::{RowFault, is_flat};
 pub use options::Options;

@@ -9,8 +9,8 @@
 use super::period::run_at;
 use super::tiers::{code_multiplier, noisy_hold_start};
 use super::{
-    Action, AllPeriods, Allowance, Event, Kind, Mode, Novelty, Nudge, Options, PatternRule, Periods, Phase,
-    PhaseTracker, Repeat, TierAction, hard_threshold, hold_start, noisy_threshold, phase_multiplier,
+    Action, AllPeriods, Allowance, Event, Kind, Mode, Novelty, Nudge, Options, PatternRule, Periods, Permit,
+    Phase, PhaseTracker, Repeat, TierAction, hard_threshold, hold_start, noisy_threshold, phase_multiplier,
 };
 
 /// Least run of anything that is acted on or held.
@@ -32,6 +32,8 @@ const LONGEST_NOISY: u32 = 256;
 const SETTLE_TOKENS: usize = 64;
 /// Most events of one reply.
 const MAX_EVENTS: u32 = 16;
+/// Repetitions that are watched at once.
+const MAX_WATCHED: usize = 8;
 /// Longest stretch in which a period's unit is reduced to its primitive one.
 const MAX_PRIMITIVE: usize = 1 << 16;
 
@@ -64,17 +66,41 @@ pub enum Verdict {
 /// A repetition that is under way and has been looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watched {
+    /// The distance that is followed.
     period: u32,
-    /// The run at which it is a loop, in place of the threshold.
+    /// The shortest unit that makes the same stretch.
+    unit: u32,
+    /// The run of the unit at which it is a loop, in place of the threshold.
     limit: u32,
+    /// The same for the score.
+    noisy_limit: u32,
     /// The prompt permits more than the threshold.
     licensed: bool,
+    /// The prompt permits more than the threshold for noise.
+    noisy_licensed: bool,
+    /// The prompt wants no end of it.
+    unlimited: bool,
+    /// Tokens of the reply when the licence was asked.
+    asked_at: usize,
+    /// The part of the score that something licensed made, which stood there before.
+    licensed_score: u32,
     /// The unit is code or data that stands in no fence: brackets, numbers.
     code: bool,
     /// It was held long enough; what comes of it is delivered.
     unheld: bool,
     /// It passed the threshold by licence, and that was said.
     said: bool,
+}
+
+/// What the repetitions under way add up to.
+#[derive(Debug, Default)]
+struct Findings {
+    /// A loop, and its kind.
+    found: Option<(Kind, Repeat)>,
+    /// One that should be watched and is not.
+    unwatched: Option<Repeat>,
+    /// Something is to be held.
+    hold: bool,
 }
 
 /// The guard of one reply.
@@ -253,89 +279,110 @@ impl Guard {
             let repeats = self.periods.repeats();
             self.watched.retain(|w| repeats.iter().any(|r| r.period == w.period && r.score >= LEAST / 2));
         }
-        let (mut hold, mut found) = (false, None);
-        let hold_tokens = self.options.hold_tokens;
-        let noisy = self.options.noisy != TierAction::Off && phase.is_open() && !self.was_just_rescued();
-        let mut unwatched: Option<Repeat> = None;
-        for repeat in self.periods.repeats() {
-            let period = repeat.period;
-            if repeat.score < LEAST {
-                continue;
-            }
-            let watched = self.watched.iter().find(|w| period.is_multiple_of(w.period));
-            let code = phase.is_open() && watched.is_some_and(|w| w.code);
-            let times = if code { code_multiplier(period) } else { phase_multiplier(phase) };
-            let threshold = hard_threshold(period).saturating_mul(times);
-            let limit = watched.map_or(threshold, |w| w.limit.max(threshold));
-            let exact = repeat.run >= limit;
-            let noisy_limit = watched.map_or(0, |w| w.limit).saturating_mul(2).max(noisy_threshold(period));
-            let noisy = noisy && !code && period <= LONGEST_NOISY;
-            if exact || (noisy && repeat.score >= noisy_limit) {
-                // The shortest unit is the one to judge.
-                let kind = if exact { Kind::Loop } else { Kind::NoisyLoop };
-                if found.is_none_or(|(_, best): (Kind, Repeat)| period < best.period) {
-                    found = Some((kind, *repeat));
-                }
-            }
-            let begins =
-                hold_start(period, hold_tokens).max(threshold.saturating_sub(hold_tokens.max(period)));
-            let suspicious =
-                repeat.run >= begins || (noisy && repeat.score >= noisy_hold_start(period, hold_tokens));
-            if suspicious && phase.is_open() {
-                match watched {
-                    None => unwatched = Some(*repeat),
-                    Some(w) => hold |= !w.unheld && !w.licensed,
-                }
-            } else if watched.is_none() && repeat.run >= hold_start(period, hold_tokens) {
-                unwatched = Some(*repeat);
-            }
-            if repeat.run >= PADDING_RUN && period == 1 && self.tokens.last().copied() == self.options.padding
-            {
-                found = Some((Kind::NumericSuspect, *repeat));
-            }
+        let mut findings = self.survey(phase);
+        if let Some(repeat) = findings.unwatched {
+            self.watch(repeat);
+            findings = self.survey(phase);
         }
-        if let Some(repeat) = unwatched {
-            let watched = self.watch(repeat);
-            hold |= phase.is_open() && !watched.licensed && !watched.code;
-            // The licence may have raised what was found.
-            if found.is_some_and(|(_, r)| r.period.is_multiple_of(watched.period) && r.run < watched.limit) {
-                found = None;
-            }
-        }
-        if let Some((kind, repeat)) = found {
+        if let Some((kind, repeat)) = findings.found {
             return Some(self.judge(kind, repeat, phase));
         }
-        if hold && hold_tokens > 0 && self.options.mode != Mode::Warn {
+        if findings.hold && self.options.hold_tokens > 0 && self.options.mode != Mode::Warn {
             return Some(self.hold());
         }
         self.licensed_event()
     }
 
+    /// Looks at every repetition that is under way.
+    fn survey(&self, phase: Phase) -> Findings {
+        let mut findings = Findings::default();
+        let hold_tokens = self.options.hold_tokens;
+        let judges_noise =
+            self.options.noisy != TierAction::Off && phase.is_open() && !self.was_just_rescued();
+        let repeats = self.periods.repeats();
+        for repeat in repeats.iter().filter(|r| r.score >= LEAST) {
+            let period = repeat.period;
+            if repeat.run >= PADDING_RUN && period == 1 && self.tokens.last().copied() == self.options.padding
+            {
+                findings.found = Some((Kind::NumericSuspect, *repeat));
+                return findings;
+            }
+            let watched = self.watched.iter().find(|w| w.period == period);
+            let unit = watched.map_or(period, |w| w.unit);
+            let code = phase.is_open() && watched.is_some_and(|w| w.code);
+            let times = if code { code_multiplier(unit) } else { phase_multiplier(phase) };
+            let threshold = hard_threshold(unit).saturating_mul(times);
+            // A run at p is also one at 2p, 3p and so on: only the shortest distance is judged.
+            let run = if explains(repeats, repeat, |r| r.run, 10) { 0 } else { repeat.run + (period - unit) };
+            let noisy = judges_noise
+                && !code
+                && period <= LONGEST_NOISY
+                && !explains(repeats, repeat, |r| r.score, 9);
+            let score = repeat.score.saturating_sub(watched.map_or(0, |w| w.licensed_score));
+            let score = if noisy { score } else { 0 };
+            let begins = hold_start(unit, hold_tokens).max(threshold.saturating_sub(hold_tokens.max(unit)));
+            let asks = if phase.is_open() { begins } else { hold_start(unit, hold_tokens) };
+            // What was permitted of one unit is not permitted of another that follows at the same distance.
+            let asked = |w: &&Watched| run < asks || w.asked_at >= self.tokens.len() - repeat.run as usize;
+            let Some(watched) = watched.filter(asked) else {
+                if run >= asks || score >= noisy_hold_start(period, hold_tokens) {
+                    findings.unwatched = Some(*repeat);
+                }
+                continue;
+            };
+            let exact = run > 0 && run >= watched.limit.max(threshold);
+            if exact || (noisy && score >= watched.noisy_limit) {
+                let kind = if exact { Kind::Loop } else { Kind::NoisyLoop };
+                if findings.found.is_none_or(|(_, best)| period < best.period) {
+                    findings.found = Some((kind, *repeat));
+                }
+            }
+            let held = (run >= begins && !watched.licensed)
+                || (noisy && score >= noisy_hold_start(period, hold_tokens) && !watched.noisy_licensed);
+            findings.hold |= held && phase.is_open() && !watched.unheld;
+        }
+        findings
+    }
+
     /// Looks a repetition up in the licence, once.
-    fn watch(&mut self, repeat: Repeat) -> Watched {
-        let (period, _) = self.primitive(repeat);
+    fn watch(&mut self, repeat: Repeat) {
+        let (unit, _) = self.primitive(repeat);
         let start = self.tokens.len() - (repeat.run + repeat.period).min(self.tokens.len() as u32) as usize;
-        let first = &self.tokens[start..start + period as usize];
-        let allowance = match &self.options.licence {
-            Some(licence) => licence.allowance(first),
-            None => Allowance::None,
-        };
-        let threshold = hard_threshold(period);
-        let limit = match allowance {
-            Allowance::None => threshold,
-            Allowance::Times(times) => threshold.saturating_mul(times),
-            Allowance::Copies(copies) => threshold.max(copies.saturating_mul(period)),
-            Allowance::Unlimited => UNLIMITED_RUN.max(threshold),
-        };
+        let first = &self.tokens[start..start + unit as usize];
+        let permit = self.options.licence.as_ref().map_or(Permit::NONE, |licence| licence.permit(first));
+        let (threshold, noisy_threshold) = (hard_threshold(unit), noisy_threshold(repeat.period));
+        let unlimited = permit.exact == Allowance::Unlimited || permit.varied == Allowance::Unlimited;
+        let most = if unlimited { UNLIMITED_RUN } else { u32::MAX };
+        let limit = permit.exact.limit(unit, threshold).min(most.max(threshold));
+        let varied = permit.varied.limit(repeat.period, noisy_threshold).min(most.max(noisy_threshold));
         let licensed = limit > threshold;
-        let code = self.is_code(period);
-        let limit = if code { limit.max(threshold.saturating_mul(code_multiplier(period))) } else { limit };
-        let watched = Watched { period, limit, licensed, code, unheld: false, said: false };
-        if self.watched.len() == 8 {
+        let noisy_limit = if licensed { varied.max(limit) } else { varied };
+        let before =
+            self.watched.iter().position(|w| w.period == repeat.period).map(|at| self.watched.remove(at));
+        if self.watched.len() == MAX_WATCHED {
             self.watched.remove(0);
         }
-        self.watched.push(watched);
-        watched
+        let licensed_score = match before {
+            Some(w) if w.licensed && !licensed => repeat.score.saturating_sub(repeat.run),
+            Some(w) => w.licensed_score,
+            None => 0,
+        };
+        // What was reported as noise is not reported again while it lasts.
+        let reported = before.is_some_and(|w| w.noisy_limit == u32::MAX);
+        self.watched.push(Watched {
+            period: repeat.period,
+            unit,
+            limit,
+            noisy_limit: if reported { u32::MAX } else { noisy_limit },
+            licensed,
+            noisy_licensed: noisy_limit > noisy_threshold,
+            unlimited,
+            asked_at: self.tokens.len(),
+            licensed_score,
+            code: self.is_code(unit),
+            unheld: false,
+            said: before.is_some_and(|w| w.said),
+        });
     }
 
     /// A loop: what is done about it.
@@ -345,8 +392,7 @@ impl Guard {
         let broken = period == 1 && (token == Some(0) || token == self.options.padding);
         let kind = if broken { Kind::NumericSuspect } else { kind };
         let tier = if kind == Kind::NoisyLoop { self.options.noisy } else { TierAction::Act };
-        let unlimited =
-            self.watched.iter().any(|w| w.period == period && w.licensed && w.limit >= UNLIMITED_RUN);
+        let unlimited = self.watched.iter().any(|w| w.period == repeat.period && w.unlimited);
         if self.options.mode == Mode::Warn || tier != TierAction::Act || unlimited {
             return self.warn(kind, period, run);
         }
@@ -355,11 +401,10 @@ impl Guard {
 
     /// Reports a repetition and lets it go on; nothing more is said while it lasts.
     fn warn(&mut self, kind: Kind, period: u32, run: u32) -> Verdict {
-        let entry =
-            Watched { period, limit: u32::MAX, licensed: true, code: false, unheld: true, said: true };
-        match self.watched.iter_mut().find(|w| period.is_multiple_of(w.period)) {
-            Some(watched) => *watched = entry,
-            None => self.watched.push(entry),
+        for watched in self.watched.iter_mut().filter(|w| w.period == period || w.unit == period) {
+            (watched.limit, watched.noisy_limit) = (u32::MAX, u32::MAX);
+            (watched.licensed, watched.noisy_licensed, watched.unheld, watched.said) =
+                (true, true, true, true);
         }
         let event = (self.num_events < MAX_EVENTS).then(|| self.event(kind, period, run, Action::Warned));
         Verdict::Deliver { upto: self.tokens.len(), event }
@@ -414,10 +459,10 @@ impl Guard {
     fn licensed_event(&mut self) -> Option<Verdict> {
         let repeats = self.periods.repeats();
         let passed = self.watched.iter_mut().find_map(|w| {
-            let run = repeats.iter().find(|r| r.period == w.period)?.run;
-            let passes = w.licensed && !w.said && run >= hard_threshold(w.period);
+            let run = repeats.iter().find(|r| r.period == w.period)?.run + (w.period - w.unit);
+            let passes = w.licensed && !w.said && run >= hard_threshold(w.unit);
             w.said |= passes;
-            passes.then_some((w.period, run))
+            passes.then_some((w.unit, run))
         })?;
         let event = self.event(Kind::Loop, passed.0, passed.1, Action::Licensed);
         Some(Verdict::Deliver { upto: self.tokens.len(), event: Some(event) })
@@ -505,6 +550,13 @@ impl Guard {
             discarded: 0,
         }
     }
+}
+
+/// Whether a shorter distance, of which this one is a multiple, says as much (in tenths) of what repeats.
+fn explains(repeats: &[Repeat], of: &Repeat, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
+    let stretch = |r: &Repeat| u64::from(value(r)) + u64::from(r.period);
+    let divides = |r: &&Repeat| r.period < of.period && of.period.is_multiple_of(r.period);
+    repeats.iter().filter(divides).any(|r| stretch(r) * 10 >= stretch(of) * tenths)
 }
 
 /// The smallest period of a text, by its prefix function (Knuth, Morris, Pratt 1977).

@@ -296,8 +296,8 @@ fn broken_numbers_have_a_name_of_their_own() {
 struct Permits(Allowance);
 
 impl Licence for Permits {
-    fn allowance(&self, unit: &[u32]) -> Allowance {
-        if unit == [8] { self.0 } else { Allowance::None }
+    fn permit(&self, unit: &[u32]) -> Permit {
+        if unit == [8] { Permit { exact: self.0, varied: self.0 } } else { Permit::NONE }
     }
 }
 
@@ -323,6 +323,42 @@ fn what_was_asked_for_is_not_stopped_and_not_held() {
     }
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].action, events[0].end), (Action::Licensed, 97));
+}
+
+#[test]
+fn a_licence_has_a_bound_and_is_for_its_unit() {
+    let with = |allowance| Options { licence: Some(Arc::new(Permits(allowance))), ..options() };
+    let end = |allowance, stream: &[u32]| {
+        let mut guard = Guard::new(with(allowance), 1 << 20);
+        let ends =
+            |token: &u32| matches!(guard.observe(*token), Verdict::Rescue { .. } | Verdict::Stop { .. });
+        stream.iter().position(ends).map(|at| at + 1)
+    };
+    assert_eq!(end(Allowance::Tokens(2000), &[8; 9000]), Some(2001));
+    assert_eq!(end(Allowance::Copies(20_000), &[8; 30_000]), Some(20_001));
+    let then = |other: usize| [vec![8; 300], vec![3; other]].concat();
+    assert_eq!(end(Allowance::Copies(500), &then(96)), None, "its own thresholds hold for what follows");
+    assert_eq!(end(Allowance::Copies(500), &then(400)), Some(397), "and no licence");
+}
+
+#[test]
+fn rows_are_judged_by_themselves_and_not_by_the_cells_in_them() {
+    // Rows of forty equal cells: the cells are permitted, the row is another unit.
+    #[derive(Debug)]
+    struct Rows;
+    impl Licence for Rows {
+        fn permit(&self, unit: &[u32]) -> Permit {
+            let copies = if unit.len() == 1 { 5000 } else { 30 };
+            Permit { exact: Allowance::Copies(copies), varied: Allowance::None }
+        }
+    }
+    let row = [vec![8; 40], vec![0]].concat();
+    let mut guard = Guard::new(Options { licence: Some(Arc::new(Rows)), ..options() }, 1 << 16);
+    let stream = row.iter().cycle().take(41 * 100);
+    let end = stream
+        .copied()
+        .position(|t| matches!(guard.observe(t), Verdict::Rescue { .. } | Verdict::Stop { .. }));
+    assert_eq!(end, Some(41 * 31 - 1), "thirty copies behind the first");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::telemetry;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same for Anthropic's clients.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+const GUARD_EVENTS: HeaderName = HeaderName::from_static("x-guard-events");
 const GET: &str = "GET, HEAD";
 const POST: &str = "POST";
 
@@ -366,7 +367,7 @@ fn allow_origin(headers: &mut HeaderMap, origin: Option<HeaderValue>) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static("x-request-id, retry-after"),
+            HeaderValue::from_static("x-request-id, x-guard-events, retry-after"),
         );
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
     }
@@ -404,6 +405,9 @@ fn respond(
         }
         Ok(Reply::Json(status, body)) => {
             headers.insert(header::CONTENT_TYPE, json);
+            if let Some(events) = log.guard_events() {
+                headers.insert(GUARD_EVENTS, events.into());
+            }
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
             }

@@ -1,8 +1,11 @@
-//! Whole replies of a model: how many end in a loop that reached the client.
+//! Whole replies of a model: how many end in a loop that reached the client, and whether a thought that is cut short still has an answer.
 
 use serde::Serialize;
 
-use crate::generate::{ChatPrompt, Finish, GenerateError, GenerateRequest, Generator, GuardChoice, Prompt};
+use crate::generate::{
+    Budget, Calls, ChatPrompt, ChatReply, Finish, FullReply, GenerateError, GenerateRequest, Generator,
+    GuardChoice, Prompt,
+};
 use crate::guard::{AllPeriods, Mode};
 use crate::sampling::SamplingParams;
 
@@ -14,7 +17,12 @@ const LEAST: u32 = 48;
 /// Requests at once.
 const AT_ONCE: usize = 16;
 
-const TOPICS: [&str; 10] = [
+/// Most thinking tokens where thinking has a budget.
+const THINKING_BUDGET: u32 = 64;
+/// Topics of the questions about loops; all of them are asked about with a budget.
+const LOOP_TOPICS: usize = 10;
+
+const TOPICS: [&str; 20] = [
     "cats and cat allergens",
     "the sea",
     "a long winter",
@@ -25,6 +33,16 @@ const TOPICS: [&str; 10] = [
     "learning to paint",
     "the moon",
     "an honest friend",
+    "a lost letter",
+    "the first railway",
+    "bees",
+    "how paper is made",
+    "a quiet street",
+    "learning to swim",
+    "clocks",
+    "the desert at night",
+    "an old teacher",
+    "the colour blue",
 ];
 const FORMS: [&str; 10] = [
     "Tell me about {}.",
@@ -60,6 +78,21 @@ pub struct Replies {
     pub stopped: usize,
 }
 
+/// Replies whose thinking had a budget.
+#[derive(Debug, Clone, Serialize)]
+pub struct Budgeted {
+    /// Most thinking tokens.
+    pub budget: u32,
+    /// Of every reply.
+    pub temperature: f32,
+    /// Replies.
+    pub replies: usize,
+    /// Those that used the budget up.
+    pub used_up: usize,
+    /// Those without an answer.
+    pub without_answer: usize,
+}
+
 /// Replies with the guard and without.
 #[derive(Debug, Clone, Serialize)]
 pub struct EndToEnd {
@@ -67,44 +100,93 @@ pub struct EndToEnd {
     pub max_tokens: u32,
     /// By setting.
     pub settings: Vec<Replies>,
+    /// By temperature.
+    pub budgeted: Vec<Budgeted>,
 }
 
-/// Asks a hundred open questions at temperature 0, as a client would and with the end of the turn ignored, so that every reply goes on.
+/// Asks a hundred open questions at temperature 0, as a client would and with the end of the turn ignored, so that every reply goes on; and
+/// two hundred with a budget for thinking.
 pub async fn run(generator: &Generator, max_tokens: u32, hold: u32) -> Result<EndToEnd, GenerateError> {
     let room = (generator.facts().max_model_len as u32).saturating_sub(64);
     let max_tokens = max_tokens.min(room);
     let mut settings = Vec::new();
-    for (ignore_eos, thinking) in [(false, false), (true, false), (true, true)] {
+    for (ignore_eos, thinking) in [(false, false), (false, true), (true, false), (true, true)] {
         for mode in [Mode::Off, Mode::Rescue] {
             let turn = if ignore_eos { "end of turn ignored" } else { "as it comes" };
             let thought = if thinking { ", thinking" } else { "" };
             let setting = format!("guard {}, {turn}{thought}", mode.name());
             let mut figures = Replies { setting, ..Replies::default() };
-            let requests: Vec<GenerateRequest> = FORMS
-                .iter()
-                .flat_map(|form| TOPICS.map(|topic| form.replace("{}", topic)))
-                .map(|text| request(text, max_tokens, mode, ignore_eos, thinking))
+            let requests = questions(&TOPICS[..LOOP_TOPICS])
+                .map(|text| GenerateRequest {
+                    guard: GuardChoice { mode: Some(mode), ..GuardChoice::default() },
+                    ignore_eos,
+                    ..request(text, max_tokens, thinking)
+                })
                 .collect();
-            for group in requests.chunks(AT_ONCE) {
-                // All of a group are submitted before the first is waited for.
-                let mut open = Vec::new();
-                for request in group {
-                    open.push(generator.generate(request.clone()).await?);
-                }
-                for mut replies in open {
-                    let full = replies.collect().await?.remove(0);
-                    let events = replies.guard_events(0).len();
-                    let stopped = matches!(full.finish, Finish::Repetition { .. });
-                    figures.note(&full.tokens, events, stopped, hold);
-                }
+            for Answered { full, events, .. } in replies_to(generator, requests).await? {
+                let stopped = matches!(full.finish, Finish::Repetition { .. });
+                figures.note(&full.tokens, events, stopped, hold);
             }
             settings.push(figures);
         }
     }
-    Ok(EndToEnd { max_tokens, settings })
+    let mut budgeted = Vec::new();
+    for temperature in [0.0, 1.0] {
+        let budget = THINKING_BUDGET;
+        let requests = questions(&TOPICS).zip(0..).map(|(text, seed)| GenerateRequest {
+            chat: Some(ChatReply {
+                calls: Calls::Unasked,
+                parallel_calls: true,
+                budget: Some(Budget::Tokens(budget)),
+            }),
+            sampling: SamplingParams { temperature, seed, ..SamplingParams::default() },
+            ..request(text, max_tokens, true)
+        });
+        let mut figures = Budgeted { budget, temperature, replies: 0, used_up: 0, without_answer: 0 };
+        for Answered { full, thought, .. } in replies_to(generator, requests.collect()).await? {
+            figures.replies += 1;
+            figures.used_up += usize::from(thought >= budget as usize);
+            figures.without_answer += usize::from(full.said.content.trim().is_empty());
+        }
+        budgeted.push(figures);
+    }
+    Ok(EndToEnd { max_tokens, settings, budgeted })
 }
 
-fn request(text: String, max_tokens: u32, mode: Mode, ignore_eos: bool, thinking: bool) -> GenerateRequest {
+/// Every form of question about every topic.
+fn questions<'a>(topics: &'a [&'a str]) -> impl Iterator<Item = String> + 'a {
+    FORMS.iter().flat_map(|form| topics.iter().map(|topic| form.replace("{}", topic)))
+}
+
+/// A reply, what the guard reported of it, and its thinking tokens.
+struct Answered {
+    full: FullReply,
+    events: usize,
+    thought: usize,
+}
+
+/// The replies, in the order of the requests.
+async fn replies_to(
+    generator: &Generator,
+    requests: Vec<GenerateRequest>,
+) -> Result<Vec<Answered>, GenerateError> {
+    let mut all = Vec::new();
+    for group in requests.chunks(AT_ONCE) {
+        // All of a group are submitted before the first is waited for.
+        let mut open = Vec::new();
+        for request in group {
+            open.push(generator.generate(request.clone()).await?);
+        }
+        for mut replies in open {
+            let full = replies.collect().await?.remove(0);
+            let (events, thought) = (replies.guard_events(0).len(), replies.usage().reasoning_tokens);
+            all.push(Answered { full, events, thought });
+        }
+    }
+    Ok(all)
+}
+
+fn request(text: String, max_tokens: u32, thinking: bool) -> GenerateRequest {
     let kwargs = serde_json::Map::from_iter([("thinking".to_owned(), thinking.into())]);
     GenerateRequest {
         prompts: vec![Prompt::Chat(ChatPrompt {
@@ -119,7 +201,7 @@ fn request(text: String, max_tokens: u32, mode: Mode, ignore_eos: bool, thinking
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         max_tokens: None,
         default_max_tokens: Some(max_tokens),
-        ignore_eos,
+        ignore_eos: false,
         stop: Vec::new(),
         include_stop: false,
         skip_special_tokens: true,
@@ -128,7 +210,7 @@ fn request(text: String, max_tokens: u32, mode: Mode, ignore_eos: bool, thinking
         priority: 0,
         deadline: None,
         cache_salt: None,
-        guard: GuardChoice { mode: Some(mode), ..GuardChoice::default() },
+        guard: GuardChoice::default(),
         grammar: None,
     }
 }
@@ -162,6 +244,13 @@ impl EndToEnd {
                 "| {} | {} | {} | {} | {} | {} | {} | {} |",
                 s.setting, s.replies, s.tokens, s.end_in_loop, s.beyond, s.longest_end, s.rescued, s.stopped
             ));
+        }
+        lines.push(format!(
+            "\n| thinking budget of {THINKING_BUDGET} tokens | replies | used up | without an answer |\n|---|---|---|---|"
+        ));
+        for b in &self.budgeted {
+            let Budgeted { temperature, replies, used_up, without_answer, .. } = b;
+            lines.push(format!("| temperature {temperature} | {replies} | {used_up} | {without_answer} |"));
         }
         lines.join("\n")
     }

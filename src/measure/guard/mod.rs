@@ -7,6 +7,7 @@ mod corpus;
 mod end_to_end;
 mod generators;
 mod report;
+mod requested;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,11 +19,12 @@ pub use report::GuardReport;
 
 use corpus::Document;
 use generators::Loop;
-use report::{ClassFigures, FileFigures, RequestedFigures};
+use report::{ClassFigures, FileFigures, OrdinaryFigures, RequestedFigures};
+use requested::Requested;
 
 use crate::generate::{GuardChoice, GuardPlan};
 use crate::guard::{Action, Config, Guard, Kind, Mode, Options, TierAction, Verdict};
-use crate::text::{Specials, Tokenizer};
+use crate::text::{Specials, Tokenizer, markers};
 
 /// Tokens of a loop.
 const LOOP_TOKENS: usize = 4000;
@@ -57,7 +59,23 @@ pub fn evaluate(plan: &GuardEvaluation, tokenizer: &Arc<Tokenizer>) -> GuardRepo
             .map(|class| find(class, plan, &guards, &documents, tokenizer))
             .collect(),
         files: Category::ALL.into_iter().map(|kind| leave_alone(kind, &guards, &documents)).collect(),
-        requested: requested(&guards, tokenizer),
+        requested: {
+            let (kept_apart, known) = requested::more_requested()
+                .into_iter()
+                .enumerate()
+                .partition::<Vec<_>, _>(|(at, _)| at % 2 == 1);
+            let part = |list: Vec<(usize, Requested)>| list.into_iter().map(|(_, request)| request).collect();
+            [
+                ("first", requested::requested()),
+                ("more", part(known)),
+                ("more, kept apart", part(kept_apart)),
+                ("last", requested::last_requested()),
+            ]
+            .into_iter()
+            .map(|(set, requests)| requested(set, requests, &guards, tokenizer))
+            .collect()
+        },
+        ordinary: ordinary(&guards, plan.seed, tokenizer),
         cost_ns: cost(&guards, &documents, plan.seed, tokenizer),
         end_to_end: None,
     }
@@ -73,6 +91,7 @@ fn options(guards: &GuardPlan, prompt: Arc<[u32]>, mode: Mode) -> Options {
 struct Ended {
     at: usize,
     kind: Kind,
+    period: u32,
     delivered: usize,
 }
 
@@ -82,7 +101,7 @@ fn first_action(options: Options, stream: &[u32]) -> Option<Ended> {
     stream.iter().enumerate().find_map(|(at, &token)| match guard.observe(token) {
         Verdict::Deliver { .. } => None,
         Verdict::Rescue { keep, event } | Verdict::Stop { keep, event } => {
-            Some(Ended { at: at + 1, kind: event.kind, delivered: keep })
+            Some(Ended { at: at + 1, kind: event.kind, period: event.period, delivered: keep })
         }
     })
 }
@@ -169,22 +188,79 @@ fn held(options: Options, stream: &[u32]) -> (usize, usize) {
     (held, longest)
 }
 
-fn requested(guards: &GuardPlan, tokenizer: &Tokenizer) -> RequestedFigures {
-    let mut figures = RequestedFigures::default();
-    for (name, request, reply) in generators::requested() {
-        let encode = |text: &str| tokenizer.encode(text, Specials::AsText).unwrap_or_default();
-        let reply = encode(&reply);
+/// A user's message as the prompt of a conversation; as plain text where the vocabulary has no turns.
+fn prompt(request: &str, tokenizer: &Tokenizer) -> Arc<[u32]> {
+    let encode = |text: &str| tokenizer.encode(text, Specials::AsText).unwrap_or_default();
+    let id = |name| tokenizer.special_id(name);
+    let turn = [markers::IM_USER, markers::IM_MIDDLE, markers::IM_END, markers::IM_ASSISTANT].map(id);
+    let [Some(user), Some(middle), Some(end), Some(assistant)] = turn else { return encode(request).into() };
+    let parts = [
+        vec![user],
+        encode("user"),
+        vec![middle],
+        encode(request),
+        vec![end, assistant],
+        encode("assistant"),
+        vec![middle],
+    ];
+    parts.concat().into()
+}
+
+fn requested(
+    set: &'static str,
+    requests: Vec<Requested>,
+    guards: &GuardPlan,
+    tokenizer: &Tokenizer,
+) -> RequestedFigures {
+    let mut figures = RequestedFigures { set, ..RequestedFigures::default() };
+    for Requested { name, request, reply } in requests {
+        let reply = tokenizer.encode(&reply, Specials::AsText).unwrap_or_default();
         figures.total += 1;
         if first_action(options(guards, [].into(), Mode::Rescue), &reply).is_some() {
             figures.unlicensed += 1;
         }
-        if let Some(ended) = first_action(options(guards, encode(&request).into(), Mode::Rescue), &reply) {
+        if let Some(ended) = first_action(options(guards, prompt(&request, tokenizer), Mode::Rescue), &reply)
+        {
+            let Ended { at, kind, period, .. } = ended;
             figures.stopped.push(format!(
-                "{name} at token {} of {}: {}",
-                ended.at,
+                "{name} at token {at} of {}: {}, period {period}",
                 reply.len(),
-                ended.kind.name()
+                kind.name()
             ));
+        }
+    }
+    figures
+}
+
+/// Loops of a request's own words, and of others, in replies to requests that ask for none.
+fn ordinary(guards: &GuardPlan, seed: u64, tokenizer: &Tokenizer) -> OrdinaryFigures {
+    let mut figures = OrdinaryFigures::default();
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x6f72_6469);
+    let encode = |text: &str| tokenizer.encode(text, Specials::AsText).unwrap_or_default();
+    for &request in requested::ORDINARY {
+        let words: Vec<&str> = request.split_whitespace().collect();
+        let longest = words.iter().max_by_key(|word| word.chars().count()).copied().unwrap_or_default();
+        let at = rng.usize(0..words.len().saturating_sub(2).max(1));
+        let units = [
+            format!(" {}", longest.trim_matches(|c: char| !c.is_alphanumeric())),
+            format!(" {}", words[at..(at + 3).min(words.len())].join(" ")),
+            format!(" {}", generators::prose(rng.usize(6..30), &mut rng)),
+            "!".to_owned(),
+            "\n".to_owned(),
+        ];
+        for unit in units {
+            let before = encode(&generators::prose(100, &mut rng));
+            let copies = LOOP_TOKENS / encode(&unit).len().max(1);
+            let stream = [before, encode(&unit.repeat(copies))].concat();
+            let bare = first_action(options(guards, [].into(), Mode::Rescue), &stream).map(|ended| ended.at);
+            let asked = first_action(options(guards, prompt(request, tokenizer), Mode::Rescue), &stream);
+            figures.total += 1;
+            figures.found += usize::from(asked.is_some());
+            if asked.map(|ended| ended.at) == bare {
+                figures.as_early += 1;
+            } else {
+                figures.later.push(format!("{request:?}, {:?}", unit.chars().take(40).collect::<String>()));
+            }
         }
     }
     figures

@@ -15,7 +15,9 @@ pub struct GuardReport {
     /// Real files by kind.
     pub files: Vec<FileFigures>,
     /// Repetition that was asked for.
-    pub requested: RequestedFigures,
+    pub requested: Vec<RequestedFigures>,
+    /// Loops that nobody asked for.
+    pub ordinary: OrdinaryFigures,
     /// Nanoseconds per token by text.
     pub cost_ns: Vec<(String, f64)>,
     /// Replies of a model.
@@ -136,12 +138,27 @@ impl FileFigures {
 /// Repetition that was asked for.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RequestedFigures {
+    /// Which requests.
+    pub set: &'static str,
     /// Requests.
     pub total: usize,
     /// Replies that would be stopped if nobody had asked for them.
     pub unlicensed: usize,
     /// Replies that are stopped.
     pub stopped: Vec<String>,
+}
+
+/// Loops in replies to requests that ask for no repetition.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct OrdinaryFigures {
+    /// Loops.
+    pub total: usize,
+    /// Those that something was done about.
+    pub found: usize,
+    /// Those found at the same token as without a request.
+    pub as_early: usize,
+    /// The others.
+    pub later: Vec<String>,
 }
 
 /// Upper end of the 95 % interval of a share (Wilson 1927), per cent.
@@ -213,14 +230,22 @@ impl GuardReport {
             ));
         }
         lines.extend(self.files.iter().flat_map(|f| &f.examples).map(|example| format!("  {example}")));
-        let r = &self.requested;
+        for r in &self.requested {
+            lines.push(format!(
+                "\nrequested repetition, {}: {} of {} stopped ({} would be without a licence)",
+                r.set,
+                r.stopped.len(),
+                r.total,
+                r.unlicensed
+            ));
+            lines.extend(r.stopped.iter().map(|stopped| format!("  {stopped}")));
+        }
+        let o = &self.ordinary;
         lines.push(format!(
-            "\nrequested repetition: {} of {} stopped ({} would be without a licence)",
-            r.stopped.len(),
-            r.total,
-            r.unlicensed
+            "\nloops in replies to ordinary requests: {} of {} found, {} as early as without a request",
+            o.found, o.total, o.as_early
         ));
-        lines.extend(r.stopped.iter().map(|stopped| format!("  {stopped}")));
+        lines.extend(o.later.iter().map(|later| format!("  later: {later}")));
         lines.push("\n| cost | ns per token |\n|---|---|".into());
         lines.extend(self.cost_ns.iter().map(|(name, ns)| format!("| {name} | {ns:.1} |")));
         if let Some(end_to_end) = &self.end_to_end {

@@ -1,0 +1,205 @@
+//! Words by which requests are known: for repetition, for things that are alike by nature, for measures of a text. Lower case.
+//!
+//! Lists are strings of words, parted by blanks. A word of a script without blanks, or one with endings, is known by its beginning.
+
+use super::numbers::is_unspaced;
+
+/// A list of words.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words(&'static str);
+
+impl Words {
+    /// Whether a word is in the list; where words take endings (Korean, Thai), whether one of the list is its beginning.
+    pub(super) fn has(self, word: &str) -> bool {
+        let takes_endings = word.starts_with(takes_endings);
+        self.0.split_whitespace().any(|listed| listed == word || (takes_endings && word.starts_with(listed)))
+    }
+
+    /// Whether one of the list stands in a text of words parted by single blanks, which begins and ends with one; "_" is a blank.
+    pub(super) fn is_in(self, text: &str) -> bool {
+        self.0.split_whitespace().any(|listed| {
+            let phrase = listed.replace('_', " ");
+            let inside = phrase.starts_with(is_unspaced) || phrase.starts_with(takes_endings);
+            if inside { text.contains(&phrase) } else { text.contains(&format!(" {phrase} ")) }
+        })
+    }
+}
+
+/// Whether words of this script carry their endings without a blank: Korean and Thai.
+fn takes_endings(c: char) -> bool {
+    matches!(c, '\u{ac00}'..='\u{d7a3}' | '\u{0e00}'..='\u{0e7f}')
+}
+
+/// Behind a number: so many copies of whatever it is.
+pub(super) const TIMES: Words = Words(
+    "times copies repetitions repeats iterations duplicates mal male kopien wiederholungen veces copias repeticiones разів разу fois exemplaires \
+     répétitions vezes cópias repetições volte copie ripetizioni keer maal раз раза копий повторений razy krát kez defa kere مرة مرات \
+     बार ครั้ง รอบ lần kali gånger ganger gange kertaa φορές פעמים 次 遍 回 度 번 회",
+);
+
+/// Behind a number: so many things that are alike by nature.
+pub(super) const THINGS: Words = Words(
+    "rows lines columns zeros zeroes ones nulls spaces dashes dots stars asterisks hashes elements entries items instructions cells \
+     squares pixels nops characters chars bytes bits digits letters symbols statements blanks underscores equals signs samples steps \
+     beats bars tiles boxes blocks bricks seats emojis hearts records copies objects tags width wide high long length staves strokes \
+     nucleotides bases bytes byte \
+     zeilen reihen spalten nullen einsen leerzeichen zeichen striche sterne sternchen punkte einträge elemente felder \
+     filas líneas columnas ceros unos espacios guiones puntos asteriscos elementos caracteres celdas \
+     lignes rangées colonnes zéros espaces tirets étoiles points éléments caractères cases \
+     linhas colunas espaços traços pontos elementos caracteres righe colonne zeri spazi trattini punti \
+     regels rijen kolommen nullen строк строки столбцов нулей пробелов звёздочек символов wierszy satır sıfır صف سطر صفر पंक्तियाँ \
+     个 個 行 列 条 份 张 枚 줄 개 칸 행 열 แถว บรรทัด dòng baris rader nollor",
+);
+
+/// Those of them that are bytes: written out, each takes several characters.
+pub(super) const BYTES: Words =
+    Words("bytes byte kb kib kilobyte kilobytes mb mib megabyte megabytes octets");
+
+/// Behind a number: the length of a text, or thoughts that differ, which is no wish for repetition.
+pub(super) const MEASURES: Words = Words(
+    "words word sentences sentence paragraphs paragraph pages page tokens minutes minute seconds second year years old dollars euros \
+     percent people facts reasons ideas tips questions ways things points \
+     wörter wörtern worte worten sätze sätzen absätze absätzen seiten minuten jahre palabras frases párrafos páginas minutos años \
+     mots phrases paragraphes pages ans palavras parágrafos parole frasi paragrafi pagine woorden zinnen слов предложений \
+     страниц słów kelime كلمة शब्द शब्दों 字 词 詞 句 段 页 年 月 日 岁 分 단어 자 คำ từ kata ord",
+);
+
+/// Before a number: the most that is wanted.
+pub(super) const LIMITS: Words = Words(
+    "most maximum max within than under limit höchstens maximal más menos moins plus máximo не_более 最多 不超过",
+);
+
+/// Before a number: what a text is about, or when.
+pub(super) const TOPICS: Words = Words(
+    "about the these those his her their its in on since after year page chapter level last next past über der die das den im jahr sobre \
+     los las el del sur les au aux environ sui gli le про об в",
+);
+
+/// Before the end of a range.
+pub(super) const UP_TO: Words =
+    Words("to through till until below bis hasta até à fino do до 到 至 から まで");
+
+/// Words behind a number that are no things.
+pub(super) const NO_THINGS: Words = Words(
+    "and or of in on at for the a an to is was were are by with from as but that this it und oder von im am für der die das ist mit y o de \
+     en por la el los las con et ou du le les des dans pour e do da em и или из",
+);
+
+/// Before a number: a size of what is to be made.
+pub(super) const SIZED: Words = Words("of length size exactly von der_länge de longitud longueur из");
+
+/// Behind "N times": a comparison.
+pub(super) const COMPARES: Words = Words(
+    "as more less better faster slower larger bigger smaller higher lower stronger weaker cheaper heavier longer shorter greater than per \
+     größer schneller mehr besser más mais",
+);
+
+/// The request's own words for repeating.
+pub(super) const REPEATS: Words = Words(
+    "repeat repeats repeated repeating repetition repeatedly chant chanting mantra spam imitate transcribe sound_of stuck broken_record lots_of_times many_times \
+     a_lot_of_times wall_of row_of rows_of line_of lines_of string_of series_of fill fills filled filling full_of nothing_but nothing_else \
+     copy_paste alternate alternately alternating abwechselnd duplicate duplicates clone clones loop loops identical unroll unrolled run_lengths \
+     wiederhole wiederholen wiederholt lauter voller identisch identische identischen repite repetir repetido llena lleno idénticas \
+     répète répéter répétez rempli identiques repita repetir repete cheio ripeti ripetere herhaal повтори повторяй повторить \
+     powtórz tekrarla كرر दोहराओ 重复 重複 反复 繰り返 반복 ทำซ้ำ lặp_lại ulangi upprepa",
+);
+
+/// Text that only fills room; how long it is says how often its one paragraph may come.
+pub(super) const FILLER: Words = Words(
+    "lorem_ipsum lorem filler placeholder dummy blindtext platzhalter relleno remplissage 占位 填充 ダミー",
+);
+
+/// All of many are alike.
+pub(super) const ALIKE: Words = Words(
+    "same identical all only each every always constant just empty blank free equal uniform default nothing solid \
+     gleich gleiche gleichen identisch identische identischen alle nur jede jeder jedes jedem immer leer mismo misma iguales idénticas \
+     todas todos solo cada siempre vacío même mêmes tous toutes chaque toujours vide mesmo iguais todas cada sempre stesso uguali \
+     tutti ogni одинаковых одинаковые все каждый только 相同 一样 全部 每 都 只 同じ 全て すべて 같은 모두 매",
+);
+
+/// One thing for each of many others.
+pub(super) const FOR_EACH: Words = Words(
+    "for_each for_every each_of every_one one_per per_line per_row in_each in_every each_followed each_with every_day every_second \
+     every_minute every_hour every_line every_row every_entry each_line each_row line_by_line one_by_one one_at_a_time für_jeden für_jede \
+     für_jedes pro_zeile para_cada por_línea pour_chaque par_ligne para_cada per_ogni для_каждого 每条 每个 每行 每一 各行",
+);
+
+/// Asks for something to be made, rather than told of.
+pub(super) const MAKES: Words = Words(
+    "draw write make create generate print give show design output produce build render fill put pad imitate simulate type sketch paint \
+     zeichne schreibe schreib mache erstelle erzeuge drucke gib zeige male escribe haz crea genera imprime dame muestra dibuja écris fais \
+     crée génère imprime donne montre dessine escreva faça crie gere imprima mostre desenhe scrivi fai crea stampa dammi mostra disegna \
+     напиши сделай создай выведи покажи нарисуй schrijf maak teken napisz narysuj yaz çiz 写 画 生成 打印 输出 给我 書 描 作 써 그려 만들",
+);
+
+/// Asks for words to be said.
+pub(super) const SAYS: Words = Words(
+    "write say print type output answer respond reply shout echo keep draw schreibe schreib sag sage antworte escribe di responde imprime \
+     écris dis réponds escreva diga responda scrivi rispondi напиши скажи отвечай schrijf napisz yaz اكتب लिखो 写 说 書 言 답 써 \
+     viết tulis skriv",
+);
+
+/// Pictures and data of which marks are the matter.
+pub(super) const DRAWN: Words = Words(
+    "ascii base64 hexdump hex emoji emojis brainfuck morse box border frame grid matrix array pattern checkerboard chessboard chess wall \
+     bricks banner line divider separator rectangle square triangle pyramid diamond maze map board bitmap pixel tiles wave tab tabs stave \
+     staves binary bytes zeros dump silence csv spreadsheet tsv table dna contents form sheet underline dashes dots stars asterisks spaces \
+     blank seating plus signs \
+     rahmen gitter muster tabelle linie cuadro rejilla matriz tabla línea cadre grille matrice tableau ligne tabela riga tabella таблица \
+     рамку 表格 矩阵 图案 棋盘 図 표",
+);
+
+/// The same, whether or not the request says that they are to be made.
+pub(super) const DRAWN_ALONE: Words = Words("ascii base64 hexdump emojis brainfuck");
+
+/// Lists of records and plans, whose entries are alike but for a number or a name.
+pub(super) const RECORDED: Words = Words(
+    "log logs csv yaml json xml html sql table schedule timetable records dataset data plan config configuration compose makefile inserts \
+     test tests users entries list_of_all verses stanzas litany lyrics contents index playlist itinerary calendar diary \
+     protokoll tabelle liste_aller zeitplan daten registros tabla horario datos tableau données emploi_du_temps tabela dados \
+     日志 数据 表格 列表 ログ データ 데이터",
+);
+
+/// Songs and prayers, which have refrains.
+pub(super) const SUNG: Words = Words(
+    "lyrics chorus refrain chant mantra rosary litany sing liedtext refrain estribillo letra paroles refrain 歌词 歌詞 가사",
+);
+
+/// No end is wanted, of what is named.
+pub(super) const ENDLESS: Words = Words(
+    "forever endless endlessly infinite infinitely over_and_over again_and_again keep_repeating non_stop nonstop never_stop \
+     without_stopping until_i_say as_many_times_as as_often_as as_long_as_you_can until_the_page_is_full immer_wieder endlos unendlich \
+     una_y_otra_vez sin_parar para_siempre encore_et_encore sans_fin sans_arrêt repetidamente sem_parar all_infinito \
+     снова_и_снова бесконечно 一直 不停 无限 ずっと 無限 계속 끝없이",
+);
+
+/// The message only refers to the one before it.
+pub(super) const REFERS_BACK: Words = Words(
+    "continue again more go_on keep_going same once_more another weiter nochmal noch_einmal mehr sigue continúa otra_vez más encore \
+     continuez continua ancora ещё продолжай 继续 再 続けて もっと 계속 다시",
+);
+
+/// Marks and what they are called.
+pub(super) const SPOKEN: &[(&str, Words)] = &[
+    ("0", Words("zero zeros zeroes null nullen cero ceros zéro zéros zeri нулей sıfır 零")),
+    ("1", Words("one ones eins einsen uno unos")),
+    ("6", Words("six")),
+    ("7", Words("seven")),
+    ("-", Words("dash dashes hyphen hyphens minus strich striche guiones tirets")),
+    (".", Words("dot dots period periods point points punkte puntos")),
+    ("*", Words("star stars asterisk asterisks sterne sternchen asteriscos étoiles 星号")),
+    ("#", Words("hash hashes pound")),
+    ("_", Words("underscore underscores blank blanks")),
+    ("=", Words("equal equals")),
+    ("!", Words("exclamation exclamations")),
+    ("?", Words("question")),
+    ("+", Words("plus")),
+    ("~", Words("tilde tildes")),
+    (" ", Words("space spaces blank blanks leerzeichen espacios espaces 空格")),
+    (
+        "\n",
+        Words(
+            "newline newlines line_break line_breaks blank_line blank_lines empty_line empty_lines leerzeilen 空行",
+        ),
+    ),
+];
