@@ -424,7 +424,6 @@ fn bounds_are_settings_and_refusals_name_them() {
     let enumeration = spec(json_shape(json!({"enum": choices})));
     for (narrow, shape, key) in [
         (Config { max_schema_values: 100, ..Config::default() }, &enumeration, "max_schema_values"),
-        (Config { max_lexer_work: 10_000, ..Config::default() }, &enumeration, "max_lexer_work"),
         (
             Config { max_source_bytes: 1024, ..Config::default() },
             &spec(Shape::Choice(choices)),
