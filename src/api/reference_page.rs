@@ -149,15 +149,23 @@ impl Page<'_> {
         if !inside.is_empty() {
             return format!("<details><summary>fields</summary>{inside}</details>");
         }
-        inside = self.folded(&schema["items"], depth);
+        inside = self.folded(&schema["items"], depth + 1);
         for alternative in alternatives(schema) {
-            inside += &self.folded(alternative, depth);
+            inside += &self.folded(alternative, depth + 1);
         }
         inside
     }
 
     /// The type and its limits in a few words: `integer, 0 to 20`.
     fn kind(&self, schema: &Value) -> String {
+        self.kind_at(schema, 0)
+    }
+
+    fn kind_at(&self, schema: &Value, depth: usize) -> String {
+        // A schema may hold itself.
+        if depth > MAX_DEPTH {
+            return "any".to_owned();
+        }
         let schema = self.resolved(schema);
         if let Some(value) = schema.get("const") {
             return value.to_string();
@@ -167,7 +175,7 @@ impl Page<'_> {
         }
         let mut kinds: Vec<String> = Vec::new();
         for alternative in alternatives(schema) {
-            let kind = self.kind(alternative);
+            let kind = self.kind_at(alternative, depth + 1);
             if !kinds.contains(&kind) {
                 kinds.push(kind);
             }
@@ -176,7 +184,7 @@ impl Page<'_> {
             return kinds.join(", or ");
         }
         let kind = match &schema["type"] {
-            Value::String(kind) if kind == "array" => match self.kind(&schema["items"]) {
+            Value::String(kind) if kind == "array" => match self.kind_at(&schema["items"], depth + 1) {
                 items if items == "any" => "array".to_owned(),
                 items => format!("array of ({items})"),
             },

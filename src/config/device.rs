@@ -14,6 +14,8 @@ pub struct DeviceConfig {
     /// Rounding of what enters a matrix product: bf16 is the checkpoint's own precision; f32 is exact to rounding, at about half the prefill
     /// speed and twice the cache bytes; int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
     /// of their products, bf16 for all others; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
+    /// On processors whose products of bytes are faster than those of bf16 (all but AMD's with AVX-512 BF16), what meets 4-bit weights is 15-bit
+    /// integers in place of bf16, which is finer.
     pub activations: Activations,
 }
 
