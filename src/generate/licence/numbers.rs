@@ -168,22 +168,26 @@ fn part(word: &str) -> Option<Part> {
     value.or_else(|| listed(FACTORS, word).map(|value| Part { value, multiplies: true }))
 }
 
+/// The longest number word at the beginning of a text, and its length.
+fn first_part(text: &str) -> Option<(Part, usize)> {
+    let mut ends = (2..=text.len()).rev().filter(|&end| text.is_char_boundary(end));
+    ends.find_map(|end| part(&text[..end]).map(|part| (part, end)))
+}
+
 /// The value of a compound such as "dreihundertfünfzig", and what it ends with ("mal" of "hundertmal").
 fn compound(word: &str) -> Option<(u64, Option<&'static str>)> {
     let ending = ENDINGS.into_iter().find(|ending| word.ends_with(ending));
     let mut rest = ending.map_or(word, |ending| &word[..word.len() - ending.len()]);
     let mut found: Vec<Part> = Vec::new();
     while !rest.is_empty() {
-        let ends = (2..=rest.len()).rev().filter(|&end| rest.is_char_boundary(end));
-        let next = ends.filter_map(|end| part(&rest[..end]).map(|part| (part, end))).next();
-        match (next, JOINTS.iter().find_map(|joint| rest.strip_prefix(joint))) {
-            (Some((part, end)), _) => {
-                found.push(part);
-                rest = &rest[end..];
-            }
-            (None, Some(behind)) if !found.is_empty() && !behind.is_empty() => rest = behind,
-            _ => return None,
+        // "einundzwanzig": "und" and not the French "un".
+        let behind = JOINTS.iter().filter(|_| !found.is_empty()).find_map(|joint| rest.strip_prefix(joint));
+        if let Some(behind) = behind.filter(|behind| first_part(behind).is_some()) {
+            rest = behind;
         }
+        let (part, end) = first_part(rest)?;
+        found.push(part);
+        rest = &rest[end..];
     }
     if found.len() < 2 && ending.is_none() {
         return None;

@@ -306,13 +306,14 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
     if words_before.iter().any(|word| LIMITS.has(word)) {
         return None;
     }
+    let number_behind =
+        sentence[at + 1..].iter().filter(seen).nth(1).is_some_and(|p| matches!(p, Piece::Number(_)));
     let times = words.iter().take(2).position(|word| TIMES.has(word));
     if let Some(place) = times {
         let compares = words.get(place + 1).is_some_and(|word| COMPARES.has(word));
         return (!compares).then_some(Role::Times);
     }
-    if words_before.first().is_some_and(|word| REPEATS.has(word))
-        || (next == "x" && joined && words.len() == 1)
+    if words_before.first().is_some_and(|word| REPEATS.has(word)) || (next == "x" && joined && !number_behind)
     {
         return Some(Role::Times);
     }
@@ -324,8 +325,6 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
             _ => false,
         })
     };
-    let number_behind =
-        sentence[at + 1..].iter().filter(seen).nth(1).is_some_and(|p| matches!(p, Piece::Number(_)));
     let number_before =
         sentence[..at].iter().rev().filter(seen).nth(1).is_some_and(|p| matches!(p, Piece::Number(_)));
     if (by(behind) && number_behind) || (by(before) && number_before) {
