@@ -846,7 +846,7 @@ mod tests {
         let document = document();
         walk(&document, &document);
         for (path, method) in openapi_routes() {
-            assert!(openapi_page().contains(&format!("<code>{method} {path}</code>")), "{path}");
+            assert!(openapi_page().contains(&format!("{method}</span> {path}</code>")), "{path}");
         }
         for schema in document["components"]["schemas"].as_object().unwrap().values() {
             assert!(jsonschema::meta::is_valid(schema), "{schema}");

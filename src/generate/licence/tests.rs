@@ -7,9 +7,10 @@ fn permit(request: &str, unit: &str) -> Permit {
         unit.char_indices().map(|(at, _)| format!("{}{}", &unit[at..], &unit[..at])).collect();
     let (message, unit) = (Message::new(request), Unit::new(&rotations));
     let mut permit = Permit::NONE;
-    // Periods in tokens do not matter to which allowance is the larger one, as far as these are concerned.
-    message.exact(&unit).into_iter().for_each(|allowance| permit.raise_exact(allowance, 1));
-    message.varied(&unit).into_iter().for_each(|allowance| permit.raise_varied(allowance, 1));
+    // Of a period whose threshold (160 tokens) is below what is permitted, or nothing would be raised.
+    const PERIOD: u32 = 9;
+    message.exact(&unit).into_iter().for_each(|allowance| permit.raise_exact(allowance, PERIOD));
+    message.varied(&unit).into_iter().for_each(|allowance| permit.raise_varied(allowance, PERIOD));
     permit
 }
 
