@@ -291,7 +291,7 @@ fn pieces(text: &str) -> Vec<Piece> {
             while !alone
                 && at < chars.len()
                 && (is_letter(chars[at]) || joined(at))
-                && !(is_unspaced(chars[at]) && !is_unspaced(c))
+                && (!is_unspaced(chars[at]) || is_unspaced(c))
             {
                 at += 1;
             }

@@ -137,9 +137,7 @@ impl Message {
         }
         let mut grant = |count: Count| granted.extend(copies(count, 1, unit.copies, unit.cells));
         grant(counts.times);
-        if unit.is_marks || unit.is_code {
-            grant(counts.counted);
-        } else if self.repeats || self.sung {
+        if unit.is_marks || unit.is_code || self.repeats || self.sung {
             grant(counts.counted);
         } else if self.alike {
             grant(counts.things);
