@@ -152,11 +152,11 @@ fn serve() -> Served {
         text,
         SamplingDefaults::default(),
         Default::default(),
-        60.0,
+        3600.0,
         metrics,
     );
     let card = ModelCard { names: vec![nano::NAME.into()], created: 0, max_model_len: 2_048 };
-    Served { api: Api::new(Arc::new(generator), card, Duration::from_secs(60)), _engine: engine }
+    Served { api: Api::new(Arc::new(generator), card, Duration::from_secs(3600)), _engine: engine }
 }
 
 impl Served {
