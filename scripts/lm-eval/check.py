@@ -14,8 +14,8 @@ from server import Server
 
 # Of a log-likelihood, against a direct computation on the same backend in the same mode.
 TOLERANCE = 1e-5
-# The same between backends that add in another order: a sum of differences of float32 logits, one per token.
-TOLERANCE_PER_TOKEN = 1e-5
+# The same between backends that add in another order: float32 logits of a few dozens differ by up to 4e-5 then, and a token has two of them.
+TOLERANCE_PER_TOKEN = 1e-4
 # What is served, and whether its results are those of the `reference` backend up to rounding.
 MODES = {
     "cpu, f32": (["device.backend=cpu", "device.activations=f32"], True),
