@@ -137,16 +137,7 @@ pub(crate) unsafe fn tile(rows: usize, panels: usize, args: TileArgs) {
     let first = rows.min(TILE_STEPS);
     let shapes = Shapes::new(first, rows - first);
     asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, preserves_flags, readonly));
-    // Within the call, what follows some panels are the next ones.
-    let at = |panel: usize, width: usize| {
-        let mut here = args.at_panel(panel);
-        if let Ahead::Own { next } = &mut here.ahead
-            && panel + width < panels
-        {
-            *next = args.w.wrapping_add((panel + width) * args.panel_stride);
-        }
-        here
-    };
+    let at = |panel, width| args.at_panels(panel, width, panels);
     let mut panel = 0;
     if rows <= TILE_STEPS {
         while panel + 4 <= panels {

@@ -157,16 +157,7 @@ pub(crate) mod dot_codes {
                 }
             };
         }
-        // Within the call, what follows some panels are the next ones.
-        let at = |panel: usize, width: usize| {
-            let mut here = args.at_panel(panel);
-            if let Ahead::Own { next } = &mut here.ahead
-                && panel + width < panels
-            {
-                *next = args.w.wrapping_add((panel + width) * args.panel_stride);
-            }
-            here
-        };
+        let at = |panel, width| args.at_panels(panel, width, panels);
         let mut panel = 0;
         if rows <= 3 {
             while panel + 4 <= panels {

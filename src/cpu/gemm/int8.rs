@@ -152,12 +152,7 @@ pub(crate) mod avx2 {
     #[inline(always)]
     pub(crate) unsafe fn tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         for panel in 0..panels {
-            let mut here = args.at_panel(panel);
-            if let Ahead::Own { next } = &mut here.ahead
-                && panel + 1 < panels
-            {
-                *next = args.w.wrapping_add((panel + 1) * args.panel_stride);
-            }
+            let here = args.at_panels(panel, 1, panels);
             if rows <= 3 {
                 by_format_and_rows!(format, rows, [1 2 3], run, 2; here, 0);
             } else {
@@ -304,16 +299,7 @@ pub(crate) mod vnni {
     /// As `multiply_tile`; AVX-512 F, BW, DQ, VL and VNNI are available; `rows <= MAX_ROWS`.
     #[inline(always)]
     pub(crate) unsafe fn tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
-        // Within the call, what follows some panels are the next ones.
-        let at = |panel: usize, width: usize| {
-            let mut here = args.at_panel(panel);
-            if let Ahead::Own { next } = &mut here.ahead
-                && panel + width < panels
-            {
-                *next = args.w.wrapping_add((panel + width) * args.panel_stride);
-            }
-            here
-        };
+        let at = |panel, width| args.at_panels(panel, width, panels);
         let mut panel = 0;
         if rows <= MAX_WIDE_ROWS {
             while panel + 2 <= panels {

@@ -59,6 +59,18 @@ impl TileArgs {
         self.c = self.c.wrapping_add(panel * LANES);
         self
     }
+
+    /// The same for `width` panels from `panel` on, of the `panels` of a call: what follows them are the call's next ones, if there are any.
+    #[inline(always)]
+    pub(super) fn at_panels(self, panel: usize, width: usize, panels: usize) -> Self {
+        let mut here = self.at_panel(panel);
+        if let Ahead::Own { next } = &mut here.ahead
+            && panel + width < panels
+        {
+            *next = self.w.wrapping_add((panel + width) * self.panel_stride);
+        }
+        here
+    }
 }
 
 /// Multiplies `rows` rows (at most what the product's tile takes) with `panels` panels.
@@ -239,16 +251,7 @@ pub(crate) mod dot {
                 }
             };
         }
-        // Within the call, what follows some panels are the next ones.
-        let at = |panel: usize, width: usize| {
-            let mut here = args.at_panel(panel);
-            if let Ahead::Own { next } = &mut here.ahead
-                && panel + width < panels
-            {
-                *next = args.w.wrapping_add((panel + width) * args.panel_stride);
-            }
-            here
-        };
+        let at = |panel, width| args.at_panels(panel, width, panels);
         let mut panel = 0;
         if rows <= 6 {
             while panel + 4 <= panels {
