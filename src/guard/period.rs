@@ -46,6 +46,8 @@ pub struct Periods {
     long: Windows,
     slots: [Repeat; SLOTS],
     num_slots: usize,
+    /// By slot, a bit for each other one whose distance is shorter and divides its own.
+    divisors: [u8; SLOTS],
 }
 
 /// Where each window of `width` tokens was seen last.
@@ -71,6 +73,7 @@ impl Periods {
             long: Windows::new(LONG, entries),
             slots: [Repeat::default(); SLOTS],
             num_slots: 0,
+            divisors: [0; SLOTS],
         }
     }
 
@@ -78,7 +81,7 @@ impl Periods {
     pub fn clear(&mut self) {
         self.short.clear();
         self.long.clear();
-        self.num_slots = 0;
+        (self.num_slots, self.divisors) = (0, [0; SLOTS]);
     }
 
     /// Takes the last token of `tokens`; the others are those it was fed before. Returns whether the last `SHORT` tokens have stood
@@ -86,7 +89,7 @@ impl Periods {
     pub fn push(&mut self, tokens: &[u32]) -> bool {
         let newest = tokens.len() - 1;
         let token = tokens[newest];
-        let mut at = 0;
+        let (mut at, mut changed) = (0, false);
         while at < self.num_slots {
             let slot = &mut self.slots[at];
             if tokens[newest - slot.period as usize] == token {
@@ -98,6 +101,7 @@ impl Periods {
                 if slot.score == 0 {
                     self.num_slots -= 1;
                     self.slots[at] = self.slots[self.num_slots];
+                    changed = true;
                     continue;
                 }
             }
@@ -107,7 +111,10 @@ impl Periods {
         let seen_long =
             self.long.push(tokens, |distance| known(&self.slots[..self.num_slots], distance, LONG));
         for distance in [seen, seen_long].into_iter().flatten() {
-            self.follow(distance, tokens);
+            changed |= self.follow(distance, tokens);
+        }
+        if changed {
+            self.find_divisors();
         }
         seen.is_some()
     }
@@ -117,21 +124,50 @@ impl Periods {
         &self.slots[..self.num_slots]
     }
 
-    fn follow(&mut self, distance: u32, tokens: &[u32]) {
+    /// Whether a shorter distance, of which the one at `index` is a multiple, says as much (in tenths) of what repeats: a run at p is also one
+    /// at 2p, 3p and so on.
+    pub fn is_explained(&self, index: usize, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
+        let stretch = |r: &Repeat| u64::from(value(r)) + u64::from(r.period);
+        let of = stretch(&self.slots[index]) * tenths;
+        let mut left = self.divisors[index];
+        while left != 0 {
+            if stretch(&self.slots[left.trailing_zeros() as usize]) * 10 >= of {
+                return true;
+            }
+            left &= left - 1;
+        }
+        false
+    }
+
+    /// Divisions are slow, and distances change far less often than they are looked at.
+    fn find_divisors(&mut self) {
+        let slots = &self.slots[..self.num_slots];
+        let divides = |a: &Repeat, b: &Repeat| a.period < b.period && b.period.is_multiple_of(a.period);
+        for (of, divisors) in slots.iter().zip(&mut self.divisors) {
+            *divisors =
+                slots.iter().enumerate().fold(0, |bits, (at, slot)| bits | u8::from(divides(slot, of)) << at);
+        }
+        self.divisors[self.num_slots..].fill(0);
+    }
+
+    /// Whether the distances are others now.
+    fn follow(&mut self, distance: u32, tokens: &[u32]) -> bool {
         if self.slots[..self.num_slots].iter().any(|slot| slot.period == distance) {
-            return;
+            return false;
         }
         let run = run_at(tokens, distance as usize);
         let slot = Repeat { period: distance, run, score: run };
         if self.num_slots < SLOTS {
             self.slots[self.num_slots] = slot;
             self.num_slots += 1;
-            return;
+            return true;
         }
         let least = (0..SLOTS).min_by_key(|&at| self.slots[at].score).expect("there are slots");
-        if self.slots[least].score <= run {
+        let replaces = self.slots[least].score <= run;
+        if replaces {
             self.slots[least] = slot;
         }
+        replaces
     }
 }
 

@@ -300,7 +300,7 @@ impl Guard {
         let judges_noise =
             self.options.noisy != TierAction::Off && phase.is_open() && !self.was_just_rescued();
         let repeats = self.periods.repeats();
-        for repeat in repeats.iter().filter(|r| r.score >= LEAST) {
+        for (index, repeat) in repeats.iter().enumerate().filter(|(_, r)| r.score >= LEAST) {
             let period = repeat.period;
             if repeat.run >= PADDING_RUN && period == 1 && self.tokens.last().copied() == self.options.padding
             {
@@ -313,11 +313,14 @@ impl Guard {
             let times = if code { code_multiplier(unit) } else { phase_multiplier(phase) };
             let threshold = hard_threshold(unit).saturating_mul(times);
             // A run at p is also one at 2p, 3p and so on: only the shortest distance is judged.
-            let run = if explains(repeats, repeat, |r| r.run, 10) { 0 } else { repeat.run + (period - unit) };
+            let run = match self.periods.is_explained(index, |r| r.run, 10) {
+                true => 0,
+                false => repeat.run + (period - unit),
+            };
             let noisy = judges_noise
                 && !code
                 && period <= LONGEST_NOISY
-                && !explains(repeats, repeat, |r| r.score, 9);
+                && !self.periods.is_explained(index, |r| r.score, 9);
             let score = repeat.score.saturating_sub(watched.map_or(0, |w| w.licensed_score));
             let score = if noisy { score } else { 0 };
             let begins = hold_start(unit, hold_tokens).max(threshold.saturating_sub(hold_tokens.max(unit)));
@@ -550,13 +553,6 @@ impl Guard {
             discarded: 0,
         }
     }
-}
-
-/// Whether a shorter distance, of which this one is a multiple, says as much (in tenths) of what repeats.
-fn explains(repeats: &[Repeat], of: &Repeat, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
-    let stretch = |r: &Repeat| u64::from(value(r)) + u64::from(r.period);
-    let divides = |r: &&Repeat| r.period < of.period && of.period.is_multiple_of(r.period);
-    repeats.iter().filter(divides).any(|r| stretch(r) * 10 >= stretch(of) * tenths)
 }
 
 /// The smallest period of a text, by its prefix function (Knuth, Morris, Pratt 1977).
