@@ -4,11 +4,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::engine::{EngineOptions, start_engine};
+use super::offline_progress::{OfflineProgress, Unit};
 use super::run::{BootError, chain, load_text, open_checkpoint, read_blueprint};
 use crate::config::Settings;
 use crate::config::args::BenchGuardArgs;
 use crate::generate::{Generator, SamplingDefaults};
-use crate::measure::guard::{EndToEnd, GuardEvaluation, GuardReport, end_to_end, evaluate};
+use crate::measure::guard::{EndToEnd, GuardEvaluation, GuardReport, Transcripts, end_to_end, evaluate};
 use crate::telemetry::Metrics;
 use crate::text::Tokenizer;
 
@@ -34,6 +35,7 @@ fn measure(args: &BenchGuardArgs, settings: &Settings) -> Result<GuardReport, Bo
             return Err(format!("--corpus {}: this is no folder", folder.display()).into());
         }
     }
+    let transcripts = args.replies.iter().map(|file| Transcripts::read(file)).collect::<Result<_, _>>()?;
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     let text = load_text(settings, &checkpoint, &blueprint)?;
@@ -46,6 +48,7 @@ fn measure(args: &BenchGuardArgs, settings: &Settings) -> Result<GuardReport, Bo
         files: args.files as usize,
         streams: args.streams as usize,
         seed: args.seed,
+        transcripts,
         config: settings.guard.clone(),
     };
     let mut report = evaluate(&plan, &tokenizer);
@@ -58,7 +61,9 @@ fn measure(args: &BenchGuardArgs, settings: &Settings) -> Result<GuardReport, Bo
         let generator = Generator::new(door, text, SamplingDefaults::default(), reasoning, 0.0, metrics)
             .with_guard(settings.guard.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-        let run = end_to_end(&generator, args.max_tokens, settings.guard.hold_tokens);
+        let mut progress = OfflineProgress::new("replies", Unit::Of("replies"));
+        let mut at = |done, total| progress.at(done, total);
+        let run = end_to_end(&generator, args.max_tokens, settings.guard.hold_tokens, &mut at);
         let figures: EndToEnd = runtime.block_on(run)?;
         report.end_to_end = Some(figures);
         engine.handle.shutdown();

@@ -159,6 +159,9 @@ pub struct BenchGuardArgs {
     /// Files of each kind, at most.
     #[arg(long, default_value_t = 700, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub files: u32,
+    /// JSON lines of {"request", "reply"}, recorded replies: which of them would be acted on; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub replies: Vec<PathBuf>,
     /// Generated loops of each class.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub streams: u32,

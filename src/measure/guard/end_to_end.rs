@@ -15,7 +15,7 @@ const LONGEST: u32 = 1024;
 const COPIES: u32 = 4;
 const LEAST: u32 = 48;
 /// Requests at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 50;
 
 /// Most thinking tokens where thinking has a budget.
 const THINKING_BUDGET: u32 = 64;
@@ -56,6 +56,15 @@ const FORMS: [&str; 10] = [
     "Write down everything you know about {}.",
     "Write a poem about {}.",
 ];
+
+/// Whether the end of the turn is ignored, and whether there is a thought first.
+const MANNERS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
+const MODES: [Mode; 2] = [Mode::Off, Mode::Rescue];
+/// Of replies with a budget.
+const TEMPERATURES: [f32; 2] = [0.0, 1.0];
+/// Replies in all.
+const TOTAL: usize =
+    FORMS.len() * (LOOP_TOPICS * MANNERS.len() * MODES.len() + TOPICS.len() * TEMPERATURES.len());
 
 /// Replies with one setting of the guard.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -105,13 +114,23 @@ pub struct EndToEnd {
 }
 
 /// Asks a hundred open questions at temperature 0, as a client would and with the end of the turn ignored, so that every reply goes on; and
-/// two hundred with a budget for thinking.
-pub async fn run(generator: &Generator, max_tokens: u32, hold: u32) -> Result<EndToEnd, GenerateError> {
+/// two hundred with a budget for thinking. `progress` is told how many of how many replies there are.
+pub async fn run(
+    generator: &Generator,
+    max_tokens: u32,
+    hold: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<EndToEnd, GenerateError> {
+    let mut done = 0;
+    let mut replied = |replies: usize| {
+        done += replies as u64;
+        progress(done, TOTAL as u64);
+    };
     let room = (generator.facts().max_model_len as u32).saturating_sub(64);
     let max_tokens = max_tokens.min(room);
     let mut settings = Vec::new();
-    for (ignore_eos, thinking) in [(false, false), (false, true), (true, false), (true, true)] {
-        for mode in [Mode::Off, Mode::Rescue] {
+    for (ignore_eos, thinking) in MANNERS {
+        for mode in MODES {
             let turn = if ignore_eos { "end of turn ignored" } else { "as it comes" };
             let thought = if thinking { ", thinking" } else { "" };
             let setting = format!("guard {}, {turn}{thought}", mode.name());
@@ -123,7 +142,7 @@ pub async fn run(generator: &Generator, max_tokens: u32, hold: u32) -> Result<En
                     ..request(text, max_tokens, thinking)
                 })
                 .collect();
-            for Answered { full, events, .. } in replies_to(generator, requests).await? {
+            for Answered { full, events, .. } in replies_to(generator, requests, &mut replied).await? {
                 let stopped = matches!(full.finish, Finish::Repetition { .. });
                 figures.note(&full.tokens, events, stopped, hold);
             }
@@ -131,7 +150,7 @@ pub async fn run(generator: &Generator, max_tokens: u32, hold: u32) -> Result<En
         }
     }
     let mut budgeted = Vec::new();
-    for temperature in [0.0, 1.0] {
+    for temperature in TEMPERATURES {
         let budget = THINKING_BUDGET;
         let requests = questions(&TOPICS).zip(0..).map(|(text, seed)| GenerateRequest {
             chat: Some(ChatReply {
@@ -143,7 +162,7 @@ pub async fn run(generator: &Generator, max_tokens: u32, hold: u32) -> Result<En
             ..request(text, max_tokens, true)
         });
         let mut figures = Budgeted { budget, temperature, replies: 0, used_up: 0, without_answer: 0 };
-        for Answered { full, thought, .. } in replies_to(generator, requests.collect()).await? {
+        for Answered { full, thought, .. } in replies_to(generator, requests.collect(), &mut replied).await? {
             figures.replies += 1;
             figures.used_up += usize::from(thought >= budget as usize);
             figures.without_answer += usize::from(full.said.content.trim().is_empty());
@@ -169,6 +188,7 @@ struct Answered {
 async fn replies_to(
     generator: &Generator,
     requests: Vec<GenerateRequest>,
+    replied: &mut dyn FnMut(usize),
 ) -> Result<Vec<Answered>, GenerateError> {
     let mut all = Vec::new();
     for group in requests.chunks(AT_ONCE) {
@@ -182,6 +202,7 @@ async fn replies_to(
             let (events, thought) = (replies.guard_events(0).len(), replies.usage().reasoning_tokens);
             all.push(Answered { full, events, thought });
         }
+        replied(group.len());
     }
     Ok(all)
 }

@@ -8,6 +8,7 @@ mod end_to_end;
 mod generators;
 mod report;
 mod requested;
+mod transcripts;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::time::Instant;
 pub use corpus::Category;
 pub use end_to_end::{EndToEnd, run as end_to_end};
 pub use report::GuardReport;
+pub use transcripts::{TranscriptError, Transcripts};
 
 use corpus::Document;
 use generators::Loop;
@@ -44,6 +46,8 @@ pub struct GuardEvaluation {
     pub streams: usize,
     /// Of every draw.
     pub seed: u64,
+    /// Recorded replies.
+    pub transcripts: Vec<Transcripts>,
     /// The switches that are evaluated.
     pub config: Config,
 }
@@ -72,9 +76,20 @@ pub fn evaluate(plan: &GuardEvaluation, tokenizer: &Arc<Tokenizer>) -> GuardRepo
                 ("last", requested::last_requested()),
             ]
             .into_iter()
-            .map(|(set, requests)| requested(set, requests, &guards, tokenizer))
+            .map(|(set, requests)| {
+                let asked = requests.iter().map(|r| (r.name, r.request.as_str(), r.reply.as_str()));
+                requested(set, asked, &guards, tokenizer)
+            })
             .collect()
         },
+        transcripts: plan
+            .transcripts
+            .iter()
+            .map(|file| {
+                let asked = file.list.iter().map(|t| (t.name.as_str(), t.request.as_str(), t.reply.as_str()));
+                requested(&file.file, asked, &guards, tokenizer)
+            })
+            .collect(),
         ordinary: ordinary(&guards, plan.seed, tokenizer),
         cost_ns: cost(&guards, &documents, plan.seed, tokenizer),
         end_to_end: None,
@@ -206,21 +221,21 @@ fn prompt(request: &str, tokenizer: &Tokenizer) -> Arc<[u32]> {
     parts.concat().into()
 }
 
-fn requested(
-    set: &'static str,
-    requests: Vec<Requested>,
+/// Requests by name, each with its reply.
+fn requested<'a>(
+    set: &str,
+    requests: impl Iterator<Item = (&'a str, &'a str, &'a str)>,
     guards: &GuardPlan,
     tokenizer: &Tokenizer,
 ) -> RequestedFigures {
-    let mut figures = RequestedFigures { set, ..RequestedFigures::default() };
-    for Requested { name, request, reply } in requests {
-        let reply = tokenizer.encode(&reply, Specials::AsText).unwrap_or_default();
+    let mut figures = RequestedFigures { set: set.to_owned(), ..RequestedFigures::default() };
+    for (name, request, reply) in requests {
+        let reply = tokenizer.encode(reply, Specials::AsText).unwrap_or_default();
         figures.total += 1;
         if first_action(options(guards, [].into(), Mode::Rescue), &reply).is_some() {
             figures.unlicensed += 1;
         }
-        if let Some(ended) = first_action(options(guards, prompt(&request, tokenizer), Mode::Rescue), &reply)
-        {
+        if let Some(ended) = first_action(options(guards, prompt(request, tokenizer), Mode::Rescue), &reply) {
             let Ended { at, kind, period, .. } = ended;
             figures.stopped.push(format!(
                 "{name} at token {at} of {}: {}, period {period}",

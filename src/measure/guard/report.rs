@@ -16,6 +16,8 @@ pub struct GuardReport {
     pub files: Vec<FileFigures>,
     /// Repetition that was asked for.
     pub requested: Vec<RequestedFigures>,
+    /// Recorded replies, by file.
+    pub transcripts: Vec<RequestedFigures>,
     /// Loops that nobody asked for.
     pub ordinary: OrdinaryFigures,
     /// Nanoseconds per token by text.
@@ -135,11 +137,11 @@ impl FileFigures {
     }
 }
 
-/// Repetition that was asked for.
+/// Replies to requests.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct RequestedFigures {
     /// Which requests.
-    pub set: &'static str,
+    pub set: String,
     /// Requests.
     pub total: usize,
     /// Replies that would be stopped if nobody had asked for them.
@@ -233,6 +235,16 @@ impl GuardReport {
         for r in &self.requested {
             lines.push(format!(
                 "\nrequested repetition, {}: {} of {} stopped ({} would be without a licence)",
+                r.set,
+                r.stopped.len(),
+                r.total,
+                r.unlicensed
+            ));
+            lines.extend(r.stopped.iter().map(|stopped| format!("  {stopped}")));
+        }
+        for r in &self.transcripts {
+            lines.push(format!(
+                "\nreplies of {}: {} of {} acted on ({} would be if their requests were not looked at)",
                 r.set,
                 r.stopped.len(),
                 r.total,
