@@ -38,7 +38,7 @@ CONFIG = {
     "hidden_act": "silu",
     "attention_bias": False,
     "attention_dropout": 0.0,
-    "max_position_embeddings": 2048,
+    "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
     "rope_scaling": {
