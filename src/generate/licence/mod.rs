@@ -5,6 +5,7 @@
 //! - a number of copies ("500 times", "zweihundertmal", "写一百遍"), or the unit and a number: that many and a quarter more;
 //! - a number of things that are alike by nature ("a 64x64 grid", "200 rows"), of units that are marks or code, or where the request says
 //!   that they are alike: likewise;
+//! - a sentence that it gives word for word, and something that says how often: a long stretch of that;
 //! - words for repetition, for pictures made of marks, or for no end, without a number: a long stretch of what they name;
 //! - what the prompt itself repeats, which may be copied, corrected or translated: as often, and the same unit eight times the threshold.
 //!
@@ -14,10 +15,12 @@
 //! ```text
 //! numbers  digits, words and numerals of many languages    words    lists of words that requests are known by
 //! unit     the repeated unit as text                       request  one message's numbers and words
+//! shared   what of a unit a message gives word for word
 //! ```
 
 mod numbers;
 mod request;
+mod shared;
 mod unit;
 mod words;
 

@@ -3,6 +3,9 @@
 //! Only the size matters here: how often something may be repeated. A value that is read a little too large does no harm, and numbers
 //! below ten decide nothing by themselves, so rare small ones are left out where they mean something else in another language.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::words::BYTES;
 
 /// Largest number that is told from others.
@@ -26,6 +29,14 @@ pub(super) enum Piece {
 }
 
 impl Piece {
+    /// The number that it is.
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Number(value) => Some(*value),
+            _ => None,
+        }
+    }
+
     /// The word that it is.
     pub(super) fn word(&self) -> Option<&str> {
         match self {
@@ -37,54 +48,116 @@ impl Piece {
 
 /// Words that stand for a value by themselves.
 const VALUES: &[(u64, &str)] = &[
-    (1, "one ein eins eine einen un une uno una een один одна ett jeden satu واحد एक"),
-    (2, "two twice zwei deux dos dois duas due twee два две två dwa iki dua दो"),
-    (3, "three thrice drei trois tres três drie три trzy üç tiga ثلاث तीन"),
-    (4, "four vier quatre cuatro quatro quattro четыре fyra cztery dört empat أربع चार"),
-    (5, "five fünf fuenf cinq cinco cinque vijf пять п'ять pięć beş lima خمس पांच पाँच"),
-    (6, "six sechs seis sei zes шесть sześć altı enam ست छह"),
-    (7, "seven sieben siete sete sette zeven семь sju siedem yedi tujuh سبع सात"),
-    (8, "eight acht huit ocho oito otto восемь åtta osiem sekiz delapan आठ"),
-    (9, "nine neun neuf nueve nove negen девять дев'ять nio dziewięć dokuz sembilan नौ"),
-    (10, "ten zehn dix diez dieci tien десять tio dziesięć sepuluh عشر عشرة दस"),
-    (11, "eleven undici одиннадцать elva"),
-    (12, "twelve zwölf zwoelf douze doce doze dodici twaalf двенадцать tolv"),
+    (1, "jedna jedno yksi egy one ein eins eine einen un une uno una een один одна ett jeden satu واحد एक"),
+    (
+        2,
+        "dva dvě kaksi két kettő două doi doua dwóch dwie двух двоє δύο δυο hai שתי שתיים دو two twice zwei deux dos dois duas due twee два две två dwa iki dua दो",
+    ),
+    (
+        3,
+        "tři kolme három trei trzech трёх трех τρεις τρία ba שלוש سه three thrice drei trois tres três drie три trzy üç tiga ثلاث तीन",
+    ),
+    (
+        4,
+        "চার நான்கு چار čtyři neljä négy patru czterech четырёх четырех чотири τέσσερα τέσσερις bốn ארבע چهار four vier quatre cuatro quatro quattro четыре fyra cztery dört empat أربع चार",
+    ),
+    (
+        5,
+        "পাঁচ ஐந்து پانچ tano pět viisi öt cinci pięciu пяти πέντε חמש پنج five fünf fuenf cinq cinco cinque vijf пять п'ять pięć beş lima خمس पांच पाँच",
+    ),
+    (6, "šest kuusi șase sześciu шести έξι sáu שש شش six sechs seis sei zes шесть sześć altı enam ست छह"),
+    (
+        7,
+        "sedm seitsemän hét șapte siedmiu семи επτά εφτά bảy שבע هفت seven sieben siete sete sette zeven семь sju siedem yedi tujuh سبع सात",
+    ),
+    (
+        8,
+        "osm kahdeksan nyolc ośmiu восьми вісім οκτώ οχτώ tám שמונה هشت eight acht huit ocho oito otto восемь åtta osiem sekiz delapan आठ",
+    ),
+    (
+        9,
+        "devět yhdeksän kilenc nouă dziewięciu девяти εννέα εννιά chín תשע نه nine neun neuf nueve nove negen девять дев'ять nio dziewięć dokuz sembilan नौ",
+    ),
+    (
+        10,
+        "দশ பத்து دس kumi deset kymmenen tíz zece dziesięciu десяти десяток дев'ятеро δέκα mười עשר עשרה ده 열 ten zehn dix diez dieci tien десять tio dziesięć sepuluh عشر عشرة दस",
+    ),
+    (
+        11,
+        "jedenáct yksitoista tizenegy unsprezece jedenaście одинадцять έντεκα sebelas eleven undici одиннадцать elva",
+    ),
+    (
+        12,
+        "dvanáct kaksitoista tizenkettő tizenkét doisprezece dwanaście dwunastu дванадцять дюжину дюжины tucet tucat tuzin tuzina δώδεκα düzine ダース twelve zwölf zwoelf douze doce doze dodici twaalf двенадцать tolv",
+    ),
     (13, "thirteen dreizehn treize trece tredici dertien тринадцать"),
     (14, "fourteen vierzehn quatorze catorce quattordici veertien четырнадцать"),
-    (15, "fifteen fünfzehn quinze quince quindici vijftien пятнадцать"),
-    (16, "sixteen sechzehn dieciséis dezesseis sedici zestien шестнадцать"),
+    (
+        15,
+        "patnáct viisitoista tizenöt cincisprezece piętnaście piętnastu п'ятнадцять пятнадцати δεκαπέντε fifteen fünfzehn quinze quince quindici vijftien пятнадцать",
+    ),
+    (16, "šestnáct szesnaście шістнадцять sixteen sechzehn dieciséis dezesseis sedici zestien шестнадцать"),
     (17, "seventeen siebzehn diecisiete dezessete diciassette zeventien семнадцать"),
-    (18, "eighteen achtzehn dieciocho dezoito diciotto achttien восемнадцать"),
+    (
+        18,
+        "osmnáct osiemnaście вісімнадцять eighteen achtzehn dieciocho dezoito diciotto achttien восемнадцать",
+    ),
     (19, "nineteen neunzehn diecinueve dezenove diciannove negentien девятнадцать"),
     (
         20,
-        "twenty zwanzig vingt vingts veinte vinte venti twintig двадцать tjugo tyve dwadzieścia yirmi عشرين عشرون बीस",
+        "বিশ কুড়ি இருபது بیس ishirini dvacet húsz douăzeci dwudziestu двадцати двадцять είκοσι עשרים بیست 스무 스물 twenty zwanzig vingt vingts veinte vinte venti twintig двадцать tjugo tyve dwadzieścia yirmi عشرين عشرون बीस",
     ),
+    (21, "ventuno veintiuno"),
+    (22, "ventidue veintidós veintidos"),
+    (23, "ventitré veintitrés"),
+    (24, "ventiquattro veinticuatro"),
     (25, "veinticinco venticinque पच्चीस"),
+    (26, "ventisei veintiséis"),
+    (27, "ventisette veintisiete"),
+    (28, "ventotto veintiocho"),
+    (29, "ventinove veintinueve"),
     (
         30,
-        "thirty dreißig dreissig trente treinta trinta trenta dertig тридцать trettio trzydzieści otuz ثلاثين तीस",
+        "ত্রিশ முப்பது تیس thelathini třicet harminc treizeci trzydziestu тридцати тридцять τριάντα ثلاثون שלושים سی 서른 tretti tredive trent thirty dreißig dreissig trente treinta trinta trenta dertig тридцать trettio trzydzieści otuz ثلاثين तीस",
     ),
     (
         40,
-        "forty fourty vierzig quarante cuarenta quarenta quaranta veertig сорок fyrtio czterdzieści kırk أربعين चालीस",
+        "চল্লিশ চল্লিশটা நாற்பது چالیس arobaini čtyřicet negyven patruzeci czterdziestu сорока σαράντα أربعون ארבעים چهل 마흔 førti fyrre quarant forty fourty vierzig quarante cuarenta quarenta quaranta veertig сорок fyrtio czterdzieści kırk أربعين चालीस",
     ),
     (
         50,
-        "fifty fünfzig fuenfzig cinquante cincuenta cinquenta cinquanta vijftig пятьдесят п'ятдесят femtio pięćdziesiąt elli خمسين पचास",
+        "পঞ্চাশ ஐம்பது پچاس hamsini padesát ötven cincizeci pięćdziesięciu пятидесяти полсотни πενήντα خمسون חמישים پنجاه 쉰 femti halvtreds cinquant fifty fünfzig fuenfzig cinquante cincuenta cinquenta cinquanta vijftig пятьдесят п'ятдесят femtio pięćdziesiąt elli خمسين पचास",
     ),
     (
         60,
-        "sixty sechzig soixante sesenta sessenta sessanta zestig шестьдесят sextio sześćdziesiąt altmış ستين साठ",
+        "ষাট அறுபது ساٹھ sitini šedesát hatvan șaizeci sześćdziesięciu шестидесяти шістдесят εξήντα ستون שישים شصت 예순 seksti sessant sextio sixty sechzig soixante sesenta sessenta sessanta zestig шестьдесят sextio sześćdziesiąt altmış ستين साठ",
     ),
-    (70, "seventy siebzig setenta settanta zeventig семьдесят sjuttio yetmiş سبعين सत्तर"),
-    (80, "eighty achtzig ochenta oitenta ottanta tachtig восемьдесят åttio seksen ثمانين अस्सी"),
-    (90, "ninety neunzig noventa novanta negentig девяносто nittio doksan تسعين नब्बे"),
-    (100, "сто cien ciento cem centaine centena seratus مئة مائة dozens"),
-    (200, "doscientos doscientas duzentos duzentas двести dwieście مئتين مائتين ikiyüz"),
-    (300, "trescientos trescientas trezentos trezentas триста trzysta"),
-    (400, "cuatrocientos cuatrocientas quatrocentos quatrocentas четыреста czterysta"),
-    (500, "quinientos quinientas quinhentos quinhentas пятьсот pięćset"),
+    (
+        70,
+        "sedmdesát hetven șaptezeci siedemdziesiąt сімдесят εβδομήντα سبعون שבעים هفتاد 일흔 sytti settant seventy siebzig setenta settanta zeventig семьдесят sjuttio yetmiş سبعين सत्तर",
+    ),
+    (
+        80,
+        "osmdesát nyolcvan optzeci osiemdziesiąt вісімдесят ογδόντα ثمانون שמונים هشتاد 여든 ottant eighty achtzig ochenta oitenta ottanta tachtig восемьдесят åttio seksen ثمانين अस्सी",
+    ),
+    (
+        90,
+        "devadesát kilencven nouăzeci dziewięćdziesiąt дев'яносто ενενήντα تسعون תשעים نود 아흔 novant ninety neunzig noventa novanta negentig девяносто nittio doksan تسعين नब्बे",
+    ),
+    (
+        100,
+        "একশ একশো நூறு mia stovku stovky száz sată εκατό εκατόν מאה صد setki setkę setek сотню ста сто cien ciento cem centaine centena seratus مئة مائة dozens",
+    ),
+    (
+        200,
+        "двісті διακόσια διακόσιες מאתיים مائتا دویست doscientos doscientas duzentos duzentas двести dwieście مئتين مائتين ikiyüz",
+    ),
+    (300, "τριακόσια τριακόσιες ثلاثمئة سیصد trescientos trescientas trezentos trezentas триста trzysta"),
+    (400, "чотириста τετρακόσια cuatrocientos cuatrocientas quatrocentos quatrocentas четыреста czterysta"),
+    (
+        500,
+        "п'ятсот πεντακόσια πεντακόσιες خمسمئة خمسمائة پانصد quinientos quinientas quinhentos quinhentas пятьсот pięćset",
+    ),
     (600, "seiscientos seiscientas seiscentos seiscentas шестьсот sześćset"),
     (700, "setecientos setecientas setecentos setecentas семьсот siedemset"),
     (800, "ochocientos ochocientas oitocentos oitocentas восемьсот osiemset"),
@@ -95,16 +168,21 @@ const VALUES: &[(u64, &str)] = &[
 
 /// Words that multiply what stands before them.
 const FACTORS: &[(u64, &str)] = &[
+    (10, "kymmentä mươi chục puluh"),
     (12, "dozen dutzend douzaine docena dúzia dozzina дюжина"),
-    (100, "hundred hundert cent cento honderd hundra hundre yüz ratus trăm सौ"),
+    (
+        100,
+        "hundred hundert cent cento honderd hundra сотниц сотницы hundre yüz ratus trăm sataa sata stě százszor sută sute set sotni सौ",
+    ),
     (
         1000,
-        "thousand tausend mille mil mila duizend тысяча тысячу тысяч tusen tysiąc tysiące tysięcy ribu nghìn ألف हजार",
+        "thousand tausend mille mil mila duizend тысяча тысячу тысяч tusen tysiąc tysiące tysięcy ribu nghìn ألف हजार ngàn tisíc tisíce tuhat tuhatta ezer mie mii χίλια χίλιες χιλιάδες אלף هزار тисяч тисячу हज़ार",
     ),
     (1_000_000, "million millionen millions millón millones milhão milhões milione milioni miljoen миллион"),
 ];
 /// Factors that mean something else when no number word stands before them.
-const FACTORS_BEHIND_WORDS: &[(u64, &str)] = &[(100, "cents sto"), (1000, "bin")];
+const FACTORS_BEHIND_WORDS: &[(u64, &str)] =
+    &[(20, "score"), (100, "cents sto"), (144, "gross"), (1000, "bin grand")];
 /// Factors that are written behind digits.
 const SUFFIXES: &[(u64, &str)] =
     &[(1000, "k kb kib kilobyte kilobytes"), (1_000_000, "mb mib megabyte megabytes")];
@@ -112,7 +190,7 @@ const SUFFIXES: &[(u64, &str)] =
 /// What compounds have besides numbers ("einundzwanzig").
 const JOINTS: [&str; 3] = ["und", "en", "och"];
 /// What may end a compound ("hundertmal").
-const ENDINGS: [&str; 2] = ["mal", "fach"];
+const ENDINGS: [&str; 7] = ["mal", "fach", "krát", "krat", "szor", "szer", "ször"];
 /// What may stand between the words of one number.
 const CONNECTORS: [&str; 6] = ["and", "und", "y", "et", "e", "og"];
 
@@ -148,7 +226,12 @@ impl Sum {
         } else {
             return false;
         }
-        self.last = if four_twenties { 80 } else { part.value };
+        self.last = match part.multiplies {
+            // "lima puluh dua": a smaller part may follow.
+            true => part.value.max(20),
+            false if four_twenties => 80,
+            false => part.value,
+        };
         self.total = self.total.min(MOST);
         self.current = self.current.min(MOST);
         true
@@ -159,13 +242,31 @@ impl Sum {
     }
 }
 
+/// Every word of the tables; a word of several is what the first of them says.
+static PARTS: LazyLock<HashMap<&'static str, Part>> = LazyLock::new(|| {
+    let values = VALUES.iter().map(|entry| (entry, false));
+    let mut parts = HashMap::new();
+    for ((value, words), multiplies) in values.chain(FACTORS.iter().map(|entry| (entry, true))) {
+        for word in words.split_whitespace() {
+            parts.entry(word).or_insert(Part { value: *value, multiplies });
+        }
+    }
+    parts
+});
+
 fn listed(table: &[(u64, &str)], word: &str) -> Option<u64> {
     table.iter().find(|(_, words)| words.split(' ').any(|listed| listed == word)).map(|(value, _)| *value)
 }
 
 fn part(word: &str) -> Option<Part> {
-    let value = listed(VALUES, word).map(|value| Part { value, multiplies: false });
-    value.or_else(|| listed(FACTORS, word).map(|value| Part { value, multiplies: true }))
+    // Korean counters ("스무개") and the Turkish "so many each" ("altmışar") have no blank before them.
+    let counted = || word.strip_suffix(['개', '줄', '번', '장', '명', '칸', '회']);
+    let each = ["şar", "şer", "ar", "er"].iter().filter_map(|ending| word.strip_suffix(ending));
+    let find = |word: &str| PARTS.get(word).copied();
+    let value = |word: &str| find(word).filter(|part| !part.multiplies);
+    find(word)
+        .or_else(|| counted().and_then(value))
+        .or_else(|| each.filter_map(value).find(|part| part.value >= 10))
 }
 
 /// The longest number word at the beginning of a text, and its length.
@@ -334,6 +435,9 @@ pub(super) fn read(text: &str) -> Vec<Piece> {
 fn number_at(pieces: &[Piece]) -> (Vec<Piece>, usize) {
     match &pieces[0] {
         Piece::Digits(value) => {
+            if let Some((value, used)) = formula(*value, pieces) {
+                return (vec![Piece::Number(value)], used);
+            }
             let mut sum = Sum { current: *value, ..Sum::default() };
             let used = more(pieces, 1, &mut sum, true);
             let bytes = matches!(&pieces[used - 1], Piece::Word(word) if BYTES.has(word));
@@ -355,7 +459,7 @@ fn number_at(pieces: &[Piece]) -> (Vec<Piece>, usize) {
             if let Some(part) = part(word) {
                 sum.add(part);
                 let used = more(pieces, 1, &mut sum, false);
-                return (vec![Piece::Number(sum.value())], used);
+                return (vec![Piece::Number(sum.value())], used + fraction_behind(&pieces[used..]));
             }
             match compound(word) {
                 Some((value, ending)) => {
@@ -368,6 +472,44 @@ fn number_at(pieces: &[Piece]) -> (Vec<Piece>, usize) {
             }
         }
         other => (vec![other.clone()], 1),
+    }
+}
+
+/// The value of a power ("2^10", "10**3") or a sum ("4+12+3") that begins the pieces, and how many pieces it is.
+fn formula(first: u64, pieces: &[Piece]) -> Option<(u64, usize)> {
+    let digits = |at: usize| match pieces.get(at) {
+        Some(Piece::Digits(value)) => Some(*value),
+        _ => None,
+    };
+    let is = |at: usize, mark: char| pieces.get(at) == Some(&Piece::Mark(mark));
+    let exponent_at = if is(1, '^') {
+        2
+    } else if is(1, '*') && is(2, '*') {
+        3
+    } else {
+        0
+    };
+    if let Some(exponent) = digits(exponent_at).filter(|_| exponent_at > 0) {
+        let power = first.checked_pow(exponent.min(64) as u32).unwrap_or(MOST);
+        return Some((power.min(MOST), exponent_at + 1));
+    }
+    let (mut sum, mut used) = (first, 1);
+    loop {
+        let gap = |at: usize| at + usize::from(pieces.get(at) == Some(&Piece::Gap));
+        let plus = gap(used);
+        let Some(value) = digits(gap(plus + 1)).filter(|_| is(plus, '+')) else { break };
+        (sum, used) = ((sum + value).min(MOST), gap(plus + 1) + 1);
+    }
+    (used > 1).then_some((sum, used))
+}
+
+/// How many pieces "and a half" or the like is, behind a number.
+fn fraction_behind(pieces: &[Piece]) -> usize {
+    let mut words = pieces.iter().enumerate().filter(|(_, piece)| **piece != Piece::Gap);
+    let mut word = || words.next().and_then(|(at, piece)| piece.word().map(|word| (at, word)));
+    match (word(), word(), word()) {
+        (Some((_, "and")), Some((_, "a")), Some((at, "half" | "third" | "quarter"))) => at + 1,
+        _ => 0,
     }
 }
 
@@ -447,6 +589,11 @@ mod tests {
         check("写一百遍，两千五百个，500次，三万", &[100, 2500, 500, 30_000]);
         check("백 번, 오십 줄, 100번, 千個", &[100, 50, 100, 1000]);
         check("१०८ बार, ٢٠٠ مرة", &[108, 200]);
+        check("2^10 nops, 3 x 10^3, (4+12+3), 10**2", &[1024, 3, 1000, 19, 100]);
+        check("thirty-three and a third times, five score", &[33, 100]);
+        check("quarantotto, devětkrát, kaksikymmentäviisi, ötvenszer, σαράντα φορές", &[48, 9, 25, 50, 40]);
+        check("스무개 여든줄, altmışar daire", &[20, 80, 60]);
+        check("6 chục lần, lima puluh dua kali, hai mươi, дюжину раз, 스무 번", &[60, 52, 20, 12, 20]);
         check("the cat and the undertone in the tent, once", &[]);
     }
 }

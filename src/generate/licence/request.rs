@@ -1,12 +1,19 @@
 //! What one message asks to be repeated: its numbers and what they count, its words for repetition, for pictures, for lists.
 
 use super::numbers::{Piece, read};
+use super::shared::{Given, Term, given, parts_of, terms_of};
 use super::unit::{Unit, run_of, words_of};
 use super::words::*;
 use crate::guard::Allowance;
 
 /// Tokens of a repetition that was asked for without a number.
 const UNCOUNTED: u32 = 16_384;
+/// The same of a sentence that a message gives, if something says that it is wanted more than once.
+const GIVEN: u32 = 4096;
+/// A number from which on it does.
+const SEVERAL: u64 = 6;
+/// A unit of a prayer that is no word or line of it.
+const VERSE_CHARS: usize = 60;
 /// What songs and lists without a number multiply.
 const USUAL: u32 = 8;
 /// Copies back to back by which a message itself shows a repetition.
@@ -14,10 +21,13 @@ const SHOWN_COPIES: usize = 3;
 /// Words around a number that say what it counts.
 const WORDS_BEFORE: usize = 2;
 const WORDS_BEHIND: usize = 3;
+/// Longest syllable that is known by being drawn out, and most of them.
+const MAX_SYLLABLE: usize = 4;
+const MAX_SYLLABLES: usize = 16;
+/// Pieces between two numbers of a product.
+const NEAR: usize = 4;
 /// A byte is written in at most so many characters, its separator aside.
 const CHARACTERS_OF_A_BYTE: u64 = 8;
-/// Marks around what is to be said.
-const QUOTES: &[char] = &['"', '“', '”', '„', '«', '»', '「', '」'];
 /// Lines of one shape that are a list.
 const LEAST_ALIKE_LINES: usize = 3;
 /// Longest line that is compared with neighbours it does not equal.
@@ -66,7 +76,10 @@ pub(super) struct Message {
     text: String,
     /// The same without anything but letters and digits.
     words: String,
+    terms: Vec<Term>,
     counts: Counts,
+    /// Beats of what has a rate and lasts: "60 bpm for 4 minutes"; 0 = nothing does.
+    beats: u64,
     /// Consecutive lines of one shape, and their mean length in characters.
     alike_lines: u64,
     line_chars: usize,
@@ -81,6 +94,15 @@ pub(super) struct Message {
     drawn: bool,
     recorded: bool,
     sung: bool,
+    prayed: bool,
+    /// It wants what it gives to be explained, corrected, translated.
+    explains: bool,
+    /// That, or it is a question and no wish.
+    asks_about: bool,
+    /// The largest of its numbers, whatever it counts; no year, no price.
+    largest: u64,
+    /// A syllable that it draws out itself ("wkwkwk", "aaaa").
+    drawn_out: Vec<String>,
 }
 
 impl Message {
@@ -89,21 +111,37 @@ impl Message {
         let flat = format!(" {} ", lower.split_whitespace().collect::<Vec<_>>().join(" "));
         let words = words_of(&lower);
         let Lines { alike: alike_lines, mean_chars: line_chars, other_words } = lines_of(&lower);
-        let (makes, repeats) = (MAKES.is_in(&words), REPEATS.is_in(&words.replace(" how many times ", " ")));
+        let said = Said::new(&words);
+        let makes = MAKES.is_in(&said);
+        let repeats = REPEATS.is_in(&Said::new(&words.replace(" how many times ", " ")));
+        let explains = ASKS_ABOUT.is_in(&said);
+        let asks_about = explains || (lower.contains(['?', '？']) && !makes && !BIDS.is_in(&said));
+        let repeats = repeats && !explains;
+        let pieces = read(&lower);
         Self {
-            counts: Counts::of(&read(&lower)),
+            counts: Counts::of(&pieces),
+            beats: match (EVERY_SECOND.is_in(&said), RATES.is_in(&said)) {
+                (false, false) => 0,
+                (every_second, _) => beats_of(&pieces, every_second),
+            },
+            terms: terms_of(&lower),
             alike_lines,
             line_chars,
             shown: shown_word(&words),
             is_short: other_words <= SHORT_MESSAGE_WORDS,
             repeats,
-            endless: ENDLESS.is_in(&words) && (repeats || SAYS.is_in(&words)),
-            filler: FILLER.is_in(&words),
-            alike: ALIKE.is_in(&words),
-            for_each: FOR_EACH.is_in(&words),
-            drawn: DRAWN_ALONE.is_in(&words) || (makes && DRAWN.is_in(&words)),
-            recorded: makes && RECORDED.is_in(&words),
-            sung: SUNG.is_in(&words),
+            endless: ENDLESS.is_in(&said) && (repeats || SAYS.is_in(&said)),
+            filler: FILLER.is_in(&said),
+            alike: ALIKE.is_in(&said),
+            for_each: FOR_EACH.is_in(&said) && (explains || !asks_about),
+            drawn: DRAWN_ALONE.is_in(&said) || (makes && DRAWN.is_in(&said)),
+            recorded: makes && RECORDED.is_in(&said),
+            prayed: PRAYED.is_in(&said),
+            sung: SUNG.is_in(&said) || PRAYED.is_in(&said),
+            explains,
+            asks_about,
+            largest: largest(&pieces),
+            drawn_out: drawn_out_in(&words),
             text: flat,
             words,
         }
@@ -111,7 +149,7 @@ impl Message {
 
     /// Whether it is a few words that point to the message before.
     pub(super) fn refers_back(&self) -> bool {
-        self.words.split_whitespace().count() <= 12 && REFERS_BACK.is_in(&self.words)
+        self.words.split_whitespace().count() <= 12 && REFERS_BACK.is_in(&Said::new(&self.words))
     }
 
     /// What it permits of a unit that repeats exactly.
@@ -121,8 +159,13 @@ impl Message {
         let mut grant =
             |count: Count, phrase: u64, inner: u64| granted.extend(copies(count, phrase, inner, inner));
         if let Some((phrase, inner)) = self.names(unit) {
-            let named = if self.repeats || self.filler { counts.measures } else { counts.counted };
+            let named = match (self.explains, self.repeats || self.filler) {
+                (true, _) => counts.times,
+                (false, true) => counts.measures,
+                (false, false) => counts.counted,
+            };
             grant(named, phrase, inner);
+            grant(Count { most: self.beats, product: self.beats }, phrase, inner);
             if self.endless {
                 return vec![Allowance::Unlimited];
             }
@@ -132,6 +175,7 @@ impl Message {
                 granted.push(Allowance::Times(USUAL));
             }
         }
+        granted.extend(self.given(unit));
         if !self.is_short {
             return granted;
         }
@@ -160,22 +204,28 @@ impl Message {
             .shown
             .as_ref()
             .is_some_and(|word| unit.forms.iter().any(|(form, _)| format!(" {form} ").contains(word)));
-        if shown || self.sung || (unit.is_code && self.recorded) {
+        let draws_out = self.draws_out(unit);
+        if shown || draws_out || self.sung || (unit.is_code && self.recorded) {
             granted.push(Allowance::Times(USUAL));
+        }
+        let verse = self.prayed && unit.chars >= VERSE_CHARS;
+        if verse || (draws_out && self.largest >= SEVERAL) {
+            granted.push(Allowance::Tokens(GIVEN));
         }
         granted
     }
 
     /// What it permits of units that differ from copy to copy.
     pub(super) fn varied(&self, unit: &Unit) -> Vec<Allowance> {
+        let mut granted: Vec<Allowance> = self.given(unit).into_iter().collect();
         if !self.is_short {
-            return Vec::new();
+            return granted;
         }
         if self.endless && self.names(unit).is_some() {
             return vec![Allowance::Unlimited];
         }
         let counts = &self.counts;
-        let mut granted: Vec<Allowance> = copies(counts.up_to, 1, 1, 1).into_iter().collect();
+        granted.extend(copies(counts.up_to, 1, 1, 1));
         if self.filler {
             granted.extend(copies(counts.measures, 1, 1, 1));
         }
@@ -187,6 +237,34 @@ impl Message {
             granted.push(Allowance::Times(USUAL));
         }
         granted
+    }
+
+    /// What it permits of a unit that it gives word for word. Ordinary requests give sentences too, so it must say besides that there are to be
+    /// several: by a number, or by words for that.
+    fn given(&self, unit: &Unit) -> Option<Allowance> {
+        let counts = &self.counts;
+        let said =
+            self.for_each || self.repeats || self.recorded || self.sung || self.filler || self.beats > 0;
+        if counts.times.most == 0 && (self.asks_about || !(said || self.alike || self.largest > 1)) {
+            return None;
+        }
+        let given = given(&self.terms, &unit.terms);
+        let number = if given == Given::Quoted { self.largest } else { counts.up_to.most };
+        let many = said || number >= SEVERAL;
+        match given {
+            Given::Nothing => None,
+            Given::Title => copies(counts.counted, 1, 1, 1),
+            _ if counts.times.most > 0 => copies(counts.times, 1, 1, 1),
+            _ if many => Some(Allowance::Tokens(GIVEN)),
+            _ if self.alike || given == Given::Quoted => Some(Allowance::Times(USUAL)),
+            _ => copies(counts.counted, 1, 1, 1),
+        }
+    }
+
+    /// Whether it draws out the syllable that a unit is made of.
+    fn draws_out(&self, unit: &Unit) -> bool {
+        let is_it = |form: &str| self.drawn_out.iter().any(|syllable| form == syllable);
+        unit.forms.iter().any(|(form, _)| is_it(form))
     }
 
     /// Whether it names the unit: how often back to back (a phrase of several copies is one), and how many copies of what it names a unit
@@ -202,7 +280,7 @@ impl Message {
 
     /// Whether a form of the unit stands at the beginning of a quotation.
     fn quotes(&self, unit: &Unit) -> bool {
-        let mut quoted = self.text.split(QUOTES).skip(1).map(words_of);
+        let mut quoted = parts_of(&self.text).into_iter().skip(1).map(|(part, _)| words_of(part));
         quoted.any(|quotation| {
             unit.forms
                 .iter()
@@ -212,8 +290,9 @@ impl Message {
 
     /// How often back to back a form of a unit stands in it.
     fn holds(&self, form: &str) -> Option<u64> {
-        let named =
-            |mark: &str| SPOKEN.iter().any(|(written, words)| *written == mark && words.is_in(&self.words));
+        let named = |mark: &str| {
+            SPOKEN.iter().any(|(written, words)| *written == mark && words.is_in(&Said::new(&self.words)))
+        };
         if form.chars().any(char::is_alphanumeric) {
             return run_of(&self.words, form).or_else(|| named(form).then_some(1));
         }
@@ -284,6 +363,38 @@ fn numbers_of(sentence: &[Piece]) -> Vec<(u64, Role)> {
     numbers
 }
 
+/// The largest number that is no year and no price.
+fn largest(pieces: &[Piece]) -> u64 {
+    let counts = |at: usize| {
+        let near = [at.checked_sub(1), Some(at + 1)].map(|at| at.and_then(|at| pieces.get(at)));
+        !near.into_iter().any(is_money)
+    };
+    let numbers = pieces.iter().enumerate().filter_map(|(at, piece)| piece.number().filter(|_| counts(at)));
+    numbers.filter(|value| !(1500..=2100).contains(value)).max().unwrap_or(0)
+}
+
+fn is_money(piece: Option<&Piece>) -> bool {
+    matches!(piece, Some(Piece::Mark(mark)) if "$€£¥₹₽".contains(*mark))
+}
+
+/// How often something with a rate happens as long as the message says: once a second, or as many times a minute as its largest number says.
+fn beats_of(pieces: &[Piece], every_second: bool) -> u64 {
+    let numbers =
+        || pieces.iter().enumerate().filter_map(|(at, piece)| piece.number().map(|value| (at, value)));
+    let seconds = |(at, value): (usize, u64)| {
+        let unit = words_behind(pieces, at);
+        let unit = unit.first().copied().unwrap_or_default();
+        let of = |words: Words, each: u64| words.has(unit).then(|| value.saturating_mul(each));
+        of(SECONDS, 1).or_else(|| of(MINUTES, 60)).or_else(|| of(HOURS, 3600)).map(|seconds| (at, seconds))
+    };
+    let Some((at, lasts)) = numbers().filter_map(seconds).max_by_key(|(_, seconds)| *seconds) else {
+        return 0;
+    };
+    let rate = numbers().filter(|(other, _)| *other != at).map(|(_, value)| value).max().unwrap_or(1);
+    let by_rate = (lasts / 60).saturating_mul(rate);
+    if every_second { lasts.max(by_rate) } else { by_rate }.min(u64::from(u32::MAX))
+}
+
 fn words_behind(sentence: &[Piece], at: usize) -> Vec<&str> {
     let behind = sentence[at + 1..].iter().take_while(|piece| !matches!(piece, Piece::Number(_)));
     behind.filter_map(Piece::word).take(WORDS_BEHIND).collect()
@@ -293,8 +404,13 @@ fn words_behind(sentence: &[Piece], at: usize) -> Vec<&str> {
 fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Option<Role> {
     let seen = |piece: &&Piece| **piece != Piece::Gap;
     let (before, behind) = (sentence[..at].iter().rev().find(seen), sentence[at + 1..].iter().find(seen));
-    let words_before: Vec<&str> =
-        sentence[..at].iter().rev().filter_map(Piece::word).take(WORDS_BEFORE).collect();
+    let words_before: Vec<&str> = sentence[..at]
+        .iter()
+        .rev()
+        .take_while(|piece| piece.number().is_none())
+        .filter_map(Piece::word)
+        .take(WORDS_BEFORE)
+        .collect();
     let words = words_behind(sentence, at);
     let next = words.first().copied().unwrap_or_default();
     let joined = matches!(sentence.get(at + 1), Some(Piece::Word(_)));
@@ -315,6 +431,11 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
     {
         return Some(Role::Times);
     }
+    let is_money =
+        |piece: Option<&Piece>| matches!(piece, Some(Piece::Mark(mark)) if "$€£¥₹₽".contains(*mark));
+    if is_money(before) || is_money(behind) {
+        return None;
+    }
     let year = (1500..=2100).contains(&value);
     let by = |piece: Option<&Piece>| {
         piece.is_some_and(|piece| match piece {
@@ -328,14 +449,30 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
     if (by(behind) && number_behind) || (by(before) && number_before) {
         return Some(Role::Things);
     }
-    if words.iter().any(|word| THINGS.has(word)) {
+    // "40 columns × 36 rows"
+    let crosses = |near: &[&Piece]| {
+        let cross = near.iter().position(|p| matches!(p, Piece::Mark('×') | Piece::Number(_)));
+        cross.is_some_and(|at| {
+            *near[at] == Piece::Mark('×') && near[at..].iter().any(|p| p.number().is_some())
+        })
+    };
+    let near_behind: Vec<&Piece> = sentence[at + 1..].iter().filter(seen).take(NEAR).collect();
+    let near_before: Vec<&Piece> = sentence[..at].iter().rev().filter(seen).take(NEAR).collect();
+    if crosses(&near_behind) || crosses(&near_before) {
+        return Some(Role::Things);
+    }
+    // "a hundred O's"
+    let letters = is_letter(behind) && words.get(1) == Some(&"s");
+    if letters || words.iter().any(|word| THINGS.has(word)) {
         return Some(Role::Things);
     }
     let inside = matches!((before, behind), (Some(Piece::Mark(';')), Some(Piece::Mark(']' | ')'))));
     let marked = |marks: &str| matches!(before, Some(Piece::Mark(mark)) if marks.contains(*mark));
     let option =
         sentence[..at].iter().rev().filter(seen).nth(1) == Some(&Piece::Mark('-')) && is_letter(before);
-    let letter = joined && is_letter(behind);
+    // "300w20b", but not "34f".
+    let coded = |at: usize| matches!(sentence.get(at), Some(Piece::Number(_)));
+    let letter = joined && is_letter(behind) && (coded(at + 2) || (at >= 2 && coded(at - 2)));
     if !year
         && (inside
             || marked("*(=[×")
@@ -407,6 +544,24 @@ fn lines_of(lower: &str) -> Lines {
             found.mean_chars = run.iter().map(|line| line.chars().count()).sum::<usize>() / run.len();
         }
         begin = end;
+    }
+    found
+}
+
+/// The syllables of words that are nothing but one again and again: three times, or four times one letter. Each rotation of them.
+fn drawn_out_in(words: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for word in words.split_whitespace() {
+        let chars: Vec<char> = word.chars().collect();
+        // "www" and "iii" are words.
+        let least = if word.is_ascii() { 4 } else { 3 };
+        let syllable = (1..=MAX_SYLLABLE).find(|&len| {
+            chars.len() >= (3 * len).max(least) && chars.iter().zip(&chars[len..]).all(|(a, b)| a == b)
+        });
+        let Some(len) = syllable.filter(|_| !chars[0].is_numeric() && found.len() < MAX_SYLLABLES) else {
+            continue;
+        };
+        found.extend((0..len).map(|turn| chars[turn..turn + len].iter().collect::<String>()));
     }
     found
 }

@@ -36,6 +36,22 @@ fn what_requests_permit() {
     check("40 identical INSERT rows", "INSERT INTO t VALUES (0);\n", Copies(50));
     check("keep repeating the word poem forever", " poem", Unlimited);
     check("把“我爱你”写一百遍。", "我爱你\n", Copies(125));
+    check(
+        "asdf jkl; groups, about 50 lines, eight groups on each",
+        "asdf jkl; asdf jkl; asdf jkl; asdf jkl;\n",
+        Copies(125),
+    );
+    check("Be a clock: tick tock, 60 bpm, four minutes", "tick tock ", Copies(300));
+    check(
+        "Squawk \"Land ahoy, sailors!\" for two hours, twice a minute",
+        "Land ahoy, sailors!\n",
+        Tokens(4096),
+    );
+    check("Fill 30 lines: the quick brown fox jumps", "The quick brown fox jumps.\n", Tokens(16_384));
+    check("Two dozen goals, GOOO...OAL! with a hundred O's", "GOOOOOOOOOOOOOOOOOOOOOAL!\n", Copies(125));
+    check("wkwkwkwk panjang, 4 baris 600 huruf", "wkwk", Tokens(4096));
+    check("6k a's followed by one !", "aaaa", Copies(1875));
+    check("Methali 'Haraka haraka haina baraka', mistari 32", "Haraka haraka haina baraka\n", Tokens(4096));
     check("Schreibe das Wort Hallo zweihundertmal.", "Hallo ", Copies(250));
 }
 
@@ -45,6 +61,16 @@ fn what_they_do_not() {
         ("tell me about cats and cat allergens", " saliva"),
         ("Tell me about cats and cat allergens.", " cat"),
         ("Write 500 words about cats.", " cats"),
+        ("Is a $900 phone better than a $600 one?", "| 900 | 600 |\n"),
+        ("I am tired all the time, 34f, vegetarian", "Please ask your doctor for a blood test.\n"),
+        ("Explain \"saliva\" to me.", " saliva"),
+        ("What does 'rinse and repeat' mean? Boss used it 4x", "rinse and repeat, "),
+        (
+            "Proofread: 'this invoice is 60 days overdue since we have send reminders'",
+            "invoice is 60 days overdue since we have ",
+        ),
+        ("“一天一苹果,医生远离我”这句话有科学依据吗?我每天吃2个", "一天一苹果,医生远离我”“"),
+        ("What does \"better late than never\" mean?", "better late than never "),
         ("Tell me about the year 1984 and its 3 books", " saliva"),
         ("Write a story that goes on forever", " the dragon"),
         ("Write a 2000 word essay on cats", " cat"),
@@ -56,4 +82,20 @@ fn what_they_do_not() {
         assert_eq!(permit(request, unit).exact, Allowance::None, "{request:?}, {unit:?}");
     }
     assert_eq!(permit("Tell me about cats.", " Cats are fine, 3 of them.").varied, Allowance::None);
+}
+
+#[test]
+#[ignore = "a measurement: --run-ignored only --no-capture"]
+fn cost() {
+    let said =
+        "Please write about the history of bread and how rain is made, for each of 20 villages by the sea; "
+            .repeat(160);
+    let unit = "the history of bread and how rain is made by the sea, as the villages say.\n";
+    let begun = std::time::Instant::now();
+    let message = Message::new(&said);
+    let read = begun.elapsed();
+    let unit = Unit::new(&[unit.to_owned()]);
+    let begun = std::time::Instant::now();
+    let granted = (message.exact(&unit), message.varied(&unit));
+    println!("{} kB read in {read:?}, a question in {:?}: {granted:?}", said.len() / 1000, begun.elapsed());
 }

@@ -1,10 +1,13 @@
 //! What repeats in a reply, as text: the forms in which a request may name it, and whether it is words, marks or code.
 
 use super::numbers::is_unspaced;
+use super::shared::{Term, terms_of};
 
 /// Marks that code and data have and sentences do not.
 const CODE_MARKS: &str = "{}[]()<>=_/\\|;#:*&$@^~+\"'";
 
+/// A letter so often in a row is no letter of a word.
+const LEAST_DRAWN_OUT: usize = 8;
 /// Longest unit without blanks of which every rotation is looked for.
 const MAX_TURNED: usize = 32;
 
@@ -13,11 +16,13 @@ const MAX_TURNED: usize = 32;
 pub(super) struct Unit {
     /// Forms to look for, and how many copies of the form the unit holds: "AAAA" is four of "a".
     pub(super) forms: Vec<(String, u64)>,
+    /// Its words.
+    pub(super) terms: Vec<Term>,
     /// Copies of its own smallest part, whatever encloses them: cells of a row.
     pub(super) cells: u64,
     /// The same where it is nothing but such copies.
     pub(super) copies: u64,
-    /// No words: marks, digits, or one letter all over.
+    /// No words: marks, digits, or one letter all over ("gooooooooal" too).
     pub(super) is_marks: bool,
     /// A tenth of it is digits and marks that code has.
     pub(super) is_code: bool,
@@ -58,15 +63,17 @@ impl Unit {
         }
         let part_len = smallest_period(&seen);
         let alike = seen.iter().all(|c| *c == seen[0]);
+        let drawn_out = seen.chunk_by(|a, b| a == b).map(<[char]>::len).max().unwrap_or(0);
         Self {
             forms,
+            terms: terms_of(whole_words(&lower)),
             cells: cells(&seen),
             copies: if seen.len().is_multiple_of(part_len) {
                 (seen.len() / part_len).max(1) as u64
             } else {
                 1
             },
-            is_marks: letters == 0 || alike,
+            is_marks: letters == 0 || alike || (drawn_out >= LEAST_DRAWN_OUT && drawn_out * 2 >= seen.len()),
             has_words: letters > 0,
             chars: first.trim().chars().count(),
             is_code: code * 10 >= seen.len(),
@@ -74,6 +81,15 @@ impl Unit {
                 || (!seen.is_empty() && alike && seen[0] == '!'),
         }
     }
+}
+
+/// The first rotation that does not begin inside a word.
+fn whole_words(rotations: &[String]) -> &str {
+    let parts = |text: &&String| {
+        let (first, last) = (text.chars().next(), text.chars().next_back());
+        !(first.is_some_and(char::is_alphanumeric) && last.is_some_and(char::is_alphanumeric))
+    };
+    rotations.iter().find(parts).or(rotations.first()).map_or("", String::as_str)
 }
 
 /// A text as words parted by single blanks, without anything but letters and digits; a blank at both ends.
@@ -186,6 +202,7 @@ mod tests {
         assert!(has("ahah", "ha", 2) && !has("a ha", "ha a", 1));
         assert!(has(" Ha, ha,", "ha", 2) && has("#.", "#.", 1) && has("\n\n", "\n", 2));
         assert!(unit("#.#.\n").is_marks && unit("GGG\n").is_marks && !unit("get\n").is_marks);
+        assert!(unit("GOOOOOOOOOOOAL!\n").is_marks && !unit("good balloon\n").is_marks);
         assert!(unit("f(x)").is_code && !unit("I will not talk in class.\n").is_code);
         assert!(unit("!!").is_fault && unit("\n").is_fault && !unit("-").is_fault);
         for (text, inner) in
@@ -193,6 +210,13 @@ mod tests {
         {
             assert_eq!(unit(text).cells, inner, "{text}");
         }
+    }
+
+    #[test]
+    fn terms_are_whole_words() {
+        assert_eq!(whole_words(&["w a no".into(), " a now".into()]), " a now");
+        assert_eq!(whole_words(&["a".into()]), "a");
+        assert_eq!(whole_words(&[]), "");
     }
 
     #[test]

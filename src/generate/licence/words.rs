@@ -2,6 +2,8 @@
 //!
 //! Lists are strings of words, parted by blanks. A word of a script without blanks, or one with endings, is known by its beginning.
 
+use std::collections::HashSet;
+
 use super::numbers::is_unspaced;
 
 /// A list of words.
@@ -15,13 +17,38 @@ impl Words {
         self.0.split_whitespace().any(|listed| listed == word || (takes_endings && word.starts_with(listed)))
     }
 
-    /// Whether one of the list stands in a text of words parted by single blanks, which begins and ends with one; "_" is a blank.
-    pub(super) fn is_in(self, text: &str) -> bool {
-        self.0.split_whitespace().any(|listed| {
-            let phrase = listed.replace('_', " ");
-            let inside = phrase.starts_with(is_unspaced) || phrase.starts_with(takes_endings);
-            if inside { text.contains(&phrase) } else { text.contains(&format!(" {phrase} ")) }
-        })
+    /// Whether one of the list stands in a text; "_" is a blank.
+    pub(super) fn is_in(self, said: &Said<'_>) -> bool {
+        self.0.split_whitespace().any(|listed| said.has(listed))
+    }
+}
+
+/// A text of words parted by single blanks, which begins and ends with one, ready for many questions.
+#[derive(Debug)]
+pub(super) struct Said<'a> {
+    text: &'a str,
+    words: HashSet<&'a str>,
+    /// It has a script in which words are found inside of others.
+    has_unspaced: bool,
+}
+
+impl<'a> Said<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        let has_unspaced = text.chars().any(|c| is_unspaced(c) || takes_endings(c));
+        Self { text, words: text.split_whitespace().collect(), has_unspaced }
+    }
+
+    /// Whether a word or a phrase ("_" is a blank) stands in it.
+    fn has(&self, listed: &str) -> bool {
+        if listed.starts_with(is_unspaced) || listed.starts_with(takes_endings) {
+            return self.has_unspaced && self.text.contains(&listed.replace('_', " "));
+        }
+        match listed.split_once('_') {
+            None => self.words.contains(listed),
+            Some((first, _)) => {
+                self.words.contains(first) && self.text.contains(&format!(" {} ", listed.replace('_', " ")))
+            }
+        }
     }
 }
 
@@ -34,12 +61,12 @@ fn takes_endings(c: char) -> bool {
 pub(super) const TIMES: Words = Words(
     "times copies repetitions repeats iterations duplicates mal male kopien wiederholungen veces copias repeticiones разів разу fois exemplaires \
      répétitions vezes cópias repetições volte copie ripetizioni keer maal раз раза копий повторений razy krát kez defa kere مرة مرات \
-     बार ครั้ง รอบ lần kali gånger ganger gange kertaa φορές פעמים 次 遍 回 度 번 회",
+     बार ครั้ง รอบ lần kali gånger ganger gange kertaa دفعہ বার முறை தடவை mara krát krat szor szer ször alkalommal ori φορές بار مرتبه рази раза פעמים 次 遍 回 度 번 회",
 );
 
 /// Behind a number: so many things that are alike by nature.
 pub(super) const THINGS: Words = Words(
-    "rows lines columns zeros zeroes ones nulls spaces dashes dots stars asterisks hashes elements entries items instructions cells \
+    "rows lines columns line row ligne línea riga linha linje satır satıra baris řádek řádku řádků wierszu řádky рядків лінії rânduri rând zeros zeroes ones nulls spaces dashes dots stars asterisks hashes elements entries items instructions cells \
      squares pixels nops characters chars bytes bits digits letters symbols statements blanks underscores equals signs samples steps \
      beats bars tiles boxes blocks bricks seats emojis hearts records copies objects tags width wide high long length staves strokes \
      nucleotides bases bytes byte \
@@ -117,11 +144,42 @@ pub(super) const ALIKE: Words = Words(
      tutti ogni одинаковых одинаковые все каждый только 相同 一样 全部 每 都 只 同じ 全て すべて 같은 모두 매",
 );
 
+/// Something happens so often in so long.
+pub(super) const RATES: Words = Words(
+    "bpm hz per_minute a_minute each_minute every_minute pro_minute jede_minute par_minute por_minuto al_minuto в_минуту na_minutę \
+     metronome metronom métronome metronomo pulse heartbeat heartbeats beats herzschlag syke lyöntiä lyönnit puls пульс 每分钟 毎分 분에",
+);
+
+/// The same, once a second.
+pub(super) const EVERY_SECOND: Words = Words(
+    "per_second a_second each_second every_second once_a_second pro_sekunde jede_sekunde par_seconde por_segundo al_secondo в_секунду \
+     na_sekundę 每秒 毎秒 1秒 초에",
+);
+
+pub(super) const SECONDS: Words = Words(
+    "second seconds sec secs s sekunde sekunden seconde secondes segundo segundos secondi секунд секунды sekund sekuntia 秒 초",
+);
+pub(super) const MINUTES: Words = Words(
+    "minute minutes min mins minuten minuto minutos minuti минут минуты minut minuuttia minuter dakika phút menit 分 分钟 분",
+);
+pub(super) const HOURS: Words = Words(
+    "hour hours h hr hrs stunde stunden heure heures hora horas ore часа часов godzin godziny tuntia timmar saat giờ jam 小时 時間 시간",
+);
+
+/// What is given is to be told of or mended, not to be said again.
+pub(super) const ASKS_ABOUT: Words = Words(
+    "explain explains meaning mean means translate proofread proof_read correct correction fix rephrase reword paraphrase summarize summarise \
+     edit grammar origin_of erkläre erklär bedeutet bedeutung übersetze korrigiere explica significa significado traduce traduzca corrige \
+     explique signifie traduis traduire corriger explica_o traduza spiega traduci correggi объясни значит переведи исправь wyjaśnij \
+     przetłumacz popraw açıkla açıklar ne_demek anlamı çevir düzelt 解释 意思 翻译 什么意思 改正 修改 意味 訳 直して 번역 뜻",
+);
+
 /// One thing for each of many others.
 pub(super) const FOR_EACH: Words = Words(
     "for_each for_every each_of every_one one_per per_line per_row in_each in_every each_followed each_with every_day every_second \
      every_minute every_hour every_line every_row every_entry each_line each_row line_by_line one_by_one one_at_a_time für_jeden für_jede \
-     für_jedes pro_zeile para_cada por_línea pour_chaque par_ligne para_cada per_ogni для_каждого 每条 每个 每行 每一 各行",
+     für_jedes pro_zeile jeden_tag jeden_morgen cada_día cada_una todos_los_días chaque_jour todos_os_dias ogni_giorno ogni_riga každý_den \
+     каждый_день каждую_строку кожен_день codziennie każde_wezwanie her_gün mỗi_ngày setiap_hari varje_dag joka_päivä κάθε 每天 每日 毎日 一行に 一行一 매일 para_cada por_línea pour_chaque par_ligne para_cada per_ogni для_каждого 每条 每个 每行 每一 各行",
 );
 
 /// Asks for something to be made, rather than told of.
@@ -130,6 +188,13 @@ pub(super) const MAKES: Words = Words(
      zeichne schreibe schreib mache erstelle erzeuge drucke gib zeige male escribe haz crea genera imprime dame muestra dibuja écris fais \
      crée génère imprime donne montre dessine escreva faça crie gere imprima mostre desenhe scrivi fai crea stampa dammi mostra disegna \
      напиши сделай создай выведи покажи нарисуй schrijf maak teken napisz narysuj yaz çiz 写 画 生成 打印 输出 给我 書 描 作 써 그려 만들",
+);
+
+/// Besides those: what is put as a question is a wish.
+pub(super) const BIDS: Words = Words(
+    "say count sing recite list complete continue please pls can_you could_you would_you will_you for_me kannst_du könntest_du bitte puedes \
+     podrías por_favor peux_tu pouvez_vous s_il_te_plaît você_pode pode puoi potresti per_favore можешь пожалуйста możesz proszę 请 帮我 \
+     能不能 お願い ください 해줘 주세요",
 );
 
 /// Asks for words to be said.
@@ -150,7 +215,7 @@ pub(super) const DRAWN: Words = Words(
 );
 
 /// The same, whether or not the request says that they are to be made.
-pub(super) const DRAWN_ALONE: Words = Words("ascii base64 hexdump emojis brainfuck");
+pub(super) const DRAWN_ALONE: Words = Words("dots_and_dashes ascii base64 hexdump emojis brainfuck");
 
 /// Lists of records and plans, whose entries are alike but for a number or a name.
 pub(super) const RECORDED: Words = Words(
@@ -160,9 +225,16 @@ pub(super) const RECORDED: Words = Words(
      日志 数据 表格 列表 ログ データ 데이터",
 );
 
-/// Songs and prayers, which have refrains.
+/// Songs, which have refrains.
 pub(super) const SUNG: Words = Words(
-    "lyrics chorus refrain chant mantra rosary litany sing liedtext refrain estribillo letra paroles refrain 歌词 歌詞 가사",
+    "lyrics chorus refrain chant sing liedtext refrain estribillo letra paroles refrain 歌词 歌詞 가사",
+);
+
+/// Prayers of which the parts are said many times.
+pub(super) const PRAYED: Words = Words(
+    "mantra mantras rosary rosario rosário rosenkranz różaniec różańca koronka koronki chapelet avemaría avemarías hail_marys ave_maria \
+     kyrie_eleison litany litanie litania letanía ladainha litanei kirtan dhikr zikr tasbih мантра мантру молитва молитву молитвы акафист \
+     मंत्र जाप 念佛 念经 念経 お経 真言",
 );
 
 /// No end is wanted, of what is named.
