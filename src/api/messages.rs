@@ -26,6 +26,7 @@ wire_object! {
         reasoning: String,
         partial: bool,
         prefix: bool,
+        tools: Free,
     }
 }
 
@@ -123,6 +124,13 @@ pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError
 
 impl Message {
     fn check(self, path: &str) -> Result<Value, ApiError> {
+        // A newer generation's prompts declare tools there; dropped, they would be missed without a word.
+        if self.tools.is_some_and(|Free(tools)| tools.as_array().is_none_or(|tools| !tools.is_empty())) {
+            return Err(ApiError::invalid_value(
+                format!("{path}.tools"),
+                "this model's prompts have no tools in messages: declare them in the request's `tools`",
+            ));
+        }
         let role = self.role.ok_or_else(|| ApiError::missing(format!("{path}.role")))?;
         let known = ["system", "developer", "user", "assistant", "tool"];
         if !known.contains(&role.as_str()) {
@@ -252,6 +260,8 @@ mod tests {
             (r#"["x"]"#, "messages[0]"),
             (r#"[{"content": "x"}]"#, "messages[0].role"),
             (r#"[{"role": "king", "content": "x"}]"#, "messages[0].role"),
+            (r#"[{"role": "system", "content": "", "tools": [{}]}]"#, "messages[0].tools"),
+            (r#"[{"role": "user", "content": "x", "tools": "x"}]"#, "messages[0].tools"),
             (r#"[{"role": "user"}]"#, "messages[0].content"),
             (r#"[{"role": "user", "content": 3}]"#, "messages[0].content"),
             (r#"[{"role": "user", "content": [{}]}]"#, "messages[0].content[0].type"),

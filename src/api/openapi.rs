@@ -478,7 +478,7 @@ fn structured_fields() -> Vec<(&'static str, Value)> {
     let format = json!({"oneOf": [
         {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
         {"type": "object", "required": ["type", "json_schema"], "properties": {"type": {"const": "json_schema"},
-            "json_schema": {"type": "object", "required": ["schema"], "properties":
+            "json_schema": {"type": "object", "required": ["name", "schema"], "properties":
                 {"name": string(), "description": string(), "strict": flag(), "schema": {"type": "object"}}}}},
         {"type": "object", "required": ["type", "structures", "triggers"], "properties": {"type": {"const": "structural_tag"},
             "structures": tags["properties"]["structures"], "triggers": tags["properties"]["triggers"]}},

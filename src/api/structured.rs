@@ -109,7 +109,9 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
             let inner = fields.get("json_schema").ok_or_else(|| ApiError::missing(path))?;
             let inner = object(path, inner)?;
             let path = "response_format.json_schema.schema";
-            json(schema(path, inner.get("schema").ok_or_else(|| ApiError::missing(path))?)?)
+            let schema = schema(path, inner.get("schema").ok_or_else(|| ApiError::missing(path))?)?;
+            check_named(inner)?;
+            json(schema)
         }
         "json" => {
             let path = "response_format.schema";
@@ -129,6 +131,32 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
             ));
         }
     }))
+}
+
+/// What stands beside the schema: the public API demands a name, and a client that says something else of `strict` means something.
+fn check_named(json_schema: &Map<String, Value>) -> Result<(), ApiError> {
+    let path = "response_format.json_schema.name";
+    match json_schema.get("name") {
+        Some(Value::String(name)) if !name.is_empty() => {}
+        Some(Value::String(_)) => return Err(ApiError::invalid_value(path, "the name is empty")),
+        None | Some(Value::Null) => return Err(ApiError::missing(path)),
+        Some(_) => return Err(ApiError::invalid_type(path, "a string is expected")),
+    }
+    let is =
+        |key: &str, fits: fn(&Value) -> bool| json_schema.get(key).is_none_or(|v| v.is_null() || fits(v));
+    if !is("strict", Value::is_boolean) {
+        return Err(ApiError::invalid_type(
+            "response_format.json_schema.strict",
+            "true or false is expected",
+        ));
+    }
+    if !is("description", Value::is_string) {
+        return Err(ApiError::invalid_type(
+            "response_format.json_schema.description",
+            "a string is expected",
+        ));
+    }
+    Ok(())
 }
 
 /// `structured_outputs` of vLLM.
@@ -368,6 +396,18 @@ mod tests {
             (
                 json!({"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}}),
                 "response_format.json_schema.schema",
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
+                "response_format.json_schema.name",
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "", "schema": {}}}}),
+                "response_format.json_schema.name",
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": "yes", "schema": {}}}}),
+                "response_format.json_schema.strict",
             ),
             (json!({"response_format": {"type": "structural_tag", "format": {}}}), "response_format"),
             (

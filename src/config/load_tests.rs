@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::config::{FlagValue, show_json, show_table};
+use crate::sampling::rules::Rule;
 
 /// A folder with `perigee.toml` and `profiles/`.
 struct Site(tempfile::TempDir);
@@ -346,12 +347,13 @@ fn sampling_rules_are_tables_or_json() {
     let over = r#"{"temperature": 0.6, "max_new_tokens": 512}"#;
     let flags = [("sampling.instant", json), ("sampling.override_generation_config", over)];
     let settings = site.load(Some("kimi-official"), &[], &flags).unwrap().settings.sampling;
-    assert_eq!(settings.thinking.unwrap().0["temperature"].only, Some(1.0));
+    let only = |rule: &Rule| rule.only.as_ref().map(|only| only.values().to_vec());
+    assert_eq!(only(&settings.thinking.unwrap().0["temperature"]), Some(vec![1.0, 0.6, 0.0]));
     assert_eq!(settings.instant.unwrap().0["temperature"].pin, Some(0.5), "a flag goes before a profile");
     let policy = settings.policy.unwrap().0;
     assert_eq!(
-        (policy["top_k"].max, policy["n"].only),
-        (Some(40.0), Some(1.0)),
+        (policy["top_k"].max, only(&policy["n"])),
+        (Some(40.0), Some(vec![1.0])),
         "layers are joined by field"
     );
     assert_eq!(settings.override_generation_config.unwrap().get("max_tokens"), Some(512.0));

@@ -70,12 +70,11 @@ impl SamplingPolicy {
     ) -> Result<f64, PolicyRefusal> {
         let Some(rule) = self.rule(mode, field) else { return Ok(asked.unwrap_or(default)) };
         let refusal = |asked, allowed| PolicyRefusal { field, asked, allowed, mode: mode.name() };
-        if let Some(only) = rule.only {
-            return match asked {
-                // Numbers come as decimal text; f32 is what they become.
-                Some(asked) if asked as f32 != only as f32 => Err(refusal(asked, only.to_string())),
-                _ => Ok(only),
-            };
+        if let Some(only) = &rule.only {
+            let Some(asked) = asked else { return Ok(only.values().first().copied().unwrap_or(default)) };
+            // Numbers come as decimal text; f32 is what they become.
+            let allowed = only.values().iter().find(|value| asked as f32 == **value as f32);
+            return allowed.copied().ok_or_else(|| refusal(asked, either(only.values())));
         }
         let clamp = |value: f64| value.max(rule.min.unwrap_or(value)).min(rule.max.unwrap_or(f64::INFINITY));
         let wanted = asked.unwrap_or(rule.default.unwrap_or(default));
@@ -95,6 +94,13 @@ impl SamplingPolicy {
         };
         own.0.get(field).or_else(|| self.both.0.get(field))
     }
+}
+
+/// "1, 0.6 or 0".
+fn either(values: &[f64]) -> String {
+    let mut words: Vec<String> = values.iter().map(f64::to_string).collect();
+    let last = words.pop().unwrap_or_default();
+    if words.is_empty() { last } else { format!("{} or {last}", words.join(", ")) }
 }
 
 fn range(rule: &Rule) -> String {
@@ -119,7 +125,9 @@ mod tests {
             thinking: rules(
                 r#"{"temperature": {"only": 1}, "max_tokens": {"min": 256, "outside": "reject"}}"#,
             ),
-            instant: rules(r#"{"presence_penalty": {"min": 0, "max": 0.5, "outside": "reject"}}"#),
+            instant: rules(
+                r#"{"presence_penalty": {"min": 0, "max": 0.5, "outside": "reject"}, "min_p": {"only": [0.1, 0.5, 0]}}"#,
+            ),
         }
     }
 
@@ -137,6 +145,15 @@ mod tests {
                 "temperature",
                 Some(0.5),
                 Err("invalid temperature: only 1 is allowed for this model in thinking mode, not 0.5"),
+                false,
+            ),
+            (Instant, "min_p", None, Ok(0.1), false),
+            (Instant, "min_p", Some(0.0), Ok(0.0), false),
+            (
+                Instant,
+                "min_p",
+                Some(0.2),
+                Err("invalid min_p: only 0.1, 0.5 or 0 is allowed for this model in instant mode, not 0.2"),
                 false,
             ),
             (Thinking, "top_p", None, Ok(0.95), false),

@@ -33,7 +33,7 @@ pub struct Config {
     /// behind the keys above.
     pub override_generation_config: Option<GenerationOverride>,
     /// What requests may ask for, by field (the ones above, and n): policy.FIELD has default, pin (in place of whatever is asked), only
-    /// (anything else is refused), min and max with outside = "clamp" or "reject". A table, or JSON in a string.
+    /// (a value or a list; anything else is refused, the first is the default), min and max with outside = "clamp" or "reject". A table, or JSON in a string.
     pub policy: Option<Rules>,
     /// The same for requests with thinking; a field here goes before the one in policy.
     pub thinking: Option<Rules>,

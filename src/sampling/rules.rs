@@ -17,8 +17,28 @@ pub enum Outside {
     Reject,
 }
 
+/// A value, or several in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Only {
+    /// The only one.
+    One(f64),
+    /// At least one.
+    AnyOf(Vec<f64>),
+}
+
+impl Only {
+    /// The values; the first is for requests that leave the field open.
+    pub fn values(&self) -> &[f64] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::AnyOf(values) => values,
+        }
+    }
+}
+
 /// What is allowed of one field.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
     /// For requests that leave the field open.
@@ -27,9 +47,9 @@ pub struct Rule {
     /// In place of whatever a request says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin: Option<f64>,
-    /// A request may say this or nothing.
+    /// A request may say this, or one of these, or nothing: then the first is used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub only: Option<f64>,
+    pub only: Option<Only>,
     /// Least value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
@@ -102,12 +122,18 @@ impl Rules {
                 let names: Vec<_> = FIELDS.iter().map(|(name, ..)| *name).collect();
                 return Some(format!("{field} is no sampling field; there are {}", names.join(", ")));
             };
-            let numbers = [rule.default, rule.pin, rule.only, rule.min, rule.max];
-            if let Some(value) = numbers.into_iter().flatten().find(|v| !(*low..=*high).contains(v)) {
+            let only = rule.only.as_ref().map_or(&[][..], Only::values);
+            if rule.only.is_some() && only.is_empty() {
+                return Some(format!("{field}: only is an empty list, which allows nothing"));
+            }
+            let numbers = || {
+                [rule.default, rule.pin, rule.min, rule.max].into_iter().flatten().chain(only.iter().copied())
+            };
+            if let Some(value) = numbers().find(|v| !(*low..=*high).contains(v)) {
                 return Some(format!("{field}: {value} must be from {low} to {high}"));
             }
             let whole = ["top_k", "n", "max_tokens"].contains(&field.as_str());
-            if whole && let Some(value) = numbers.into_iter().flatten().find(|v| v.fract() != 0.0) {
+            if whole && let Some(value) = numbers().find(|v| v.fract() != 0.0) {
                 return Some(format!("{field}: {value} must be a whole number"));
             }
             if rule.min.zip(rule.max).is_some_and(|(min, max)| min > max) {
@@ -157,8 +183,9 @@ mod tests {
 
     #[test]
     fn a_table_and_its_json_in_a_string_are_the_same() {
-        let table =
-            rules(r#"{"temperature": {"only": 1}, "top_k": {"min": 0, "max": 50, "outside": "reject"}}"#);
+        let table = rules(
+            r#"{"temperature": {"only": [1, 0]}, "top_p": {"only": 1}, "top_k": {"min": 0, "max": 50, "outside": "reject"}}"#,
+        );
         let text = serde_json::to_string(&serde_json::to_string(&table).unwrap()).unwrap();
         assert_eq!(rules(&text), table);
         assert_eq!(table.problem(), None);
@@ -182,6 +209,8 @@ mod tests {
             (r#"{"temperature": {"pin": 3}}"#, "temperature: 3 must be from 0 to 2"),
             (r#"{"n": {"max": 1.5}}"#, "n: 1.5 must be a whole number"),
             (r#"{"top_p": {"min": 0.9, "max": 0.5}}"#, "top_p: min is above max"),
+            (r#"{"temperature": {"only": []}}"#, "temperature: only is an empty list"),
+            (r#"{"temperature": {"only": [1, 2.5]}}"#, "temperature: 2.5 must be from 0 to 2"),
             (r#"{"top_p": {"pin": 0.9, "only": 0.9}}"#, "top_p: pin and only stand alone"),
             (r#"{"top_p": {"pin": 0.9, "max": 0.95}}"#, "top_p: pin and only stand alone"),
             (r#"{"top_p": {"default": 1, "max": 0.95}}"#, "top_p: the default is outside"),

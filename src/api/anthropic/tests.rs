@@ -39,7 +39,7 @@ fn a_conversation_with_tools_becomes_a_chat() {
             ],
             "max_tokens": 5, "model": "m", "stop": ["x"],
             "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "description": "d", "strict": true}}],
-            "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}, "reasoning_effort": "low",
+            "response_format": {"type": "json_schema", "json_schema": {"name": "output", "schema": {"type": "object"}}}, "reasoning_effort": "low",
             "thinking": {"type": "enabled", "budget_tokens": 7}, "tool_choice": "auto", "parallel_tool_calls": false
         })
     );

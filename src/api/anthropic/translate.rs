@@ -236,7 +236,7 @@ fn response_format(format: &Value, path: &str) -> Result<Value, ApiError> {
     match (format["type"].as_str(), &format["schema"]) {
         (Some("json_schema"), Value::Null) => Err(ApiError::missing(format!("{path}.schema"))),
         (Some("json_schema"), schema) => {
-            Ok(json!({"type": "json_schema", "json_schema": {"schema": schema}}))
+            Ok(json!({"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}))
         }
         _ => Err(ApiError::invalid_value(format!("{path}.type"), "allowed: json_schema")),
     }

@@ -190,6 +190,7 @@ fn response_format(text: Free) -> Option<Value> {
     let mut schema = format;
     if let Value::Object(fields) = &mut schema {
         fields.remove("type");
+        fields.entry("name").or_insert_with(|| "output".into());
     }
     Some(json!({"type": "json_schema", "json_schema": schema}))
 }
