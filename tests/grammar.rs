@@ -78,9 +78,9 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
             refused.push((grammar.needs_tokens(), tools));
             continue;
         }
-        // The context of the embedded model is 2,048 tokens: a schema whose declaration is longer goes without it.
+        // The context of the embedded model is 8,192 tokens: a schema whose declaration is longer goes without it.
         let mut prompt = nano.prompt("Call the tool with values of your choice.", tools);
-        if prompt.len() > 1_500 {
+        if prompt.len() > 7_500 {
             prompt = nano.prompt("Call the tool.", &[]);
         }
         for temperature in [0.0, 1.5] {
