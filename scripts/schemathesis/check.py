@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -22,11 +23,12 @@ def main():
                "--request-timeout", str(SLOWEST_S), "--workers", "16", "--continue-on-failure", "--suppress-health-check", "all",
                "--generation-database", "none"]
     # A reply without a limit would be as long as the context.
-    with Server(binary, "sampling.max_tokens=64") as server:
+    # It leaves notes of its own in the folder it runs in.
+    with Server(binary, "sampling.max_tokens=64") as server, tempfile.TemporaryDirectory() as folder:
         model = json.loads(server.get("/v1/models"))["data"][0]["id"]
         vocabulary = json.loads(server.get("/tokenizer_info"))["vocab_size"]
         environment = dict(os.environ, SCHEMATHESIS_HOOKS="hooks", PYTHONPATH=str(HERE), CHECK_MODEL=model, CHECK_VOCABULARY=str(vocabulary))
-        status = subprocess.run([*command, f"{server.url}/openapi.json"], env=environment).returncode
+        status = subprocess.run([*command, f"{server.url}/openapi.json"], env=environment, cwd=folder).returncode
         server.until(lambda: server.gauge("vllm:num_requests_running") == 0, "the end of every sequence")
         health = json.loads(server.get("/health"))
         assert health["status"] == "ok", health
