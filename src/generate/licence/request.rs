@@ -431,8 +431,6 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
     {
         return Some(Role::Times);
     }
-    let is_money =
-        |piece: Option<&Piece>| matches!(piece, Some(Piece::Mark(mark)) if "$€£¥₹₽".contains(*mark));
     if is_money(before) || is_money(behind) {
         return None;
     }
