@@ -35,11 +35,14 @@ pub struct Permit {
     pub exact: Allowance,
     /// Of copies that differ a little.
     pub varied: Allowance,
+    /// Of either, in a reply that is nothing else from its start: a loop comes over a model that has begun well.
+    pub from_start: Allowance,
 }
 
 impl Permit {
     /// Nothing.
-    pub const NONE: Self = Self { exact: Allowance::None, varied: Allowance::None };
+    pub const NONE: Self =
+        Self { exact: Allowance::None, varied: Allowance::None, from_start: Allowance::None };
 
     /// Takes `allowance` in place of the exact one if it permits more of a unit of `period` tokens.
     pub fn raise_exact(&mut self, allowance: Allowance, period: u32) {

@@ -8,7 +8,8 @@
 //! period   which distances repeat, exactly and with noise      phase    thinking, prose, code, table, json
 //! novelty  how much of the text is new                         shapes   what a token looks like, by id
 //! tiers    thresholds                                          licence  was this repetition asked for?
-//! guard    one verdict per token: deliver, hold, rescue, stop  numeric  rows that are no distribution
+//! watch    what is under way, and what was said of it          numeric  rows that are no distribution
+//! places   where each of the few that are followed lies        policy   one verdict per token: deliver, hold, rescue, stop
 //! ```
 //!
 //! Knows token ids. Does not know text, the engine, or who asked.
@@ -23,9 +24,11 @@ mod numeric;
 mod options;
 mod period;
 mod phase;
+mod places;
 mod policy;
 mod shapes;
 mod tiers;
+mod watch;
 #[cfg(test)]
 mod tests;
 

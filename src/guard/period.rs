@@ -8,8 +8,9 @@
 //! What is lost: a period whose every window of `LONG` tokens has a nearer twin inside the period. A run below `SHORT` is not seen
 //! either; nothing is decided on so few tokens.
 
-/// Distances followed at once; the one with the least score makes room.
-const SLOTS: usize = 8;
+use super::hard_threshold;
+use super::places::{PLACES, Places};
+
 /// Tokens that must match before a distance is followed. Also the n-gram of [`super::Novelty`].
 pub(super) const SHORT: usize = 6;
 /// The same for long periods of few distinct tokens, whose short windows all have nearer twins.
@@ -30,6 +31,8 @@ pub struct Repeat {
     pub run: u32,
     /// Matches less four per mismatch since the distance was taken up, never below 0.
     pub score: u32,
+    /// Where the first copy began, tokens from the start.
+    pub start: u32,
 }
 
 impl Repeat {
@@ -39,16 +42,17 @@ impl Repeat {
     }
 }
 
-/// The distances that are followed.
+/// The distances that are followed. Each has a place of its own as long as it is followed; the one with the least score makes room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Periods {
     short: Windows,
     long: Windows,
-    slots: [Repeat; SLOTS],
-    num_slots: usize,
-    /// By slot, a bit for each other one whose distance is shorter and divides its own.
-    divisors: [u8; SLOTS],
+    followed: Followed,
 }
+
+/// Distances, each in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Followed(Places<Repeat>);
 
 /// Where each window of `width` tokens was seen last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,9 +75,7 @@ impl Periods {
         Self {
             short: Windows::new(SHORT, entries),
             long: Windows::new(LONG, entries),
-            slots: [Repeat::default(); SLOTS],
-            num_slots: 0,
-            divisors: [0; SLOTS],
+            followed: Followed::default(),
         }
     }
 
@@ -81,93 +83,105 @@ impl Periods {
     pub fn clear(&mut self) {
         self.short.clear();
         self.long.clear();
-        (self.num_slots, self.divisors) = (0, [0; SLOTS]);
+        self.followed = Followed::default();
     }
 
     /// Takes the last token of `tokens`; the others are those it was fed before. Returns whether the last `SHORT` tokens have stood
     /// somewhere before, which is what novelty counts.
     pub fn push(&mut self, tokens: &[u32]) -> bool {
-        let newest = tokens.len() - 1;
-        let token = tokens[newest];
-        let (mut at, mut changed) = (0, false);
-        while at < self.num_slots {
-            let slot = &mut self.slots[at];
-            if tokens[newest - slot.period as usize] == token {
-                slot.run += 1;
-                slot.score += 1;
-            } else {
-                slot.run = 0;
-                slot.score = slot.score.saturating_sub(MISMATCH);
-                if slot.score == 0 {
-                    self.num_slots -= 1;
-                    self.slots[at] = self.slots[self.num_slots];
-                    changed = true;
-                    continue;
-                }
-            }
-            at += 1;
-        }
-        let seen = self.short.push(tokens, |distance| known(&self.slots[..self.num_slots], distance, SHORT));
-        let seen_long =
-            self.long.push(tokens, |distance| known(&self.slots[..self.num_slots], distance, LONG));
+        self.followed.advance(tokens);
+        let seen = self.short.push(tokens, |distance| self.followed.knows(distance, SHORT));
+        let seen_long = self.long.push(tokens, |distance| self.followed.knows(distance, LONG));
         for distance in [seen, seen_long].into_iter().flatten() {
-            changed |= self.follow(distance, tokens);
-        }
-        if changed {
-            self.find_divisors();
+            self.followed.take_up(distance, tokens);
         }
         seen.is_some()
     }
 
-    /// The distances that are followed, in no particular order.
-    pub fn repeats(&self) -> &[Repeat] {
-        &self.slots[..self.num_slots]
+    /// The distances that are followed, each with its place.
+    pub fn repeats(&self) -> impl Iterator<Item = (usize, &Repeat)> {
+        self.followed.0.iter()
     }
 
-    /// Whether a shorter distance, of which the one at `index` is a multiple, says as much (in tenths) of what repeats: a run at p is also one
+    /// The distance that is followed at a place.
+    pub fn at(&self, place: usize) -> Option<&Repeat> {
+        self.followed.0.at(place)
+    }
+
+    /// Whether a shorter distance, of which the one at `place` is a multiple, says as much (in tenths) of what repeats: a run at p is also one
     /// at 2p, 3p and so on.
-    pub fn is_explained(&self, index: usize, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
-        let stretch = |r: &Repeat| u64::from(value(r)) + u64::from(r.period);
-        let of = stretch(&self.slots[index]) * tenths;
-        let mut left = self.divisors[index];
-        while left != 0 {
-            if stretch(&self.slots[left.trailing_zeros() as usize]) * 10 >= of {
-                return true;
+    pub fn is_explained(&self, place: usize, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
+        self.followed.is_explained(place, value, tenths)
+    }
+}
+
+impl Followed {
+    /// Takes the last token of `tokens`.
+    fn advance(&mut self, tokens: &[u32]) {
+        let newest = tokens.len() - 1;
+        let token = tokens[newest];
+        let mut broken = false;
+        self.0.retain(|_, r| {
+            let matches = tokens[newest - r.period as usize] == token;
+            broken |= !matches;
+            r.run = if matches { r.run + 1 } else { 0 };
+            r.score = if matches { r.score + 1 } else { r.score.saturating_sub(MISMATCH) };
+            r.score > 0
+        });
+        if broken {
+            self.forget_echoes();
+        }
+    }
+
+    /// A multiple that broke off says nothing that a distance with noise does not; with a run of its own it is taken up again.
+    fn forget_echoes(&mut self) {
+        for place in 0..PLACES {
+            let broke_off = self.0.at(place).is_some_and(|r| r.run == 0);
+            if broke_off && self.is_explained(place, |r| r.score, 9) {
+                self.0.remove(place);
             }
-            left &= left - 1;
         }
-        false
     }
 
-    /// Divisions are slow, and distances change far less often than they are looked at.
-    fn find_divisors(&mut self) {
-        let slots = &self.slots[..self.num_slots];
-        let divides = |a: &Repeat, b: &Repeat| a.period < b.period && b.period.is_multiple_of(a.period);
-        for (of, divisors) in slots.iter().zip(&mut self.divisors) {
-            *divisors =
-                slots.iter().enumerate().fold(0, |bits, (at, slot)| bits | u8::from(divides(slot, of)) << at);
-        }
-        self.divisors[self.num_slots..].fill(0);
+    /// [`Periods::is_explained`].
+    fn is_explained(&self, place: usize, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
+        let stretch = |r: &Repeat| u64::from(value(r)) + u64::from(r.period);
+        let Some(multiple) = self.0.at(place) else { return false };
+        let of = stretch(multiple) * tenths;
+        // Divisions are slow.
+        let explains = |r: &Repeat| {
+            r.period < multiple.period && stretch(r) * 10 >= of && multiple.period.is_multiple_of(r.period)
+        };
+        self.0.iter().any(|(_, r)| explains(r))
     }
 
-    /// Whether the distances are others now.
-    fn follow(&mut self, distance: u32, tokens: &[u32]) -> bool {
-        if self.slots[..self.num_slots].iter().any(|slot| slot.period == distance) {
-            return false;
+    /// Takes up a distance, if it is new and matters.
+    fn take_up(&mut self, distance: u32, tokens: &[u32]) {
+        if self.of(distance).is_some() {
+            return;
         }
         let run = run_at(tokens, distance as usize);
-        let slot = Repeat { period: distance, run, score: run };
-        if self.num_slots < SLOTS {
-            self.slots[self.num_slots] = slot;
-            self.num_slots += 1;
-            return true;
+        // Where noise breaks a repetition off, its multiples show for a while. They matter once they are half a loop.
+        let echoes = |r: &Repeat| r.score >= run.max(LONG as u32) && distance.is_multiple_of(r.period);
+        if run < hard_threshold(distance) / 2 && self.0.iter().any(|(_, r)| echoes(r)) {
+            return;
         }
-        let least = (0..SLOTS).min_by_key(|&at| self.slots[at].score).expect("there are slots");
-        let replaces = self.slots[least].score <= run;
-        if replaces {
-            self.slots[least] = slot;
+        let least = || self.0.iter().min_by_key(|(_, r)| r.score).filter(|(_, r)| r.score <= run);
+        let place = self.0.free().or_else(|| least().map(|(place, _)| place));
+        if let Some(place) = place {
+            let start = tokens.len() as u32 - run - distance;
+            self.0.set(place, Repeat { period: distance, run, score: run, start });
         }
-        replaces
+    }
+
+    /// What is followed at a distance.
+    fn of(&self, distance: u32) -> Option<&Repeat> {
+        self.0.iter().map(|(_, r)| r).find(|r| r.period == distance)
+    }
+
+    /// Whether a followed distance already shows that its last `width` tokens match.
+    fn knows(&self, distance: u32, width: usize) -> bool {
+        self.of(distance).is_some_and(|r| r.run as usize >= width)
     }
 }
 
@@ -175,11 +189,6 @@ impl Periods {
 pub(super) fn run_at(tokens: &[u32], period: usize) -> u32 {
     let pairs = tokens.iter().rev().zip(tokens[..tokens.len() - period].iter().rev());
     pairs.take(MAX_RUN).take_while(|(a, b)| a == b).count() as u32
-}
-
-/// Whether a followed distance already shows that its last `width` tokens match.
-fn known(slots: &[Repeat], distance: u32, width: usize) -> bool {
-    slots.iter().any(|slot| slot.period == distance && slot.run as usize >= width)
 }
 
 impl Windows {
@@ -210,7 +219,9 @@ impl Windows {
             return None;
         }
         let distance = (end - before) as u32;
-        let equal = known(distance) || tokens[before - self.width..before] == tokens[end - self.width..];
+        // Most entries are of another window: its last token tells that soonest.
+        let equal = tokens[before - 1] == tokens[end - 1]
+            && (known(distance) || tokens[before - self.width..before] == tokens[end - self.width..]);
         equal.then_some(distance)
     }
 }

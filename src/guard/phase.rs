@@ -54,6 +54,13 @@ pub struct Markers {
     pub tools_end: Option<u32>,
 }
 
+impl Markers {
+    /// Whether a token is one of them.
+    pub(super) fn contains(&self, token: u32) -> bool {
+        [self.think, self.think_end, self.tools, self.tools_end].contains(&Some(token))
+    }
+}
+
 /// Follows one reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PhaseTracker {
@@ -123,7 +130,7 @@ impl PhaseTracker {
     /// Takes the next token.
     pub fn push(&mut self, token: u32, shapes: &TokenShapes, markers: &Markers) {
         let is = |marker: Option<u32>| marker == Some(token);
-        if is(markers.think) || is(markers.think_end) || is(markers.tools) || is(markers.tools_end) {
+        if markers.contains(token) {
             *self = Self { tools: self.tools, ..Self::new(is(markers.think)) };
             self.tools = is(markers.tools) || (self.tools && !is(markers.tools_end));
             return;

@@ -7,10 +7,12 @@
 //! before the point that is rewound to.
 
 use super::period::run_at;
-use super::tiers::{code_multiplier, noisy_hold_start};
+use super::places::Places;
+use super::tiers::{noisy_hold_start, noisy_multiplier};
+use super::watch::{Answers, Watched};
 use super::{
-    Action, AllPeriods, Allowance, Event, Kind, Mode, Novelty, Nudge, Options, PatternRule, Periods, Permit,
-    Phase, PhaseTracker, Repeat, TierAction, hard_threshold, hold_start, noisy_threshold, phase_multiplier,
+    Action, AllPeriods, Event, Kind, Mode, Novelty, Nudge, Options, PatternRule, Periods, Permit, Phase,
+    PhaseTracker, Repeat, TierAction, hard_threshold, hold_start, noisy_threshold, phase_multiplier,
 };
 
 /// Least run of anything that is acted on or held.
@@ -19,8 +21,6 @@ const LEAST: u32 = 12;
 const PADDING_RUN: u32 = 32;
 /// White space in a structure, tokens in a row, before something else is asked for.
 const MAX_BLANKS: u32 = 64;
-/// Repetition without limit is reported when it is this long.
-const UNLIMITED_RUN: u32 = 16_384;
 /// Rescues may throw away a quarter of the reply's limit, and at least this much.
 const LEAST_DISCARD: usize = 512;
 /// Mean probability of the last `SURE_TOKENS` tokens above which a model is nearly certain of everything.
@@ -32,8 +32,6 @@ const LONGEST_NOISY: u32 = 256;
 const SETTLE_TOKENS: usize = 64;
 /// Most events of one reply.
 const MAX_EVENTS: u32 = 16;
-/// Repetitions that are watched at once.
-const MAX_WATCHED: usize = 8;
 /// Longest stretch in which a period's unit is reduced to its primitive one.
 const MAX_PRIMITIVE: usize = 1 << 16;
 
@@ -63,44 +61,39 @@ pub enum Verdict {
     },
 }
 
-/// A repetition that is under way and has been looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Watched {
-    /// The distance that is followed.
-    period: u32,
-    /// The shortest unit that makes the same stretch.
-    unit: u32,
-    /// The run of the unit at which it is a loop, in place of the threshold.
-    limit: u32,
-    /// The same for the score.
-    noisy_limit: u32,
-    /// The prompt permits more than the threshold.
-    licensed: bool,
-    /// The prompt permits more than the threshold for noise.
-    noisy_licensed: bool,
-    /// The prompt wants no end of it.
-    unlimited: bool,
-    /// Tokens of the reply when the licence was asked.
-    asked_at: usize,
-    /// The part of the score that something licensed made, which stood there before.
-    licensed_score: u32,
-    /// The unit is code or data that stands in no fence: brackets, numbers.
-    code: bool,
-    /// It was held long enough; what comes of it is delivered.
-    unheld: bool,
-    /// It passed the threshold by licence, and that was said.
-    said: bool,
-}
-
 /// What the repetitions under way add up to.
 #[derive(Debug, Default)]
 struct Findings {
     /// A loop, and its kind.
     found: Option<(Kind, Repeat)>,
-    /// One that should be watched and is not.
-    unwatched: Option<Repeat>,
+    /// One that should be watched and is not, with its place.
+    unwatched: Option<(usize, Repeat)>,
     /// Something is to be held.
     hold: bool,
+}
+
+/// How far the beginning of an answer goes: so many tokens that are no repetition of earlier ones.
+#[derive(Debug, Clone, Copy, Default)]
+struct Opening {
+    new: usize,
+    /// Where it ended, if it has.
+    end: Option<usize>,
+}
+
+impl Opening {
+    /// An introduction and the first copies of what is repeated, tokens.
+    const LENGTH: usize = 48;
+
+    fn push(&mut self, is_new: bool, position: usize) {
+        self.new += usize::from(is_new);
+        if self.new > Self::LENGTH && self.end.is_none() {
+            self.end = Some(position);
+        }
+    }
+
+    fn holds(&self, position: usize) -> bool {
+        self.end.is_none_or(|end| position < end)
+    }
 }
 
 /// The guard of one reply.
@@ -111,9 +104,12 @@ pub struct Guard {
     tokens: Vec<u32>,
     periods: Periods,
     novelty: Novelty,
+    opening: Opening,
     phase: PhaseTracker,
     pattern: Option<(PatternRule, AllPeriods)>,
-    watched: Vec<Watched>,
+    /// By the place of the distance.
+    watched: Places<Watched>,
+    answers: Answers,
     /// White space tokens in a row.
     blanks: u32,
     low_novelty_said: bool,
@@ -134,9 +130,11 @@ impl Guard {
             tokens: Vec::new(),
             periods: Periods::new(max_tokens),
             novelty: Novelty::default(),
+            opening: Opening::default(),
             phase: PhaseTracker::new(options.starts_thinking),
             pattern: options.pattern.map(|rule| (rule, AllPeriods::new(rule.max_size))),
-            watched: Vec::new(),
+            watched: Places::default(),
+            answers: Answers::default(),
             blanks: 0,
             low_novelty_said: false,
             delivered: 0,
@@ -173,11 +171,12 @@ impl Guard {
         self.sure.retain(|&(position, _)| (position as usize) < keep);
         self.periods.clear();
         self.novelty.clear();
+        self.opening = Opening::default();
         self.phase = PhaseTracker::new(self.options.starts_thinking);
         if let Some((_, runs)) = &mut self.pattern {
             runs.clear();
         }
-        self.watched.clear();
+        self.watched = Places::default();
         (self.blanks, self.low_novelty_said, self.delivered) = (0, false, 0);
         self.tokens.reserve(keep);
         for &token in &kept {
@@ -259,6 +258,11 @@ impl Guard {
         self.phase.push(token, &options.shapes, &options.markers);
         let seen = self.periods.push(tokens);
         self.novelty.push(!seen);
+        if options.markers.contains(token) {
+            self.opening = Opening::default();
+        } else {
+            self.opening.push(!seen, tokens.len());
+        }
         let blank = options.shapes.of(token).is_blank();
         self.blanks = if blank { self.blanks + 1 } else { 0 };
         if let Some((rule, runs)) = &mut self.pattern {
@@ -269,19 +273,29 @@ impl Guard {
                 return Verdict::Stop { keep: self.tokens.len(), event };
             }
         }
+        if self.is_quiet() {
+            return Verdict::Deliver { upto: self.tokens.len(), event: None };
+        }
         self.look_at_repeats().unwrap_or_else(|| self.look_at_the_rest())
+    }
+
+    /// Whether there is nothing to judge, as after most tokens.
+    fn is_quiet(&self) -> bool {
+        self.watched.is_empty()
+            && self.blanks < MAX_BLANKS
+            && self.periods.repeats().all(|(_, r)| r.score < LEAST)
+            && !self.novelty.is_low()
     }
 
     /// Judges what repeats; `None` if nothing is worth a verdict of its own.
     fn look_at_repeats(&mut self) -> Option<Verdict> {
         let phase = self.phase();
-        if !self.watched.is_empty() {
-            let repeats = self.periods.repeats();
-            self.watched.retain(|w| repeats.iter().any(|r| r.period == w.period && r.score >= LEAST / 2));
-        }
+        let periods = &self.periods;
+        let is_there = |r: &Repeat, w: &Watched| r.period == w.period && r.score >= LEAST / 2;
+        self.watched.retain(|place, w| periods.at(place).is_some_and(|r| is_there(r, w)));
         let mut findings = self.survey(phase);
-        if let Some(repeat) = findings.unwatched {
-            self.watch(repeat);
+        if let Some((place, repeat)) = findings.unwatched {
+            self.watch(place, repeat);
             findings = self.survey(phase);
         }
         if let Some((kind, repeat)) = findings.found {
@@ -298,94 +312,84 @@ impl Guard {
         let mut findings = Findings::default();
         let hold_tokens = self.options.hold_tokens;
         let judges_noise =
-            self.options.noisy != TierAction::Off && phase.is_open() && !self.was_just_rescued();
-        let repeats = self.periods.repeats();
-        for (index, repeat) in repeats.iter().enumerate().filter(|(_, r)| r.score >= LEAST) {
+            self.options.noisy != TierAction::Off && phase != Phase::Json && !self.was_just_rescued();
+        for (place, repeat) in self.periods.repeats().filter(|(_, r)| r.score >= LEAST) {
             let period = repeat.period;
             if repeat.run >= PADDING_RUN && period == 1 && self.tokens.last().copied() == self.options.padding
             {
                 findings.found = Some((Kind::NumericSuspect, *repeat));
                 return findings;
             }
-            let watched = self.watched.iter().find(|w| w.period == period);
+            let watched = self.watched.at(place);
+            let begun = self.tokens.len() - repeat.run as usize;
+            if watched
+                .is_some_and(|w| w.is_silent() && (w.asked_at >= begun || repeat.run < LEAST.max(period)))
+            {
+                continue;
+            }
             let unit = watched.map_or(period, |w| w.unit);
-            let code = phase.is_open() && watched.is_some_and(|w| w.code);
-            let times = if code { code_multiplier(unit) } else { phase_multiplier(phase) };
+            let times = watched.map_or_else(|| phase_multiplier(phase, unit), |w| w.multiplier(phase));
             let threshold = hard_threshold(unit).saturating_mul(times);
-            // A run at p is also one at 2p, 3p and so on: only the shortest distance is judged.
-            let run = match self.periods.is_explained(index, |r| r.run, 10) {
-                true => 0,
-                false => repeat.run + (period - unit),
-            };
-            let noisy = judges_noise
-                && !code
-                && period <= LONGEST_NOISY
-                && !self.periods.is_explained(index, |r| r.score, 9);
-            let score = repeat.score.saturating_sub(watched.map_or(0, |w| w.licensed_score));
-            let score = if noisy { score } else { 0 };
             let begins = hold_start(unit, hold_tokens).max(threshold.saturating_sub(hold_tokens.max(unit)));
             let asks = if phase.is_open() { begins } else { hold_start(unit, hold_tokens) };
+            let run = watched.map_or(repeat.run, |w| w.run(repeat));
+            let score = repeat.score.saturating_sub(watched.map_or(0, |w| w.licensed_score));
+            let noisy_begins = noisy_hold_start(period, hold_tokens);
+            // A run at p is also one at 2p, 3p and so on: only the shortest distance is judged.
+            let repeats = run >= asks && !self.periods.is_explained(place, |r| r.run, 10);
+            let noisy = score >= noisy_begins
+                && judges_noise
+                && period <= LONGEST_NOISY
+                && !watched.is_some_and(|w| w.code)
+                && !self.periods.is_explained(place, |r| r.score, 9);
+            if !(repeats || noisy) {
+                continue;
+            }
             // What was permitted of one unit is not permitted of another that follows at the same distance.
-            let asked = |w: &&Watched| run < asks || w.asked_at >= self.tokens.len() - repeat.run as usize;
+            let asked = |w: &&Watched| !repeats || w.asked_at >= begun;
             let Some(watched) = watched.filter(asked) else {
-                if run >= asks || score >= noisy_hold_start(period, hold_tokens) {
-                    findings.unwatched = Some(*repeat);
-                }
+                findings.unwatched = Some((place, *repeat));
                 continue;
             };
-            let exact = run > 0 && run >= watched.limit.max(threshold);
-            if exact || (noisy && score >= watched.noisy_limit) {
+            let exact = repeats && run >= watched.limit.max(threshold);
+            let noisy_limit =
+                watched.noisy_limit.max(noisy_threshold(period).saturating_mul(noisy_multiplier(phase)));
+            if exact || (noisy && score >= noisy_limit) {
                 let kind = if exact { Kind::Loop } else { Kind::NoisyLoop };
                 if findings.found.is_none_or(|(_, best)| period < best.period) {
                     findings.found = Some((kind, *repeat));
                 }
             }
-            let held = (run >= begins && !watched.licensed)
-                || (noisy && score >= noisy_hold_start(period, hold_tokens) && !watched.noisy_licensed);
+            let held = (repeats && run >= begins && !watched.licensed) || (noisy && !watched.noisy_licensed);
             findings.hold |= held && phase.is_open() && !watched.unheld;
         }
         findings
     }
 
     /// Looks a repetition up in the licence, once.
-    fn watch(&mut self, repeat: Repeat) {
+    fn watch(&mut self, place: usize, repeat: Repeat) {
         let (unit, _) = self.primitive(repeat);
         let start = self.tokens.len() - (repeat.run + repeat.period).min(self.tokens.len() as u32) as usize;
         let first = &self.tokens[start..start + unit as usize];
-        let permit = self.options.licence.as_ref().map_or(Permit::NONE, |licence| licence.permit(first));
-        let (threshold, noisy_threshold) = (hard_threshold(unit), noisy_threshold(repeat.period));
-        let unlimited = permit.exact == Allowance::Unlimited || permit.varied == Allowance::Unlimited;
-        let most = if unlimited { UNLIMITED_RUN } else { u32::MAX };
-        let limit = permit.exact.limit(unit, threshold).min(most.max(threshold));
-        let varied = permit.varied.limit(repeat.period, noisy_threshold).min(most.max(noisy_threshold));
-        let licensed = limit > threshold;
-        let noisy_limit = if licensed { varied.max(limit) } else { varied };
-        let before =
-            self.watched.iter().position(|w| w.period == repeat.period).map(|at| self.watched.remove(at));
-        if self.watched.len() == MAX_WATCHED {
-            self.watched.remove(0);
-        }
-        let licensed_score = match before {
-            Some(w) if w.licensed && !licensed => repeat.score.saturating_sub(repeat.run),
-            Some(w) => w.licensed_score,
-            None => 0,
+        let mut permit = match &self.options.licence {
+            Some(licence) => self.answers.permit(&**licence, first),
+            None => Permit::NONE,
         };
-        // What was reported as noise is not reported again while it lasts.
-        let reported = before.is_some_and(|w| w.noisy_limit == u32::MAX);
-        self.watched.push(Watched {
-            period: repeat.period,
-            unit,
-            limit,
-            noisy_limit: if reported { u32::MAX } else { noisy_limit },
-            licensed,
-            noisy_licensed: noisy_limit > noisy_threshold,
-            unlimited,
-            asked_at: self.tokens.len(),
-            licensed_score,
-            code: self.is_code(unit),
-            unheld: false,
-            said: before.is_some_and(|w| w.said),
-        });
+        if self.is_all_of_it(repeat) {
+            permit.raise_exact(permit.from_start, unit);
+            permit.raise_varied(permit.from_start, repeat.period);
+        }
+        let (code, before) = (self.is_code(unit), self.watched.at(place));
+        let watched = Watched::new(repeat, unit, permit, self.tokens.len(), code, before);
+        self.watched.set(place, watched);
+    }
+
+    /// Whether the reply, or the answer behind a thought, is nothing but repetition since it began, an introduction aside.
+    fn is_all_of_it(&self, repeat: Repeat) -> bool {
+        let start = repeat.start as usize;
+        let rescued = self.nudges.last().is_some_and(|nudge| start >= nudge.at());
+        let answers = !self.phase.is_thinking() && self.phase() != Phase::Json;
+        answers && !rescued && self.opening.holds(start)
     }
 
     /// A loop: what is done about it.
@@ -395,7 +399,7 @@ impl Guard {
         let broken = period == 1 && (token == Some(0) || token == self.options.padding);
         let kind = if broken { Kind::NumericSuspect } else { kind };
         let tier = if kind == Kind::NoisyLoop { self.options.noisy } else { TierAction::Act };
-        let unlimited = self.watched.iter().any(|w| w.period == repeat.period && w.unlimited);
+        let unlimited = self.watched.iter().any(|(_, w)| w.period == repeat.period && w.unlimited);
         if self.options.mode == Mode::Warn || tier != TierAction::Act || unlimited {
             return self.warn(kind, period, run);
         }
@@ -404,11 +408,8 @@ impl Guard {
 
     /// Reports a repetition and lets it go on; nothing more is said while it lasts.
     fn warn(&mut self, kind: Kind, period: u32, run: u32) -> Verdict {
-        for watched in self.watched.iter_mut().filter(|w| w.period == period || w.unit == period) {
-            (watched.limit, watched.noisy_limit) = (u32::MAX, u32::MAX);
-            (watched.licensed, watched.noisy_licensed, watched.unheld, watched.said) =
-                (true, true, true, true);
-        }
+        let same = |w: &Watched| w.period == period || w.unit == period;
+        self.watched.iter_mut().filter(|(_, w)| same(w)).for_each(|(_, w)| w.silence());
         let event = (self.num_events < MAX_EVENTS).then(|| self.event(kind, period, run, Action::Warned));
         Verdict::Deliver { upto: self.tokens.len(), event }
     }
@@ -446,12 +447,13 @@ impl Guard {
     fn hold(&mut self) -> Verdict {
         let len = self.tokens.len();
         let held = len - self.delivered;
-        let longest = self.watched.iter().map(|w| w.period).max().unwrap_or(0).max(self.options.hold_tokens);
+        let longest =
+            self.watched.iter().map(|(_, w)| w.period).max().unwrap_or(0).max(self.options.hold_tokens);
         let begins = held == 1;
         let cuttable = len < 2 || self.options.shapes.parts(self.tokens[len - 2], self.tokens[len - 1]);
         if held > longest as usize {
             // Held long enough for a loop to show, had it been one.
-            self.watched.iter_mut().for_each(|w| w.unheld = true);
+            self.watched.iter_mut().for_each(|(_, w)| w.unheld = true);
             return Verdict::Deliver { upto: len, event: None };
         }
         let upto = if begins && !cuttable { len } else { self.delivered };
@@ -460,12 +462,14 @@ impl Guard {
 
     /// Says once that a licensed repetition has passed the threshold.
     fn licensed_event(&mut self) -> Option<Verdict> {
-        let repeats = self.periods.repeats();
-        let passed = self.watched.iter_mut().find_map(|w| {
-            let run = repeats.iter().find(|r| r.period == w.period)?.run + (w.period - w.unit);
-            let passes = w.licensed && !w.said && run >= hard_threshold(w.unit);
-            w.said |= passes;
-            passes.then_some((w.unit, run))
+        let periods = &self.periods;
+        let passed = self.watched.iter_mut().find_map(|(place, w)| {
+            if w.said || !w.licensed {
+                return None;
+            }
+            let run = w.run(periods.at(place)?);
+            w.said = run >= hard_threshold(w.unit);
+            w.said.then_some((w.unit, run))
         })?;
         let event = self.event(Kind::Loop, passed.0, passed.1, Action::Licensed);
         Some(Verdict::Deliver { upto: self.tokens.len(), event: Some(event) })
@@ -478,7 +482,7 @@ impl Guard {
             let event = self.event(Kind::Whitespace, 0, 0, Action::Rescued);
             return Verdict::Deliver { upto, event: Some(event) };
         }
-        let licensed = self.watched.iter().any(|w| w.said);
+        let licensed = self.watched.iter().any(|(_, w)| w.said);
         if self.options.novelty == TierAction::Off
             || licensed
             || self.low_novelty_said
@@ -526,7 +530,8 @@ impl Guard {
             let explained = |r: &Repeat| {
                 u64::from(r.score + r.period) * 10 >= u64::from(repeat.score + repeat.period) * 9
             };
-            let shorter = self.periods.repeats().iter().filter(|r| r.period < repeat.period && explained(r));
+            let repeats = self.periods.repeats().map(|(_, r)| r);
+            let shorter = repeats.filter(|r| r.period < repeat.period && explained(r));
             let best = shorter.min_by_key(|r| r.period).unwrap_or(&repeat);
             return (best.period, best.run);
         }

@@ -39,7 +39,13 @@ fn exact_loops_are_found_at_the_token_of_the_definition() {
             _ => rng.usize(257..500),
         };
         let mut stream: Vec<u32> = (0..rng.usize(0..600)).map(|_| rng.u32(0..alphabet)).collect();
-        let unit: Vec<u32> = (0..period).map(|_| rng.u32(0..alphabet)).collect();
+        let mut unit: Vec<u32> = (0..period).map(|_| rng.u32(0..alphabet)).collect();
+        if round % 5 == 0 {
+            // Two or three near copies: half of the period repeats too, with noise.
+            unit = unit.repeat(rng.usize(2..4).min(1024 / period));
+            (0..rng.usize(1..4)).for_each(|_| unit[rng.usize(0..period)] = rng.u32(0..alphabet));
+        }
+        let period = unit.len();
         stream.extend(unit.iter().cycle().take(rng.usize(0..period * 20 + 200)));
         stream.extend((0..rng.usize(0..200)).map(|_| rng.u32(0..alphabet)));
         let (mut periods, mut all) = (Periods::new(4096), AllPeriods::new(1024));
@@ -47,9 +53,9 @@ fn exact_loops_are_found_at_the_token_of_the_definition() {
             periods.push(&stream[..end]);
             all.push(&stream[..end]);
             let defined = (1..=1024).any(|p| all.run(p) >= hard_threshold(p));
-            let found = periods.repeats().iter().any(|r| r.run >= hard_threshold(r.period));
+            let found = periods.repeats().any(|(_, r)| r.run >= hard_threshold(r.period));
             assert_eq!(found, defined, "round {round}, period {period}, alphabet {alphabet}, token {end}");
-            for repeat in periods.repeats().iter().filter(|r| r.period <= 1024) {
+            for (_, repeat) in periods.repeats().filter(|(_, r)| r.period <= 1024) {
                 assert_eq!(repeat.run, all.run(repeat.period), "round {round}, token {end}");
             }
         }
@@ -65,7 +71,7 @@ fn periods_beyond_the_counters_are_found() {
         let mut periods = Periods::new(40_000);
         let found = (1..=stream.len()).find(|&end| {
             periods.push(&stream[..end]);
-            periods.repeats().iter().any(|r| r.run >= hard_threshold(r.period))
+            periods.repeats().any(|(_, r)| r.run >= hard_threshold(r.period))
         });
         assert_eq!(found, Some(period * 3), "period {period}: at exactly three copies");
     }
@@ -262,6 +268,51 @@ fn structure_has_more_room_and_is_not_taken_back() {
 }
 
 #[test]
+fn a_block_is_a_loop_wherever_it_stands_three_times() {
+    let mut rng = fastrand::Rng::with_seed(9);
+    for (before, phase) in [(vec![], Phase::Prose), (vec![4, 0], Phase::Code)] {
+        let mut guard = Guard::new(options(), 65_536);
+        before.iter().for_each(|&token| drop(guard.observe(token)));
+        let block = prose(&mut rng, 600);
+        let verdict = until_verdict(&mut guard, block.iter().cycle().take(6000).copied());
+        let Some(Verdict::Stop { event, .. } | Verdict::Rescue { event, .. }) = verdict else {
+            panic!("{verdict:?}")
+        };
+        assert_eq!((event.phase, event.copies, event.end), (phase, 3, before.len() as u32 + 1800));
+    }
+}
+
+#[test]
+fn words_with_noise_are_a_loop_in_a_fence_too_and_formulas_are_not() {
+    let mut rng = fastrand::Rng::with_seed(10);
+    let unit = prose(&mut rng, 40);
+    let marks: Vec<u32> = unit.iter().enumerate().map(|(at, &w)| if at % 3 == 0 { 5 } else { w }).collect();
+    let run = |unit: &[u32]| {
+        let mut guard = Guard::new(options(), 65_536);
+        [4, 0].into_iter().for_each(|token| drop(guard.observe(token)));
+        let noisy = |at: usize| if at % 31 == 30 { 100 + at as u32 % 800 } else { unit[at % unit.len()] };
+        until_verdict(&mut guard, (0..4000).map(noisy))
+    };
+    let verdict = run(&unit);
+    assert!(
+        matches!(verdict, Some(Verdict::Stop { event: Event { kind: Kind::NoisyLoop, .. }, .. })),
+        "{verdict:?}"
+    );
+    assert!(!matches!(run(&marks), Some(Verdict::Stop { .. })));
+}
+
+#[test]
+fn a_multiple_that_broke_off_is_no_run_of_its_unit() {
+    // A unit that was found by noise tells nothing of a run at its multiple.
+    let repeat = |run: u32| Repeat { period: 210, run, score: 500, start: 0 };
+    let watched = super::watch::Watched::new(repeat(0), 42, Permit::NONE, 900, false, None);
+    assert_eq!(
+        (watched.run(&repeat(0)), watched.run(&repeat(100)), watched.run(&repeat(210))),
+        (0, 100, 378)
+    );
+}
+
+#[test]
 fn endless_white_space_in_a_structure_is_forbidden_until_something_else_comes() {
     let mut guard = Guard::new(Options { structured: true, ..options() }, 4096);
     let forbidden = |guard: &Guard| {
@@ -297,7 +348,11 @@ struct Permits(Allowance);
 
 impl Licence for Permits {
     fn permit(&self, unit: &[u32]) -> Permit {
-        if unit == [8] { Permit { exact: self.0, varied: self.0 } } else { Permit::NONE }
+        if unit == [8] {
+            Permit { exact: self.0, varied: self.0, from_start: Allowance::None }
+        } else {
+            Permit::NONE
+        }
     }
 }
 
@@ -326,6 +381,43 @@ fn what_was_asked_for_is_not_stopped_and_not_held() {
 }
 
 #[test]
+fn a_reply_that_is_repetition_from_its_start_was_asked_for() {
+    #[derive(Debug)]
+    struct FromStart;
+    impl Licence for FromStart {
+        fn permit(&self, _: &[u32]) -> Permit {
+            Permit { from_start: Allowance::Tokens(1000), ..Permit::NONE }
+        }
+    }
+    let mut rng = fastrand::Rng::with_seed(11);
+    let markers = Markers { think: Some(997), think_end: Some(998), ..Markers::default() };
+    let with = Options { licence: Some(Arc::new(FromStart)), markers, ..options() };
+    let ends_after = |before: &[u32], options: &Options| {
+        let mut guard = Guard::new(options.clone(), 1 << 16);
+        before.iter().for_each(|&token| drop(guard.observe(token)));
+        let ends = (1..4000)
+            .find(|_| matches!(guard.observe(8), Verdict::Rescue { .. } | Verdict::Stop { .. }))
+            .expect("a loop");
+        (ends, guard)
+    };
+    let words = |rng: &mut fastrand::Rng, len: usize| -> Vec<u32> {
+        prose(rng, len).into_iter().map(|word| word.min(990)).collect()
+    };
+    let (ends, mut guard) = ends_after(&[], &with);
+    assert_eq!(ends, 1001);
+    guard.rewind(1000);
+    let again = until_verdict(&mut guard, [9; 200]);
+    assert!(matches!(again, Some(Verdict::Rescue { event: Event { end: ..1100, .. }, .. })), "{again:?}");
+    assert_eq!(ends_after(&words(&mut rng, 30), &with).0, 1001, "behind an introduction");
+    assert_eq!(ends_after(&words(&mut rng, 80), &with).0, 97, "behind an answer");
+    let thought = [vec![997], words(&mut rng, 80), vec![998]].concat();
+    assert_eq!(ends_after(&thought, &with).0, 1001, "behind a thought");
+    assert_eq!(ends_after(&[997], &with).0, 97, "a thought");
+    let sections = [words(&mut rng, 10), vec![9; 150], words(&mut rng, 10), vec![7; 150]].concat();
+    assert!(ends_after(&sections, &with).0 > 600, "one after the other, a thousand in all");
+}
+
+#[test]
 fn a_licence_has_a_bound_and_is_for_its_unit() {
     let with = |allowance| Options { licence: Some(Arc::new(Permits(allowance))), ..options() };
     let end = |allowance, stream: &[u32]| {
@@ -349,7 +441,7 @@ fn rows_are_judged_by_themselves_and_not_by_the_cells_in_them() {
     impl Licence for Rows {
         fn permit(&self, unit: &[u32]) -> Permit {
             let copies = if unit.len() == 1 { 5000 } else { 30 };
-            Permit { exact: Allowance::Copies(copies), varied: Allowance::None }
+            Permit { exact: Allowance::Copies(copies), ..Permit::NONE }
         }
     }
     let row = [vec![8; 40], vec![0]].concat();

@@ -20,19 +20,31 @@ pub fn noisy_threshold(period: u32) -> u32 {
     hard_threshold(period).saturating_mul(2)
 }
 
-/// How much longer a repetition may be where repeating is usual.
-pub fn phase_multiplier(phase: Phase) -> u32 {
+/// Longest period that repeats more in code, tables and data than in prose: lines, records. A block that stands there three times is a loop too.
+const LONGEST_RECORD: u32 = 256;
+
+/// How much longer an exact repetition of a unit of `period` tokens may be where repeating is usual.
+pub fn phase_multiplier(phase: Phase, period: u32) -> u32 {
     match phase {
-        Phase::Thinking | Phase::Prose => 1,
-        Phase::Code | Phase::Table => 4,
+        Phase::Code | Phase::Table if period <= LONGEST_RECORD => 4,
+        Phase::Thinking | Phase::Prose | Phase::Code | Phase::Table => 1,
         Phase::Json => 8,
     }
 }
 
-/// How much longer a short unit may repeat in code and data that stand in no fence: numbers of hundreds of equal digits, rows of a table of
-/// constants. Longer units do not repeat there either.
+/// How much longer a repetition with noise may be, of words: what has brackets or numbers in it is not judged with noise.
+pub(super) fn noisy_multiplier(phase: Phase) -> u32 {
+    if phase.is_open() { 1 } else { 2 }
+}
+
+/// How much longer a unit of code or data may repeat that stands in no fence: numbers of hundreds of equal digits, rows of a table of
+/// constants, records. Thoughts about formulas look like that too.
 pub(super) fn code_multiplier(period: u32) -> u32 {
-    if period <= 64 { 4 } else { 1 }
+    match period {
+        0..=64 => 4,
+        65..=LONGEST_RECORD => 2,
+        _ => 1,
+    }
 }
 
 /// The run from which tokens are held back: one copy and at least twelve tokens have been sent by then, and at most `hold_tokens` (or one

@@ -7,6 +7,7 @@
 //!   that they are alike: likewise;
 //! - a sentence that it gives word for word, and something that says how often: a long stretch of that;
 //! - words for repetition, for pictures made of marks, or for no end, without a number: a long stretch of what they name;
+//! - a reply that is repetition from its start, unless the request wants prose: a long stretch of it;
 //! - what the prompt itself repeats, which may be copied, corrected or translated: as often, and the same unit eight times the threshold.
 //!
 //! Units that differ a little from copy to copy (counters, records, verses) are permitted by any number of things, by lists and plans, and
@@ -15,9 +16,10 @@
 //! ```text
 //! numbers  digits, words and numerals of many languages    words    lists of words that requests are known by
 //! unit     the repeated unit as text                       request  one message's numbers and words
-//! shared   what of a unit a message gives word for word
+//! shared   what of a unit a message gives word for word     counts   what its numbers count
 //! ```
 
+mod counts;
 mod numbers;
 mod request;
 mod shared;
@@ -27,7 +29,7 @@ mod words;
 use std::sync::{Arc, OnceLock};
 
 use self::request::Message;
-use self::unit::Unit;
+use self::unit::{Unit, is_fault, is_whole_words};
 use crate::guard::{Allowance, Licence, Periods, Permit};
 use crate::text::{Tokenizer, markers};
 
@@ -61,6 +63,8 @@ pub(super) struct PromptLicence {
 /// What a prompt says, as far as it matters here.
 struct Wishes {
     messages: Vec<Message>,
+    /// What the last one permits of a reply that is repetition from its start; what goes on with a plain text is no reply.
+    from_start: Allowance,
     repeats: Vec<PromptRepeat>,
 }
 
@@ -112,6 +116,7 @@ impl PromptLicence {
                 break;
             }
         }
+        let from_start = messages.first().map_or(Allowance::None, Message::whole_reply);
         // Tool results and declarations are no wishes, though they have the same marker.
         let is_system = |turn: &&Turn| {
             Some(turn.role) == system && self.tokenizer.decode(turn.name, true).trim() == "system"
@@ -127,7 +132,7 @@ impl PromptLicence {
             others.for_each(|turn| material.extend(turn.body));
             material.drain(..material.len().saturating_sub(MAX_REPEATING));
         }
-        Wishes { messages, repeats: repeats_of(&material) }
+        Wishes { messages, from_start, repeats: repeats_of(&material) }
     }
 
     /// The turns of the prompt; none if it is plain text.
@@ -167,20 +172,26 @@ impl PromptLicence {
         if most > 0 { (most / period) as u32 + 1 } else { 0 }
     }
 
-    /// The unit as text; one that is too long is not looked for in words.
-    fn unit(&self, unit: &[u32]) -> Unit {
-        let turns = if unit.len() <= MAX_UNIT { unit.len().min(MAX_ROTATIONS) } else { 1 };
+    /// The unit as text. One that is too long for the messages to name it whole is looked for in one rotation, for what it is made of.
+    fn unit(&self, wishes: &Wishes, unit: &[u32]) -> Unit {
         let text = |turn: usize| self.tokenizer.decode(&[&unit[turn..], &unit[..turn]].concat(), false);
-        Unit::new(&(0..turns).map(text).collect::<Vec<_>>())
+        let first = text(0);
+        let room = wishes.messages.iter().map(Message::len).max().unwrap_or(0);
+        let turns = if unit.len() <= MAX_UNIT { unit.len().min(MAX_ROTATIONS) } else { 1 };
+        let mut rest = (1..turns).map(text);
+        let mut rotations = vec![first];
+        if rotations[0].len() <= room {
+            rotations.extend(rest);
+        } else if !is_whole_words(&rotations[0]) {
+            rotations.extend(rest.find(|text| is_whole_words(text)));
+        }
+        Unit::new(&rotations)
     }
-}
 
-impl Licence for PromptLicence {
-    fn permit(&self, tokens: &[u32]) -> Permit {
-        let wishes = self.wishes.get_or_init(|| self.wishes());
-        let unit = self.unit(tokens);
+    /// What the messages permit of a unit.
+    fn permit_by_words(&self, wishes: &Wishes, tokens: &[u32], permit: &mut Permit) {
+        let unit = self.unit(wishes, tokens);
         let period = tokens.len() as u32;
-        let mut permit = Permit::NONE;
         for message in &wishes.messages {
             message.exact(&unit).into_iter().for_each(|allowance| permit.raise_exact(allowance, period));
             message.varied(&unit).into_iter().for_each(|allowance| permit.raise_varied(allowance, period));
@@ -195,12 +206,33 @@ impl Licence for PromptLicence {
             permit.raise_exact(a_quarter_more(repeat.exact.max(repeat.varied)), period);
             permit.raise_varied(a_quarter_more(repeat.varied), period);
         }
+    }
+}
+
+impl Licence for PromptLicence {
+    fn permit(&self, tokens: &[u32]) -> Permit {
+        let wishes = self.wishes.get_or_init(|| self.wishes());
+        let period = tokens.len() as u32;
+        let mut permit = Permit::NONE;
+        if !wishes.permit_nothing() {
+            self.permit_by_words(wishes, tokens, &mut permit);
+        }
+        if wishes.from_start != Allowance::None && !is_fault(&self.tokenizer.decode(tokens, true)) {
+            permit.from_start = wishes.from_start;
+        }
         let copies = self.copies_in_prompt(tokens);
         if copies >= LEAST_COPIES {
             permit.raise_exact(Allowance::Times(COPIED), period);
             permit.raise_exact(a_quarter_more(copies), period);
         }
         permit
+    }
+}
+
+impl Wishes {
+    /// Whether none of them permits anything of any unit.
+    fn permit_nothing(&self) -> bool {
+        self.repeats.is_empty() && self.messages.iter().all(Message::permits_nothing)
     }
 }
 
@@ -220,7 +252,7 @@ fn repeats_of(tokens: &[u32]) -> Vec<PromptRepeat> {
     let mut periods = Periods::new(tokens.len());
     for end in 1..=tokens.len() {
         periods.push(&tokens[..end]);
-        for repeat in periods.repeats().iter().filter(|r| r.period >= LEAST_UNIT) {
+        for (_, repeat) in periods.repeats().filter(|(_, r)| r.period >= LEAST_UNIT) {
             let (exact, varied) = (repeat.run / repeat.period + 1, repeat.score / repeat.period + 1);
             if exact.max(varied) < LEAST_COPIES {
                 continue;

@@ -85,6 +85,42 @@ fn what_they_do_not() {
 }
 
 #[test]
+fn what_goes_on_and_what_is_written_out() {
+    let on_and_on = "erzähl von der Feuerwehr, und dann soll ganz lange nur das Martinshorn kommen";
+    check(on_and_on, "Tatü tata, tatü tata!\n", Allowance::Tokens(4096));
+    check(
+        "Write down the cadence for the whole march, written out.",
+        "Left, left, left, right, left!\n",
+        Allowance::Tokens(4096),
+    );
+    check("Explain the cadence in full.", "Left, left, left, right, left!\n", Allowance::None);
+    let said = "let the train leave with chugga chugga choo choo on and on and on";
+    check(said, "chugga chugga chugga chugga choo choo!\n", Allowance::Tokens(4096));
+    check(said, " the train station is", Allowance::None);
+}
+
+#[test]
+fn replies_that_are_nothing_else() {
+    use Allowance::{None, Tokens};
+    for (request, expected) in [
+        ("I letter comics. Woodpecker noise, wall to wall, all caps.", Tokens(4096)),
+        ("Fill an entire panel with woodpecker noise.", Tokens(16_384)),
+        ("décore-moi une page entière avec des flocons, rien d'autre", Tokens(4096)),
+        ("can't sleep. count sheep for me, i'll read till i nod off", Tokens(4096)),
+        ("漢字練習帳の見本。「山」を一行20字で25行", Tokens(8192)),
+        ("What will it print? for (int i = 0; i < 90; i++) puts(\"ha\");", Tokens(8192)),
+        ("Tell me about cats and cat allergens.", None),
+        ("Write an essay on bread.", None),
+        ("how many times a week should I water a monstera", None),
+        ("как выбрать велосипед для города", None),
+        ("", None),
+    ] {
+        assert_eq!(Message::new(request).whole_reply(), expected, "{request:?}");
+    }
+    assert!(is_fault("!!") && is_fault("\n \n") && !is_fault("#") && !is_fault("  "));
+}
+
+#[test]
 #[ignore = "a measurement: --run-ignored only --no-capture"]
 fn cost() {
     let said =

@@ -48,11 +48,14 @@ impl Unit {
                 forms.push(form);
             }
         };
-        let whole = lower.iter().map(|text| form_of(text));
-        whole.clone().filter(|form| !form.is_empty()).for_each(|form| add((form, 1)));
-        whole.map(|form| reduced(&form)).filter(|(_, inner)| *inner > 1).for_each(&mut add);
+        let mut whole: Vec<String> = lower.iter().map(|text| form_of(text)).collect();
+        let (part, inner) = reduced(whole.first().map_or("", String::as_str));
+        whole.dedup();
+        let parts: Vec<(String, u64)> =
+            whole.iter().map(|form| reduced(form)).filter(|(_, inner)| *inner > 1).collect();
+        whole.into_iter().filter(|form| !form.is_empty()).for_each(|form| add((form, 1)));
+        parts.into_iter().for_each(&mut add);
         // Tokens need not end where copies do: "ahah" is "ha" as well.
-        let (part, inner) = reduced(&form_of(first));
         if blanks.is_empty() && part.chars().count() <= MAX_TURNED {
             let chars: Vec<char> = part.chars().collect();
             (1..chars.len())
@@ -77,19 +80,30 @@ impl Unit {
             has_words: letters > 0,
             chars: first.trim().chars().count(),
             is_code: code * 10 >= seen.len(),
-            is_fault: (seen.is_empty() && blanks.contains(&'\n'))
-                || (!seen.is_empty() && alike && seen[0] == '!'),
+            is_fault: is_fault(first),
         }
+    }
+}
+
+/// Line breaks or "!" alone, which broken models print.
+pub(super) fn is_fault(text: &str) -> bool {
+    let mut seen = text.chars().filter(|c| !c.is_whitespace()).peekable();
+    match seen.peek() {
+        None => text.contains('\n'),
+        Some(_) => seen.all(|c| c == '!'),
     }
 }
 
 /// The first rotation that does not begin inside a word.
 fn whole_words(rotations: &[String]) -> &str {
-    let parts = |text: &&String| {
-        let (first, last) = (text.chars().next(), text.chars().next_back());
-        !(first.is_some_and(char::is_alphanumeric) && last.is_some_and(char::is_alphanumeric))
-    };
-    rotations.iter().find(parts).or(rotations.first()).map_or("", String::as_str)
+    let whole = rotations.iter().find(|text| is_whole_words(text));
+    whole.or(rotations.first()).map_or("", String::as_str)
+}
+
+/// Whether a rotation of a text does not begin inside a word.
+pub(super) fn is_whole_words(text: &str) -> bool {
+    let (first, last) = (text.chars().next(), text.chars().next_back());
+    !(first.is_some_and(char::is_alphanumeric) && last.is_some_and(char::is_alphanumeric))
 }
 
 /// A text as words parted by single blanks, without anything but letters and digits; a blank at both ends.

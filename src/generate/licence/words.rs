@@ -38,6 +38,15 @@ impl<'a> Said<'a> {
         Self { text, words: text.split_whitespace().collect(), has_unspaced }
     }
 
+    /// Whether it begins with a word of the list.
+    pub(super) fn begins_with(&self, list: Words) -> bool {
+        self.text.split_whitespace().next().is_some_and(|word| list.has(word))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
     /// Whether a word or a phrase ("_" is a blank) stands in it.
     fn has(&self, listed: &str) -> bool {
         if listed.starts_with(is_unspaced) || listed.starts_with(takes_endings) {
@@ -69,7 +78,7 @@ pub(super) const THINGS: Words = Words(
     "rows lines columns line row ligne línea riga linha linje satır satıra baris řádek řádku řádků wierszu řádky рядків лінії rânduri rând zeros zeroes ones nulls spaces dashes dots stars asterisks hashes elements entries items instructions cells \
      squares pixels nops characters chars bytes bits digits letters symbols statements blanks underscores equals signs samples steps \
      beats bars tiles boxes blocks bricks seats emojis hearts records copies objects tags width wide high long length staves strokes \
-     nucleotides bases bytes byte \
+     nucleotides decimals decimal_places dezimalstellen nachkommastellen décimales decimales decimali casas_decimais цифр знаков bases bytes byte \
      zeilen reihen spalten nullen einsen leerzeichen zeichen striche sterne sternchen punkte einträge elemente felder \
      filas líneas columnas ceros unos espacios guiones puntos asteriscos elementos caracteres celdas \
      lignes rangées colonnes zéros espaces tirets étoiles points éléments caractères cases \
@@ -85,7 +94,7 @@ pub(super) const BYTES: Words =
 /// Behind a number: the length of a text, or thoughts that differ, which is no wish for repetition.
 pub(super) const MEASURES: Words = Words(
     "words word sentences sentence paragraphs paragraph pages page tokens minutes minute seconds second year years old dollars euros \
-     percent people facts reasons ideas tips questions ways things points \
+     percent degrees degree km miles kg lbs people facts reasons ideas tips questions ways things points \
      wörter wörtern worte worten sätze sätzen absätze absätzen seiten minuten jahre palabras frases párrafos páginas minutos años \
      mots phrases paragraphes pages ans palavras parágrafos parole frasi paragrafi pagine woorden zinnen слов предложений \
      страниц słów kelime كلمة शब्द शब्दों 字 词 詞 句 段 页 年 月 日 岁 分 단어 자 คำ từ kata ord",
@@ -141,7 +150,7 @@ pub(super) const ALIKE: Words = Words(
     "same identical all only each every always constant just empty blank free equal uniform default nothing solid \
      gleich gleiche gleichen identisch identische identischen alle nur jede jeder jedes jedem immer leer mismo misma iguales idénticas \
      todas todos solo cada siempre vacío même mêmes tous toutes chaque toujours vide mesmo iguais todas cada sempre stesso uguali \
-     tutti ogni одинаковых одинаковые все каждый только 相同 一样 全部 每 都 只 同じ 全て すべて 같은 모두 매",
+     tutti ogni одинаковых одинаковые все каждый только 相同 一样 全部 每 都 只 同じ 全て すべて だけ 같은 모두 매",
 );
 
 /// Something happens so often in so long.
@@ -168,15 +177,54 @@ pub(super) const HOURS: Words = Words(
 
 /// What is given is to be told of or mended, not to be said again.
 pub(super) const ASKS_ABOUT: Words = Words(
-    "explain explains meaning mean means translate proofread proof_read correct correction fix rephrase reword paraphrase summarize summarise \
-     edit grammar origin_of erkläre erklär bedeutet bedeutung übersetze korrigiere explica significa significado traduce traduzca corrige \
+    "explain explains मतलब अर्थ meaning mean means translate proofread proof_read correct correction fix rephrase reword paraphrase summarize summarise summary \
+     edit grammar origin_of how_do_you_say was_heißt wie_sagt_man cómo_se_dice qué_quiere_decir comment_dit_on come_si_dice como_se_diz как_сказать \
+     jak_powiedzieć hoe_zeg nasıl_denir 怎么说 erkläre erklär bedeutet bedeutung übersetze korrigiere explica significa significado traduce traduzca corrige \
      explique signifie traduis traduire corriger explica_o traduza spiega traduci correggi объясни значит переведи исправь wyjaśnij \
      przetłumacz popraw açıkla açıklar ne_demek anlamı çevir düzelt 解释 意思 翻译 什么意思 改正 修改 意味 訳 直して 번역 뜻",
 );
 
+/// A text about something, advice, code that does something: what is answered by what is not said twice.
+pub(super) const PROSE: Words = Words(
+    "tell_me_about talk_about write_about know_about_the something_about everything_about more_about words_about poem_about story_about think_about \
+     thoughts_about short_poem short_story essay article describe description discuss summary overview review a_letter cover_letter email mail \
+     biography history compare comparison difference differences advice tips trick recipe snacks cook recommend suggest suggestions ideas names_for \
+     options best_way better_than a_speech give_speech speech_about analysis analyze analyse opinion quiz questions questionnaire symptoms doctor routine workout itinerary budget \
+     trip guide tutorial help script_that python_script shell_script bash_script function formula regex query sql excel snippet bash python_code command validate convert calculate solve \
+     probability example prove what_can what_should what_do resignation application derivative how_does how_do why \
+     aufsatz artikel beschreibe beschreib zusammenfassung brief vergleiche unterschied rat rezept empfiehl warum wieso hilf ideen tipps gedicht_über \
+     etwas_über mir_über text_über anschreiben bewerbungsanschreiben bewerbung reise ausflug beispiel beispiele was_kann was_heißt wie_oft am_besten \
+     ensayo artículo describe resumen carta correo biografía compara diferencia consejo consejos receta recomienda ideas plan_de_viaje \
+     por_qué ayúdame acerca_de poema_sobre cuento_corto derivada ejemplo ejemplos presupuesto \
+     essai décris résumé lettre courriel biographie compare différence conseil conseils recette pourquoi aide_moi idée idées cadeau programme_de \
+     propos_de au_sujet parle_moi exemple exemples itinéraire \
+     redação artigo descreva resumo biografia diferença conselho conselhos receita recomende ajuda sobre bilhete exemplo ideias \
+     saggio articolo descrivi riassunto lettera biografia differenza consiglio consigli ricetta consigliami perché aiutami breve_poesia esempio \
+     esempi idee opstel artikel beschrijf samenvatting brief vergelijk verschil advies recept waarom help gedicht_over \
+     эссе сочинение статью статья опиши обзор письмо записку биография сравни разница совет советы рецепт посоветуй почему помоги сварить приготовить \
+     різниця порада рецепт поради esej artykuł opisz streszczenie biografia porównaj różnica rada porady przepis dlaczego pomóż zrobić robić przysłowie \
+     kompozisyon makale tarif_et özet mektup karşılaştır fark farkı tavsiye tarifi neden hakkında arasında skillnad skillnaden recept råd ero resepti \
+     διαφορά συνταγή συμβουλές מתכון ההבדל עצה resep perbedaan saran công_thức khác_nhau nấu \
+     مقال رسالة ملخص وصفة لماذا نصائح قصة_قصيرة ساعدني الفرق निबंध लेख पत्र सारांश विधि क्यों मदद बारे मतलब बनाते शिकायत कहावत \
+     文章 作文 论文 介绍 描述 总结 摘要 信件 比较 区别 建议 推荐 食谱 为什么 怎么 如何 关于 随笔 依据 邮件 \
+     エッセイ 記事 作文 説明 要約 紹介 比較 違い アドバイス レシピ 教えて なぜ について 方法 メール \
+     에세이 기사 설명 요약 소개 비교 차이 조언 추천 레시피 알려 왜 대해 방법 일정 외우 ทำยังไง วิธี สูตร",
+);
+
+/// At the beginning of a question, with or without its mark.
+pub(super) const QUESTIONS: Words = Words(
+    "how what which who whom whose when where why is are was were do does did can could should would will whats what_s \
+     wie was welche welcher welches wer wann wo warum wieso ist sind kann qué que cuál cuándo cuánto cuántas cuántos cómo dónde es puedo quel quelle \
+     quels quelles quand comment combien où est puis qual quais quando quanto quantas quantos como onde pq posso che quale quali dove come è sono \
+     hoe welke wanneer waar hoeveel kan mag hur vad vilken när var varför kan hvordan hvad hvilken hvor miten mikä milloin kuinka paljonko \
+     как что какой какая какие когда где сколько можно кто как_ли скільки який яка коли де чи що jak co który kiedy gdzie ile czy kolik kdy kde \
+     nasıl ne hangi kaç nerede mi كيف كم ما متى أين هل איך מה כמה מתי האם कैसे क्या कितना कब πώς πόσο τι πού bagaimana berapa apa kapan \
+     làm_sao bao_nhiêu hogyan mennyi mikor milyen cum cât când",
+);
+
 /// One thing for each of many others.
 pub(super) const FOR_EACH: Words = Words(
-    "for_each for_every each_of every_one one_per per_line per_row in_each in_every each_followed each_with every_day every_second \
+    "for_each for_every each_of zeile_um_zeile ligne_après_ligne every_one one_per per_line per_row in_each in_every each_followed each_with every_day every_second \
      every_minute every_hour every_line every_row every_entry each_line each_row line_by_line one_by_one one_at_a_time für_jeden für_jede \
      für_jedes pro_zeile jeden_tag jeden_morgen cada_día cada_una todos_los_días chaque_jour todos_os_dias ogni_giorno ogni_riga každý_den \
      каждый_день каждую_строку кожен_день codziennie każde_wezwanie her_gün mỗi_ngày setiap_hari varje_dag joka_päivä κάθε 每天 每日 毎日 一行に 一行一 매일 para_cada por_línea pour_chaque par_ligne para_cada per_ogni для_каждого 每条 每个 每行 每一 各行",
@@ -199,7 +247,7 @@ pub(super) const BIDS: Words = Words(
 
 /// Asks for words to be said.
 pub(super) const SAYS: Words = Words(
-    "write say print type output answer respond reply shout echo keep draw schreibe schreib sag sage antworte escribe di responde imprime \
+    "write say shout scream grita gritar print type output answer respond reply shout echo keep draw schreibe schreib sag sage antworte escribe di responde imprime \
      écris dis réponds escreva diga responda scrivi rispondi напиши скажи отвечай schrijf napisz yaz اكتب लिखो 写 说 書 言 답 써 \
      viết tulis skriv",
 );
@@ -232,17 +280,25 @@ pub(super) const SUNG: Words = Words(
 
 /// Prayers of which the parts are said many times.
 pub(super) const PRAYED: Words = Words(
-    "mantra mantras rosary rosario rosário rosenkranz różaniec różańca koronka koronki chapelet avemaría avemarías hail_marys ave_maria \
+    "mantra mantras jesus_prayer prayer_rope rosary rosario rosário rosenkranz różaniec różańca koronka koronki koronkę chapelet avemaría avemarías hail_marys ave_maria \
      kyrie_eleison litany litanie litania letanía ladainha litanei kirtan dhikr zikr tasbih мантра мантру молитва молитву молитвы акафист \
      मंत्र जाप 念佛 念经 念経 お経 真言",
 );
 
 /// No end is wanted, of what is named.
 pub(super) const ENDLESS: Words = Words(
-    "forever endless endlessly infinite infinitely over_and_over again_and_again keep_repeating non_stop nonstop never_stop \
-     without_stopping until_i_say as_many_times_as as_often_as as_long_as_you_can until_the_page_is_full immer_wieder endlos unendlich \
+    "forever endless endlessly infinite infinitely on_and_on until_you_hit until_you_reach until_you_run until_the_limit until_the_end over_and_over again_and_again keep_repeating non_stop nonstop never_stop \
+     without_stopping until_i_say as_many_times_as as_often_as as_long_as_you_can until_the_page_is_full immer_wieder ganz_lange endlos unendlich \
      una_y_otra_vez sin_parar para_siempre encore_et_encore sans_fin sans_arrêt repetidamente sem_parar all_infinito \
-     снова_и_снова бесконечно 一直 不停 无限 ずっと 無限 계속 끝없이",
+     снова_и_снова бесконечно mãi_không không_ngừng 延々 一直 不停 无限 ずっと 無限 계속 끝없이",
+);
+
+/// Nothing is to be left out for being alike.
+pub(super) const IN_FULL: Words = Words(
+    "written_out write_it_out write_it_all_out write_them_all_out write_them_out spelled_out in_full no_abbreviations without_abbreviations \
+     no_shortcuts ausgeschrieben ohne_abkürzungen ohne_abkürzung sin_abreviar sin_abreviaturas en_toutes_lettres sans_abréger sans_abréviation \
+     por_extenso sem_abreviar per_esteso senza_abbreviare без_сокращений без_скорочень bez_skrótów kısaltma_yapma kısaltmadan uitgeschreven \
+     utan_förkortningar 不要省略 别省略 不省略 省略しない 省略せず 略さず 생략_없이 생략하지",
 );
 
 /// The message only refers to the one before it.

@@ -37,11 +37,13 @@ pub(super) enum Loop {
     Soup,
     /// "!" or line breaks.
     Marks,
+    /// So many tokens of a file, at least and at most: code, data, tables.
+    Excerpt(usize, usize),
 }
 
 impl Loop {
     /// All classes.
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::Word,
         Self::HyphenWord,
         Self::Phrase,
@@ -55,6 +57,9 @@ impl Loop {
         Self::Shuffled,
         Self::Soup,
         Self::Marks,
+        Self::Excerpt(20, 60),
+        Self::Excerpt(100, 400),
+        Self::Excerpt(500, 900),
     ];
 
     /// Its name in tables.
@@ -71,6 +76,7 @@ impl Loop {
             Self::Shuffled => "shuffled sentences".into(),
             Self::Soup => "three-word soup".into(),
             Self::Marks => "\"!\" and newlines".into(),
+            Self::Excerpt(least, most) => format!("excerpt of a file, {least}-{most} tokens"),
         }
     }
 
@@ -79,8 +85,14 @@ impl Loop {
         !matches!(self, Self::Counter | Self::Noise(_) | Self::Shuffled | Self::Soup)
     }
 
-    /// `length` tokens of it.
-    pub(super) fn tokens(self, length: usize, rng: &mut fastrand::Rng, tokenizer: &Tokenizer) -> Vec<u32> {
+    /// `length` tokens of it. `file` is one of which an excerpt may be made; without it excerpts are of generated prose.
+    pub(super) fn tokens(
+        self,
+        length: usize,
+        rng: &mut fastrand::Rng,
+        tokenizer: &Tokenizer,
+        file: &[u32],
+    ) -> Vec<u32> {
         let encode = |text: &str| tokenizer.encode(text, Specials::AsText).unwrap_or_default();
         let unit_of = |least: usize, most: usize, rng: &mut fastrand::Rng| {
             let wanted = rng.usize(least..=most);
@@ -133,6 +145,13 @@ impl Loop {
             Self::Soup => {
                 let words: Vec<Vec<u32>> = (0..3).map(|_| encode(&format!(" {}", word(rng)))).collect();
                 collect(Box::new(|| words[rng.usize(0..words.len())].clone()))
+            }
+            Self::Excerpt(least, most) => {
+                let wanted = rng.usize(least..=most);
+                cycle(match file.len().checked_sub(wanted) {
+                    Some(rest) => file[rng.usize(0..=rest)..][..wanted].to_vec(),
+                    None => unit_of(least, most, rng),
+                })
             }
             Self::Marks => {
                 let mut unit = encode(if rng.bool() { "!" } else { "\n" });

@@ -56,13 +56,14 @@ pub struct GuardEvaluation {
 pub fn evaluate(plan: &GuardEvaluation, tokenizer: &Arc<Tokenizer>) -> GuardReport {
     let guards = GuardPlan::new(plan.config.clone(), tokenizer.clone());
     let documents = corpus::read(&plan.corpus, plan.files, plan.seed, tokenizer);
+    let fence = tokenizer.encode("```\n", Specials::AsText).unwrap_or_default();
     GuardReport {
         vocabulary: tokenizer.vocab_size(),
         classes: Loop::ALL
             .into_iter()
             .map(|class| find(class, plan, &guards, &documents, tokenizer))
             .collect(),
-        files: Category::ALL.into_iter().map(|kind| leave_alone(kind, &guards, &documents)).collect(),
+        files: Category::ALL.into_iter().map(|kind| leave_alone(kind, &guards, &documents, &fence)).collect(),
         requested: {
             let (kept_apart, known) = requested::more_requested()
                 .into_iter()
@@ -141,7 +142,11 @@ fn find(
         };
         stream.truncate(wanted);
         let begins = stream.len();
-        stream.extend(class.tokens(LOOP_TOKENS, &mut rng, tokenizer));
+        let file = match (class, documents.is_empty()) {
+            (Loop::Excerpt(..), false) => &documents[rng.usize(0..documents.len())].tokens[..],
+            _ => &[],
+        };
+        stream.extend(class.tokens(LOOP_TOKENS, &mut rng, tokenizer, file));
         let all = options(guards, [].into(), Mode::Rescue);
         if let Some(ended) = first_action(all.clone(), &stream) {
             figures.note(ended.at.saturating_sub(begins), ended.delivered.saturating_sub(begins), ended.kind);
@@ -169,21 +174,21 @@ fn reports(mut options: Options, stream: &[u32]) -> Vec<Kind> {
     kinds
 }
 
-fn leave_alone(category: Category, guards: &GuardPlan, documents: &[Document]) -> FileFigures {
+/// What would be done about files as replies, as they are and as code behind `fence`.
+fn leave_alone(category: Category, guards: &GuardPlan, documents: &[Document], fence: &[u32]) -> FileFigures {
     let mut figures = FileFigures::new(category.name());
     for document in documents.iter().filter(|d| d.category == category) {
         let options = options(guards, [].into(), Mode::Rescue);
         let kinds = reports(options.clone(), &document.tokens);
         let acted = first_action(options.clone(), &document.tokens);
+        let in_fence = [fence, &document.tokens].concat();
+        let fenced = first_action(options.clone(), &in_fence);
         let (held, longest) = held(options, &document.tokens);
-        figures.note(document.tokens.len(), &kinds, acted.is_some(), held, longest);
-        if let Some(ended) = acted {
-            figures.examples.push(format!(
-                "{} at token {}: {}",
-                document.path.display(),
-                ended.at,
-                ended.kind.name()
-            ));
+        figures.note(document.tokens.len(), &kinds, [&acted, &fenced].map(Option::is_some), held, longest);
+        for (ended, place) in [(acted, ""), (fenced, " in a fence")] {
+            figures.examples.extend(ended.map(|Ended { at, kind, period, .. }| {
+                format!("{}{place} at token {at}: {}, period {period}", document.path.display(), kind.name())
+            }));
         }
     }
     figures
@@ -281,7 +286,7 @@ fn ordinary(guards: &GuardPlan, seed: u64, tokenizer: &Tokenizer) -> OrdinaryFig
     figures
 }
 
-/// Nanoseconds per token on real text, on a loop, and on soup; medians of several passes.
+/// Nanoseconds per token on real text, on a loop, and on soup, in replies to ordinary requests; medians of several passes.
 fn cost(guards: &GuardPlan, documents: &[Document], seed: u64, tokenizer: &Tokenizer) -> Vec<(String, f64)> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut texts: Vec<(String, Vec<u32>)> = Vec::new();
@@ -295,15 +300,17 @@ fn cost(guards: &GuardPlan, documents: &[Document], seed: u64, tokenizer: &Token
     let own = tokenizer.encode(&generators::prose(COST_TOKENS / 4, &mut rng), Specials::AsText);
     texts.push(("generated words".into(), own.unwrap_or_default()));
     for class in [Loop::Word, Loop::Sentence, Loop::Noise(5), Loop::Soup] {
-        texts.push((class.name(), class.tokens(COST_TOKENS / 4, &mut rng, tokenizer)));
+        texts.push((class.name(), class.tokens(COST_TOKENS / 4, &mut rng, tokenizer, &[])));
     }
+    let prompts: Vec<Arc<[u32]>> =
+        requested::ORDINARY.iter().map(|request| prompt(request, tokenizer)).collect();
     let measured = |tokens: &[u32]| {
         // Replies are a few thousand tokens long: a guard's own set-up counts.
         let mut passes: Vec<f64> = (0..COST_PASSES)
             .map(|_| {
                 let begun = Instant::now();
-                for reply in tokens.chunks(8192) {
-                    let mut guard = Guard::new(options(guards, [].into(), Mode::Warn), reply.len());
+                for (reply, request) in tokens.chunks(8192).zip(prompts.iter().cycle()) {
+                    let mut guard = Guard::new(options(guards, request.clone(), Mode::Warn), reply.len());
                     reply.iter().for_each(|&token| drop(std::hint::black_box(guard.observe(token))));
                 }
                 begun.elapsed().as_nanos() as f64 / tokens.len().max(1) as f64

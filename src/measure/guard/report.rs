@@ -99,6 +99,8 @@ pub struct FileFigures {
     pub novelty: usize,
     /// Files in which something would be done, with the switches as they are.
     pub acted: usize,
+    /// The same where they stand in a fence.
+    pub fenced: usize,
     /// Tokens that would not leave at once.
     pub held: usize,
     /// Longest stretch of them.
@@ -109,7 +111,7 @@ pub struct FileFigures {
 
 impl FileFigures {
     pub(super) fn new(category: &'static str) -> Self {
-        let (exact, noisy, novelty, acted) = (0, 0, 0, 0);
+        let (exact, noisy, novelty, acted, fenced) = (0, 0, 0, 0, 0);
         let examples = Vec::new();
         Self {
             category,
@@ -119,19 +121,28 @@ impl FileFigures {
             noisy,
             novelty,
             acted,
+            fenced,
             held: 0,
             longest_hold: 0,
             examples,
         }
     }
 
-    pub(super) fn note(&mut self, tokens: usize, kinds: &[Kind], acted: bool, held: usize, longest: usize) {
+    pub(super) fn note(
+        &mut self,
+        tokens: usize,
+        kinds: &[Kind],
+        [acted, fenced]: [bool; 2],
+        held: usize,
+        longest: usize,
+    ) {
         self.files += 1;
         self.tokens += tokens;
         self.exact += usize::from(kinds.contains(&Kind::Loop) || kinds.contains(&Kind::NumericSuspect));
         self.noisy += usize::from(kinds.contains(&Kind::NoisyLoop));
         self.novelty += usize::from(kinds.contains(&Kind::LowNovelty));
         self.acted += usize::from(acted);
+        self.fenced += usize::from(fenced);
         self.held += held;
         self.longest_hold = self.longest_hold.max(longest);
     }
@@ -202,13 +213,14 @@ impl GuardReport {
         let (found, streams): (usize, usize) =
             (exact().map(|c| c.found).sum(), exact().map(|c| c.streams).sum());
         lines.push(format!("\nexact classes: {found} of {streams} found, {}", share(found, streams)));
-        lines.push("\n| files | number | tokens | acted on | 95 % below | exact | noisy | low novelty | held tokens | longest hold |".into());
-        lines.push("|---|---|---|---|---|---|---|---|---|---|".into());
+        lines.push("\n| files | number | tokens | acted on | 95 % below | in a fence | exact | noisy | low novelty | held tokens | longest hold |".into());
+        lines.push("|---|---|---|---|---|---|---|---|---|---|---|".into());
         let mut all = FileFigures::new("all");
         for f in &self.files {
             all.files += f.files;
             all.tokens += f.tokens;
             all.acted += f.acted;
+            all.fenced += f.fenced;
             all.exact += f.exact;
             all.noisy += f.noisy;
             all.novelty += f.novelty;
@@ -217,13 +229,14 @@ impl GuardReport {
         }
         for f in self.files.iter().chain([&all]) {
             lines.push(format!(
-                "| {} | {} | {} | {} ({:.2} %) | {:.2} % | {} | {} | {} | {:.3} % | {} |",
+                "| {} | {} | {} | {} ({:.2} %) | {:.2} % | {} | {} | {} | {} | {:.3} % | {} |",
                 f.category,
                 f.files,
                 f.tokens,
                 f.acted,
                 100.0 * f.acted as f64 / f.files.max(1) as f64,
                 upper(f.acted, f.files),
+                f.fenced,
                 f.exact,
                 f.noisy,
                 f.novelty,
