@@ -54,6 +54,10 @@ pub(super) struct Message {
     endless: bool,
     /// Something in it has no end.
     on_and_on: bool,
+    /// Something makes a noise.
+    sounds: bool,
+    /// Something in it takes long.
+    long: bool,
     /// Nothing of what is alike is to be left out.
     in_full: bool,
     filler: bool,
@@ -65,6 +69,8 @@ pub(super) struct Message {
     prayed: bool,
     /// It wants what it gives to be explained, corrected, translated.
     explains: bool,
+    /// It wants something to be made, that or not.
+    makes: bool,
     /// That, or it is a question and no wish.
     asks_about: bool,
     /// It wants a text about something, or is a question; or it says nothing at all.
@@ -108,6 +114,8 @@ impl Message {
             repeats,
             endless: no_end && (repeats || SAYS.is_in(&said)),
             on_and_on: no_end && !asks_about && (bids || !said.begins_with(QUESTIONS)),
+            sounds: SOUNDS.is_in(&said),
+            long: LONG.is_in(&said) && !wants_prose,
             in_full: IN_FULL.is_in(&said) && !wants_prose,
             filler: FILLER.is_in(&said),
             alike: ALIKE.is_in(&said),
@@ -117,6 +125,7 @@ impl Message {
             prayed: PRAYED.is_in(&said),
             sung: SUNG.is_in(&said) || PRAYED.is_in(&said),
             explains,
+            makes,
             asks_about,
             wants_prose,
             largest: largest(&pieces),
@@ -143,6 +152,7 @@ impl Message {
             self.endless,
             self.on_and_on,
             self.in_full,
+            self.long,
             self.filler,
             self.alike,
             self.for_each,
@@ -164,7 +174,9 @@ impl Message {
     pub(super) fn whole_reply(&self) -> Allowance {
         match self.wants_prose {
             true => Allowance::None,
-            false if self.repeats || self.on_and_on => Allowance::Tokens(UNCOUNTED),
+            false if self.repeats || self.on_and_on || !self.drawn_out.is_empty() => {
+                Allowance::Tokens(UNCOUNTED)
+            }
             false if self.largest >= SEVERAL => Allowance::Tokens(2 * GIVEN),
             false => Allowance::Tokens(GIVEN),
         }
@@ -178,9 +190,9 @@ impl Message {
             |count: Count, phrase: u64, inner: u64| granted.extend(copies(count, phrase, inner, inner));
         if let Some((phrase, inner)) = self.names(unit) {
             let named = match (self.explains, self.repeats || self.filler) {
-                (true, _) => counts.times,
+                (true, _) if !self.makes => counts.times,
                 (false, true) => counts.measures,
-                (false, false) => counts.counted,
+                _ => counts.counted,
             };
             grant(named, phrase, inner);
             grant(Count { most: self.beats, product: self.beats }, phrase, inner);
@@ -191,6 +203,9 @@ impl Message {
                 granted.push(Allowance::Tokens(UNCOUNTED));
             } else if self.for_each {
                 granted.push(Allowance::Times(USUAL));
+            }
+            if self.long {
+                granted.push(Allowance::Tokens(GIVEN));
             }
         }
         granted.extend(self.given(unit));
@@ -228,7 +243,8 @@ impl Message {
             granted.push(Allowance::Times(USUAL));
         }
         // "Only the siren, on and on": what it sounds like is not said.
-        if self.in_full || (self.on_and_on && self.alike && !self.wants_prose) {
+        let on_and_on = self.on_and_on && (self.sounds || (self.alike && !self.wants_prose));
+        if self.in_full || on_and_on {
             granted.push(Allowance::Tokens(GIVEN));
         }
         let verse = self.prayed && unit.chars >= VERSE_CHARS;

@@ -97,6 +97,15 @@ fn what_goes_on_and_what_is_written_out() {
     let said = "let the train leave with chugga chugga choo choo on and on and on";
     check(said, "chugga chugga chugga chugga choo choo!\n", Allowance::Tokens(4096));
     check(said, " the train station is", Allowance::None);
+    let noise = "a tale of a night train whose noise goes on and on before the end";
+    check(noise, "Clickety-clack down the moonlit track.\n", Allowance::Tokens(4096));
+    check("a tale of a night train that goes on and on", "Clickety-clack down the track.\n", Allowance::None);
+    let clock = "Une nouvelle où l'on entende le tic-tac, longtemps.";
+    check(clock, "Tic. Tac. ", Allowance::Tokens(4096));
+    check(clock, " la nuit", Allowance::None);
+    check("Explain the padding and show 256 nops typed out.", "    nop\n", Allowance::Copies(320));
+    check("Explain the padding of 256 nops.", "    nop\n", Allowance::None);
+    check("Inventa un finale, esagera col coro.", "Andiam, corriam, voliamo!\n", Allowance::Times(8));
 }
 
 #[test]
@@ -108,6 +117,7 @@ fn replies_that_are_nothing_else() {
         ("décore-moi une page entière avec des flocons, rien d'autre", Tokens(4096)),
         ("can't sleep. count sheep for me, i'll read till i nod off", Tokens(4096)),
         ("漢字練習帳の見本。「山」を一行20字で25行", Tokens(8192)),
+        ("ㅋㅋㅋ로만 대답해줘. 화면 넘치게", Tokens(16_384)),
         ("What will it print? for (int i = 0; i < 90; i++) puts(\"ha\");", Tokens(8192)),
         ("Tell me about cats and cat allergens.", None),
         ("Write an essay on bread.", None),

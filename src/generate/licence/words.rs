@@ -275,7 +275,8 @@ pub(super) const RECORDED: Words = Words(
 
 /// Songs, which have refrains.
 pub(super) const SUNG: Words = Words(
-    "lyrics chorus refrain chant sing liedtext refrain estribillo letra paroles refrain 歌词 歌詞 가사",
+    "lyrics chorus refrain chant sing liedtext chor estribillo coro letra paroles chœur choeur ritornello припев хор refren chór nakarat \
+     refräng refrein reff điệp_khúc 歌词 副歌 合唱 歌詞 サビ 가사 후렴",
 );
 
 /// Prayers of which the parts are said many times.
@@ -291,6 +292,19 @@ pub(super) const ENDLESS: Words = Words(
      without_stopping until_i_say as_many_times_as as_often_as as_long_as_you_can until_the_page_is_full immer_wieder ganz_lange endlos unendlich \
      una_y_otra_vez sin_parar para_siempre encore_et_encore sans_fin sans_arrêt repetidamente sem_parar all_infinito \
      снова_и_снова бесконечно mãi_không không_ngừng 延々 一直 不停 无限 ずっと 無限 계속 끝없이",
+);
+
+/// What makes a noise.
+pub(super) const SOUNDS: Words = Words(
+    "sound sounds noise noises ticking clicking beeping ringing snoring chugging siren alarm geräusch geräusche klang bruit bruits \
+     ruido sonido ruído barulho som rumore suono geluid lawaai ljud звук звуки шум dźwięk odgłos sesi gürültü suara bunyi âm_thanh \
+     صوت आवाज़ 声音 響声 响声 噪音 音 소리",
+);
+
+/// Something takes long.
+pub(super) const LONG: Words = Words(
+    "for_ages for_a_long_time for_a_long_while way_too_long far_too_long really_long super_long longtemps sehr_lange ganz_lange viel_zu_lange \
+     largo_rato mucho_rato muito_tempo a_lungo heel_lang länge долго bardzo_długo uzun_uzun rất_lâu lama_sekali 很久 好久 很长 長く 오래 길게",
 );
 
 /// Nothing is to be left out for being alike.
