@@ -69,7 +69,7 @@ impl Shape {
         set(BEGINS_APART, text.chars().next().is_none_or(stands_apart));
         set(ENDS_APART, !inside && text.chars().next_back().is_none_or(stands_apart));
         let number = !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit);
-        set(CODE, number || bytes.iter().any(|b| CODE_MARKS.contains(b)));
+        set(CODE, number || (bytes.iter().any(|b| CODE_MARKS.contains(b)) && !is_emphasis(bytes)));
         let last = text.trim_end().chars().next_back();
         let ends = last.is_some_and(|c| ".!?。！？…".contains(c)) || bytes.contains(&b'\n');
         set(ENDS_SENTENCE, ends);
@@ -155,6 +155,12 @@ impl Part {
     }
 }
 
+/// Whether a token only begins or ends strong emphasis: "**", ":**".
+fn is_emphasis(bytes: &[u8]) -> bool {
+    let text = bytes.trim_ascii();
+    text.windows(2).any(|pair| pair == b"**") && text.iter().all(|b| b"*:.,".contains(b))
+}
+
 /// No word goes across this character: blanks and marks, and scripts that write no blanks between words.
 fn stands_apart(c: char) -> bool {
     let unspaced = matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}');
@@ -201,5 +207,7 @@ mod tests {
         assert_eq!(Shape::of(b" | x").head.opening, Opening::Pipe);
         assert!(Shape::of(b" \t ").is_blank() && Shape::of(b"Yes. ").ends_sentence());
         assert!(!Shape::of(b"Yes").ends_sentence());
+        assert!(Shape::of(b"12").is_code() && Shape::of(b" *").is_code() && Shape::of(b"**(").is_code());
+        assert!(!Shape::of(b" **").is_code() && !Shape::of(b":**\n").is_code());
     }
 }

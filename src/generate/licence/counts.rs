@@ -35,6 +35,8 @@ pub(super) struct Counts {
     pub(super) counted: Count,
     /// Ranges included.
     pub(super) up_to: Count,
+    /// Copies and ranges alone.
+    pub(super) ranges: Count,
     /// Measures included.
     pub(super) measures: Count,
 }
@@ -88,6 +90,7 @@ impl Counts {
             counts.things.raise(count(&[Times, Things]));
             counts.counted.raise(count(&[Times, Things, Counted]));
             counts.up_to.raise(count(&[Times, Things, Counted, UpTo]));
+            counts.ranges.raise(count(&[Times, UpTo]));
             counts.measures.raise(count(&[Times, Things, Counted, Measure]));
         }
         counts
@@ -173,7 +176,8 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
         sentence[at + 1..].iter().filter(seen).nth(1).is_some_and(|p| matches!(p, Piece::Number(_)));
     let times = words.iter().take(2).position(|word| TIMES.has(word));
     if let Some(place) = times {
-        let compares = words.get(place + 1).is_some_and(|word| COMPARES.has(word));
+        let mut rest = sentence[at + 1..].iter().filter(seen).skip_while(|p| p.word() != Some(words[place]));
+        let compares = rest.nth(1).and_then(Piece::word).is_some_and(|word| COMPARES.has(word));
         return (!compares).then_some(Role::Times);
     }
     if words_before.first().is_some_and(|word| REPEATS.has(word)) || (next == "x" && joined && !number_behind)
@@ -231,14 +235,14 @@ fn role(sentence: &[Piece], at: usize, value: u64, earlier: Option<Role>) -> Opt
     {
         return Some(Role::Things);
     }
-    let last = words_before.first().copied().unwrap_or_default();
-    if UP_TO.has(last) && !year {
-        return Some(Role::UpTo);
-    }
     // "500 words", "20 short sentences", but not "1400 as sentences".
     let measured = words.iter().take(2).position(|word| MEASURES.has(word));
     if measured.is_some_and(|place| place == 0 || !NO_THINGS.has(next)) {
         return Some(Role::Measure);
+    }
+    let last = words_before.first().copied().unwrap_or_default();
+    if UP_TO.has(last) && !year {
+        return Some(Role::UpTo);
     }
     if words_before.iter().any(|word| TOPICS.has(word)) {
         return None;

@@ -22,6 +22,8 @@ const SHOWN_COPIES: usize = 3;
 /// Longest syllable that is known by being drawn out, and most of them.
 const MAX_SYLLABLE: usize = 4;
 const MAX_SYLLABLES: usize = 16;
+/// Consonants of a word that imitates a sound together with the next.
+const LEAST_CONSONANTS: usize = 2;
 /// Lines of one shape that are a list.
 const LEAST_ALIKE_LINES: usize = 3;
 /// Longest line that is compared with neighbours it does not equal.
@@ -114,8 +116,8 @@ impl Message {
             repeats,
             endless: no_end && (repeats || SAYS.is_in(&said)),
             on_and_on: no_end && !asks_about && (bids || !said.begins_with(QUESTIONS)),
-            sounds: SOUNDS.is_in(&said),
-            long: LONG.is_in(&said) && !wants_prose,
+            sounds: SOUNDS.is_in(&said) || imitates_sound(&flat),
+            long: LONG.is_in(&said),
             in_full: IN_FULL.is_in(&said) && !wants_prose,
             filler: FILLER.is_in(&said),
             alike: ALIKE.is_in(&said),
@@ -123,7 +125,7 @@ impl Message {
             drawn: DRAWN_ALONE.is_in(&said) || (makes && DRAWN.is_in(&said)),
             recorded: makes && RECORDED.is_in(&said),
             prayed: PRAYED.is_in(&said),
-            sung: SUNG.is_in(&said) || PRAYED.is_in(&said),
+            sung: (SUNG.is_in(&said) && !explains) || PRAYED.is_in(&said),
             explains,
             makes,
             asks_about,
@@ -204,7 +206,7 @@ impl Message {
             } else if self.for_each {
                 granted.push(Allowance::Times(USUAL));
             }
-            if self.long {
+            if self.long && !self.wants_prose {
                 granted.push(Allowance::Tokens(GIVEN));
             }
         }
@@ -214,8 +216,8 @@ impl Message {
         }
         let mut grant = |count: Count| granted.extend(copies(self.sized(count), 1, unit.copies, unit.cells));
         grant(counts.times);
-        if (unit.is_marks || unit.is_code || self.repeats || self.sung) && (!self.asks_about || self.has_code)
-        {
+        let is_wanted = !self.asks_about || self.has_code || (self.explains && self.alike && unit.is_code);
+        if is_wanted && (unit.is_marks || unit.is_code || self.repeats || self.sung) {
             grant(counts.counted);
         } else if self.alike {
             grant(counts.things);
@@ -243,8 +245,9 @@ impl Message {
             granted.push(Allowance::Times(USUAL));
         }
         // "Only the siren, on and on": what it sounds like is not said.
-        let on_and_on = self.on_and_on && (self.sounds || (self.alike && !self.wants_prose));
-        if self.in_full || on_and_on {
+        let goes_on = self.on_and_on || self.long || self.repeats;
+        let sounds_on = !self.asks_about && ((self.sounds && goes_on) || (self.sung && self.repeats));
+        if self.in_full || sounds_on || (self.on_and_on && self.alike && !self.wants_prose) {
             granted.push(Allowance::Tokens(GIVEN));
         }
         let verse = self.prayed && unit.chars >= VERSE_CHARS;
@@ -264,9 +267,8 @@ impl Message {
             return vec![Allowance::Unlimited];
         }
         let counts = &self.counts;
-        if !self.wants_prose {
-            granted.extend(copies(counts.up_to, 1, 1, 1));
-        }
+        let wanted = !self.wants_prose || (self.explains && self.alike);
+        granted.extend(copies(if wanted { counts.up_to } else { counts.ranges }, 1, 1, 1));
         if self.filler {
             granted.extend(copies(counts.measures, 1, 1, 1));
         }
@@ -422,6 +424,29 @@ fn drawn_out_in(words: &str) -> Vec<String> {
     found
 }
 
+/// Whether it imitates a sound: "chugga-chugga", "tick tock".
+fn imitates_sound(text: &str) -> bool {
+    let is_vowel = |c: &char| "aeiouyàáâäåèéêëìíîïòóôöøùúûüаеиоуыэюяё".contains(*c);
+    let words = text.split(|c: char| !c.is_alphabetic() && c != '-').flat_map(|word| {
+        let mut parts = word.split('-').filter(|part| !part.is_empty()).peekable();
+        std::iter::from_fn(move || parts.next().map(|part| (part, parts.peek().is_some())))
+    });
+    let mut before: Option<(Vec<char>, Option<char>, bool)> = None;
+    for (word, joined) in words {
+        let vowel = word.chars().find(is_vowel);
+        let rest: Vec<char> = word.chars().filter(|c| !is_vowel(c)).collect();
+        if let Some((last, first_vowel, was_joined)) = before
+            && last.len() >= LEAST_CONSONANTS
+            && last == rest
+            && (was_joined || (first_vowel == Some('i') && matches!(vowel, Some('a' | 'o'))))
+        {
+            return true;
+        }
+        before = Some((rest, vowel, joined));
+    }
+    false
+}
+
 /// A word that stands several times back to back.
 fn shown_word(words: &str) -> Option<String> {
     let list: Vec<&str> = words.split_whitespace().collect();
@@ -439,5 +464,23 @@ mod tests {
         assert_eq!(lines_of("see these:\n1, a\n2, b c\n\n3, d\nend"), lines(3, 4, 3));
         assert_eq!(lines_of("one\ntwo!"), lines(0, 0, 2));
         assert_eq!(shown_word(" all of the na na na ").as_deref(), Some(" na "));
+    }
+
+    #[test]
+    fn sounds_are_imitated() {
+        for text in
+            [" go chugga-chugga ", " the clock's tick tock ", " das klipp-klapp-klapp ", " ding dong "]
+        {
+            assert!(imitates_sound(text), "{text}");
+        }
+        for text in [
+            " had had it ",
+            " a well-known one, from form ",
+            " so-so ",
+            " very very long ",
+            " this is, as was ",
+        ] {
+            assert!(!imitates_sound(text), "{text}");
+        }
     }
 }

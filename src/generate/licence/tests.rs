@@ -82,6 +82,15 @@ fn what_they_do_not() {
         assert_eq!(permit(request, unit).exact, Allowance::None, "{request:?}, {unit:?}");
     }
     assert_eq!(permit("Tell me about cats.", " Cats are fine, 3 of them.").varied, Allowance::None);
+    // Ranges and numbers of times are bounded, whatever else is wanted; numbers of things are its subject more often.
+    let varied = |request| permit(request, " sheep 7 jumps the fence.").varied;
+    assert_eq!(varied("kann nicht pennen, zähl Schafe von 1 bis 150"), Allowance::Copies(188));
+    assert_eq!(
+        varied("Mi spieghi il rullante? E poi scrivilo, tutte e 169 le volte, per me"),
+        Allowance::Copies(212)
+    );
+    assert_eq!(varied("Why do the angles add up to 180 degrees?"), Allowance::None);
+    assert_eq!(varied("Explain my 35 heads and 94 feet."), Allowance::None);
 }
 
 #[test]
@@ -100,9 +109,16 @@ fn what_goes_on_and_what_is_written_out() {
     let noise = "a tale of a night train whose noise goes on and on before the end";
     check(noise, "Clickety-clack down the moonlit track.\n", Allowance::Tokens(4096));
     check("a tale of a night train that goes on and on", "Clickety-clack down the track.\n", Allowance::None);
-    let clock = "Une nouvelle où l'on entende le tic-tac, longtemps.";
-    check(clock, "Tic. Tac. ", Allowance::Tokens(4096));
+    let wheel = "Erzähl von der Mühle, und am Schluss soll das Rad ganz lange klipp-klapp machen";
+    check(wheel, "Klipp-klapp, klipp-klapp, dreht sich das Rad.\n", Allowance::Tokens(4096));
+    let clock = "Une nouvelle où l'on n'entende que l'horloge, longtemps.";
+    check(clock, " l'horloge,", Allowance::Tokens(4096));
     check(clock, " la nuit", Allowance::None);
+    check("hát ru cho bé, cứ lặp lại hoài", "Ầu ơ... ví dầu cầu ván đóng đinh,\n", Allowance::Tokens(4096));
+    check("What does the lullaby 'row your boat' mean?", "row your boat, ", Allowance::None);
+    let identical = "Explain samplers, then the XML with 30 identical samplers.";
+    check(identical, "<Sampler name=\"GET\"/>\n", Allowance::Copies(38));
+    check("Explain the 30 samplers.", "<Sampler name=\"GET\"/>\n", Allowance::None);
     check("Explain the padding and show 256 nops typed out.", "    nop\n", Allowance::Copies(320));
     check("Explain the padding of 256 nops.", "    nop\n", Allowance::None);
     check("Inventa un finale, esagera col coro.", "Andiam, corriam, voliamo!\n", Allowance::Times(8));

@@ -275,7 +275,8 @@ pub(super) const RECORDED: Words = Words(
 
 /// Songs, which have refrains.
 pub(super) const SUNG: Words = Words(
-    "lyrics chorus refrain chant sing liedtext chor estribillo coro letra paroles chœur choeur ritornello припев хор refren chór nakarat \
+    "lyrics chorus refrain chant sing lullaby liedtext schlaflied wiegenlied berceuse canción_de_cuna canção_de_ninar ninna_nanna ninni \
+     kołysanka kołysankę slaapliedje vaggvisa колыбельная колыбельную hát_ru 摇篮曲 子守唄 자장가 chor estribillo coro letra paroles chœur choeur ritornello припев хор refren chór nakarat \
      refräng refrein reff điệp_khúc 歌词 副歌 合唱 歌詞 サビ 가사 후렴",
 );
 
@@ -288,17 +289,18 @@ pub(super) const PRAYED: Words = Words(
 
 /// No end is wanted, of what is named.
 pub(super) const ENDLESS: Words = Words(
-    "forever endless endlessly infinite infinitely on_and_on until_you_hit until_you_reach until_you_run until_the_limit until_the_end over_and_over again_and_again keep_repeating non_stop nonstop never_stop \
-     without_stopping until_i_say as_many_times_as as_often_as as_long_as_you_can until_the_page_is_full immer_wieder ganz_lange endlos unendlich \
-     una_y_otra_vez sin_parar para_siempre encore_et_encore sans_fin sans_arrêt repetidamente sem_parar all_infinito \
+    "forever endless endlessly infinite infinitely on_and_on until_you_hit until_you_reach until_you_run until_the_limit until_the_end to_the_bottom_of_the_page over_and_over again_and_again keep_repeating non_stop nonstop never_stop \
+     without_stopping until_i_say as_many_times_as as_often_as as_long_as_you_can until_the_page_is_full immer_wieder ganz_lange endlos unendlich bis_ganz_unten \
+     una_y_otra_vez sin_parar para_siempre encore_et_encore sans_fin sans_arrêt repetidamente sem_parar all_infinito senza_sosta hiç_susmasın hiç_durmadan bez_końca bez_przerwy zonder_ophouden utan_uppehåll tanpa_henti \
      снова_и_снова бесконечно mãi_không không_ngừng 延々 一直 不停 无限 ずっと 無限 계속 끝없이",
 );
 
 /// What makes a noise.
 pub(super) const SOUNDS: Words = Words(
-    "sound sounds noise noises ticking clicking beeping ringing snoring chugging siren alarm geräusch geräusche klang bruit bruits \
-     ruido sonido ruído barulho som rumore suono geluid lawaai ljud звук звуки шум dźwięk odgłos sesi gürültü suara bunyi âm_thanh \
-     صوت आवाज़ 声音 響声 响声 噪音 音 소리",
+    "sound sounds noise noises ticking clicking beeping ringing snoring dripping drips chugging siren hum humming laugh laughing laughter \
+     giggle cackle geräusch geräusche klang lachen lache schnarchen tropft tropfen bruit bruits rire rires ronflement goutte ruido sonido \
+     risa carcajada gotea gotera ruído barulho som risada pinga rumore suono risata gocciola geluid lawaai gelach druppelt ljud skratt звук звуки шум смех хохот капает dźwięk odgłos śmiech kapie sesi gürültü kahkaha damlayan damlasın suara bunyi \
+     tawa âm_thanh tiếng_cười صوت ضحكة आवाज़ हँसी 声音 響声 响声 噪音 笑声 大笑 音 笑い 소리 웃음",
 );
 
 /// Something takes long.
