@@ -56,7 +56,9 @@ pub(super) struct Message {
     endless: bool,
     /// Something in it has no end.
     on_and_on: bool,
-    /// Something makes a noise.
+    /// Numbers are to be said.
+    counts_out: bool,
+    /// Something makes a noise, or says the same again.
     sounds: bool,
     /// Something in it takes long.
     long: bool,
@@ -116,6 +118,7 @@ impl Message {
             repeats,
             endless: no_end && (repeats || SAYS.is_in(&said)),
             on_and_on: no_end && !asks_about && (bids || !said.begins_with(QUESTIONS)),
+            counts_out: COUNTS_OUT.is_in(&said),
             sounds: SOUNDS.is_in(&said) || imitates_sound(&flat),
             long: LONG.is_in(&said),
             in_full: IN_FULL.is_in(&said) && !wants_prose,
@@ -267,7 +270,7 @@ impl Message {
             return vec![Allowance::Unlimited];
         }
         let counts = &self.counts;
-        let wanted = !self.wants_prose || (self.explains && self.alike);
+        let wanted = !self.wants_prose || self.counts_out || (self.explains && self.alike);
         granted.extend(copies(if wanted { counts.up_to } else { counts.ranges }, 1, 1, 1));
         if self.filler {
             granted.extend(copies(counts.measures, 1, 1, 1));

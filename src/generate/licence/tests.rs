@@ -89,6 +89,8 @@ fn what_they_do_not() {
         varied("Mi spieghi il rullante? E poi scrivilo, tutte e 169 le volte, per me"),
         Allowance::Copies(212)
     );
+    let flock = "a bedtime story about a shepherd, then the sheep jump the gate, count all 60 of them";
+    assert_eq!(varied(flock), Allowance::Copies(75));
     assert_eq!(varied("Why do the angles add up to 180 degrees?"), Allowance::None);
     assert_eq!(varied("Explain my 35 heads and 94 feet."), Allowance::None);
 }
@@ -114,6 +116,9 @@ fn what_goes_on_and_what_is_written_out() {
     let clock = "Une nouvelle où l'on n'entende que l'horloge, longtemps.";
     check(clock, " l'horloge,", Allowance::Tokens(4096));
     check(clock, " la nuit", Allowance::None);
+    let record = "Schreib, wie die Schallplatte hängen bleibt, und zwar richtig lange";
+    check(record, "und tanz mit mir, krrk … ", Allowance::Tokens(4096));
+    check("viết Nam mô A Di Đà Phật liên tục", "Nam mô A Di Đà Phật.\n", Allowance::Unlimited);
     check("hát ru cho bé, cứ lặp lại hoài", "Ầu ơ... ví dầu cầu ván đóng đinh,\n", Allowance::Tokens(4096));
     check("What does the lullaby 'row your boat' mean?", "row your boat, ", Allowance::None);
     let identical = "Explain samplers, then the XML with 30 identical samplers.";

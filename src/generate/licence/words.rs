@@ -292,21 +292,28 @@ pub(super) const ENDLESS: Words = Words(
     "forever endless endlessly infinite infinitely on_and_on until_you_hit until_you_reach until_you_run until_the_limit until_the_end to_the_bottom_of_the_page over_and_over again_and_again keep_repeating non_stop nonstop never_stop \
      without_stopping until_i_say as_many_times_as as_often_as as_long_as_you_can until_the_page_is_full immer_wieder ganz_lange endlos unendlich bis_ganz_unten \
      una_y_otra_vez sin_parar para_siempre encore_et_encore sans_fin sans_arrêt repetidamente sem_parar all_infinito senza_sosta hiç_susmasın hiç_durmadan bez_końca bez_przerwy zonder_ophouden utan_uppehåll tanpa_henti \
-     снова_и_снова бесконечно mãi_không không_ngừng 延々 一直 不停 无限 ずっと 無限 계속 끝없이",
+     снова_и_снова бесконечно mãi_không không_ngừng liên_tục đừng_dừng don_t_stop dont_stop hör_nicht_auf nicht_aufhören no_pares ne_t_arrête_pas não_pare não_para \
+     non_fermarti non_smettere не_останавливайся без_остановки nie_przestawaj niet_stoppen बार_बार रुकना_मत بلا_توقف لا_تتوقف 不要停 别停 止まらず 멈추지 延々 一直 不停 无限 ずっと 無限 계속 끝없이",
 );
 
-/// What makes a noise.
+/// Numbers are to be said one after the other.
+pub(super) const COUNTS_OUT: Words = Words(
+    "count countdown zähl zähle zählen cuenta contar compte compter conta conte contare tel считай сосчитай посчитай licz policz hitung \
+     đếm गिनो गिनती 数一数 数数 倒数 数えて 세어",
+);
+
+/// What makes a noise, or says the same again.
 pub(super) const SOUNDS: Words = Words(
-    "sound sounds noise noises ticking clicking beeping ringing snoring dripping drips chugging siren hum humming laugh laughing laughter \
-     giggle cackle geräusch geräusche klang lachen lache schnarchen tropft tropfen bruit bruits rire rires ronflement goutte ruido sonido \
-     risa carcajada gotea gotera ruído barulho som risada pinga rumore suono risata gocciola geluid lawaai gelach druppelt ljud skratt звук звуки шум смех хохот капает dźwięk odgłos śmiech kapie sesi gürültü kahkaha damlayan damlasın suara bunyi \
-     tawa âm_thanh tiếng_cười صوت ضحكة आवाज़ हँसी 声音 響声 响声 噪音 笑声 大笑 音 笑い 소리 웃음",
+    "sound sounds noise noises ticking clicking beeping ringing snoring dripping drips chugging siren parrot stuck_record broken_record hum humming laugh laughing laughter \
+     giggle cackle geräusch geräusche klang schallplatte papagei lachen lache schnarchen tropft tropfen bruit bruits perroquet rire rires ronflement goutte ruido sonido loro \
+     risa carcajada gotea gotera ruído barulho som papagaio risada pinga rumore suono pappagallo risata gocciola geluid lawaai gelach druppelt ljud skratt звук звуки шум попугай смех хохот капает dźwięk odgłos papuga śmiech kapie sesi papağan gürültü kahkaha damlayan damlasın suara bunyi \
+     tawa âm_thanh tiếng_cười صوت ضحكة आवाज़ तोता हँसी 声音 響声 响声 噪音 笑声 鹦鹉 大笑 音 笑い オウム 소리 앵무새 웃음",
 );
 
 /// Something takes long.
 pub(super) const LONG: Words = Words(
-    "for_ages for_a_long_time for_a_long_while way_too_long far_too_long really_long super_long longtemps sehr_lange ganz_lange viel_zu_lange \
-     largo_rato mucho_rato muito_tempo a_lungo heel_lang länge долго bardzo_długo uzun_uzun rất_lâu lama_sekali 很久 好久 很长 長く 오래 길게",
+    "for_ages for_a_long_time for_a_long_while way_too_long far_too_long really_long super_long longtemps richtig_lange so_richtig_lange sehr_lange ganz_lange viel_zu_lange \
+     largo_rato mucho_rato muito_tempo a_lungo heel_lang länge долго bardzo_długo uzun_uzun खूब_लंबा बहुत_देर rất_lâu lama_sekali 很久 好久 很长 長く 오래 길게",
 );
 
 /// Nothing is to be left out for being alike.
