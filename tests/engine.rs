@@ -1,13 +1,13 @@
 //! The engine on golden checkpoints: results do not depend on batching, chunking or cache hits, and nothing leaks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
 use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::model::Blueprint;
-use perigee::sampling::{BlockRule, SamplingParams};
+use perigee::sampling::{BlockRule, ConstraintBroken, SamplingParams, Taken, TokenConstraint, TokenMask};
 use perigee::scheduler::{self, FinishReason};
 use perigee::telemetry::Metrics;
 
@@ -210,6 +210,61 @@ fn results_do_not_depend_on_company(backend: BackendChoice) {
     check("preemption", &cramped, 12, false, false);
 }
 
+/// Lengths of a reply at which it is cut back.
+const REWOUND_AT: [usize; 3] = [5, 20, 33];
+
+/// A constraint that forbids nothing and lets a reply go on beyond the lengths in `REWOUND_AT` only when it is told to: otherwise a
+/// reply may have ended before anybody wanted it cut back.
+#[derive(Debug, Clone)]
+struct Gate {
+    len: usize,
+    everything: TokenMask,
+    /// Gates passed, and what opens the next one.
+    passed: Arc<Mutex<(usize, mpsc::Receiver<()>)>>,
+}
+
+impl Gate {
+    fn new() -> (Self, mpsc::Sender<()>) {
+        let (open, opened) = mpsc::channel();
+        let passed = Arc::new(Mutex::new((0, opened)));
+        (Self { len: 0, everything: TokenMask::from_words(vec![u32::MAX; 1 << 13]), passed }, open)
+    }
+}
+
+impl TokenConstraint for Gate {
+    fn fork(&self) -> Box<dyn TokenConstraint> {
+        Box::new(self.clone())
+    }
+
+    fn prepare(&mut self, _left: usize) -> Result<(), ConstraintBroken> {
+        let mut passed = self.passed.lock().unwrap();
+        if REWOUND_AT.get(passed.0) == Some(&self.len) {
+            // A test that has failed opens it too.
+            let _ = passed.1.recv();
+            passed.0 += 1;
+        }
+        Ok(())
+    }
+
+    fn mask(&self) -> Option<&TokenMask> {
+        Some(&self.everything)
+    }
+
+    fn take(&mut self, sampled: u32, _left: usize) -> Result<Taken, ConstraintBroken> {
+        self.len += 1;
+        Ok(Taken { token: sampled, ends: false })
+    }
+
+    fn knows_end(&self) -> bool {
+        false
+    }
+
+    fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {
+        self.len -= tokens;
+        Ok(())
+    }
+}
+
 /// Design D4: rewound and continued equals never having gone there, with penalties and logprobs, for prompts of both attention forms.
 fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
     let engine = start("kimi", &options(backend));
@@ -231,15 +286,18 @@ fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
             let params = SamplingParams { block_rule: (case % 2 == 1).then(|| Arc::new(rule)), ..params };
             let straight = run(&engine.handle, request(prompt_ids, params.clone())).await;
             assert!(case % 2 == 0 || straight.tokens[..=17].contains(&6), "the block is closed in time");
-            let mut stream = engine.handle.submit(request(prompt_ids, params)).unwrap();
+            let (gate, open) = Gate::new();
+            let gated = EngineRequest { constraint: Some(Box::new(gate)), ..request(prompt_ids, params) };
+            let mut stream = engine.handle.submit(gated).unwrap();
             let (mut tokens, mut logprobs, mut rewinds) = (vec![], vec![], 0);
             while let Some(event) = stream.next().await {
                 match event {
                     EngineEvent::Token { id, logprobs: Some(scored) } => {
                         tokens.push(id);
                         logprobs.push(scored);
-                        if [5, 20, 33].get(rewinds).is_some_and(|at| tokens.len() == *at) {
+                        if REWOUND_AT.get(rewinds) == Some(&tokens.len()) {
                             stream.rewind(tokens.len() / 2);
+                            open.send(()).unwrap();
                         }
                     }
                     EngineEvent::Rewound { keep } => {
@@ -251,7 +309,7 @@ fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
                     _ => {}
                 }
             }
-            assert!(rewinds > 0, "case {case}: nothing was rewound");
+            assert_eq!(rewinds, REWOUND_AT.len(), "case {case}");
             assert_eq!(tokens, straight.tokens, "case {case}");
             assert_eq!(logprobs, straight.logprobs, "case {case}");
         }
