@@ -450,14 +450,24 @@ impl Guard {
         let longest =
             self.watched.iter().map(|(_, w)| w.period).max().unwrap_or(0).max(self.options.hold_tokens);
         let begins = held == 1;
-        let cuttable = len < 2 || self.options.shapes.parts(self.tokens[len - 2], self.tokens[len - 1]);
         if held > longest as usize {
             // Held long enough for a loop to show, had it been one.
             self.watched.iter_mut().for_each(|(_, w)| w.unheld = true);
             return Verdict::Deliver { upto: len, event: None };
         }
-        let upto = if begins && !cuttable { len } else { self.delivered };
+        let upto = if begins && !self.is_cuttable() { len } else { self.delivered };
         Verdict::Deliver { upto, event: None }
+    }
+
+    /// Whether the reply can be cut before its newest token: between words, or anywhere between characters in a repetition that is one
+    /// endless word.
+    fn is_cuttable(&self) -> bool {
+        let [.., before, after] = self.tokens[..] else { return true };
+        let shapes = &self.options.shapes;
+        let unit = self.watched.iter().map(|(_, w)| w.unit).min().unwrap_or(0) as usize;
+        let copy = &self.tokens[self.tokens.len().saturating_sub(unit + 1)..];
+        let is_endless_word = || unit > 0 && copy.windows(2).all(|pair| !shapes.parts(pair[0], pair[1]));
+        shapes.parts(before, after) || (shapes.ends_character(before) && is_endless_word())
     }
 
     /// Says once that a licensed repetition has passed the threshold.

@@ -131,6 +131,11 @@ impl TokenShapes {
         let apart = before & ENDS_APART != 0 || self.of(after).flags & BEGINS_APART != 0;
         apart && before & ENDS_INSIDE_CHARACTER == 0
     }
+
+    /// Whether no character goes on behind this token.
+    pub fn ends_character(&self, id: u32) -> bool {
+        self.of(id).flags & ENDS_INSIDE_CHARACTER == 0
+    }
 }
 
 impl std::fmt::Debug for TokenShapes {

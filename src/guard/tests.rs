@@ -199,6 +199,15 @@ fn words_are_not_cut_by_a_hold() {
 }
 
 #[test]
+fn a_loop_that_is_one_endless_word_is_held() {
+    // "get" (7) without a blank: nowhere is a word's end.
+    let mut guard = Guard::new(options(), 4096);
+    let verdict = until_verdict(&mut guard, [vec![2, 0, 3], vec![7; 200]].concat());
+    let Some(Verdict::Rescue { keep, .. }) = verdict else { panic!("{verdict:?}") };
+    assert!(keep < 3 + 16, "{keep} tokens were sent");
+}
+
+#[test]
 fn modes() {
     let run = |mode: Mode| {
         let mut guard = Guard::new(Options { mode, ..options() }, 4096);
