@@ -71,7 +71,6 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         return Err(ApiError::invalid_value("top_logprobs", "only allowed together with `logprobs: true`"));
     }
     let calls = match choice {
-        ToolChoice::None if tools.is_empty() => Calls::Unasked,
         ToolChoice::None => Calls::Forbidden,
         _ => Calls::Wanted,
     };

@@ -347,9 +347,8 @@ impl Generator {
                     tokens.rule(prompt.start, budget, sampling.max_tokens, &request.sampling.stop_token_ids);
                 sampling.block_rule = Some(Arc::new(rule));
             }
-            // Without tools a call is rare and only lost, so it is not worth a look at every row; but it is no answer either.
-            let ends_in_answer = chat.calls == Calls::Unasked && sampling.block_rule.is_some();
-            if chat.calls == Calls::Forbidden || ends_in_answer {
+            // A call that nobody wants would be taken out of the reply, and what is left be no answer.
+            if chat.calls == Calls::Forbidden {
                 sampling.logit_bias.extend(self.call_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
             }
         }

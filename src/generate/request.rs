@@ -53,10 +53,8 @@ pub struct ChatReply {
 pub enum Calls {
     /// Tools are declared.
     Wanted,
-    /// Tools are declared and must not be called: the model is kept from it.
+    /// No tools are declared, or they must not be called: the model is kept from it, and what looks like a call is taken out of the reply.
     Forbidden,
-    /// No tools are declared: a call that the model makes nevertheless is taken out of the reply.
-    Unasked,
 }
 
 /// Which end of a prompt that is too long stays.

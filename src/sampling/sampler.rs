@@ -78,14 +78,12 @@ impl Sampler {
         mask: Option<&TokenMask>,
     ) -> Result<u32, NoFiniteLogit> {
         let forbids_stops = position < u64::from(params.min_tokens) && !params.stop_token_ids.is_empty();
-        let adjusts =
-            forbids_stops || !params.logit_bias.is_empty() || params.uses_history() || mask.is_some();
-        if !adjusts {
-            let max = self.survey(logits)?;
-            return Ok(self.choose(logits, max, params, position));
-        }
         // A row that was broken before must not be mended by the adjustments, so the raw one is looked at first.
         let raw_max = self.survey(logits)?;
+        let adjusts = forbids_stops || params.uses_history() || mask.is_some();
+        if !adjusts && self.only_forbids(logits, raw_max, params) {
+            return Ok(self.choose(logits, raw_max, params, position));
+        }
         let mut adjusted = std::mem::take(&mut self.adjusted);
         adjusted.clear();
         adjusted.extend(logits.iter().map(|&logit| row::clean(logit)));
@@ -104,12 +102,21 @@ impl Sampler {
         Ok(token)
     }
 
+    /// Whether the bias, if there is any, only forbids ids other than the best one of a sound row: then the others' weights stay what they are
+    /// in the raw row, and no copy of it is needed.
+    fn only_forbids(&self, logits: &[f32], max: f32, params: &SamplingParams) -> bool {
+        let forbids = |&(id, bias): &(u32, f32)| {
+            bias == f32::NEG_INFINITY && logits.get(id as usize).is_none_or(|&logit| logit < max)
+        };
+        params.logit_bias.is_empty() || (!self.broken && params.logit_bias.iter().all(forbids))
+    }
+
     /// Logprobs of `token` in the raw row and of this many others, if any are wanted.
     pub fn logprobs(&mut self, logits: &[f32], token: u32, wanted: Option<u32>) -> Option<TokenLogprobs> {
         wanted.map(|num_top| self.logprobs.of(logits, token, num_top as usize))
     }
 
-    /// Temperature, filters and draw on an adjusted row whose largest logit is `max`.
+    /// Temperature, filters and draw on a row whose largest logit is `max`. Forbidden ids have no weight, whatever their logit says.
     fn choose(&mut self, logits: &[f32], max: f32, params: &SamplingParams, position: u64) -> u32 {
         if params.temperature == 0.0 {
             return row::first_index(logits, max) as u32;
@@ -121,6 +128,11 @@ impl Sampler {
             let difference = (logit - max) * inverse;
             exp_nonpositive(if difference > 0.0 { 0.0 } else { difference })
         }));
+        for &(id, _) in params.logit_bias.iter().filter(|(_, bias)| *bias == f32::NEG_INFINITY) {
+            if let Some(weight) = self.weights.get_mut(id as usize) {
+                *weight = 0.0;
+            }
+        }
         let uniform = draw::uniform(params.seed, position);
         if params.top_k > 0 || params.top_p < 1.0 || params.min_p > 0.0 {
             self.filter.apply(&mut self.weights, params);

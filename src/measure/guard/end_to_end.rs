@@ -154,7 +154,7 @@ pub async fn run(
         let budget = THINKING_BUDGET;
         let requests = questions(&TOPICS).zip(0..).map(|(text, seed)| GenerateRequest {
             chat: Some(ChatReply {
-                calls: Calls::Unasked,
+                calls: Calls::Forbidden,
                 parallel_calls: true,
                 budget: Some(Budget::Tokens(budget)),
             }),

@@ -134,6 +134,34 @@ fn penalties_bias_and_min_tokens() {
 }
 
 #[test]
+fn a_forbidden_token_is_as_if_its_logit_were_minus_infinity() {
+    let mut rng = fastrand::Rng::with_seed(10);
+    for round in 0..2_000 {
+        let logits = row(rng.usize(3..80), round);
+        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+        let mut forbidden: Vec<u32> = (0..rng.usize(1..3)).map(|_| rng.u32(0..90)).collect();
+        forbidden.extend((round % 4 == 0).then_some(best as u32));
+        let mut without = logits.clone();
+        for &id in &forbidden {
+            without.get_mut(id as usize).into_iter().for_each(|logit| *logit = f32::NEG_INFINITY);
+        }
+        if without.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            continue;
+        }
+        let plain = SamplingParams {
+            temperature: [0.0, 0.7, 1.0][round as usize % 3],
+            top_k: [0, 5][rng.usize(0..2)],
+            top_p: [1.0, 0.8][rng.usize(0..2)],
+            seed: round,
+            ..params()
+        };
+        let logit_bias = forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)).collect();
+        let token = sample(&logits, &SamplingParams { logit_bias, ..plain.clone() });
+        assert_eq!(token, sample(&without, &plain), "round {round}: {forbidden:?} forbidden of {logits:?}");
+    }
+}
+
+#[test]
 fn greedy_takes_the_first_of_the_best() {
     let greedy = SamplingParams { temperature: 0.0, top_k: 3, top_p: 0.2, ..params() };
     for (logits, expected) in [
@@ -217,6 +245,13 @@ fn cost() {
         let cases = [
             ("greedy", SamplingParams { temperature: 0.0, ..params() }),
             ("plain", params()),
+            (
+                "plain, two forbidden",
+                SamplingParams {
+                    logit_bias: vec![(7, f32::NEG_INFINITY), (9, f32::NEG_INFINITY)],
+                    ..params()
+                },
+            ),
             ("top_k 50", SamplingParams { top_k: 50, ..params() }),
             ("top_p 0.95", SamplingParams { top_p: 0.95, ..params() }),
             ("min_p 0.05", SamplingParams { min_p: 0.05, ..params() }),
