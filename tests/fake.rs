@@ -36,6 +36,8 @@ pub(crate) fn tokenizer() -> Tokenizer {
         (265, markers::EOT),
         (266, markers::IM_SYSTEM),
         (273, markers::IM_MIDDLE),
+        (274, markers::TOOL_CALLS_SECTION_BEGIN),
+        (275, markers::TOOL_CALL_BEGIN),
         (278, markers::THINK),
         (279, markers::THINK_END),
         (510, markers::UNK),

@@ -124,6 +124,25 @@ fn joined(path: &str, events: &[String]) -> (Vec<Value>, Value) {
 }
 
 #[tokio::test]
+async fn calls_that_nobody_wants_are_forbidden() {
+    let (_server, engine, mut client) = ready().await;
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
+    let both = [(274, f32::NEG_INFINITY), (275, f32::NEG_INFINITY)];
+    for (body, forbidden) in [
+        (chat(json!({})), &both[..]),
+        (chat(json!({"tools": [], "tool_choice": "auto"})), &both),
+        (chat(json!({"tools": tools, "tool_choice": "none", "max_tokens": 5})), &both),
+        (chat(json!({"tools": tools, "max_tokens": 5})), &[]),
+        // What is no conversation has no calls.
+        (text(json!({})), &[]),
+    ] {
+        let path = if body.get("prompt").is_some() { TEXT } else { CHAT };
+        ask_ok(&mut client, path, body.clone()).await;
+        assert_eq!(engine.requests().last().unwrap().sampling.logit_bias, forbidden, "{body}");
+    }
+}
+
+#[tokio::test]
 async fn streams_say_what_whole_answers_say() {
     let (_server, _engine, mut client) = ready().await;
     let shapes = [
