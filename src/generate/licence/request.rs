@@ -427,27 +427,23 @@ fn drawn_out_in(words: &str) -> Vec<String> {
     found
 }
 
-/// Whether it imitates a sound: "chugga-chugga", "tick tock".
+/// Whether it imitates a sound: two words of equal consonants, parted by a hyphen ("chugga-chugga") or first "i", then "a" or "o" ("tick
+/// tock").
 fn imitates_sound(text: &str) -> bool {
     let is_vowel = |c: &char| "aeiouyàáâäåèéêëìíîïòóôöøùúûüаеиоуыэюяё".contains(*c);
-    let words = text.split(|c: char| !c.is_alphabetic() && c != '-').flat_map(|word| {
-        let mut parts = word.split('-').filter(|part| !part.is_empty()).peekable();
-        std::iter::from_fn(move || parts.next().map(|part| (part, parts.peek().is_some())))
-    });
-    let mut before: Option<(Vec<char>, Option<char>, bool)> = None;
-    for (word, joined) in words {
-        let vowel = word.chars().find(is_vowel);
-        let rest: Vec<char> = word.chars().filter(|c| !is_vowel(c)).collect();
-        if let Some((last, first_vowel, was_joined)) = before
-            && last.len() >= LEAST_CONSONANTS
-            && last == rest
-            && (was_joined || (first_vowel == Some('i') && matches!(vowel, Some('a' | 'o'))))
-        {
-            return true;
+    let vowel = |word: &str| word.chars().find(is_vowel);
+    let consonants =
+        |word: &str| -> Vec<char> { word.chars().filter(|c| c.is_alphabetic() && !is_vowel(c)).collect() };
+    // Each word with the mark behind it.
+    let parts = text.split_inclusive(|c: char| !c.is_alphabetic());
+    let words: Vec<&str> = parts.filter(|part| part.starts_with(char::is_alphabetic)).collect();
+    words.windows(2).any(|pair| {
+        let from_i = vowel(pair[0]) == Some('i') && matches!(vowel(pair[1]), Some('a' | 'o'));
+        (pair[0].ends_with('-') || from_i) && {
+            let rest = consonants(pair[0]);
+            rest.len() >= LEAST_CONSONANTS && rest == consonants(pair[1])
         }
-        before = Some((rest, vowel, joined));
-    }
-    false
+    })
 }
 
 /// A word that stands several times back to back.
