@@ -85,13 +85,16 @@ impl LiveSequence {
     pub(super) fn choose(&mut self, sampler: &mut Sampler, logits: &[f32], position: u64) -> Choice {
         let Self { params, history, guide, guarded, constraint, .. } = self;
         let mask = match constraint.as_mut().map(Constrained::ready) {
-            None => None,
+            None => params.allowed_token_ids.as_deref(),
             Some(Ready::Mask(mask)) => Some(mask),
             Some(Ready::Late) => return Choice::Late,
             Some(Ready::Broken(why)) => return Choice::Broken(why),
         };
         let allows = |token: u32| mask.is_none_or(|mask| mask.allows(token));
         let params = guarded.params(params, logits);
+        let banned = params.bad_words.as_ref().map(|words| words.forbidden(history)).unwrap_or_default();
+        let narrowed = (!banned.is_empty()).then(|| params.without(&banned));
+        let params = narrowed.as_ref().unwrap_or(params);
         let wanted = params.logprobs;
         let mut sample =
             |params: &SamplingParams| sampler.choose_token(logits, params, history, position, mask);
@@ -102,13 +105,8 @@ impl LiveSequence {
             (None, Some(guide)) => sample(params).and_then(|token| match guide.judge(token) {
                 Verdict::Instead(other) if allows(other) => Ok(other),
                 Verdict::Taken | Verdict::Instead(_) => Ok(token),
-                Verdict::Again(forbidden) => {
-                    // Once or twice in a reply: a copy of the parameters is no cost.
-                    let mut params = params.clone();
-                    params.logit_bias.retain(|(id, _)| !forbidden.contains(id));
-                    params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
-                    sample(&params)
-                }
+                // Once or twice in a reply: a copy of the parameters is no cost.
+                Verdict::Again(forbidden) => sample(&params.without(&forbidden)),
             }),
         };
         match token {

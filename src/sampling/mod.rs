@@ -1,6 +1,7 @@
 //! From a row of logits to a token. Pure: randomness is (seed, position), there is no clock and no global state.
 
 pub mod config;
+mod bad_words;
 mod block_rule;
 pub mod rules;
 mod params;
@@ -13,9 +14,10 @@ mod logprobs;
 mod filter;
 mod sampler;
 
+pub use bad_words::BadWords;
 pub use block_rule::{BlockGuide, BlockRule, Verdict};
 pub use constraint::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 pub use history::History;
 pub use logprobs::{Logprobs, TokenLogprobs};
-pub use params::{MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingError, SamplingParams};
+pub use params::{MAX_LOGIT_BIAS, SamplingError, SamplingParams};
 pub use sampler::{NoFiniteLogit, Sampled, Sampler};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::BlockRule;
+use super::{BadWords, BlockRule, TokenMask};
 
 /// Validated sampling parameters of one sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,12 +31,17 @@ pub struct SamplingParams {
     pub min_tokens: u32,
     /// Token ids that end the reply (end-of-turn tokens unless `ignore_eos`, and the request's own).
     pub stop_token_ids: Vec<u32>,
-    /// Number of most likely tokens reported per reply token: `None` reports nothing, `Some(0)` the chosen token's logprob only.
+    /// Number of most likely tokens reported per reply token, the whole row at most: `None` reports nothing, `Some(0)` the chosen token's
+    /// logprob only.
     pub logprobs: Option<u32>,
     /// The same for prompt tokens.
     pub prompt_logprobs: Option<u32>,
     /// Leads the reply out of its reasoning in time.
     pub block_rule: Option<Arc<BlockRule>>,
+    /// The only ids that may be sampled; `None` = all. At least one id; no other constraint stands beside it.
+    pub allowed_token_ids: Option<Arc<TokenMask>>,
+    /// Token sequences that must not occur in the reply. A grammar that allows nothing else goes before them.
+    pub bad_words: Option<Arc<BadWords>>,
 }
 
 impl Default for SamplingParams {
@@ -58,14 +63,14 @@ impl Default for SamplingParams {
             logprobs: None,
             prompt_logprobs: None,
             block_rule: None,
+            allowed_token_ids: None,
+            bad_words: None,
         }
     }
 }
 
-/// Most entries of `logit_bias`.
-pub const MAX_LOGIT_BIAS: usize = 1024;
-/// Most tokens reported per position by `logprobs` and `prompt_logprobs`.
-pub const MAX_LOGPROBS: u32 = 128;
+/// Most entries of `logit_bias`: above the vocabulary of every model of the family.
+pub const MAX_LOGIT_BIAS: usize = 262_144;
 
 impl SamplingParams {
     /// Checks every field against its range; the first one outside is the error.
@@ -85,18 +90,25 @@ impl SamplingParams {
                 (format!("{bias} for token {token}"), "-100 to 100".to_owned())
             })?;
         }
-        for (field, num) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
-            let num = num.unwrap_or(0);
-            check(num <= MAX_LOGPROBS, field, || (num.to_string(), format!("0 to {MAX_LOGPROBS}")))?;
-        }
         check(self.min_tokens <= self.max_tokens, "min_tokens", || {
             (self.min_tokens.to_string(), format!("at most max_tokens, {}", self.max_tokens))
         })
     }
 
-    /// Whether a penalty is on, so that the sequence must keep a `History`.
+    /// Whether the sequence must keep a `History`: a penalty is on, or there are bad words.
     pub fn uses_history(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+            || self.bad_words.is_some()
+    }
+
+    /// The same with these ids forbidden, whatever their bias was.
+    pub fn without(&self, forbidden: &[u32]) -> Self {
+        let mut params = self.clone();
+        params.logit_bias.retain(|(id, _)| !forbidden.contains(id));
+        params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
+        params
     }
 }
 
@@ -152,7 +164,7 @@ mod tests {
             logit_bias: vec![(7, -100.0); MAX_LOGIT_BIAS],
             max_tokens: 5,
             min_tokens: 5,
-            logprobs: Some(MAX_LOGPROBS),
+            logprobs: Some(u32::MAX),
             prompt_logprobs: Some(0),
             ..good.clone()
         };
@@ -174,11 +186,9 @@ mod tests {
             ("frequency_penalty: NaN", |p| p.frequency_penalty = f32::NAN),
             ("logit_bias: 101 for token 3", |p| p.logit_bias = vec![(3, 101.0)]),
             ("logit_bias: NaN for token 3", |p| p.logit_bias = vec![(3, f32::NAN)]),
-            ("logit_bias: 1025 entries is out of range, allowed: at most 1024 entries", |p| {
-                p.logit_bias = vec![(0, 0.0); 1025];
+            ("logit_bias: 262145 entries is out of range, allowed: at most 262144 entries", |p| {
+                p.logit_bias = vec![(0, 0.0); MAX_LOGIT_BIAS + 1];
             }),
-            ("logprobs: 129", |p| p.logprobs = Some(129)),
-            ("prompt_logprobs: 129", |p| p.prompt_logprobs = Some(129)),
             ("min_tokens: 17 is out of range, allowed: at most max_tokens, 16", |p| p.min_tokens = 17),
         ];
         for (message, spoil) in bad {
