@@ -104,6 +104,7 @@ impl FakeEngine {
             max_queue_tokens: 0,
             block_size: 16,
             num_blocks: 1024,
+            prefix_caching: true,
             cache_dtype: "f32",
             backend: "fake",
         };

@@ -260,6 +260,7 @@ fn start() -> Engine {
         max_queue_tokens: 0,
         block_size: 16,
         num_blocks: 64,
+        prefix_caching: true,
         cache_dtype: "f32",
         backend: "faulty",
     };

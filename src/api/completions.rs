@@ -5,14 +5,16 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
+use super::call::{Call, Own, call};
+use super::foreign::ForeignBody;
 use super::guard;
-use super::json::{Int, Shape, parse, wire_object};
-use super::params::{SharedBody, token_id, token_limit, top_count};
+use super::json::{self, Inside, Int, Shape, wire_object};
+use super::params::{SharedBody, token_id, top_count};
 use super::stream::{Format, Kind, echoed};
 use super::structured::StructuredBody;
 use super::write::{self, LogprobArrays, Scored, TokenText};
-use super::{ApiError, Call, Limits};
-use crate::generate::{FullReply, GenerateRequest, Prompt, Replies, SamplingDefaults, SamplingMode};
+use super::{ApiError, Limits};
+use crate::generate::{FullReply, Prompt, Replies, SamplingDefaults, SamplingMode};
 
 /// Reply tokens of a request that names no limit.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -27,34 +29,27 @@ wire_object! {
         suffix: Shape,
         tools: Shape,
         messages: Shape,
+        thinking: Shape,
+        reasoning_effort: Shape,
+        include_reasoning: Shape,
+        separate_reasoning: Shape,
+        thinking_token_budget: Shape,
     }
 }
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (own, (shared, structured)) = parse::<(CompletionBody, (SharedBody, StructuredBody))>(body)?;
-    if own.suffix.is_some_and(|s| !s.is_empty()) {
-        return Err(ApiError::unsupported("suffix", "filling in before a suffix"));
-    }
-    if own.tools.is_some_and(|s| !s.is_empty()) {
-        return Err(ApiError::unsupported("tools", "calling tools"));
-    }
-    if own.prompt.is_none() && own.messages.is_some() {
-        return Err(ApiError::invalid_value(
-            "messages",
-            "this is the route for `prompt`; send messages to /v1/chat/completions",
-        ));
-    }
+    let ((own, (shared, (foreign, structured))), unknown) =
+        json::read::<(CompletionBody, (SharedBody, (ForeignBody, StructuredBody)))>(body, limits)?;
+    own.refuse_unavailable()?;
+    foreign.check()?;
     let model = shared.model.clone();
     let echo = own.echo.unwrap_or(false);
-    let max_tokens = match token_limit("max_completion_tokens", own.max_completion_tokens, 0)? {
-        None => token_limit("max_tokens", shared.max_tokens, 0)?,
-        some => some,
-    };
+    let max_tokens = shared.max_tokens("max_completion_tokens", own.max_completion_tokens, 0)?;
     if max_tokens == Some(0) && !echo {
         return Err(ApiError::invalid_value("max_tokens", "0 is only allowed together with `echo: true`"));
     }
-    let logprobs = top_count("logprobs", own.logprobs)?;
+    let logprobs = top_count("logprobs", own.logprobs, limits)?;
     let shared = shared.check(limits, defaults, max_tokens, SamplingMode::Instant)?;
     let prompts = own.prompt.ok_or_else(|| ApiError::missing("prompt"))?.check(limits)?;
     if prompts.len() * shared.n as usize > limits.max_prompts {
@@ -68,52 +63,50 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
             ),
         ));
     }
-    let mut sampling = shared.sampling;
-    sampling.logprobs = logprobs;
-    let prompt_logprobs = sampling.prompt_logprobs.is_some();
-    if echo && let Some(top) = logprobs {
-        sampling.prompt_logprobs = Some(sampling.prompt_logprobs.map_or(top, |p| p.max(top)));
-    }
-    Ok(Call {
+    let own = Own {
+        kind: Kind::Completion,
         model,
-        stream: shared.stream,
-        request_id: shared.request_id,
-        format: Format {
-            kind: Kind::Completion,
-            id: String::new(),
-            created: 0,
-            model: String::new(),
-            include_usage: shared.include_usage,
-            continuous_usage: shared.continuous_usage,
-            logprobs: logprobs.is_some(),
-            prompt_logprobs,
-            echo,
-            reasoning: None,
-            echoed: None,
-            return_token_ids: shared.return_token_ids,
-            tokens_as_ids: shared.tokens_as_ids,
-            applied: shared.applied,
-        },
-        request: GenerateRequest {
-            prompts,
-            n: shared.n,
-            sampling,
-            max_tokens: shared.max_tokens,
-            default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-            ignore_eos: shared.ignore_eos,
-            stop: shared.stop,
-            include_stop: shared.include_stop,
-            skip_special_tokens: shared.skip_special_tokens,
-            truncate: shared.truncate,
-            chat: None,
-            echo,
-            priority: shared.priority,
-            deadline: None,
-            cache_salt: shared.cache_salt,
-            guard: shared.guard,
-            grammar: structured.check()?,
-        },
-    })
+        prompts,
+        chat: None,
+        reasoning: None,
+        default_max_tokens: Some(DEFAULT_MAX_TOKENS),
+        logprobs,
+        echo,
+        echoed_content: None,
+        grammar: structured.check()?,
+    };
+    Ok(Call { unknown, ..call(own, shared)? })
+}
+
+impl CompletionBody {
+    /// Fields of other routes, and what this version does not have.
+    fn refuse_unavailable(&self) -> Result<(), ApiError> {
+        let reasoning = "the reasoning split of text completions";
+        for (name, value, what) in [
+            ("suffix", &self.suffix, "filling in before a suffix"),
+            ("tools", &self.tools, "calling tools"),
+            ("thinking", &self.thinking, reasoning),
+            ("separate_reasoning", &self.separate_reasoning, reasoning),
+            ("thinking_token_budget", &self.thinking_token_budget, "a reasoning budget"),
+        ] {
+            if value.as_ref().is_some_and(|value| !value.is_empty()) {
+                return Err(ApiError::unsupported(name, what));
+            }
+        }
+        if self.include_reasoning.is_some() {
+            return Err(ApiError::unsupported("include_reasoning", reasoning));
+        }
+        if self.reasoning_effort.as_ref().is_some_and(|effort| !effort.is_text("none")) {
+            return Err(ApiError::unsupported("reasoning_effort", reasoning));
+        }
+        if self.messages.as_ref().is_some_and(|messages| self.prompt.is_none() || !messages.is_empty()) {
+            return Err(ApiError::invalid_value(
+                "messages",
+                "this is the route for `prompt`; send messages to /v1/chat/completions",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// The answer that is not streamed.
@@ -143,19 +136,16 @@ pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, fu
         out.push(b',');
         write::finish(out, &reply.finish);
         guard::events(out, replies.guard_events(index), show);
-        if format.return_token_ids {
-            write::raw(out, ",\"token_ids\":");
-            write::token_ids(out, &reply.tokens);
-            write::raw(out, ",\"prompt_token_ids\":");
-            write::token_ids(out, &prompt.tokens);
-        }
-        if format.prompt_logprobs {
-            write::raw(out, ",\"prompt_logprobs\":");
-            show.prompt_logprobs(out, &reply.prompt_logprobs);
+        write::ids_or_null(out, "token_ids", format.return_token_ids.then_some(&reply.tokens));
+        write::ids_or_null(out, "prompt_token_ids", format.return_token_ids.then_some(&prompt.tokens));
+        write::raw(out, ",\"prompt_logprobs\":");
+        match format.prompt_logprobs {
+            true => show.prompt_logprobs(out, &reply.prompt_logprobs),
+            false => write::raw(out, "null"),
         }
         out.push(b'}');
     });
-    out.push(b',');
+    write::raw(&mut out, ",\"system_fingerprint\":null,");
     write::usage(&mut out, replies.usage());
     write::applied(&mut out, &format.applied);
     out.push(b'}');
@@ -172,6 +162,8 @@ pub(super) enum PromptField {
     /// `[]`
     Nothing,
 }
+
+impl Inside for PromptField {}
 
 impl PromptField {
     fn check(self, limits: &Limits) -> Result<Vec<Prompt>, ApiError> {

@@ -124,6 +124,25 @@ impl ApiError {
         .param(param)
     }
 
+    /// 400: the field asks for something that only other routes give.
+    pub(super) fn elsewhere(param: &str, what: &str) -> Self {
+        Self::new(
+            400,
+            "invalid_request_error",
+            "unsupported_parameter",
+            format!("`{param}`: this route does not have {what}; /v1/chat/completions does"),
+        )
+        .param(param)
+    }
+
+    /// 400: no field has this name, and unknown ones are refused. `meant` is a known name that is nearly this one.
+    pub(super) fn unknown_field(name: &str, meant: Option<&str>) -> Self {
+        let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+        let message =
+            format!("`{name}`: no field of this route has this name (server.unknown_fields){meant}");
+        Self::new(400, "invalid_request_error", "unknown_parameter", message).param(name)
+    }
+
     /// 401: no key, or a wrong one.
     pub fn unauthorized() -> Self {
         Self::new(
@@ -317,6 +336,10 @@ impl From<GenerateError> for ApiError {
             }
             GenerateError::TooFewTokens { .. } => {
                 Self::new(400, "invalid_request_error", "max_tokens_too_small", message).param("max_tokens")
+            }
+            GenerateError::TooManyLogprobs { field, .. } => {
+                let message = format!("`{field}`: {message}");
+                Self::new(400, "invalid_request_error", "too_many_logprobs", message).param(field)
             }
             GenerateError::Tokenize(_) => Self::new(400, "invalid_request_error", "invalid_prompt", message),
             GenerateError::Deadline { .. } => {

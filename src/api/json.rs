@@ -1,7 +1,7 @@
 //! Reading request bodies: typed fields, errors that name the field, and bounds on what a body may make us build.
 //!
-//! Every field is optional at this level and `null` is the same as absent. Unknown fields are skipped without being built.
-//! A wrong type is reported with its path, such as `messages[2].content[0].text`.
+//! Every field is optional at this level and `null` is the same as absent. Unknown fields are skipped without being built, and
+//! their names are kept ([`Unknown`]). A wrong type is reported with its path, such as `messages[2].content[0].text`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::ApiError;
+use super::unknown::Unknown;
+use super::{ApiError, Limits};
 
 /// Deepest nesting of arrays and objects in a body.
 pub(super) const MAX_DEPTH: usize = 64;
@@ -22,9 +23,14 @@ pub(super) trait WireObject: Default {
     /// Takes the value of `key` if the key is known; `Ok(false)` leaves the value unread.
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error>;
 
-    /// Every key it knows; what describes the fields is held to this.
-    #[cfg(test)]
+    /// Every key that means something; what describes the fields is held to this.
     fn fields() -> Vec<&'static str>;
+
+    /// Keys that are accepted and mean nothing here.
+    fn idle() -> Vec<&'static str>;
+
+    /// Adds the unknown members of the objects inside; `path` ends in a dot or is empty.
+    fn add_unknown(&self, path: &str, unknown: &mut Unknown);
 }
 
 /// Two sets of fields read from one object.
@@ -33,15 +39,50 @@ impl<A: WireObject, B: WireObject> WireObject for (A, B) {
         Ok(self.0.read(key, map)? || self.1.read(key, map)?)
     }
 
-    #[cfg(test)]
     fn fields() -> Vec<&'static str> {
         [A::fields(), B::fields()].concat()
     }
+
+    fn idle() -> Vec<&'static str> {
+        [A::idle(), B::idle()].concat()
+    }
+
+    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
+        self.0.add_unknown(path, unknown);
+        self.1.add_unknown(path, unknown);
+    }
 }
 
-/// Declares a struct of optional fields and how to read it from a JSON object.
+/// A field's value, as far as objects with unknown members may be in it.
+pub(super) trait Inside {
+    /// Adds the names of those members.
+    fn add_unknown(&self, _path: &str, _unknown: &mut Unknown) {}
+}
+
+impl Inside for String {}
+impl Inside for bool {}
+impl Inside for Num {}
+impl Inside for Int {}
+impl Inside for Shape {}
+impl Inside for Free {}
+
+impl<T: Inside, const MAX: usize> Inside for List<T, MAX> {
+    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
+        let path = format!("{path}[]");
+        self.0.iter().for_each(|item| item.add_unknown(&path, unknown));
+    }
+}
+
+impl<T: WireObject> Inside for Object<T> {
+    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
+        self.1.names().for_each(|name| unknown.add(&format!("{path}.{name}")));
+        self.0.add_unknown(&format!("{path}."), unknown);
+    }
+}
+
+/// Declares a struct of optional fields and how to read it from a JSON object. Fields behind `idle` are accepted and mean nothing.
 macro_rules! wire_object {
-    ($(#[$meta:meta])* struct $name:ident { $($field:ident: $ty:ty,)* }) => {
+    ($(#[$meta:meta])* struct $name:ident { $($field:ident: $ty:ty,)* } $(idle [$($idle:literal),* $(,)?])?) => {
         $(#[$meta])*
         #[derive(Debug, Default)]
         pub(super) struct $name { $(pub(super) $field: Option<$ty>,)* }
@@ -60,12 +101,29 @@ macro_rules! wire_object {
                         return Ok(true);
                     }
                 )*
+                const IDLE: &[&str] = &[$($($idle),*)?];
+                if IDLE.contains(&key) {
+                    map.next_value::<serde::de::IgnoredAny>()?;
+                    return Ok(true);
+                }
                 Ok(false)
             }
 
-            #[cfg(test)]
             fn fields() -> Vec<&'static str> {
                 vec![$($crate::api::json::plain(stringify!($field))),*]
+            }
+
+            fn idle() -> Vec<&'static str> {
+                vec![$($($idle),*)?]
+            }
+
+            fn add_unknown(&self, path: &str, unknown: &mut $crate::api::unknown::Unknown) {
+                $(
+                    if let Some(value) = &self.$field {
+                        let path = format!("{path}{}", $crate::api::json::plain(stringify!($field)));
+                        $crate::api::json::Inside::add_unknown(value, &path, unknown);
+                    }
+                )*
             }
         }
     };
@@ -95,29 +153,29 @@ fn join(path: &str, message: &str) -> String {
     format!("{path}{}{message}", if inner { "" } else { ": " })
 }
 
-/// A JSON object read through its [`WireObject`].
+/// A JSON object read through its [`WireObject`], and its unknown members.
 #[derive(Debug, Default)]
-pub(super) struct Object<T>(pub(super) T);
+pub(super) struct Object<T>(pub(super) T, pub(super) Unknown);
 
 impl<'de, T: WireObject> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct V<T>(PhantomData<T>);
         impl<'de, T: WireObject> Visitor<'de> for V<T> {
-            type Value = T;
+            type Value = Object<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
-                let mut object = T::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<T>, A::Error> {
+                let (mut object, mut unknown) = (T::default(), Unknown::default());
                 while let Some(key) = map.next_key::<String>()? {
-                    if !object.read(&key, &mut map)? {
-                        map.next_value::<IgnoredAny>()?;
+                    if !object.read(&key, &mut map)? && map.next_value::<Option<IgnoredAny>>()?.is_some() {
+                        unknown.add(&key);
                     }
                 }
-                Ok(object)
+                Ok(Object(object, unknown))
             }
         }
-        deserializer.deserialize_map(V(PhantomData)).map(Object)
+        deserializer.deserialize_map(V(PhantomData))
     }
 }
 
@@ -154,7 +212,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MA
 }
 
 /// A number.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Num(pub(super) f64);
 
 impl<'de> Deserialize<'de> for Num {
@@ -180,7 +238,7 @@ impl<'de> Deserialize<'de> for Num {
 }
 
 /// A whole number; `4.0` counts as one, as it does for most clients' languages.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Int(pub(super) i64);
 
 impl<'de> Deserialize<'de> for Int {
@@ -354,11 +412,30 @@ impl<'de> Visitor<'de> for FreeSeed<'_> {
     }
 }
 
-/// Reads a body as an object with the given fields.
-pub(super) fn parse<T: WireObject>(body: &[u8]) -> Result<T, ApiError>
-where
-    Object<T>: DeserializeOwned,
-{
+/// Reads a body as an object with the given fields, and the names that nobody knows; an error where those are refused.
+pub(super) fn read<T: WireObject>(body: &[u8], limits: &Limits) -> Result<(T, Unknown), ApiError> {
+    let Object(object, mut unknown) = parse_object::<T>(body)?;
+    object.add_unknown("", &mut unknown);
+    unknown.check(limits.unknown_fields, &[T::fields(), T::idle()].concat())?;
+    Ok((object, unknown))
+}
+
+/// The fields alone.
+#[cfg(test)]
+pub(super) fn parse<T: WireObject>(body: &[u8]) -> Result<T, ApiError> {
+    parse_object(body).map(|object| object.0)
+}
+
+/// A value of a request, made here, as the type that its field has.
+pub(super) fn from_value<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, ApiError> {
+    serde_json::from_value(value).map_err(|error| {
+        let path = join(name, &error.to_string());
+        let (path, detail) = path.split_once(": ").unwrap_or((name, &path));
+        ApiError::invalid_type(path, detail)
+    })
+}
+
+fn parse_object<T: WireObject>(body: &[u8]) -> Result<Object<T>, ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|e| ApiError::invalid_json(format!("the body is not UTF-8: {e}; send JSON in UTF-8")))?;
     if text.trim_ascii().is_empty() {
@@ -366,7 +443,7 @@ where
     }
     check_depth(body)?;
     match serde_json::from_str::<Object<T>>(text) {
-        Ok(Object(object)) => Ok(object),
+        Ok(object) => Ok(object),
         Err(error) => Err(explain(text, &error.to_string())),
     }
 }

@@ -7,7 +7,8 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::ApiError;
-use super::json::{Free, List, Object, wire_object};
+use super::json::{Free, Inside, List, Object, wire_object};
+use super::unknown::Unknown;
 
 /// Most messages of a conversation.
 const MAX_MESSAGES: usize = 16_384;
@@ -28,6 +29,8 @@ wire_object! {
         prefix: bool,
         tools: Free,
     }
+    // What clients send back of an answer.
+    idle ["refusal", "annotations"]
 }
 
 wire_object! {
@@ -37,6 +40,7 @@ wire_object! {
         text: String,
         refusal: String,
     }
+    idle ["cache_control", "annotations"]
 }
 
 /// `messages`.
@@ -47,6 +51,15 @@ pub(super) type Messages = List<Object<Message>, MAX_MESSAGES>;
 pub(super) enum Content {
     Text(String),
     Parts(Vec<Object<Part>>),
+}
+
+impl Inside for Content {
+    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
+        if let Self::Parts(parts) = self {
+            let path = format!("{path}[]");
+            parts.iter().for_each(|part| part.add_unknown(&path, unknown));
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Content {
@@ -103,7 +116,7 @@ pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError
     let last = messages.len() - 1;
     let mut partial = false;
     let mut checked = Vec::with_capacity(messages.len());
-    for (i, Object(message)) in messages.into_iter().enumerate() {
+    for (i, Object(message, _)) in messages.into_iter().enumerate() {
         let path = format!("messages[{i}]");
         for (name, value) in [("partial", message.partial), ("prefix", message.prefix)] {
             if value != Some(true) {
@@ -150,7 +163,7 @@ impl Message {
                 let parts: Result<Vec<Value>, ApiError> = parts
                     .into_iter()
                     .enumerate()
-                    .map(|(i, Object(part))| part.check(&format!("{path}.content[{i}]")))
+                    .map(|(i, Object(part, _))| part.check(&format!("{path}.content[{i}]")))
                     .collect();
                 message.insert("content".into(), Value::Array(parts?));
             }

@@ -3,9 +3,12 @@
 //! Parses once into values that cannot be wrong, and writes answers. Does not know HTTP transport or the engine.
 
 mod anthropic;
+mod call;
 mod chat;
 mod completions;
+mod conversation;
 mod error;
+mod foreign;
 mod guard;
 mod json;
 mod messages;
@@ -21,6 +24,7 @@ mod stream;
 mod structured;
 mod tokenize;
 mod tools;
+mod unknown;
 mod write;
 
 pub use error::ApiError;
@@ -30,9 +34,10 @@ pub use params::is_request_id;
 pub use render::{Rendered, render_request};
 pub use service::{Answer, Api, Summary};
 pub use stream::EventStream;
+pub use unknown::UnknownFields;
 
-use crate::generate::{GenerateRequest, ReasoningField, ReasoningSwitch};
-use stream::Format;
+use crate::generate::{ReasoningField, ReasoningSwitch};
+pub(crate) use call::Call;
 
 /// What requests are checked against.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +52,8 @@ pub(crate) struct Limits {
     pub(crate) reasoning_field: ReasoningField,
     /// Whether a request may choose how it is watched for loops.
     pub(crate) guard_choice: bool,
+    /// What becomes of fields that are unknown.
+    pub(crate) unknown_fields: UnknownFields,
 }
 
 #[cfg(test)]
@@ -54,15 +61,14 @@ impl Default for Limits {
     fn default() -> Self {
         let reasoning = ReasoningSwitch { reasons: true, can_disable: true };
         let reasoning_field = ReasoningField::Both;
-        Self { vocab_size: 512, max_prompts: 8, reasoning, reasoning_field, guard_choice: true }
+        let unknown_fields = UnknownFields::Ignore;
+        Self {
+            vocab_size: 512,
+            max_prompts: 8,
+            reasoning,
+            reasoning_field,
+            guard_choice: true,
+            unknown_fields,
+        }
     }
-}
-
-/// A checked request for replies.
-pub(crate) struct Call {
-    model: Option<String>,
-    stream: bool,
-    request_id: Option<String>,
-    format: Format,
-    request: GenerateRequest,
 }

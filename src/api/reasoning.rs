@@ -17,6 +17,7 @@ wire_object! {
         r#type: String,
         keep: String,
         budget_tokens: Int,
+        display: String,
     }
 }
 
@@ -41,26 +42,16 @@ pub(super) struct Reasoning {
     pub(super) thinks: Option<bool>,
     /// Reasoning is given in the answer.
     pub(super) include: bool,
+    /// It stands in the content, between its markers.
+    pub(super) inline: bool,
 }
 
 impl ReasoningBody {
     pub(super) fn check(self, switch: ReasoningSwitch) -> Result<Reasoning, ApiError> {
         let mut kwargs = kwargs(self.chat_template_kwargs)?;
         let thinking = self.thinking.map(|thinking| thinking.0).unwrap_or_default();
-        if self.separate_reasoning == Some(false) {
-            return Err(ApiError::unsupported("separate_reasoning", "reasoning inside of the content"));
-        }
-        let effort = match self.reasoning_effort.as_deref() {
-            None => None,
-            Some(effort) if EFFORTS.split(", ").any(|known| known == effort) => Some(effort),
-            Some(other) => {
-                let shown: String = other.chars().take(32).collect();
-                return Err(ApiError::invalid_value(
-                    "reasoning_effort",
-                    format!("`{shown}` is unknown, allowed: {EFFORTS}"),
-                ));
-            }
-        };
+        let effort = self.reasoning_effort.as_deref();
+        check_effort("reasoning_effort", effort)?;
         let by_type = by_type(&thinking, switch)?;
         let by_kwargs = template_switch(kwargs.as_ref())?;
         if let (Some(a), Some(b)) = (by_type, by_kwargs)
@@ -100,14 +91,38 @@ impl ReasoningBody {
                 ));
             }
         }
+        let shown = match thinking.display.as_deref() {
+            None | Some("summarized") => true,
+            Some("omitted") => false,
+            Some(other) => {
+                let shown: String = other.chars().take(32).collect();
+                return Err(ApiError::invalid_value(
+                    "thinking.display",
+                    format!("`{shown}` is unknown, allowed: summarized, omitted"),
+                ));
+            }
+        };
+        let include = self.include_reasoning.unwrap_or(true) && shown;
         let budget = budget(thinking.budget_tokens, self.thinking_token_budget)?;
         let by_effort = EFFORT_TOKENS.iter().find(|(name, _)| Some(*name) == effort);
         Ok(Reasoning {
             kwargs,
             budget: budget.or(by_effort.map(|(_, tokens)| Budget::Tokens(*tokens))),
             thinks,
-            include: self.include_reasoning.unwrap_or(true),
+            include,
+            inline: include && self.separate_reasoning == Some(false),
         })
+    }
+}
+
+/// An effort is one of those that are known.
+pub(super) fn check_effort(name: &str, effort: Option<&str>) -> Result<(), ApiError> {
+    match effort {
+        Some(effort) if EFFORTS.split(", ").all(|known| known != effort) => {
+            let shown: String = effort.chars().take(32).collect();
+            Err(ApiError::invalid_value(name, format!("`{shown}` is unknown, allowed: {EFFORTS}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -141,11 +156,12 @@ fn template_switch(kwargs: Option<&Map<String, Value>>) -> Result<Option<bool>, 
 fn by_type(thinking: &Thinking, switch: ReasoningSwitch) -> Result<Option<bool>, ApiError> {
     match thinking.r#type.as_deref() {
         None => Ok(None),
-        Some("enabled") if !switch.reasons => Err(ApiError::invalid_value(
+        Some("enabled" | "adaptive") if !switch.reasons => Err(ApiError::invalid_value(
             "thinking.type",
             "this model does not reason: only type=disabled is allowed for this model",
         )),
-        Some("enabled") => Ok(Some(true)),
+        // How much it is is the model's own choice in both.
+        Some("enabled" | "adaptive") => Ok(Some(true)),
         Some("disabled") if !switch.can_disable => Err(ApiError::invalid_value(
             "thinking.type",
             "invalid thinking: only type=enabled is allowed for this model",
@@ -155,7 +171,7 @@ fn by_type(thinking: &Thinking, switch: ReasoningSwitch) -> Result<Option<bool>,
             let shown: String = other.chars().take(32).collect();
             Err(ApiError::invalid_value(
                 "thinking.type",
-                format!("`{shown}` is unknown, allowed: enabled, disabled"),
+                format!("`{shown}` is unknown, allowed: enabled, adaptive, disabled"),
             ))
         }
     }
@@ -197,6 +213,7 @@ mod tests {
         for (body, switch, thinking, budget) in [
             ("{}", BOTH, None, None),
             (r#"{"thinking": {"type": "enabled"}}"#, BOTH, Some(true), None),
+            (r#"{"thinking": {"type": "adaptive"}}"#, BOTH, Some(true), None),
             (r#"{"thinking": {"type": "disabled"}}"#, BOTH, Some(false), None),
             (r#"{"chat_template_kwargs": {"thinking": false}}"#, BOTH, Some(false), None),
             (r#"{"chat_template_kwargs": {"enable_thinking": true}}"#, BOTH, Some(true), None),
@@ -223,6 +240,15 @@ mod tests {
         let kept = check(r#"{"thinking": {"keep": "all"}, "include_reasoning": false}"#, BOTH).unwrap();
         assert_eq!(kept.kwargs.unwrap()["preserve_thinking"], true);
         assert!(!kept.include);
+        for (body, include, inline) in [
+            (r#"{"separate_reasoning": false}"#, true, true),
+            (r#"{"separate_reasoning": true}"#, true, false),
+            (r#"{"separate_reasoning": false, "include_reasoning": false}"#, false, false),
+            (r#"{"thinking": {"type": "adaptive", "display": "omitted"}}"#, false, false),
+        ] {
+            let read = check(body, BOTH).unwrap();
+            assert_eq!((read.include, read.inline), (include, inline), "{body}");
+        }
     }
 
     #[test]
@@ -248,7 +274,7 @@ mod tests {
             (r#"{"thinking_token_budget": -2}"#, BOTH, "thinking_token_budget"),
             (r#"{"chat_template_kwargs": 3}"#, BOTH, "chat_template_kwargs"),
             (r#"{"chat_template_kwargs": {"thinking": "no"}}"#, BOTH, "chat_template_kwargs.thinking"),
-            (r#"{"separate_reasoning": false}"#, BOTH, "separate_reasoning"),
+            (r#"{"thinking": {"display": "loud"}}"#, BOTH, "thinking.display"),
         ] {
             let error = check(body, switch).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);

@@ -1,7 +1,7 @@
 //! What a chat request becomes before the model sees it: `/v1/chat/completions/render` and `perigee render`.
 
 use super::write;
-use super::{ApiError, Limits, chat};
+use super::{ApiError, Limits, UnknownFields, chat};
 use crate::generate::{EncodedPrompt, ModelText, ReasoningField, ReasoningSwitch, SamplingDefaults};
 
 /// A chat request's prompt.
@@ -34,6 +34,7 @@ pub fn render_request(
         reasoning: ReasoningSwitch::of(&text.template, &text.tokenizer),
         reasoning_field: ReasoningField::default(),
         guard_choice: true,
+        unknown_fields: UnknownFields::Ignore,
     };
     let mut prompts = chat::read(body, &limits, defaults)?.request.prompts;
     let prompt = prompts.pop().ok_or_else(|| ApiError::missing("messages"))?;

@@ -1,17 +1,22 @@
 //! The routes without HTTP: bytes of a body in, an answer or an error out.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::stream::Kind;
+use super::unknown::Unknown;
 use super::write::TokenText;
 use super::{
-    ApiError, Call, EventStream, Limits, ModelCard, anthropic, chat, completions, render, responses, tokenize,
+    ApiError, Call, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, render,
+    responses, tokenize,
 };
 use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults, Usage};
 
 /// Most replies of one request, over all its prompts and copies.
 const MAX_REPLIES: usize = 1024;
+/// Most unknown names that get a line in the log of their own.
+const MAX_LOGGED_NAMES: usize = 256;
 /// Bodies larger than this are parsed on a blocking thread.
 const INLINE_BODY_BYTES: usize = 64 * 1024;
 
@@ -22,7 +27,7 @@ type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
 pub(super) type Words = &'static [(&'static str, &'static str)];
 
 /// What a request cost, for its log line.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// Token counts.
     pub usage: Usage,
@@ -32,6 +37,8 @@ pub struct Summary {
     pub finish: &'static str,
     /// Events of the guard in all choices of a whole answer; `None` where nothing was generated.
     pub guard_events: Option<usize>,
+    /// Names in the request that no reader knows, fit for a header.
+    pub ignored_fields: Option<Arc<str>>,
 }
 
 /// An answer of one of the routes.
@@ -48,12 +55,22 @@ pub struct Api {
     card: ModelCard,
     /// Longest time from arrival to the end of a reply; zero = no limit.
     request_timeout: Duration,
+    unknown_fields: UnknownFields,
+    /// Unknown names that were logged.
+    logged: Mutex<HashSet<String>>,
 }
 
 impl Api {
     /// Routes for a generator and the names its model goes by.
     pub fn new(generator: Arc<Generator>, card: ModelCard, request_timeout: Duration) -> Self {
-        Self { generator, card, request_timeout }
+        let logged = Mutex::default();
+        Self { generator, card, request_timeout, unknown_fields: UnknownFields::default(), logged }
+    }
+
+    /// The same with another rule for unknown fields.
+    pub fn with_unknown_fields(mut self, rule: UnknownFields) -> Self {
+        self.unknown_fields = rule;
+        self
     }
 
     /// The generator behind the routes.
@@ -63,49 +80,43 @@ impl Api {
 
     /// `/v1/chat/completions`. `request_id` is used for the answer's id unless the body names one.
     pub async fn chat(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, chat::read, &[]).await
+        self.reply(body, request_id, chat::read).await
     }
 
     /// `/v1/completions`.
     pub async fn completions(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, completions::read, &[]).await
+        self.reply(body, request_id, completions::read).await
     }
 
     /// `/v1/messages`.
     pub async fn messages(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, anthropic::read, anthropic::WORDS).await
+        self.reply(body, request_id, anthropic::read).await
     }
 
     /// `/v1/responses`.
     pub async fn responses(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, responses::read, responses::WORDS).await
+        self.reply(body, request_id, responses::read).await
     }
 
     /// `/v1/messages/count_tokens`.
     pub async fn count_tokens(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
-        let prompt = self.prompt(body, anthropic::read_to_count).await;
-        let prompt = prompt.map_err(|error| error.in_words(anthropic::WORDS))?;
+        let (prompt, ignored_fields) = self.prompt(body, anthropic::read_to_count).await?;
         let count = prompt.tokens.len();
-        let usage = Usage { prompt_tokens: count, ..Usage::default() };
         let body = serde_json::json!({"input_tokens": count}).to_string().into_bytes();
-        Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+        Ok(Answer::Json(body, counted(count, ignored_fields)))
     }
 
-    async fn reply(
-        &self,
-        body: Vec<u8>,
-        request_id: &str,
-        read: Reader,
-        words: Words,
-    ) -> Result<Answer, ApiError> {
-        self.answer(body, request_id, read).await.map_err(|error| error.in_words(words))
-    }
-
-    async fn answer(&self, body: Vec<u8>, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
+    async fn reply(&self, body: Vec<u8>, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
-        let call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
-        let Call { model, stream, request_id: own_id, mut format, mut request } = call;
+        let mut call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        call.format.ignored_fields = self.note_unknown(&call.unknown);
+        let words = call.words;
+        self.answer(call, request_id).await.map_err(|error| error.in_words(words))
+    }
+
+    async fn answer(&self, call: Call, request_id: &str) -> Result<Answer, ApiError> {
+        let Call { model, stream, request_id: own_id, mut format, mut request, .. } = call;
         format.model = self.card.resolve(model.as_deref())?;
         format.created = unix_seconds();
         let prefix = match format.kind {
@@ -129,12 +140,13 @@ impl Api {
             Kind::Chat => chat::whole(&format, &show, &replies, &full),
             Kind::Completion => completions::whole(&format, &show, &replies, &full),
             Kind::Messages => anthropic::whole(&format, &replies, &full),
-            Kind::Responses => responses::whole(&format, replies.usage(), &full),
+            Kind::Responses => responses::whole(&format, &show, replies.usage(), &full),
         };
         let finish = full.last().map_or("", |r| super::write::finish_reason(&r.finish));
         let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
         let (usage, ttft) = (replies.usage(), replies.time_to_first_token());
-        let summary = Summary { usage, ttft, finish, guard_events: Some(events) };
+        let ignored_fields = format.ignored_fields;
+        let summary = Summary { usage, ttft, finish, guard_events: Some(events), ignored_fields };
         Ok(Answer::Json(body, summary))
     }
 
@@ -151,7 +163,9 @@ impl Api {
 
     /// `/tokenize`.
     pub async fn tokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
-        let call = parse_off_thread(body, tokenize::read_tokenize).await?;
+        let limits = self.limits();
+        let call = parse_off_thread(body, move |body| tokenize::read_tokenize(body, &limits)).await?;
+        let ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
         let tokens = match self.named_token(&call.prompt) {
             Some(id) => [id].into(),
@@ -159,8 +173,7 @@ impl Api {
         };
         let max_model_len = self.generator.facts().max_model_len;
         let body = tokenize::tokenized(self.generator.tokenizer(), &tokens, max_model_len, call.token_strs);
-        let usage = Usage { prompt_tokens: tokens.len(), ..Usage::default() };
-        Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+        Ok(Answer::Json(body, counted(tokens.len(), ignored_fields)))
     }
 
     /// The special token that a prompt is the name of, all of it: so evaluation harnesses look up the ids of the tokens that
@@ -174,38 +187,55 @@ impl Api {
 
     /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
     pub async fn render(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
-        let prompt = self.prompt(body, chat::read).await?;
-        let usage = Usage { prompt_tokens: prompt.tokens.len(), ..Usage::default() };
+        let (prompt, ignored_fields) = self.prompt(body, chat::read).await?;
         let body = render::answer(&prompt, self.generator.facts().max_model_len);
-        Ok(Answer::Json(body, Summary { usage, ..Summary::default() }))
+        Ok(Answer::Json(body, counted(prompt.tokens.len(), ignored_fields)))
     }
 
-    /// The prompt of a request that `read` reads.
-    async fn prompt(&self, body: Vec<u8>, read: Reader) -> Result<EncodedPrompt, ApiError> {
+    /// The prompt of a request that `read` reads, and the unknown names in it.
+    async fn prompt(
+        &self,
+        body: Vec<u8>,
+        read: Reader,
+    ) -> Result<(EncodedPrompt, Option<Arc<str>>), ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        let ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
         let mut prompts = call.request.prompts;
         let prompt = prompts.pop().ok_or_else(|| ApiError::missing("messages"))?;
-        Ok(self.generator.render(prompt).await?)
+        Ok((self.generator.render(prompt).await?, ignored_fields))
     }
 
     /// `/detokenize`.
     pub async fn detokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
         let limits = self.limits();
-        let (model, ids) =
-            parse_off_thread(body, move |body| tokenize::read_detokenize(body, &limits)).await?;
-        self.card.resolve(model.as_deref())?;
-        let text = self.generator.detokenize(&ids);
+        let call = parse_off_thread(body, move |body| tokenize::read_detokenize(body, &limits)).await?;
+        let ignored_fields = self.note_unknown(&call.unknown);
+        self.card.resolve(call.model.as_deref())?;
+        let text = self.generator.detokenize(&call.ids);
         let body = serde_json::json!({"prompt": text}).to_string().into_bytes();
-        Ok(Answer::Json(body, Summary::default()))
+        Ok(Answer::Json(body, Summary { ignored_fields, ..Summary::default() }))
     }
 
     /// `/tokenizer_info`.
     pub fn tokenizer_info(&self) -> Vec<u8> {
         let facts = self.generator.facts();
         tokenize::info(self.generator.tokenizer(), facts.max_model_len).to_string().into_bytes()
+    }
+
+    /// Counts unknown names, logs the new ones, and gives them as the answer's header has them.
+    fn note_unknown(&self, unknown: &Unknown) -> Option<Arc<str>> {
+        let header = unknown.header()?;
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in unknown.names() {
+            self.generator.metrics().record_ignored_field();
+            if logged.len() < MAX_LOGGED_NAMES && logged.insert(name.to_owned()) {
+                tracing::warn!(field = name, "a request has a field that nobody reads (said once per name)");
+            }
+        }
+        Some(header.into())
     }
 
     fn reasons(&self) -> bool {
@@ -219,8 +249,15 @@ impl Api {
             reasoning: self.generator.reasoning_switch(),
             reasoning_field: self.generator.reasoning().field,
             guard_choice: self.generator.guard().client_may_choose,
+            unknown_fields: self.unknown_fields,
         }
     }
+}
+
+/// The summary of a request that only asked for its tokens.
+fn counted(prompt_tokens: usize, ignored_fields: Option<Arc<str>>) -> Summary {
+    let usage = Usage { prompt_tokens, ..Usage::default() };
+    Summary { usage, ignored_fields, ..Summary::default() }
 }
 
 /// Parses a short body here and a long one on a blocking thread, so that megabytes of JSON hold up nobody's stream.

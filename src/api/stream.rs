@@ -46,6 +46,8 @@ pub(super) struct Format {
     pub(super) logprobs: bool,
     pub(super) prompt_logprobs: bool,
     pub(super) echo: bool,
+    /// Text that comes first in the content of chat.
+    pub(super) echoed_content: Option<String>,
     /// Under which names reasoning is given; `None` leaves it out.
     pub(super) reasoning: Option<ReasoningField>,
     /// What `/v1/responses` repeats of its request.
@@ -54,6 +56,8 @@ pub(super) struct Format {
     pub(super) tokens_as_ids: bool,
     /// Where the operator's policy changed what was asked for.
     pub(super) applied: Vec<Applied>,
+    /// Names in the request that no reader knows.
+    pub(super) ignored_fields: Option<Arc<str>>,
 }
 
 impl Format {
@@ -103,17 +107,8 @@ impl EventStream {
         );
         let choices = vec![ChoiceState::default(); replies.num_choices()];
         let (blocks, items) = (BlockEvents::default(), ItemEvents::default());
-        Self {
-            replies,
-            tokenizer,
-            format,
-            head,
-            choices,
-            blocks,
-            items,
-            done: false,
-            summary: Summary::default(),
-        }
+        let summary = Summary { ignored_fields: format.ignored_fields.clone(), ..Summary::default() };
+        Self { replies, tokenizer, format, head, choices, blocks, items, done: false, summary }
     }
 
     /// The next bytes to send; `None` after the last ones.
@@ -159,7 +154,8 @@ impl EventStream {
 
     /// Counts and times so far.
     pub fn summary(&self) -> Summary {
-        Summary { usage: self.replies.usage(), ttft: self.replies.time_to_first_token(), ..self.summary }
+        let (usage, ttft) = (self.replies.usage(), self.replies.time_to_first_token());
+        Summary { usage, ttft, ..self.summary.clone() }
     }
 
     fn event(&mut self, out: &mut Vec<u8>, ReplyEvent { choice, part }: ReplyEvent) {
@@ -169,9 +165,12 @@ impl EventStream {
                     self.echo(out, choice, &logprobs);
                 }
             }
-            ReplyPart::Pieces { pieces, tokens, logprobs } => match self.format.kind {
+            ReplyPart::Pieces { pieces, tokens, logprobs, in_answer } => match self.format.kind {
                 Kind::Chat => self.chat(out, choice, &pieces, &tokens, &logprobs),
-                Kind::Responses => self.items.pieces(out, &self.format, &pieces),
+                Kind::Responses => {
+                    let show = TokenText { tokenizer: &self.tokenizer, as_ids: self.format.tokens_as_ids };
+                    self.items.pieces(out, &self.format, &pieces, &show, (&logprobs, &in_answer));
+                }
                 Kind::Messages => self.blocks.pieces(out, &self.format, self.replies.usage(), &pieces),
                 Kind::Completion => {
                     let text: String = pieces.iter().map(content_of).collect();
@@ -191,6 +190,13 @@ impl EventStream {
             }
             ReplyPart::Finished(finish) => {
                 self.summary.finish = write::finish_reason(&finish);
+                // What is echoed stands in a chunk of its own where nothing else was said.
+                if self.format.kind == Kind::Chat
+                    && !self.choices[choice].begun
+                    && self.format.echoed_content.is_some()
+                {
+                    self.chat(out, choice, &[], &[], &[]);
+                }
                 self.begin(out, choice);
                 write::raw(
                     out,
@@ -210,6 +216,7 @@ impl EventStream {
                 }
                 let show = TokenText { tokenizer: &self.tokenizer, as_ids: false };
                 guard::events(out, self.replies.guard_events(choice), &show);
+                write::raw(out, ",\"token_ids\":null");
                 self.close(out, choice);
             }
         }
@@ -226,13 +233,14 @@ impl EventStream {
     /// Closes the choice and the chunk.
     fn close(&mut self, out: &mut Vec<u8>, choice: usize) {
         let first = !std::mem::replace(&mut self.choices[choice].begun, true);
-        let give_prompt = first && self.format.return_token_ids;
-        if give_prompt && self.format.kind == Kind::Completion {
-            self.prompt_ids(out, choice);
+        // The prompt's ids stand in the first chunk, in a choice of text and beside that of a chat.
+        let prompt = (first && self.format.return_token_ids).then(|| &self.replies.prompt(choice).tokens[..]);
+        if self.format.kind == Kind::Completion {
+            write::ids_or_null(out, "prompt_token_ids", prompt);
         }
         write::raw(out, "}]");
-        if give_prompt && self.format.kind == Kind::Chat {
-            self.prompt_ids(out, choice);
+        if first && self.format.kind == Kind::Chat {
+            write::ids_or_null(out, "prompt_token_ids", prompt);
         }
         if first && choice == 0 {
             write::applied(out, &self.format.applied);
@@ -244,11 +252,6 @@ impl EventStream {
             write::raw(out, ",\"usage\":null");
         }
         write::raw(out, "}\n\n");
-    }
-
-    fn prompt_ids(&self, out: &mut Vec<u8>, choice: usize) {
-        write::raw(out, ",\"prompt_token_ids\":");
-        write::token_ids(out, &self.replies.prompt(choice).tokens);
     }
 
     fn completion(
@@ -284,7 +287,10 @@ impl EventStream {
         logprobs: &[TokenLogprobs],
     ) {
         let joined = |wanted: fn(&ReplyPiece) -> &str| pieces.iter().map(wanted).collect::<String>();
-        let (reasoning, content) = (joined(reasoning_of), joined(content_of));
+        let (reasoning, mut content) = (joined(reasoning_of), joined(content_of));
+        if let Some(echoed) = self.format.echoed_content.as_deref().filter(|_| !self.choices[choice].begun) {
+            content.insert_str(0, echoed);
+        }
         let reasons = pieces.iter().any(|piece| matches!(piece, ReplyPiece::Reasoning(_)));
         let reasoning_field = self.format.reasoning.filter(|_| reasons);
         let calls =
@@ -367,10 +373,7 @@ impl EventStream {
 
     fn end_of_chunk(&mut self, out: &mut Vec<u8>, choice: usize, tokens: Option<&[u32]>) {
         write::raw(out, ",\"finish_reason\":null");
-        if let Some(tokens) = tokens.filter(|_| self.format.return_token_ids) {
-            write::raw(out, ",\"token_ids\":");
-            write::token_ids(out, tokens);
-        }
+        write::ids_or_null(out, "token_ids", tokens.filter(|_| self.format.return_token_ids));
         self.close(out, choice);
     }
 
@@ -388,7 +391,7 @@ impl EventStream {
         } else {
             write::raw(out, "null");
         }
-        write::raw(out, ",\"finish_reason\":null");
+        write::raw(out, ",\"finish_reason\":null,\"token_ids\":null");
         self.close(out, choice);
     }
 

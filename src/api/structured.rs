@@ -101,13 +101,31 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
         None => Err(ApiError::missing(path)),
     };
     let json = |schema: Value| Shape::Json { schema, style: JsonStyle::default() };
+    let members: &[&str] = match kind {
+        "text" => &["type"],
+        "json_object" | "json" => &["type", "schema"],
+        "json_schema" => &["type", "json_schema"],
+        "regex" => &["type", "regex"],
+        "ebnf" => &["type", "ebnf"],
+        "grammar" => &["type", "grammar"],
+        "structural_tag" => &["type", "structures", "triggers", "format"],
+        _ => &[],
+    };
+    if !members.is_empty() {
+        check_members(NAME, fields, members)?;
+    }
     Ok(Some(match kind {
         "text" => return Ok(None),
-        "json_object" => json(any_object()),
+        // llama.cpp's form of a schema.
+        "json_object" => match fields.get("schema").filter(|schema| !schema.is_null()) {
+            Some(inner) => json(schema("response_format.schema", inner)?),
+            None => json(any_object()),
+        },
         "json_schema" => {
             let path = "response_format.json_schema";
             let inner = fields.get("json_schema").ok_or_else(|| ApiError::missing(path))?;
             let inner = object(path, inner)?;
+            check_members(path, inner, &["name", "description", "schema", "strict"])?;
             let path = "response_format.json_schema.schema";
             let schema = schema(path, inner.get("schema").ok_or_else(|| ApiError::missing(path))?)?;
             check_named(inner)?;
@@ -131,6 +149,15 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
             ));
         }
     }))
+}
+
+/// Refuses members of other names: what they ask for would be missing from the reply without a word.
+pub(super) fn check_members(path: &str, fields: &Map<String, Value>, known: &[&str]) -> Result<(), ApiError> {
+    let unknown = fields.iter().find(|(name, value)| !(known.contains(&name.as_str()) || value.is_null()));
+    let Some((name, _)) = unknown else { return Ok(()) };
+    let shown: String = name.chars().take(32).collect();
+    let message = format!("no member has this name, allowed: {}", known.join(", "));
+    Err(ApiError::invalid_value(format!("{path}.{shown}"), message))
 }
 
 /// What stands beside the schema: the public API demands a name, and a client that says something else of `strict` means something.
@@ -331,6 +358,16 @@ mod tests {
                 "response_format",
                 json(json!({"a": 1})),
             ),
+            (
+                json!({"response_format": {"type": "json_object", "schema": {"a": 1}}}),
+                "response_format",
+                json(json!({"a": 1})),
+            ),
+            (
+                json!({"response_format": {"type": "json_object", "schema": null, "json_schema": null}}),
+                "response_format",
+                json(object.clone()),
+            ),
             (json!({"guided_json": "{\"a\": 1}"}), "guided_json", json(json!({"a": 1}))),
             (json!({"json_schema": {"a": 1}}), "json_schema", json(json!({"a": 1}))),
             (json!({"guided_regex": "a+"}), "guided_regex", Shape::Regex("a+".into())),
@@ -388,6 +425,13 @@ mod tests {
             (json!({"response_format": "json"}), "response_format"),
             (json!({"response_format": {}}), "response_format.type"),
             (json!({"response_format": {"type": "yaml"}}), "response_format.type"),
+            (json!({"response_format": {"type": "text", "schema": {}}}), "response_format.schema"),
+            (json!({"response_format": {"type": "json_object", "shema": {}}}), "response_format.shema"),
+            (json!({"response_format": {"type": "json_object", "schema": 3}}), "response_format.schema"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "x": 1}}}),
+                "response_format.json_schema.x",
+            ),
             (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
             (
                 json!({"response_format": {"type": "json_schema", "json_schema": {}}}),

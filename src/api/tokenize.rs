@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::json::{Free, Int, List, parse, wire_object};
+use super::json::{self, Free, Int, List, wire_object};
 use super::messages::{self, Messages};
 use super::params::token_id;
+use super::unknown::Unknown;
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use super::{reasoning, tools};
@@ -25,6 +26,8 @@ wire_object! {
         return_token_strs: bool,
         tools: Free,
     }
+    // No prompt of this family begins with a token that only a flag adds.
+    idle ["add_special_tokens"]
 }
 
 wire_object! {
@@ -39,17 +42,30 @@ pub(super) struct TokenizeCall {
     pub(super) model: Option<String>,
     pub(super) prompt: Prompt,
     pub(super) token_strs: bool,
+    pub(super) unknown: Unknown,
 }
 
 /// Reads and checks `/tokenize`: `prompt`, or `messages` for the chat template.
-pub(super) fn read_tokenize(body: &[u8]) -> Result<TokenizeCall, ApiError> {
-    let body = parse::<TokenizeBody>(body)?;
+pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall, ApiError> {
+    let (body, unknown) = json::read::<TokenizeBody>(body, limits)?;
     let prompt = match (body.prompt, body.messages) {
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid_value("prompt", "either `prompt` or `messages`, not both"));
         }
         (None, None) => return Err(ApiError::missing("prompt")),
-        (Some(text), None) => Prompt::Text(text),
+        (Some(text), None) => {
+            for (name, given) in [
+                ("tools", body.tools.is_some()),
+                ("chat_template_kwargs", body.chat_template_kwargs.is_some()),
+                ("add_generation_prompt", body.add_generation_prompt.is_some()),
+                ("continue_final_message", body.continue_final_message.is_some()),
+            ] {
+                if given {
+                    return Err(ApiError::invalid_value(name, "only allowed together with `messages`"));
+                }
+            }
+            Prompt::Text(text)
+        }
         (None, messages) => {
             let conversation = messages::check(messages)?;
             let continue_final_message = conversation.continues(body.continue_final_message)?;
@@ -62,7 +78,8 @@ pub(super) fn read_tokenize(body: &[u8]) -> Result<TokenizeCall, ApiError> {
             })
         }
     };
-    Ok(TokenizeCall { model: body.model, prompt, token_strs: body.return_token_strs.unwrap_or(false) })
+    let token_strs = body.return_token_strs.unwrap_or(false);
+    Ok(TokenizeCall { model: body.model, prompt, token_strs, unknown })
 }
 
 /// The answer to `/tokenize`.
@@ -85,13 +102,20 @@ pub(super) fn tokenized(tokenizer: &Tokenizer, tokens: &[u32], max_model_len: us
     out
 }
 
-/// Reads and checks `/detokenize`; gives the model's name and the ids.
-pub(super) fn read_detokenize(body: &[u8], limits: &Limits) -> Result<(Option<String>, Vec<u32>), ApiError> {
-    let body = parse::<DetokenizeBody>(body)?;
+/// A checked `/detokenize`.
+pub(super) struct DetokenizeCall {
+    pub(super) model: Option<String>,
+    pub(super) ids: Vec<u32>,
+    pub(super) unknown: Unknown,
+}
+
+/// Reads and checks `/detokenize`.
+pub(super) fn read_detokenize(body: &[u8], limits: &Limits) -> Result<DetokenizeCall, ApiError> {
+    let (body, unknown) = json::read::<DetokenizeBody>(body, limits)?;
     let tokens = body.tokens.ok_or_else(|| ApiError::missing("tokens"))?;
     let ids: Result<Vec<u32>, ApiError> =
         tokens.0.into_iter().map(|Int(id)| token_id("tokens", id, limits)).collect();
-    Ok((body.model, ids?))
+    Ok(DetokenizeCall { model: body.model, ids: ids?, unknown })
 }
 
 /// The answer to `/tokenizer_info`: what evaluation harnesses read before they trust a remote tokenizer.

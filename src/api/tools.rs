@@ -22,6 +22,8 @@ pub(super) enum ToolChoice {
     Required,
     /// One of this function.
     Named(String),
+    /// Of these functions alone; at least one where it is required.
+    Allowed { names: Vec<String>, required: bool },
 }
 
 /// Checks `tools`; an empty list is none.
@@ -112,7 +114,13 @@ pub(super) fn check_choice(choice: Option<Free>, tools: &[Value]) -> Result<Tool
             match (fields.get("type").and_then(Value::as_str), &choice["function"]["name"]) {
                 (Some("function"), Value::String(name)) => ToolChoice::Named(name.clone()),
                 (Some("function"), _) => return Err(ApiError::missing("tool_choice.function.name")),
-                _ => return Err(ApiError::unsupported("tool_choice", "a choice other than of one function")),
+                (Some("allowed_tools"), _) => allowed(&choice["allowed_tools"])?,
+                _ => {
+                    return Err(ApiError::invalid_value(
+                        "tool_choice.type",
+                        "allowed: function, allowed_tools",
+                    ));
+                }
             }
         }
         _ => return Err(ApiError::invalid_type("tool_choice", "a string or an object is expected")),
@@ -121,13 +129,40 @@ pub(super) fn check_choice(choice: Option<Free>, tools: &[Value]) -> Result<Tool
         ToolChoice::Required if tools.is_empty() => {
             Err(ApiError::invalid_value("tool_choice", "`required` needs at least one entry in `tools`"))
         }
-        ToolChoice::Named(name) if !tools.iter().any(|tool| tool["function"]["name"] == name.as_str()) => {
-            let shown: String = name.chars().take(64).collect();
-            Err(ApiError::invalid_value("tool_choice", format!("`tools` declares no function `{shown}`")))
+        ToolChoice::Named(name) => is_declared(name, tools).map(|()| parsed),
+        ToolChoice::Allowed { names, .. } => {
+            names.iter().try_for_each(|name| is_declared(name, tools)).map(|()| parsed)
         }
         _ if tools.is_empty() => Ok(ToolChoice::None),
         _ => Ok(parsed),
     }
+}
+
+fn is_declared(name: &str, tools: &[Value]) -> Result<(), ApiError> {
+    if tools.iter().any(|tool| tool["function"]["name"] == name) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(64).collect();
+    Err(ApiError::invalid_value("tool_choice", format!("`tools` declares no function `{shown}`")))
+}
+
+/// `allowed_tools` of a choice: all tools stay declared, and these may be called.
+fn allowed(choice: &Value) -> Result<ToolChoice, ApiError> {
+    const PATH: &str = "tool_choice.allowed_tools";
+    let required = match choice["mode"].as_str() {
+        Some("auto") => false,
+        Some("required") => true,
+        _ => return Err(ApiError::invalid_value(format!("{PATH}.mode"), "allowed: auto, required")),
+    };
+    let tools = choice["tools"].as_array().filter(|tools| !tools.is_empty());
+    let tools = tools
+        .ok_or_else(|| ApiError::invalid_value(format!("{PATH}.tools"), "a list of functions is expected"))?;
+    let name = |(index, tool): (usize, &Value)| match (&tool["type"], tool["function"]["name"].as_str()) {
+        (Value::String(kind), Some(name)) if kind == "function" => Ok(name.to_owned()),
+        _ => Err(ApiError::invalid_value(format!("{PATH}.tools[{index}]"), "a function's name is expected")),
+    };
+    let names: Result<Vec<String>, ApiError> = tools.iter().enumerate().map(name).collect();
+    Ok(ToolChoice::Allowed { names: names?, required })
 }
 
 /// What the reply must be: what the request asks for itself, or the calls that it forces or wants `strict`.
@@ -141,21 +176,28 @@ pub(super) fn grammar(
     let mode = match choice {
         ToolChoice::Required => ToolMode::Required,
         ToolChoice::Named(name) => ToolMode::Named(name.clone()),
+        ToolChoice::Allowed { required: true, .. } => ToolMode::Required,
+        ToolChoice::Allowed { required: false, .. } => ToolMode::Auto,
         ToolChoice::Auto if structured.is_none() && tools.iter().any(is_strict) => ToolMode::Auto,
         ToolChoice::None | ToolChoice::Auto => return Ok(structured),
     };
     if let Some(structured) = structured {
         return Err(ApiError::invalid_value(
             structured.field,
-            "given together with a `tool_choice` that forces a call; use one of them",
+            "given together with a `tool_choice` that forces or narrows calls; use one of them",
         ));
     }
-    let field = if mode == ToolMode::Auto { "tools" } else { "tool_choice" };
-    let functions = tools.iter().filter(|tool| tool["type"] == "function").map(|tool| {
-        let function = &tool["function"];
-        let parameters = Some(&function["parameters"]).filter(|value| !value.is_null()).cloned();
-        ToolFunction { name: function["name"].as_str().unwrap_or_default().to_owned(), parameters }
-    });
+    let field = if *choice == ToolChoice::Auto { "tools" } else { "tool_choice" };
+    let may_be_called = |tool: &&Value| match choice {
+        ToolChoice::Allowed { names, .. } => names.iter().any(|name| tool["function"]["name"] == **name),
+        _ => true,
+    };
+    let functions =
+        tools.iter().filter(|tool| tool["type"] == "function").filter(may_be_called).map(|tool| {
+            let function = &tool["function"];
+            let parameters = Some(&function["parameters"]).filter(|value| !value.is_null()).cloned();
+            ToolFunction { name: function["name"].as_str().unwrap_or_default().to_owned(), parameters }
+        });
     let calls = ToolCalls::new(functions.collect(), mode, parallel)
         .map_err(|error| ApiError::invalid_value(field, error.to_string()))?;
     Ok(Some(GrammarSpec { shape: Shape::Tools(calls), reasoning: Reasoning::None, field }))
@@ -187,10 +229,23 @@ mod tests {
             (named("other"), &tools),
             (json!("maybe"), &tools),
             (json!(3), &tools),
+            (json!({"type": "custom"}), &tools),
             (json!({"type": "allowed_tools"}), &tools),
+            (json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}), &tools),
+            (
+                json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named("other")]}}),
+                &tools,
+            ),
+            (json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{}]}}), &tools),
         ] {
             let error = choice(value.clone(), tools).unwrap_err();
-            assert_eq!(error.param.as_deref(), Some("tool_choice"), "{value}");
+            assert!(error.param.as_deref().is_some_and(|p| p.starts_with("tool_choice")), "{value}");
+        }
+        let some = |mode: &str| json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named("get_weather")]}});
+        for (mode, required) in [("auto", false), ("required", true)] {
+            let allowed = ToolChoice::Allowed { names: vec!["get_weather".into()], required };
+            assert_eq!(choice(some(mode), &tools), Ok(allowed.clone()));
+            assert_eq!(grammar(&allowed, &tools, true, None).unwrap().unwrap().field, "tool_choice");
         }
         let tools = [json!({"type": "function", "function": {"name": "get_weather"}})];
         let forced = grammar(&ToolChoice::Required, &tools, true, None).unwrap().unwrap();

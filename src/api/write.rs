@@ -53,7 +53,7 @@ pub(super) fn token_ids(out: &mut Vec<u8>, ids: &[u32]) {
 
 /// Appends `"usage":{...}`.
 pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
-    let Usage { prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens } = usage;
+    let Usage { prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, .. } = usage;
     let total = prompt_tokens + completion_tokens;
     write!(
         out,
@@ -122,6 +122,33 @@ pub(super) fn reasoning(out: &mut Vec<u8>, field: ReasoningField, text: &str) {
     }
 }
 
+/// Appends both names of reasoning: null under those that do not have it.
+pub(super) fn reasoning_or_null(out: &mut Vec<u8>, given: Option<(ReasoningField, &str)>) {
+    use ReasoningField::{Both, Reasoning, ReasoningContent};
+    for (i, (name, other)) in
+        [("reasoning_content", Reasoning), ("reasoning", ReasoningContent)].iter().enumerate()
+    {
+        raw(out, if i > 0 { ",\"" } else { "\"" });
+        raw(out, name);
+        raw(out, "\":");
+        match given {
+            Some((field, text)) if field == Both || field != *other => string(out, text),
+            _ => raw(out, "null"),
+        }
+    }
+}
+
+/// Appends `,"NAME":[...]`, or null where the ids were not asked for.
+pub(super) fn ids_or_null(out: &mut Vec<u8>, name: &str, ids: Option<&[u32]>) {
+    raw(out, ",\"");
+    raw(out, name);
+    raw(out, "\":");
+    match ids {
+        Some(ids) => token_ids(out, ids),
+        None => raw(out, "null"),
+    }
+}
+
 /// Shows single tokens.
 pub(super) struct TokenText<'a> {
     /// Gives the bytes.
@@ -142,18 +169,27 @@ impl TokenText<'_> {
     /// Appends chat's `{"content":[...],"refusal":null}`.
     pub(super) fn chat_logprobs(&self, out: &mut Vec<u8>, entries: &[TokenLogprobs]) {
         raw(out, "{\"content\":");
-        list(out, entries, |out, entry| {
+        list(out, entries, |out, entry| self.scored(out, entry));
+        raw(out, ",\"refusal\":null}");
+    }
+
+    /// One token's entry, as the Responses API has it too.
+    pub(super) fn score(&self, entry: &TokenLogprobs) -> serde_json::Value {
+        let mut out = Vec::new();
+        self.scored(&mut out, entry);
+        serde_json::from_slice(&out).unwrap_or_default()
+    }
+
+    fn scored(&self, out: &mut Vec<u8>, entry: &TokenLogprobs) {
+        out.push(b'{');
+        self.chat_entry(out, entry.token, entry.logprob);
+        raw(out, ",\"top_logprobs\":");
+        list(out, &entry.top, |out, &(id, value)| {
             out.push(b'{');
-            self.chat_entry(out, entry.token, entry.logprob);
-            raw(out, ",\"top_logprobs\":");
-            list(out, &entry.top, |out, &(id, value)| {
-                out.push(b'{');
-                self.chat_entry(out, id, value);
-                out.push(b'}');
-            });
+            self.chat_entry(out, id, value);
             out.push(b'}');
         });
-        raw(out, ",\"refusal\":null}");
+        out.push(b'}');
     }
 
     fn chat_entry(&self, out: &mut Vec<u8>, id: u32, value: f32) {
@@ -305,7 +341,13 @@ mod tests {
 
     #[test]
     fn usage_has_both_places_of_cached_tokens() {
-        let u = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 4, reasoning_tokens: 1 };
+        let u = Usage {
+            prompt_tokens: 5,
+            completion_tokens: 2,
+            cached_tokens: 4,
+            reasoning_tokens: 1,
+            ..Usage::default()
+        };
         let json: serde_json::Value =
             serde_json::from_str(&format!("{{{}}}", written(|out| usage(out, u)))).unwrap();
         assert_eq!(json["usage"]["total_tokens"], 7);

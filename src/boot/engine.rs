@@ -229,6 +229,7 @@ fn start<B: Backend>(
         max_queue_tokens: batching.max_queue_tokens,
         block_size: options.block_size,
         num_blocks,
+        prefix_caching: options.prefix_caching,
         cache_dtype: dtype.name(),
         backend: backend.name(),
     };

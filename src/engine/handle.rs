@@ -33,6 +33,8 @@ pub struct EngineFacts {
     pub block_size: usize,
     /// KV blocks.
     pub num_blocks: usize,
+    /// Whether computed blocks stay for other prompts that begin alike.
+    pub prefix_caching: bool,
     /// KV element type, for labels.
     pub cache_dtype: &'static str,
     /// Backend name.

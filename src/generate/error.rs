@@ -69,6 +69,21 @@ pub enum GenerateError {
         /// Reply tokens of the request.
         allowed: usize,
     },
+    /// The answer would hold more logprobs than one may.
+    #[error(
+        "{top} alternatives for each of {positions} tokens are more than {limit} in one answer; \
+         ask for fewer of them, or for a shorter reply"
+    )]
+    TooManyLogprobs {
+        /// The request's field that asked for them.
+        field: &'static str,
+        /// Alternatives per token.
+        top: u32,
+        /// Tokens that would have them.
+        positions: usize,
+        /// Most of them in one answer.
+        limit: usize,
+    },
     /// The text could not be tokenized.
     #[error("the prompt cannot be tokenized: {0}")]
     Tokenize(String),

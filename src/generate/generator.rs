@@ -14,7 +14,7 @@ use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults
 use crate::engine::EngineRequest;
 use crate::grammar::{self, Grammar, GrammarError, GrammarSpec, Grammars, Reasoning};
 use crate::guard;
-use crate::sampling::SamplingParams;
+use crate::sampling::{BadWords, SamplingParams};
 use crate::telemetry::{Metrics, Rejection};
 use crate::text::{
     ChatTemplate, Family, RenderOptions, RenderedPrompt, ReplyFormat, ReplyParser, ReplyStart, Specials,
@@ -32,6 +32,11 @@ pub struct ModelText {
     /// Its chat template.
     pub template: ChatTemplate,
 }
+
+/// Alternatives per token that need no bound on the whole answer.
+const FREE_TOP_LOGPROBS: u32 = 20;
+/// Most alternatives in one answer that has more per token: 8 MB in the engine, about ten times that as JSON.
+const MAX_ANSWER_LOGPROBS: usize = 1 << 20;
 
 /// Turns valid requests into replies. Cheap to share behind an `Arc`.
 pub struct Generator {
@@ -121,11 +126,14 @@ impl Generator {
         let is_chat = request.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(_)));
         let (prompts, request) = self.encode(request).await?;
         let prompts = self.fit(prompts, &request)?;
+        self.bound_logprobs(&prompts, &request)?;
         let grammar = self.constrain(&prompts, &request, is_chat).await?;
         let replies = self
             .submit(&prompts, &request, format, grammar.as_ref())
             .inspect_err(|e| self.note_refusal(e))?;
-        Ok(Replies::new(replies, prompts, request.n as usize, arrived))
+        let facts = self.facts();
+        let cache_block = facts.prefix_caching.then_some(facts.block_size);
+        Ok(Replies::new(replies, prompts, request.n as usize, cache_block, arrived))
     }
 
     /// Ids of the request's prompts (and their text, when it is to be echoed).
@@ -140,7 +148,49 @@ impl Generator {
             .off_thread(bytes, move |text| prompts.into_iter().map(|p| text.encode(p, echo)).collect())
             .await;
         let encoded: Result<_, GenerateError> = encoded;
+        self.forbid(&mut request)?;
         Ok((encoded?, request))
+    }
+
+    /// Turns the request's bad words into token sequences, each with and without a space before it.
+    fn forbid(&self, request: &mut GenerateRequest) -> Result<(), GenerateError> {
+        let mut words = Vec::new();
+        for word in std::mem::take(&mut request.bad_words) {
+            for text in [format!(" {}", word.trim_start()), word] {
+                let tokens = self.text.tokenizer.encode(&text, Specials::AsText);
+                words.push(tokens.map_err(|e| GenerateError::Tokenize(e.to_string()))?);
+            }
+        }
+        if !words.is_empty() {
+            request.sampling.bad_words = Some(Arc::new(BadWords::new(words)));
+        }
+        Ok(())
+    }
+
+    /// Refuses an answer with more alternatives than one may hold.
+    fn bound_logprobs(
+        &self,
+        prompts: &[EncodedPrompt],
+        request: &GenerateRequest,
+    ) -> Result<(), GenerateError> {
+        let copies = request.n as usize;
+        let reply = |prompt| self.sampling(request, prompt, 0).max_tokens as usize * copies;
+        let refuse = |field, top: Option<u32>, positions: &dyn Fn() -> usize| {
+            let top = top.unwrap_or(0);
+            if top <= FREE_TOP_LOGPROBS {
+                return Ok(());
+            }
+            let (positions, limit) = (positions(), MAX_ANSWER_LOGPROBS);
+            match positions.saturating_mul(top as usize) > limit {
+                true => Err(GenerateError::TooManyLogprobs { field, top, positions, limit }),
+                false => Ok(()),
+            }
+        };
+        let of_replies = || prompts.iter().map(reply).sum();
+        let of_prompts = || prompts.iter().map(|prompt| prompt.tokens.len() * copies).sum();
+        let field = if request.chat.is_some() { "top_logprobs" } else { "logprobs" };
+        refuse(field, request.sampling.logprobs, &of_replies)?;
+        refuse("prompt_logprobs", request.sampling.prompt_logprobs, &of_prompts)
     }
 
     /// Token ids of one prompt, for `/tokenize`.
@@ -175,7 +225,7 @@ impl Generator {
         request: &GenerateRequest,
     ) -> Result<Vec<EncodedPrompt>, GenerateError> {
         let max_model_len = self.facts().max_model_len;
-        let wanted = request.max_tokens.map_or(0, |m| m as usize);
+        let wanted = request.max_tokens.unwrap_or(request.sampling.min_tokens) as usize;
         prompts
             .into_iter()
             .map(|mut prompt| {
@@ -190,11 +240,8 @@ impl Generator {
                     return Err(GenerateError::EmptyPrompt);
                 }
                 if prompt_tokens + least > max_model_len {
-                    return Err(GenerateError::TooLong {
-                        prompt_tokens,
-                        max_tokens: request.max_tokens,
-                        max_model_len,
-                    });
+                    let max_tokens = request.max_tokens.or((wanted > 0).then_some(wanted as u32));
+                    return Err(GenerateError::TooLong { prompt_tokens, max_tokens, max_model_len });
                 }
                 Ok(prompt)
             })
@@ -289,6 +336,8 @@ impl Generator {
                     one_call: request.chat.is_some_and(|chat| !chat.parallel_calls),
                     skip_special_tokens: request.skip_special_tokens,
                     stop: &request.stop,
+                    stop_patterns: request.stop_patterns.clone(),
+                    inline_reasoning: request.chat.is_some_and(|chat| chat.inline_reasoning),
                     include_stop: request.include_stop,
                     own_stop_ids: request.sampling.stop_token_ids.clone(),
                     stop_ids: sampling.stop_token_ids.clone(),
@@ -329,8 +378,9 @@ impl Generator {
     fn sampling(&self, request: &GenerateRequest, prompt: &EncodedPrompt, copy: u32) -> SamplingParams {
         let mut sampling = request.sampling.clone();
         let room = (self.facts().max_model_len - prompt.tokens.len()).min(u32::MAX as usize) as u32;
-        sampling.max_tokens =
-            request.max_tokens.unwrap_or_else(|| request.default_max_tokens.map_or(room, |m| m.min(room)));
+        // A limit of nobody's choosing makes room for the least that was asked for.
+        let default = || request.default_max_tokens.map_or(room, |m| m.max(sampling.min_tokens).min(room));
+        sampling.max_tokens = request.max_tokens.unwrap_or_else(default);
         sampling.min_tokens = sampling.min_tokens.min(sampling.max_tokens);
         sampling.seed = sampling.seed.wrapping_add(u64::from(copy));
         if !request.ignore_eos {
@@ -390,6 +440,11 @@ impl Generator {
     /// The tokenizer, for what shows tokens one by one.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.text.tokenizer
+    }
+
+    /// What is measured of the walk.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Values for requests that leave them open.

@@ -13,6 +13,7 @@ mod licence;
 mod policy;
 mod reply;
 mod request;
+mod stopping;
 
 pub use crate::engine::{EngineFacts, EngineSnapshot, TokenLogprobs};
 pub use crate::text::{ReplyPiece, ToolCall};

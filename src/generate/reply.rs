@@ -1,5 +1,5 @@
 //! Replies as they grow: tokens become text, the text of a conversation is taken apart, stop strings end it, and everything
-//! is counted. Stop strings are looked for in the answer alone: what ends an answer may well stand in the reasoning or in
+//! is counted. Stop strings and patterns are looked for in the answer alone: what ends an answer may well stand in the reasoning or in
 //! a call's arguments.
 
 use std::collections::VecDeque;
@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::request::EncodedPrompt;
+use super::stopping::Stops;
 use super::{GenerateError, TokenLogprobs, TokenStream};
 use crate::engine::EngineEvent;
 use crate::guard;
 use crate::scheduler::FinishReason;
 use crate::text::{
-    Detokenizer, ReplyEnd, ReplyParser, ReplyPiece, StopMatch, StopMatcher, StopOptions, Tokenizer,
-    WholeReply,
+    Detokenizer, ReplyEnd, ReplyParser, ReplyPiece, StopOptions, StopPatterns, Tokenizer, WholeReply, markers,
 };
 
 /// How a reply ended.
@@ -27,7 +27,7 @@ pub enum Finish {
     ToolCalls,
     /// One of the request's own stop tokens.
     StopToken(u32),
-    /// One of the request's stop strings.
+    /// One of the request's stop strings or patterns.
     StopString(String),
     /// The token limit or the end of the context.
     Length,
@@ -62,6 +62,8 @@ pub enum ReplyPart {
         tokens: Vec<u32>,
         /// Their logprobs, when asked for.
         logprobs: Vec<TokenLogprobs>,
+        /// Of each of the logprobs, whether its token is the answer's: no reasoning, no call, no marker.
+        in_answer: Vec<bool>,
     },
     /// The end.
     Finished(Finish),
@@ -85,6 +87,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
+    /// Prompt tokens that are new in the prefix cache.
+    pub cache_written_tokens: usize,
     /// Reply tokens inside the reasoning, over all replies.
     pub reasoning_tokens: usize,
 }
@@ -98,6 +102,8 @@ pub struct FullReply {
     pub tokens: Vec<u32>,
     /// Their logprobs, when asked for.
     pub logprobs: Vec<TokenLogprobs>,
+    /// Of each of the logprobs, whether its token is the answer's.
+    pub in_answer: Vec<bool>,
     /// Logprobs of the prompt from its second token on, when asked for.
     pub prompt_logprobs: Vec<TokenLogprobs>,
     /// How it ended.
@@ -113,6 +119,9 @@ pub(super) struct ReplySetup<'a> {
     pub(super) one_call: bool,
     pub(super) skip_special_tokens: bool,
     pub(super) stop: &'a [String],
+    pub(super) stop_patterns: Option<Arc<StopPatterns>>,
+    /// Reasoning stands in the content, between its markers.
+    pub(super) inline_reasoning: bool,
     pub(super) include_stop: bool,
     /// Stop tokens the request named itself: reported as the stop reason.
     pub(super) own_stop_ids: Vec<u32>,
@@ -132,8 +141,9 @@ pub(super) struct Reply {
     detokenizer: Detokenizer,
     parser: Option<ReplyParser>,
     one_call: bool,
-    stops: StopMatcher,
-    stop_strings: Vec<String>,
+    stops: Stops,
+    /// Whether reasoning goes into the content, and if so, whether a marker stands open there.
+    inline: Option<bool>,
     own_stop_ids: Vec<u32>,
     stop_ids: Vec<u32>,
     include_stop: bool,
@@ -147,6 +157,7 @@ pub(super) struct Reply {
     /// Tokens and logprobs whose text is still held back.
     tokens: Vec<u32>,
     logprobs: Vec<TokenLogprobs>,
+    in_answer: Vec<bool>,
     /// Parts that are ready.
     ready: VecDeque<ReplyPart>,
     cached_tokens: usize,
@@ -157,17 +168,13 @@ pub(super) struct Reply {
 impl Reply {
     pub(super) fn new(setup: ReplySetup<'_>, stream: Box<dyn TokenStream>) -> Self {
         let options = StopOptions { include_stop: setup.include_stop, min_tokens: setup.min_tokens };
-        // The strings were checked where the request was made; a list that is refused here matches nothing.
-        let stops = StopMatcher::new(setup.stop, options)
-            .or_else(|_| StopMatcher::new(&[], options))
-            .expect("a matcher without strings");
         Self {
             stream: Some(stream),
             detokenizer: Detokenizer::new(setup.tokenizer, setup.skip_special_tokens),
             parser: setup.parser,
             one_call: setup.one_call,
-            stops,
-            stop_strings: setup.stop.to_vec(),
+            stops: Stops::new(setup.stop, setup.stop_patterns, options),
+            inline: setup.inline_reasoning.then_some(false),
             own_stop_ids: setup.own_stop_ids,
             stop_ids: setup.stop_ids,
             include_stop: setup.include_stop,
@@ -178,6 +185,7 @@ impl Reply {
             prompt_logprobs: Vec::new(),
             tokens: Vec::new(),
             logprobs: Vec::new(),
+            in_answer: Vec::new(),
             ready: VecDeque::new(),
             cached_tokens: 0,
             num_tokens: 0,
@@ -224,10 +232,15 @@ impl Reply {
             self.first_token = Some(Instant::now());
         }
         self.num_tokens += 1;
-        self.tokens.push(id);
-        self.logprobs.extend(logprobs);
         // A stop token's own text is shown only when the request wants to see what stopped it.
         let hidden = !self.include_stop && self.stop_ids.binary_search(&id).is_ok();
+        self.tokens.push(id);
+        if let Some(logprobs) = logprobs {
+            let in_answer =
+                self.parser.as_ref().is_none_or(|parser| parser.in_answer() && !parser.is_marker(id));
+            self.in_answer.push(in_answer && !hidden);
+            self.logprobs.push(logprobs);
+        }
         let mut pieces = Vec::new();
         match &mut self.parser {
             None => {
@@ -244,13 +257,12 @@ impl Reply {
                 parser.push(id, text, &mut pieces);
             }
         }
-        let (pieces, found) = self.stop_in_content(pieces, StopMatcher::push);
+        let (pieces, found) = self.stop_in_content(pieces, Stops::push);
         if !pieces.is_empty() {
             self.give_pieces(pieces);
         }
-        if let Some(index) = found {
-            let finish = Finish::StopString(self.stop_strings.get(index).cloned().unwrap_or_default());
-            self.end_here(finish);
+        if let Some(found) = found {
+            self.end_here(Finish::StopString(found));
         } else if self.one_call && self.parser.as_ref().is_some_and(|parser| parser.closed_calls() > 0) {
             let called = self.parser.as_ref().is_some_and(|parser| parser.num_calls() > 0);
             if called {
@@ -268,13 +280,13 @@ impl Reply {
         }
     }
 
-    /// Runs the content among the pieces of one token through the stop strings; gives what can be shown, and the index of a
-    /// stop string that was found. Content that was held back goes before a call.
+    /// Runs the content among the pieces of one token through the stop strings; gives what can be shown, and a stop string that
+    /// was found. Content that was held back goes before a call.
     fn stop_in_content(
         &mut self,
         pieces: Vec<ReplyPiece>,
-        take: fn(&mut StopMatcher, &str, &mut String) -> Option<StopMatch>,
-    ) -> (Vec<ReplyPiece>, Option<usize>) {
+        take: fn(&mut Stops, &str, &mut String) -> Option<String>,
+    ) -> (Vec<ReplyPiece>, Option<String>) {
         let (mut content, mut others) = (String::new(), Vec::new());
         for piece in pieces {
             match piece {
@@ -283,7 +295,7 @@ impl Reply {
             }
         }
         let mut shown = String::new();
-        let found = take(&mut self.stops, &content, &mut shown).map(|found| found.index);
+        let found = take(&mut self.stops, &content, &mut shown);
         if found.is_some() {
             others.retain(|piece| matches!(piece, ReplyPiece::Reasoning(_)));
         } else if others.iter().any(|piece| matches!(piece, ReplyPiece::Call { .. })) {
@@ -321,11 +333,11 @@ impl Reply {
                 parser.finish(if cut { ReplyEnd::Cut } else { ReplyEnd::Turn }, &mut pieces);
             }
         }
-        let (pieces, found) = self.stop_in_content(pieces, StopMatcher::finish);
+        let (pieces, found) = self.stop_in_content(pieces, Stops::finish);
         self.give_rest(pieces);
         let called = self.parser.as_ref().is_some_and(|parser| parser.num_calls() > 0);
         let finish = match found {
-            Some(index) => Finish::StopString(self.stop_strings.get(index).cloned().unwrap_or_default()),
+            Some(found) => Finish::StopString(found),
             None if finish == Finish::EndOfTurn && called => Finish::ToolCalls,
             None => finish,
         };
@@ -341,11 +353,33 @@ impl Reply {
     }
 
     fn give_pieces(&mut self, pieces: Vec<ReplyPiece>) {
+        let pieces = self.inlined(pieces);
         self.ready.push_back(ReplyPart::Pieces {
             pieces,
             tokens: std::mem::take(&mut self.tokens),
             logprobs: std::mem::take(&mut self.logprobs),
+            in_answer: std::mem::take(&mut self.in_answer),
         });
+    }
+
+    /// The pieces with reasoning as content between its markers, where the request wants it so.
+    fn inlined(&mut self, pieces: Vec<ReplyPiece>) -> Vec<ReplyPiece> {
+        let Some(mut open) = self.inline else { return pieces };
+        let mut inlined = Vec::with_capacity(pieces.len() + 1);
+        for piece in pieces {
+            let reasons = matches!(piece, ReplyPiece::Reasoning(_));
+            if reasons != open {
+                let marker = if reasons { markers::THINK } else { markers::THINK_END };
+                inlined.push(ReplyPiece::Content(marker.to_owned()));
+                open = reasons;
+            }
+            inlined.push(match piece {
+                ReplyPiece::Reasoning(text) => ReplyPiece::Content(text),
+                other => other,
+            });
+        }
+        self.inline = Some(open);
+        inlined
     }
 
     /// What is left when the reply ends: pieces, or tokens that never became any.
@@ -365,6 +399,8 @@ pub struct Replies {
     replies: Vec<Reply>,
     prompts: Vec<EncodedPrompt>,
     copies: usize,
+    /// Tokens per block of the prefix cache, if there is one.
+    cache_block: Option<usize>,
     /// Where the next poll begins, so that no reply starves the others.
     turn: usize,
     /// Replies that have not ended.
@@ -377,10 +413,11 @@ impl Replies {
         replies: Vec<Reply>,
         prompts: Vec<EncodedPrompt>,
         copies: usize,
+        cache_block: Option<usize>,
         arrived: Instant,
     ) -> Self {
         let open = replies.len();
-        Self { replies, prompts, copies, turn: 0, open, arrived }
+        Self { replies, prompts, copies, cache_block, turn: 0, open, arrived }
     }
 
     /// The next event of any reply; `None` when all have ended. An error ends the request: the other replies are aborted.
@@ -424,6 +461,7 @@ impl Replies {
                 said: WholeReply::default(),
                 tokens: Vec::new(),
                 logprobs: Vec::new(),
+                in_answer: Vec::new(),
                 prompt_logprobs: Vec::new(),
                 finish: Finish::Length,
             })
@@ -433,17 +471,18 @@ impl Replies {
             let reply = &mut full[choice];
             match part {
                 ReplyPart::Prompt { logprobs } => reply.prompt_logprobs = logprobs,
-                ReplyPart::Pieces { pieces, tokens, logprobs } => {
+                ReplyPart::Pieces { pieces, tokens, logprobs, in_answer } => {
                     pieces.into_iter().for_each(|piece| reply.said.add(piece));
                     reply.tokens.extend(tokens);
                     reply.logprobs.extend(logprobs);
+                    reply.in_answer.extend(in_answer);
                 }
                 ReplyPart::Finished(finish) => reply.finish = finish,
             }
         }
         // Reasoning that stayed empty is something else than none.
         for (reply, full) in self.replies.iter().zip(&mut full) {
-            if reply.parser.as_ref().is_some_and(ReplyParser::has_reasoning) {
+            if reply.inline.is_none() && reply.parser.as_ref().is_some_and(ReplyParser::has_reasoning) {
                 full.said.reasoning.get_or_insert_default();
             }
         }
@@ -467,10 +506,17 @@ impl Replies {
 
     /// Token counts so far.
     pub fn usage(&self) -> Usage {
+        let firsts = || self.replies.iter().step_by(self.copies);
+        // Whole blocks are cached; those that were not there are there now.
+        let written = |(prompt, reply): (&EncodedPrompt, &Reply)| {
+            let shareable = self.cache_block.map_or(0, |block| prompt.tokens.len() / block * block);
+            shareable.saturating_sub(reply.cached_tokens)
+        };
         Usage {
             prompt_tokens: self.prompts.iter().map(|p| p.tokens.len()).sum(),
             completion_tokens: self.replies.iter().map(|r| r.num_tokens).sum(),
-            cached_tokens: self.replies.iter().step_by(self.copies).map(|r| r.cached_tokens).sum(),
+            cached_tokens: firsts().map(|r| r.cached_tokens).sum(),
+            cache_written_tokens: self.prompts.iter().zip(firsts()).map(written).sum(),
             reasoning_tokens: self.replies.iter().map(Reply::reasoning_tokens).sum(),
         }
     }

@@ -9,7 +9,7 @@ use super::Budget;
 use super::GuardChoice;
 use crate::grammar::GrammarSpec;
 use crate::sampling::SamplingParams;
-use crate::text::ReplyStart;
+use crate::text::{ReplyStart, StopPatterns};
 
 /// One prompt, in any of the forms a client may send.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +46,8 @@ pub struct ChatReply {
     pub parallel_calls: bool,
     /// The request's reasoning budget.
     pub budget: Option<Budget>,
+    /// Reasoning stands in the content, between its markers.
+    pub inline_reasoning: bool,
 }
 
 /// Whether a conversation's replies may call tools.
@@ -92,6 +94,10 @@ pub struct GenerateRequest {
     pub ignore_eos: bool,
     /// Stop strings.
     pub stop: Vec<String>,
+    /// Stop patterns.
+    pub stop_patterns: Option<Arc<StopPatterns>>,
+    /// Texts whose tokens must not stand in the reply.
+    pub bad_words: Vec<String>,
     /// Leave the stop string (or stop token) in the text.
     pub include_stop: bool,
     /// Leave tokens with the special flag out of the text.

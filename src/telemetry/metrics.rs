@@ -239,6 +239,11 @@ impl Metrics {
         }
     }
 
+    /// A request had a field that nobody reads.
+    pub fn record_ignored_field(&self) {
+        self.native.ignored_fields.inc();
+    }
+
     /// The first reply token of a sequence, counted from its arrival.
     pub fn record_first_token(&self, since_arrival: Duration) {
         let seconds = since_arrival.as_secs_f64();

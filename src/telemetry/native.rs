@@ -53,6 +53,7 @@ pub(super) struct NativeMetrics {
     pub(super) preemptions: IntCounter,
     rejected_requests: IntCounter,
     rejected_tokens: IntCounter,
+    pub(super) ignored_fields: IntCounter,
     finished: FinishCounters,
     pub(super) time_to_first_token: Histogram,
     pub(super) inter_token_latency: Histogram,
@@ -206,6 +207,10 @@ impl NativeMetrics {
             ),
             rejected_requests: rejections.with_label_values(&["max_queue_len"]),
             rejected_tokens: rejections.with_label_values(&["max_queue_tokens"]),
+            ignored_fields: counter(
+                "perigee_ignored_fields_total",
+                "Request fields with a name that nobody reads.",
+            ),
             finished: FinishCounters::new(&finished),
             time_to_first_token: histogram(
                 "perigee_time_to_first_token_seconds",

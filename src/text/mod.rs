@@ -13,6 +13,7 @@ mod bpe;
 mod tokenizer;
 mod detokenizer;
 mod stop;
+mod stop_regex;
 mod builtin_templates;
 mod jinja;
 mod sentinel;
@@ -31,4 +32,5 @@ pub use reply_parser::{
     ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, ToolCall, WholeReply, whole_reply,
 };
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
+pub use stop_regex::{MAX_STOP_PATTERNS, PatternError, PatternMatcher, StopPatterns};
 pub use tokenizer::{Specials, Tokenizer, TokenizerError};

@@ -83,11 +83,14 @@ pub(super) fn stop(out: &mut Vec<u8>, finish: Option<&Finish>) {
     }
 }
 
-/// `"usage":{...}`: cached prompt tokens are counted apart from the others.
+/// `"usage":{...}`: prompt tokens that came from the prefix cache or are new in it are counted apart from the others.
 pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
+    let (read, written) = (usage.cached_tokens, usage.cache_written_tokens);
     write::raw(out, "\"usage\":{\"input_tokens\":");
-    write::number(out, (usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens)) as u64);
-    write::raw(out, ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":");
+    write::number(out, usage.prompt_tokens.saturating_sub(read + written) as u64);
+    write::raw(out, ",\"cache_creation_input_tokens\":");
+    write::number(out, written as u64);
+    write::raw(out, ",\"cache_read_input_tokens\":");
     write::number(out, usage.cached_tokens as u64);
     write::raw(out, ",\"output_tokens\":");
     write::number(out, usage.completion_tokens as u64);

@@ -1,6 +1,7 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's dialect over the same walk as chat.
 //!
-//! A request is translated into a chat request and read as one, so that both dialects have the same limits and meanings.
+//! Turns and tools are translated into messages and tools of chat; every other field is read as it is there, so that all dialects have the
+//! same limits and meanings.
 
 mod answer;
 mod events;
@@ -9,47 +10,44 @@ mod translate;
 pub(super) use answer::whole;
 pub(super) use events::BlockEvents;
 
-use super::json::{Free, Int, parse, wire_object};
+use serde_json::Value;
+
+use super::call::Call;
+use super::conversation::{CommonBody, Conversation, refuse_lists};
+use super::json::{self, Free, Shape, wire_object};
+use super::messages;
+use super::params::Stop;
+use super::reasoning::check_effort;
 use super::stream::Kind;
-use super::{ApiError, Call, Limits, chat};
+use super::tools;
+use super::unknown::Unknown;
+use super::{ApiError, Limits};
 use crate::generate::SamplingDefaults;
 
-/// What the fields of a chat request are called here.
-pub(super) const WORDS: &[(&str, &str)] = &[
-    ("stop", "stop_sequences"),
-    ("response_format", "output_config.format"),
-    ("reasoning_effort", "output_config.effort"),
-    (".function.parameters", ".input_schema"),
-    (".function", ""),
-];
-
 wire_object! {
-    /// The fields that are translated; unknown ones are ignored, as beta features come and go.
+    /// The fields that only this dialect has, or has in another form.
     struct MessagesBody {
-        model: String,
-        max_tokens: Int,
         messages: Free,
         system: Free,
-        stop_sequences: Free,
-        stream: bool,
-        temperature: Free,
-        top_p: Free,
-        top_k: Free,
+        stop_sequences: Stop,
         tools: Free,
         tool_choice: Free,
-        thinking: Free,
         output_config: Free,
         output_format: Free,
+        // What follows is read only to be refused when it asks for something.
+        mcp_servers: Shape,
+        container: Shape,
     }
 }
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let body = parse::<MessagesBody>(body)?;
-    if body.max_tokens.is_none() {
+    let (body, unknown) = json::read::<(MessagesBody, CommonBody)>(body, limits)?;
+    let (_, (_, (shared, _))) = &body;
+    if shared.max_tokens("max_tokens", None, 1)?.is_none() {
         return Err(ApiError::missing("max_tokens"));
     }
-    translated(body, limits, defaults)
+    checked(body, unknown, limits, defaults)
 }
 
 /// Reads and checks a request whose tokens are to be counted.
@@ -58,14 +56,118 @@ pub(super) fn read_to_count(
     limits: &Limits,
     defaults: &SamplingDefaults,
 ) -> Result<Call, ApiError> {
-    translated(parse::<MessagesBody>(body)?, limits, defaults)
+    let (body, unknown) = json::read::<(MessagesBody, CommonBody)>(body, limits)?;
+    checked(body, unknown, limits, defaults)
 }
 
-fn translated(body: MessagesBody, limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let chat = translate::to_chat(body)?.to_string();
-    let mut call = chat::read(chat.as_bytes(), limits, defaults)?;
-    call.format.kind = Kind::Messages;
-    Ok(call)
+fn checked(
+    (own, (mut reasoning, (mut shared, (foreign, mut structured)))): (MessagesBody, CommonBody),
+    mut unknown: Unknown,
+    limits: &Limits,
+    defaults: &SamplingDefaults,
+) -> Result<Call, ApiError> {
+    own.refuse_unavailable()?;
+    refuse_lists(&shared)?;
+    if shared.return_tokens_as_token_ids == Some(true) {
+        return Err(ApiError::elsewhere("return_tokens_as_token_ids", "logprobs"));
+    }
+    let mut words = Vec::new();
+    if let Some(stop) = own.stop_sequences {
+        if shared.stop.replace(stop).is_some() {
+            return Err(both("stop", "stop_sequences"));
+        }
+        words.push(("stop", "stop_sequences"));
+    }
+    if let Some(Free(config)) = &own.output_config {
+        let members = config.as_object();
+        let members =
+            members.ok_or_else(|| ApiError::invalid_type("output_config", "an object is expected"))?;
+        let others = members.keys().filter(|key| !["effort", "format"].contains(&key.as_str()));
+        others.for_each(|key| unknown.add(&format!("output_config.{key}")));
+    }
+    unknown.check(limits.unknown_fields, &[])?;
+    let config = own.output_config.map_or(Value::Null, |config| config.0);
+    if !config["effort"].is_null() {
+        let effort: String = json::from_value("output_config.effort", config["effort"].clone())?;
+        check_effort("output_config.effort", Some(&effort))?;
+        // It does not switch thinking on: it says how much of it there should be.
+        let thinks = reasoning.thinking.as_ref().and_then(|thinking| thinking.0.r#type.as_deref());
+        if matches!(thinks, Some("enabled" | "adaptive")) {
+            if reasoning.reasoning_effort.replace(effort).is_some() {
+                return Err(both("reasoning_effort", "output_config.effort"));
+            }
+            words.push(("reasoning_effort", "output_config.effort"));
+        }
+    }
+    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.0.r#type.is_none()) {
+        return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
+    }
+    // The beta had the format at the top.
+    let formats = [
+        ("output_config.format", config["format"].clone()),
+        ("output_format", own.output_format.map_or(Value::Null, |format| format.0)),
+    ];
+    let mut format_field = None;
+    for (path, format) in formats.into_iter().filter(|(_, format)| !format.is_null()) {
+        let format = Free(translate::response_format(&format, path)?);
+        if structured.response_format.replace(format).is_some() {
+            return Err(both(path, "response_format"));
+        }
+        format_field = Some(path);
+    }
+    let structured = structured.check().map_err(|error| match format_field {
+        Some(path) => error.in_words(&[("response_format.json_schema", path), ("response_format", path)]),
+        None => error,
+    })?;
+    let structured = structured.map(|mut spec| {
+        spec.field = format_field.unwrap_or(spec.field);
+        spec
+    });
+    let turns = translate::turns(own.system, own.messages)?;
+    let messages = messages::check(Some(json::from_value("messages", turns)?))?;
+    let tools = own.tools.map(|tools| translate::tools(tools.0)).transpose()?;
+    let tools = tools::check(tools.map(Free))
+        .map_err(|e| e.in_words(&[(".function.parameters", ".input_schema"), (".function", "")]))?;
+    let (choice, parallel_calls) = match own.tool_choice {
+        Some(Free(choice)) => translate::tool_choice(&choice)?,
+        None => (None, true),
+    };
+    let conversation = Conversation {
+        kind: Kind::Messages,
+        messages,
+        choice: tools::check_choice(choice.map(Free), &tools)?,
+        tools,
+        parallel_calls,
+        structured,
+        reasoning,
+        max_tokens: shared.max_tokens("max_tokens", None, 1)?,
+        shared,
+        foreign,
+        logprobs: None,
+        add_generation_prompt: None,
+        continue_final_message: None,
+        echo: false,
+    };
+    let call = conversation.check(limits, defaults).map_err(|error| error.in_words(&words))?;
+    Ok(Call { unknown, ..call })
+}
+
+fn both(name: &str, other: &str) -> ApiError {
+    ApiError::invalid_value(name, format!("given together with `{other}`; use one of them"))
+}
+
+impl MessagesBody {
+    fn refuse_unavailable(&self) -> Result<(), ApiError> {
+        for (name, value, what) in [
+            ("mcp_servers", &self.mcp_servers, "calling MCP servers"),
+            ("container", &self.container, "a container"),
+        ] {
+            if value.as_ref().is_some_and(|value| !value.is_empty()) {
+                return Err(ApiError::unsupported(name, what));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

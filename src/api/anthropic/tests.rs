@@ -1,11 +1,11 @@
 use serde_json::{Value, json};
 
-use super::super::ApiError;
-use super::super::json::parse;
-use super::{MessagesBody, translate};
+use super::super::{ApiError, Call, Limits};
+use super::{read, read_to_count};
+use crate::generate::{Budget, Prompt, SamplingDefaults};
 
-fn chat(body: Value) -> Result<Value, ApiError> {
-    translate::to_chat(parse::<MessagesBody>(body.to_string().as_bytes())?)
+fn call(body: &Value) -> Result<Call, ApiError> {
+    read_to_count(body.to_string().as_bytes(), &Limits::default(), &SamplingDefaults::default())
 }
 
 #[test]
@@ -21,35 +21,67 @@ fn a_conversation_with_tools_becomes_a_chat() {
             {"role": "assistant", "content": "Well"}
         ],
         "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": true}],
-        "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}, "effort": "low"},
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "stop_sequences": ["x"],
         "thinking": {"type": "enabled", "budget_tokens": 7}, "metadata": {"user_id": "u"}, "unknown": [1]
     });
+    let call = call(&body).unwrap();
+    let [Prompt::Chat(chat)] = &call.request.prompts[..] else { panic!("one conversation") };
     assert_eq!(
-        chat(body).unwrap(),
-        json!({
-            "messages": [
-                {"role": "system", "content": "S\n\nT"},
-                {"role": "user", "content": "Q"},
-                {"role": "assistant", "content": "A", "reasoning_content": "r", "tool_calls": [
-                    {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]},
-                {"role": "tool", "tool_call_id": "toolu_1", "content": "R"},
-                {"role": "user", "content": [{"type": "text", "text": "and?"}]},
-                {"role": "assistant", "content": "Well", "partial": true}
-            ],
-            "max_tokens": 5, "model": "m", "stop": ["x"],
-            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "description": "d", "strict": true}}],
-            "response_format": {"type": "json_schema", "json_schema": {"name": "output", "schema": {"type": "object"}}}, "reasoning_effort": "low",
-            "thinking": {"type": "enabled", "budget_tokens": 7}, "tool_choice": "auto", "parallel_tool_calls": false
-        })
+        Value::from(chat.messages.clone()),
+        json!([
+            {"role": "system", "content": "S\n\nT"},
+            {"role": "user", "content": "Q"},
+            {"role": "assistant", "content": "A", "reasoning_content": "r", "tool_calls": [
+                {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]},
+            {"role": "tool", "tool_call_id": "toolu_1", "content": "R"},
+            {"role": "user", "content": [{"type": "text", "text": "and?"}]},
+            {"role": "assistant", "content": "Well"}
+        ])
+    );
+    let function = json!({"name": "f", "parameters": {"type": "object"}, "description": "d", "strict": true});
+    assert_eq!(Value::from(chat.tools.clone()), json!([{"type": "function", "function": function}]));
+    let reply = call.request.chat.unwrap();
+    assert_eq!((reply.parallel_calls, reply.budget), (false, Some(Budget::Tokens(7))));
+    assert!(chat.continue_final_message);
+    assert_eq!((&call.request.stop[..], call.request.max_tokens), (&["x".to_owned()][..], Some(5)));
+    assert_eq!(call.request.grammar.map(|spec| spec.field), Some("tools"), "a strict tool");
+    assert_eq!(call.unknown.names().collect::<Vec<_>>(), ["unknown"]);
+}
+
+#[test]
+fn a_format_and_an_effort_stand_in_the_output_config() {
+    let format = json!({"type": "json_schema", "schema": {"type": "object"}});
+    let body = json!({"messages": [{"role": "user", "content": "Q"}], "thinking": {"type": "enabled"},
+        "output_config": {"format": format, "effort": "low"}});
+    let found = call(&body).unwrap().request;
+    assert_eq!(found.grammar.map(|spec| spec.field), Some("output_config.format"));
+    assert_eq!(found.chat.unwrap().budget, Some(Budget::Tokens(1024)));
+    let body = json!({"messages": [{"role": "user", "content": "Q"}], "output_config": {"effort": "low", "format": null}});
+    let found = call(&body).unwrap().request;
+    assert_eq!((found.grammar, found.chat.unwrap().budget), (None, None));
+}
+
+#[test]
+fn fields_of_chat_mean_the_same() {
+    let body = json!({"messages": [{"role": "user", "content": "Q"}], "max_tokens": 50, "seed": 7, "min_p": 0.5, "min_tokens": 20,
+        "stop": "x", "guided_regex": "a+", "presence_penalty": 1});
+    let call = read(body.to_string().as_bytes(), &Limits::default(), &SamplingDefaults::default()).unwrap();
+    let sampling = &call.request.sampling;
+    assert_eq!(
+        (sampling.seed, sampling.min_p, sampling.min_tokens, sampling.presence_penalty),
+        (7, 0.5, 20, 1.0)
+    );
+    assert_eq!(
+        (&call.request.stop[..], call.request.grammar.unwrap().field),
+        (&["x".to_owned()][..], "guided_regex")
     );
 }
 
 #[test]
 fn thinking_can_be_left_out_of_the_answer() {
     let body = |display: &str| json!({"messages": [{"role": "user", "content": "Q"}], "thinking": {"type": "adaptive", "display": display}});
-    assert_eq!(chat(body("omitted")).unwrap()["include_reasoning"], false);
-    assert_eq!(chat(body("summarized")).unwrap().get("include_reasoning"), None);
+    assert!(call(&body("omitted")).unwrap().format.reasoning.is_none());
+    assert!(call(&body("summarized")).unwrap().format.reasoning.is_some());
 }
 
 #[test]
@@ -68,10 +100,21 @@ fn refusals_name_the_place() {
             json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}),
             "messages[0].content[0].id",
         ),
-        (json!({"messages": [], "tools": {}}), "tools"),
-        (json!({"messages": [], "tools": [{"type": "web_search_20250305"}]}), "tools[0].type"),
-        (json!({"messages": [], "tool_choice": {"type": "x"}}), "tool_choice.type"),
-        (json!({"messages": [], "thinking": {"type": "x"}}), "thinking.type"),
+        (json!({"messages": [], "mcp_servers": [{"url": "x"}]}), "mcp_servers"),
+        (json!({"messages": [], "container": "c"}), "container"),
+        (json!({"messages": [], "n": 2}), "n"),
+        (json!({"messages": [], "stop": "x", "stop_sequences": ["y"]}), "stop"),
+        (json!({"messages": [], "output_config": {"effort": "some"}}), "output_config.effort"),
+        (json!({"messages": [{"role": "user", "content": "x"}], "tools": {}}), "tools"),
+        (
+            json!({"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "web_search_20250305"}]}),
+            "tools[0].type",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "x"}], "tool_choice": {"type": "x"}}),
+            "tool_choice.type",
+        ),
+        (json!({"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "x"}}), "thinking.type"),
         (json!({"messages": [], "system": 3}), "system"),
         (json!({"messages": [], "output_config": 3}), "output_config"),
         (json!({"messages": [], "output_config": {"format": {"type": "x"}}}), "output_config.format.type"),
@@ -81,7 +124,15 @@ fn refusals_name_the_place() {
         ),
         (json!({"messages": [], "output_format": {"type": "json_schema"}}), "output_format.schema"),
     ] {
-        let error = chat(body.clone()).unwrap_err();
+        let error = call(&body).map(|_| ()).expect_err(&body.to_string());
         assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);
     }
+}
+
+#[test]
+fn a_limit_is_required_for_a_reply() {
+    let body = json!({"messages": [{"role": "user", "content": "Q"}]}).to_string();
+    let error =
+        read(body.as_bytes(), &Limits::default(), &SamplingDefaults::default()).map(|_| ()).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("max_tokens"));
 }

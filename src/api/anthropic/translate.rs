@@ -1,24 +1,22 @@
-//! An Anthropic request as a chat request.
+//! Turns, tools and choices of Anthropic's dialect in the words of chat.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::ApiError;
 use super::super::json::Free;
-use super::MessagesBody;
+use super::super::structured::check_members;
 
-/// The chat request that means the same.
-pub(super) fn to_chat(body: MessagesBody) -> Result<Value, ApiError> {
-    let mut chat = Map::new();
+/// The messages that say the same.
+pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<Value, ApiError> {
     let mut messages = Vec::new();
-    if let Some(Free(system)) = body.system {
+    if let Some(Free(system)) = system {
         let text = match system {
             Value::String(text) => text,
             blocks => texts(&blocks, "system")?.join("\n\n"),
         };
         messages.push(json!({"role": "system", "content": text}));
     }
-    let turns = body.messages.ok_or_else(|| ApiError::missing("messages"))?.0;
-    let Value::Array(turns) = turns else {
+    let Value::Array(turns) = turns.ok_or_else(|| ApiError::missing("messages"))?.0 else {
         return Err(ApiError::invalid_type("messages", "a list is expected"));
     };
     for (index, turn) in turns.iter().enumerate() {
@@ -39,50 +37,7 @@ pub(super) fn to_chat(body: MessagesBody) -> Result<Value, ApiError> {
     {
         last["partial"] = true.into();
     }
-    chat.insert("messages".into(), messages.into());
-    if let Some(tokens) = body.max_tokens {
-        chat.insert("max_tokens".into(), tokens.0.into());
-    }
-    let omitted = body.thinking.as_ref().is_some_and(|thinking| thinking.0["display"] == "omitted");
-    for (name, value) in [
-        ("model", body.model.map(Value::String)),
-        ("stream", body.stream.map(Value::Bool)),
-        ("stop", body.stop_sequences.map(|v| v.0)),
-        ("temperature", body.temperature.map(|v| v.0)),
-        ("top_p", body.top_p.map(|v| v.0)),
-        ("top_k", body.top_k.map(|v| v.0)),
-        ("tools", body.tools.map(|v| tools(v.0)).transpose()?),
-        ("thinking", body.thinking.map(|v| thinking(v.0)).transpose()?),
-    ] {
-        if let Some(value) = value {
-            chat.insert(name.into(), value);
-        }
-    }
-    // What a client does not want to see is made all the same.
-    if omitted {
-        chat.insert("include_reasoning".into(), false.into());
-    }
-    let thinks = chat.get("thinking").is_some_and(|thinking| thinking["type"] == "enabled");
-    let config = body.output_config.map_or(Value::Null, |v| v.0);
-    if !(config.is_object() || config.is_null()) {
-        return Err(ApiError::invalid_type("output_config", "an object is expected"));
-    }
-    // The beta had the format at the top.
-    let formats = [
-        ("output_config.format", &config["format"]),
-        ("output_format", &body.output_format.map_or(Value::Null, |v| v.0)),
-    ];
-    for (path, format) in formats.into_iter().filter(|(_, format)| !format.is_null()) {
-        chat.insert("response_format".into(), response_format(format, path)?);
-    }
-    // An effort does not switch thinking on, it says how much of it there should be.
-    if thinks && !config["effort"].is_null() {
-        chat.insert("reasoning_effort".into(), config["effort"].clone());
-    }
-    if let Some(Free(choice)) = body.tool_choice {
-        tool_choice(&choice, &mut chat)?;
-    }
-    Ok(Value::Object(chat))
+    Ok(messages.into())
 }
 
 /// A string, or the texts of a list of text blocks.
@@ -193,7 +148,7 @@ fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
     Ok(message)
 }
 
-fn tools(tools: Value) -> Result<Value, ApiError> {
+pub(super) fn tools(tools: Value) -> Result<Value, ApiError> {
     let Value::Array(tools) = tools else {
         return Err(ApiError::invalid_type("tools", "a list is expected"));
     };
@@ -216,23 +171,11 @@ fn tools(tools: Value) -> Result<Value, ApiError> {
     tools.iter().enumerate().map(tool).collect()
 }
 
-fn thinking(thinking: Value) -> Result<Value, ApiError> {
-    let kind = match thinking["type"].as_str() {
-        Some("enabled" | "adaptive") => "enabled",
-        Some("disabled") => "disabled",
-        _ => {
-            return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
-        }
-    };
-    let mut translated = json!({"type": kind});
-    if !thinking["budget_tokens"].is_null() {
-        translated["budget_tokens"] = thinking["budget_tokens"].clone();
-    }
-    Ok(translated)
-}
-
 /// The schema of an answer, one level higher than in chat.
-fn response_format(format: &Value, path: &str) -> Result<Value, ApiError> {
+pub(super) fn response_format(format: &Value, path: &str) -> Result<Value, ApiError> {
+    if let Value::Object(members) = format {
+        check_members(path, members, &["type", "schema", "name", "description"])?;
+    }
     match (format["type"].as_str(), &format["schema"]) {
         (Some("json_schema"), Value::Null) => Err(ApiError::missing(format!("{path}.schema"))),
         (Some("json_schema"), schema) => {
@@ -242,7 +185,8 @@ fn response_format(format: &Value, path: &str) -> Result<Value, ApiError> {
     }
 }
 
-fn tool_choice(choice: &Value, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+/// The choice, and whether a reply may have more than one call.
+pub(super) fn tool_choice(choice: &Value) -> Result<(Option<Value>, bool), ApiError> {
     let translated = match choice["type"].as_str() {
         Some("auto") => json!("auto"),
         Some("none") => json!("none"),
@@ -250,9 +194,5 @@ fn tool_choice(choice: &Value, chat: &mut Map<String, Value>) -> Result<(), ApiE
         Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
         _ => return Err(ApiError::invalid_value("tool_choice.type", "allowed: auto, any, tool, none")),
     };
-    chat.insert("tool_choice".into(), translated);
-    if choice["disable_parallel_tool_use"] == true {
-        chat.insert("parallel_tool_calls".into(), false.into());
-    }
-    Ok(())
+    Ok((Some(translated), choice["disable_parallel_tool_use"] != true))
 }

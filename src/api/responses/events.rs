@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::super::stream::Format;
+use super::super::write::TokenText;
 use super::super::{ApiError, write};
 use super::{items, response};
-use crate::generate::{Finish, ReplyPiece, Usage};
+use crate::generate::{Finish, ReplyPiece, TokenLogprobs, Usage};
 
 /// The item that grows.
 #[derive(Debug, Clone)]
@@ -23,13 +24,24 @@ pub(crate) struct ItemEvents {
     open: Option<(Open, String)>,
     /// Text of the item that grows.
     text: String,
+    /// Logprobs of its tokens, if it is a message and they are wanted.
+    scores: Vec<Value>,
     done: Vec<Value>,
 }
 
 impl ItemEvents {
-    /// What is new in the reply.
-    pub(crate) fn pieces(&mut self, out: &mut Vec<u8>, format: &Format, pieces: &[ReplyPiece]) {
+    /// What is new in the reply, and the logprobs of its tokens.
+    pub(crate) fn pieces(
+        &mut self,
+        out: &mut Vec<u8>,
+        format: &Format,
+        pieces: &[ReplyPiece],
+        show: &TokenText<'_>,
+        (logprobs, in_answer): (&[TokenLogprobs], &[bool]),
+    ) {
         self.begin(out, format);
+        // They belong to the first text of the answer among the pieces.
+        let mut scores = items::logprobs(show, logprobs, in_answer);
         for piece in pieces {
             match piece {
                 ReplyPiece::Reasoning(text) if text.is_empty() || format.reasoning.is_none() => {}
@@ -37,19 +49,19 @@ impl ItemEvents {
                     if !matches!(self.open, Some((Open::Reasoning, _))) {
                         self.add(out, format, Open::Reasoning, "rs");
                     }
-                    self.grow(out, "response.reasoning_text.delta", text);
+                    self.grow(out, "response.reasoning_text.delta", text, Vec::new());
                 }
                 ReplyPiece::Content(text) => {
                     if !matches!(self.open, Some((Open::Message, _))) {
                         self.add(out, format, Open::Message, "msg");
                     }
-                    self.grow(out, "response.output_text.delta", text);
+                    self.grow(out, "response.output_text.delta", text, std::mem::take(&mut scores));
                 }
                 ReplyPiece::Call { id, name, .. } => {
                     self.add(out, format, Open::Call { call_id: id.clone(), name: name.clone() }, "fc");
                 }
                 ReplyPiece::Arguments { text, .. } => {
-                    self.grow(out, "response.function_call_arguments.delta", text);
+                    self.grow(out, "response.function_call_arguments.delta", text, Vec::new());
                 }
             }
         }
@@ -88,21 +100,22 @@ impl ItemEvents {
         let place = self.done.len();
         let item = item(&open, &id, None);
         self.event(out, "response.output_item.added", json!({"output_index": place, "item": item}));
-        if let Some(part) = part(&open, "") {
+        if let Some(part) = part(&open, "", Vec::new()) {
             let place = json!({"item_id": id, "output_index": place, "content_index": 0, "part": part});
             self.event(out, "response.content_part.added", place);
         }
         self.open = Some((open, id));
     }
 
-    fn grow(&mut self, out: &mut Vec<u8>, name: &str, text: &str) {
+    fn grow(&mut self, out: &mut Vec<u8>, name: &str, text: &str, scores: Vec<Value>) {
         let Some((open, id)) = &self.open else { return };
         let mut data = json!({"item_id": id, "output_index": self.done.len(), "delta": text});
-        if part(open, "").is_some() {
+        if !matches!(open, Open::Call { .. }) {
             data["content_index"] = 0.into();
         }
         if matches!(open, Open::Message) {
-            data["logprobs"] = json!([]);
+            data["logprobs"] = json!(scores);
+            self.scores.extend(scores);
         }
         self.text.push_str(text);
         self.event(out, name, data);
@@ -110,7 +123,7 @@ impl ItemEvents {
 
     fn close(&mut self, out: &mut Vec<u8>) {
         let Some((open, id)) = self.open.take() else { return };
-        let text = std::mem::take(&mut self.text);
+        let (text, scores) = (std::mem::take(&mut self.text), std::mem::take(&mut self.scores));
         let place = self.done.len();
         let at = json!({"item_id": id, "output_index": place});
         let with = |fields: Value| {
@@ -129,7 +142,7 @@ impl ItemEvents {
                 );
             }
             Open::Message => {
-                let data = with(json!({"content_index": 0, "text": text, "logprobs": []}));
+                let data = with(json!({"content_index": 0, "text": text, "logprobs": scores}));
                 self.event(out, "response.output_text.done", data);
             }
             Open::Call { name, .. } => {
@@ -137,10 +150,10 @@ impl ItemEvents {
                 self.event(out, "response.function_call_arguments.done", data);
             }
         }
-        if let Some(part) = part(&open, &text) {
+        if let Some(part) = part(&open, &text, scores.clone()) {
             self.event(out, "response.content_part.done", with(json!({"content_index": 0, "part": part})));
         }
-        let item = item(&open, &id, Some(&text));
+        let item = item(&open, &id, Some((&text, scores)));
         self.event(out, "response.output_item.done", json!({"output_index": place, "item": item}));
         self.done.push(item);
     }
@@ -159,19 +172,20 @@ impl ItemEvents {
     }
 }
 
-fn item(open: &Open, id: &str, text: Option<&str>) -> Value {
+fn item(open: &Open, id: &str, said: Option<(&str, Vec<Value>)>) -> Value {
+    let text = said.as_ref().map(|(text, _)| *text);
     match open {
         Open::Reasoning => items::reasoning(id, text),
-        Open::Message => items::message(id, text),
+        Open::Message => items::message(id, said),
         Open::Call { call_id, name } => items::call(id, call_id, name, text),
     }
 }
 
 /// The content part of an item that has one.
-fn part(open: &Open, text: &str) -> Option<Value> {
+fn part(open: &Open, text: &str, scores: Vec<Value>) -> Option<Value> {
     match open {
         Open::Reasoning => Some(items::reasoning_part(text)),
-        Open::Message => Some(items::text_part(text)),
+        Open::Message => Some(items::text_part(text, scores)),
         Open::Call { .. } => None,
     }
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::super::write::TokenText;
 use super::Format;
+use crate::generate::TokenLogprobs;
 
 /// The id of the item at a place of the output: from the response's own.
 pub(super) fn id(format: &Format, prefix: &str, place: usize) -> String {
@@ -19,9 +21,11 @@ pub(super) fn reasoning(id: &str, text: Option<&str>) -> Value {
     json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status(text.is_some())})
 }
 
-pub(super) fn message(id: &str, text: Option<&str>) -> Value {
-    let content: Vec<Value> = text.map(text_part).into_iter().collect();
-    json!({"id": id, "type": "message", "role": "assistant", "status": status(text.is_some()), "content": content})
+/// `said`: its text and the logprobs of that.
+pub(super) fn message(id: &str, said: Option<(&str, Vec<Value>)>) -> Value {
+    let status = status(said.is_some());
+    let content: Vec<Value> = said.map(|(text, scores)| text_part(text, scores)).into_iter().collect();
+    json!({"id": id, "type": "message", "role": "assistant", "status": status, "content": content})
 }
 
 pub(super) fn call(id: &str, call_id: &str, name: &str, arguments: Option<&str>) -> Value {
@@ -29,8 +33,13 @@ pub(super) fn call(id: &str, call_id: &str, name: &str, arguments: Option<&str>)
         "arguments": arguments.unwrap_or("")})
 }
 
-pub(super) fn text_part(text: &str) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+pub(super) fn text_part(text: &str, scores: Vec<Value>) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": scores})
+}
+
+/// Logprobs of those tokens that are the answer's.
+pub(super) fn logprobs(show: &TokenText<'_>, logprobs: &[TokenLogprobs], in_answer: &[bool]) -> Vec<Value> {
+    logprobs.iter().zip(in_answer).filter(|(_, in_answer)| **in_answer).map(|(e, _)| show.score(e)).collect()
 }
 
 pub(super) fn reasoning_part(text: &str) -> Value {

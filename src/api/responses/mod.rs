@@ -1,6 +1,7 @@
 //! `/v1/responses`: the public API's newer dialect over the same walk as chat. Nothing is stored.
 //!
-//! A request is translated into a chat request and read as one, so that both have the same limits and meanings.
+//! Items and tools are translated into messages and tools of chat; every other field is read as it is there, so that all dialects have
+//! the same limits and meanings.
 
 mod events;
 mod items;
@@ -8,96 +9,221 @@ mod translate;
 
 use serde_json::{Map, Value, json};
 
-use super::json::{Free, Int, Num, Shape, parse, wire_object};
+use super::call::Call;
+use super::conversation::{CommonBody, Conversation, refuse_lists};
+use super::json::{self, Free, Int, List, Shape, wire_object};
+use super::messages;
+use super::params::{SharedBody, top_count};
 use super::stream::{Format, Kind};
-use super::{ApiError, Call, Limits, chat};
+use super::tools;
+use super::unknown::Unknown;
+use super::write::TokenText;
+use super::{ApiError, Limits};
 use crate::generate::{Finish, FullReply, SamplingDefaults, Usage};
 
 pub(super) use events::ItemEvents;
 
-/// What the fields of a chat request are called here.
-pub(super) const WORDS: &[(&str, &str)] = &[
-    ("messages", "input"),
-    ("max_tokens", "max_output_tokens"),
-    ("max_completion_tokens", "max_output_tokens"),
-    ("response_format.json_schema", "text.format"),
-    ("response_format", "text.format"),
-    ("reasoning_effort", "reasoning.effort"),
-    (".function", ""),
+/// What errors of the walk call the fields here.
+const WORDS: &[(&str, &str)] =
+    &[("messages", "input"), ("prompt", "input"), ("max_tokens", "max_output_tokens")];
+/// The part of `include` that asks for logprobs.
+const LOGPROBS: &str = "message.output_text.logprobs";
+/// What else may be included: of tools that are not here, or encrypted; there is none of it.
+const INCLUDABLE: &[&str] = &[
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
 ];
 
 wire_object! {
-    /// The fields that are translated or echoed; unknown ones are ignored.
+    /// The fields that only this route has, or has in another form.
     struct ResponsesBody {
-        model: String,
         input: Free,
         instructions: String,
         max_output_tokens: Int,
-        stream: bool,
-        temperature: Num,
-        top_p: Num,
         tools: Free,
         tool_choice: Free,
         parallel_tool_calls: bool,
         text: Free,
         reasoning: Free,
         metadata: Free,
+        include: List<String, 64>,
+        top_logprobs: Int,
+        truncation: String,
         previous_response_id: Shape,
         conversation: Shape,
         background: bool,
         prompt: Shape,
     }
+    idle ["max_tool_calls"]
 }
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let body = parse::<ResponsesBody>(body)?;
-    for (name, value, what) in [
-        ("previous_response_id", &body.previous_response_id, "going on from a stored response"),
-        ("conversation", &body.conversation, "a stored conversation"),
-        ("prompt", &body.prompt, "a stored prompt"),
-    ] {
-        if value.as_ref().is_some_and(|value| !value.is_empty()) {
-            return Err(ApiError::unsupported(name, what));
+    let ((own, (mut reasoning, (shared, (foreign, mut structured)))), mut unknown) =
+        json::read::<(ResponsesBody, CommonBody)>(body, limits)?;
+    own.refuse_unavailable()?;
+    refuse_lists(&shared)?;
+    let format = own.member("text", &own.text, &["format", "verbosity"], &mut unknown)?;
+    let effort =
+        own.member("reasoning", &own.reasoning, &["effort", "summary", "generate_summary"], &mut unknown)?;
+    unknown.check(limits.unknown_fields, &[])?;
+    let logprobs = own.logprobs(limits)?;
+    let echoed = own.echoed(&shared, defaults);
+    if let Some(effort) = effort {
+        if reasoning.reasoning_effort.is_some() {
+            return Err(both("reasoning_effort", "reasoning.effort"));
         }
+        reasoning.reasoning_effort = Some(json::from_value("reasoning.effort", effort)?);
     }
-    if body.background == Some(true) {
-        return Err(ApiError::unsupported("background", "answering in the background"));
+    let from_text = format.is_some();
+    if let Some(format) = format {
+        if structured.response_format.is_some() {
+            return Err(both("response_format", "text.format"));
+        }
+        structured.response_format = Some(Free(translate::response_format(format)));
     }
-    let echo = echo(&body, defaults);
-    let chat = translate::to_chat(body)?.to_string();
-    let mut call = chat::read(chat.as_bytes(), limits, defaults)?;
-    call.format.kind = Kind::Responses;
-    call.format.echoed = Some(echo);
-    Ok(call)
+    let format_words = [("response_format.json_schema", "text.format"), ("response_format", "text.format")];
+    let structured = structured.check().map_err(|e| if from_text { e.in_words(&format_words) } else { e })?;
+    let structured = structured.map(|mut spec| {
+        if from_text {
+            spec.field = "text.format";
+        }
+        spec
+    });
+    let turns = translate::turns(own.instructions, own.input)?;
+    let messages = messages::check(Some(json::from_value("input", turns)?));
+    let tools = own.tools.map(|tools| translate::tools(&tools.0)).transpose()?;
+    let tools = tools::check(tools.map(Free)).map_err(|e| e.in_words(&[(".function", "")]))?;
+    let choice = tools::check_choice(own.tool_choice.map(translate::tool_choice), &tools);
+    // Errors speak of the limit by the name that the client gave it.
+    let words = if shared.max_tokens.is_some() { &WORDS[..2] } else { WORDS };
+    let from_reasoning = own.reasoning.is_some();
+    let conversation = Conversation {
+        kind: Kind::Responses,
+        messages: messages.map_err(|e| e.in_words(WORDS))?,
+        tools,
+        choice: choice.map_err(|e| e.in_words(&[(".allowed_tools", ""), (".function", "")]))?,
+        parallel_calls: own.parallel_tool_calls.unwrap_or(true),
+        structured,
+        reasoning,
+        max_tokens: shared.max_tokens("max_output_tokens", own.max_output_tokens, 1)?,
+        shared,
+        foreign,
+        logprobs,
+        add_generation_prompt: None,
+        continue_final_message: None,
+        echo: false,
+    };
+    let mut call = conversation.check(limits, defaults).map_err(|e| match from_reasoning {
+        true => e.in_words(&[("reasoning_effort", "reasoning.effort")]),
+        false => e,
+    })?;
+    call.format.echoed = Some(echoed);
+    Ok(Call { words, unknown, ..call })
 }
 
-/// What a response repeats of its request.
-fn echo(body: &ResponsesBody, defaults: &SamplingDefaults) -> Map<String, Value> {
-    let free = |value: &Option<Free>, absent: Value| value.as_ref().map_or(absent, |value| value.0.clone());
-    let fields = json!({
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens.map(|tokens| tokens.0),
-        "metadata": free(&body.metadata, json!({})),
-        "parallel_tool_calls": body.parallel_tool_calls.unwrap_or(true),
-        "previous_response_id": null,
-        "reasoning": free(&body.reasoning, json!({"effort": null, "summary": null})),
-        "store": false,
-        "temperature": body.temperature.map_or(f64::from(defaults.temperature), |t| t.0),
-        "text": free(&body.text, json!({"format": {"type": "text"}})),
-        "tool_choice": free(&body.tool_choice, json!("auto")),
-        "tools": free(&body.tools, json!([])),
-        "top_p": body.top_p.map_or(f64::from(defaults.top_p), |p| p.0),
-        "truncation": "disabled",
-    });
-    match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
+fn both(name: &str, other: &str) -> ApiError {
+    ApiError::invalid_value(name, format!("given together with `{other}`; use one of them"))
+}
+
+impl ResponsesBody {
+    fn refuse_unavailable(&self) -> Result<(), ApiError> {
+        for (name, value, what) in [
+            ("previous_response_id", &self.previous_response_id, "going on from a stored response"),
+            ("conversation", &self.conversation, "a stored conversation"),
+            ("prompt", &self.prompt, "a stored prompt"),
+        ] {
+            if value.as_ref().is_some_and(|value| !value.is_empty()) {
+                return Err(ApiError::unsupported(name, what));
+            }
+        }
+        if self.background == Some(true) {
+            return Err(ApiError::unsupported("background", "answering in the background"));
+        }
+        match self.truncation.as_deref() {
+            None | Some("disabled") => {}
+            Some("auto") => return Err(ApiError::unsupported("truncation", "leaving out items")),
+            Some(_) => return Err(ApiError::invalid_value("truncation", "allowed: disabled")),
+        }
+        if self.metadata.as_ref().is_some_and(|metadata| !metadata.0.is_object()) {
+            return Err(ApiError::invalid_type("metadata", "an object is expected"));
+        }
+        Ok(())
+    }
+
+    /// The first of the known members of an object, if it is there.
+    fn member(
+        &self,
+        name: &str,
+        object: &Option<Free>,
+        known: &[&str],
+        unknown: &mut Unknown,
+    ) -> Result<Option<Value>, ApiError> {
+        let Some(Free(object)) = object else { return Ok(None) };
+        let Value::Object(members) = object else {
+            return Err(ApiError::invalid_type(name, "an object is expected"));
+        };
+        let others =
+            members.iter().filter(|(key, value)| !(known.contains(&key.as_str()) || value.is_null()));
+        others.for_each(|(key, _)| unknown.add(&format!("{name}.{key}")));
+        Ok(members.get(known[0]).filter(|value| !value.is_null()).cloned())
+    }
+
+    /// Alternatives per token, if `include` asks for logprobs.
+    fn logprobs(&self, limits: &Limits) -> Result<Option<u32>, ApiError> {
+        let include = self.include.as_ref().map_or(&[][..], |include| &include.0);
+        for (at, name) in include.iter().enumerate() {
+            if !INCLUDABLE.contains(&name.as_str()) {
+                let message = format!("unknown, allowed: {}", INCLUDABLE.join(", "));
+                return Err(ApiError::invalid_value(format!("include[{at}]"), message));
+            }
+        }
+        let top = top_count("top_logprobs", self.top_logprobs, limits)?;
+        let wanted = include.iter().any(|name| name == LOGPROBS);
+        if top.is_some_and(|top| top > 0) && !wanted {
+            return Err(ApiError::invalid_value(
+                "top_logprobs",
+                format!("only allowed together with `include: [\"{LOGPROBS}\"]`"),
+            ));
+        }
+        Ok(wanted.then(|| top.unwrap_or(0)))
+    }
+
+    /// What a response repeats of its request.
+    fn echoed(&self, shared: &SharedBody, defaults: &SamplingDefaults) -> Map<String, Value> {
+        let free =
+            |value: &Option<Free>, absent: Value| value.as_ref().map_or(absent, |value| value.0.clone());
+        let fields = json!({
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens.or(shared.max_tokens).map(|tokens| tokens.0),
+            "metadata": free(&self.metadata, json!({})),
+            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "reasoning": free(&self.reasoning, json!({"effort": null, "summary": null})),
+            "store": false,
+            "temperature": shared.temperature.map_or(f64::from(defaults.temperature), |t| t.0),
+            "text": free(&self.text, json!({"format": {"type": "text"}})),
+            "tool_choice": free(&self.tool_choice, json!("auto")),
+            "tools": free(&self.tools, json!([])),
+            "top_logprobs": self.top_logprobs.map_or(0, |top| top.0),
+            "top_p": shared.top_p.map_or(f64::from(defaults.top_p), |p| p.0),
+            "truncation": "disabled",
+        });
+        match fields {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        }
     }
 }
 
 /// The answer that is not streamed.
-pub(super) fn whole(format: &Format, usage: Usage, full: &[FullReply]) -> Vec<u8> {
+pub(super) fn whole(format: &Format, show: &TokenText<'_>, usage: Usage, full: &[FullReply]) -> Vec<u8> {
     let Some(reply) = full.first() else { return Vec::new() };
     let mut output = Vec::new();
     let said = &reply.said;
@@ -105,7 +231,9 @@ pub(super) fn whole(format: &Format, usage: Usage, full: &[FullReply]) -> Vec<u8
         output.push(items::reasoning(&items::id(format, "rs", output.len()), Some(reasoning)));
     }
     if !said.content.is_empty() || said.calls.is_empty() {
-        output.push(items::message(&items::id(format, "msg", output.len()), Some(&said.content)));
+        let scores = items::logprobs(show, &reply.logprobs, &reply.in_answer);
+        let id = items::id(format, "msg", output.len());
+        output.push(items::message(&id, Some((&said.content, scores))));
     }
     for call in &said.calls {
         output.push(items::call(

@@ -1,21 +1,20 @@
-//! A request of `/v1/responses` as a chat request.
+//! Items, tools and choices of `/v1/responses` in the words of chat.
 
 use serde_json::{Map, Value, json};
 
 use super::super::ApiError;
 use super::super::json::Free;
-use super::ResponsesBody;
 
 /// Whose words an item can be.
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
-/// The chat request that means the same.
-pub(super) fn to_chat(body: ResponsesBody) -> Result<Value, ApiError> {
+/// The messages that say the same.
+pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result<Value, ApiError> {
     let mut turns = Turns::default();
-    if let Some(instructions) = body.instructions {
+    if let Some(instructions) = instructions {
         turns.messages.push(json!({"role": "system", "content": instructions}));
     }
-    match body.input.ok_or_else(|| ApiError::missing("input"))?.0 {
+    match input.ok_or_else(|| ApiError::missing("input"))?.0 {
         Value::String(text) => turns.messages.push(json!({"role": "user", "content": text})),
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
@@ -25,25 +24,7 @@ pub(super) fn to_chat(body: ResponsesBody) -> Result<Value, ApiError> {
         _ => return Err(ApiError::invalid_type("input", "a string or a list of items is expected")),
     }
     turns.flush();
-    let mut chat = Map::new();
-    chat.insert("messages".into(), turns.messages.into());
-    for (name, value) in [
-        ("model", body.model.map(Value::String)),
-        ("stream", body.stream.map(Value::Bool)),
-        ("max_completion_tokens", body.max_output_tokens.map(|v| v.0.into())),
-        ("temperature", body.temperature.map(|v| v.0.into())),
-        ("top_p", body.top_p.map(|v| v.0.into())),
-        ("parallel_tool_calls", body.parallel_tool_calls.map(Value::Bool)),
-        ("tools", body.tools.map(|v| tools(&v.0)).transpose()?),
-        ("tool_choice", body.tool_choice.map(tool_choice)),
-        ("response_format", body.text.and_then(response_format)),
-        ("reasoning_effort", body.reasoning.map(|v| v.0["effort"].clone())),
-    ] {
-        if let Some(value) = value {
-            chat.insert(name.into(), value);
-        }
-    }
-    Ok(Value::Object(chat))
+    Ok(turns.messages.into())
 }
 
 /// Messages, and the assistant's turn that is being put together of several items.
@@ -151,7 +132,7 @@ fn text(content: &Value, path: &str) -> Result<String, ApiError> {
 }
 
 /// Here a function's fields stand beside its type.
-fn tools(tools: &Value) -> Result<Value, ApiError> {
+pub(super) fn tools(tools: &Value) -> Result<Value, ApiError> {
     let tools = tools.as_array().ok_or_else(|| ApiError::invalid_type("tools", "a list is expected"))?;
     let tool = |(index, tool): (usize, &Value)| {
         if tool["type"] != "function" {
@@ -172,25 +153,37 @@ fn tools(tools: &Value) -> Result<Value, ApiError> {
     tools.iter().enumerate().map(tool).collect()
 }
 
-fn tool_choice(choice: Free) -> Value {
-    match choice.0 {
-        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "function") => {
-            json!({"type": "function", "function": {"name": fields.get("name")}})
+pub(super) fn tool_choice(choice: Free) -> Free {
+    let Value::Object(fields) = &choice.0 else { return choice };
+    let function = |name: Option<&Value>| json!({"type": "function", "function": {"name": name}});
+    Free(match fields.get("type").and_then(Value::as_str) {
+        Some("function") => function(fields.get("name")),
+        Some("allowed_tools") => {
+            let tools = fields.get("tools").and_then(Value::as_array);
+            let named: Option<Vec<Value>> =
+                tools.map(|tools| {
+                    tools
+                        .iter()
+                        .map(|tool| {
+                            if tool["type"] == "function" { function(tool.get("name")) } else { tool.clone() }
+                        })
+                        .collect()
+                });
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": fields.get("mode"), "tools": named}})
         }
-        other => other,
-    }
+        _ => return choice,
+    })
 }
 
 /// `text.format`, where chat has the schema one level deeper.
-fn response_format(text: Free) -> Option<Value> {
-    let format = text.0.get("format")?.clone();
+pub(super) fn response_format(format: Value) -> Value {
     if format["type"] != "json_schema" {
-        return Some(format);
+        return format;
     }
     let mut schema = format;
     if let Value::Object(fields) = &mut schema {
         fields.remove("type");
         fields.entry("name").or_insert_with(|| "output".into());
     }
-    Some(json!({"type": "json_schema", "json_schema": schema}))
+    json!({"type": "json_schema", "json_schema": schema})
 }

@@ -157,6 +157,7 @@ pub async fn run(
                 calls: Calls::Forbidden,
                 parallel_calls: true,
                 budget: Some(Budget::Tokens(budget)),
+                inline_reasoning: false,
             }),
             sampling: SamplingParams { temperature, seed, ..SamplingParams::default() },
             ..request(text, max_tokens, true)
@@ -224,6 +225,8 @@ fn request(text: String, max_tokens: u32, thinking: bool) -> GenerateRequest {
         default_max_tokens: Some(max_tokens),
         ignore_eos: false,
         stop: Vec::new(),
+        stop_patterns: None,
+        bad_words: Vec::new(),
         include_stop: false,
         skip_special_tokens: true,
         truncate: None,
