@@ -164,7 +164,8 @@ fn boot(
     // Beside the first requests: only one with a grammar would wait for it.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
-    Ok(Booted { api: Api::new(generator, card, timeout), engine })
+    let api = Api::new(generator, card, timeout).with_unknown_fields(settings.server.unknown_fields);
+    Ok(Booted { api, engine })
 }
 
 /// The folder of `model.path`, or the embedded model.

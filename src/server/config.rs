@@ -6,6 +6,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::api::UnknownFields;
+
 /// Where requests are taken, who may send them, and every limit in size and time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -39,6 +41,9 @@ pub struct Config {
     pub sse_keep_alive_s: f64,
     /// Time that running requests get to end after SIGTERM, seconds. Larger: fewer cut streams, slower restarts.
     pub drain_timeout_s: f64,
+    /// What becomes of request fields that are unknown: ignore (they are skipped, and named in the answer's header
+    /// x-perigee-ignored-fields) or refuse (the request is a 400 that names the nearest known field).
+    pub unknown_fields: UnknownFields,
 }
 
 impl Default for Config {
@@ -56,6 +61,7 @@ impl Default for Config {
             request_timeout_s: 600.0,
             sse_keep_alive_s: 15.0,
             drain_timeout_s: 30.0,
+            unknown_fields: UnknownFields::Ignore,
         }
     }
 }

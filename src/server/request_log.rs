@@ -47,9 +47,9 @@ impl RequestLog {
         self.summary = summary;
     }
 
-    /// What the guard found in a whole answer.
-    pub(super) fn guard_events(&self) -> Option<usize> {
-        self.summary.guard_events
+    /// What the request cost, as far as it is known.
+    pub(super) fn summary(&self) -> &Summary {
+        &self.summary
     }
 
     pub(super) fn complete(&mut self) {
@@ -63,7 +63,7 @@ impl Drop for RequestLog {
         let status = if self.complete { self.status.unwrap_or(CLIENT_LEFT) } else { CLIENT_LEFT };
         self.metrics.record_in_flight(false);
         self.metrics.record_http(self.route, status, took);
-        let Summary { usage, ttft, finish, .. } = self.summary;
+        let Summary { usage, ttft, finish, .. } = std::mem::take(&mut self.summary);
         let finish = if self.complete { finish } else { "client_left" };
         let total_ms = milliseconds(took);
         if !super::routes::is_model_route(self.route) {

@@ -18,6 +18,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same for Anthropic's clients.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const GUARD_EVENTS: HeaderName = HeaderName::from_static("x-guard-events");
+const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-perigee-ignored-fields");
 const GET: &str = "GET, HEAD";
 const POST: &str = "POST";
 
@@ -367,7 +368,7 @@ fn allow_origin(headers: &mut HeaderMap, origin: Option<HeaderValue>) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static("x-request-id, x-guard-events, retry-after"),
+            HeaderValue::from_static("x-request-id, x-guard-events, x-perigee-ignored-fields, retry-after"),
         );
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
     }
@@ -400,14 +401,16 @@ fn respond(
                 .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
             headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+            ignored_fields(&mut headers, &stream.summary());
             let events = Events::new(*stream, shared.config.sse_keep_alive(), log);
             (StatusCode::OK, Answer::Events(Box::new(events)))
         }
         Ok(Reply::Json(status, body)) => {
             headers.insert(header::CONTENT_TYPE, json);
-            if let Some(events) = log.guard_events() {
+            if let Some(events) = log.summary().guard_events {
                 headers.insert(GUARD_EVENTS, events.into());
             }
+            ignored_fields(&mut headers, log.summary());
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
             }
@@ -430,6 +433,14 @@ fn respond(
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
+}
+
+/// Names the fields of the request that nobody reads.
+fn ignored_fields(headers: &mut HeaderMap, summary: &api::Summary) {
+    let names = summary.ignored_fields.as_deref().and_then(|names| HeaderValue::from_str(names).ok());
+    if let Some(names) = names {
+        headers.insert(IGNORED_FIELDS, names);
+    }
 }
 
 fn whole(status: StatusCode, body: Vec<u8>, mut log: RequestLog) -> Answer {
