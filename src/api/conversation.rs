@@ -56,7 +56,11 @@ impl Conversation {
             true => SamplingMode::Thinking,
             false => SamplingMode::Instant,
         };
-        let shared = self.shared.check(limits, defaults, self.max_tokens, mode)?;
+        let mut shared = self.shared.check(limits, defaults, self.max_tokens, mode)?;
+        if matches!(self.kind, Kind::Messages | Kind::Responses) {
+            // The operator's default may be another number, for which these answers have no place.
+            shared.n = 1;
+        }
         let calls = match self.choice {
             ToolChoice::None => Calls::Forbidden,
             _ => Calls::Wanted,

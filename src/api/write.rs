@@ -1,6 +1,7 @@
 //! Answers as JSON, written by hand: the parts that never change are constants, so that a streamed token costs a copy and an
 //! escape, and a logprob is formatted in one place (clients compare the same number in two places for equality).
 
+use std::collections::HashMap;
 use std::io::Write;
 
 use crate::generate::{Applied, Finish, ReasoningField, TokenLogprobs, Usage};
@@ -275,12 +276,17 @@ impl LogprobArrays {
 /// like U+FFFD); the largest value stays, so that the map's maximum is always the most likely token's.
 fn top_map(out: &mut Vec<u8>, show: &TokenText<'_>, entry: &TokenLogprobs) {
     let mut map: Vec<(String, f32)> = Vec::with_capacity(entry.top.len() + 1);
+    // There may be as many as the vocabulary has tokens.
+    let mut places: HashMap<String, usize> = HashMap::with_capacity(entry.top.len() + 1);
     let own = [(entry.token, entry.logprob)];
     for &(id, value) in entry.top.iter().chain(own.iter().filter(|o| entry.top.iter().all(|t| t.0 != o.0))) {
         let text = show.text(id);
-        match map.iter_mut().find(|(t, _)| *t == text) {
-            Some((_, best)) => *best = best.max(value),
-            None => map.push((text, value)),
+        match places.get(&text) {
+            Some(&place) => map[place].1 = map[place].1.max(value),
+            None => {
+                places.insert(text.clone(), map.len());
+                map.push((text, value));
+            }
         }
     }
     out.push(b'{');

@@ -32,5 +32,5 @@ pub use reply_parser::{
     ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, ToolCall, WholeReply, whole_reply,
 };
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
-pub use stop_regex::{MAX_STOP_PATTERNS, PatternError, PatternMatcher, StopPatterns};
+pub use stop_regex::{MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, PatternError, PatternMatcher, StopPatterns};
 pub use tokenizer::{Specials, Tokenizer, TokenizerError};

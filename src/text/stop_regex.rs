@@ -13,6 +13,8 @@ use regex_automata::util::syntax;
 
 /// Most patterns of one request.
 pub const MAX_STOP_PATTERNS: usize = 32;
+/// Most bytes of a pattern.
+pub const MAX_STOP_PATTERN_BYTES: usize = 1024;
 /// Most bytes of the automaton of all of them.
 const MAX_AUTOMATON_BYTES: usize = 128 * 1024;
 /// Most bytes of text that a match may have: what could become a longer one is let go.
@@ -27,7 +29,15 @@ pub enum PatternError {
         /// How many were given.
         given: usize,
     },
-    /// Not a pattern, or too large a one.
+    /// Too long a one.
+    #[error("pattern {index} has {given} bytes, limit {MAX_STOP_PATTERN_BYTES}")]
+    TooLong {
+        /// Its index in the list.
+        index: usize,
+        /// Its length.
+        given: usize,
+    },
+    /// Not a pattern.
     #[error("pattern {index}: {reason}")]
     Syntax {
         /// Its index in the list.
@@ -67,6 +77,9 @@ impl StopPatterns {
         }
         let mut trees = Vec::with_capacity(patterns.len());
         for (index, pattern) in patterns.iter().enumerate() {
+            if pattern.len() > MAX_STOP_PATTERN_BYTES {
+                return Err(PatternError::TooLong { index, given: pattern.len() });
+            }
             let tree = syntax::parse(pattern).map_err(|error| {
                 // The last line says what; those before it draw the place.
                 let reason = error.to_string().lines().last().unwrap_or_default().trim().to_owned();
@@ -322,6 +335,8 @@ mod tests {
         assert!(matches!(patterns(&["("]).unwrap_err(), Syntax { index: 0, .. }));
         assert!(matches!(patterns(&[r"(a)\1"]).unwrap_err(), Syntax { .. }));
         assert!(matches!(patterns(&[r"(?:\w{900}){900}"]).unwrap_err(), TooLarge | Syntax { .. }));
+        let long = "a".repeat(MAX_STOP_PATTERN_BYTES + 1);
+        assert_eq!(patterns(&[&long]).unwrap_err(), TooLong { index: 0, given: long.len() });
         assert_eq!(patterns(&["a?b"; 33]).unwrap_err(), TooMany { given: 33 });
     }
 
