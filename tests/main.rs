@@ -8,6 +8,7 @@ mod dialects;
 mod engine;
 mod fake;
 mod faults;
+mod fields;
 mod golden;
 mod grammar;
 mod hostile;

@@ -9,7 +9,17 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
+use super::anthropic::MessagesBody;
+use super::chat::ChatBody;
+use super::completions::CompletionBody;
+use super::conversation::CommonBody;
+use super::foreign::ForeignBody;
+use super::json::WireObject;
+use super::params::{MAX_N, MAX_TOP_LOGPROBS, SharedBody};
 use super::reference_page;
+use super::responses::ResponsesBody;
+use super::structured::StructuredBody;
+use super::tokenize::{DetokenizeBody, TokenizeBody};
 
 /// The document, as it is served.
 pub fn openapi() -> &'static [u8] {
@@ -42,8 +52,9 @@ fn document() -> Value {
         "info": {
             "title": "Perigee",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "OpenAI-compatible serving of the Kimi K2 family. A field that is not described here is ignored; a field that \
-                asks for what this version does not have is a 400 that names it. `null` is the same as leaving a field out.",
+            "description": "OpenAI-compatible serving of the Kimi K2 family. A field that is not described here is skipped and named in \
+                the answer's header `x-perigee-ignored-fields`, or a 400 (server.unknown_fields); a field that asks for what this version does \
+                not have is a 400 that names it. `null` is the same as leaving a field out.",
         },
         "tags": TAGS.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
         "paths": paths(),
@@ -87,7 +98,7 @@ fn entries() -> Vec<Entry> {
         post(
             "/v1/chat/completions/render",
             "The prompt of a conversation and its token ids; nothing is generated.",
-            "ChatRequest",
+            "RenderRequest",
             json("RenderAnswer"),
         ),
         post(
@@ -203,7 +214,12 @@ fn responses(entry: &Entry) -> Value {
         json!({"description": text, "content":
         {"application/json": {"schema": {"$ref": format!("#/components/schemas/{shape}")}}}})
     };
-    responses.insert("200".into(), json!({"description": "The answer.", "content": entry.answer}));
+    let mut answered = json!({"description": "The answer.", "content": entry.answer});
+    if entry.body.is_some() {
+        let described = "Names in the request that no field of the route has, where there are any.";
+        answered["headers"] = json!({"x-perigee-ignored-fields": {"description": described, "required": false, "schema": string()}});
+    }
+    responses.insert("200".into(), answered);
     let mut add = |status: &str, text: &str| responses.insert(status.into(), failed(text));
     add("405", "The path does not take this method.");
     if entry.keyed {
@@ -230,40 +246,108 @@ fn responses(entry: &Entry) -> Value {
 }
 
 fn schemas() -> Value {
-    let request = |required: &[&str], own: Vec<(&str, Value)>, shared: Vec<(&str, Value)>| {
-        let fields: Map<String, Value> = own
-            .into_iter()
-            .chain(shared)
-            .map(|(name, schema)| {
-                // A required field is not null.
-                let schema = if required.contains(&name) {
-                    schema
-                } else {
-                    json!({"anyOf": [schema, {"type": "null"}]})
-                };
-                (name.to_owned(), schema)
-            })
-            .collect();
-        json!({"type": "object", "properties": fields, "required": required})
-    };
-    let reply_fields = || shared_fields().into_iter().chain(structured_fields()).collect::<Vec<_>>();
     let mut schemas = json!({
-        "ChatRequest": request(&["messages"], chat_fields(), reply_fields()),
-        "CompletionRequest": request(&["prompt"], completion_fields(), reply_fields()),
-        "ResponsesRequest": request(&["input"], responses_fields(), Vec::new()),
-        "MessagesRequest": request(&["messages", "max_tokens"], messages_fields(), Vec::new()),
-        "CountTokensRequest": request(&["messages"], messages_fields(), Vec::new()),
-        "TokenizeRequest": request(&[], tokenize_fields(), Vec::new()),
-        "DetokenizeRequest": request(&["tokens"], detokenize_fields(), Vec::new()),
+        "ChatRequest": request::<(ChatBody, CommonBody)>(&["messages"], chat_fields(), CHAT_REFUSES),
+        "CompletionRequest": request::<CompletionBodies>(&["prompt"], completion_fields(), COMPLETIONS_REFUSE),
+        "ResponsesRequest": request::<(ResponsesBody, CommonBody)>(&["input"], responses_fields(), RESPONSES_REFUSE),
+        "MessagesRequest":
+            request::<(MessagesBody, CommonBody)>(&["messages", "max_tokens"], messages_fields(), MESSAGES_REFUSE),
+        "TokenizeRequest": request::<TokenizeBody>(&[], tokenize_fields(), &[]),
+        "DetokenizeRequest": request::<DetokenizeBody>(&["tokens"], detokenize_fields(), &[]),
         "Message": message(),
         "AnthropicMessage": anthropic_message(),
         "InputItem": input_item(),
     });
+    schemas["RenderRequest"] = prompt_alone(&schemas["ChatRequest"], &["messages"]);
+    schemas["CountTokensRequest"] = prompt_alone(&schemas["MessagesRequest"], &["messages"]);
     for (name, schema) in answers::schemas() {
         schemas[name] = schema;
     }
     schemas
 }
+
+type CompletionBodies = (CompletionBody, (SharedBody, (ForeignBody, StructuredBody)));
+
+/// How the description of a field begins that is accepted and means nothing.
+const IDLE: &str = "Accepted; means nothing here.";
+/// The same for a field that only says how the reply is made, where none is.
+const CHECKED: &str = "Checked; means nothing here.";
+
+/// The schema of a body: the route's own fields, the shared ones that its reader knows, and those that mean nothing. `refused` are
+/// fields that it knows only to refuse them.
+fn request<T: WireObject>(required: &[&str], own: Vec<(&str, Value)>, refused: &[&str]) -> Value {
+    let known = T::fields();
+    let shared = [shared_fields(), reasoning_fields(), structured_fields()].concat();
+    let shared = shared.into_iter().filter(|(name, _)| known.contains(name) && !refused.contains(name));
+    let idle = T::idle().into_iter().map(|name| (name, json!({"description": IDLE})));
+    let mut fields = Map::new();
+    for (name, schema) in own.into_iter().chain(shared).chain(idle) {
+        // A required field is not null, and one that means nothing may be anything.
+        let nullable = !required.contains(&name) && schema["description"] != IDLE;
+        let schema = if nullable { json!({"anyOf": [schema, {"type": "null"}]}) } else { schema };
+        // The route's own form goes before the shared one.
+        fields.entry(name).or_insert(schema);
+    }
+    json!({"type": "object", "properties": fields, "required": required})
+}
+
+/// The same body where nothing is generated: most of its fields are checked and change nothing.
+fn prompt_alone(body: &Value, required: &[&str]) -> Value {
+    const OF_THE_PROMPT: [&str; 10] = [
+        "messages",
+        "model",
+        "system",
+        "tools",
+        "thinking",
+        "reasoning_effort",
+        "chat_template_kwargs",
+        "add_generation_prompt",
+        "continue_final_message",
+        "output_config",
+    ];
+    let mut body = body.clone();
+    body["required"] = json!(required);
+    for (name, schema) in body["properties"].as_object_mut().into_iter().flatten() {
+        if !OF_THE_PROMPT.contains(&name.as_str()) {
+            let inner =
+                if schema["anyOf"][1] == json!({"type": "null"}) { &mut schema["anyOf"][0] } else { schema };
+            inner["description"] = CHECKED.into();
+        }
+    }
+    body
+}
+
+/// Fields that are read only to be refused when they ask for something, on every route that reads them.
+const CHAT_REFUSES: &[&str] = &["chat_template", "documents", "functions", "function_call", "audio"];
+const COMPLETIONS_REFUSE: &[&str] = &[
+    "suffix",
+    "tools",
+    "messages",
+    "thinking",
+    "reasoning_effort",
+    "include_reasoning",
+    "separate_reasoning",
+    "thinking_token_budget",
+];
+const RESPONSES_REFUSE: &[&str] = &[
+    "previous_response_id",
+    "conversation",
+    "background",
+    "prompt",
+    "n",
+    "best_of",
+    "prompt_logprobs",
+    "return_token_ids",
+];
+const MESSAGES_REFUSE: &[&str] = &[
+    "mcp_servers",
+    "container",
+    "n",
+    "best_of",
+    "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+];
 
 fn message() -> Value {
     let part = json!({"type": "object", "required": ["type", "text"],
@@ -347,7 +431,7 @@ const MAX_U32: i64 = u32::MAX as i64;
 fn shared_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("model", described(string(), "One of the names of /v1/models.")),
-        ("n", described(integer(1, 16), "Replies per prompt.")),
+        ("n", described(integer(1, MAX_N), "Replies per prompt.")),
         ("stream", described(flag(), "Whether the reply comes as server-sent events while it is made.")),
         (
             "stream_options",
@@ -357,6 +441,35 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
             ),
         ),
         ("max_tokens", described(integer(1, MAX_U32), "Most reply tokens.")),
+        ("n_predict", described(integer(-1, MAX_U32), "llama.cpp's name for `max_tokens`; -1 is no limit.")),
+        (
+            "repeat_penalty",
+            described(
+                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 10}),
+                "llama.cpp's name for `repetition_penalty`.",
+            ),
+        ),
+        (
+            "allowed_token_ids",
+            described(
+                json!({"type": "array", "minItems": 1, "items": integer(0, MAX_U32)}),
+                "The only tokens that a reply may have; not together with a reply that must have a shape.",
+            ),
+        ),
+        (
+            "bad_words",
+            described(
+                json!({"type": "array", "maxItems": 128, "items": {"type": "string", "minLength": 1, "maxLength": 64}}),
+                "Texts whose tokens a reply must not have, with and without a space before them.",
+            ),
+        ),
+        (
+            "stop_regex",
+            described(
+                json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "maxItems": 32, "items": {"type": "string", "minLength": 1}}]}),
+                "Patterns that end the reply like `stop`; without anchors, and of at most 4096 bytes of text.",
+            ),
+        ),
         ("temperature", described(number(0.0, 2.0), "0 is greedy.")),
         (
             "top_p",
@@ -429,7 +542,13 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
                 "Which end of the prompt `truncate_prompt_tokens` drops.",
             ),
         ),
-        ("prompt_logprobs", described(integer(0, 20), "Not together with `stream: true`.")),
+        (
+            "prompt_logprobs",
+            described(
+                integer(-1, MAX_TOP_LOGPROBS),
+                "-1: the whole vocabulary. Not together with `stream: true`.",
+            ),
+        ),
         ("priority", described(integer(i32::MIN.into(), i32::MAX.into()), "Lower runs first.")),
         (
             "cache_salt",
@@ -447,7 +566,7 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
         ),
         ("return_token_ids", described(flag(), "Whether the answer has the token ids of prompt and reply.")),
         ("return_tokens_as_token_ids", described(flag(), "Whether `logprobs` names tokens as `token_id:N`.")),
-        ("best_of", described(integer(1, 16), "Only equal to `n`.")),
+        ("best_of", described(integer(1, MAX_N), "Only equal to `n`.")),
         (
             "repetition_guard",
             described(
@@ -459,8 +578,8 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
         (
             "repetition_detection",
             described(
-                json!({"type": "object", "properties": {"max_pattern_size": {"type": "integer"},
-                    "min_pattern_size": {"type": "integer"}, "min_count": {"type": "integer"}}}),
+                json!({"type": "object", "properties": {"max_pattern_size": {"type": ["integer", "null"]},
+                    "min_pattern_size": {"type": ["integer", "null"]}, "min_count": {"type": ["integer", "null"]}}}),
                 "vLLM's rule, beside the guard.",
             ),
         ),
@@ -469,23 +588,25 @@ fn shared_fields() -> Vec<(&'static str, Value)> {
 
 /// What a reply must be.
 fn structured_fields() -> Vec<(&'static str, Value)> {
-    let schema = || json!({"type": ["object", "string"]});
+    let schema = || json!({"type": ["object", "string", "boolean"]});
     let once = "What the reply must be; one such field per request.";
     let tags = json!({"type": "object", "required": ["structures", "triggers"], "properties": {
         "structures": {"type": "array", "items": {"type": "object", "required": ["begin", "end"], "properties":
             {"begin": string(), "schema": {"type": "object"}, "end": {"type": "string", "minLength": 1}}}},
         "triggers": {"type": "array", "items": {"type": "string", "minLength": 1}}}});
     let format = json!({"oneOf": [
-        {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
-        {"type": "object", "required": ["type", "json_schema"], "properties": {"type": {"const": "json_schema"},
-            "json_schema": {"type": "object", "required": ["name", "schema"], "properties":
+        {"type": "object", "additionalProperties": false, "required": ["type"], "properties": {"type": {"const": "text"}}},
+        {"type": "object", "additionalProperties": false, "required": ["type"], "properties":
+            {"type": {"const": "json_object"}, "schema": {"type": "object"}}},
+        {"type": "object", "additionalProperties": false, "required": ["type", "json_schema"], "properties": {"type": {"const": "json_schema"},
+            "json_schema": {"type": "object", "additionalProperties": false, "required": ["name", "schema"], "properties":
                 {"name": string(), "description": string(), "strict": flag(), "schema": {"type": "object"}}}}},
         {"type": "object", "required": ["type", "structures", "triggers"], "properties": {"type": {"const": "structural_tag"},
             "structures": tags["properties"]["structures"], "triggers": tags["properties"]["triggers"]}},
-        {"type": "object", "required": ["type", "regex"], "properties": {"type": {"const": "regex"}, "regex": string()}},
-        {"type": "object", "required": ["type", "grammar"], "properties": {"type": {"const": "grammar"}, "grammar": string()}},
-        {"type": "object", "required": ["type", "ebnf"], "properties": {"type": {"const": "ebnf"}, "ebnf": string()}},
-        {"type": "object", "required": ["type", "schema"], "properties": {"type": {"const": "json"}, "schema": schema()}},
+        {"type": "object", "additionalProperties": false, "required": ["type", "regex"], "properties": {"type": {"const": "regex"}, "regex": string()}},
+        {"type": "object", "additionalProperties": false, "required": ["type", "grammar"], "properties": {"type": {"const": "grammar"}, "grammar": string()}},
+        {"type": "object", "additionalProperties": false, "required": ["type", "ebnf"], "properties": {"type": {"const": "ebnf"}, "ebnf": string()}},
+        {"type": "object", "additionalProperties": false, "required": ["type", "schema"], "properties": {"type": {"const": "json"}, "schema": schema()}},
     ]});
     let choice = || json!({"type": "array", "minItems": 1, "maxItems": 10000, "items": {"type": "string", "minLength": 1}});
     vec![
@@ -531,15 +652,15 @@ fn chat_fields() -> Vec<(&'static str, Value)> {
         ),
         ("max_completion_tokens", described(integer(1, MAX_U32), "Goes before `max_tokens`.")),
         ("logprobs", described(flag(), "Log-probabilities of the tokens of the reply.")),
-        ("top_logprobs", described(integer(0, 20), "Only together with `logprobs: true`.")),
-        ("add_generation_prompt", described(flag(), "Whether the prompt ends where the reply begins.")),
         (
-            "chat_template_kwargs",
+            "top_logprobs",
             described(
-                json!({"type": "object"}),
-                "Variables of the chat template; `thinking` switches reasoning.",
+                integer(-1, MAX_TOP_LOGPROBS),
+                "Only together with `logprobs: true`; -1: the whole vocabulary.",
             ),
         ),
+        ("echo", described(flag(), "The last message comes first in the content, if it is the assistant's.")),
+        ("add_generation_prompt", described(flag(), "Whether the prompt ends where the reply begins.")),
         ("modalities", described(json!({"type": "array", "items": {"const": "text"}}), "Only text.")),
         ("continue_final_message", described(flag(), "The last message is the beginning of the reply.")),
         (
@@ -554,15 +675,32 @@ fn chat_fields() -> Vec<(&'static str, Value)> {
             described(
                 json!({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object", "required": ["type", "function"],
                 "properties": {"type": {"const": "function"}, "function": {"type": "object", "required": ["name"],
-                    "properties": {"name": string()}}}}]}),
+                    "properties": {"name": string()}}}},
+                {"type": "object", "required": ["type", "allowed_tools"], "properties": {"type": {"const": "allowed_tools"},
+                    "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {"mode": {"enum": ["auto", "required"]},
+                        "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}}}}}]}),
                 "Whether a function may, must or must not be called, or which.",
             ),
         ),
         ("parallel_tool_calls", described(flag(), "Whether a reply may have more than one call.")),
+    ]
+}
+
+/// Reasoning, in the words of several dialects.
+fn reasoning_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "chat_template_kwargs",
+            described(
+                json!({"type": "object"}),
+                "Variables of the chat template; `thinking` switches reasoning.",
+            ),
+        ),
         (
             "thinking",
             described(
-                json!({"type": "object", "properties": {"type": {"enum": ["enabled", "disabled"]}, "keep": {"enum": ["all"]},
+                json!({"type": "object", "properties": {"type": {"enum": ["enabled", "adaptive", "disabled"]}, "keep": {"enum": ["all"]},
+                "display": {"enum": ["summarized", "omitted"]},
                 "budget_tokens": integer(0, MAX_U32)}}),
                 "Whether the model reasons first, and for how many tokens.",
             ),
@@ -578,7 +716,7 @@ fn chat_fields() -> Vec<(&'static str, Value)> {
         ("include_reasoning", described(flag(), "Whether reasoning is given in the answer.")),
         (
             "separate_reasoning",
-            described(json!({"const": true}), "Reasoning is always apart from the content."),
+            described(flag(), "`false`: reasoning stands in the content, between its markers."),
         ),
     ]
 }
@@ -593,7 +731,6 @@ fn tool() -> Value {
 
 fn responses_fields() -> Vec<(&'static str, Value)> {
     vec![
-        ("model", described(string(), "One of the names of `/v1/models`; the model served when absent.")),
         (
             "input",
             described(
@@ -605,15 +742,6 @@ fn responses_fields() -> Vec<(&'static str, Value)> {
         (
             "max_output_tokens",
             described(integer(1, MAX_U32), "Most tokens of the reply, reasoning included."),
-        ),
-        ("stream", described(flag(), "Whether the reply comes as server-sent events while it is made.")),
-        ("temperature", described(number(0.0, 2.0), "0 is greedy.")),
-        (
-            "top_p",
-            described(
-                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
-                "Smallest set of tokens with this probability together; 1 is all.",
-            ),
         ),
         (
             "tools",
@@ -629,13 +757,27 @@ fn responses_fields() -> Vec<(&'static str, Value)> {
         ("parallel_tool_calls", described(flag(), "Whether a reply may have more than one call.")),
         ("text", described(json!({"type": "object"}), "`format`: what the answer must be.")),
         ("reasoning", described(json!({"type": "object"}), "`effort`.")),
+        (
+            "include",
+            described(
+                json!({"type": "array", "items": {"enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}}),
+                "`message.output_text.logprobs`: logprobs of the answer. Nothing is encrypted here.",
+            ),
+        ),
+        (
+            "top_logprobs",
+            described(
+                integer(-1, MAX_TOP_LOGPROBS),
+                "Only together with `include: [\"message.output_text.logprobs\"]`; -1: the whole vocabulary.",
+            ),
+        ),
+        ("truncation", described(json!({"const": "disabled"}), "Only `disabled`.")),
         ("metadata", described(json!({"type": "object"}), "Given back as it is.")),
     ]
 }
 
 fn messages_fields() -> Vec<(&'static str, Value)> {
     vec![
-        ("model", described(string(), "One of the names of `/v1/models`; the model served when absent.")),
         ("max_tokens", described(integer(1, MAX_U32), "Most tokens of the reply.")),
         (
             "messages",
@@ -655,16 +797,6 @@ fn messages_fields() -> Vec<(&'static str, Value)> {
             "stop_sequences",
             described(json!({"type": "array", "items": string()}), "Texts that end the reply."),
         ),
-        ("stream", described(flag(), "Whether the reply comes as server-sent events while it is made.")),
-        ("temperature", described(number(0.0, 1.0), "0 is greedy.")),
-        (
-            "top_p",
-            described(
-                json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
-                "Smallest set of tokens with this probability together; 1 is all.",
-            ),
-        ),
-        ("top_k", described(integer(0, MAX_U32), "Number of likeliest tokens to draw from.")),
         (
             "tools",
             described(json!({"type": "array", "items": {"type": "object"}}), "Functions that may be called."),
@@ -678,17 +810,27 @@ fn messages_fields() -> Vec<(&'static str, Value)> {
         ),
         (
             "thinking",
-            described(json!({"type": "object"}), "Whether the model reasons first, and for how many tokens."),
+            described(
+                json!({"type": "object", "required": ["type"], "properties": {"type": {"enum": ["enabled", "adaptive", "disabled"]},
+                    "keep": {"enum": ["all"]}, "display": {"enum": ["summarized", "omitted"]}, "budget_tokens": integer(0, MAX_U32)}}),
+                "Whether the model reasons first, and for how many tokens.",
+            ),
         ),
         (
             "output_config",
             described(
-                json!({"type": "object", "properties": {"effort": string(), "format": {"type": "object", "required": ["type", "schema"],
-                    "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}}}}}),
+                json!({"type": "object", "properties": {"effort": {"type": ["string", "null"]}, "format": answer_format()}}),
                 "`format`: what the answer must be. `effort`: how much thinking there is where there is any.",
             ),
         ),
+        ("output_format", described(answer_format(), "The name of `output_config.format` in the beta.")),
     ]
+}
+
+/// The format of Anthropic's dialect.
+fn answer_format() -> Value {
+    json!({"anyOf": [{"type": "null"}, {"type": "object", "required": ["type", "schema"],
+        "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}}}]})
 }
 
 fn completion_fields() -> Vec<(&'static str, Value)> {
@@ -703,7 +845,13 @@ fn completion_fields() -> Vec<(&'static str, Value)> {
                 "A text or its token ids, or a list of either.",
             ),
         ),
-        ("logprobs", described(integer(0, 20), "Log-probabilities of the tokens of the reply.")),
+        (
+            "logprobs",
+            described(
+                integer(-1, MAX_TOP_LOGPROBS),
+                "Log-probabilities of the tokens of the reply, with so many alternatives; -1: the whole vocabulary.",
+            ),
+        ),
         ("echo", described(flag(), "The prompt comes first in the text; with `logprobs` it is scored.")),
         ("max_completion_tokens", described(integer(0, MAX_U32), "Goes before `max_tokens`.")),
     ]
@@ -755,64 +903,19 @@ fn detokenize_fields() -> Vec<(&'static str, Value)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chat::ChatBody;
-    use super::super::completions::CompletionBody;
-    use super::super::json::WireObject;
-    use super::super::params::SharedBody;
-    use super::super::reasoning::ReasoningBody;
-    use super::super::structured::StructuredBody;
-    use super::super::tokenize::{DetokenizeBody, TokenizeBody};
     use super::*;
-
-    /// Fields that are read only to be refused when they ask for something.
-    const REFUSED: &[&str] = &[
-        "use_beam_search",
-        "stop_regex",
-        "bad_words",
-        "allowed_token_ids",
-        "logprob_token_ids",
-        "prompt_embeds",
-        "kv_transfer_params",
-        "custom_logit_processor",
-        "lora_path",
-        "chat_template",
-        "documents",
-        "functions",
-        "function_call",
-        "audio",
-        "suffix",
-        "previous_response_id",
-        "conversation",
-        "background",
-    ];
-    /// Refused on this route, and described on another.
-    const ELSEWHERE: &[(&str, &str)] = &[
-        ("ChatRequest", "echo"),
-        ("CompletionRequest", "messages"),
-        ("CompletionRequest", "thinking"),
-        ("CompletionRequest", "reasoning_effort"),
-        ("CompletionRequest", "include_reasoning"),
-        ("CompletionRequest", "separate_reasoning"),
-        ("CompletionRequest", "thinking_token_budget"),
-        ("CompletionRequest", "chat_template_kwargs"),
-        ("CompletionRequest", "tools"),
-        ("CompletionRequest", "tool_choice"),
-        ("CompletionRequest", "parallel_tool_calls"),
-        ("CompletionRequest", "continue_final_message"),
-        ("ResponsesRequest", "prompt"),
-    ];
 
     #[test]
     fn every_field_that_is_read_is_described() {
         let document = document();
-        let check = |name: &str, known: Vec<&'static str>| {
+        let check = |name: &str, known: Vec<&'static str>, idle: Vec<&'static str>, refused: &[&str]| {
             let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();
             for (field, of) in described {
                 let of = if of["anyOf"][1] == json!({"type": "null"}) { &of["anyOf"][0] } else { of };
                 assert!(of["description"].is_string(), "{name}.{field} has no description");
             }
             for field in &known {
-                let skipped = REFUSED.contains(field) || ELSEWHERE.contains(&(name, field));
+                let skipped = refused.contains(field) || ForeignBody::fields().contains(field);
                 assert_ne!(
                     described.contains_key(*field),
                     skipped,
@@ -820,13 +923,23 @@ mod tests {
                 );
             }
             for field in described.keys() {
-                assert!(known.contains(&field.as_str()), "{name}.{field} is described, but nothing reads it");
+                let read = known.contains(&field.as_str()) || idle.contains(&field.as_str());
+                assert!(read, "{name}.{field} is described, but nothing reads it");
             }
         };
-        check("ChatRequest", <(ChatBody, (ReasoningBody, (SharedBody, StructuredBody)))>::fields());
-        check("CompletionRequest", <(CompletionBody, (SharedBody, StructuredBody))>::fields());
-        check("TokenizeRequest", TokenizeBody::fields());
-        check("DetokenizeRequest", DetokenizeBody::fields());
+        macro_rules! check {
+            ($name:literal, $body:ty, $refused:expr) => {
+                check($name, <$body>::fields(), <$body>::idle(), $refused)
+            };
+        }
+        check!("ChatRequest", (ChatBody, CommonBody), CHAT_REFUSES);
+        check!("RenderRequest", (ChatBody, CommonBody), CHAT_REFUSES);
+        check!("CompletionRequest", CompletionBodies, COMPLETIONS_REFUSE);
+        check!("ResponsesRequest", (ResponsesBody, CommonBody), RESPONSES_REFUSE);
+        check!("MessagesRequest", (MessagesBody, CommonBody), MESSAGES_REFUSE);
+        check!("CountTokensRequest", (MessagesBody, CommonBody), MESSAGES_REFUSE);
+        check!("TokenizeRequest", TokenizeBody, &[]);
+        check!("DetokenizeRequest", DetokenizeBody, &[]);
     }
 
     #[test]

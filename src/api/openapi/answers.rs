@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 /// All of them.
 pub(super) fn schemas() -> Vec<(&'static str, Value)> {
     vec![
-        ("ChatAnswer", generated(chat_choice())),
+        ("ChatAnswer", with(generated(chat_choice()), &of_the_prompt())),
         ("CompletionAnswer", generated(completion_choice())),
         ("ResponsesAnswer", response()),
         ("MessagesAnswer", message()),
@@ -79,7 +79,14 @@ fn generated(choice: Value) -> Value {
         ("model", string()),
         ("choices", json!({"type": "array", "minItems": 1, "items": choice})),
         ("usage", usage),
+        ("system_fingerprint", json!({"type": "null"})),
     ])
+}
+
+/// What a prompt's tokens are, where that was asked for.
+fn of_the_prompt() -> [(&'static str, Value); 2] {
+    let scores = list(nullable(json!({"type": "object"})));
+    [("prompt_token_ids", nullable(ids())), ("prompt_logprobs", nullable(scores))]
 }
 
 fn chat_choice() -> Value {
@@ -92,7 +99,7 @@ fn chat_choice() -> Value {
     let call = object(&[("id", string()), ("type", constant("function")), ("function", function)]);
     message["properties"]["tool_calls"] = json!({"type": "array", "minItems": 1, "items": call});
     for field in ["reasoning_content", "reasoning"] {
-        message["properties"][field] = string();
+        message = with(message, &[(field, nullable(string()))]);
     }
     let token = &[("token", string()), ("logprob", number()), ("bytes", list(count()))][..];
     let scored = [token, &[("top_logprobs", list(object(token)))]].concat();
@@ -107,13 +114,19 @@ fn completion_choice() -> Value {
         ("top_logprobs", list(nullable(json!({"type": "object", "additionalProperties": number()})))),
         ("text_offset", list(count())),
     ]);
-    choice(&[("text", string()), ("logprobs", nullable(logprobs))])
+    with(choice(&[("text", string()), ("logprobs", nullable(logprobs))]), &of_the_prompt())
 }
 
 fn choice(own: &[(&str, Value)]) -> Value {
     let finish = json!({"enum": ["stop", "length", "tool_calls", "repetition"]});
     let stop = json!({"type": ["string", "integer", "null"]});
-    object(&[&[("index", count()), ("finish_reason", finish), ("stop_reason", stop)], own].concat())
+    let fields = [
+        ("index", count()),
+        ("finish_reason", finish),
+        ("stop_reason", stop),
+        ("token_ids", nullable(ids())),
+    ];
+    object(&[&fields, own].concat())
 }
 
 fn response() -> Value {
@@ -180,6 +193,17 @@ fn object(fields: &[(&str, Value)]) -> Value {
     let properties: serde_json::Map<String, Value> =
         fields.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
     json!({"type": "object", "required": names, "properties": properties})
+}
+
+/// An object that has these members too.
+fn with(mut object: Value, fields: &[(&str, Value)]) -> Value {
+    for (name, schema) in fields {
+        object["properties"][*name] = schema.clone();
+        if let Some(required) = object["required"].as_array_mut() {
+            required.push((*name).into());
+        }
+    }
+    object
 }
 
 fn reference(name: &str) -> Value {
