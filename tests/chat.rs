@@ -92,9 +92,8 @@ async fn streamed(addr: SocketAddr, body: &Value) -> (Value, Value) {
     }
     let empty = content.is_empty() && (reasoning.is_some() || !calls.is_empty());
     let mut message = json!({"role": "assistant", "content": if empty { Value::Null } else { content.into() }, "refusal": null});
-    if let Some(reasoning) = reasoning {
-        (message["reasoning_content"], message["reasoning"]) = (reasoning.clone().into(), reasoning.into());
-    }
+    let reasoning = reasoning.map_or(Value::Null, Value::String);
+    (message["reasoning_content"], message["reasoning"]) = (reasoning.clone(), reasoning);
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
@@ -246,7 +245,11 @@ fn reasoning_is_switched_split_and_counted() {
     };
     runtime().block_on(async {
         let instant = post(addr, CHAT, &ask(json!({}))).await;
-        assert!(instant["choices"][0]["message"].get("reasoning_content").is_none(), "{instant}");
+        assert_eq!(
+            instant["choices"][0]["message"].get("reasoning_content"),
+            Some(&Value::Null),
+            "{instant}"
+        );
         assert_eq!(instant["usage"]["completion_tokens_details"]["reasoning_tokens"], 0);
         for on in [
             json!({"chat_template_kwargs": {"thinking": true}}),
@@ -265,7 +268,7 @@ fn reasoning_is_switched_split_and_counted() {
             let mut hidden = body.clone();
             hidden["include_reasoning"] = false.into();
             let hidden = post(addr, CHAT, &hidden).await;
-            assert!(hidden["choices"][0]["message"].get("reasoning").is_none());
+            assert_eq!(hidden["choices"][0]["message"].get("reasoning"), Some(&Value::Null));
             assert_eq!(hidden["choices"][0]["message"]["content"], message["content"]);
             // A stop string ends answers, not reasoning.
             let mut stopped = body.clone();
@@ -394,7 +397,8 @@ fn anthropic_messages_say_what_chat_says() {
 
                 let count = post(addr, "/v1/messages/count_tokens", &body).await;
                 let usage = &whole["usage"];
-                let prompt = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+                let parts = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+                let prompt: u64 = parts.iter().map(|part| usage[part].as_u64().unwrap()).sum();
                 assert_eq!(count["input_tokens"], prompt);
 
                 body["stream"] = true.into();

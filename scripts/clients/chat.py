@@ -295,6 +295,33 @@ def check_reasoning(server):
     assert create(client, SUM, reasoning_effort="none").usage.completion_tokens_details.reasoning_tokens == 0
 
 
+def check_what_is_absent_is_null(server):
+    client = client_of(server)
+    reply = create(client)
+    message = reply.choices[0].message
+    assert (message.reasoning_content, message.reasoning, reply.system_fingerprint) == (None, None, None)
+    assert (reply.prompt_logprobs, reply.prompt_token_ids, reply.choices[0].token_ids) == (None, None, None)
+    for chunk in create(client, stream=True):
+        assert all(choice.token_ids is None for choice in chunk.choices)
+
+
+def check_what_other_servers_have(server):
+    client = client_of(server)
+    more = lambda **extra: create(client, extra_body=extra).choices[0].message
+    whole = create(client).choices[0].message.content
+    before = whole[:whole.index("80")]
+    assert more(stop_regex="[0-9]{2}").content == before and "8000" not in more(bad_words=["8000"]).content
+    assert more(n_predict=2, max_tokens=None).content in whole and more(repeat_penalty=5).content != whole
+    thoughts = {"thinking": {"type": "enabled"}}
+    apart, inside = more(**thoughts), more(**thoughts, separate_reasoning=False)
+    assert inside.content.startswith("<think>") and apart.reasoning_content in inside.content and inside.reasoning_content is None
+    ignored = client.chat.completions.with_raw_response.create(model=MODEL, messages=PORT, max_tokens=2, extra_body={"temprature": 1})
+    assert ignored.headers["x-perigee-ignored-fields"] == "temprature"
+    only = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "check"}}]}}
+    [call] = create(client, MEAL, tools=FUNCTIONS, tool_choice=only).choices[0].message.tool_calls
+    assert call.function.name == "check"
+
+
 def check_errors(server):
     client = client_of(server)
     bad = lambda param, code, **more: refused(openai.BadRequestError, lambda: create(client, **more), param=param, code=code, type="invalid_request_error")
@@ -304,6 +331,8 @@ def check_errors(server):
     bad("stop", "invalid_value", stop=[""])
     bad("top_logprobs", "invalid_value", top_logprobs=3)
     bad("response_format.type", "invalid_value", response_format={"type": "yaml"})
+    bad("response_format.shema", "invalid_value", response_format={"type": "json_object", "shema": {}})
+    bad("mirostat", "unsupported_parameter", extra_body={"mirostat": 2})
     bad("max_tokens", "max_tokens_too_small", max_tokens=2, response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": Person.model_json_schema()}})
     # As an error before the stream, not in it.
     bad("temperature", "invalid_value", temperature=3, stream=True)

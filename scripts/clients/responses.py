@@ -149,11 +149,36 @@ def check_a_cut_response(server):
     assert in_order(list(create(client, max_output_tokens=2, stream=True)))[-1] == "response.incomplete"
 
 
+def check_logprobs(server):
+    client = client_of(server)
+    more = {"include": ["message.output_text.logprobs"], "top_logprobs": 3}
+    response = create(client, **more)
+    [part] = response.output[0].content
+    # The end of the turn is no text.
+    assert b"".join(bytes(entry.bytes) for entry in part.logprobs).decode() == part.text == response.output_text
+    assert all(len(entry.top_logprobs) == 3 and entry.token == entry.top_logprobs[0].token for entry in part.logprobs)
+    events = list(create(client, **more, stream=True))
+    streamed = [entry.logprob for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
+    assert streamed == [entry.logprob for entry in part.logprobs]
+    assert events[-1].response.output[0].content[0].logprobs == part.logprobs
+
+
+def check_fields_of_chat(server):
+    client = client_of(server)
+    whole = create(client).output_text
+    before = whole[:whole.index("80")]
+    assert create(client, extra_body={"stop": ["80"]}).output_text == before
+    assert create(client, extra_body={"structured_outputs": {"regex": "[a-f]{3}"}}).output_text.strip("abcdef") == ""
+    assert create(client, extra_body={"logit_bias": {"100": 100}}, max_output_tokens=3).output_text != whole[:3]
+
+
 def check_errors(server):
     client = client_of(server)
     bad = lambda param, code, **more: refused(openai.BadRequestError, lambda: create(client, **more), param=param, code=code)
     bad("temperature", "invalid_value", temperature=3)
     bad("previous_response_id", "unsupported_parameter", previous_response_id="resp_1")
+    bad("n", "unsupported_parameter", extra_body={"n": 2})
+    bad("top_logprobs", "invalid_value", top_logprobs=3)
     bad("background", "unsupported_parameter", background=True)
     bad("input[0]", "unsupported_parameter", given=[{"type": "computer_call"}])
     bad("input[0].role", "invalid_value", given=[{"role": "king", "content": "x"}])
