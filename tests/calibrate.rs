@@ -9,12 +9,10 @@ use perigee::compress::{
     TextPass, calibrate, quantize,
 };
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::model::{
-    Blueprint, ForwardInput, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights,
-};
+use perigee::model::{Blueprint, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights};
 use perigee::nano;
 use perigee::ops::reference::ReferenceBackend;
-use perigee::ops::{AttentionForm, CacheDType, Segment};
+use perigee::ops::{BlockId, CacheDType, Capacity, StepPlan, TokenSource};
 use perigee::text::{Specials, Tokenizer};
 use tempfile::TempDir;
 
@@ -72,18 +70,12 @@ fn seen(source: &Checkpoint, text: &str) -> BTreeMap<usize, LayerInputs> {
     assert!(tokens < block);
     let cache = blueprint.cache_shape(1, block, CacheDType::F32);
     let eps = blueprint.rms_norm_eps;
-    let mut model = Model::new(ReferenceBackend, blueprint, weights, eps, tokens, 1, &cache).unwrap();
-    let form = AttentionForm::Expanded;
-    let input = ForwardInput {
-        token_ids: ids,
-        positions: (0..tokens).collect(),
-        slot_mapping: (0..tokens as u32).collect(),
-        expanded: vec![Segment { rows: 0..tokens, first_position: 0, form, block_table: 0..1 }],
-        absorbed: Vec::new(),
-        block_tables: vec![0],
-    };
+    let capacity = Capacity { max_tokens: tokens, max_logits_rows: 1, max_num_seqs: 1 };
+    let mut model = Model::new(ReferenceBackend, blueprint, weights, eps, capacity, &cache).unwrap();
+    let mut plan = StepPlan::default();
+    plan.add(ids.into_iter().map(TokenSource::from), 0, tokens, &[BlockId(0)], block);
     let mut seen = Seen(BTreeMap::new());
-    model.forward_observed(&input, &mut seen).unwrap();
+    model.forward_observed(&plan, &mut seen).unwrap();
     seen.0
 }
 

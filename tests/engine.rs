@@ -1,16 +1,18 @@
 //! The engine on golden checkpoints: results do not depend on batching, chunking or cache hits, and nothing leaks.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::Arc;
 
-use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
+use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
 use perigee::checkpoint::Checkpoint;
-use perigee::cpu::{Activations, CpuOptions};
+use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::model::Blueprint;
+use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, ConstraintBroken, SamplingParams, Taken, TokenConstraint, TokenMask};
 use perigee::scheduler::{self, FinishReason};
 use perigee::telemetry::Metrics;
 
+use crate::delayed::Delayed;
 use crate::golden::{golden_folder, golden_prompts};
 
 /// Ids and the bits of their logprobs.
@@ -36,9 +38,18 @@ impl Reply {
     }
 }
 
-fn options(backend: BackendChoice) -> EngineOptions {
+/// What the engine runs on.
+#[derive(Debug, Clone, Copy)]
+enum Device {
+    Reference,
+    Cpu(CpuOptions),
+    /// The CPU backend behind a queue, with this seed.
+    Late(CpuOptions, u64),
+}
+
+fn options() -> EngineOptions {
     EngineOptions {
-        backend,
+        backend: BackendChoice::Reference,
         scheduler: scheduler::Config {
             max_num_seqs: 64,
             max_num_batched_tokens: 512,
@@ -55,11 +66,29 @@ fn options(backend: BackendChoice) -> EngineOptions {
     }
 }
 
-fn start(folder: &str, options: &EngineOptions) -> StartedEngine {
+fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine {
     let checkpoint = Checkpoint::open(&golden_folder(folder)).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let metrics = Arc::new(Metrics::new("golden", true));
-    start_engine(&checkpoint, blueprint, options, metrics, &mut |_| ()).unwrap()
+    let choice = |backend| EngineOptions { backend, ..options.clone() };
+    let progress = &mut |_| ();
+    match device {
+        Device::Reference => {
+            start_engine(&checkpoint, blueprint, &choice(BackendChoice::Reference), metrics, progress)
+        }
+        Device::Cpu(cpu) => {
+            start_engine(&checkpoint, blueprint, &choice(BackendChoice::Cpu(cpu)), metrics, progress)
+        }
+        Device::Late(cpu, seed) => {
+            let dtype = match cpu.activations {
+                Activations::F32 => CacheDType::F32,
+                _ => CacheDType::Bf16,
+            };
+            let backend = Delayed::new(CpuBackend::new(cpu), seed);
+            start_on(backend, dtype, &checkpoint, blueprint, options, metrics, progress)
+        }
+    }
+    .unwrap()
 }
 
 fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
@@ -98,10 +127,6 @@ async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
             EngineEvent::Token { id, logprobs } => {
                 reply.tokens.push(id);
                 reply.logprobs.extend(logprobs);
-            }
-            EngineEvent::Rewound { keep } => {
-                reply.tokens.truncate(keep);
-                reply.logprobs.truncate(keep);
             }
             EngineEvent::Guard(event) => panic!("no guard was asked for: {event:?}"),
             EngineEvent::Finished(reason) => reply.finish = reason,
@@ -146,9 +171,9 @@ fn prompt(len: usize, seed: u64) -> Vec<u32> {
     (0..len).map(|_| rng.u32(0..256)).collect()
 }
 
-fn greedy_matches_golden(backend: BackendChoice) {
+fn greedy_matches_golden(device: Device) {
     for folder in ["kimi", "thinking", "moonlight", "grouped"] {
-        let engine = start(folder, &options(backend.clone()));
+        let engine = start(folder, device, &options());
         let prompts = golden_prompts(folder);
         let requests = prompts.iter().map(|p| request(&p.token_ids, greedy(24))).collect();
         let replies = runtime().block_on(run_all(&engine.handle, requests));
@@ -161,21 +186,21 @@ fn greedy_matches_golden(backend: BackendChoice) {
 }
 
 /// One request alone, among 31 others, with tiny chunks, after a prefix hit, after preemptions: identical bits.
-fn results_do_not_depend_on_company(backend: BackendChoice) {
+fn results_do_not_depend_on_company(device: Device) {
     let runtime = runtime();
     let cases = [(prompt(23, 1), 20), (prompt(24, 2), 20), (prompt(100, 3), 20), (prompt(300, 4), 10)];
     let alone: Vec<Reply> = cases
         .iter()
         .enumerate()
         .map(|(i, (prompt, max_tokens))| {
-            let engine = start("kimi", &options(backend.clone()));
+            let engine = start("kimi", device, &options());
             let reply = runtime.block_on(run(&engine.handle, request(prompt, drawn(*max_tokens, i as u64))));
             finish(engine);
             reply
         })
         .collect();
     let check = |what: &str, options: &EngineOptions, others: usize, expect_hit: bool, scored: bool| {
-        let engine = start("kimi", options);
+        let engine = start("kimi", device, options);
         for (i, (prompt_ids, max_tokens)) in cases.iter().enumerate() {
             let mut params = drawn(*max_tokens, i as u64);
             params.prompt_logprobs = scored.then_some(1);
@@ -198,7 +223,7 @@ fn results_do_not_depend_on_company(backend: BackendChoice) {
         }
         finish(engine);
     };
-    let base = options(backend.clone());
+    let base = options();
     check("among 31", &base, 31, false, false);
     check("prefix hit", &base, 0, true, false);
     check("prompt logprobs", &base, 3, false, true);
@@ -210,39 +235,29 @@ fn results_do_not_depend_on_company(backend: BackendChoice) {
     check("preemption", &cramped, 12, false, false);
 }
 
-/// Lengths of a reply at which it is cut back.
-const REWOUND_AT: [usize; 3] = [5, 20, 33];
+/// Lengths of a reply at which a token is refused.
+const REFUSED_AT: [usize; 3] = [5, 20, 33];
 
-/// A constraint that forbids nothing and lets a reply go on beyond the lengths in `REWOUND_AT` only when it is told to: otherwise a
-/// reply may have ended before anybody wanted it cut back.
+/// A constraint that forbids nothing and refuses the tokens at the places in `REFUSED_AT` once each.
 #[derive(Debug, Clone)]
-struct Gate {
+struct Picky {
     len: usize,
+    refused: usize,
     everything: TokenMask,
-    /// Gates passed, and what opens the next one.
-    passed: Arc<Mutex<(usize, mpsc::Receiver<()>)>>,
 }
 
-impl Gate {
-    fn new() -> (Self, mpsc::Sender<()>) {
-        let (open, opened) = mpsc::channel();
-        let passed = Arc::new(Mutex::new((0, opened)));
-        (Self { len: 0, everything: TokenMask::from_words(vec![u32::MAX; 1 << 13]), passed }, open)
+impl Picky {
+    fn new() -> Self {
+        Self { len: 0, refused: 0, everything: TokenMask::from_words(vec![u32::MAX; 1 << 13]) }
     }
 }
 
-impl TokenConstraint for Gate {
+impl TokenConstraint for Picky {
     fn fork(&self) -> Box<dyn TokenConstraint> {
         Box::new(self.clone())
     }
 
     fn prepare(&mut self, _left: usize) -> Result<(), ConstraintBroken> {
-        let mut passed = self.passed.lock().unwrap();
-        if REWOUND_AT.get(passed.0) == Some(&self.len) {
-            // A test that has failed opens it too.
-            let _ = passed.1.recv();
-            passed.0 += 1;
-        }
         Ok(())
     }
 
@@ -250,9 +265,13 @@ impl TokenConstraint for Gate {
         Some(&self.everything)
     }
 
-    fn take(&mut self, sampled: u32, _left: usize) -> Result<Taken, ConstraintBroken> {
+    fn take(&mut self, _sampled: u32, _left: usize) -> Result<Taken, ConstraintBroken> {
+        if REFUSED_AT.get(self.refused) == Some(&self.len) {
+            self.refused += 1;
+            return Ok(Taken::Refused);
+        }
         self.len += 1;
-        Ok(Taken { token: sampled, ends: false })
+        Ok(Taken::Accepted { ends: false })
     }
 
     fn knows_end(&self) -> bool {
@@ -265,14 +284,15 @@ impl TokenConstraint for Gate {
     }
 }
 
-/// Design D4: rewound and continued equals never having gone there, with penalties and logprobs, for prompts of both attention forms.
-fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
-    let engine = start("kimi", &options(backend));
+/// Design D4: taken back and sampled again equals never having been there, with penalties and logprobs, for prompts of both
+/// attention forms.
+fn taken_back_equals_never_having_been_there(device: Device) {
+    let engine = start("kimi", device, &options());
     runtime().block_on(async {
         for (case, prompt_ids) in [prompt(9, 1), prompt(23, 2), prompt(80, 3)].iter().enumerate() {
             let params =
                 SamplingParams { frequency_penalty: 0.7, repetition_penalty: 1.2, ..drawn(60, case as u64) };
-            // Every other reply is led out of a block, which is a state of its own to go back in.
+            // Every other reply is led out of a block, which is a state of its own.
             let rule = BlockRule {
                 starts_inside: true,
                 open: 5,
@@ -286,62 +306,56 @@ fn rewound_equals_never_having_gone_there(backend: BackendChoice) {
             let params = SamplingParams { block_rule: (case % 2 == 1).then(|| Arc::new(rule)), ..params };
             let straight = run(&engine.handle, request(prompt_ids, params.clone())).await;
             assert!(case % 2 == 0 || straight.tokens[..=17].contains(&6), "the block is closed in time");
-            let (gate, open) = Gate::new();
-            let gated = EngineRequest { constraint: Some(Box::new(gate)), ..request(prompt_ids, params) };
-            let mut stream = engine.handle.submit(gated).unwrap();
-            let (mut tokens, mut logprobs, mut rewinds) = (vec![], vec![], 0);
-            while let Some(event) = stream.next().await {
-                match event {
-                    EngineEvent::Token { id, logprobs: Some(scored) } => {
-                        tokens.push(id);
-                        logprobs.push(scored);
-                        if REWOUND_AT.get(rewinds) == Some(&tokens.len()) {
-                            stream.rewind(tokens.len() / 2);
-                            open.send(()).unwrap();
-                        }
-                    }
-                    EngineEvent::Rewound { keep } => {
-                        tokens.truncate(keep);
-                        logprobs.truncate(keep);
-                        rewinds += 1;
-                    }
-                    EngineEvent::Finished(reason) => assert_eq!(reason, FinishReason::Length),
-                    _ => {}
-                }
-            }
-            assert_eq!(rewinds, REWOUND_AT.len(), "case {case}");
-            assert_eq!(tokens, straight.tokens, "case {case}");
-            assert_eq!(logprobs, straight.logprobs, "case {case}");
+            let constraint: Option<Box<dyn TokenConstraint>> = Some(Box::new(Picky::new()));
+            let picky = EngineRequest { constraint, ..request(prompt_ids, params) };
+            let reply = run(&engine.handle, picky).await;
+            assert_eq!(reply.tokens, straight.tokens, "case {case}");
+            assert_eq!(reply.logprobs, straight.logprobs, "case {case}");
         }
     });
     finish(engine);
 }
 
-fn cpu(activations: Activations, threads: usize) -> BackendChoice {
-    BackendChoice::Cpu(CpuOptions { activations, threads, ..Default::default() })
+fn cpu(activations: Activations, threads: usize) -> CpuOptions {
+    CpuOptions { activations, threads, ..Default::default() }
 }
 
 #[test]
 fn reference_engine_matches_golden_continuations() {
-    greedy_matches_golden(BackendChoice::Reference);
+    greedy_matches_golden(Device::Reference);
 }
 
 #[test]
 fn cpu_engine_in_f32_mode_matches_golden_continuations() {
-    greedy_matches_golden(cpu(Activations::F32, 2));
+    greedy_matches_golden(Device::Cpu(cpu(Activations::F32, 2)));
 }
 
 #[test]
 fn cpu_results_in_default_mode_do_not_depend_on_company() {
-    results_do_not_depend_on_company(cpu(Activations::Bf16, 2));
+    results_do_not_depend_on_company(Device::Cpu(cpu(Activations::Bf16, 2)));
 }
 
 #[test]
 fn cpu_results_in_f32_mode_do_not_depend_on_company() {
-    results_do_not_depend_on_company(cpu(Activations::F32, 1));
+    results_do_not_depend_on_company(Device::Cpu(cpu(Activations::F32, 1)));
 }
 
 #[test]
-fn cpu_sequence_rewound_equals_never_having_gone_there() {
-    rewound_equals_never_having_gone_there(cpu(Activations::Bf16, 2));
+fn a_token_taken_back_leaves_no_trace() {
+    taken_back_equals_never_having_been_there(Device::Cpu(cpu(Activations::Bf16, 2)));
+}
+
+#[test]
+fn a_late_backend_matches_golden_continuations() {
+    greedy_matches_golden(Device::Late(cpu(Activations::F32, 1), 1));
+}
+
+#[test]
+fn late_results_do_not_depend_on_company() {
+    results_do_not_depend_on_company(Device::Late(cpu(Activations::F32, 1), 2));
+}
+
+#[test]
+fn a_token_taken_back_late_leaves_no_trace() {
+    taken_back_equals_never_having_been_there(Device::Late(cpu(Activations::Bf16, 1), 3));
 }

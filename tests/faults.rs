@@ -10,7 +10,7 @@ use perigee::guard::RowFault;
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
-    Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment,
+    CacheDType, CacheShape, Capacity, ExpertMatrices, HostOps, MlaShape, OpError, RouterShape, Segment,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::SamplingParams;
@@ -31,20 +31,20 @@ struct Faulty {
     logits: Arc<AtomicUsize>,
 }
 
-impl Backend for Faulty {
-    type Matrix = <Reference as Backend>::Matrix;
-    type Vector = <Reference as Backend>::Vector;
-    type KvUp = <Reference as Backend>::KvUp;
-    type Router = <Reference as Backend>::Router;
-    type Experts = <Reference as Backend>::Experts;
-    type Buffer = <Reference as Backend>::Buffer;
-    type Routing = <Reference as Backend>::Routing;
-    type Cache = <Reference as Backend>::Cache;
+impl HostOps for Faulty {
+    type Matrix = <Reference as HostOps>::Matrix;
+    type Vector = <Reference as HostOps>::Vector;
+    type KvUp = <Reference as HostOps>::KvUp;
+    type Router = <Reference as HostOps>::Router;
+    type Experts = <Reference as HostOps>::Experts;
+    type Buffer = <Reference as HostOps>::Buffer;
+    type Routing = <Reference as HostOps>::Routing;
+    type Cache = <Reference as HostOps>::Cache;
 
     fn name(&self) -> &'static str {
         "faulty"
     }
-    fn load_matrix(&mut self, host: &HostMatrix<'_>) -> Result<Self::Matrix, OpError> {
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError> {
         self.inner.load_matrix(host)
     }
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
@@ -190,26 +190,30 @@ impl Backend for Faulty {
         &mut self,
         x: &Self::Buffer,
         rows: &[u32],
-        gain: &Self::Vector,
-        eps: f32,
         head: &Self::Matrix,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError> {
-        self.inner.logits(x, rows, gain, eps, head, out)?;
+        self.inner.logits(x, rows, head, out)?;
         let broken = match self.logits.load(Ordering::Relaxed) {
             0 => return Ok(()),
             1 => f32::NAN,
             _ => 0.5,
         };
-        let mut values = self.inner.read(out)?.to_vec();
+        let mut values = Reference::values(out).to_vec();
         match broken.is_nan() {
             true => values[3] = broken,
             false => values.fill(broken),
         }
         self.inner.write(&values, out)
     }
-    fn read<'a>(&'a mut self, buffer: &'a Self::Buffer) -> Result<&'a [f32], OpError> {
-        self.inner.read(buffer)
+    fn for_each(&mut self, count: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        self.inner.for_each(count, work);
+    }
+    fn num_workers(&self) -> usize {
+        self.inner.num_workers()
+    }
+    fn values(buffer: &Self::Buffer) -> &[f32] {
+        Reference::values(buffer)
     }
     fn expert_norms(
         &mut self,
@@ -249,7 +253,8 @@ fn start() -> Engine {
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(64, 16, CacheDType::F32);
     let (vocab_size, eps) = (blueprint.vocab_size, blueprint.rms_norm_eps);
-    let model = Model::new(backend, blueprint, weights, eps, 64, 8, &cache).unwrap();
+    let capacity = Capacity { max_tokens: 64, max_logits_rows: 8, max_num_seqs: 8 };
+    let model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
     let config = Config { max_num_seqs: 8, max_num_batched_tokens: 64, ..Default::default() };
     let limits = config.limits(64, 1024, 16, 64, true).unwrap();
     let facts = EngineFacts {

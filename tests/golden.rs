@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::model::{Blueprint, ForwardInput, Model, Weights};
+use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
-use perigee::ops::{AttentionForm, Backend, CacheDType, Segment};
+use perigee::ops::{
+    AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
+};
 
 const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
 const BLOCK_SIZE: usize = 16;
@@ -61,41 +63,26 @@ pub(crate) fn load_folder<B: Backend>(mut backend: B, folder: &Path, dtype: Cach
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, dtype);
     let eps = blueprint.rms_norm_eps;
-    Model::new(backend, blueprint, weights, eps, 512, 512, &cache).unwrap()
+    let capacity = Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8 };
+    Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap()
 }
 
 /// Logits `[len, vocab]` of positions `start..start + len` of one sequence that owns every block in reverse order.
-pub(crate) fn step<B: Backend>(
+pub(crate) fn step<B: Calibrate>(
     model: &mut Model<B>,
     tokens: &[u32],
     start: usize,
     form: AttentionForm,
 ) -> Vec<f32> {
-    let block_tables: Vec<u32> = (0..NUM_BLOCKS as u32).rev().collect();
-    let slot = |p: usize| block_tables[p / BLOCK_SIZE] * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32;
-    let positions: Vec<usize> = (start..start + tokens.len()).collect();
-    let segments = vec![Segment {
-        rows: 0..tokens.len(),
-        first_position: start,
-        form,
-        block_table: 0..block_tables.len(),
-    }];
-    let (expanded, absorbed) = match form {
-        AttentionForm::Expanded => (segments, vec![]),
-        AttentionForm::Absorbed => (vec![], segments),
-    };
-    let slot_mapping = positions.iter().map(|p| slot(*p)).collect();
-    let input = ForwardInput {
-        token_ids: tokens.to_vec(),
-        positions,
-        slot_mapping,
-        expanded,
-        absorbed,
-        block_tables,
-    };
-    model.forward(&input).unwrap();
-    let rows: Vec<u32> = (0..tokens.len() as u32).collect();
-    model.logits(&rows).unwrap().to_vec()
+    let blocks: Vec<BlockId> = (0..NUM_BLOCKS as u32).rev().map(BlockId).collect();
+    let end = start + tokens.len();
+    let expanded_until = if form == AttentionForm::Expanded { end } else { 0 };
+    let mut plan = StepPlan::default();
+    let ids = tokens.iter().map(|id| TokenSource::from(*id));
+    plan.add(ids, start, expanded_until, &blocks, BLOCK_SIZE);
+    plan.logits_rows = (0..tokens.len() as u32).map(Row).collect();
+    model.forward(&plan).unwrap();
+    model.read_logits(0..tokens.len()).unwrap().to_vec()
 }
 
 pub(crate) fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
@@ -108,7 +95,7 @@ fn argmax(row: &[f32]) -> u32 {
 }
 
 /// Checks every prompt of every folder: logits in both forms, whole and in chunks; greedy continuations when `greedy`.
-fn check<B: Backend>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
+fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
     let mut worst = 0f32;
     for name in FOLDERS {
         let mut model = load(new(), name, dtype);
@@ -141,7 +128,7 @@ fn check<B: Backend>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, gre
 
 /// With rounded activations a router may pick another of two nearly equal experts, and in these tiny random networks that moves a logit by 1
 /// or more. So the typical position is checked, and that such picks stay rare.
-fn check_rounded<B: Backend>(new: impl Fn() -> B, dtype: CacheDType) {
+fn check_rounded<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType) {
     let mut differences = Vec::new();
     for name in FOLDERS {
         let mut model = load(new(), name, dtype);

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
-use perigee::ops::{Backend, HostMatrix};
+use perigee::ops::HostOps;
 use perigee::quant::distortion::Distortion;
 use perigee::quant::fp4::{decode_e2m1, encode_e2m1, round_e2m1};
 use perigee::quant::fp8::{decode_e4m3, decode_e8m0, encode_e4m3};
@@ -499,12 +499,11 @@ fn errors_of_products_are_those_of_weights_and_activations_together() {
         });
         for (isa, activations, of_rounding) in roundings {
             let mut b = CpuBackend::new(CpuOptions { threads: 2, activations, isa });
-            let matrix =
-                b.load_matrix(&HostMatrix::new(StoredMatrix::from(packed.matrix().unwrap()))).unwrap();
+            let matrix = b.load_matrix(&StoredMatrix::from(packed.matrix().unwrap())).unwrap();
             let (mut input, mut output) = (b.allocate(ROWS, width).unwrap(), b.allocate(ROWS, out).unwrap());
             b.write(&x, &mut input).unwrap();
             b.project(&input, &matrix, &mut output).unwrap();
-            let got = b.read(&output).unwrap().to_vec();
+            let got = CpuBackend::values(&output).to_vec();
             let error = Distortion::of(&exact, &got).relative();
             let rounding = Distortion::of(&of_unpacked, &got).relative();
             println!(

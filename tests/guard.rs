@@ -77,7 +77,6 @@ async fn run(engine: EngineHandle, request: EngineRequest) -> Reply {
         match event {
             EngineEvent::Token { id, .. } => reply.tokens.push(id),
             EngineEvent::Guard(event) => reply.events.push(*event),
-            EngineEvent::Rewound { .. } => panic!("what was delivered is never taken back"),
             EngineEvent::Finished(reason) => reply.finish = reason,
             _ => {}
         }

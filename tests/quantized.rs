@@ -6,7 +6,7 @@ use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
 use perigee::model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
 use perigee::ops::reference::ReferenceBackend;
-use perigee::ops::{AttentionForm, Backend, CacheDType};
+use perigee::ops::{AttentionForm, CacheDType, Calibrate};
 use perigee::quant::{Dialect, StoredMatrix, check_scales, recognize};
 use perigee::tensor::{DType, TensorView};
 use serde_json::json;
@@ -191,7 +191,7 @@ fn a_modelopt_export_gives_the_expected_logits() {
     }
 }
 
-fn expected_logits<B: Backend>(what: &str, backend: B) {
+fn expected_logits<B: Calibrate>(what: &str, backend: B) {
     let mut model = load_folder(backend, &quant_golden(TINY), CacheDType::F32);
     let mut worst = 0f32;
     for (ids, expected) in tiny_expected() {

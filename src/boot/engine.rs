@@ -11,7 +11,7 @@ use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{Blueprint, Inventory, KvScaleError, KvScales, LoadError, Model, Weights};
 use crate::ops::reference::ReferenceBackend;
-use crate::ops::{Backend, CacheDType, OpError};
+use crate::ops::{Backend, CacheDType, Capacity, OpError};
 use crate::quant::CachedRowFormat;
 use crate::scheduler::{self, LimitsError};
 use crate::telemetry::Metrics;
@@ -161,19 +161,21 @@ pub fn start_engine(
     match &options.backend {
         BackendChoice::Reference => {
             let backend = ReferenceBackend;
-            start(backend, CacheDType::F32, checkpoint, blueprint, options, metrics, progress)
+            start_on(backend, CacheDType::F32, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cpu(cpu) => {
             let dtype = match cpu.activations {
                 Activations::F32 => CacheDType::F32,
                 Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
             };
-            start(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
+            start_on(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
         }
     }
 }
 
-fn start<B: Backend>(
+/// [`start_engine`] on a backend of the caller's, with a cache of `default_dtype` unless the options name another; their backend is not
+/// looked at.
+pub fn start_on<B: Backend>(
     mut backend: B,
     default_dtype: CacheDType,
     checkpoint: &Checkpoint,
@@ -235,8 +237,12 @@ fn start<B: Backend>(
     };
     let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
     let eps = options.latent_norm_eps.unwrap_or(blueprint.rms_norm_eps);
-    let rows = batching.max_num_batched_tokens;
-    let mut model = Model::new(backend, blueprint, weights, eps, rows, max_logits_rows, &cache)?;
+    let capacity = Capacity {
+        max_tokens: batching.max_num_batched_tokens,
+        max_logits_rows,
+        max_num_seqs: batching.max_num_seqs,
+    };
+    let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?;
     if let Some(scales) = kv_scales {
         model.set_cache_scales(&scales.exponents)?;
     }

@@ -18,7 +18,7 @@ use crate::config::args::{
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::model::LoadError;
 use crate::ops::reference::ReferenceBackend;
-use crate::ops::{Backend, OpError};
+use crate::ops::{Calibrate, OpError};
 use crate::text::Tokenizer;
 
 /// Longest plan, saliency or text file, bytes.
@@ -197,7 +197,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), BootError> {
 /// Work on a model of any backend. May be begun again on another one.
 pub(super) trait OnModel {
     type Out;
-    fn run<B: Backend>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Self::Out, BootError>;
+    fn run<B: Calibrate>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Self::Out, BootError>;
 }
 
 struct Collect<'a> {
@@ -208,7 +208,7 @@ struct Collect<'a> {
 impl OnModel for Collect<'_> {
     type Out = Saliency;
 
-    fn run<B: Backend>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Saliency, BootError> {
+    fn run<B: Calibrate>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Saliency, BootError> {
         let (documents, tokenizer) = inputs(&self.args.pass, self.checkpoint)?;
         let layers = self.args.layers.as_ref().map(|layers| &layers.0);
         let mut bar = OfflineProgress::new("saliency", Unit::Of("tokens x layers"));
@@ -229,21 +229,21 @@ struct CompareFirst<'a> {
 impl OnModel for CompareFirst<'_> {
     type Out = Comparison;
 
-    fn run<A: Backend>(&mut self, first: &mut TextPass<'_, A>) -> Result<Comparison, BootError> {
+    fn run<A: Calibrate>(&mut self, first: &mut TextPass<'_, A>) -> Result<Comparison, BootError> {
         with_backend(&self.args.pass, self.b, &mut CompareBoth { args: self.args, a: self.a, first })
     }
 }
 
-struct CompareBoth<'a, 'c, A: Backend> {
+struct CompareBoth<'a, 'c, A: Calibrate> {
     args: &'a CompareArgs,
     a: &'a Checkpoint,
     first: &'a mut TextPass<'c, A>,
 }
 
-impl<A: Backend> OnModel for CompareBoth<'_, '_, A> {
+impl<A: Calibrate> OnModel for CompareBoth<'_, '_, A> {
     type Out = Comparison;
 
-    fn run<B: Backend>(&mut self, second: &mut TextPass<'_, B>) -> Result<Comparison, BootError> {
+    fn run<B: Calibrate>(&mut self, second: &mut TextPass<'_, B>) -> Result<Comparison, BootError> {
         let (documents, tokenizer) = inputs(&self.args.pass, self.a)?;
         let mut bar = OfflineProgress::new("compare", Unit::Of("tokens x layers"));
         let (options, limit) = (options(&self.args.pass), self.args.limit);

@@ -11,7 +11,7 @@ use super::run::{BootError, chain};
 use crate::checkpoint::Checkpoint;
 use crate::compress::{self, Calibration, CalibrationRequest, Documents, Options, PassProgress, TextPass};
 use crate::config::args::{BackendArg, QuantizeArgs, TextPassArgs};
-use crate::ops::Backend;
+use crate::ops;
 use crate::text::Tokenizer;
 
 /// Tokens of a step of calibration: enough that each expert's matrices are used for several rows.
@@ -133,7 +133,7 @@ struct Calibrate<'a> {
 impl OnModel for Calibrate<'_> {
     type Out = Calibration;
 
-    fn run<B: Backend>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Calibration, BootError> {
+    fn run<B: ops::Calibrate>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Calibration, BootError> {
         let Measurement { source, documents, pass: args } = self.measurement;
         let tokenizer = Tokenizer::load(&|name: &str| source.file(name).map(|bytes| bytes.into_owned()))?;
         let mut bar = OfflineProgress::new("calibration", Unit::Of("tokens x layers"));

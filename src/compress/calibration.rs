@@ -13,7 +13,7 @@ use super::fingerprint::TextId;
 use super::saliency::Coverage;
 use super::text_pass::{Documents, PassError, PassOptions, TextPass};
 use crate::model::{FfnInputs, LayerInputs, LayerObserver};
-use crate::ops::Backend;
+use crate::ops::Calibrate;
 use crate::text::Tokenizer;
 
 /// The file in a target folder that keeps what was measured.
@@ -124,7 +124,7 @@ fn raise(peak: &mut f32, seen: f32) {
 }
 
 /// Runs texts through a model. `options.max_tokens` bounds all texts together. `id` names texts and options.
-pub fn calibrate<B: Backend>(
+pub fn calibrate<B: Calibrate>(
     pass: &mut TextPass<'_, B>,
     tokenizer: &Tokenizer,
     documents: &[Documents],

@@ -7,7 +7,7 @@ use super::saliency::{LayerSaliency, Saliency};
 use super::text_pass::{Documents, PassError, PassOptions, TextPass};
 use crate::checkpoint::Checkpoint;
 use crate::model::{ChosenExperts, LayerObserver};
-use crate::ops::Backend;
+use crate::ops::Calibrate;
 use crate::text::Tokenizer;
 
 /// How far a pass is.
@@ -41,7 +41,7 @@ impl LayerObserver for Collector {
 ///
 /// The statistic of REAP with this family's router: the experts that the model really picks (bias and group limit included), the weight they
 /// get without `routed_scaling_factor` (which would scale every score alike), and the norm of the expert's output before it is weighted.
-pub fn collect<B: Backend>(
+pub fn collect<B: Calibrate>(
     pass: &mut TextPass<'_, B>,
     checkpoint: &Checkpoint,
     tokenizer: &Tokenizer,

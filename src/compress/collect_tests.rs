@@ -76,7 +76,7 @@ fn direct(checkpoint: &Checkpoint, tokens: &[u8]) -> BTreeMap<usize, Vec<(f64, u
     statistics
 }
 
-fn collected<B: Backend>(backend: B, dir: &Path, options: &PassOptions) -> Saliency {
+fn collected<B: Calibrate>(backend: B, dir: &Path, options: &PassOptions) -> Saliency {
     let checkpoint = Checkpoint::open(dir).unwrap();
     let tokenizer =
         Tokenizer::load(&|name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap();

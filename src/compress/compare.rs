@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::collect::PassProgress;
 use super::text_pass::{Documents, Meter, PassError, PassOptions, TextPass};
-use crate::model::LayerObserver;
-use crate::ops::Backend;
+use crate::model::NoObserver;
+use crate::ops::Calibrate;
 use crate::text::Tokenizer;
 
 /// What a comparison found. A is the yardstick.
@@ -59,11 +59,6 @@ impl Comparison {
     }
 }
 
-/// Nobody looks on: the residual stream is on the host anyway.
-struct NoObserver;
-
-impl LayerObserver for NoObserver {}
-
 /// Sums over predictions.
 #[derive(Default)]
 struct Sums {
@@ -75,7 +70,7 @@ struct Sums {
 }
 
 /// Runs the text through both, layer by layer. The tokenizer is A's; both passes were opened with `options`.
-pub fn compare<A: Backend, B: Backend>(
+pub fn compare<A: Calibrate, B: Calibrate>(
     a: &mut TextPass<'_, A>,
     b: &mut TextPass<'_, B>,
     tokenizer: &Tokenizer,
@@ -145,7 +140,7 @@ pub fn compare<A: Backend, B: Backend>(
 
 /// Adds the predictions of rows whose residual streams after the last layer are `hidden`, `[T, D]` of A and of B. `next`: `[T]`, the token that
 /// comes, where the text has one.
-fn predictions<A: Backend, B: Backend>(
+fn predictions<A: Calibrate, B: Calibrate>(
     a: &mut TextPass<'_, A>,
     b: &mut TextPass<'_, B>,
     hidden: [&[f32]; 2],

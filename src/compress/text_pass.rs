@@ -2,10 +2,8 @@
 
 use super::collect::PassProgress;
 use crate::checkpoint::Checkpoint;
-use crate::model::{
-    Blueprint, BlueprintError, ForwardInput, LayerObserver, LayerStream, LoadError, StreamError,
-};
-use crate::ops::{AttentionForm, Backend, CacheDType, OpError, Segment};
+use crate::model::{Blueprint, BlueprintError, LayerObserver, LayerStream, LoadError, StreamError};
+use crate::ops::{BlockId, CacheDType, Calibrate, OpError, StepPlan, TokenSource};
 use crate::text::{Specials, Tokenizer, TokenizerError};
 
 /// Tokens of a block of the cache.
@@ -164,7 +162,7 @@ impl Documents {
 }
 
 /// A model ready to run windows of a text, layer by layer.
-pub struct TextPass<'a, B: Backend> {
+pub struct TextPass<'a, B: Calibrate> {
     /// The network.
     pub(super) stream: LayerStream<'a, B>,
     hidden_bytes: usize,
@@ -189,7 +187,7 @@ impl Step {
     }
 }
 
-impl<'a, B: Backend> TextPass<'a, B> {
+impl<'a, B: Calibrate> TextPass<'a, B> {
     /// Checks a checkpoint and takes the memory for a pass, weights aside.
     pub fn open(backend: B, checkpoint: &'a Checkpoint, options: &PassOptions) -> Result<Self, PassError> {
         let blueprint = read_blueprint(checkpoint)?;
@@ -278,24 +276,13 @@ impl<'a, B: Backend> TextPass<'a, B> {
         hidden: &mut [f32],
         observer: &mut dyn LayerObserver,
     ) -> Result<(), PassError> {
-        let (start, end) = (step.start, step.end);
-        let num_blocks = end.div_ceil(BLOCK_SIZE);
-        let segment = Segment {
-            rows: 0..end - start,
-            first_position: start,
-            form: AttentionForm::Expanded,
-            block_table: 0..num_blocks,
-        };
-        let input = ForwardInput {
-            token_ids: windows[step.window][start..end].to_vec(),
-            positions: (start..end).collect(),
-            slot_mapping: (start as u32..end as u32).collect(),
-            expanded: vec![segment],
-            absorbed: Vec::new(),
-            block_tables: (0..num_blocks as u32).collect(),
-        };
+        let Step { start, end, .. } = step;
+        let blocks: Vec<BlockId> = (0..end.div_ceil(BLOCK_SIZE) as u32).map(BlockId).collect();
+        let tokens = windows[step.window][start..end].iter().map(|id| TokenSource::from(*id));
+        let mut plan = StepPlan::default();
+        plan.add(tokens, start, end, &blocks, BLOCK_SIZE);
         let rows = step.rows(self.blueprint().hidden_size);
-        Ok(self.stream.layer(&input, &mut hidden[rows], observer)?)
+        Ok(self.stream.layer(&plan, &mut hidden[rows], observer)?)
     }
 }
 
@@ -334,6 +321,7 @@ mod tests {
     use crate::compress::test_folder::{self, Tiny};
     use crate::model::{ChosenExperts, LayerInputs, Model, Weights};
     use crate::ops::reference::ReferenceBackend;
+    use crate::ops::{Capacity, Row};
 
     /// Keeps everything that a run shows, by layer.
     #[derive(Default, PartialEq, Debug)]
@@ -391,27 +379,18 @@ mod tests {
         let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
         let cache = blueprint.cache_shape(1, BLOCK_SIZE, CacheDType::F32);
         let eps = blueprint.rms_norm_eps;
-        let mut model = Model::new(backend, blueprint, weights, eps, 5, 5, &cache).unwrap();
+        let capacity = Capacity { max_tokens: 5, max_logits_rows: 5, max_num_seqs: 1 };
+        let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
         let (mut whole, mut whole_logits) = (Everything::default(), Vec::new());
         for window in &windows {
             for start in (0..window.len()).step_by(5) {
                 let end = (start + 5).min(window.len());
-                let input = ForwardInput {
-                    token_ids: window[start..end].to_vec(),
-                    positions: (start..end).collect(),
-                    slot_mapping: (start as u32..end as u32).collect(),
-                    expanded: vec![Segment {
-                        rows: 0..end - start,
-                        first_position: start,
-                        form: AttentionForm::Expanded,
-                        block_table: 0..1,
-                    }],
-                    absorbed: Vec::new(),
-                    block_tables: vec![0],
-                };
-                model.forward_observed(&input, &mut whole).unwrap();
-                let rows: Vec<u32> = (0..(end - start) as u32).collect();
-                whole_logits.extend_from_slice(model.logits(&rows).unwrap());
+                let tokens = window[start..end].iter().map(|id| TokenSource::from(*id));
+                let mut plan = StepPlan::default();
+                plan.add(tokens, start, end, &[BlockId(0)], BLOCK_SIZE);
+                plan.logits_rows = (0..(end - start) as u32).map(Row).collect();
+                model.forward_observed(&plan, &mut whole).unwrap();
+                whole_logits.extend_from_slice(model.read_logits(0..end - start).unwrap());
             }
         }
         // The same per layer; only the layers' turns differ.

@@ -1,4 +1,4 @@
-//! `ops::Backend` on the CPU: checks shapes, then hands each operation to its module.
+//! `ops::HostOps` on the CPU: checks shapes, then hands each operation to its module.
 
 use super::buffer::{Buffer, Cache, Routing};
 use super::elementwise::{norm_row, rotate};
@@ -10,7 +10,7 @@ use super::rows::{self, Activations, Numerics, RowLayout};
 use super::simd::Isa;
 use super::threads::{PerWorker, Shards, ThreadPool};
 use crate::ops::{
-    Backend, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError, RouterShape, Segment, peak,
+    CacheShape, ExpertMatrices, HostOps, MlaShape, OpError, RouterShape, Segment, expect, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -135,14 +135,6 @@ impl CpuBackend {
     }
 }
 
-/// `Err` unless `expected == got`.
-fn expect(op: &'static str, expected: &[usize], got: &[usize]) -> Result<(), OpError> {
-    if expected == got {
-        return Ok(());
-    }
-    Err(OpError::ShapeMismatch { op, expected: expected.to_vec(), got: got.to_vec() })
-}
-
 /// `Err` unless every index is below `limit`.
 fn expect_below(op: &'static str, limit: usize, indices: &[u32]) -> Result<(), OpError> {
     match indices.iter().find(|i| **i as usize >= limit) {
@@ -158,7 +150,7 @@ fn vector(op: &'static str, host: &TensorView<'_>) -> Result<Vec<f32>, OpError> 
     }
 }
 
-impl Backend for CpuBackend {
+impl HostOps for CpuBackend {
     type Matrix = Panels;
     type Vector = Vec<f32>;
     type KvUp = KvUp;
@@ -172,8 +164,8 @@ impl Backend for CpuBackend {
         "cpu"
     }
 
-    fn load_matrix(&mut self, host: &HostMatrix<'_>) -> Result<Panels, OpError> {
-        let source = PanelSource::stacked("load_matrix", host.parts.clone())?;
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Panels, OpError> {
+        let source = PanelSource::stacked("load_matrix", vec![*host])?;
         one(pack_all(&mut self.pool, self.numerics.isa, "weight matrix", &[source])?, "load_matrix")
     }
 
@@ -514,40 +506,26 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn logits(
-        &mut self,
-        x: &Buffer,
-        rows: &[u32],
-        gain: &Vec<f32>,
-        eps: f32,
-        head: &Panels,
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
+    fn logits(&mut self, x: &Buffer, rows: &[u32], head: &Panels, out: &mut Buffer) -> Result<(), OpError> {
         let op = "logits";
-        expect(op, &[head.in_features, head.out_features, gain.len()], &[x.cols, out.cols, x.cols])?;
+        expect(op, &[head.in_features, head.out_features], &[x.cols, out.cols])?;
         expect_below(op, x.rows, rows)?;
         out.set_rows(op, rows.len())?;
-        let (isa, cols) = (self.numerics.isa, x.cols);
-        let mut values = std::mem::take(&mut self.values);
-        values.resize(rows.len() * cols, 0.0);
-        Self::each_row(&mut self.pool, &mut values, cols, |i, row| {
-            norm_row(isa, x.row(rows[i] as usize), gain, eps, row);
-        });
-        let layout = self.numerics.layout(head.format, cols);
-        self.multiply(
-            rows.len(),
-            layout,
-            head,
-            |i| &values[i * cols..(i + 1) * cols],
-            out.values_mut(),
-            false,
-        );
-        self.values = values;
+        let layout = self.numerics.layout(head.format, x.cols);
+        self.multiply(rows.len(), layout, head, |i| x.row(rows[i] as usize), out.values_mut(), false);
         Ok(())
     }
 
-    fn read<'a>(&'a mut self, buffer: &'a Buffer) -> Result<&'a [f32], OpError> {
-        Ok(buffer.values())
+    fn for_each(&mut self, count: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        self.pool.for_each(count, work);
+    }
+
+    fn num_workers(&self) -> usize {
+        self.pool.num_threads()
+    }
+
+    fn values(buffer: &Buffer) -> &[f32] {
+        buffer.values()
     }
 
     fn read_routing(

@@ -4,8 +4,7 @@ use super::{Activations, CpuBackend, CpuOptions, Isa};
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::tolerance::{self, Tolerance, difference};
 use crate::ops::{
-    AttentionForm, Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, RouterShape,
-    Segment,
+    AttentionForm, CacheDType, CacheShape, ExpertMatrices, HostOps, MlaShape, RouterShape, Segment,
 };
 use crate::quant::{CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
@@ -244,7 +243,7 @@ struct Stored {
     sizes: Sizes,
     embed: Tensor,
     gain: Tensor,
-    q: [Tensor; 2],
+    q: Tensor,
     kv_a: Tensor,
     latent_gain: Tensor,
     kv_b: Tensor,
@@ -271,7 +270,7 @@ impl Stored {
         Self {
             sizes,
             embed: matrix(s.vocab, s.hidden),
-            q: [matrix(q_rows / 2, s.hidden), matrix(q_rows - q_rows / 2, s.hidden)],
+            q: matrix(q_rows, s.hidden),
             kv_a: matrix(s.latent + s.rope, s.hidden),
             kv_b: matrix(s.heads * (s.nope + s.v), s.latent),
             o: matrix(s.hidden, s.heads * s.v),
@@ -291,7 +290,7 @@ fn expert(e: &[Tensor; 3]) -> ExpertMatrices<'_> {
 }
 
 /// The same weights in a backend.
-struct Model<B: Backend> {
+struct Model<B: HostOps> {
     backend: B,
     sizes: Sizes,
     embed: B::Matrix,
@@ -311,24 +310,23 @@ const CAPACITY: usize = 400;
 const BLOCK: usize = 16;
 const EPS: f32 = 1e-5;
 
-impl<B: Backend> Model<B> {
+impl<B: HostOps> Model<B> {
     fn load(mut b: B, stored: &Stored) -> Self {
         let experts: Vec<_> = stored.experts.iter().map(expert).collect();
         let s = stored.sizes;
-        let q = HostMatrix { parts: stored.q.iter().map(Tensor::stored).collect() };
         Self {
             sizes: s,
-            embed: b.load_matrix(&HostMatrix::new(stored.embed.stored())).expect("embed"),
+            embed: b.load_matrix(&stored.embed.stored()).expect("embed"),
             gain: b.load_vector(&stored.gain.view()).expect("gain"),
-            q: b.load_matrix(&q).expect("q"),
-            kv_a: b.load_matrix(&HostMatrix::new(stored.kv_a.stored())).expect("kv_a"),
+            q: b.load_matrix(&stored.q.stored()).expect("q"),
+            kv_a: b.load_matrix(&stored.kv_a.stored()).expect("kv_a"),
             latent_gain: b.load_vector(&stored.latent_gain.view()).expect("latent gain"),
             kv_b: b.load_kv_up(&stored.kv_b.stored(), &s.mla()).expect("kv_b"),
-            o: b.load_matrix(&HostMatrix::new(stored.o.stored())).expect("o"),
+            o: b.load_matrix(&stored.o.stored()).expect("o"),
             router: b.load_router(&stored.router.stored(), &stored.bias.view(), &s.router()).expect("router"),
             experts: b.load_experts(&experts).expect("experts"),
             shared: b.load_experts(&[expert(&stored.shared)]).expect("shared"),
-            head: b.load_matrix(&HostMatrix::new(stored.head.stored())).expect("head"),
+            head: b.load_matrix(&stored.head.stored()).expect("head"),
             backend: b,
         }
     }
@@ -344,7 +342,7 @@ impl<B: Backend> Model<B> {
     }
 
     fn values(&mut self, buffer: &B::Buffer) -> Vec<f32> {
-        self.backend.read(buffer).expect("read").to_vec()
+        B::values(buffer).to_vec()
     }
 
     fn cache(&mut self, dtype: CacheDType) -> B::Cache {
@@ -385,7 +383,7 @@ fn random(seed: u64, count: usize) -> Vec<f32> {
 }
 
 /// What every operation gives on the same inputs, by name.
-fn every_operation<B: Backend>(
+fn every_operation<B: HostOps>(
     m: &mut Model<B>,
     rows: usize,
     dtype: CacheDType,
@@ -485,7 +483,7 @@ fn every_operation<B: Backend>(
 
     let wanted: Vec<u32> = (0..rows as u32).rev().step_by(2).collect();
     let mut logits = m.buffer(s.vocab);
-    m.backend.logits(&x, &wanted, &m.gain, EPS, &m.head, &mut logits).expect("logits");
+    m.backend.logits(&x, &wanted, &m.head, &mut logits).expect("logits");
     results.push(("logits", tolerance::PROJECT, m.values(&logits)));
     results
 }
@@ -577,15 +575,14 @@ fn integer_products_are_exact(activations: Activations, isa: Isa, largest: f32) 
                     }));
                 }
                 let mut b = cpu(2, activations, isa);
-                let matrix =
-                    b.load_matrix(&HostMatrix::new(StoredMatrix::from(owned.view()))).expect("matrix");
+                let matrix = b.load_matrix(&StoredMatrix::from(owned.view())).expect("matrix");
                 let (mut input, mut out) = (
                     b.allocate(rows, shape[1]).expect("memory"),
                     b.allocate(rows, shape[0]).expect("memory"),
                 );
                 b.write(&x, &mut input).expect("write");
                 b.project(&input, &matrix, &mut out).expect("project");
-                let got = b.read(&out).expect("read");
+                let got = CpuBackend::values(&out);
                 for (row, (got, want)) in got.chunks(shape[0]).zip(want.chunks(shape[0])).enumerate() {
                     for (o, (got, (want, magnitude))) in got.iter().zip(want).enumerate() {
                         assert!(
@@ -610,7 +607,7 @@ fn int8_rows_keep_what_is_not_finite() {
             faults.into_iter().flat_map(|fault| [(fault, Activations::Int8), (fault, Activations::Bf16)])
         {
             let mut b = cpu(1, activations, isa);
-            let matrix = b.load_matrix(&HostMatrix::new(StoredMatrix::from(owned.view()))).expect("matrix");
+            let matrix = b.load_matrix(&StoredMatrix::from(owned.view())).expect("matrix");
             let (mut input, mut out) =
                 (b.allocate(3, 64).expect("memory"), b.allocate(3, 20).expect("memory"));
             let mut x = random(1, 3 * 64);
@@ -618,10 +615,10 @@ fn int8_rows_keep_what_is_not_finite() {
             b.write(&x, &mut input).expect("write");
             b.project(&input, &matrix, &mut out).expect("project");
             let rows: Vec<bool> =
-                b.read(&out).expect("read").chunks(20).map(|row| row.iter().all(|x| x.is_finite())).collect();
+                CpuBackend::values(&out).chunks(20).map(|row| row.iter().all(|x| x.is_finite())).collect();
             assert_eq!(rows, [true, false, true], "{isa}, {fault}");
             if activations == Activations::Int8 {
-                assert!(b.read(&out).expect("read")[20..40].iter().all(|x| x.is_nan()), "{isa}, {fault}");
+                assert!(CpuBackend::values(&out)[20..40].iter().all(|x| x.is_nan()), "{isa}, {fault}");
             }
         }
     }
@@ -692,7 +689,8 @@ fn run_steps(m: &mut Model<CpuBackend>, lengths: &[usize], steps: &[Vec<Run>]) -
             b.route(&normed, &m.router, &router, &mut routing)?;
             b.experts(&normed, &routing, &m.experts, Some(&m.shared), &mut x)?;
             b.swiglu_add(&normed, &m.shared, &mut x)?;
-            b.logits(&x, &all, &m.gain, EPS, &m.head, &mut logits)
+            b.norm(&x, &m.gain, EPS, &mut normed)?;
+            b.logits(&normed, &all, &m.head, &mut logits)
         })()
         .expect("step");
         let (x, logits) = (m.values(&x), m.values(&logits));
@@ -834,7 +832,7 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(b.embed(&m.embed, &[s.vocab as u32], &mut out).is_err());
     assert!(b.embed(&m.embed, &vec![0; CAPACITY + 1], &mut out).is_err());
     assert!(b.project(&x, &m.o, &mut out).is_err());
-    assert!(b.logits(&x, &[2], &m.gain, EPS, &m.head, &mut out).is_err());
+    assert!(b.logits(&x, &[2], &m.head, &mut out).is_err());
     b.project(&x, &m.q, &mut q).expect("fits");
     let mut attended = b.allocate(CAPACITY, s.heads * s.v).expect("memory");
     for (rows, first_position, table) in [(0..3, 0, 0..1), (0..2, 15, 0..1), (0..2, 0, 0..3), (0..2, 0, 1..2)]

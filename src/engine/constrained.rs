@@ -36,9 +36,9 @@ enum Place {
 pub(super) struct Constrained(Place);
 
 /// What the sampler may do with a constrained sequence in this step.
-pub(super) enum Ready<'a> {
-    /// Sample under this mask.
-    Mask(&'a TokenMask),
+pub(super) enum Ready {
+    /// Sample under [`Constrained::mask`].
+    Here,
     /// Not in this step.
     Late,
     /// Never again.
@@ -65,16 +65,22 @@ impl Constrained {
         };
     }
 
-    /// The mask of the present state, waiting for it a little.
-    pub(super) fn ready(&mut self) -> Ready<'_> {
+    /// Whether the mask of the present state is there, waiting for it a little.
+    pub(super) fn ready(&mut self) -> Ready {
         self.fetch(Some(MASK_WAIT));
         match &self.0 {
-            Place::Here(constraint) => match constraint.mask() {
-                Some(mask) => Ready::Mask(mask),
-                None => Ready::Broken(ConstraintBroken("it computed no mask".into())),
-            },
+            Place::Here(constraint) if constraint.mask().is_some() => Ready::Here,
+            Place::Here(_) => Ready::Broken(ConstraintBroken("it computed no mask".into())),
             Place::Away(_) => Ready::Late,
             Place::Lost(why) => Ready::Broken(why.clone()),
+        }
+    }
+
+    /// The mask of the present state, if it is here.
+    pub(super) fn mask(&self) -> Option<&TokenMask> {
+        match &self.0 {
+            Place::Here(constraint) => constraint.mask(),
+            Place::Away(_) | Place::Lost(_) => None,
         }
     }
 

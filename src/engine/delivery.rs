@@ -141,16 +141,16 @@ mod tests {
         let to = EventSender(sender);
         let mut outbox = Outbox::new().unwrap();
         for step in 0..100 {
-            outbox.push(&to, EngineEvent::Rewound { keep: 2 * step });
-            outbox.push(&to, EngineEvent::Rewound { keep: 2 * step + 1 });
+            outbox.push(&to, EngineEvent::Started { cached_tokens: 2 * step });
+            outbox.push(&to, EngineEvent::Started { cached_tokens: 2 * step + 1 });
             if step % 3 == 0 {
                 outbox.flush();
             }
         }
         drop((outbox, to));
         let mut seen = Vec::new();
-        while let Some(EngineEvent::Rewound { keep }) = receiver.blocking_recv() {
-            seen.push(keep);
+        while let Some(EngineEvent::Started { cached_tokens }) = receiver.blocking_recv() {
+            seen.push(cached_tokens);
         }
         assert_eq!(seen, (0..200).collect::<Vec<_>>());
     }

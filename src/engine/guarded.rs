@@ -8,10 +8,11 @@ use super::delivery::Outbox;
 use super::handle::EventSender;
 use super::request::EngineEvent;
 use crate::guard::{Event, Guard, Options, Verdict};
-use crate::sampling::SamplingParams;
+use crate::ops::{Rule, SampleRow, TokenId};
+use crate::sampling::TokenMask;
 
 /// Ranks among which the end of a turn must be to be taken after a second rescue.
-const END_RANK: usize = 20;
+const END_RANK: u32 = 20;
 /// Weight of a rescue in the seed: draws after it are others than those that led into the loop.
 const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 
@@ -21,8 +22,6 @@ pub(super) struct Guarded {
     held: VecDeque<EngineEvent>,
     /// Reply tokens that left.
     sent: usize,
-    /// Parameters of one step after a rescue.
-    nudged: SamplingParams,
 }
 
 impl Guarded {
@@ -31,39 +30,33 @@ impl Guarded {
             guard: options.map(|options| Box::new(Guard::new(options, max_tokens as usize))),
             held: VecDeque::new(),
             sent: 0,
-            nudged: SamplingParams::default(),
         }
     }
 
-    /// The parameters for the next token: the request's own, unless a rescue changes them.
-    pub(super) fn params<'a>(&'a mut self, own: &'a SamplingParams, logits: &[f32]) -> &'a SamplingParams {
-        let Some(guard) = &self.guard else { return own };
-        let mut forbidden = Vec::new();
-        guard.forbidden(&mut forbidden);
-        let wants_logprob = guard.wants_probability() && own.logprobs.is_none();
-        if guard.num_rescues() == 0 && forbidden.is_empty() && !wants_logprob {
-            return own;
+    /// Changes what a rescue changes of the next row; `forbidden` is the row's list so far.
+    pub(super) fn adjust(
+        &self,
+        row: &mut SampleRow,
+        forbidden: &mut Vec<u32>,
+        stops: &[u32],
+        mask: Option<&TokenMask>,
+    ) {
+        let Some(guard) = &self.guard else { return };
+        if guard.wants_probability() && row.top == SampleRow::NO_LOGPROBS {
+            row.top = 0;
         }
-        self.nudged.clone_from(own);
-        let nudged = &mut self.nudged;
-        if wants_logprob {
-            nudged.logprobs = Some(0);
-        }
-        nudged.seed = own.seed.wrapping_add((guard.num_rescues() as u64).wrapping_mul(SEED_STEP));
-        nudged.temperature = guard.heated(own.temperature);
-        let ends = guard.may_end().then(|| likely_end(logits, &own.stop_token_ids)).flatten();
-        match guard.forced().or(ends) {
-            Some(token) => {
-                // Nothing can outweigh an infinite bias; greedy takes no chance.
-                nudged.temperature = 0.0;
-                nudged.logit_bias.retain(|&(id, _)| id != token);
-                nudged.logit_bias.push((token, f32::INFINITY));
+        row.seed = row.seed.wrapping_add((guard.num_rescues() as u64).wrapping_mul(SEED_STEP));
+        row.temperature = guard.heated(row.temperature);
+        let first = row.forbidden.0 as usize;
+        let stops_forbidden = forbidden[first..].iter().any(|id| stops.contains(id));
+        match guard.forced().filter(|token| mask.is_none_or(|mask| mask.allows(*token))) {
+            Some(token) => row.rule = Rule::Forced(TokenId(token)),
+            None if guard.may_end() && mask.is_none() && !stops_forbidden => {
+                row.rule = Rule::EndIfRankBelow(END_RANK);
             }
-            None => {
-                nudged.logit_bias.extend(forbidden.into_iter().map(|token| (token, f32::NEG_INFINITY)));
-            }
+            None => {}
         }
-        nudged
+        guard.forbidden(forbidden);
     }
 
     /// Takes a sampled token; without a guard everything leaves at once. `logprob` is its own, if it is known.
@@ -125,14 +118,6 @@ impl Guarded {
     }
 }
 
-/// The most likely of the stop tokens, if fewer than `END_RANK` tokens are more likely.
-fn likely_end(logits: &[f32], stops: &[u32]) -> Option<u32> {
-    let logit = |id: &u32| logits.get(*id as usize).copied().unwrap_or(f32::NEG_INFINITY);
-    let best = stops.iter().copied().max_by(|a, b| logit(a).total_cmp(&logit(b)))?;
-    let better = logits.iter().filter(|&&other| other > logit(&best)).take(END_RANK).count();
-    (better < END_RANK && logit(&best).is_finite()).then_some(best)
-}
-
 /// A finding as a line in the log and in the metrics' words.
 pub(super) fn log(seq: u64, event: &Event) {
     tracing::warn!(
@@ -147,21 +132,4 @@ pub(super) fn log(seq: u64, event: &Event) {
         discarded = event.discarded,
         "degenerate reply"
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_taken_only_if_it_is_likely() {
-        let mut logits: Vec<f32> = (0..100).map(|id| id as f32).collect();
-        assert_eq!(likely_end(&logits, &[3, 85]), Some(85));
-        assert_eq!(likely_end(&logits, &[3, 79]), None, "twenty are more likely");
-        assert_eq!(likely_end(&logits, &[3, 80]), Some(80));
-        logits[85] = f32::NAN;
-        assert_eq!(likely_end(&logits, &[]), None);
-        assert_eq!(likely_end(&logits, &[85]), None);
-        assert_eq!(likely_end(&logits, &[5000]), None);
-    }
 }

@@ -68,8 +68,6 @@ pub(super) enum Command {
     Abort(SeqId),
     /// The caller has enough: rewind to `keep` reply tokens and finish.
     StopAfter { id: SeqId, keep: usize },
-    /// Cut the reply back to `keep` tokens and go on from there.
-    Rewind { id: SeqId, keep: usize },
     /// End the thread when nothing runs any more.
     Shutdown,
 }
@@ -253,15 +251,6 @@ impl SequenceStream {
     pub fn stop_after(mut self, keep: usize) {
         if let Some(commands) = self.commands.take() {
             let _ = commands.send(Command::StopAfter { id: self.id, keep });
-        }
-    }
-
-    /// Cuts the reply back to its first `keep` tokens; the sequence goes on from there as if it had never gone further (KV, penalty
-    /// counts, draws, usage). Takes effect at the next step: tokens already under way still arrive, then `Rewound`. Nothing happens if the
-    /// sequence has ended or has fewer tokens.
-    pub fn rewind(&self, keep: usize) {
-        if let Some(commands) = &self.commands {
-            let _ = commands.send(Command::Rewind { id: self.id, keep });
         }
     }
 

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::constrained::{Constrained, Ready};
+use super::constrained::Constrained;
 use super::guarded::Guarded;
 use super::handle::EventSender;
 use crate::guard;
-use crate::sampling::{
-    BlockGuide, ConstraintBroken, History, NoFiniteLogit, Sampler, SamplingParams, TokenConstraint, Verdict,
-};
+use crate::ops::{Row, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, TokenId};
+use crate::sampling::{BlockGuide, SamplingParams, TokenConstraint};
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Finish, Metrics, RequestFigures};
 
@@ -16,8 +15,6 @@ use crate::telemetry::{Finish, Metrics, RequestFigures};
 pub(super) struct LiveSequence {
     pub(super) params: SamplingParams,
     pub(super) events: EventSender,
-    /// Token counts for the penalties.
-    pub(super) history: History,
     /// Where the reply stands under its block rule, if it has one.
     pub(super) guide: Option<BlockGuide>,
     /// Watches the reply, and holds back what may be a loop.
@@ -36,40 +33,25 @@ pub(super) struct LiveSequence {
     pub(super) last_token: Option<Instant>,
 }
 
-/// What a step makes of a sequence's row of logits.
-pub(super) enum Choice {
-    /// This token, with the logprobs of so many others.
-    Token { token: u32, wanted: Option<u32> },
-    /// The mask is not there yet: not in this step.
-    Late,
-    /// The constraint cannot go on.
-    Broken(ConstraintBroken),
-    /// The row has no finite logit.
-    NoFiniteLogit,
-}
-
 impl LiveSequence {
     pub(super) fn new(
         params: SamplingParams,
-        prompt: &[u32],
+        prompt_tokens: usize,
         guard: Option<guard::Options>,
         constraint: Option<Box<dyn TokenConstraint>>,
         arrived: Instant,
         events: EventSender,
     ) -> Self {
-        // The history costs memory and time per token: it is kept only for a request that uses a penalty.
-        let history = History::new(if params.uses_history() { prompt } else { &[] });
         let guide = params.block_rule.clone().map(BlockGuide::new);
         let guarded = Guarded::new(guard, params.max_tokens);
         Self {
             params,
             events,
-            history,
             guide,
             guarded,
             constraint: constraint.map(Constrained::new),
             winding_up: false,
-            prompt_tokens: prompt.len(),
+            prompt_tokens,
             cached_tokens: 0,
             reply_tokens: 0,
             preemptions: 0,
@@ -80,38 +62,55 @@ impl LiveSequence {
         }
     }
 
-    /// A token from the row, within the mask of the constraint where there is one: sampled with what a rescue made of the parameters,
-    /// unless the reply's block rule has another wish that the constraint allows.
-    pub(super) fn choose(&mut self, sampler: &mut Sampler, logits: &[f32], position: u64) -> Choice {
-        let Self { params, history, guide, guarded, constraint, .. } = self;
-        let mask = match constraint.as_mut().map(Constrained::ready) {
+    /// What the backend samples the next token by: the request's parameters, the mask of its constraint, what its block rule and its
+    /// guard forbid or force. `reply` holds its tokens so far.
+    pub(super) fn sample_row<'a>(
+        &'a self,
+        row: Row,
+        slot: SeqSlot,
+        reply: &[u32],
+        rows: &mut SampleRows<'a>,
+    ) {
+        let params = &self.params;
+        let position = self.reply_tokens as u64;
+        let mask = match &self.constraint {
+            Some(constraint) => constraint.mask(),
             None => params.allowed_token_ids.as_deref(),
-            Some(Ready::Mask(mask)) => Some(mask),
-            Some(Ready::Late) => return Choice::Late,
-            Some(Ready::Broken(why)) => return Choice::Broken(why),
         };
-        let allows = |token: u32| mask.is_none_or(|mask| mask.allows(token));
-        let params = guarded.params(params, logits);
-        let banned = params.bad_words.as_ref().map(|words| words.forbidden(history)).unwrap_or_default();
-        let narrowed = (!banned.is_empty()).then(|| params.without(&banned));
-        let params = narrowed.as_ref().unwrap_or(params);
-        let wanted = params.logprobs;
-        let mut sample =
-            |params: &SamplingParams| sampler.choose_token(logits, params, history, position, mask);
-        let forced = guide.as_ref().and_then(BlockGuide::forced).filter(|token| allows(*token));
-        let token = match (forced, &*guide) {
-            (Some(token), _) => sampler.survey(logits).map(|_| token),
-            (None, None) => sample(params),
-            (None, Some(guide)) => sample(params).and_then(|token| match guide.judge(token) {
-                Verdict::Instead(other) if allows(other) => Ok(other),
-                Verdict::Taken | Verdict::Instead(_) => Ok(token),
-                // Once or twice in a reply: a copy of the parameters is no cost.
-                Verdict::Again(forbidden) => sample(&params.without(&forbidden)),
-            }),
-        };
-        match token {
-            Ok(token) => Choice::Token { token, wanted },
-            Err(NoFiniteLogit) => Choice::NoFiniteLogit,
+        let first = rows.forbidden.len() as u32;
+        if let Some(guide) = &self.guide {
+            guide.forbid(&mut rows.forbidden);
+        }
+        if position < u64::from(params.min_tokens) {
+            rows.forbidden.extend_from_slice(&params.stop_token_ids);
+        }
+        if let Some(words) = &params.bad_words {
+            words.forbid(reply, &mut rows.forbidden);
+        }
+        let mut sample = SampleRow { row, slot, forbidden: (first, first), ..row_of(params, position) };
+        self.guarded.adjust(&mut sample, &mut rows.forbidden, &params.stop_token_ids, mask);
+        let forced = self.guide.as_ref().and_then(BlockGuide::forced);
+        if let Some(token) = forced.filter(|token| mask.is_none_or(|mask| mask.allows(*token))) {
+            sample.rule = Rule::Forced(TokenId(token));
+        }
+        sample.forbidden.1 = rows.forbidden.len() as u32;
+        if let Some(mask) = mask {
+            sample.mask = rows.masks.len() as u32;
+            rows.masks.push(mask);
+        }
+        rows.rows.push(sample);
+    }
+
+    /// What its slot's state begins with, `tokens` being prompt and reply.
+    pub(super) fn slot_spec<'a>(&'a self, tokens: &'a [u32]) -> SlotSpec<'a> {
+        let counts = self.params.uses_history();
+        let (prompt, reply) = tokens.split_at(self.prompt_tokens);
+        SlotSpec {
+            prompt,
+            reply,
+            counts,
+            logit_bias: &self.params.logit_bias,
+            stops: &self.params.stop_token_ids,
         }
     }
 
@@ -119,9 +118,6 @@ impl LiveSequence {
     pub(super) fn advance(&mut self, token: u32) {
         if let Some(guide) = &mut self.guide {
             guide.advance(token);
-        }
-        if self.params.uses_history() {
-            self.history.add(token);
         }
     }
 
@@ -182,5 +178,26 @@ impl LiveSequence {
             FinishReason::Repetition => Finish::Repetition,
         };
         metrics.record_finished(&figures, finish);
+    }
+}
+
+/// A draw with a request's own parameters, from row 0 for slot 0.
+pub(super) fn row_of(params: &SamplingParams, position: u64) -> SampleRow {
+    SampleRow {
+        seed: params.seed,
+        position,
+        row: Row(0),
+        slot: SeqSlot(0),
+        temperature: params.temperature,
+        top_p: params.top_p,
+        min_p: params.min_p,
+        top_k: params.top_k,
+        repetition: params.repetition_penalty,
+        presence: params.presence_penalty,
+        frequency: params.frequency_penalty,
+        mask: SampleRow::NO_MASK,
+        forbidden: (0, 0),
+        rule: Rule::Draw,
+        top: params.logprobs.unwrap_or(SampleRow::NO_LOGPROBS),
     }
 }

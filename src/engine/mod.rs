@@ -9,6 +9,7 @@ mod guarded;
 pub mod handle;
 mod live;
 mod request;
+mod settle;
 mod step_loop;
 mod warm_up;
 

@@ -44,12 +44,6 @@ pub enum EngineEvent {
         /// Present when asked for.
         logprobs: Option<TokenLogprobs>,
     },
-    /// The reply was cut back to its first `keep` tokens, as asked: what the caller made of later ones is void, and the next `Token` is the
-    /// one after them.
-    Rewound {
-        /// Reply tokens that still count.
-        keep: usize,
-    },
     /// The guard found something, and did something about it. Tokens that it took back were never in the stream.
     Guard(Box<guard::Event>),
     /// The end; nothing follows.

@@ -11,19 +11,18 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::constrained::MaskThreads;
+use super::constrained::{Constrained, MaskThreads, Ready};
 use super::delivery::Outbox;
 use super::forward_input::{self, LogitsRow};
-use super::guarded;
 use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, Shared, door};
-use super::live::{Choice, LiveSequence};
+use super::live::{LiveSequence, row_of};
 use super::request::{EngineEvent, EngineRequest};
-use crate::guard::{self, RowFault, Verdict};
-use crate::model::{ForwardInput, Model};
-use crate::ops::{Backend, OpError};
-use crate::sampling::{ConstraintBroken, Logprobs, Sampler, TokenLogprobs};
-use crate::scheduler::{Batch, FinishReason, Finished, Limits, NewSequence, Sampled, Scheduler, SeqId};
-use crate::telemetry::{GuardFigures, Load, Metrics, StepTimes};
+use super::settle::Decision;
+use crate::guard::Verdict;
+use crate::model::Model;
+use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan, Ticket};
+use crate::scheduler::{Batch, FinishReason, Finished, Limits, NewSequence, Scheduler, SeqId};
+use crate::telemetry::{Load, Metrics, StepTimes};
 
 /// Steps that may fail in a row before the engine gives up.
 const MAX_FAILED_STEPS: usize = 3;
@@ -34,46 +33,50 @@ const STALLED_WAIT: Duration = Duration::from_millis(5);
 /// Weight of the newest gap in the moving average of admissions.
 const GAP_WEIGHT: f64 = 0.1;
 
-/// A token decided for a chunk.
-struct Decision {
-    seq: SeqId,
-    token: [u32; 1],
-    logprobs: Option<TokenLogprobs>,
-    /// No token could be sampled.
-    failed: bool,
-    finish: Option<FinishReason>,
-    /// What the guard says of it.
-    verdict: Verdict,
+/// A step whose draws are under way.
+pub(super) struct InFlight {
+    pub(super) batch: Batch,
+    pub(super) rows: Vec<LogitsRow>,
+    /// Which of `rows` are drawn or scored, in the order of the outcomes.
+    pub(super) sampled: Vec<usize>,
+    pub(super) tickets: Vec<Ticket>,
 }
 
 /// The engine's state on its thread.
-struct StepLoop<B: Backend> {
-    model: Model<B>,
-    scheduler: Scheduler,
+pub(super) struct StepLoop<B: Backend> {
+    pub(super) model: Model<B>,
+    pub(super) scheduler: Scheduler,
     commands: Receiver<Command>,
-    shared: Arc<Shared>,
-    metrics: Arc<Metrics>,
-    live: HashMap<SeqId, LiveSequence, ahash::RandomState>,
-    outbox: Outbox,
-    sampler: Sampler,
-    logprobs: Logprobs,
+    pub(super) shared: Arc<Shared>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) live: HashMap<SeqId, LiveSequence, ahash::RandomState>,
+    pub(super) outbox: Outbox,
     masks: MaskThreads,
     epoch: Instant,
     last_admission: Option<Instant>,
     shutting_down: bool,
+    /// The last plan was empty.
+    stalled: bool,
+    /// The step being planned: its batch, its plan, its rows with logits, and which of them are sampled.
     batch: Batch,
-    input: ForwardInput,
+    plan: StepPlan,
     rows: Vec<LogitsRow>,
-    decisions: Vec<Decision>,
-    verdicts: Vec<(SeqId, Verdict)>,
-    counted: Counters,
+    sampled: Vec<usize>,
+    /// The step before it, where it is not settled yet.
+    pub(super) in_flight: Option<InFlight>,
+    /// Sequences whose constraint broke: they end when the step is settled.
+    pub(super) broken: Vec<SeqId>,
+    pub(super) outcomes: Outcomes,
+    pub(super) decisions: Vec<Decision>,
+    pub(super) verdicts: Vec<(SeqId, Verdict)>,
+    pub(super) counted: Counters,
 }
 
 /// Scheduler counters already handed to the metrics.
 #[derive(Default)]
-struct Counters {
-    prefix_query_tokens: u64,
-    prefix_hit_tokens: u64,
+pub(super) struct Counters {
+    pub(super) prefix_query_tokens: u64,
+    pub(super) prefix_hit_tokens: u64,
 }
 
 /// Starts the engine on its own thread. The thread ends after `EngineHandle::shutdown`, or with the reason of its death.
@@ -97,15 +100,18 @@ pub fn spawn<B: Backend>(
             metrics,
             live: HashMap::default(),
             outbox,
-            sampler: Sampler::default(),
-            logprobs: Logprobs::default(),
             masks,
             epoch: Instant::now(),
             last_admission: None,
             shutting_down: false,
+            stalled: true,
             batch: Batch::default(),
-            input: ForwardInput::default(),
+            plan: StepPlan::default(),
             rows: Vec::new(),
+            sampled: Vec::new(),
+            in_flight: None,
+            broken: Vec::new(),
+            outcomes: Outcomes::default(),
             decisions: Vec::new(),
             verdicts: Vec::new(),
             counted: Counters::default(),
@@ -126,21 +132,23 @@ impl<B: Backend> StepLoop<B> {
                 self.publish_load();
                 return Ok(());
             }
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.step()));
-            let failure = match outcome {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(panic) => Some(panic_message(&*panic)),
-            };
-            let Some(reason) = failure else {
-                failed_steps = 0;
-                continue;
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.turn()));
+            let (reason, fatal) = match outcome {
+                Ok(Ok(())) => {
+                    failed_steps = 0;
+                    continue;
+                }
+                Ok(Err(error)) => (error.to_string(), error.is_fatal()),
+                Err(panic) => (panic_message(&*panic), false),
             };
             failed_steps += 1;
-            tracing::error!(reason, sequences = self.batch.chunks.len(), "step failed");
-            self.fail_batch();
-            if failed_steps == MAX_FAILED_STEPS {
-                let reason = format!("{MAX_FAILED_STEPS} steps in a row failed, the last with: {reason}");
+            tracing::error!(reason, fatal, sequences = self.batch.chunks.len(), "step failed");
+            self.fail_steps();
+            if fatal || failed_steps == MAX_FAILED_STEPS {
+                let reason = match fatal {
+                    true => reason,
+                    false => format!("{MAX_FAILED_STEPS} steps in a row failed, the last with: {reason}"),
+                };
                 let _ = self.shared.death.set(reason.clone());
                 return Err(reason);
             }
@@ -156,7 +164,7 @@ impl<B: Backend> StepLoop<B> {
                 Ok(command) => self.obey(command),
                 Err(mpsc::RecvError) => self.shutting_down = true,
             }
-        } else if self.batch.chunks.is_empty() {
+        } else if self.in_flight.is_none() && self.stalled {
             match self.commands.recv_timeout(STALLED_WAIT) {
                 Ok(command) => self.obey(command),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -182,45 +190,8 @@ impl<B: Backend> StepLoop<B> {
                 }
                 self.end(finished);
             }
-            Command::Rewind { id, keep } => self.rewind(id, keep),
             Command::Shutdown => self.shutting_down = true,
         }
-    }
-
-    /// Cuts a sequence back because its caller wants it; refuses silently what is no longer possible.
-    fn rewind(&mut self, id: SeqId, keep: usize) {
-        if self.cut_back(id, keep)
-            && let Some(live) = self.live.get(&id)
-        {
-            self.outbox.push(&live.events, EngineEvent::Rewound { keep });
-        }
-    }
-
-    /// Cuts a sequence back to `keep` reply tokens, here and in the scheduler; says whether that was possible.
-    fn cut_back(&mut self, id: SeqId, keep: usize) -> bool {
-        let Some(live) = self.live.get_mut(&id) else { return false };
-        if keep == live.reply_tokens {
-            return true;
-        }
-        if keep > live.reply_tokens || self.scheduler.rewind(id, live.prompt_tokens + keep).is_err() {
-            return false;
-        }
-        let back = live.reply_tokens - keep;
-        live.reply_tokens = keep;
-        if let Some(Err(error)) = live.constraint.as_mut().map(|constraint| constraint.rewind(back)) {
-            tracing::error!(seq = id.0, %error, "the constraint could not be rewound");
-            let finished = self.scheduler.finish(id, FinishReason::Error);
-            self.end(finished);
-            return false;
-        }
-        if live.params.uses_history() {
-            live.history.rewind(keep);
-        }
-        if let Some(guide) = &mut live.guide {
-            guide.replay(&self.scheduler.tokens(id)[live.prompt_tokens..]);
-        }
-        live.guarded.rewind(keep);
-        true
     }
 
     fn add(&mut self, id: SeqId, request: EngineRequest, arrived: Instant, events: EventSender) {
@@ -236,7 +207,7 @@ impl<B: Backend> StepLoop<B> {
             prompt_logits: request.sampling.prompt_logprobs.is_some(),
         };
         let EngineRequest { sampling, guard, constraint, .. } = request;
-        let live = LiveSequence::new(sampling, &request.prompt, guard, constraint, arrived, events);
+        let live = LiveSequence::new(sampling, request.prompt.len(), guard, constraint, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
             // The door checks what can be refused; what is left is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
@@ -247,45 +218,66 @@ impl<B: Backend> StepLoop<B> {
         self.live.insert(id, live);
     }
 
-    /// One step: nothing when nothing can run.
-    fn step(&mut self) -> Result<(), OpError> {
+    /// One turn: a step is planned and computed, the step before it is settled. Nothing happens when nothing can run.
+    fn turn(&mut self) -> Result<(), OpError> {
         let mut times = StepTimes::default();
         let mut clock = Instant::now();
         let mut lap = |slot: &mut Duration| {
             let now = Instant::now();
-            *slot = now - clock;
+            *slot += now - clock;
             clock = now;
         };
         let now_us = self.epoch.elapsed().as_micros() as u64;
         for finished in self.scheduler.expire(now_us) {
             self.end(Some(finished));
         }
-        let mut batch = std::mem::take(&mut self.batch);
-        self.scheduler.schedule(now_us, &mut batch);
-        self.batch = batch;
+        self.scheduler.schedule(now_us, &mut self.batch);
         self.note_plan();
-        if self.batch.chunks.is_empty() {
-            return Ok(());
+        self.stalled = self.batch.chunks.is_empty();
+        if self.stalled {
+            return self.settle(&mut lap, &mut times);
         }
-        forward_input::build(&self.scheduler, &self.batch, &mut self.input, &mut self.rows);
-        self.begin_masks();
+        self.open_slots()?;
+        forward_input::build(&self.scheduler, &self.batch, &mut self.plan, &mut self.rows);
+        if !B::ENQUEUES {
+            self.begin_masks();
+        }
         lap(&mut times.schedule);
-        self.model.forward(&self.input)?;
+        self.model.forward(&self.plan)?;
+        let first_rows = self.rows.len().min(self.model.capacity().max_logits_rows);
+        if first_rows > 0 {
+            self.model.logits(0..first_rows)?;
+        }
         lap(&mut times.forward);
-        // The head's product belongs to the forward pass; `sample` reports the seconds it took.
-        let head = self.sample()?;
+        if B::ENQUEUES {
+            self.settle(&mut lap, &mut times)?;
+            self.begin_masks();
+        }
+        let tickets = self.sample(&mut lap, &mut times)?;
+        self.scheduler.advance(&mut self.batch);
+        let num_tokens = self.batch.num_tokens();
+        self.in_flight = Some(InFlight {
+            batch: std::mem::take(&mut self.batch),
+            rows: std::mem::take(&mut self.rows),
+            sampled: std::mem::take(&mut self.sampled),
+            tickets,
+        });
         lap(&mut times.sample);
-        times.forward += head;
-        times.sample = times.sample.saturating_sub(head);
-        let finished = self.commit();
-        lap(&mut times.commit);
-        self.emit(finished);
-        // Before the events: who has read the last one finds figures that include it.
-        self.shared.steps.fetch_add(1, Ordering::Relaxed);
-        self.publish_load();
-        self.outbox.flush();
-        lap(&mut times.emit);
-        self.metrics.record_step(&times, self.batch.num_tokens());
+        if !B::ENQUEUES {
+            self.settle(&mut lap, &mut times)?;
+        }
+        self.metrics.record_step(&times, num_tokens);
+        Ok(())
+    }
+
+    /// Opens the slots of sequences that left the queue.
+    fn open_slots(&mut self) -> Result<(), OpError> {
+        for seq in &self.batch.started {
+            if let Some(live) = self.live.get(seq) {
+                let spec = live.slot_spec(self.scheduler.tokens(*seq));
+                self.model.open_slot(self.scheduler.seq_slot(*seq), &spec)?;
+            }
+        }
         Ok(())
     }
 
@@ -319,8 +311,10 @@ impl<B: Backend> StepLoop<B> {
     /// Masks are computed while the model computes: from here until `sample` asks for them.
     fn begin_masks(&mut self) {
         for row in self.rows.iter().filter(|row| row.samples) {
-            let live = self.live.get_mut(&self.batch.chunks[row.chunk].seq);
-            let Some(live) = live else { continue };
+            let chunk = &self.batch.chunks[row.chunk];
+            let Some(live) = self.live.get_mut(&chunk.seq).filter(|_| !self.scheduler.is_void(chunk)) else {
+                continue;
+            };
             let left = live.tokens_left();
             if let Some(constraint) = &mut live.constraint {
                 constraint.send(&self.masks, left);
@@ -328,130 +322,72 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Turns logits into decisions; prompt logprobs are delivered on the way. Returns the time spent in the head's product.
-    fn sample(&mut self) -> Result<Duration, OpError> {
-        self.decisions.clear();
-        let mut head = Duration::ZERO;
-        let vocab = self.shared.facts.vocab_size;
-        for group in self.rows.chunks(self.model.max_logits_rows()) {
-            let rows: Vec<u32> = group.iter().map(|r| r.row).collect();
-            let begun = Instant::now();
-            let logits = self.model.logits(&rows)?;
-            head += begun.elapsed();
-            for (row, logits) in group.iter().zip(logits.chunks_exact(vocab)) {
-                let seq = self.batch.chunks[row.chunk].seq;
-                let Some(live) = self.live.get_mut(&seq) else { continue };
-                if let (Some(token), Some(top)) = (row.scores, live.params.prompt_logprobs) {
-                    let scored = self.logprobs.of(logits, token, top as usize);
-                    self.outbox.push(&live.events, EngineEvent::PromptLogprobs(vec![scored]));
+    /// Enqueues the draws of the step. `self.sampled` says which of `self.rows` take part: not those of chunks that became void since
+    /// they were planned, nor those whose mask is late or whose constraint is broken.
+    fn sample(
+        &mut self,
+        lap: &mut impl FnMut(&mut Duration),
+        times: &mut StepTimes,
+    ) -> Result<Vec<Ticket>, OpError> {
+        self.sampled.clear();
+        for (index, row) in self.rows.iter().enumerate() {
+            let chunk = &mut self.batch.chunks[row.chunk];
+            if self.scheduler.is_void(chunk) {
+                continue;
+            }
+            let Some(live) = self.live.get_mut(&chunk.seq) else { continue };
+            match live.constraint.as_mut().filter(|_| row.samples).map(Constrained::ready) {
+                None | Some(Ready::Here) => self.sampled.push(index),
+                Some(Ready::Late) => chunk.samples = false,
+                Some(Ready::Broken(error)) => {
+                    tracing::error!(seq = chunk.seq.0, %error, "a constrained sequence ends");
+                    chunk.samples = false;
+                    self.broken.push(chunk.seq);
                 }
-                if row.samples {
-                    let position = live.reply_tokens as u64;
-                    let Some(decision) = decide(seq, &mut self.sampler, live, logits, position) else {
-                        continue;
-                    };
-                    if let Some(FinishReason::NumericFault(fault)) = decision.finish {
-                        tracing::error!(seq = seq.0, position, fault = fault.name(), "logits are no numbers");
-                        self.metrics.record_numeric_fault(fault.name());
+            }
+        }
+        let group = self.model.capacity().max_logits_rows;
+        let mut tickets = Vec::new();
+        for first in (0..self.rows.len()).step_by(group) {
+            let end = (first + group).min(self.rows.len());
+            if first > 0 {
+                lap(&mut times.sample);
+                self.model.logits(first..end)?;
+                lap(&mut times.forward);
+            }
+            let mut rows = SampleRows::default();
+            for &index in self.sampled.iter().filter(|index| (first..end).contains(*index)) {
+                let LogitsRow { chunk, scores, .. } = self.rows[index];
+                let seq = self.batch.chunks[chunk].seq;
+                let (slot, row) = (self.scheduler.seq_slot(seq), Row((index - first) as u32));
+                let Some(live) = self.live.get(&seq) else { continue };
+                match scores {
+                    Some(token) => rows.rows.push(SampleRow {
+                        row,
+                        slot,
+                        rule: Rule::Score(token),
+                        top: live.params.prompt_logprobs.unwrap_or(0),
+                        ..row_of(&live.params, 0)
+                    }),
+                    None => {
+                        let reply = &self.scheduler.tokens(seq)[live.prompt_tokens..];
+                        live.sample_row(row, slot, reply, &mut rows);
                     }
-                    self.decisions.push(decision);
                 }
             }
-        }
-        Ok(head)
-    }
-
-    fn commit(&mut self) -> Vec<Finished> {
-        let sampled = self.decisions.iter().map(|d| Sampled {
-            seq: d.seq,
-            tokens: if d.failed { &[] } else { &d.token },
-            finish: d.finish,
-        });
-        self.scheduler.commit(&self.batch, sampled)
-    }
-
-    /// Delivers tokens, then ends.
-    fn emit(&mut self, finished: Vec<Finished>) {
-        let now = Instant::now();
-        let mut verdicts = std::mem::take(&mut self.verdicts);
-        for decision in self.decisions.drain(..).filter(|d| !d.failed) {
-            let Some(live) = self.live.get_mut(&decision.seq) else { continue };
-            live.record_token(now, &self.metrics);
-            live.guarded.push(EngineEvent::Token { id: decision.token[0], logprobs: decision.logprobs });
-            verdicts.push((decision.seq, decision.verdict));
-        }
-        for (seq, verdict) in verdicts.drain(..) {
-            self.obey_guard(seq, verdict);
-        }
-        self.verdicts = verdicts;
-        for finished in finished {
-            self.end(Some(finished));
-        }
-        let stats = self.scheduler.stats();
-        let prompt_tokens: usize =
-            self.batch.chunks.iter().filter(|c| !c.samples || c.len > 1).map(|c| c.len).sum();
-        let cached: usize = self.batch.admitted.iter().map(|a| a.cached_tokens).sum();
-        let generated = self.rows.iter().filter(|r| r.samples).count();
-        self.metrics.add_tokens(prompt_tokens, cached, generated);
-        let queried = stats.prefix_query_tokens - self.counted.prefix_query_tokens;
-        let hits = stats.prefix_hit_tokens - self.counted.prefix_hit_tokens;
-        if queried > 0 {
-            self.metrics.record_prefix_lookup(queried as usize, hits as usize);
-        }
-        self.counted = Counters {
-            prefix_query_tokens: stats.prefix_query_tokens,
-            prefix_hit_tokens: stats.prefix_hit_tokens,
-        };
-    }
-
-    /// Lets tokens leave, or takes them back, as the guard says.
-    fn obey_guard(&mut self, seq: SeqId, verdict: Verdict) {
-        let Some(live) = self.live.get_mut(&seq) else { return };
-        let event = match verdict {
-            Verdict::Deliver { upto, event } => {
-                live.guarded.send(upto, &live.events, &mut self.outbox);
-                if live.guarded.num_held() > 0 {
-                    self.metrics.record_held_token();
-                }
-                event
+            if !rows.rows.is_empty() {
+                tickets.push(self.model.sample(&rows)?);
             }
-            Verdict::Stop { event, .. } => {
-                live.reply_tokens = live.guarded.drop_held();
-                Some(event)
-            }
-            Verdict::Rescue { keep, event } => {
-                // A sequence that has just reached its limit is gone; then only the held part is dropped.
-                if !self.cut_back(seq, keep)
-                    && let Some(live) = self.live.get_mut(&seq)
-                {
-                    live.reply_tokens = live.guarded.drop_held();
-                }
-                Some(event)
-            }
-        };
-        let (Some(event), Some(live)) = (event, self.live.get(&seq)) else { return };
-        let stranded = live.is_stranded();
-        if event.action != guard::Action::Licensed {
-            guarded::log(seq.0, &event);
         }
-        self.metrics.record_guard_event(&GuardFigures {
-            kind: event.kind.name(),
-            phase: event.phase.name(),
-            action: event.action.name(),
-            period: event.period,
-            copies: event.copies,
-            discarded: event.discarded,
-        });
-        self.outbox.push(&live.events, EngineEvent::Guard(Box::new(event)));
-        if stranded {
-            let finished = self.scheduler.finish(seq, FinishReason::Repetition);
-            self.end(finished);
-        }
+        Ok(tickets)
     }
 
-    /// Ends every sequence of the step that failed.
-    fn fail_batch(&mut self) {
-        let seqs: Vec<SeqId> = self.batch.chunks.iter().map(|c| c.seq).collect();
+    /// Ends every sequence of the steps under way.
+    fn fail_steps(&mut self) {
+        let settling = self.in_flight.take().map(|step| step.batch).unwrap_or_default();
+        let chunks = self.batch.chunks.iter().chain(&settling.chunks);
+        let seqs: Vec<SeqId> = chunks.map(|chunk| chunk.seq).collect();
+        self.broken.clear();
         for seq in seqs {
             let finished = self.scheduler.finish(seq, FinishReason::Error);
             self.end(finished);
@@ -462,7 +398,7 @@ impl<B: Backend> StepLoop<B> {
     }
 
     /// Closes the stream of a sequence that the scheduler has let go.
-    fn end(&mut self, finished: Option<Finished>) {
+    pub(super) fn end(&mut self, finished: Option<Finished>) {
         let Some(finished) = finished else { return };
         let Some(mut live) = self.live.remove(&finished.seq) else { return };
         if matches!(
@@ -486,7 +422,7 @@ impl<B: Backend> StepLoop<B> {
         self.shared.waiting_tokens.fetch_sub(prompt_tokens, Ordering::Relaxed);
     }
 
-    fn publish_load(&self) {
+    pub(super) fn publish_load(&self) {
         let stats = self.scheduler.stats();
         let shared = &self.shared;
         shared.running.store(stats.running, Ordering::Relaxed);
@@ -501,63 +437,6 @@ impl<B: Backend> StepLoop<B> {
             total_blocks: shared.facts.num_blocks,
         });
     }
-}
-
-/// Samples a token and decides whether it ends the sequence; `None` leaves the sequence out of this step.
-fn decide(
-    seq: SeqId,
-    sampler: &mut Sampler,
-    live: &mut LiveSequence,
-    logits: &[f32],
-    position: u64,
-) -> Option<Decision> {
-    let failed = |finish| {
-        let verdict = Verdict::Deliver { upto: 0, event: None };
-        Some(Decision { seq, token: [0], logprobs: None, failed: true, finish: Some(finish), verdict })
-    };
-    let broken = |error: ConstraintBroken| {
-        tracing::error!(seq = seq.0, position, %error, "a constrained sequence ends");
-        failed(FinishReason::Error)
-    };
-    let left = live.tokens_left().saturating_sub(1);
-    let (sampled, wanted) = match live.choose(sampler, logits, position) {
-        Choice::Token { token, wanted } => (token, wanted),
-        Choice::Late => return None,
-        Choice::Broken(error) => return broken(error),
-        Choice::NoFiniteLogit => return failed(FinishReason::NumericFault(RowFault::NonFinite)),
-    };
-    if sampler.row_was_broken() {
-        return failed(FinishReason::NumericFault(RowFault::NonFinite));
-    }
-    if guard::is_flat(logits) {
-        return failed(FinishReason::NumericFault(RowFault::Flat));
-    }
-    let (mut token, mut complete) = (sampled, false);
-    if let Some(constraint) = &mut live.constraint {
-        match constraint.take(sampled, left) {
-            Ok(taken) => (token, complete) = (taken.token, taken.ends),
-            Err(error) => return broken(error),
-        }
-    }
-    live.advance(token);
-    let logprobs = sampler.logprobs(logits, token, wanted);
-    let stops =
-        position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
-    let verdict = match live.guarded.observe(token, logprobs.as_ref().map(|l| l.logprob)) {
-        // What must be whole is not cut off: the loop is taken back, and the rest is the shortest there is.
-        Verdict::Stop { keep, event } if !stops && !complete && live.wind_up() => {
-            Verdict::Rescue { keep, event }
-        }
-        verdict => verdict,
-    };
-    let finish = match verdict {
-        _ if stops => Some(FinishReason::StopToken(token)),
-        _ if complete => Some(FinishReason::Stopped),
-        Verdict::Stop { .. } => Some(FinishReason::Repetition),
-        _ => None,
-    };
-    let logprobs = logprobs.filter(|_| live.params.logprobs.is_some());
-    Some(Decision { seq, token: [token], logprobs, failed: false, finish, verdict })
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -1,35 +1,26 @@
 //! One pass through every path a step can take, before the first request: memory is touched, code is loaded.
 
-use crate::model::{ForwardInput, Model};
-use crate::ops::{AttentionForm, Backend, OpError, Segment};
+use crate::model::Model;
+use crate::ops::{Backend, BlockId, OpError, Outcomes, Row, SampleRows, SlotSpec, StepPlan, TokenSource};
+use crate::sampling::SamplingParams;
 
-/// Runs a small prefill in each attention form, a decode step and the head on blocks 0 and up, whose content no sequence has claimed yet.
+use super::live::row_of;
+
+/// Runs a small prefill in each attention form, a decode step, the head and a draw on block 0, whose content no sequence has
+/// claimed yet.
 pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<(), OpError> {
-    for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
-        run(model, 0, block_size.min(model.max_tokens()), form)?;
+    let prefill = block_size.min(model.capacity().max_tokens);
+    for (len, expanded_until) in [(prefill, prefill), (prefill, 0), (1, 0)] {
+        let mut plan = StepPlan::default();
+        let tokens = std::iter::repeat_n(TokenSource::from(0), len);
+        plan.add(tokens, 0, expanded_until, &[BlockId(0)], block_size);
+        plan.logits_rows.push(Row(0));
+        model.forward(&plan)?;
     }
-    run(model, 0, 1, AttentionForm::Absorbed)?;
-    model.logits(&[0]).map(|_| ())
-}
-
-/// Tokens at positions `start..start + len` of a sequence in block 0.
-fn run<B: Backend>(
-    model: &mut Model<B>,
-    start: usize,
-    len: usize,
-    form: AttentionForm,
-) -> Result<(), OpError> {
-    let segment = Segment { rows: 0..len, first_position: start, form, block_table: 0..1 };
-    let (expanded, absorbed) = match form {
-        AttentionForm::Expanded => (vec![segment], vec![]),
-        AttentionForm::Absorbed => (vec![], vec![segment]),
-    };
-    model.forward(&ForwardInput {
-        token_ids: vec![0; len],
-        positions: (start..start + len).collect(),
-        slot_mapping: (start as u32..(start + len) as u32).collect(),
-        expanded,
-        absorbed,
-        block_tables: vec![0],
-    })
+    model.logits(0..1)?;
+    let spec = SlotSpec { prompt: &[], reply: &[], counts: false, logit_bias: &[], stops: &[] };
+    let row = row_of(&SamplingParams::default(), 0);
+    model.open_slot(row.slot, &spec)?;
+    let ticket = model.sample(&SampleRows { rows: vec![row], ..SampleRows::default() })?;
+    model.wait(ticket, &mut Outcomes::default())
 }

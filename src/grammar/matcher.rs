@@ -157,6 +157,8 @@ pub(super) struct Matcher {
     mask: Option<TokenMask>,
     /// The grammar engine has given up: from the token of this number on, the known way is followed without it.
     given_up_at: Option<usize>,
+    /// A token was refused for want of room: the next one is on the known way.
+    refused: bool,
 }
 
 impl Matcher {
@@ -176,6 +178,7 @@ impl Matcher {
             closing: closing.map(Way::new),
             mask: None,
             given_up_at: None,
+            refused: false,
         }
     }
 
@@ -239,7 +242,7 @@ impl Matcher {
         self.note(token);
         self.closing = self.closing.as_ref().map(|way| way.behind(len));
         let ends = self.closing.as_ref().is_some_and(|way| way.left().is_empty());
-        Taken { token, ends }
+        Taken::Accepted { ends }
     }
 
     /// Looks for a way to the end, of at most `left` tokens, from the state after the last token.
@@ -334,6 +337,7 @@ impl TokenConstraint for Matcher {
             closing: self.closing.clone(),
             mask: self.mask.clone(),
             given_up_at: self.given_up_at,
+            refused: self.refused,
         })
     }
 
@@ -341,7 +345,7 @@ impl TokenConstraint for Matcher {
         if self.mask.is_some() {
             return Ok(());
         }
-        if self.given_up_at.is_some() || self.must_follow(left) {
+        if self.given_up_at.is_some() || self.refused || self.must_follow(left) {
             self.mask = self.way_mask();
             return Ok(());
         }
@@ -362,14 +366,18 @@ impl TokenConstraint for Matcher {
 
     fn take(&mut self, sampled: u32, left: usize) -> Result<Taken, ConstraintBroken> {
         self.mask = None;
+        let follows = std::mem::take(&mut self.refused);
         if self.is_end(sampled) {
             self.note(sampled);
-            return Ok(Taken { token: sampled, ends: true });
+            return Ok(Taken::Accepted { ends: true });
         }
         if self.given_up_at.is_some() {
             return self.follow();
         }
         self.consume(sampled)?;
+        if follows && let Some((token, len)) = self.next_on_way() {
+            return Ok(self.go_on_way(token, len));
+        }
         self.note(sampled);
         let overlong = matches!(&self.place, Place::Json(place) if place.is_overlong());
         let mut outlook = if overlong { Outlook::TooLong } else { self.outlook(left, SEARCH_FUEL)? };
@@ -379,21 +387,14 @@ impl TokenConstraint for Matcher {
         if let Outlook::Fits(way, must_end) = outlook {
             let ends = way.left().is_empty() && (must_end || left == 0);
             self.closing = Some(way);
-            return Ok(Taken { token: sampled, ends });
+            return Ok(Taken::Accepted { ends });
         }
-        let Some(known) = self.closing.as_ref().map(|way| way.left().len()) else {
-            return Ok(Taken { token: sampled, ends: false });
-        };
+        if self.closing.is_none() {
+            return Ok(Taken::Accepted { ends: false });
+        }
         self.undo()?;
-        if known == 0 {
-            // The reply was complete before this token.
-            let end = self.way_mask().and_then(|ends| ends.first()).unwrap_or(sampled);
-            self.note(end);
-            return Ok(Taken { token: end, ends: true });
-        }
-        let (token, len) = self.next_on_way().expect("the known way is not at its end");
-        self.consume(token)?;
-        Ok(self.go_on_way(token, len))
+        self.refused = true;
+        Ok(Taken::Refused)
     }
 
     fn knows_end(&self) -> bool {
@@ -401,7 +402,7 @@ impl TokenConstraint for Matcher {
     }
 
     fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {
-        self.mask = None;
+        (self.mask, self.refused) = (None, false);
         let keep = self.steps.len().checked_sub(tokens);
         let keep = keep.ok_or_else(|| ConstraintBroken("rewound further than it went".into()))?;
         self.cut(keep)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::sampling::TokenConstraint;
+use crate::sampling::{Taken, TokenConstraint};
 use crate::text::Tokenizer;
 
 fn shared(name: &str) -> Vec<u8> {
@@ -54,6 +54,23 @@ fn draw(constraint: &dyn TokenConstraint, rng: &mut fastrand::Rng, vocab: usize)
     allowed[rng.usize(0..allowed.len())]
 }
 
+/// The next token of a reply, with room for `left` more after it, and whether it ends the reply: drawn again where one was refused.
+fn next(
+    constraint: &mut dyn TokenConstraint,
+    left: usize,
+    rng: &mut fastrand::Rng,
+    vocab: usize,
+) -> (u32, bool) {
+    for _ in 0..2 {
+        constraint.prepare(left + 1).unwrap();
+        let sampled = draw(constraint, rng, vocab);
+        if let Taken::Accepted { ends } = constraint.take(sampled, left).unwrap() {
+            return (sampled, ends);
+        }
+    }
+    panic!("a token that leads to the end was refused");
+}
+
 /// Runs a reply of at most `budget` tokens; gives its tokens, its end token left out, and whether it came to its end.
 fn run(
     grammars: &Grammars,
@@ -64,13 +81,11 @@ fn run(
     let mut constraint = grammar.start();
     let mut tokens = Vec::new();
     for left in (0..budget).rev() {
-        constraint.prepare(left + 1).unwrap();
-        let sampled = draw(&*constraint, rng, grammars.vocab_size);
-        let taken = constraint.take(sampled, left).unwrap();
-        if !grammars.ends.contains(&taken.token) {
-            tokens.push(taken.token);
+        let (token, ends) = next(&mut *constraint, left, rng, grammars.vocab_size);
+        if !grammars.ends.contains(&token) {
+            tokens.push(token);
         }
-        if taken.ends {
+        if ends {
             return (tokens, true);
         }
     }
@@ -258,21 +273,25 @@ fn rewound_then_continued_equals_never_having_gone_there() {
                 let mut gone = 0;
                 for ahead in 0..rng.usize(0..5) {
                     let Some(left) = left.checked_sub(ahead) else { break };
-                    winding.prepare(left + 1).unwrap();
-                    let sampled = draw(&*winding, &mut rng, grammars.vocab_size);
+                    let (_, ends) = next(&mut *winding, left, &mut rng, grammars.vocab_size);
                     gone += 1;
-                    if winding.take(sampled, left).unwrap().ends {
+                    if ends {
                         break;
                     }
                 }
                 winding.rewind(gone).unwrap();
-                straight.prepare(left + 1).unwrap();
-                winding.prepare(left + 1).unwrap();
-                assert_eq!(straight.mask(), winding.mask());
-                let sampled = draw(&*straight, &mut rng, grammars.vocab_size);
-                let taken = straight.take(sampled, left).unwrap();
-                assert_eq!(winding.take(sampled, left).unwrap(), taken);
-                if taken.ends {
+                let ends = loop {
+                    straight.prepare(left + 1).unwrap();
+                    winding.prepare(left + 1).unwrap();
+                    assert_eq!(straight.mask(), winding.mask());
+                    let sampled = draw(&*straight, &mut rng, grammars.vocab_size);
+                    let taken = straight.take(sampled, left).unwrap();
+                    assert_eq!(winding.take(sampled, left).unwrap(), taken);
+                    if let Taken::Accepted { ends } = taken {
+                        break ends;
+                    }
+                };
+                if ends {
                     break;
                 }
             }
@@ -486,7 +505,7 @@ fn cost() {
                 let begun = Instant::now();
                 let taken = constraint.take(sampled, left).unwrap();
                 takes.push(begun.elapsed().as_nanos());
-                if taken.ends {
+                if taken == (Taken::Accepted { ends: true }) {
                     break;
                 }
             }

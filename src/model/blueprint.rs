@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::ops::{CacheDType, CacheShape, MlaShape, RouterShape};
+use crate::ops::{CacheDType, CacheShape, MlaShape, ModelShape, RouterShape};
 
 /// Largest value accepted for any single dimension that has no limit of its own.
 const MAX_DIM: u64 = 1 << 22;
@@ -287,6 +287,19 @@ impl Blueprint {
         let experts = chosen * 3 * self.moe_intermediate_size * d + self.router.num_experts * d;
         let ffn = |layer| if self.is_moe(layer) { experts } else { 3 * self.intermediate_size * d };
         (0..self.num_layers).map(|layer| attention + ffn(layer)).sum::<usize>() + self.vocab_size * d
+    }
+
+    /// Sizes for the backend's operations.
+    pub fn shape(&self, latent_norm_eps: f32) -> ModelShape {
+        ModelShape {
+            hidden_size: self.hidden_size,
+            vocab_size: self.vocab_size,
+            q_lora_rank: self.q_lora_rank,
+            mla: self.mla,
+            router: self.router,
+            rms_norm_eps: self.rms_norm_eps,
+            latent_norm_eps,
+        }
     }
 
     /// Physical KV cache of `num_blocks` blocks.

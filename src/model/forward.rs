@@ -1,99 +1,15 @@
 //! Straight through the layers, once, over any backend.
 
+use std::ops::Range;
+
 use super::blueprint::Blueprint;
-use super::layer_runner::{LayerPlace, LayerRunner};
+use super::layer_runner::LayerRunner;
+use super::observed::LayerObserver;
 use super::weights::Weights;
-use crate::ops::{Backend, CacheShape, OpError, Segment};
-
-/// Looks on while a step is computed; every method does nothing unless it is written. What a step computes does not depend on it.
-pub trait LayerObserver {
-    /// Whether [`LayerObserver::experts`] is to be called for this layer; it costs the routed experts once more.
-    fn wants_experts(&self, _layer: usize) -> bool {
-        false
-    }
-
-    /// The routed experts of all rows of a layer.
-    fn experts(&mut self, _layer: usize, _chosen: &ChosenExperts) {}
-
-    /// Whether [`LayerObserver::inputs`] is to be called for this layer; it costs the FFN's first matrices once more.
-    fn wants_inputs(&self, _layer: usize) -> bool {
-        false
-    }
-
-    /// What went into the matrices of a layer's FFN and into its cache.
-    fn inputs(&mut self, _layer: usize, _inputs: &LayerInputs) {}
-}
-
-/// Nobody looks on.
-struct NoObserver;
-
-impl LayerObserver for NoObserver {}
-
-/// The experts that the rows of a step chose in one layer; `[T, K]` each.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ChosenExperts {
-    /// K.
-    pub top_k: usize,
-    /// Expert ids.
-    pub experts: Vec<u32>,
-    /// Routing weights without `routed_scaling_factor`: of a checkpoint that normalises them, they sum to 1 per row.
-    pub weights: Vec<f32>,
-    /// L2 norm of the expert's output before it is weighted.
-    pub norms: Vec<f32>,
-}
-
-/// Largest magnitudes that the rows of a step showed in one layer.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LayerInputs {
-    /// Of what the cache holds of them.
-    pub cached: f32,
-    /// Of the FFN of a layer without routed experts.
-    pub dense: Option<FfnInputs>,
-    /// Of the shared expert.
-    pub shared: Option<FfnInputs>,
-    /// `[E]`: of each routed expert.
-    pub routed: Vec<FfnInputs>,
-}
-
-/// What went into one SwiGLU FFN.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct FfnInputs {
-    /// Rows.
-    pub rows: u64,
-    /// Largest magnitude that went into `gate_proj` and `up_proj`.
-    pub gate_up: f32,
-    /// Largest magnitude that went into `down_proj`.
-    pub down: f32,
-}
-
-/// One step's tokens and where they stand.
-#[derive(Debug, Clone, Default)]
-pub struct ForwardInput {
-    /// `[T]` token ids.
-    pub token_ids: Vec<u32>,
-    /// `[T]` position of each token in its sequence.
-    pub positions: Vec<usize>,
-    /// `[T]` where each token's latent is stored: block id x block size + offset.
-    pub slot_mapping: Vec<u32>,
-    /// Rows attending in expanded form.
-    pub expanded: Vec<Segment>,
-    /// Rows attending in absorbed form. The two lists together cover each row once.
-    pub absorbed: Vec<Segment>,
-    /// Block ids of all sequences of the step, flat; segments hold ranges of it.
-    pub block_tables: Vec<u32>,
-}
-
-impl ForwardInput {
-    /// Empties all lists and keeps their memory.
-    pub fn clear(&mut self) {
-        self.token_ids.clear();
-        self.positions.clear();
-        self.slot_mapping.clear();
-        self.expanded.clear();
-        self.absorbed.clear();
-        self.block_tables.clear();
-    }
-}
+use crate::ops::{
+    Activation, Backend, CacheShape, Calibrate, Capacity, OpError, Outcomes, SampleRows, SeqSlot, SlotSpec,
+    StepPlan, Ticket, TokenId,
+};
 
 /// A loaded network with its workspace and its KV cache, on one backend.
 pub struct Model<B: Backend> {
@@ -102,68 +18,100 @@ pub struct Model<B: Backend> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Takes loaded weights and allocates workspace for `max_tokens` rows (of which `max_logits_rows` with logits at once) and the cache.
+    /// Takes loaded weights and allocates workspace and cache.
     pub fn new(
         backend: B,
         blueprint: Blueprint,
         weights: Weights<B>,
         latent_norm_eps: f32,
-        max_tokens: usize,
-        max_logits_rows: usize,
+        capacity: Capacity,
         cache: &CacheShape,
     ) -> Result<Self, OpError> {
-        let runner =
-            LayerRunner::new(backend, blueprint, latent_norm_eps, max_tokens, max_logits_rows, cache)?;
+        let runner = LayerRunner::new(backend, blueprint, latent_norm_eps, capacity, cache)?;
         Ok(Self { runner, weights })
     }
 
     /// Sizes and switches.
     pub fn blueprint(&self) -> &Blueprint {
-        self.runner.blueprint()
+        &self.runner.blueprint
     }
 
     /// Name of the backend.
     pub fn backend_name(&self) -> &'static str {
-        self.runner.backend_name()
+        self.runner.backend.name()
     }
 
-    /// Most rows of one step.
-    pub fn max_tokens(&self) -> usize {
-        self.runner.max_tokens()
+    /// The largest step.
+    pub fn capacity(&self) -> &Capacity {
+        &self.runner.capacity
     }
 
-    /// Most rows `logits` takes at once.
-    pub fn max_logits_rows(&self) -> usize {
-        self.runner.max_logits_rows()
-    }
-
-    /// Computes the residual stream of every row and stores their latents in the cache.
-    pub fn forward(&mut self, input: &ForwardInput) -> Result<(), OpError> {
-        self.forward_observed(input, &mut NoObserver)
-    }
-
-    /// [`Model::forward`] with somebody looking on.
-    pub fn forward_observed(
-        &mut self,
-        input: &ForwardInput,
-        observer: &mut dyn LayerObserver,
-    ) -> Result<(), OpError> {
-        self.runner.begin(input);
-        self.runner.embed(&self.weights.embed_tokens, &input.token_ids)?;
-        for (layer, weights) in self.weights.layers.iter().enumerate() {
-            self.runner.layer(weights, LayerPlace { layer, cached_at: layer }, input, observer)?;
+    /// Computes every row of a step: latents go to the cache, and the rows that the plan names are ready for [`Model::logits`].
+    pub fn forward(&mut self, plan: &StepPlan) -> Result<(), OpError> {
+        let Self { runner, weights } = self;
+        runner.begin(plan)?;
+        runner.backend.embed(&weights.embed_tokens, &mut runner.workspace)?;
+        let gains = weights.layers.iter().map(|layer| &layer.attention.norm);
+        let mut next = gains.chain([&weights.final_norm]);
+        next.next().map_or(Ok(()), |first| runner.norm(first))?;
+        for (layer, (weights, next)) in weights.layers.iter().zip(next).enumerate() {
+            runner.layer(weights, layer, next)?;
         }
         Ok(())
     }
 
-    /// The scales of an FP8 cache without row scales: 2 to these, one per layer. Takes effect on what is cached from now on.
-    pub fn set_cache_scales(&mut self, exponents: &[i32]) -> Result<(), OpError> {
-        self.runner.set_cache_scales(exponents)
+    /// Logits of the rows `plan.logits_rows[rows]` of the last [`Model::forward`]; at most `max_logits_rows`.
+    pub fn logits(&mut self, rows: Range<usize>) -> Result<(), OpError> {
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embed_tokens);
+        self.runner.backend.logits(head, rows, &mut self.runner.workspace)
     }
 
-    /// Logits `[rows.len(), vocab]` of rows of the last `forward`; at most `max_logits_rows` rows.
-    pub fn logits(&mut self, rows: &[u32]) -> Result<&[f32], OpError> {
-        let head = self.weights.head.as_ref().unwrap_or(&self.weights.embed_tokens);
-        self.runner.logits(rows, &self.weights.final_norm, head)
+    /// See [`Backend::open_slot`].
+    pub fn open_slot(&mut self, slot: SeqSlot, spec: &SlotSpec<'_>) -> Result<(), OpError> {
+        self.runner.backend.open_slot(slot, spec, &mut self.runner.workspace)
+    }
+
+    /// See [`Backend::rewind_slot`].
+    pub fn rewind_slot(&mut self, slot: SeqSlot, removed: &[TokenId], last: TokenId) -> Result<(), OpError> {
+        self.runner.backend.rewind_slot(slot, removed, last, &mut self.runner.workspace)
+    }
+
+    /// Samples from the logits of the last [`Model::logits`].
+    pub fn sample(&mut self, rows: &SampleRows<'_>) -> Result<Ticket, OpError> {
+        self.runner.backend.sample(rows, &mut self.runner.workspace)
+    }
+
+    /// See [`Backend::wait`].
+    pub fn wait(&mut self, ticket: Ticket, out: &mut Outcomes) -> Result<(), OpError> {
+        self.runner.backend.wait(ticket, &mut self.runner.workspace, out)
+    }
+
+    /// The scales of an FP8 cache without row scales: 2 to these, one per layer. Takes effect on what is cached from now on.
+    pub fn set_cache_scales(&mut self, exponents: &[i32]) -> Result<(), OpError> {
+        self.runner.backend.set_cache_scales(&mut self.runner.cache, exponents)
+    }
+}
+
+impl<B: Calibrate> Model<B> {
+    /// [`Model::forward`] with an observer.
+    pub fn forward_observed(
+        &mut self,
+        plan: &StepPlan,
+        observer: &mut dyn LayerObserver,
+    ) -> Result<(), OpError> {
+        let Self { runner, weights } = self;
+        runner.begin(plan)?;
+        runner.backend.embed(&weights.embed_tokens, &mut runner.workspace)?;
+        for (layer, weights) in weights.layers.iter().enumerate() {
+            runner.norm(&weights.attention.norm)?;
+            runner.layer_observed(weights, layer, layer, observer)?;
+        }
+        runner.norm(&weights.final_norm)
+    }
+
+    /// Logits `[rows.len(), vocab]` on the host, as [`Model::logits`] computes them.
+    pub fn read_logits(&mut self, rows: Range<usize>) -> Result<&[f32], OpError> {
+        self.logits(rows)?;
+        self.runner.backend.read(Activation::Logits, &self.runner.workspace)
     }
 }

@@ -2,12 +2,12 @@
 //! on the host, and every layer is loaded once for all of it.
 
 use super::blueprint::Blueprint;
-use super::forward::{ForwardInput, LayerObserver};
 use super::inventory::Inventory;
-use super::layer_runner::{LayerPlace, LayerRunner};
+use super::layer_runner::LayerRunner;
+use super::observed::LayerObserver;
 use super::weights::{Bindings, LayerWeights, LoadError};
 use crate::checkpoint::Checkpoint;
-use crate::ops::{Backend, CacheShape, OpError};
+use crate::ops::{Activation, Backend, CacheShape, Calibrate, Capacity, OpError, Row, StepPlan};
 use crate::tensor::TensorView;
 
 /// What [`LayerStream::layer`] runs: a layer, loaded.
@@ -34,7 +34,7 @@ pub struct LayerStream<'a, B: Backend> {
     head: Option<Head<B>>,
 }
 
-impl<'a, B: Backend> LayerStream<'a, B> {
+impl<'a, B: Calibrate> LayerStream<'a, B> {
     /// Checks the checkpoint and allocates workspace for steps of `max_tokens` rows (of which `max_logits_rows` with logits at once) and a cache like
     /// `cache`, of one layer. Loads no weights.
     pub fn open(
@@ -48,24 +48,25 @@ impl<'a, B: Backend> LayerStream<'a, B> {
         let bindings = Bindings::check(checkpoint, Inventory::take(checkpoint, &blueprint))?;
         let cache = CacheShape { num_layers: 1, ..*cache };
         let eps = blueprint.rms_norm_eps;
-        let runner = LayerRunner::new(backend, blueprint, eps, max_tokens, max_logits_rows, &cache)?;
+        let capacity = Capacity { max_tokens, max_logits_rows, max_num_seqs: 1 };
+        let runner = LayerRunner::new(backend, blueprint, eps, capacity, &cache)?;
         let embedding = bindings.embedding();
         Ok(Self { bindings, embedding, runner, loaded: None, head: None })
     }
 
     /// Sizes and switches.
     pub fn blueprint(&self) -> &Blueprint {
-        self.runner.blueprint()
+        &self.runner.blueprint
     }
 
     /// Most rows of one step.
     pub fn max_tokens(&self) -> usize {
-        self.runner.max_tokens()
+        self.runner.capacity.max_tokens
     }
 
     /// Most rows `logits` takes at once: they are a step's too.
     pub fn max_logits_rows(&self) -> usize {
-        self.runner.max_logits_rows().min(self.runner.max_tokens())
+        self.runner.capacity.max_logits_rows.min(self.runner.capacity.max_tokens)
     }
 
     /// Appends the embeddings of tokens, `[T, D]`; ids are below the vocabulary's size.
@@ -81,8 +82,8 @@ impl<'a, B: Backend> LayerStream<'a, B> {
     pub fn load(&mut self, layer: usize) -> Result<(), StreamError> {
         // Gone before its successor comes: two would take twice the memory.
         (self.loaded, self.head) = (None, None);
-        let blueprint = self.runner.blueprint().clone();
-        let weights = self.bindings.layer(layer, &blueprint, self.runner.backend())?;
+        let LayerRunner { blueprint, backend, .. } = &mut self.runner;
+        let weights = self.bindings.layer(layer, blueprint, backend)?;
         self.loaded = Some(Loaded { layer, weights });
         Ok(())
     }
@@ -93,26 +94,28 @@ impl<'a, B: Backend> LayerStream<'a, B> {
     /// Panics if no layer is loaded.
     pub fn layer(
         &mut self,
-        input: &ForwardInput,
+        plan: &StepPlan,
         hidden: &mut [f32],
         observer: &mut dyn LayerObserver,
     ) -> Result<(), OpError> {
         let Loaded { layer, weights } = self.loaded.as_ref().expect("a layer is loaded before it is run");
-        self.runner.begin(input);
-        self.runner.set_hidden(hidden)?;
-        self.runner.layer(weights, LayerPlace { layer: *layer, cached_at: 0 }, input, observer)?;
-        hidden.copy_from_slice(self.runner.hidden()?);
+        let runner = &mut self.runner;
+        runner.begin(plan)?;
+        runner.backend.write_hidden(hidden, &mut runner.workspace)?;
+        runner.norm(&weights.attention.norm)?;
+        runner.layer_observed(weights, *layer, 0, observer)?;
+        hidden.copy_from_slice(runner.backend.read(Activation::Hidden, &runner.workspace)?);
         Ok(())
     }
 
     /// Gives the loaded layer's memory back and loads what [`LayerStream::logits`] needs.
     pub fn load_head(&mut self) -> Result<(), StreamError> {
         self.loaded = None;
-        let blueprint = self.runner.blueprint().clone();
-        let (final_norm, head) = self.bindings.head(&blueprint, self.runner.backend())?;
+        let LayerRunner { blueprint, backend, .. } = &mut self.runner;
+        let (final_norm, head) = self.bindings.head(blueprint, backend)?;
         let matrix = match head {
             Some(head) => head,
-            None => self.bindings.embed_tokens(&blueprint, self.runner.backend())?,
+            None => self.bindings.embed_tokens(blueprint, backend)?,
         };
         self.head = Some(Head { final_norm, matrix });
         Ok(())
@@ -123,9 +126,14 @@ impl<'a, B: Backend> LayerStream<'a, B> {
     /// Panics if the head is not loaded.
     pub fn logits(&mut self, hidden: &[f32]) -> Result<&[f32], OpError> {
         let Head { final_norm, matrix } = self.head.as_ref().expect("the head is loaded before it is run");
-        let rows: Vec<u32> = (0..(hidden.len() / self.runner.blueprint().hidden_size) as u32).collect();
-        self.runner.set_hidden(hidden)?;
-        self.runner.logits(&rows, final_norm, matrix)
+        let runner = &mut self.runner;
+        let rows = hidden.len() / runner.blueprint.hidden_size;
+        let logits_rows = (0..rows as u32).map(Row).collect();
+        runner.begin(&StepPlan { logits_rows, ..StepPlan::default() })?;
+        runner.backend.write_hidden(hidden, &mut runner.workspace)?;
+        runner.norm(final_norm)?;
+        runner.backend.logits(matrix, 0..rows, &mut runner.workspace)?;
+        runner.backend.read(Activation::Logits, &runner.workspace)
     }
 }
 

@@ -1,51 +1,33 @@
-//! Rotary position embedding with YaRN. Su et al., arXiv 2104.09864; Peng et al., arXiv 2309.00071.
+//! The rotary frequencies of a checkpoint, YaRN included. Peng et al., arXiv 2309.00071.
 
 use super::blueprint::{Blueprint, YarnScaling, yarn_mscale};
+use crate::ops::RopeTable;
 
-/// Inverse frequencies of the R/2 rotated pairs, and the cos/sin multiplier.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RopeTable {
-    /// `[R / 2]`, radians per position.
-    pub inv_freq: Vec<f32>,
-    /// Factor on cosines and sines.
-    pub multiplier: f32,
-}
-
-impl RopeTable {
-    /// The table of a checkpoint. YaRN applies at all lengths.
-    pub fn new(blueprint: &Blueprint) -> Self {
-        let dim = blueprint.mla.qk_rope_head_dim;
-        let extrapolated = |i: usize| blueprint.rope_theta.powf(-2.0 * i as f64 / dim as f64);
-        let Some(yarn) = &blueprint.yarn else {
-            return Self {
-                inv_freq: (0..dim / 2).map(|i| extrapolated(i) as f32).collect(),
-                multiplier: 1.0,
-            };
+/// The rotations of a checkpoint. YaRN applies at all lengths.
+pub(super) fn table(blueprint: &Blueprint) -> RopeTable {
+    let dim = blueprint.mla.qk_rope_head_dim;
+    let extrapolated = |i: usize| blueprint.rope_theta.powf(-2.0 * i as f64 / dim as f64);
+    let Some(yarn) = &blueprint.yarn else {
+        return RopeTable {
+            inv_freq: (0..dim / 2).map(|i| extrapolated(i) as f32).collect(),
+            multiplier: 1.0,
         };
-        let (low, high) = correction_range(dim, blueprint.rope_theta, yarn);
-        let inv_freq = (0..dim / 2)
-            .map(|i| {
-                let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-                let ext = extrapolated(i);
-                (ext / yarn.factor * ramp + ext * (1.0 - ramp)) as f32
-            })
-            .collect();
-        let multiplier = match (yarn.mscale, yarn.mscale_all_dim) {
-            (Some(m), Some(all)) if m != 0.0 && all != 0.0 => {
-                yarn_mscale(yarn.factor, m) / yarn_mscale(yarn.factor, all)
-            }
-            _ => yarn_mscale(yarn.factor, 1.0),
-        };
-        Self { inv_freq, multiplier: multiplier as f32 }
-    }
-
-    /// Appends the rotation of `position` to `out`: R/2 cosines, then R/2 sines. The angle is rounded to f32 as the reference
-    /// implementations do; its cosine is exact to f32.
-    pub fn rotation(&self, position: usize, out: &mut Vec<f32>) {
-        let angles = self.inv_freq.iter().map(|f| f64::from(position as f32 * f));
-        out.extend(angles.clone().map(|a| a.cos() as f32 * self.multiplier));
-        out.extend(angles.map(|a| a.sin() as f32 * self.multiplier));
-    }
+    };
+    let (low, high) = correction_range(dim, blueprint.rope_theta, yarn);
+    let inv_freq = (0..dim / 2)
+        .map(|i| {
+            let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            let ext = extrapolated(i);
+            (ext / yarn.factor * ramp + ext * (1.0 - ramp)) as f32
+        })
+        .collect();
+    let multiplier = match (yarn.mscale, yarn.mscale_all_dim) {
+        (Some(m), Some(all)) if m != 0.0 && all != 0.0 => {
+            yarn_mscale(yarn.factor, m) / yarn_mscale(yarn.factor, all)
+        }
+        _ => yarn_mscale(yarn.factor, 1.0),
+    };
+    RopeTable { inv_freq, multiplier: multiplier as f32 }
 }
 
 /// Pair indices between which YaRN blends from extrapolation to interpolation.
@@ -63,7 +45,7 @@ fn correction_range(dim: usize, base: f64, yarn: &YarnScaling) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    fn table(factor: f64, beta_fast: f64) -> Vec<f32> {
+    fn inv_freq(factor: f64, beta_fast: f64) -> Vec<f32> {
         let config = serde_json::json!({
             "model_type": "kimi_k2", "vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8,
             "moe_intermediate_size": 8, "n_routed_experts": 2, "num_experts_per_tok": 1, "num_attention_heads": 1,
@@ -72,7 +54,7 @@ mod tests {
             "rope_scaling": {"type": "yarn", "factor": factor, "beta_fast": beta_fast, "beta_slow": 1.0, "mscale": 1.0,
                 "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
         });
-        RopeTable::new(&Blueprint::parse(config.to_string().as_bytes()).unwrap()).inv_freq
+        table(&Blueprint::parse(config.to_string().as_bytes()).unwrap()).inv_freq
     }
 
     fn check(inv_freq: &[f32], expected: &[(usize, f32)]) {
@@ -85,10 +67,10 @@ mod tests {
     #[test]
     fn inverse_frequencies_of_the_releases() {
         let k25 = [(0, 1.0), (1, 0.713_111_1), (8, 0.066_874_03), (9, 0.043_776_656), (12, 0.011_619_16)];
-        check(&table(64.0, 32.0), &k25);
-        check(&table(64.0, 32.0), &[(19, 1.583_749_9e-4), (20, 1.807_023_4e-5), (31, 4.382_206_5e-7)]);
+        check(&inv_freq(64.0, 32.0), &k25);
+        check(&inv_freq(64.0, 32.0), &[(19, 1.583_749_9e-4), (20, 1.807_023_4e-5), (31, 4.382_206_5e-7)]);
         let thinking = [(9, 0.047_688_61), (12, 0.017_293_634), (19, 0.001_621_759_9), (20, 1.807_023_4e-5)];
-        check(&table(64.0, 1.0), &thinking);
-        check(&table(32.0, 1.0), &[(19, 0.001_621_759_9), (20, 3.614_046_8e-5), (31, 8.764_413e-7)]);
+        check(&inv_freq(64.0, 1.0), &thinking);
+        check(&inv_freq(32.0, 1.0), &[(19, 0.001_621_759_9), (20, 3.614_046_8e-5), (31, 8.764_413e-7)]);
     }
 }

@@ -10,7 +10,7 @@ use super::inventory::{Inventory, Problems, parts};
 use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
 use crate::checkpoint::Checkpoint;
-use crate::ops::{Backend, ExpertMatrices, HostMatrix, OpError};
+use crate::ops::{AttentionInMatrices, Backend, ExpertMatrices, OpError, QueryMatrices};
 use crate::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
 use crate::tensor::TensorView;
 
@@ -56,20 +56,11 @@ impl LoadError {
 
 /// Attention weights of one layer.
 pub(super) struct AttentionWeights<B: Backend> {
-    pub(super) input_norm: B::Vector,
-    pub(super) query: QueryWeights<B>,
-    pub(super) kv_a: B::Matrix,
-    pub(super) kv_a_norm: B::Vector,
+    /// Gain of the layer's first norm.
+    pub(super) norm: B::Vector,
+    pub(super) input: B::AttentionIn,
     pub(super) kv_up: B::KvUp,
     pub(super) output: B::Matrix,
-}
-
-/// The two ways a query is made.
-pub(super) enum QueryWeights<B: Backend> {
-    /// `q_b(norm(q_a(x)))`.
-    Latent { a: B::Matrix, norm: B::Vector, b: B::Matrix },
-    /// `q_proj(x)` (Moonlight).
-    Direct(B::Matrix),
 }
 
 /// FFN weights of one layer.
@@ -224,13 +215,13 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
     }
 
     fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
-        let uploaded = self.backend.load_matrix(&HostMatrix::new(self.bindings.view(name)));
+        let uploaded = self.backend.load_matrix(&self.bindings.view(name).into());
         uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
     fn matrix(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
         let stored = self.stored(name)?;
-        let uploaded = self.backend.load_matrix(&HostMatrix::new(stored));
+        let uploaded = self.backend.load_matrix(&stored);
         uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
@@ -272,21 +263,26 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
         let name = |rest: &str| names.layer(layer, &format!("self_attn.{rest}"));
         let norm = |rest: &str| names.layer(layer, &format!("self_attn.{rest}.weight"));
         let query = match self.blueprint.q_lora_rank {
-            Some(_) => QueryWeights::Latent {
-                a: self.matrix(&name("q_a_proj"))?,
-                norm: self.vector(&norm("q_a_layernorm"))?,
-                b: self.matrix(&name("q_b_proj"))?,
+            Some(_) => QueryMatrices::Latent {
+                a: self.stored(&name("q_a_proj"))?,
+                norm: self.bindings.view(&norm("q_a_layernorm")),
+                b: self.stored(&name("q_b_proj"))?,
             },
-            None => QueryWeights::Direct(self.matrix(&name("q_proj"))?),
+            None => QueryMatrices::Direct(self.stored(&name("q_proj"))?),
         };
+        let kv_a = name("kv_a_proj_with_mqa");
+        let input = AttentionInMatrices {
+            query,
+            kv_a: self.stored(&kv_a)?,
+            kv_a_norm: self.bindings.view(&norm("kv_a_layernorm")),
+        };
+        let input = self.backend.load_attention_in(&input, &self.blueprint.mla);
         let kv_b = name("kv_b_proj");
         let stored = self.stored(&kv_b)?;
         let kv_up = self.backend.load_kv_up(&stored, &self.blueprint.mla);
         Ok(AttentionWeights {
-            input_norm: self.vector(&names.layer(layer, "input_layernorm.weight"))?,
-            query,
-            kv_a: self.matrix(&name("kv_a_proj_with_mqa"))?,
-            kv_a_norm: self.vector(&norm("kv_a_layernorm"))?,
+            norm: self.vector(&names.layer(layer, "input_layernorm.weight"))?,
+            input: input.map_err(|source| LoadError::Upload { name: kv_a, source })?,
             kv_up: kv_up.map_err(|source| LoadError::Upload { name: kv_b, source })?,
             output: self.matrix(&name("o_proj"))?,
         })

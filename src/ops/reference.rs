@@ -3,9 +3,10 @@
 //! Every loop is written as the formula reads; nothing is fused, packed or parallel. Weights are widened to f32 exactly. A fast
 //! backend is right when it agrees with this one within `tolerance.rs`. Knows no threads and no instruction sets.
 
+use super::error::expect;
 use super::{
-    AttentionForm, Backend, CacheDType, CacheShape, ExpertMatrices, HostMatrix, MlaShape, OpError,
-    RouterShape, Segment, peak,
+    AttentionForm, CacheDType, CacheShape, ExpertMatrices, HostOps, MlaShape, OpError, RouterShape, Segment,
+    peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -87,7 +88,7 @@ pub struct Routing {
 pub struct Cache {
     shape: CacheShape,
     values: Vec<f32>,
-    /// `[num_layers]`, see [`Backend::set_cache_scales`].
+    /// `[num_layers]`, see [`HostOps::set_cache_scales`].
     exponents: Vec<i32>,
 }
 
@@ -103,13 +104,6 @@ impl Cache {
         let at = (layer * self.shape.num_blocks * self.shape.block_size + slot) * d;
         &mut self.values[at..at + d]
     }
-}
-
-fn expect(op: &'static str, expected: &[usize], got: &[usize]) -> Result<(), OpError> {
-    if expected == got {
-        return Ok(());
-    }
-    Err(OpError::ShapeMismatch { op, expected: expected.to_vec(), got: got.to_vec() })
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -318,7 +312,7 @@ fn best(values: &[f32], k: usize) -> Vec<usize> {
     order
 }
 
-impl Backend for ReferenceBackend {
+impl HostOps for ReferenceBackend {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type KvUp = Matrix;
@@ -332,15 +326,8 @@ impl Backend for ReferenceBackend {
         "reference"
     }
 
-    fn load_matrix(&mut self, host: &HostMatrix<'_>) -> Result<Matrix, OpError> {
-        let mut whole = Matrix { out_features: 0, in_features: host.in_features(), values: Vec::new() };
-        for part in &host.parts {
-            let part = matrix("load_matrix", part)?;
-            expect("load_matrix", &[whole.in_features], &[part.in_features])?;
-            whole.out_features += part.out_features;
-            whole.values.extend(part.values);
-        }
-        Ok(whole)
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Matrix, OpError> {
+        matrix("load_matrix", host)
     }
 
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Vec<f32>, OpError> {
@@ -579,26 +566,25 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn logits(
-        &mut self,
-        x: &Buffer,
-        rows: &[u32],
-        gain: &Vec<f32>,
-        eps: f32,
-        head: &Matrix,
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
+    fn logits(&mut self, x: &Buffer, rows: &[u32], head: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
         expect("logits", &[head.in_features, head.out_features], &[x.cols, out.cols])?;
         out.set_rows("logits", rows.len())?;
         for (i, t) in rows.iter().enumerate() {
-            let normed = normalise(x.row(*t as usize), gain, eps);
-            out.row_mut(i).copy_from_slice(&head.apply(&normed));
+            out.row_mut(i).copy_from_slice(&head.apply(x.row(*t as usize)));
         }
         Ok(())
     }
 
-    fn read<'a>(&'a mut self, buffer: &'a Buffer) -> Result<&'a [f32], OpError> {
-        Ok(&buffer.values)
+    fn for_each(&mut self, count: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        (0..count).for_each(|index| work(0, index));
+    }
+
+    fn num_workers(&self) -> usize {
+        1
+    }
+
+    fn values(buffer: &Buffer) -> &[f32] {
+        &buffer.values
     }
 
     fn read_routing(

@@ -1,7 +1,7 @@
-//! Leading a reply out of a block that it is in (reasoning): the block ends in time, and something follows it.
+//! Leads a reply out of a block that it is in (reasoning): the block ends in time, and content follows it.
 //!
-//! A rule is applied token by token and depends on the reply's tokens alone, so that a reply that was cut back goes on as if it had
-//! never gone further. It costs nothing while the model keeps to it.
+//! A rule says before each draw which token is forced or which ids are forbidden. It depends on the reply's tokens alone, so a
+//! reply that was cut back continues as if it had never been longer.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct BlockRule {
     pub starts_inside: bool,
     /// Opens the block.
     pub open: u32,
-    /// Closes the block; forced when the limit is reached, and in place of a token that would end the reply inside.
+    /// Closes the block; forced when the limit is reached.
     pub close: u32,
     /// Tokens that leave the block for something that is content by itself.
     pub leave: Vec<u32>,
@@ -23,7 +23,7 @@ pub struct BlockRule {
     pub promise: Vec<u32>,
     /// Most tokens inside, over all blocks of the reply; 0 closes it at once.
     pub max_tokens: u32,
-    /// Tokens that end the reply.
+    /// Tokens that end the reply; forbidden inside the block, and behind it until content has followed.
     pub ends: Vec<u32>,
     /// Tokens that are no content (white space, markers), ascending.
     pub blank: Arc<[u32]>,
@@ -47,17 +47,6 @@ pub struct BlockGuide {
     standing: Standing,
 }
 
-/// What becomes of a sampled token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is taken.
-    Taken,
-    /// Another one is taken in its place.
-    Instead(u32),
-    /// Another one must be sampled, and none of these.
-    Again(Vec<u32>),
-}
-
 impl BlockGuide {
     /// At the start of a reply.
     pub fn new(rule: Arc<BlockRule>) -> Self {
@@ -70,23 +59,18 @@ impl BlockGuide {
         (self.standing.inside && self.standing.spent >= self.rule.max_tokens).then_some(self.rule.close)
     }
 
-    /// Judges a sampled token.
-    pub fn judge(&self, token: u32) -> Verdict {
+    /// Appends the ids that must not come next.
+    pub fn forbid(&self, out: &mut Vec<u32>) {
         let (rule, standing) = (&*self.rule, &self.standing);
-        if standing.inside {
-            let ends = rule.ends.contains(&token);
-            return if ends { Verdict::Instead(rule.close) } else { Verdict::Taken };
+        if standing.inside || standing.owes_content {
+            out.extend_from_slice(&rule.ends);
         }
-        let tired = standing.blanks >= MAX_BLANK && rule.blank.binary_search(&token).is_ok();
-        if standing.owes_content && (tired || self.never_owing(token)) {
-            let mut forbidden = rule.ends.clone();
-            forbidden.extend([rule.open, rule.close]);
+        if !standing.inside && standing.owes_content {
+            out.extend([rule.open, rule.close]);
             if standing.blanks >= MAX_BLANK {
-                forbidden.extend(rule.blank.iter());
+                out.extend_from_slice(&rule.blank);
             }
-            return Verdict::Again(forbidden);
         }
-        Verdict::Taken
     }
 
     /// Takes note of the token that was taken.
@@ -114,10 +98,6 @@ impl BlockGuide {
     pub fn replay(&mut self, reply: &[u32]) {
         *self = Self::new(Arc::clone(&self.rule));
         reply.iter().for_each(|&token| self.advance(token));
-    }
-
-    fn never_owing(&self, token: u32) -> bool {
-        token == self.rule.open || token == self.rule.close || self.rule.ends.contains(&token)
     }
 }
 
@@ -154,10 +134,11 @@ mod tests {
                 guide.advance(forced);
                 reply.push(forced);
             }
-            let token = match guide.judge(want) {
-                Verdict::Taken => want,
-                Verdict::Instead(token) => token,
-                Verdict::Again(forbidden) => (50..).find(|token| !forbidden.contains(token)).unwrap(),
+            let mut forbidden = Vec::new();
+            guide.forbid(&mut forbidden);
+            let token = match forbidden.contains(&want) {
+                true => (50..).find(|token| !forbidden.contains(token)).unwrap(),
+                false => want,
             };
             guide.advance(token);
             reply.push(token);
@@ -172,7 +153,8 @@ mod tests {
             (true, 0, &[5, END], &[CLOSE, 5, END]),
             (true, 9, &[5, CLOSE, END, END], &[5, CLOSE, 50, END]),
             (true, 9, &[5, CLOSE, BLANK, END, END], &[5, CLOSE, BLANK, 50, END]),
-            (true, 9, &[5, END, 7, END], &[5, CLOSE, 7, END]),
+            // The reply does not end inside; the model closes the block itself.
+            (true, 9, &[5, END, 7, CLOSE, 8, END], &[5, 50, 7, CLOSE, 8, END]),
             (true, 9, &[5, CALLS, END], &[5, CALLS, END]),
             (true, 9, &[5, CLOSE, CALLS, END], &[5, CLOSE, CALLS, END]),
             (true, 9, &[5, SECTION, CALLS, END], &[5, SECTION, CALLS, END]),

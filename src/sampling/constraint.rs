@@ -1,6 +1,6 @@
 //! What a grammar may say about the next token. The engine and the sampler know these words and nothing of grammars.
 //!
-//! A constraint follows its reply token by token, as `take` gives them, and can be taken back. Its invariant is its caller's guarantee:
+//! A constraint follows its reply token by token, as `take` accepts them, and can be taken back. Its invariant is its caller's guarantee:
 //! as long as every token came from `take`, the reply is a beginning of something the grammar allows.
 
 use std::fmt;
@@ -68,11 +68,15 @@ impl TokenMask {
 
 /// What became of a sampled token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
-    /// The token that counts: the sampled one, or one that leads to the end where the sampled one would leave no room for it.
-    pub token: u32,
-    /// Whether the reply is complete with it and nothing but an end token could follow: no further token is needed.
-    pub ends: bool,
+pub enum Taken {
+    /// It is part of the reply.
+    Accepted {
+        /// Whether the reply is complete with it and nothing but an end token could follow: no further token is needed.
+        ends: bool,
+    },
+    /// It would leave too little room for the reply to be completed. The reply stands where it stood, and the next mask allows only
+    /// what leads to its end: another token is to be sampled.
+    Refused,
 }
 
 /// The constraint can no longer say what may follow; the sequence cannot go on.
@@ -92,8 +96,8 @@ pub trait TokenConstraint: Send + fmt::Debug {
     /// The set that `prepare` computed; `None` before that.
     fn mask(&self) -> Option<&TokenMask>;
 
-    /// Takes a token that the mask allowed, with room for `left` more after it. Where taking it would leave too little room for the
-    /// reply to be completed, another token is taken, which is on a way that fits.
+    /// Takes a token that the mask allowed, with room for `left` more after it, or refuses it. A token of a mask that followed a
+    /// refusal is not refused.
     fn take(&mut self, sampled: u32, left: usize) -> Result<Taken, ConstraintBroken>;
 
     /// Whether a way to the end of the reply is known: with no token left but that way's, `take` follows it.

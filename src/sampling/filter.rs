@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::SamplingParams;
+use super::Draw;
 
 /// Leading bits that are dropped: 64 bins per power of two.
 const SHIFT: u32 = 17;
@@ -38,7 +38,7 @@ impl Filter {
     ///
     /// As in vLLM, min_p comes first, then top_k, then top_p on the mass that is left. Of tokens with equal weight at a border, those
     /// with lower ids stay.
-    pub(super) fn apply(&mut self, weights: &mut [f32], params: &SamplingParams) {
+    pub(super) fn apply(&mut self, weights: &mut [f32], params: &Draw<'_>) {
         // The best weight is 1, so min_p is the least weight itself.
         let least = params.min_p.max(f32::MIN_POSITIVE);
         let (weight, id) = if params.top_k > 0 || params.top_p < 1.0 {
@@ -52,7 +52,7 @@ impl Filter {
         }
     }
 
-    fn last_that_stays(&mut self, weights: &[f32], params: &SamplingParams, least: f32) -> Candidate {
+    fn last_that_stays(&mut self, weights: &[f32], params: &Draw<'_>, least: f32) -> Candidate {
         self.bins.clear();
         self.bins.resize(NUM_BINS + 1, Bin::default());
         for &weight in weights {
@@ -127,6 +127,7 @@ fn better(a: &Candidate, b: &Candidate) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{History, SamplingParams};
     use super::*;
 
     /// Every filter by its definition, over a full sort.
@@ -174,7 +175,7 @@ mod tests {
             let mut expected = naive(&weights, &params);
             expected.sort_by_key(|candidate| candidate.1);
             let mut filtered = weights.clone();
-            filter.apply(&mut filtered, &params);
+            filter.apply(&mut filtered, &params.draw(&History::default(), 0, &[]));
             let left: Vec<Candidate> = filtered.into_iter().zip(0..).filter(|left| left.0 > 0.0).collect();
             assert_eq!(left, expected, "{params:?} {weights:?}");
         }

@@ -51,13 +51,6 @@ impl History {
         self.reply.len()
     }
 
-    /// Whether the reply's last tokens are these.
-    pub fn reply_ends_with(&self, tokens: &[u32]) -> bool {
-        let Some(start) = self.reply.len().checked_sub(tokens.len()) else { return false };
-        let tail = self.reply[start..].iter().map(|&entry| self.entries[entry as usize].token);
-        tail.eq(tokens.iter().copied())
-    }
-
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
     }

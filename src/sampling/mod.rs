@@ -1,4 +1,4 @@
-//! From a row of logits to a token. Pure: randomness is (seed, position), there is no clock and no global state.
+//! From a row of logits to a token. Pure: randomness is (seed, position, id), there is no clock and no global state.
 
 pub mod config;
 mod bad_words;
@@ -7,7 +7,7 @@ pub mod rules;
 mod params;
 mod constraint;
 mod history;
-mod draw;
+mod noise;
 mod row;
 mod exp;
 mod logprobs;
@@ -15,9 +15,9 @@ mod filter;
 mod sampler;
 
 pub use bad_words::BadWords;
-pub use block_rule::{BlockGuide, BlockRule, Verdict};
+pub use block_rule::{BlockGuide, BlockRule};
 pub use constraint::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 pub use history::History;
 pub use logprobs::{Logprobs, TokenLogprobs};
 pub use params::{MAX_LOGIT_BIAS, SamplingError, SamplingParams};
-pub use sampler::{NoFiniteLogit, Sampled, Sampler};
+pub use sampler::{Draw, NoFiniteLogit, Sampler, Survey};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{BadWords, BlockRule, TokenMask};
+use super::{BadWords, BlockRule, Draw, History, TokenMask};
 
 /// Validated sampling parameters of one sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,20 +95,28 @@ impl SamplingParams {
         })
     }
 
-    /// Whether the sequence must keep a `History`: a penalty is on, or there are bad words.
-    pub fn uses_history(&self) -> bool {
-        self.repetition_penalty != 1.0
-            || self.presence_penalty != 0.0
-            || self.frequency_penalty != 0.0
-            || self.bad_words.is_some()
+    /// The draw of the reply token at `position`, without a mask.
+    pub fn draw<'a>(&'a self, history: &'a History, position: u64, forbidden: &'a [u32]) -> Draw<'a> {
+        Draw {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            top_k: self.top_k,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed,
+            position,
+            logit_bias: &self.logit_bias,
+            forbidden,
+            history,
+            mask: None,
+        }
     }
 
-    /// The same with these ids forbidden, whatever their bias was.
-    pub fn without(&self, forbidden: &[u32]) -> Self {
-        let mut params = self.clone();
-        params.logit_bias.retain(|(id, _)| !forbidden.contains(id));
-        params.logit_bias.extend(forbidden.iter().map(|&id| (id, f32::NEG_INFINITY)));
-        params
+    /// Whether a penalty is on, so that the sequence must keep a `History`.
+    pub fn uses_history(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 }
 

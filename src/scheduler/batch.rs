@@ -8,8 +8,8 @@ use crate::ops::AttentionForm;
 pub enum LogitsNeed {
     /// None: a middle chunk of a prompt.
     None,
-    /// The last row: a token will be sampled from it.
-    Last,
+    /// The last so many rows: tokens are sampled from them. 1 without a draft.
+    Tail(u32),
     /// Every row (prompt logprobs); a token is sampled from the last row iff `Chunk::samples`. Each prompt position is
     /// in exactly one such chunk, also when the sequence is preempted and computed again.
     All,
@@ -17,7 +17,8 @@ pub enum LogitsNeed {
 
 /// Tokens of one sequence in one step: positions `start..start + len` of its known tokens (prompt, then reply).
 ///
-/// The tokens are `scheduler.tokens(seq)[start..start + len]`, the physical blocks `scheduler.block_table(seq)`.
+/// The tokens are `scheduler.tokens(seq)[start..start + len]`, the physical blocks `scheduler.block_table(seq)`. A position at
+/// the end of `tokens(seq)` is that of the unsettled token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
     /// Whose.
@@ -31,7 +32,10 @@ pub struct Chunk {
     /// Rows that need logits.
     pub logits: LogitsNeed,
     /// Whether this chunk ends the known tokens and the sequence wants another one, so that a token is sampled from its last row.
+    /// The engine clears it before `advance` where none could be sampled; the row is then computed again.
     pub samples: bool,
+    /// Its sequence was ended, rewound or planned anew between plan and `advance`: the rows were computed for nobody.
+    pub void: bool,
 }
 
 impl Chunk {
@@ -66,6 +70,8 @@ pub struct Batch {
     pub preempted: Vec<SeqId>,
     /// Sequences that left the queue for the first time.
     pub admitted: Vec<Admission>,
+    /// Sequences that left the queue, the first time or again: each has a new slot, whose state is to be opened.
+    pub started: Vec<SeqId>,
 }
 
 impl Batch {
@@ -79,5 +85,6 @@ impl Batch {
         self.chunks.clear();
         self.preempted.clear();
         self.admitted.clear();
+        self.started.clear();
     }
 }

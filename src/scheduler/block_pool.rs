@@ -5,6 +5,7 @@
 //! sequences nor tokens.
 
 use super::prefix_index::{BlockHash, PrefixIndex};
+use crate::ops::BlockId;
 
 /// End of the intrusive list.
 const NIL: u32 = u32::MAX;
@@ -78,7 +79,7 @@ impl BlockPool {
     }
 
     /// A block with reference count 1 and no name: a free one, else the least recently used cached one.
-    pub(super) fn allocate(&mut self) -> Option<u32> {
+    pub(super) fn allocate(&mut self) -> Option<BlockId> {
         let id = match self.free.pop() {
             Some(id) => id,
             None if self.oldest != NIL => {
@@ -92,11 +93,11 @@ impl BlockPool {
             None => return None,
         };
         self.blocks[id as usize].ref_count = 1;
-        Some(id)
+        Some(BlockId(id))
     }
 
     /// One more holder.
-    pub(super) fn acquire(&mut self, id: u32) {
+    pub(super) fn acquire(&mut self, BlockId(id): BlockId) {
         if self.blocks[id as usize].ref_count == 0 {
             self.unlink(id);
         }
@@ -104,7 +105,7 @@ impl BlockPool {
     }
 
     /// One holder less; the last one leaves the block cached (as the most recently used) if it has a name, free otherwise.
-    pub(super) fn release(&mut self, id: u32) {
+    pub(super) fn release(&mut self, BlockId(id): BlockId) {
         let block = &mut self.blocks[id as usize];
         assert!(block.ref_count > 0, "block {id} released more often than held");
         block.ref_count -= 1;
@@ -119,7 +120,7 @@ impl BlockPool {
     }
 
     /// Names a full block that somebody holds, unless the name or the block is taken already.
-    pub(super) fn publish(&mut self, id: u32, hash: BlockHash) {
+    pub(super) fn publish(&mut self, BlockId(id): BlockId, hash: BlockHash) {
         let block = &mut self.blocks[id as usize];
         debug_assert!(block.ref_count > 0);
         if block.hash.is_none() && self.index.insert(hash, id) {
@@ -128,7 +129,7 @@ impl BlockPool {
     }
 
     /// Takes the name of a block that somebody holds away: it is free once nobody does, and the name can be given anew.
-    pub(super) fn unname(&mut self, id: u32) {
+    pub(super) fn unname(&mut self, BlockId(id): BlockId) {
         debug_assert!(self.blocks[id as usize].ref_count > 0);
         if let Some(hash) = self.blocks[id as usize].hash.take() {
             self.index.remove(&hash);
@@ -136,17 +137,17 @@ impl BlockPool {
     }
 
     /// The block of this name, used or cached.
-    pub(super) fn lookup(&self, hash: &BlockHash) -> Option<u32> {
-        self.index.get(hash)
+    pub(super) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
+        self.index.get(hash).map(BlockId)
     }
 
     /// Number of holders.
-    pub(super) fn ref_count(&self, id: u32) -> u32 {
+    pub(super) fn ref_count(&self, BlockId(id): BlockId) -> u32 {
         self.blocks[id as usize].ref_count
     }
 
     /// Whether its one holder may write into it: nobody else sees it, now or by name.
-    pub(super) fn is_private(&self, id: u32) -> bool {
+    pub(super) fn is_private(&self, BlockId(id): BlockId) -> bool {
         let block = &self.blocks[id as usize];
         block.ref_count == 1 && block.hash.is_none()
     }
@@ -243,10 +244,10 @@ mod tests {
     #[test]
     fn the_least_recently_released_cached_block_is_evicted_first() {
         let mut pool = BlockPool::new(3);
-        let ids: Vec<u32> = (0..3).map(|_| pool.allocate().unwrap()).collect();
+        let ids: Vec<BlockId> = (0..3).map(|_| pool.allocate().unwrap()).collect();
         assert_eq!(pool.allocate(), None);
         for &id in &ids {
-            pool.publish(id, name(id));
+            pool.publish(id, name(id.0));
         }
         for id in [ids[1], ids[0], ids[2]] {
             pool.release(id);
@@ -259,7 +260,7 @@ mod tests {
             [pool.allocate(), pool.allocate(), pool.allocate()],
             [Some(ids[0]), Some(ids[2]), Some(ids[1])]
         );
-        assert_eq!(pool.lookup(&name(ids[0])), None);
+        assert_eq!(pool.lookup(&name(ids[0].0)), None);
         assert_eq!(pool.evictions(), 3);
     }
 

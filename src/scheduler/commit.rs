@@ -1,8 +1,8 @@
-//! Applies what a step computed: positions advance, full blocks get names, tokens are appended, sequences end. And the
-//! way back: `rewind`.
+//! Applies what a step computed: positions advance, tokens are appended when their values arrive, full blocks get names, sequences
+//! end. And the way back: `rewind`.
 
 use super::sequence::{Phase, Planned};
-use super::{Batch, FinishReason, Finished, Scheduler, SeqId};
+use super::{Batch, Chunk, FinishReason, Finished, Scheduler, SeqId};
 
 /// What the engine decided for a chunk that samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +35,48 @@ pub enum RewindError {
 }
 
 impl Scheduler {
-    /// Applies a step. `sampled` may come in any order; an entry counts only if its chunk samples. Chunks of sequences that were
-    /// ended, rewound or planned anew since the plan are ignored, with their tokens. A chunk that samples and has no entry
-    /// is computed up to its last token, which the next step computes again.
+    /// [`Scheduler::advance`] and [`Scheduler::settle`] of one step.
+    pub fn commit<'a>(
+        &mut self,
+        batch: &mut Batch,
+        sampled: impl IntoIterator<Item = Sampled<'a>>,
+    ) -> Vec<Finished> {
+        self.advance(batch);
+        self.settle(batch, sampled)
+    }
+
+    /// The step is under way: positions move on, and a chunk that samples has one token more, of which only the device knows the
+    /// value. A chunk that ends the known tokens and does not sample is computed up to its last token, which the next step
+    /// computes again. Chunks of sequences that were ended, rewound or planned anew since the plan become void.
+    pub fn advance(&mut self, batch: &mut Batch) {
+        for chunk in &mut batch.chunks {
+            chunk.void = self.is_void(chunk);
+            if chunk.void {
+                continue;
+            }
+            let sequence = &mut self.sequences[self.slots[&chunk.seq]];
+            sequence.planned = None;
+            if chunk.samples {
+                sequence.unsettled += 1;
+                sequence.phase = Phase::Decode;
+            }
+            sequence.logits_delivered = sequence.logits_delivered.max(chunk.end().min(sequence.prompt_len));
+            sequence.computed = chunk.end().min(sequence.known() - 1);
+        }
+    }
+
+    /// Whether the sequence of a planned chunk was ended, rewound or planned anew since.
+    pub fn is_void(&self, chunk: &Chunk) -> bool {
+        let planned = Planned { start: chunk.start, len: chunk.len };
+        self.slots.get(&chunk.seq).is_none_or(|&slot| self.sequences[slot].planned != Some(planned))
+    }
+
+    /// The outcome of a step that was advanced. `sampled` may come in any order; an entry counts only if its sequence has a
+    /// token under way. A chunk that sampled and has no entry, or one without tokens, is computed up to its last token, which
+    /// the next step computes again.
     ///
     /// Returns the sequences that ended here, in batch order: for the engine's reason, else with `Length`. They are gone.
-    pub fn commit<'a>(
+    pub fn settle<'a>(
         &mut self,
         batch: &Batch,
         sampled: impl IntoIterator<Item = Sampled<'a>>,
@@ -49,15 +85,15 @@ impl Scheduler {
         for entry in sampled {
             let Some(&slot) = self.slots.get(&entry.seq) else { continue };
             let sequence = &mut self.sequences[slot];
-            let end = sequence.planned.map(|planned| planned.start + planned.len);
-            if end != Some(sequence.tokens.len()) {
+            if sequence.unsettled == 0 {
                 continue;
             }
+            sequence.unsettled = 0;
             let left = sequence.max_tokens - sequence.reply_len();
             let accepted = &entry.tokens[..entry.tokens.len().min(left)];
             sequence.tokens.extend_from_slice(accepted);
-            if !accepted.is_empty() {
-                sequence.phase = Phase::Decode;
+            if sequence.phase == Phase::Waiting {
+                self.queued_tokens += accepted.len();
             }
             // Whatever ended after tokens that were dropped ended by length before.
             if let Some(reason) = entry.finish.filter(|_| accepted.len() == entry.tokens.len()) {
@@ -65,23 +101,25 @@ impl Scheduler {
             }
         }
         let mut finished = Vec::new();
-        for chunk in &batch.chunks {
+        for chunk in batch.chunks.iter().filter(|chunk| !chunk.void) {
             let Some(&slot) = self.slots.get(&chunk.seq) else { continue };
             let sequence = &mut self.sequences[slot];
-            if sequence.planned != Some(Planned { start: chunk.start, len: chunk.len }) {
-                continue;
+            if chunk.samples && sequence.unsettled > 0 {
+                sequence.unsettled = 0;
             }
-            sequence.planned = None;
-            sequence.logits_delivered = sequence.logits_delivered.max(chunk.end().min(sequence.prompt_len));
-            sequence.computed = chunk.end().min(sequence.tokens.len() - 1);
+            if sequence.computed >= sequence.known() {
+                (sequence.computed, sequence.planned) = (sequence.tokens.len() - 1, None);
+            }
             let at_length = chunk.end() >= sequence.prompt_len && sequence.reply_len() >= sequence.max_tokens;
             let reason = match ending.iter().find(|(ending, _)| *ending == slot) {
                 Some((_, reason)) => Some(*reason),
                 None => at_length.then_some(FinishReason::Length),
             };
-            // The last token is computed again if nothing followed it, so its block may be written again; and what a failed
-            // step computed is not passed on.
-            let len = if at_length { chunk.end() } else { sequence.computed };
+            // Only settled tokens are named. The last one is computed again if nothing followed it, so its block may be written
+            // again; and what a failed step computed is not passed on.
+            let covered = sequence.block_table.len() * self.limits.block_size;
+            let whole = at_length && sequence.computed + 1 >= chunk.end();
+            let len = if whole { chunk.end().min(covered) } else { chunk.end().min(sequence.computed) };
             match reason {
                 Some(FinishReason::Error) => {}
                 // Blocks of a sequence with broken numbers may hold them from its beginning: nobody finds them any more.
@@ -135,6 +173,7 @@ impl Scheduler {
             self.blocked = None; // It may need fewer blocks now.
         }
         sequence.tokens.truncate(to);
+        sequence.unsettled = 0;
         sequence.hashes.truncate(to / block_size);
         sequence.planned = None;
         sequence.computed = sequence.computed.min(to - 1);

@@ -34,8 +34,8 @@ impl Scheduler {
                 return fail("runs, but is not at its place among the running");
             }
             for &block in &sequence.block_table {
-                references[block as usize] += 1;
-                if std::mem::replace(&mut seen_in[block as usize], slot) == slot {
+                references[block.at()] += 1;
+                if std::mem::replace(&mut seen_in[block.at()], slot) == slot {
                     return fail("a block stands twice in its table");
                 }
             }
@@ -51,6 +51,13 @@ impl Scheduler {
                 return Err(format!("{what}: {counted}, expected {expected}"));
             }
         }
+        if self.free_slots.len() + self.running.len() != self.limits.max_num_seqs {
+            return Err(format!(
+                "{} slots are free with {} running",
+                self.free_slots.len(),
+                self.running.len()
+            ));
+        }
         if self.running.len() > self.limits.max_num_seqs {
             return Err(format!("{} sequences run", self.running.len()));
         }
@@ -63,8 +70,8 @@ impl Scheduler {
     fn check_sequence(&self, sequence: &Sequence) -> Result<(), String> {
         let block_size = self.limits.block_size;
         let Sequence { tokens, computed, block_table, published, .. } = sequence;
-        if *computed >= tokens.len() {
-            return Err(format!("{computed} tokens computed of {}", tokens.len()));
+        if *computed >= sequence.known() {
+            return Err(format!("{computed} tokens computed of {}", sequence.known()));
         }
         if sequence.reply_len() > 0 && sequence.reply_len() >= sequence.max_tokens {
             return Err(format!(
@@ -72,6 +79,9 @@ impl Scheduler {
                 sequence.reply_len(),
                 sequence.max_tokens
             ));
+        }
+        if (sequence.phase == Phase::Waiting) != sequence.seq_slot.is_none() {
+            return Err("runs without a slot, or waits with one".into());
         }
         if sequence.phase == Phase::Waiting {
             let idle =
@@ -90,7 +100,7 @@ impl Scheduler {
         }
         for (index, &block) in block_table.iter().enumerate() {
             if index >= computed / block_size && !self.pool.is_private(block) {
-                return Err(format!("block {block} will be written and is shared or named"));
+                return Err(format!("{block:?} will be written and is shared or named"));
             }
         }
         Ok(())

@@ -6,11 +6,15 @@
 //! scheduler.expire(now)            sequences whose deadline passed: told and gone
 //! scheduler.schedule(now, batch)   the plan: chunks of tokens, with blocks to hold them
 //! forward, sample                  tokens(seq), block_table(seq) per chunk
-//! scheduler.commit(batch, sampled) positions advance, full blocks get names, ended sequences come back
+//! scheduler.advance(batch)         positions move on: what was sampled is known to exist, its value may still be on the device
+//! scheduler.settle(batch, sampled) values arrive: full blocks get names, ended sequences come back
 //! ```
 //!
-//! Between two steps `add`, `abort`, `finish`, `rewind` may be called in any order; a chunk whose sequence changed since it
-//! was planned is ignored by `commit`.
+//! A backend that computes in the background is given step n + 1 before step n is settled; any other settles before it plans,
+//! and `commit` is both calls in one.
+//!
+//! `add`, `abort`, `finish`, `rewind` may be called between any two of these, in any order; a chunk whose sequence changed since
+//! it was planned is void: `advance` and `settle` ignore it.
 //!
 //! What a token's keys and values are depends on its own request alone, so a batch may be cut anywhere:
 //!
@@ -44,6 +48,7 @@ pub use commit::{RewindError, Sampled};
 pub use config::{Config, Limits, LimitsError};
 pub use sequence::{FinishReason, Finished, NewSequence, SeqId};
 
+use crate::ops::{BlockId, SeqSlot};
 use block_pool::BlockPool;
 use prefix_index::root_hash;
 use schedule::Blocked;
@@ -101,6 +106,8 @@ pub struct Scheduler {
     pool: BlockPool,
     sequences: Slab<Sequence>,
     slots: HashMap<SeqId, usize, ahash::RandomState>,
+    /// Sampling slots that no running sequence has.
+    free_slots: Vec<SeqSlot>,
     /// Slots in rank order, so that the last one is the next to be preempted.
     running: Vec<usize>,
     waiting: BTreeMap<Rank, usize>,
@@ -124,6 +131,7 @@ impl Scheduler {
             pool: BlockPool::new(limits.num_blocks),
             sequences: Slab::default(),
             slots: HashMap::default(),
+            free_slots: (0..limits.max_num_seqs as u32).rev().map(SeqSlot).collect(),
             running: Vec::new(),
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -159,6 +167,8 @@ impl Scheduler {
             rank,
             phase: Phase::Waiting,
             tokens: new.prompt.to_vec(),
+            unsettled: 0,
+            seq_slot: None,
             prompt_len,
             max_tokens: room.min(new.max_tokens as usize),
             deadline_us: new.deadline_us,
@@ -227,14 +237,24 @@ impl Scheduler {
         self.slots.contains_key(&seq)
     }
 
-    /// Prompt and reply so far. Panics if the sequence is not live; those of a batch are until something ends them.
+    /// Prompt and reply so far, as far as they are settled. Panics if the sequence is not live; those of a batch are until something ends them.
     pub fn tokens(&self, seq: SeqId) -> &[u32] {
         &self.sequence(seq).tokens
     }
 
     /// Physical blocks of the sequence in order; they cover the tokens of its planned chunk. Panics if it is not live.
-    pub fn block_table(&self, seq: SeqId) -> &[u32] {
+    pub fn block_table(&self, seq: SeqId) -> &[BlockId] {
         &self.sequence(seq).block_table
+    }
+
+    /// Whether a sequence runs, and so has a slot.
+    pub fn is_running(&self, seq: SeqId) -> bool {
+        self.slots.get(&seq).is_some_and(|&slot| self.sequences[slot].seq_slot.is_some())
+    }
+
+    /// Place of a running sequence's sampling state. It is another one after a preemption. Panics if the sequence does not run.
+    pub fn seq_slot(&self, seq: SeqId) -> SeqSlot {
+        self.sequence(seq).seq_slot.expect("a running sequence has a slot")
     }
 
     /// Tokens of the prompt. Panics if the sequence is not live.
@@ -302,6 +322,7 @@ impl Scheduler {
             self.pool.release(block);
         }
         (sequence.computed, sequence.published, sequence.planned) = (0, 0, None);
+        self.free_slots.extend(sequence.seq_slot.take());
     }
 
     fn remove(&mut self, slot: usize, reason: FinishReason) -> Finished {

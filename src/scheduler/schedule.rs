@@ -8,6 +8,7 @@ use super::batch::{Admission, Batch};
 use super::prefix_index::BlockHash;
 use super::sequence::{Phase, Planned, Rank, Sequence};
 use super::{Scheduler, SeqId};
+use crate::ops::BlockId;
 
 /// Why the head of the queue was not admitted. It is looked at again when enough blocks are spare or the first block its
 /// prefix lacked exists: a look costs time in proportion to its prompt, these two questions do not.
@@ -43,15 +44,21 @@ impl Budget {
 }
 
 impl Scheduler {
-    /// Fills `batch` with the plan of the next step. It stays planned until `commit`; planning again without a commit (after a
-    /// failed step) plans the same positions anew.
+    /// Fills `batch` with the plan of the next step. It stays planned until [`Scheduler::advance`]; planning again without it
+    /// (after a failed step) plans the same positions anew.
+    ///
+    /// Tokens that were sampled and are not settled count as known: the chunk that computes one is planned before its value is
+    /// on the host. A sequence whose unsettled token is its last one is left out.
     pub fn schedule(&mut self, now_us: u64, batch: &mut Batch) {
         batch.clear();
         let (mut decodes, mut prefills) = (0, 0);
         for &slot in &self.running {
             let sequence = &mut self.sequences[slot];
             sequence.planned = None;
-            if sequence.phase == Phase::Decode { decodes += 1 } else { prefills += 1 }
+            match sequence.phase {
+                Phase::Decode => decodes += usize::from(!sequence.awaits_its_end()),
+                _ => prefills += 1,
+            }
         }
         let tokens = self.limits.max_num_batched_tokens;
         let mut budget = Budget { tokens, prefill: 0, prefill_total: 0 };
@@ -63,7 +70,7 @@ impl Scheduler {
         if prefills > 0 {
             self.schedule_prefills(batch, &mut budget);
         }
-        // Who had to go would only be admitted again, and be in the way again.
+        // A sequence preempted in this step is not readmitted in it: it would evict the same sequence again.
         if batch.preempted.is_empty() {
             self.admit(batch, &mut budget, now_us);
         }
@@ -77,7 +84,7 @@ impl Scheduler {
         while place < self.running.len() {
             let slot = self.running[place];
             let sequence = &self.sequences[slot];
-            if sequence.phase != Phase::Decode {
+            if sequence.phase != Phase::Decode || sequence.awaits_its_end() {
                 place += 1;
                 continue;
             }
@@ -144,6 +151,10 @@ impl Scheduler {
             .sum();
         while budget.prefill > 0 && self.running.len() < self.limits.max_num_seqs {
             let Some((&rank, &slot)) = self.waiting.first_key_value() else { break };
+            // Preempted with a token under way: its prefix is complete when that token is settled.
+            if self.sequences[slot].unsettled > 0 {
+                break;
+            }
             let alone = self.running.is_empty();
             let watermark = self.running.len().max(self.limits.num_blocks.div_ceil(100));
             let spare = self.pool.num_available().saturating_sub(promised + watermark);
@@ -173,7 +184,7 @@ impl Scheduler {
                 break;
             }
             self.blocked = None;
-            self.start(slot, matched);
+            self.start(slot, matched, batch);
             let sequence = &mut self.sequences[slot];
             if sequence.cached_tokens.is_none() {
                 sequence.cached_tokens = Some(cached_tokens);
@@ -190,7 +201,7 @@ impl Scheduler {
     }
 
     /// From the queue to the running, with the blocks of its prefix that exist.
-    fn start(&mut self, slot: usize, matched: Vec<u32>) {
+    fn start(&mut self, slot: usize, matched: Vec<BlockId>, batch: &mut Batch) {
         self.dequeue(slot);
         for &block in &matched {
             self.pool.acquire(block);
@@ -200,13 +211,15 @@ impl Scheduler {
         sequence.computed = matched.len() * self.limits.block_size;
         sequence.published = matched.len();
         sequence.block_table = matched;
+        sequence.seq_slot = Some(self.free_slots.pop().expect("at most max_num_seqs sequences run"));
+        batch.started.push(sequence.id);
         let place = self.running_place(self.sequences[slot].rank);
         self.running.insert(place, slot);
     }
 
     /// The longest run of existing blocks that a sequence may take instead of computing, and the name it ended at, if it
     /// ended for want of a block.
-    fn match_prefix(&mut self, slot: usize) -> (Vec<u32>, Option<BlockHash>) {
+    fn match_prefix(&mut self, slot: usize) -> (Vec<BlockId>, Option<BlockHash>) {
         let mut matched = Vec::new();
         let block_size = self.limits.block_size;
         let sequence = &mut self.sequences[slot];

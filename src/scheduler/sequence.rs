@@ -4,6 +4,7 @@ use super::batch::{Chunk, LogitsNeed};
 use super::config::Limits;
 use super::prefix_index::{BlockHash, block_hash};
 use crate::guard::RowFault;
+use crate::ops::{BlockId, SeqSlot};
 
 /// Identity of a sequence, unique for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,15 +86,19 @@ pub(super) struct Planned {
 
 /// The scheduler's own record of a sequence.
 ///
-/// Invariants: `computed < tokens.len()` (the last known token is the one whose row gives the next), the block table covers
+/// Invariants: `computed < known()` (the last known token is the one whose row gives the next), the block table covers
 /// the computed tokens, and a partly filled last block is private.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) rank: Rank,
     pub(super) phase: Phase,
-    /// Prompt, then reply.
+    /// Prompt, then reply, as far as they are settled.
     pub(super) tokens: Vec<u32>,
+    /// Tokens behind them that were sampled and whose values are not on the host yet.
+    pub(super) unsettled: usize,
+    /// Place of its sampling state while it runs.
+    pub(super) seq_slot: Option<SeqSlot>,
     pub(super) prompt_len: usize,
     /// Already cut to what fits.
     pub(super) max_tokens: usize,
@@ -106,7 +111,7 @@ pub(super) struct Sequence {
     pub(super) hashes: Vec<BlockHash>,
     /// Leading blocks of the table that were offered to the index.
     pub(super) published: usize,
-    pub(super) block_table: Vec<u32>,
+    pub(super) block_table: Vec<BlockId>,
     /// Leading tokens whose keys and values are in the blocks.
     pub(super) computed: usize,
     pub(super) prompt_logits: bool,
@@ -120,9 +125,19 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
+    /// Tokens that are settled or under way.
+    pub(super) fn known(&self) -> usize {
+        self.tokens.len() + self.unsettled
+    }
+
+    /// Whether the token under way is its last one by length: nothing is to be computed for it.
+    pub(super) fn awaits_its_end(&self) -> bool {
+        self.unsettled > 0 && self.known() - self.prompt_len >= self.max_tokens
+    }
+
     /// Known tokens that are not computed yet, at least 1.
     pub(super) fn remaining(&self) -> usize {
-        self.tokens.len() - self.computed
+        self.known() - self.computed
     }
 
     pub(super) fn reply_len(&self) -> usize {
@@ -168,19 +183,19 @@ impl Sequence {
     /// The planned tokens, with the logits they need.
     pub(super) fn chunk(&self, len: usize) -> Chunk {
         let end = self.computed + len;
-        let samples = end == self.tokens.len() && self.reply_len() < self.max_tokens;
+        let samples = end == self.known() && self.known() - self.prompt_len < self.max_tokens;
         let logits = if self.prompt_logits
             && self.computed < self.prompt_len
             && self.computed >= self.logits_delivered
         {
             LogitsNeed::All
         } else if samples {
-            LogitsNeed::Last
+            LogitsNeed::Tail(1)
         } else {
             LogitsNeed::None
         };
         let expanded_until = if self.expanded { self.prompt_len } else { 0 };
-        Chunk { seq: self.id, start: self.computed, len, expanded_until, logits, samples }
+        Chunk { seq: self.id, start: self.computed, len, expanded_until, logits, samples, void: false }
     }
 
     /// Most tokens of one chunk: a chunk of a prompt with logits lies wholly before or wholly after the point up to which

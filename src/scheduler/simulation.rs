@@ -4,6 +4,7 @@
 //! and attention form of every position up to it, which is exactly what its keys and values depend on (the salt besides,
 //! so that sharing between salts is seen). Before each step the context of each chunk, read through its block table, must be
 //! its sequence's own history; a wrong hit, a block freed too early, written while shared or not written at all shows there.
+//! Half of the episodes plan and compute a step before the one in front of it is settled.
 //! The "engine" samples as a function of the fingerprint, so equal histories have equal replies.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -39,6 +40,8 @@ struct Model {
     logit_rows: usize,
     /// Changes what is sampled after a rewind.
     variation: u64,
+    /// Sampled, and not settled.
+    under_way: Option<u32>,
     admitted: bool,
     last_step: u64,
 }
@@ -52,19 +55,29 @@ impl Model {
         }
     }
 
+    /// Fingerprint of `token` behind the known ones.
+    fn fingerprint(&self, token: u32) -> u64 {
+        let root = self.salt.map_or(1, |salt| mix(2, u64::from(salt.as_bytes()[0])));
+        let before = self.fingerprints.last().copied().unwrap_or(root);
+        mix(before, u64::from(token) << 1 | (self.form(self.tokens.len()) as u64))
+    }
+
     fn extend(&mut self, tokens: &[u32]) {
         for &token in tokens {
-            let position = self.tokens.len();
-            let root = self.salt.map_or(1, |salt| mix(2, u64::from(salt.as_bytes()[0])));
-            let before = self.fingerprints.last().copied().unwrap_or(root);
+            self.fingerprints.push(self.fingerprint(token));
             self.tokens.push(token);
-            self.fingerprints.push(mix(before, u64::from(token) << 1 | (self.form(position) as u64)));
         }
+    }
+
+    /// Tokens that are settled or under way.
+    fn known(&self) -> usize {
+        self.tokens.len() + usize::from(self.under_way.is_some())
     }
 
     fn truncate(&mut self, to: usize) {
         self.tokens.truncate(to);
         self.fingerprints.truncate(to);
+        self.under_way = None;
         self.variation += 1;
     }
 
@@ -99,10 +112,20 @@ struct Tally {
     longest_prompt: usize,
 }
 
+/// A step that was sampled and is not settled.
+#[derive(Default)]
+struct Pending {
+    batch: Batch,
+    sampled: Vec<(SeqId, Vec<u32>, Option<FinishReason>)>,
+}
+
 struct World {
     rng: fastrand::Rng,
     scheduler: Scheduler,
     batch: Batch,
+    /// Whether a step is planned and computed before the one in front of it is settled.
+    overlaps: bool,
+    pending: Pending,
     /// Fingerprint per slot (`block * block_size + offset`).
     slots: Vec<u64>,
     models: BTreeMap<SeqId, Model>,
@@ -136,6 +159,8 @@ impl World {
         Self {
             scheduler: Scheduler::new(limits).unwrap(),
             batch: Batch::default(),
+            overlaps: rng.bool(),
+            pending: Pending::default(),
             slots: vec![0; capacity],
             models: BTreeMap::new(),
             past: VecDeque::new(),
@@ -201,6 +226,7 @@ impl World {
             fingerprints: vec![],
             logit_rows: 0,
             variation: 0,
+            under_way: None,
             admitted: false,
             last_step: self.tally.steps,
         };
@@ -297,14 +323,17 @@ impl World {
             }
             let tokens = self.scheduler.tokens(chunk.seq);
             assert_eq!(tokens.len(), model.tokens.len());
-            assert_eq!(tokens[chunk.start..chunk.end()], model.tokens[chunk.start..chunk.end()]);
-            let wants_token = chunk.end() == tokens.len() && model.max_tokens > 0;
+            let settled = chunk.end().min(tokens.len());
+            assert_eq!(tokens[chunk.start..settled], model.tokens[chunk.start..settled]);
+            assert!(chunk.end() <= model.known());
+            let wants_token =
+                chunk.end() == model.known() && model.known() - model.prompt_len < model.max_tokens;
             assert_eq!(chunk.samples, wants_token);
             let rows_due = model.prompt_logits && chunk.end().min(model.prompt_len) > model.logit_rows;
             match chunk.logits {
                 LogitsNeed::All => assert!(rows_due && chunk.start == model.logit_rows),
                 need => {
-                    let last = need == LogitsNeed::Last;
+                    let last = need == LogitsNeed::Tail(1);
                     assert!(!rows_due && last == wants_token, "{chunk:?}, rows seen {}", model.logit_rows);
                 }
             }
@@ -315,11 +344,11 @@ impl World {
             assert!(table.len() * limits.block_size >= chunk.end());
             let history = model.fingerprints[..chunk.start].chunks(limits.block_size);
             for (index, (expected, &block)) in history.zip(table).enumerate() {
-                let first = block as usize * limits.block_size;
+                let first = block.at() * limits.block_size;
                 let found = &self.slots[first..first + expected.len()];
                 assert_eq!(
                     found, expected,
-                    "{:?}, block {index} of its table, {block} of the cache",
+                    "{:?}, block {index} of its table, {block:?} of the cache",
                     chunk.seq
                 );
             }
@@ -328,14 +357,16 @@ impl World {
         assert!(prefill_tokens <= limits.max_prefill_tokens);
         assert!(self.batch.chunks.len() <= limits.max_num_seqs);
         // Work always gets done: this is why everything ends.
-        if let Some(&first) = self.scheduler.running.first() {
+        let busy = |slot: &&usize| !self.scheduler.sequences[**slot].awaits_its_end();
+        if let Some(&first) = self.scheduler.running.first().filter(busy) {
             let first = self.scheduler.sequences[first].id;
             assert!(
                 self.batch.chunks.iter().any(|chunk| chunk.seq == first),
                 "the first rank was not planned"
             );
         }
-        assert_eq!(self.batch.chunks.is_empty(), self.models.is_empty(), "nothing planned");
+        let all_settled = self.models.values().all(|model| model.under_way.is_none());
+        assert!(!self.batch.chunks.is_empty() || self.models.is_empty() || !all_settled, "nothing planned");
         for admission in &self.batch.admitted {
             let model = self.models.get_mut(&admission.seq).unwrap();
             assert!(!std::mem::replace(&mut model.admitted, true), "admitted for the first time twice");
@@ -352,70 +383,90 @@ impl World {
             let model = &self.models[&chunk.seq];
             for position in chunk.start..chunk.end() {
                 let block = table[position / block_size];
-                assert!(
-                    self.scheduler.pool.is_private(block),
-                    "block {block} is written while others see it"
-                );
-                self.slots[block as usize * block_size + position % block_size] =
-                    model.fingerprints[position];
+                assert!(self.scheduler.pool.is_private(block), "{block:?} is written while others see it");
+                let fingerprint = match (model.fingerprints.get(position), model.under_way) {
+                    (Some(fingerprint), _) => *fingerprint,
+                    (None, Some(token)) => model.fingerprint(token),
+                    (None, None) => panic!("position {position} has no token"),
+                };
+                self.slots[block.at() * block_size + position % block_size] = fingerprint;
             }
         }
     }
 
-    fn commit(&mut self) {
+    /// The engine's draws, and the step moves on.
+    fn sample(&mut self) {
         let mut sampled = vec![];
-        let mut expected_end = vec![];
-        for chunk in &self.batch.chunks {
+        for chunk in &mut self.batch.chunks {
             let Some(model) = self.models.get_mut(&chunk.seq) else {
                 self.tally.stale_chunks += 1;
                 // The engine does not know yet; what it sends must change nothing.
                 sampled.push((chunk.seq, vec![1], None));
                 continue;
             };
-            let stale = self.scheduler.sequence(chunk.seq).planned.is_none();
-            let count = match self.rng.u32(..100) {
-                0 => 0,
-                1..80 => 1,
-                _ => self.rng.usize(2..6),
-            };
-            let mut tokens = model.sample(count);
-            if stale {
+            if self.scheduler.is_void(chunk) {
                 self.tally.stale_chunks += 1;
-                sampled.push((chunk.seq, tokens, Some(FinishReason::Stopped)));
+                sampled.push((chunk.seq, model.sample(1), Some(FinishReason::Stopped)));
                 continue;
             }
             if chunk.logits == LogitsNeed::All {
                 model.logit_rows += chunk.len;
             }
             if !chunk.samples {
-                if chunk.end() == model.tokens.len() {
+                continue;
+            }
+            let count = match self.rng.u32(..100) {
+                0 => 0,
+                1..80 => 1,
+                _ if self.overlaps => 1,
+                _ => self.rng.usize(2..6),
+            };
+            if count == 0 && self.rng.bool() {
+                // Its mask is late.
+                chunk.samples = false;
+                continue;
+            }
+            let mut tokens = model.sample(count);
+            let stop = tokens.iter().position(|&token| token == STOP);
+            tokens.truncate(stop.map_or(tokens.len(), |stop| stop + 1));
+            model.under_way = Some(tokens.first().copied().unwrap_or(1));
+            let broken = tokens.is_empty() && self.rng.u32(..4) == 0;
+            let finish = match broken {
+                true => Some(FinishReason::NumericFault(RowFault::NonFinite)),
+                false => stop.map(|_| FinishReason::StopToken(STOP)),
+            };
+            sampled.push((chunk.seq, tokens, finish));
+        }
+        self.scheduler.advance(&mut self.batch);
+        self.check();
+        self.pending = Pending { batch: std::mem::take(&mut self.batch), sampled };
+    }
+
+    /// The values of the step before arrive.
+    fn settle(&mut self) {
+        let Pending { batch, mut sampled } = std::mem::take(&mut self.pending);
+        let mut expected_end = vec![];
+        for chunk in batch.chunks.iter().filter(|chunk| !chunk.void) {
+            let Some(model) = self.models.get_mut(&chunk.seq) else { continue };
+            let entry = sampled.iter().find(|(seq, ..)| *seq == chunk.seq);
+            let Some((_, tokens, finish)) = entry.filter(|_| model.under_way.take().is_some()) else {
+                if chunk.end() >= model.prompt_len && model.max_tokens == 0 {
                     expected_end.push((chunk.seq, FinishReason::Length));
                 }
                 continue;
-            }
-            let stop = tokens.iter().position(|&token| token == STOP);
-            tokens.truncate(stop.map_or(tokens.len(), |stop| stop + 1));
+            };
             let left = model.max_tokens - model.reply_len();
             let accepted = tokens.len().min(left);
             model.extend(&tokens[..accepted]);
-            let broken = tokens.is_empty() && self.rng.u32(..8) == 0;
-            if broken {
-                let reason = FinishReason::NumericFault(RowFault::NonFinite);
+            if let Some(reason) = finish.filter(|_| accepted == tokens.len()) {
                 expected_end.push((chunk.seq, reason));
-                sampled.push((chunk.seq, tokens, Some(reason)));
-                continue;
-            }
-            let finish = stop.map(|_| FinishReason::StopToken(STOP));
-            if finish.is_some() && accepted == tokens.len() {
-                expected_end.push((chunk.seq, FinishReason::StopToken(STOP)));
             } else if accepted == left {
                 expected_end.push((chunk.seq, FinishReason::Length));
             }
-            sampled.push((chunk.seq, tokens, finish));
         }
         self.rng.shuffle(&mut sampled);
-        let finished = self.scheduler.commit(
-            &self.batch,
+        let finished = self.scheduler.settle(
+            &batch,
             sampled.iter().map(|(seq, tokens, finish)| Sampled { seq: *seq, tokens, finish: *finish }),
         );
         let found: Vec<(SeqId, FinishReason)> = finished.iter().map(|f| (f.seq, f.reason)).collect();
@@ -423,6 +474,7 @@ impl World {
         for finished in finished {
             self.ended(finished);
         }
+        self.check();
     }
 
     fn step(&mut self) {
@@ -443,11 +495,16 @@ impl World {
             return;
         }
         self.forward();
+        if self.overlaps {
+            self.settle();
+        }
         if !self.calm && self.rng.u32(..50) == 0 {
             self.disturb();
         }
-        self.commit();
-        self.check();
+        self.sample();
+        if !self.overlaps {
+            self.settle();
+        }
     }
 
     /// Traffic for a while, then no more of it until everything has ended.
@@ -464,7 +521,7 @@ impl World {
         self.calm = true;
         // In every step the first rank computes a token or gets one; failed steps and empty samples are the slack.
         let known: usize = self.models.values().map(|model| model.prompt_len + model.max_tokens).sum();
-        let mut bound = 2 * known + 1000;
+        let mut bound = 3 * known + 1000;
         while !self.models.is_empty() {
             self.step();
             bound -= 1;

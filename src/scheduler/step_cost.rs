@@ -51,7 +51,7 @@ fn step_cost() {
                 tokens: std::slice::from_ref(token),
                 finish: None,
             });
-            assert!(scheduler.commit(&batch, tokens).is_empty());
+            assert!(scheduler.commit(&mut batch, tokens).is_empty());
             if batch.chunks.len() == num_seqs && batch.num_tokens() == num_seqs {
                 nanos.push((planned + start.elapsed()).as_nanos() as u64);
             }

@@ -1,11 +1,25 @@
+use super::super::SamplingParams;
 use super::*;
 
 fn params() -> SamplingParams {
     SamplingParams::default()
 }
 
+/// What the engine does: `min_tokens` forbids the stop tokens.
+fn draw_at(
+    sampler: &mut Sampler,
+    logits: &[f32],
+    params: &SamplingParams,
+    history: &History,
+    position: u64,
+) -> Result<u32, NoFiniteLogit> {
+    let early = position < u64::from(params.min_tokens);
+    let forbidden = if early { &params.stop_token_ids[..] } else { &[] };
+    sampler.draw(logits, &params.draw(history, position, forbidden))
+}
+
 fn sample(logits: &[f32], params: &SamplingParams) -> u32 {
-    Sampler::default().sample(logits, params, &History::default(), 0).unwrap().token
+    draw_at(&mut Sampler::default(), logits, params, &History::default(), 0).unwrap()
 }
 
 /// Probabilities by the definition, every step over the whole row in f64.
@@ -58,7 +72,7 @@ fn check_draws(logits: &[f32], params: &SamplingParams, history: &History) {
     // `min_tokens` forbids by position; the rest of the positions only key the draw.
     for position in 0..DRAWS {
         let params = SamplingParams { seed: u64::from(position) << 20, ..params.clone() };
-        counts[sampler.sample(logits, &params, history, 0).unwrap().token as usize] += 1;
+        counts[draw_at(&mut sampler, logits, &params, history, 0).unwrap() as usize] += 1;
     }
     let (mut chi, mut cells) = (0.0, 0.0);
     for (id, (&count, &probability)) in counts.iter().zip(&expected).enumerate() {
@@ -125,7 +139,7 @@ fn penalties_bias_and_min_tokens() {
     // The bias of a forbidden token does not bring it back, and the ban ends with the position.
     let greedy = SamplingParams { logit_bias: vec![(5, 50.0)], temperature: 0.0, ..forbidden };
     assert_ne!(sample(&logits, &greedy), 5);
-    let at = |position| Sampler::default().sample(&logits, &greedy, &none, position).unwrap().token;
+    let at = |position| draw_at(&mut Sampler::default(), &logits, &greedy, &none, position).unwrap();
     assert_ne!(at(2), 5);
     assert_eq!(at(3), 5);
     // Ids outside the row change nothing.
@@ -187,7 +201,7 @@ fn broken_rows() {
             for logits in
                 [vec![], vec![f32::NAN; 40], vec![f32::NEG_INFINITY; 3], vec![f32::INFINITY, f32::NAN]]
             {
-                let result = Sampler::default().sample(&logits, &params, &History::default(), 0);
+                let result = draw_at(&mut Sampler::default(), &logits, &params, &History::default(), 0);
                 assert_eq!(result, Err(NoFiniteLogit), "{logits:?}");
             }
             let got = sample(&[f32::NAN, 0.0, f32::NAN], &params);
@@ -205,7 +219,7 @@ fn depends_on_seed_and_position_alone() {
     let logits = row(500, 7);
     let tokens = |sampler: &mut Sampler, seed, positions: &mut dyn Iterator<Item = u64>| -> Vec<u32> {
         let params = SamplingParams { seed, top_p: 0.9, ..params() };
-        positions.map(|at| sampler.sample(&logits, &params, &History::default(), at).unwrap().token).collect()
+        positions.map(|at| draw_at(sampler, &logits, &params, &History::default(), at).unwrap()).collect()
     };
     let mut sampler = Sampler::default();
     let forward = tokens(&mut sampler, 3, &mut (0..50));
@@ -216,21 +230,56 @@ fn depends_on_seed_and_position_alone() {
     assert_ne!(forward, tokens(&mut sampler, 4, &mut (0..50)));
 }
 
+/// What speculation rests on: a change of the distribution by total variation d changes at most a share of 2d / (1 + d) of draws.
 #[test]
-fn logprobs_are_of_the_raw_row() {
-    let logits = row(50, 8);
-    let plain = SamplingParams { temperature: 0.0, logprobs: Some(5), ..params() };
-    let biased = SamplingParams { logit_bias: vec![(4, 100.0)], temperature: 1.5, ..plain.clone() };
-    let sampled = Sampler::default().sample(&logits, &biased, &History::default(), 0).unwrap();
-    let logprobs = sampled.logprobs.unwrap();
-    assert_eq!((sampled.token, logprobs.token), (4, 4));
-    assert_eq!(logprobs, Logprobs::default().of(&logits, 4, 5));
-    assert!(logprobs.rank > 1);
-    let sampled = Sampler::default().sample(&logits, &plain, &History::default(), 0).unwrap();
-    let logprobs = sampled.logprobs.unwrap();
-    assert_eq!(logprobs.rank, 1);
-    assert_eq!(logprobs.top[0], (sampled.token, logprobs.logprob));
-    assert_eq!(logprobs.top.len(), 5);
+fn close_distributions_draw_the_same_token() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    for (seed, size) in [(1, 0.02), (2, 0.1), (3, 0.5)] {
+        let target = row(400, seed);
+        let draft: Vec<f32> = target.iter().map(|logit| logit + (rng.f32() - 0.5) * size).collect();
+        let (p, q) =
+            (exact(&target, &params(), &History::default()), exact(&draft, &params(), &History::default()));
+        let distance: f64 = p.iter().zip(&q).map(|(p, q)| (p - q).abs()).sum::<f64>() / 2.0;
+        const DRAWS: u64 = 4_000;
+        let agreed = (0..DRAWS)
+            .filter(|&seed| {
+                let params = SamplingParams { seed, ..params() };
+                sample(&target, &params) == sample(&draft, &params)
+            })
+            .count() as f64
+            / DRAWS as f64;
+        // Four standard deviations below the bound.
+        let bound = (1.0 - distance) / (1.0 + distance);
+        assert!(
+            agreed >= bound - 4.0 * (0.25 / DRAWS as f64).sqrt(),
+            "{agreed} of {bound} at distance {distance}"
+        );
+    }
+}
+
+/// The shortcuts against the definition: argmax of logit over temperature plus Gumbel noise.
+#[test]
+fn equal_to_the_argmax_over_noisy_scores() {
+    let mut rng = fastrand::Rng::with_seed(12);
+    for round in 0..3_000 {
+        let logits = row(rng.usize(1..700), round);
+        let temperature = [0.1, 1.0, 2.0][rng.usize(0..3)];
+        let noise = Noise::new(round, 3);
+        let score = |id: usize| {
+            let gumbel = -noise.time(id as u32).ln();
+            f64::from(logits[id]) / f64::from(temperature) + gumbel
+        };
+        let mut scores: Vec<(f64, usize)> = (0..logits.len()).map(|id| (score(id), id)).collect();
+        scores.sort_by(|a, b| b.0.total_cmp(&a.0));
+        // Weights are rounded to f32: what is closer than that is no mistake.
+        if scores.len() > 1 && scores[0].0 - scores[1].0 < 1e-5 {
+            continue;
+        }
+        let draw = SamplingParams { temperature, seed: round, ..params() };
+        let history = History::default();
+        let drawn = Sampler::default().draw(&logits, &draw.draw(&history, 3, &[])).unwrap();
+        assert_eq!(drawn as usize, scores[0].1, "round {round}");
+    }
 }
 
 /// Not a check of right or wrong: prints the costs. Run with `--run-ignored only --no-capture`.
@@ -256,14 +305,14 @@ fn cost() {
             ("top_p 0.95", SamplingParams { top_p: 0.95, ..params() }),
             ("min_p 0.05", SamplingParams { min_p: 0.05, ..params() }),
             ("penalties", SamplingParams { presence_penalty: 0.5, ..params() }),
-            ("greedy, logprobs 20", SamplingParams { temperature: 0.0, logprobs: Some(20), ..params() }),
         ];
         for (name, params) in cases {
             let runs = if vocab > 10_000 { 200 } else { 5_000 };
             let mut times: Vec<u128> = (0..runs)
                 .map(|position| {
                     let start = std::time::Instant::now();
-                    std::hint::black_box(sampler.sample(&logits, &params, &history, position)).unwrap();
+                    std::hint::black_box(draw_at(&mut sampler, &logits, &params, &history, position))
+                        .unwrap();
                     start.elapsed().as_nanos()
                 })
                 .collect();

@@ -77,13 +77,14 @@ fn the_engines_reason_goes_before_length_and_ends_after_its_token() {
     rig.add(1, &prompt(0, 4), 3, |_| ());
     rig.schedule();
     let stop = |tokens, finish| Sampled { seq: SeqId(1), tokens, finish };
-    let mut on_limit = rig.scheduler.commit(&rig.batch, [stop(&[8, 9, 2], Some(FinishReason::StopToken(2)))]);
+    let mut on_limit =
+        rig.scheduler.commit(&mut rig.batch, [stop(&[8, 9, 2], Some(FinishReason::StopToken(2)))]);
     let expected = Finished { seq: SeqId(1), reason: FinishReason::StopToken(2), reply_len: 3 };
     assert_eq!(on_limit.pop(), Some(expected));
 
     rig.add(1, &prompt(0, 4), 2, |_| ());
     rig.schedule();
-    let beyond = rig.scheduler.commit(&rig.batch, [stop(&[8, 9, 2], Some(FinishReason::StopToken(2)))]);
+    let beyond = rig.scheduler.commit(&mut rig.batch, [stop(&[8, 9, 2], Some(FinishReason::StopToken(2)))]);
     assert_eq!(beyond, [Finished { seq: SeqId(1), reason: FinishReason::Length, reply_len: 2 }]);
 }
 
@@ -92,9 +93,9 @@ fn several_tokens_of_one_commit_are_computed_in_one_decode_chunk() {
     let mut rig = Rig::new(LIMITS);
     rig.add(1, &prompt(0, 4), 10, |_| ());
     rig.schedule();
-    rig.scheduler.commit(&rig.batch, [Sampled { seq: SeqId(1), tokens: &[7, 8, 9], finish: None }]);
+    rig.scheduler.commit(&mut rig.batch, [Sampled { seq: SeqId(1), tokens: &[7, 8, 9], finish: None }]);
     assert_eq!(rig.schedule(), [(1, 4, 3)]);
-    assert_eq!(rig.batch.chunks[0].logits, LogitsNeed::Last);
+    assert_eq!(rig.batch.chunks[0].logits, LogitsNeed::Tail(1));
     rig.commit();
     assert_eq!(rig.scheduler.tokens(SeqId(1)), [0, 1, 2, 3, 7, 8, 9, 1007]);
     assert_eq!(rig.scheduler.tokens_left(SeqId(1)), 6);
@@ -105,7 +106,7 @@ fn a_chunk_without_a_token_computes_its_last_row_again() {
     let mut rig = Rig::new(LIMITS);
     rig.add(1, &prompt(0, 8), 10, |_| ());
     assert_eq!(rig.schedule(), [(1, 0, 8)]);
-    rig.scheduler.commit(&rig.batch, []);
+    rig.scheduler.commit(&mut rig.batch, []);
     rig.scheduler.check_invariants().unwrap();
     assert_eq!(rig.step(), [(1, 7, 1)]);
     assert_eq!(rig.step(), [(1, 8, 1)]);

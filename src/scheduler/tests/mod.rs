@@ -67,7 +67,7 @@ impl Rig {
             tokens: std::slice::from_ref(token),
             finish: None,
         });
-        let finished = self.scheduler.commit(&self.batch, sampled);
+        let finished = self.scheduler.commit(&mut self.batch, sampled);
         self.scheduler.check_invariants().unwrap();
         finished
     }

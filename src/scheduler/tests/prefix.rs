@@ -149,7 +149,7 @@ fn blocks_of_a_failed_sequence_are_not_named() {
     rig.add(1, &prompt(0, 8), 10, |_| ());
     rig.schedule();
     let failed = Sampled { seq: SeqId(1), tokens: &[], finish: Some(FinishReason::Error) };
-    assert_eq!(rig.scheduler.commit(&rig.batch, [failed]).len(), 1);
+    assert_eq!(rig.scheduler.commit(&mut rig.batch, [failed]).len(), 1);
     assert_eq!(rig.scheduler.stats().cached_blocks, 0);
 }
 

@@ -1,0 +1,297 @@
+//! The end of a step: outcomes become tokens, tokens become events, and the guard has its say.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::constrained::Constrained;
+use super::guarded;
+use super::live::LiveSequence;
+use super::request::EngineEvent;
+use super::step_loop::{Counters, InFlight, StepLoop};
+use crate::guard::{self, RowFault, Verdict};
+use crate::ops::{Backend, OpError, Outcomes, RowFlags, RowOutcome, TokenId};
+use crate::sampling::{Taken, TokenLogprobs};
+use crate::scheduler::{FinishReason, Finished, Sampled, SeqId};
+use crate::telemetry::{GuardFigures, StepTimes};
+
+/// What becomes of a row that was drawn.
+pub(super) struct Decision {
+    seq: SeqId,
+    /// The token that the backend took.
+    sampled: TokenId,
+    /// It, or nothing where it is not part of the reply.
+    token: Option<[u32; 1]>,
+    logprobs: Option<TokenLogprobs>,
+    finish: Option<FinishReason>,
+    /// The guard's verdict about it.
+    verdict: Verdict,
+}
+
+impl<B: Backend> StepLoop<B> {
+    /// Waits for the step in flight and does what follows of it. Nothing happens when there is none.
+    pub(super) fn settle(
+        &mut self,
+        lap: &mut impl FnMut(&mut Duration),
+        times: &mut StepTimes,
+    ) -> Result<(), OpError> {
+        let Some(step) = self.in_flight.take() else { return Ok(()) };
+        let finished = match self.settle_step(&step, lap, times) {
+            Ok(finished) => finished,
+            Err(error) => {
+                // A failure ends the sequences of this step too.
+                self.in_flight = Some(step);
+                return Err(error);
+            }
+        };
+        self.emit(&step, finished);
+        // Before the events: a client that has read the last one finds figures that include it.
+        self.shared.steps.fetch_add(1, Ordering::Relaxed);
+        self.publish_load();
+        self.outbox.flush();
+        lap(&mut times.emit);
+        Ok(())
+    }
+
+    fn settle_step(
+        &mut self,
+        step: &InFlight,
+        lap: &mut impl FnMut(&mut Duration),
+        times: &mut StepTimes,
+    ) -> Result<Vec<Finished>, OpError> {
+        self.outcomes.clear();
+        for ticket in &step.tickets {
+            self.model.wait(*ticket, &mut self.outcomes)?;
+        }
+        // A backend that enqueues computes until here.
+        lap(if B::ENQUEUES { &mut times.forward } else { &mut times.sample });
+        for seq in std::mem::take(&mut self.broken) {
+            let finished = self.scheduler.finish(seq, FinishReason::Error);
+            self.end(finished);
+        }
+        self.decide(step);
+        let sampled = self.decisions.iter().map(|d| Sampled {
+            seq: d.seq,
+            tokens: d.token.as_ref().map_or(&[], |token| &token[..]),
+            finish: d.finish,
+        });
+        let finished = self.scheduler.settle(&step.batch, sampled);
+        let refused = self.decisions.iter().filter(|d| d.token.is_none() && d.finish.is_none());
+        for (seq, sampled) in refused.map(|d| (d.seq, d.sampled)).collect::<Vec<_>>() {
+            self.take_back(seq, &[sampled]);
+        }
+        lap(&mut times.commit);
+        Ok(finished)
+    }
+
+    /// Turns outcomes into decisions; prompt logprobs are delivered on the way.
+    fn decide(&mut self, step: &InFlight) {
+        self.decisions.clear();
+        for (&index, outcome) in step.sampled.iter().zip(&self.outcomes.rows) {
+            let row = &step.rows[index];
+            let seq = step.batch.chunks[row.chunk].seq;
+            let Some(live) = self.live.get_mut(&seq) else { continue };
+            if row.scores.is_some() {
+                let scored = logprobs_of(outcome, &self.outcomes);
+                self.outbox.push(&live.events, EngineEvent::PromptLogprobs(vec![scored]));
+                continue;
+            }
+            let decision = decide(seq, live, outcome, &self.outcomes);
+            if let Some(FinishReason::NumericFault(fault)) = decision.finish {
+                let position = live.reply_tokens;
+                tracing::error!(seq = seq.0, position, fault = fault.name(), "logits are no numbers");
+                self.metrics.record_numeric_fault(fault.name());
+            }
+            self.decisions.push(decision);
+        }
+    }
+
+    /// Delivers tokens, then ends.
+    fn emit(&mut self, step: &InFlight, finished: Vec<Finished>) {
+        let now = Instant::now();
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        for decision in self.decisions.drain(..) {
+            let Some([id]) = decision.token else { continue };
+            let Some(live) = self.live.get_mut(&decision.seq) else { continue };
+            live.record_token(now, &self.metrics);
+            live.guarded.push(EngineEvent::Token { id, logprobs: decision.logprobs });
+            verdicts.push((decision.seq, decision.verdict));
+        }
+        for (seq, verdict) in verdicts.drain(..) {
+            self.obey_guard(seq, verdict);
+        }
+        self.verdicts = verdicts;
+        for finished in finished {
+            self.end(Some(finished));
+        }
+        let stats = self.scheduler.stats();
+        let batch = &step.batch;
+        let prompt_tokens: usize =
+            batch.chunks.iter().filter(|c| !c.samples || c.len > 1).map(|c| c.len).sum();
+        let cached: usize = batch.admitted.iter().map(|a| a.cached_tokens).sum();
+        let generated = step.rows.iter().filter(|r| r.samples).count();
+        self.metrics.add_tokens(prompt_tokens, cached, generated);
+        let queried = stats.prefix_query_tokens - self.counted.prefix_query_tokens;
+        let hits = stats.prefix_hit_tokens - self.counted.prefix_hit_tokens;
+        if queried > 0 {
+            self.metrics.record_prefix_lookup(queried as usize, hits as usize);
+        }
+        self.counted = Counters {
+            prefix_query_tokens: stats.prefix_query_tokens,
+            prefix_hit_tokens: stats.prefix_hit_tokens,
+        };
+    }
+
+    /// Takes tokens out of a sequence's sampling state, where it has one; they are not part of its reply any more.
+    fn take_back(&mut self, seq: SeqId, removed: &[TokenId]) {
+        if !self.scheduler.is_running(seq) {
+            // Its state is made anew from its tokens when it runs again.
+            return;
+        }
+        let last = self.scheduler.tokens(seq).last().map_or(TokenId(0), |id| TokenId(*id));
+        if let Err(error) = self.model.rewind_slot(self.scheduler.seq_slot(seq), removed, last) {
+            tracing::error!(seq = seq.0, %error, "the sampling state could not be rewound");
+            let finished = self.scheduler.finish(seq, FinishReason::Error);
+            self.end(finished);
+        }
+    }
+
+    /// Cuts a sequence back to `keep` reply tokens everywhere; says whether that was possible.
+    fn cut_back(&mut self, seq: SeqId, keep: usize) -> bool {
+        let Some(live) = self.live.get_mut(&seq) else { return false };
+        if keep == live.reply_tokens {
+            return true;
+        }
+        let from = live.prompt_tokens + keep;
+        if keep > live.reply_tokens || !self.scheduler.contains(seq) {
+            return false;
+        }
+        let removed: Vec<TokenId> =
+            self.scheduler.tokens(seq)[from..].iter().map(|id| TokenId(*id)).collect();
+        if self.scheduler.rewind(seq, from).is_err() {
+            return false;
+        }
+        let back = live.reply_tokens - keep;
+        live.reply_tokens = keep;
+        if let Some(Err(error)) = live.constraint.as_mut().map(|constraint| constraint.rewind(back)) {
+            tracing::error!(seq = seq.0, %error, "the constraint could not be rewound");
+            let finished = self.scheduler.finish(seq, FinishReason::Error);
+            self.end(finished);
+            return false;
+        }
+        if let Some(guide) = &mut live.guide {
+            guide.replay(&self.scheduler.tokens(seq)[live.prompt_tokens..]);
+        }
+        live.guarded.rewind(keep);
+        self.take_back(seq, &removed);
+        true
+    }
+
+    /// Lets tokens leave, or takes them back, as the guard says.
+    fn obey_guard(&mut self, seq: SeqId, verdict: Verdict) {
+        let Some(live) = self.live.get_mut(&seq) else { return };
+        let event = match verdict {
+            Verdict::Deliver { upto, event } => {
+                live.guarded.send(upto, &live.events, &mut self.outbox);
+                if live.guarded.num_held() > 0 {
+                    self.metrics.record_held_token();
+                }
+                event
+            }
+            Verdict::Stop { event, .. } => {
+                live.reply_tokens = live.guarded.drop_held();
+                Some(event)
+            }
+            Verdict::Rescue { keep, event } => {
+                // A sequence that has just reached its limit is gone; then only the held part is dropped.
+                if !self.cut_back(seq, keep)
+                    && let Some(live) = self.live.get_mut(&seq)
+                {
+                    live.reply_tokens = live.guarded.drop_held();
+                }
+                Some(event)
+            }
+        };
+        let (Some(event), Some(live)) = (event, self.live.get(&seq)) else { return };
+        let stranded = live.is_stranded();
+        if event.action != guard::Action::Licensed {
+            guarded::log(seq.0, &event);
+        }
+        self.metrics.record_guard_event(&GuardFigures {
+            kind: event.kind.name(),
+            phase: event.phase.name(),
+            action: event.action.name(),
+            period: event.period,
+            copies: event.copies,
+            discarded: event.discarded,
+        });
+        self.outbox.push(&live.events, EngineEvent::Guard(Box::new(event)));
+        if stranded {
+            let finished = self.scheduler.finish(seq, FinishReason::Repetition);
+            self.end(finished);
+        }
+    }
+}
+
+impl Decision {
+    fn failed(seq: SeqId, finish: FinishReason) -> Self {
+        let verdict = Verdict::Deliver { upto: 0, event: None };
+        Self { seq, sampled: TokenId(0), token: None, logprobs: None, finish: Some(finish), verdict }
+    }
+}
+
+/// Whether a sampled token is part of the reply, and whether it ends it.
+fn decide(seq: SeqId, live: &mut LiveSequence, outcome: &RowOutcome, outcomes: &Outcomes) -> Decision {
+    if outcome.flags.has(RowFlags::NON_FINITE) {
+        return Decision::failed(seq, FinishReason::NumericFault(RowFault::NonFinite));
+    }
+    if outcome.flags.has(RowFlags::FLAT) {
+        return Decision::failed(seq, FinishReason::NumericFault(RowFault::Flat));
+    }
+    let token = outcome.token.0;
+    let left = live.tokens_left().saturating_sub(1);
+    let complete = match live.constraint.as_mut().map(|constraint| Constrained::take(constraint, token, left))
+    {
+        None => false,
+        Some(Ok(Taken::Accepted { ends })) => ends,
+        Some(Ok(Taken::Refused)) => {
+            let verdict = Verdict::Deliver { upto: 0, event: None };
+            return Decision {
+                seq,
+                sampled: outcome.token,
+                token: None,
+                logprobs: None,
+                finish: None,
+                verdict,
+            };
+        }
+        Some(Err(error)) => {
+            tracing::error!(seq = seq.0, position = live.reply_tokens, %error, "a constrained sequence ends");
+            return Decision::failed(seq, FinishReason::Error);
+        }
+    };
+    live.advance(token);
+    let position = live.reply_tokens as u64;
+    let stops =
+        position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
+    let known = outcome.rank > 0;
+    let verdict = match live.guarded.observe(token, known.then_some(outcome.logprob)) {
+        // What must be whole is not cut off: the loop is taken back, and the rest is the shortest there is.
+        Verdict::Stop { keep, event } if !stops && !complete && live.wind_up() => {
+            Verdict::Rescue { keep, event }
+        }
+        verdict => verdict,
+    };
+    let finish = match verdict {
+        _ if stops => Some(FinishReason::StopToken(token)),
+        _ if complete => Some(FinishReason::Stopped),
+        Verdict::Stop { .. } => Some(FinishReason::Repetition),
+        _ => None,
+    };
+    let logprobs = live.params.logprobs.is_some().then(|| logprobs_of(outcome, outcomes));
+    Decision { seq, sampled: outcome.token, token: Some([token]), logprobs, finish, verdict }
+}
+
+fn logprobs_of(outcome: &RowOutcome, outcomes: &Outcomes) -> TokenLogprobs {
+    let top = outcomes.top_of(outcome).iter().map(|(id, logprob)| (id.0, *logprob)).collect();
+    TokenLogprobs { token: outcome.token.0, logprob: outcome.logprob, rank: outcome.rank, top }
+}

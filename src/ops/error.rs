@@ -1,0 +1,61 @@
+//! What an operation refuses, and what a device reports.
+
+/// An operation that was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum OpError {
+    /// Two shapes that must agree do not.
+    #[error("{op}: expected shape {expected:?}, got {got:?}")]
+    ShapeMismatch {
+        /// Operation.
+        op: &'static str,
+        /// What it needs.
+        expected: Vec<usize>,
+        /// What it was given.
+        got: Vec<usize>,
+    },
+    /// A stored weight of a dtype or format this backend cannot multiply.
+    #[error("{op}: weights of format {dtype} are not supported by the {backend} backend")]
+    UnsupportedDType {
+        /// Operation.
+        op: &'static str,
+        /// Stored dtype.
+        dtype: String,
+        /// Backend name.
+        backend: &'static str,
+    },
+    /// The device could not provide the memory.
+    #[error("{what}: {bytes} bytes could not be allocated")]
+    OutOfMemory {
+        /// What it was for.
+        what: &'static str,
+        /// How much.
+        bytes: usize,
+    },
+    /// The device or its driver failed.
+    #[error("{op}: device error {code}: {text}")]
+    Device {
+        /// Operation.
+        op: &'static str,
+        /// The driver's code.
+        code: i32,
+        /// The driver's words.
+        text: String,
+        /// The device cannot be used any more: the engine ends at once, with this as the reason.
+        fatal: bool,
+    },
+}
+
+impl OpError {
+    /// Whether no later operation on the device can succeed.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Device { fatal: true, .. })
+    }
+}
+
+/// `Err` unless `expected == got`.
+pub(crate) fn expect(op: &'static str, expected: &[usize], got: &[usize]) -> Result<(), OpError> {
+    if expected == got {
+        return Ok(());
+    }
+    Err(OpError::ShapeMismatch { op, expected: expected.to_vec(), got: got.to_vec() })
+}

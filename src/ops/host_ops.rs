@@ -1,0 +1,224 @@
+//! The operations of a backend whose memory is the host's.
+//!
+//! Notation as in `backend.rs`. Every operation computes row `t` of its output from row `t` of its input alone (attention: and from
+//! the cache), with a reduction order that does not depend on T or on the other rows.
+
+use super::{CacheShape, ExpertMatrices, MlaShape, OpError, RouterShape, Segment};
+use crate::quant::StoredMatrix;
+use crate::tensor::TensorView;
+
+/// What a backend on the host is made of: one method per step of the formulas, over memory that the caller can see. Such a backend is
+/// a [`super::Backend`] by `host.rs`.
+///
+/// Buffers are `[rows, cols]` f32 matrices whose row count is set per step and never exceeds the capacity they were
+/// allocated with. "adds to `out`" means `out += ...`; otherwise `out` is overwritten.
+pub trait HostOps: Send + 'static {
+    /// A linear layer's weight, `[out, in]`, in the backend's own layout.
+    type Matrix: Send;
+    /// An f32 vector: norm gains.
+    type Vector: Send;
+    /// `kv_b_proj` `[H * (N + V), C]`, laid out for both attention forms.
+    type KvUp: Send;
+    /// Router weight `[E, D]` and selection bias `[E]`, f32.
+    type Router: Send;
+    /// SwiGLU matrices of one or many experts of one layer.
+    type Experts: Send;
+    /// Activations.
+    type Buffer: Send;
+    /// Chosen experts and weights of T tokens: `[T, K]` each.
+    type Routing: Send;
+    /// The paged latent cache of all layers.
+    type Cache: Send;
+
+    /// Name for logs and errors.
+    fn name(&self) -> &'static str;
+
+    // -- memory: called at boot only, nothing below allocates after warm-up --
+
+    /// Uploads a linear weight.
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError>;
+    /// Uploads a vector as f32.
+    fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError>;
+    /// Uploads `kv_b_proj`: per head N rows of W_UK, then V rows of W_UV.
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError>;
+    /// Uploads the router's weight `[E, D]` and `e_score_correction_bias` `[E]`.
+    fn load_router(
+        &mut self,
+        weight: &StoredMatrix<'_>,
+        bias: &TensorView<'_>,
+        shape: &RouterShape,
+    ) -> Result<Self::Router, OpError>;
+    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of one.
+    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError>;
+    /// A buffer of `capacity` rows of `cols` values.
+    fn allocate(&mut self, capacity: usize, cols: usize) -> Result<Self::Buffer, OpError>;
+    /// A routing of `capacity` rows.
+    fn allocate_routing(&mut self, capacity: usize, shape: &RouterShape) -> Result<Self::Routing, OpError>;
+    /// The latent cache, zeroed.
+    fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError>;
+
+    /// Sets the scales under which an FP8 cache without row scales stores what is written from now on: `2^exponents[layer]` for every row of a
+    /// layer, 1 until then. Caches of other types are left alone.
+    fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError>;
+
+    // -- the step, in the order of the model --
+
+    /// `out[t] = table[token_ids[t]]`. `table` `[vocab, D]`. Sets `out` to T rows.
+    fn embed(
+        &mut self,
+        table: &Self::Matrix,
+        token_ids: &[u32],
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// `out[t] = gain * x[t] / sqrt(mean(x[t]^2) + eps)`; statistics in f32.
+    fn norm(
+        &mut self,
+        x: &Self::Buffer,
+        gain: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// `out = x W^T`: `x` `[T, in]`, `weight` `[out, in]`.
+    fn project(
+        &mut self,
+        x: &Self::Buffer,
+        weight: &Self::Matrix,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// `out += x W^T`.
+    fn project_add(
+        &mut self,
+        x: &Self::Buffer,
+        weight: &Self::Matrix,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// Rotates the rope part of every head of `q` `[T, H * (N + R)]` in place: pairs `(2i, 2i+1)`.
+    /// `rotations` `[T, R]` f32 holds cos then sin: `[t, i]` is the cosine and `[t, R/2 + i]` the sine of pair `i`
+    /// (YaRN's multiplier included).
+    fn rope(&mut self, shape: &MlaShape, rotations: &[f32], q: &mut Self::Buffer) -> Result<(), OpError>;
+
+    /// From `kv_a` `[T, C + R]`: normalises the latent (first C, `gain`, `eps`), rotates the rope key (last R) and stores
+    /// both in the cache at `slot_mapping[t]` (= block id x block size + offset) of `layer`.
+    fn write_latent(
+        &mut self,
+        shape: &MlaShape,
+        kv_a: &Self::Buffer,
+        gain: &Self::Vector,
+        eps: f32,
+        rotations: &[f32],
+        slot_mapping: &[u32],
+        layer: usize,
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError>;
+
+    /// Causal attention of the rows of `segments` (all of form `Expanded`): keys and values are expanded from the cached latents
+    /// with `kv_up`. Writes those rows of `out` `[T, H * V]` and leaves the others alone. Sets `out` to `q`'s row count.
+    fn attend_expanded(
+        &mut self,
+        shape: &MlaShape,
+        q: &Self::Buffer,
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &Self::Cache,
+        segments: &[Segment],
+        block_tables: &[u32],
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// The same for segments of form `Absorbed`: queries go through W_UK into the latent space, the result through W_UV.
+    fn attend_absorbed(
+        &mut self,
+        shape: &MlaShape,
+        q: &Self::Buffer,
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &Self::Cache,
+        segments: &[Segment],
+        block_tables: &[u32],
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// Picks experts: scores = sigmoid(x W^T) in f32; choice = scores + bias; group limit (sum of each group's two best
+    /// choices, keep `topk_group` groups); the `top_k` best choices, lower index first on ties; weights = scores of the chosen, normalised and scaled.
+    fn route(
+        &mut self,
+        x: &Self::Buffer,
+        router: &Self::Router,
+        shape: &RouterShape,
+        routing: &mut Self::Routing,
+    ) -> Result<(), OpError>;
+
+    /// `out[t] += sum_k weight[t,k] * expert[t,k](x[t])`, summed in order of k, plus `shared(x[t])` with weight 1 if given.
+    fn experts(
+        &mut self,
+        x: &Self::Buffer,
+        routing: &Self::Routing,
+        routed: &Self::Experts,
+        shared: Option<&Self::Experts>,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// For calibration: `out[t, k] = || expert[t,k](x[t]) ||`, the L2 norm of the output of each chosen expert before it is weighted. Sets `out`
+    /// (`[T, K]`) to T rows. Slots are in the order of [`HostOps::read_routing`].
+    fn expert_norms(
+        &mut self,
+        x: &Self::Buffer,
+        routing: &Self::Routing,
+        routed: &Self::Experts,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// For calibration: the largest magnitude among `silu(gate x) * up x` of expert `expert` of `weights` over the rows `rows` of `x`, which is
+    /// what goes into its `down`; 0 without rows, NaN if one of the values is.
+    fn inner_peak(
+        &mut self,
+        x: &Self::Buffer,
+        rows: &[u32],
+        weights: &Self::Experts,
+        expert: usize,
+    ) -> Result<f32, OpError>;
+
+    /// For calibration: the largest magnitude of what the cache holds of `layer` at `slots`, latents and rope keys; NaN if one of the values is.
+    fn cached_peak(&mut self, cache: &Self::Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError>;
+
+    /// `out += down(silu(gate x) * up x)`, `weights` holding one expert.
+    fn swiglu_add(
+        &mut self,
+        x: &Self::Buffer,
+        weights: &Self::Experts,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// `out = x W^T` of the rows `rows` of `x`: sets `out` to `[rows.len(), vocab]`.
+    fn logits(
+        &mut self,
+        x: &Self::Buffer,
+        rows: &[u32],
+        head: &Self::Matrix,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// `work(worker, index)` for every index below `count`, on as many threads as the backend has; a worker runs one call at a time.
+    fn for_each(&mut self, count: usize, work: &(dyn Fn(usize, usize) + Sync));
+
+    /// Threads of [`HostOps::for_each`].
+    fn num_workers(&self) -> usize;
+
+    /// The buffer's rows, row-major.
+    fn values(buffer: &Self::Buffer) -> &[f32];
+
+    /// The chosen experts and their weights on the host, `[T, K]` each, row-major; the lists are overwritten.
+    fn read_routing(
+        &mut self,
+        routing: &Self::Routing,
+        experts: &mut Vec<u32>,
+        weights: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
+
+    /// Sets the first `rows.len() / cols` rows from the host; for tests, and for rows the model does not compute itself.
+    fn write(&mut self, rows: &[f32], buffer: &mut Self::Buffer) -> Result<(), OpError>;
+}

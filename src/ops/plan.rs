@@ -1,0 +1,93 @@
+//! One step as a backend sees it: tokens, positions, and where their latents lie. Uploaded once a step.
+
+use super::{AttentionForm, BlockId, KvSlot, Row, Segment, SeqSlot, TokenId};
+
+/// Where the token of a row comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenSource {
+    /// The host knows it.
+    Known(TokenId),
+    /// The token that was sampled last for a slot; its value may still be on the device.
+    LastSampled(SeqSlot),
+}
+
+impl From<u32> for TokenSource {
+    fn from(id: u32) -> Self {
+        Self::Known(TokenId(id))
+    }
+}
+
+/// A step's rows, `[T]` each, and what belongs to them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepPlan {
+    /// `[T]`.
+    pub tokens: Vec<TokenSource>,
+    /// `[T]` position of each token in its sequence.
+    pub positions: Vec<u32>,
+    /// `[T]` where each token's latent is stored.
+    pub kv_slots: Vec<KvSlot>,
+    /// Rows attending in expanded form.
+    pub expanded: Vec<Segment>,
+    /// Rows attending in absorbed form. The two lists together cover each row once.
+    pub absorbed: Vec<Segment>,
+    /// Block ids of all sequences of the step, flat; segments hold ranges of it.
+    pub block_tables: Vec<BlockId>,
+    /// `[S]` rows whose logits are needed, ascending.
+    pub logits_rows: Vec<Row>,
+}
+
+impl StepPlan {
+    /// T.
+    pub fn num_rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Empties all lists and keeps their memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.kv_slots.clear();
+        self.expanded.clear();
+        self.absorbed.clear();
+        self.block_tables.clear();
+        self.logits_rows.clear();
+    }
+
+    /// Appends rows of one sequence: its tokens at positions `start..`, of which those below `expanded_until` attend in expanded
+    /// form. `block_table` holds its blocks from position 0 on and covers the last row. Returns the first row.
+    pub fn add(
+        &mut self,
+        tokens: impl IntoIterator<Item = TokenSource>,
+        start: usize,
+        expanded_until: usize,
+        block_table: &[BlockId],
+        block_size: usize,
+    ) -> usize {
+        let first_row = self.tokens.len();
+        self.tokens.extend(tokens);
+        let end = start + self.tokens.len() - first_row;
+        let first_block = self.block_tables.len();
+        self.block_tables.extend_from_slice(&block_table[..end.div_ceil(block_size)]);
+        for position in start..end {
+            self.positions.push(position as u32);
+            let slot = block_table[position / block_size].at() * block_size + position % block_size;
+            self.kv_slots.push(KvSlot(slot as u32));
+        }
+        let block_table = first_block..self.block_tables.len();
+        let boundary = expanded_until.clamp(start, end);
+        for (from, to, form) in
+            [(start, boundary, AttentionForm::Expanded), (boundary, end, AttentionForm::Absorbed)]
+        {
+            if from == to {
+                continue;
+            }
+            let rows = first_row + from - start..first_row + to - start;
+            let segment = Segment { rows, first_position: from, form, block_table: block_table.clone() };
+            match form {
+                AttentionForm::Expanded => self.expanded.push(segment),
+                AttentionForm::Absorbed => self.absorbed.push(segment),
+            }
+        }
+        first_row
+    }
+}

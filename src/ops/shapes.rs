@@ -1,0 +1,175 @@
+//! Sizes of the model's operations and weights on the host, as backends are given them.
+
+use crate::quant::{CachedRowFormat, StoredMatrix};
+use crate::tensor::TensorView;
+
+/// The three matrices of a SwiGLU FFN: `down(silu(gate x) * up x)`. One per routed expert, or one for a dense or shared FFN.
+#[derive(Debug, Clone)]
+pub struct ExpertMatrices<'a> {
+    /// `[I, D]`.
+    pub gate_proj: StoredMatrix<'a>,
+    /// `[I, D]`.
+    pub up_proj: StoredMatrix<'a>,
+    /// `[D, I]`.
+    pub down_proj: StoredMatrix<'a>,
+}
+
+/// Sizes and scale of multi-head latent attention. DeepSeek-V2, arXiv 2405.04434, section 2.1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MlaShape {
+    /// H.
+    pub num_heads: usize,
+    /// N.
+    pub qk_nope_head_dim: usize,
+    /// R.
+    pub qk_rope_head_dim: usize,
+    /// V.
+    pub v_head_dim: usize,
+    /// C.
+    pub kv_lora_rank: usize,
+    /// Softmax scale, YaRN's factor included.
+    pub scale: f32,
+}
+
+impl MlaShape {
+    /// Values cached per token and layer: the latent and the rope key.
+    pub fn latent_dim(&self) -> usize {
+        self.kv_lora_rank + self.qk_rope_head_dim
+    }
+}
+
+/// How the router picks experts. DeepSeek-V3, arXiv 2412.19437, section 2.1.2.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RouterShape {
+    /// E.
+    pub num_experts: usize,
+    /// K.
+    pub top_k: usize,
+    /// Expert groups (1: no group limit).
+    pub n_group: usize,
+    /// Groups that stay eligible.
+    pub topk_group: usize,
+    /// Whether the chosen scores are divided by their sum (plus 1e-20).
+    pub norm_topk_prob: bool,
+    /// Factor on the routing weights.
+    pub routed_scaling_factor: f32,
+}
+
+/// The weights in front of attention: from the normalised residual stream to queries and latents.
+#[derive(Debug, Clone)]
+pub struct AttentionInMatrices<'a> {
+    /// The query's.
+    pub query: QueryMatrices<'a>,
+    /// `[C + R, D]`.
+    pub kv_a: StoredMatrix<'a>,
+    /// `[C]`, gain of the latent's norm.
+    pub kv_a_norm: TensorView<'a>,
+}
+
+/// The two ways a query is made.
+#[derive(Debug, Clone)]
+pub enum QueryMatrices<'a> {
+    /// `q_b(norm(q_a(x)))`.
+    Latent {
+        /// `[q_lora_rank, D]`.
+        a: StoredMatrix<'a>,
+        /// `[q_lora_rank]`.
+        norm: TensorView<'a>,
+        /// `[H * (N + R), q_lora_rank]`.
+        b: StoredMatrix<'a>,
+    },
+    /// `q_proj(x)`, `[H * (N + R), D]`.
+    Direct(StoredMatrix<'a>),
+}
+
+/// Sizes of a network, as far as its operations know them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ModelShape {
+    /// D.
+    pub hidden_size: usize,
+    /// Rows of the embedding table and of the head.
+    pub vocab_size: usize,
+    /// Width of the query's latent; `None`: queries come straight from the residual stream.
+    pub q_lora_rank: Option<usize>,
+    /// Attention.
+    pub mla: MlaShape,
+    /// Router.
+    pub router: RouterShape,
+    /// Epsilon of the norms over the residual stream.
+    pub rms_norm_eps: f32,
+    /// Epsilon of the two norms over latents.
+    pub latent_norm_eps: f32,
+}
+
+/// The largest step, and how many sequences run at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Most rows of a step.
+    pub max_tokens: usize,
+    /// Most rows with logits at once.
+    pub max_logits_rows: usize,
+    /// Sampling slots.
+    pub max_num_seqs: usize,
+}
+
+/// Element type of the latent KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheDType {
+    /// 4 bytes per value; used with f32 activations.
+    F32,
+    /// 2 bytes per value.
+    Bf16,
+    /// 1 byte per value, scales beside them; the rope key may keep 2.
+    Fp8(CachedRowFormat),
+}
+
+impl CacheDType {
+    /// Name in tables, metrics and labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheDType::F32 => "f32",
+            CacheDType::Bf16 => "bf16",
+            CacheDType::Fp8(_) => "fp8",
+        }
+    }
+}
+
+/// Largest magnitude, NaN if one of the values is.
+pub fn peak(values: impl IntoIterator<Item = f32>) -> f32 {
+    // `f32::max` would drop a NaN.
+    let larger = |peak: f32, x: f32| if peak.is_nan() || x <= peak { peak } else { x };
+    values.into_iter().fold(0.0, |peak, x| larger(peak, x.abs()))
+}
+
+/// Physical shape of the paged latent cache: `[num_layers, num_blocks, block_size, C + R]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheShape {
+    /// Layers.
+    pub num_layers: usize,
+    /// Blocks per layer.
+    pub num_blocks: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// C + R.
+    pub latent_dim: usize,
+    /// R, the last values of a row.
+    pub rope_dim: usize,
+    /// Element type.
+    pub dtype: CacheDType,
+}
+
+impl CacheShape {
+    /// Bytes of the whole cache.
+    pub fn bytes(&self) -> usize {
+        self.num_layers * self.num_blocks * self.block_size * self.row_bytes()
+    }
+
+    /// Bytes of one token in one layer.
+    pub fn row_bytes(&self) -> usize {
+        match self.dtype {
+            CacheDType::F32 => 4 * self.latent_dim,
+            CacheDType::Bf16 => 2 * self.latent_dim,
+            CacheDType::Fp8(format) => format.bytes(self.latent_dim - self.rope_dim, self.rope_dim),
+        }
+    }
+}

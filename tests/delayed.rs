@@ -1,0 +1,325 @@
+//! A backend that computes as late as it may: calls are queued, and run when an outcome is waited for, or earlier as a seed says.
+//!
+//! It is what a device looks like to the engine, without one: a token's value is not there when the next step is planned, errors
+//! come out where an outcome is waited for, and whatever a call was given may change before the call runs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use perigee::ops::{
+    AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, MlaShape, ModelShape, OpError,
+    Outcomes, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
+};
+use perigee::quant::StoredMatrix;
+use perigee::sampling::TokenMask;
+use perigee::tensor::TensorView;
+
+/// What a queued call refers to.
+pub(crate) struct Held<T>(Arc<Mutex<T>>);
+
+impl<T> Held<T> {
+    fn new(value: T) -> Self {
+        Self(Arc::new(Mutex::new(value)))
+    }
+
+    fn get(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl<T> Clone for Held<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+type Call<B> = Box<dyn FnOnce(&mut B, &mut BTreeMap<Ticket, Ticket>) -> Result<(), OpError> + Send>;
+
+/// What crossed from host to device and back.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Transfers {
+    pub(crate) steps: u64,
+    /// Plans: one upload a step.
+    pub(crate) plans: u64,
+    /// Sets of rows to sample: one small upload a step.
+    pub(crate) samples: u64,
+    /// Outcomes: one download a step.
+    pub(crate) outcomes: u64,
+    /// Bytes of the largest outcome.
+    pub(crate) largest_outcome: usize,
+    /// Bytes of the largest set of rows.
+    pub(crate) largest_sample: usize,
+}
+
+/// `inner`, late.
+pub(crate) struct Delayed<B: Backend> {
+    inner: B,
+    queue: VecDeque<Call<B>>,
+    /// Tickets given out, to the inner backend's.
+    tickets: BTreeMap<Ticket, Ticket>,
+    next: u64,
+    rng: fastrand::Rng,
+    pub(crate) transfers: Arc<Mutex<Transfers>>,
+}
+
+impl<B: Backend> Delayed<B> {
+    pub(crate) fn new(inner: B, seed: u64) -> Self {
+        Self {
+            inner,
+            queue: VecDeque::new(),
+            tickets: BTreeMap::new(),
+            next: 0,
+            rng: fastrand::Rng::with_seed(seed),
+            transfers: Arc::default(),
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        call: impl FnOnce(&mut B, &mut BTreeMap<Ticket, Ticket>) -> Result<(), OpError> + Send + 'static,
+    ) -> Result<(), OpError> {
+        self.queue.push_back(Box::new(call));
+        // A device is ahead of the waiting host now and then.
+        while !self.queue.is_empty() && self.rng.u32(..4) == 0 {
+            self.run_one()?;
+        }
+        Ok(())
+    }
+
+    fn run_one(&mut self) -> Result<(), OpError> {
+        match self.queue.pop_front() {
+            Some(call) => call(&mut self.inner, &mut self.tickets),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<B: Backend> Backend for Delayed<B> {
+    type Matrix = Held<B::Matrix>;
+    type Vector = Held<B::Vector>;
+    type AttentionIn = Held<B::AttentionIn>;
+    type KvUp = Held<B::KvUp>;
+    type Router = Held<B::Router>;
+    type Experts = Held<B::Experts>;
+    type Workspace = Held<B::Workspace>;
+    type Cache = Held<B::Cache>;
+
+    const ENQUEUES: bool = true;
+
+    fn name(&self) -> &'static str {
+        "delayed"
+    }
+
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError> {
+        self.inner.load_matrix(host).map(Held::new)
+    }
+
+    fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
+        self.inner.load_vector(host).map(Held::new)
+    }
+
+    fn load_attention_in(
+        &mut self,
+        host: &AttentionInMatrices<'_>,
+        shape: &MlaShape,
+    ) -> Result<Self::AttentionIn, OpError> {
+        self.inner.load_attention_in(host, shape).map(Held::new)
+    }
+
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
+        self.inner.load_kv_up(host, shape).map(Held::new)
+    }
+
+    fn load_router(
+        &mut self,
+        weight: &StoredMatrix<'_>,
+        bias: &TensorView<'_>,
+        shape: &RouterShape,
+    ) -> Result<Self::Router, OpError> {
+        self.inner.load_router(weight, bias, shape).map(Held::new)
+    }
+
+    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError> {
+        self.inner.load_experts(experts).map(Held::new)
+    }
+
+    fn allocate_workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+    ) -> Result<Self::Workspace, OpError> {
+        self.inner.allocate_workspace(shape, capacity, rope).map(Held::new)
+    }
+
+    fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
+        self.inner.allocate_cache(shape).map(Held::new)
+    }
+
+    fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
+        let (cache, exponents) = (cache.clone(), exponents.to_vec());
+        self.enqueue(move |inner, _| inner.set_cache_scales(&mut cache.get(), &exponents))
+    }
+
+    fn begin(&mut self, plan: &StepPlan, workspace: &mut Self::Workspace) -> Result<(), OpError> {
+        {
+            let mut transfers = self.transfers.lock().unwrap();
+            transfers.steps += 1;
+            transfers.plans += 1;
+        }
+        let (plan, workspace) = (plan.clone(), workspace.clone());
+        self.enqueue(move |inner, _| inner.begin(&plan, &mut workspace.get()))
+    }
+
+    fn embed(&mut self, table: &Self::Matrix, workspace: &mut Self::Workspace) -> Result<(), OpError> {
+        let (table, workspace) = (table.clone(), workspace.clone());
+        self.enqueue(move |inner, _| inner.embed(&table.get(), &mut workspace.get()))
+    }
+
+    fn norm(&mut self, gain: &Self::Vector, workspace: &mut Self::Workspace) -> Result<(), OpError> {
+        let (gain, workspace) = (gain.clone(), workspace.clone());
+        self.enqueue(move |inner, _| inner.norm(&gain.get(), &mut workspace.get()))
+    }
+
+    fn attention_in(
+        &mut self,
+        weights: &Self::AttentionIn,
+        layer: usize,
+        cache: &mut Self::Cache,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let (weights, cache, workspace) = (weights.clone(), cache.clone(), workspace.clone());
+        self.enqueue(move |inner, _| {
+            inner.attention_in(&weights.get(), layer, &mut cache.get(), &mut workspace.get())
+        })
+    }
+
+    fn attend(
+        &mut self,
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &Self::Cache,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let (kv_up, cache, workspace) = (kv_up.clone(), cache.clone(), workspace.clone());
+        self.enqueue(move |inner, _| inner.attend(&kv_up.get(), layer, &cache.get(), &mut workspace.get()))
+    }
+
+    fn project_add_norm(
+        &mut self,
+        weight: &Self::Matrix,
+        gain: &Self::Vector,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let (weight, gain, workspace) = (weight.clone(), gain.clone(), workspace.clone());
+        self.enqueue(move |inner, _| inner.project_add_norm(&weight.get(), &gain.get(), &mut workspace.get()))
+    }
+
+    fn moe(
+        &mut self,
+        router: &Self::Router,
+        routed: &Self::Experts,
+        shared: Option<&Self::Experts>,
+        gain: Option<&Self::Vector>,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let (router, routed, workspace) = (router.clone(), routed.clone(), workspace.clone());
+        let (shared, gain) = (shared.cloned(), gain.cloned());
+        self.enqueue(move |inner, _| {
+            let (shared, gain) = (shared.as_ref().map(Held::get), gain.as_ref().map(Held::get));
+            let (shared, gain) = (shared.as_deref(), gain.as_deref());
+            inner.moe(&router.get(), &routed.get(), shared, gain, &mut workspace.get())
+        })
+    }
+
+    fn dense(
+        &mut self,
+        weights: &Self::Experts,
+        gain: Option<&Self::Vector>,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let (weights, gain, workspace) = (weights.clone(), gain.cloned(), workspace.clone());
+        self.enqueue(move |inner, _| {
+            let gain = gain.as_ref().map(Held::get);
+            inner.dense(&weights.get(), gain.as_deref(), &mut workspace.get())
+        })
+    }
+
+    fn logits(
+        &mut self,
+        head: &Self::Matrix,
+        rows: Range<usize>,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let (head, workspace) = (head.clone(), workspace.clone());
+        self.enqueue(move |inner, _| inner.logits(&head.get(), rows, &mut workspace.get()))
+    }
+
+    fn open_slot(
+        &mut self,
+        slot: SeqSlot,
+        spec: &SlotSpec<'_>,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let workspace = workspace.clone();
+        let (prompt, reply, counts) = (spec.prompt.to_vec(), spec.reply.to_vec(), spec.counts);
+        let (bias, stops) = (spec.logit_bias.to_vec(), spec.stops.to_vec());
+        self.enqueue(move |inner, _| {
+            let spec = SlotSpec { prompt: &prompt, reply: &reply, counts, logit_bias: &bias, stops: &stops };
+            inner.open_slot(slot, &spec, &mut workspace.get())
+        })
+    }
+
+    fn rewind_slot(
+        &mut self,
+        slot: SeqSlot,
+        removed: &[TokenId],
+        last: TokenId,
+        workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        let (removed, workspace) = (removed.to_vec(), workspace.clone());
+        self.enqueue(move |inner, _| inner.rewind_slot(slot, &removed, last, &mut workspace.get()))
+    }
+
+    fn sample(&mut self, rows: &SampleRows<'_>, workspace: &mut Self::Workspace) -> Result<Ticket, OpError> {
+        {
+            let mut transfers = self.transfers.lock().unwrap();
+            transfers.samples += 1;
+            let bytes = size_of_val(&rows.rows[..]) + size_of_val(&rows.forbidden[..]);
+            transfers.largest_sample = transfers.largest_sample.max(bytes);
+        }
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let workspace = workspace.clone();
+        let (plain, forbidden) = (rows.rows.clone(), rows.forbidden.clone());
+        let masks: Vec<TokenMask> = rows.masks.iter().map(|mask| (*mask).clone()).collect();
+        self.enqueue(move |inner, tickets| {
+            let rows = SampleRows { rows: plain, masks: masks.iter().collect(), forbidden };
+            let own = inner.sample(&rows, &mut workspace.get())?;
+            tickets.insert(ticket, own);
+            Ok(())
+        })?;
+        Ok(ticket)
+    }
+
+    fn wait(
+        &mut self,
+        ticket: Ticket,
+        workspace: &mut Self::Workspace,
+        out: &mut Outcomes,
+    ) -> Result<(), OpError> {
+        while !self.tickets.contains_key(&ticket) {
+            assert!(!self.queue.is_empty(), "waited for what was never sampled");
+            self.run_one()?;
+        }
+        let own = self.tickets.remove(&ticket).expect("it was sampled");
+        let before = size_of_val(&out.rows[..]) + size_of_val(&out.top[..]);
+        self.inner.wait(own, &mut workspace.get(), out)?;
+        let mut transfers = self.transfers.lock().unwrap();
+        transfers.outcomes += 1;
+        let bytes = size_of_val(&out.rows[..]) + size_of_val(&out.top[..]) - before;
+        transfers.largest_outcome = transfers.largest_outcome.max(bytes);
+        Ok(())
+    }
+}

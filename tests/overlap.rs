@@ -1,0 +1,271 @@
+//! The engine on a backend that delivers late (`delayed.rs`): the same bits as on the one below it, whatever happens on the way.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
+use perigee::checkpoint::Checkpoint;
+use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
+use perigee::generate::{GuardChoice, GuardPlan};
+use perigee::grammar::{GrammarSpec, Grammars, JsonStyle, Reasoning, Shape};
+use perigee::guard::{self, Mode};
+use perigee::model::Blueprint;
+use perigee::nano;
+use perigee::ops::CacheDType;
+use perigee::sampling::{BlockRule, SamplingParams};
+use perigee::scheduler::{self, FinishReason};
+use perigee::telemetry::Metrics;
+use perigee::text::{Specials, Tokenizer};
+use serde_json::json;
+
+use crate::delayed::{Delayed, Transfers};
+
+/// Requests of one run, all at once.
+const REQUESTS: usize = 48;
+
+/// What a client does with its stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Client {
+    ReadsAll,
+    /// Leaves after so many tokens.
+    Leaves(usize),
+    /// Has enough after so many tokens.
+    Stops(usize),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Reply {
+    tokens: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
+    prompt_logprobs: Vec<TokenLogprobs>,
+    events: Vec<guard::Event>,
+    finish: Option<FinishReason>,
+}
+
+struct World {
+    tokenizer: Arc<Tokenizer>,
+    guards: GuardPlan,
+    grammars: Grammars,
+}
+
+fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
+    EngineOptions {
+        backend: BackendChoice::Reference,
+        scheduler: scheduler::Config {
+            max_num_seqs,
+            max_num_batched_tokens: 128,
+            max_model_len: 512,
+            expand_min_prompt_tokens: 24,
+            ..Default::default()
+        },
+        block_size: 16,
+        cache_bytes: 0,
+        num_blocks,
+        cache_dtype: None,
+        prefix_caching: true,
+        latent_norm_eps: None,
+    }
+}
+
+fn cpu() -> CpuBackend {
+    CpuBackend::new(CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() })
+}
+
+fn start<B: perigee::ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
+    let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let metrics = Arc::new(Metrics::new(nano::NAME, false));
+    start_on(backend, CacheDType::F32, &checkpoint, blueprint, options, metrics, &mut |_| ()).unwrap()
+}
+
+impl World {
+    fn new() -> Self {
+        let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+        let file = |name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned());
+        let tokenizer = Arc::new(Tokenizer::load(&file).unwrap());
+        let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size(), tokenizer.turn_ends());
+        Self { guards: GuardPlan::new(guard::Config::default(), tokenizer.clone()), tokenizer, grammars }
+    }
+
+    /// Request `index` of a run: something of everything that touches a step.
+    fn request(&self, index: usize) -> (EngineRequest, Client) {
+        let mut rng = fastrand::Rng::with_seed(index as u64);
+        let texts = ["the cat and the", "a a a a", "1 2 3", "What is 2 + 3?", "hello, hello, hello,"];
+        let text = texts[rng.usize(..texts.len())].repeat(rng.usize(1..8));
+        let prompt: Arc<[u32]> = self.tokenizer.encode(&text, Specials::AsText).unwrap().into();
+        let mut sampling = SamplingParams {
+            temperature: [0.0, 0.7, 1.2][rng.usize(..3)],
+            top_p: [1.0, 0.9][rng.usize(..2)],
+            max_tokens: [1, 12, 40, 120][rng.usize(..4)],
+            seed: index as u64,
+            ..Default::default()
+        };
+        if rng.u8(..3) == 0 {
+            (sampling.repetition_penalty, sampling.frequency_penalty) = (1.2, 0.4);
+        }
+        if rng.u8(..2) == 0 {
+            sampling.stop_token_ids = (0..self.tokenizer.vocab_size() as u32).step_by(17).collect();
+            sampling.min_tokens = rng.u32(..sampling.max_tokens);
+        }
+        sampling.logprobs = (rng.u8(..3) == 0).then_some(2);
+        sampling.prompt_logprobs = (rng.u8(..6) == 0).then_some(1);
+        if rng.u8(..4) == 0 {
+            let rule = BlockRule {
+                starts_inside: true,
+                open: 5,
+                close: 6,
+                leave: Vec::new(),
+                promise: Vec::new(),
+                max_tokens: 9,
+                ends: sampling.stop_token_ids.clone(),
+                blank: [7, 8].into(),
+            };
+            sampling.block_rule = Some(Arc::new(rule));
+        }
+        let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}},
+            "b": {"type": "string"}}, "required": ["a", "b"]});
+        let shape = match rng.u8(..4) {
+            0 => Some(Shape::Json { schema, style: JsonStyle::default() }),
+            1 => Some(Shape::Regex("(ab|[0-9]{3}x)+z".into())),
+            _ => None,
+        };
+        let constraint =
+            shape.filter(|_| sampling.max_tokens >= 40 && sampling.block_rule.is_none()).map(|shape| {
+                let spec = GrammarSpec { shape, reasoning: Reasoning::None, field: "test" };
+                self.grammars.compile(&spec).unwrap().start()
+            });
+        let choice = GuardChoice { mode: Some(Mode::Rescue), ..GuardChoice::default() };
+        let guard = match rng.u8(..2) {
+            0 => self.guards.options(&choice, &prompt, false, constraint.is_some()),
+            _ => None,
+        };
+        let client = match rng.u8(..6) {
+            0 => Client::Leaves(rng.usize(1..20)),
+            1 => Client::Stops(rng.usize(1..20)),
+            _ => Client::ReadsAll,
+        };
+        let deadline = (rng.u8(..16) == 0).then(Instant::now);
+        let request = EngineRequest {
+            prompt,
+            sampling,
+            priority: rng.i32(-1..2),
+            deadline,
+            cache_salt: (rng.u8(..4) == 0).then(|| "salt".to_owned()),
+            guard,
+            constraint,
+        };
+        (request, client)
+    }
+}
+
+async fn read(engine: EngineHandle, (request, client): (EngineRequest, Client)) -> Reply {
+    let mut stream = engine.submit(request).unwrap();
+    let mut reply =
+        Reply { tokens: vec![], logprobs: vec![], prompt_logprobs: vec![], events: vec![], finish: None };
+    while let Some(event) = stream.next().await {
+        match event {
+            EngineEvent::PromptLogprobs(list) => reply.prompt_logprobs.extend(list),
+            EngineEvent::Token { id, logprobs } => {
+                reply.tokens.push(id);
+                reply.logprobs.extend(logprobs);
+            }
+            EngineEvent::Guard(event) => reply.events.push(*event),
+            EngineEvent::Finished(reason) => reply.finish = Some(reason),
+            EngineEvent::Started { .. } => {}
+        }
+        match client {
+            Client::Leaves(after) if reply.tokens.len() == after => break,
+            Client::Stops(after) if reply.tokens.len() == after => {
+                stream.stop_after(after);
+                break;
+            }
+            _ => {}
+        }
+    }
+    reply
+}
+
+fn run(world: &World, engine: StartedEngine) -> Vec<Reply> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let replies = runtime.block_on(async {
+        let tasks: Vec<_> = (0..REQUESTS)
+            .map(|index| tokio::spawn(read(engine.handle.clone(), world.request(index))))
+            .collect();
+        let mut replies = Vec::new();
+        for task in tasks {
+            replies.push(task.await.unwrap());
+        }
+        replies
+    });
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    let load = engine.handle.snapshot();
+    assert_eq!((load.waiting, load.running, load.used_blocks), (0, 0, 0), "nothing is held");
+    replies
+}
+
+#[test]
+fn a_late_backend_gives_the_same_bits_through_everything_that_can_happen() {
+    let world = World::new();
+    let expected = run(&world, start(cpu(), &options(1024, 16)));
+    let count = |wanted: fn(&Reply) -> bool| expected.iter().filter(|reply| wanted(reply)).count();
+    // A workload that no longer meets what it is for would pass in silence.
+    assert!(count(|r| !r.events.is_empty()) >= 2, "the guard acts");
+    assert!(count(|r| matches!(r.finish, Some(FinishReason::StopToken(_)))) >= 3, "stop tokens");
+    assert!(count(|r| r.finish == Some(FinishReason::Stopped)) >= 2, "grammars end replies");
+    assert!(count(|r| r.finish == Some(FinishReason::Length)) >= 3, "limits");
+    assert!(count(|r| r.finish == Some(FinishReason::Deadline)) >= 1, "deadlines");
+    for seed in 0..4 {
+        // The second of these is short of blocks: sequences are preempted.
+        let num_blocks = if seed % 2 == 0 { 1024 } else { 40 };
+        let replies = run(&world, start(Delayed::new(cpu(), seed), &options(num_blocks, 16)));
+        for (index, (reply, expected)) in replies.iter().zip(&expected).enumerate() {
+            assert_eq!(reply, expected, "seed {seed}, request {index}");
+        }
+    }
+}
+
+/// What a step costs a device: one plan up, one set of rows up, one outcome down.
+#[test]
+fn a_step_of_64_sequences_is_three_transfers() {
+    let world = World::new();
+    let backend = Delayed::new(cpu(), 7);
+    let transfers: Arc<Mutex<Transfers>> = backend.transfers.clone();
+    let engine = start(backend, &options(1024, 64));
+    let before = *transfers.lock().unwrap();
+    let prompt: Arc<[u32]> = world.tokenizer.encode("the sea is", Specials::AsText).unwrap().into();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..64)
+            .map(|seed| {
+                let request = EngineRequest {
+                    prompt: prompt.clone(),
+                    sampling: SamplingParams { seed, max_tokens: 20, ..Default::default() },
+                    priority: 0,
+                    deadline: None,
+                    cache_salt: None,
+                    guard: None,
+                    constraint: None,
+                };
+                tokio::spawn(read(engine.handle.clone(), (request, Client::ReadsAll)))
+            })
+            .collect();
+        for task in tasks {
+            assert_eq!(task.await.unwrap().tokens.len(), 20);
+        }
+    });
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    let after = *transfers.lock().unwrap();
+    let steps = after.steps - before.steps;
+    assert!(steps >= 20);
+    assert_eq!(after.plans - before.plans, steps);
+    assert!(after.samples - before.samples <= steps);
+    assert_eq!(after.outcomes - before.outcomes, after.samples - before.samples);
+    println!(
+        "64 sequences: {} bytes up beside the plan, {} bytes down",
+        after.largest_sample, after.largest_outcome
+    );
+    assert!(after.largest_outcome <= 10_000, "{} bytes", after.largest_outcome);
+}
