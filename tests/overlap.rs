@@ -108,9 +108,14 @@ impl World {
             sampling.stop_token_ids = (0..self.tokenizer.vocab_size() as u32).step_by(17).collect();
             sampling.min_tokens = rng.u32(..sampling.max_tokens);
         }
+        // Some go on until the guard has seen enough.
+        let loops = index.is_multiple_of(8);
+        if loops {
+            sampling = SamplingParams { temperature: 0.0, max_tokens: 300, ..Default::default() };
+        }
         sampling.logprobs = (rng.u8(..3) == 0).then_some(2);
         sampling.prompt_logprobs = (rng.u8(..6) == 0).then_some(1);
-        if rng.u8(..4) == 0 {
+        if rng.u8(..4) == 0 && !loops {
             let rule = BlockRule {
                 starts_inside: true,
                 open: 5,
@@ -130,22 +135,24 @@ impl World {
             1 => Some(Shape::Regex("(ab|[0-9]{3}x)+z".into())),
             _ => None,
         };
-        let constraint =
-            shape.filter(|_| sampling.max_tokens >= 40 && sampling.block_rule.is_none()).map(|shape| {
-                let spec = GrammarSpec { shape, reasoning: Reasoning::None, field: "test" };
-                self.grammars.compile(&spec).unwrap().start()
-            });
+        let suits = sampling.max_tokens >= 40 && sampling.block_rule.is_none() && !loops;
+        let constraint = shape.filter(|_| suits).map(|shape| {
+            let spec = GrammarSpec { shape, reasoning: Reasoning::None, field: "test" };
+            self.grammars.compile(&spec).unwrap().start()
+        });
         let choice = GuardChoice { mode: Some(Mode::Rescue), ..GuardChoice::default() };
         let guard = match rng.u8(..2) {
-            0 => self.guards.options(&choice, &prompt, false, constraint.is_some()),
+            chosen if chosen == 0 || loops => {
+                self.guards.options(&choice, &prompt, false, constraint.is_some())
+            }
             _ => None,
         };
         let client = match rng.u8(..6) {
-            0 => Client::Leaves(rng.usize(1..20)),
-            1 => Client::Stops(rng.usize(1..20)),
+            0 if !loops => Client::Leaves(rng.usize(1..20)),
+            1 if !loops => Client::Stops(rng.usize(1..20)),
             _ => Client::ReadsAll,
         };
-        let deadline = (rng.u8(..16) == 0).then(Instant::now);
+        let deadline = (rng.u8(..16) == 0 && !loops).then(Instant::now);
         let request = EngineRequest {
             prompt,
             sampling,
