@@ -198,6 +198,6 @@ pub(super) fn row_of(params: &SamplingParams, position: u64) -> SampleRow {
         mask: SampleRow::NO_MASK,
         forbidden: (0, 0),
         rule: Rule::Draw,
-        top: params.logprobs.unwrap_or(SampleRow::NO_LOGPROBS),
+        top: params.logprobs.map_or(SampleRow::NO_LOGPROBS, |top| top.min(SampleRow::MAX_TOP)),
     }
 }

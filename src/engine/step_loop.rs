@@ -366,7 +366,7 @@ impl<B: Backend> StepLoop<B> {
                         row,
                         slot,
                         rule: Rule::Score(token),
-                        top: live.params.prompt_logprobs.unwrap_or(0),
+                        top: live.params.prompt_logprobs.unwrap_or(0).min(SampleRow::MAX_TOP),
                         ..row_of(&live.params, 0)
                     }),
                     None => {

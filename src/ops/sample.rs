@@ -73,6 +73,8 @@ impl SampleRow {
     pub const NO_MASK: u32 = u32::MAX;
     /// No logprob is computed.
     pub const NO_LOGPROBS: u32 = u32::MAX;
+    /// Largest `top`; the whole row is reported where it is shorter.
+    pub const MAX_TOP: u32 = u32::MAX - 1;
 }
 
 /// Rows to sample from, and what they refer to.
