@@ -12,6 +12,8 @@ import schemathesis
 MODEL, VOCABULARY = os.environ["CHECK_MODEL"], int(os.environ["CHECK_VOCABULARY"])
 NEEDED = {"messages", "prompt", "input", "max_tokens", "tokens"}
 KEPT = 4
+# What `/tokenize` takes only beside messages.
+OF_MESSAGES = ["messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"]
 
 
 def rank(text, salt):
@@ -39,6 +41,9 @@ def map_body(context, body):
     for key in ["prompt", "tokens", "stop_token_ids"]:
         if key in kept:
             kept[key] = within(kept[key])
+    if kept.get("prompt") is not None:
+        for key in OF_MESSAGES:
+            kept.pop(key, None)
     if isinstance(kept.get("max_tokens"), int):
         kept["max_tokens"] = 1 + kept["max_tokens"] % 64
     return kept

@@ -83,7 +83,7 @@ pub(super) enum Answer {
         bytes: Bytes,
         given: bool,
         #[expect(dead_code, reason = "held for its drop")]
-        log: RequestLog,
+        log: Box<RequestLog>,
     },
     /// Server-sent events.
     Events(Box<Events>),

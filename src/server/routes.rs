@@ -350,7 +350,7 @@ fn preflight(
 ) -> Response<Answer> {
     log.answered(204);
     log.complete();
-    let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), given: false, log });
+    let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), given: false, log: Box::new(log) });
     *response.status_mut() = StatusCode::NO_CONTENT;
     let out = response.headers_mut();
     let methods = if route.allow() == POST { "POST, OPTIONS" } else { "GET, HEAD, OPTIONS" };
@@ -447,7 +447,7 @@ fn whole(status: StatusCode, body: Vec<u8>, mut log: RequestLog) -> Answer {
     log.answered(status.as_u16());
     // Complete as far as the server is concerned; a HEAD's body is never polled.
     log.complete();
-    Answer::Whole { bytes: body.into(), given: false, log }
+    Answer::Whole { bytes: body.into(), given: false, log: Box::new(log) }
 }
 
 fn error_headers(headers: &mut HeaderMap, error: &ApiError) {
