@@ -36,6 +36,7 @@ wire_object! {
         include_usage: bool,
         continuous_usage_stats: bool,
     }
+    idle ["include_obfuscation"]
 }
 
 wire_object! {
