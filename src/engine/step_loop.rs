@@ -255,7 +255,6 @@ impl<B: Backend> StepLoop<B> {
         }
         let tickets = self.sample(&mut lap, &mut times)?;
         self.scheduler.advance(&mut self.batch);
-        let num_tokens = self.batch.num_tokens();
         self.in_flight = Some(InFlight {
             batch: std::mem::take(&mut self.batch),
             rows: std::mem::take(&mut self.rows),
@@ -266,7 +265,7 @@ impl<B: Backend> StepLoop<B> {
         if !B::ENQUEUES {
             self.settle(&mut lap, &mut times)?;
         }
-        self.metrics.record_step(&times, num_tokens);
+        self.metrics.record_step(&times);
         Ok(())
     }
 

@@ -180,12 +180,9 @@ impl Metrics {
         Some((self.made.elapsed().as_secs_f64() - last_us as f64 * 1e-6).max(0.0))
     }
 
-    /// One step of the engine that computed `num_tokens` rows.
-    pub fn record_step(&self, times: &StepTimes, num_tokens: usize) {
+    /// One step of the engine.
+    pub fn record_step(&self, times: &StepTimes) {
         self.native.record_step(times);
-        if let Some(vllm) = &self.vllm {
-            vllm.iteration_tokens.observe(num_tokens as f64);
-        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.native.last_step_timestamp.set(now.as_secs_f64());
         self.last_step_us.store(self.made.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
@@ -196,12 +193,12 @@ impl Metrics {
         self.native.step_seconds()
     }
 
-    /// Tokens of this step: prompt tokens of sequences whose prefill is complete (with those taken from the prefix cache:
-    /// `cached`), and reply tokens.
-    pub fn add_tokens(&self, prompt: usize, cached: usize, generation: usize) {
-        self.native.add_tokens(prompt, generation);
+    /// Tokens of one step: prompt tokens that were computed, prompt tokens that were taken from the prefix cache, and reply
+    /// tokens. Once per step.
+    pub fn add_tokens(&self, computed: usize, cached: usize, generation: usize) {
+        self.native.add_tokens(computed + cached, generation);
         if let Some(vllm) = &self.vllm {
-            vllm.add_tokens(prompt, cached, generation);
+            vllm.add_tokens(computed, cached, generation);
         }
     }
 

@@ -13,8 +13,8 @@ fn record_everything(metrics: &Metrics) {
     let us = Duration::from_micros;
     let times =
         StepTimes { schedule: us(15), forward: us(4000), sample: us(120), commit: us(9), emit: us(40) };
-    metrics.record_step(&times, 70);
-    metrics.add_tokens(100, 64, 3);
+    metrics.record_step(&times);
+    metrics.add_tokens(36, 64, 3);
     metrics.set_load(&Load {
         waiting: 2,
         waiting_tokens: 300,
@@ -83,7 +83,7 @@ fn recorded_figures_are_on_the_page() {
         ("vllm:request_prefill_time_seconds_sum", 0.02),
         ("vllm:request_decode_time_seconds_sum", 0.47),
         ("vllm:request_inference_time_seconds_sum", 0.49),
-        ("vllm:iteration_tokens_total_sum", 70.0),
+        ("vllm:iteration_tokens_total_sum", 103.0),
         ("vllm:request_prompt_tokens_sum", 100.0),
         ("vllm:request_generation_tokens_sum", 48.0),
         ("vllm:request_prefill_kv_computed_tokens_sum", 36.0),
@@ -100,7 +100,13 @@ fn recorded_figures_are_on_the_page() {
         ("vllm:engine_sleep_state", &[("sleep_state", "awake")], 1.0),
         (
             "vllm:cache_config_info",
-            &[("block_size", "32"), ("num_gpu_blocks", "100"), ("cache_dtype", "bf16")],
+            &[
+                ("block_size", "32"),
+                ("num_gpu_blocks", "100"),
+                ("cache_dtype", "bf16"),
+                ("kv_cache_size_tokens", "3200"),
+                ("kv_cache_max_concurrency", "0.78125"),
+            ],
             1.0,
         ),
         ("vllm:inter_token_latency_seconds_bucket", &[("le", "0.01")], 1.0),

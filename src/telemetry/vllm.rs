@@ -63,7 +63,7 @@ pub(super) struct VllmMetrics {
     inference_time: Histogram,
     prefill_time: Histogram,
     decode_time: Histogram,
-    pub(super) iteration_tokens: Histogram,
+    iteration_tokens: Histogram,
     request_prompt_tokens: Histogram,
     request_generation_tokens: Histogram,
     request_max_generation_tokens: Histogram,
@@ -244,12 +244,15 @@ impl VllmMetrics {
         self.kv_cache_usage.set(load.used_blocks as f64 / load.total_blocks.max(1) as f64);
     }
 
-    pub(super) fn add_tokens(&self, prompt: usize, cached: usize, generation: usize) {
+    pub(super) fn add_tokens(&self, computed: usize, cached: usize, generation: usize) {
+        let prompt = computed + cached;
         self.prompt_tokens.inc_by(prompt as u64);
-        self.prompt_tokens_computed.inc_by(prompt.saturating_sub(cached) as u64);
+        self.prompt_tokens_computed.inc_by(computed as u64);
         self.prompt_tokens_cache_hit.inc_by(cached as u64);
         self.prompt_tokens_cached.inc_by(cached as u64);
         self.generation_tokens.inc_by(generation as u64);
+        // The rows of a step are one fewer per request: the last reply token is never computed.
+        self.iteration_tokens.observe((prompt + generation) as f64);
     }
 
     pub(super) fn record_rejection(&self, reason: Rejection) {
@@ -286,12 +289,16 @@ impl VllmMetrics {
     }
 
     /// Registers `vllm:cache_config_info`. Routers read the block size and the number of blocks from its labels; the
-    /// number carries vLLM's word "gpu" wherever the blocks are.
+    /// number carries vLLM's word "gpu" wherever the blocks are. The concurrency is that of sequences of the longest context.
     pub(super) fn set_cache_config(&self, info: &EngineInfo) {
+        let size_tokens = info.num_blocks * info.block_size;
+        let max_concurrency = size_tokens as f64 / info.max_model_len.max(1) as f64;
         let opts =
             labelled("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", &self.model_name)
                 .const_label("block_size", info.block_size.to_string())
                 .const_label("num_gpu_blocks", info.num_blocks.to_string())
+                .const_label("kv_cache_size_tokens", size_tokens.to_string())
+                .const_label("kv_cache_max_concurrency", format!("{max_concurrency:?}"))
                 .const_label("cache_dtype", &info.cache_dtype)
                 .const_label("enable_prefix_caching", if info.prefix_caching { "True" } else { "False" });
         let gauge = IntGauge::with_opts(opts).expect("constant metric names are valid");
