@@ -41,7 +41,9 @@ COPY --from=build --chown=10001:0 /image/state/ /opt/perigee/
 
 # `config/` and `jit-cache/` are found relative to the working directory, as in the repository.
 WORKDIR /opt/perigee
-ENV PERIGEE_SERVER__HOST=0.0.0.0
+# Requests come from outside of the container, and its log goes to a collector.
+ENV PERIGEE_SERVER__HOST=0.0.0.0 \
+    PERIGEE_TELEMETRY__LOG_FORMAT=json
 VOLUME ["/opt/perigee/jit-cache"]
 USER 10001:0
 EXPOSE 8000

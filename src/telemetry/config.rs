@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Form of the log on stderr: text for people, json for collectors, auto = text on a terminal and json otherwise.
+    /// Form of the log on stderr: text for people, json (one object per line) for collectors. The container image sets json.
     pub log_format: LogFormat,
     /// Least severe level that is logged (error, warn, info, debug, trace), or several directives such as
     /// "info,perigee::engine=debug"; RUST_LOG sets the same. More detail costs log volume and, from debug on, time per step.
@@ -22,7 +22,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            log_format: LogFormat::Auto,
+            log_format: LogFormat::Text,
             log_level: "info".into(),
             log_color: LogColor::Auto,
             vllm_names: true,
@@ -34,8 +34,6 @@ impl Default for Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Text on a terminal, JSON otherwise.
-    Auto,
     /// One readable line per event.
     Text,
     /// One JSON object per event.

@@ -62,18 +62,13 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let filter = parse_filter(&config.log_level)?;
-    let json = match config.log_format {
-        LogFormat::Auto => !terminal,
-        LogFormat::Text => false,
-        LogFormat::Json => true,
-    };
     let colors = match config.log_color {
         LogColor::Auto => terminal,
         LogColor::Always => true,
         LogColor::Never => false,
     };
     let builder = fmt::Subscriber::builder().with_env_filter(filter).with_writer(writer);
-    Ok(if json {
+    Ok(if config.log_format == LogFormat::Json {
         Box::new(builder.json().flatten_event(true).with_span_list(false).finish())
     } else {
         Box::new(builder.with_ansi(colors).finish())
@@ -116,7 +111,7 @@ mod tests {
 
     #[test]
     fn json_lines_have_fields_at_the_top() {
-        let text = log(&Config::default(), false);
+        let text = log(&Config { log_format: LogFormat::Json, ..Config::default() }, false);
         let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         assert_eq!(lines.len(), 1, "{text}");
         assert_eq!(lines[0]["message"], "done");
@@ -124,6 +119,13 @@ mod tests {
         assert_eq!(lines[0]["tokens"], 7);
         assert_eq!(lines[0]["level"], "INFO");
         assert!(lines[0]["timestamp"].is_string());
+    }
+
+    #[test]
+    fn a_log_in_a_pipe_has_the_form_of_one_on_a_terminal() {
+        let shape = |terminal| log(&Config { log_color: LogColor::Never, ..Config::default() }, terminal);
+        let after_the_time = |text: String| text.split_once(' ').map(|(_, rest)| rest.to_owned());
+        assert_eq!(after_the_time(shape(false)), after_the_time(shape(true)));
     }
 
     #[test]
