@@ -308,6 +308,16 @@ fn variables_of_others_are_no_errors() {
         ("PERIGEE_SERVICE_HOST", "x"),
     ];
     assert!(site.load(None, &service_links, &[]).unwrap().warnings.is_empty());
+    for (variable, meant) in [
+        ("PERIGEE_PORT", "PERIGEE_SERVER__PORT"),
+        ("PERIGEE_PROT", "PERIGEE_SERVER__PORT"),
+        ("PERIGEE_SERVER_PORT", "PERIGEE_SERVER__PORT"),
+        ("PERIGEE_MAX_NUM_SEQ", "PERIGEE_SCHEDULER__MAX_NUM_SEQS"),
+    ] {
+        let warnings = site.load(None, &[(variable, "9000")], &[]).unwrap().warnings;
+        let expected = format!("{variable} is not a setting and is ignored; did you mean {meant}?");
+        assert_eq!(warnings, [expected]);
+    }
     let loaded = site.load(None, &[("PERIGEE_MAX_NUM_SEQS", "3"), ("PERIGEE_FOO", "x")], &[]).unwrap();
     assert_eq!(
         loaded.warnings,

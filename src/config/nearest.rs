@@ -45,6 +45,20 @@ pub(super) fn section_with(key: &str) -> Option<&'static str> {
         .map(|(section, _)| section.as_str())
 }
 
+/// The key of any section that `name` is, or most likely means; also one whose section is divided from it by a single underscore.
+pub(super) fn key_like(name: &str) -> Option<(&'static str, &'static str)> {
+    let keys = || {
+        let all = settings::keys().iter();
+        all.flat_map(|(section, keys)| keys.iter().map(move |key| (section.as_str(), key.as_str())))
+    };
+    let joined = |(section, key): &(&str, &str)| format!("{section}_{key}") == name;
+    if let Some(found) = keys().find(|(_, key)| *key == name).or_else(|| keys().find(joined)) {
+        return Some(found);
+    }
+    let near = nearest(name, keys().map(|(_, key)| key))?;
+    keys().find(|(_, key)| *key == near)
+}
+
 /// The closest of `names`, if any is close enough to be meant.
 pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.chars().count() / 3).max(2);

@@ -256,7 +256,7 @@ impl Sources {
             let origin = Origin::Environment { variable: variable.clone() };
             let name = name.to_ascii_lowercase();
             let Some((section, key)) = name.split_once("__") else {
-                self.warn_of_stranger(variable, &name);
+                self.warn_of_stranger(variable, &name, value.as_deref().unwrap_or_default());
                 continue;
             };
             let Some(value) = value else {
@@ -276,14 +276,15 @@ impl Sources {
     }
 
     /// A variable with our prefix that is no setting: a mistake, unless a cluster put it there for a service of our name.
-    fn warn_of_stranger(&mut self, variable: &str, name: &str) {
-        let service_link = name == "port" || name.starts_with("port_") || name.starts_with("service_");
-        if service_link {
+    fn warn_of_stranger(&mut self, variable: &str, name: &str, value: &str) {
+        // PERIGEE_PORT=tcp://10.0.0.1:8000; a bare number there is somebody's port.
+        let link_port = name == "port" && value.contains("://");
+        if link_port || name.starts_with("port_") || name.starts_with("service_") {
             return;
         }
-        let hint = match nearest::section_with(name) {
-            Some(section) => {
-                format!("did you mean {PREFIX}{}__{}?", section.to_uppercase(), name.to_uppercase())
+        let hint = match nearest::key_like(name) {
+            Some((section, key)) => {
+                format!("did you mean {PREFIX}{}__{}?", section.to_uppercase(), key.to_uppercase())
             }
             None => format!("settings are {PREFIX}SECTION__KEY"),
         };
