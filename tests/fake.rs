@@ -272,9 +272,9 @@ impl Drop for FakeStream {
     }
 }
 
-/// Settings for tests: any free port.
+/// Settings for tests: any free port, and the name that requests written by hand use.
 pub(crate) fn config() -> Config {
-    Config { host: "127.0.0.1".into(), port: 0, ..Config::default() }
+    Config { host: "127.0.0.1".into(), port: 0, allowed_hosts: vec!["x".into()], ..Config::default() }
 }
 
 /// The routes around an engine.
@@ -290,7 +290,12 @@ pub(crate) fn api(engine: &FakeEngine, config: &Config, metrics: Arc<Metrics>) -
         timeout.as_secs_f64(),
         metrics,
     );
-    let card = ModelCard { names: vec![MODEL.into(), "alias".into()], created: 1, max_model_len: CONTEXT };
+    let card = ModelCard {
+        names: vec![MODEL.into(), "alias".into()],
+        created: 1,
+        max_model_len: CONTEXT,
+        accept_any_name: false,
+    };
     Api::new(Arc::new(generator), card, timeout)
 }
 

@@ -155,7 +155,12 @@ fn serve() -> Served {
         3600.0,
         metrics,
     );
-    let card = ModelCard { names: vec![nano::NAME.into()], created: 0, max_model_len: 2_048 };
+    let card = ModelCard {
+        names: vec![nano::NAME.into()],
+        created: 0,
+        max_model_len: 2_048,
+        accept_any_name: false,
+    };
     Served { api: Api::new(Arc::new(generator), card, Duration::from_secs(3600)), _engine: engine }
 }
 
@@ -163,7 +168,7 @@ impl Served {
     async fn chat(&self, extra: Value) -> Result<Value, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "Make a JSON object with name Ada and age 36."}], "max_tokens": 60});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        match self.api.chat(body.to_string().into_bytes(), "test").await? {
+        match self.api.chat(body.to_string().into_bytes().into(), "test").await? {
             Answer::Json(body, _) => Ok(serde_json::from_slice(&body).unwrap()),
             Answer::Events(_) => panic!("not a stream"),
         }

@@ -1,11 +1,13 @@
 //! Whole-program tests.
 
+mod admission;
 mod calibrate;
 mod chat;
 mod client;
 mod config;
 mod delayed;
 mod dialects;
+mod drain;
 mod engine;
 mod fake;
 mod faults;

@@ -351,7 +351,10 @@ async fn bodies_and_fields() {
         for body in broken_bodies() {
             let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
             let what = format!("{path} {shown}");
-            let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
             client.send(&[head.into_bytes(), body].concat()).await;
             let response = client.response().await.unwrap_or_else(|| panic!("{what}: an answer"));
             check(&what, &response);
@@ -445,8 +448,11 @@ async fn paths_methods_and_types() {
         "content-type: multipart/form-data; boundary=x",
         "content-type: image/png",
         "content-type: application/xml",
-        "content-encoding: gzip",
-        "content-encoding: br",
+        "content-type: text/plain",
+        "content-type: application/x-www-form-urlencoded",
+        "x-no-content-type: at all",
+        "content-type: application/json\r\ncontent-encoding: gzip",
+        "content-type: application/json\r\ncontent-encoding: br",
     ] {
         client
             .send(
@@ -485,17 +491,17 @@ async fn bytes_that_are_no_http() {
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         "CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
         "GET http:// HTTP/1.1\r\n\r\n",
-        "POST /v1/completions HTTP/1.1\r\ncontent-length: -1\r\n\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ncontent-length: x\r\n\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
-        "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}garbage",
-        "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ncontent-length: 10\r\n\r\n{}",
-        "POST /v1/completions HTTP/1.1\r\ncontent-length: 1\r\n\r\n{}garbage that follows",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: -1\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: x\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99999999999999999999\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: gzip\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}garbage",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n{}garbage that follows",
         "\x16\x03\x01\x02\x00\x01\x00\x01\u{fc}\x03\x03",
         &many_headers,
         &long_header,

@@ -1,9 +1,10 @@
 //! The built binary, from its command line to its exit code: golden checkpoints and the embedded model over HTTP.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
 
@@ -14,11 +15,25 @@ use crate::golden::{GoldenPrompt, golden_folder, golden_prompts};
 pub(crate) struct Served {
     process: Child,
     pub(crate) addr: SocketAddr,
+    /// Reads the log to its end, or the server would block on a full pipe.
+    log: Option<JoinHandle<String>>,
 }
+
+type LogLines = Lines<BufReader<ChildStderr>>;
 
 impl Served {
     /// Starts the binary on a free port and waits for its line that says `ready`.
     pub(crate) fn start(model: Option<&Path>, settings: &[&str]) -> Self {
+        let (mut served, log, lines) = Self::start_unread(model, settings);
+        served.log = Some(std::thread::spawn(move || {
+            let rest = lines.map_while(Result::ok);
+            log.into_iter().chain(rest).map(|line| line + "\n").collect()
+        }));
+        served
+    }
+
+    /// The same, and nobody reads on in its log.
+    fn start_unread(model: Option<&Path>, settings: &[&str]) -> (Self, Vec<String>, LogLines) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
         command.args([
             "serve",
@@ -55,9 +70,20 @@ impl Served {
             }
             log.push(line);
         };
-        // The pipe is read to its end, or the server would block on a full one.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { process, addr }
+        (Self { process, addr, log: None }, log, lines)
+    }
+
+    fn signal(&self, name: &str) {
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// SIGTERM; the exit code and the log.
+    fn terminate_for_log(mut self) -> (Option<i32>, String) {
+        self.signal("TERM");
+        let code = self.process.wait().expect("the process ends").code();
+        (code, self.log.take().map_or_else(String::new, |log| log.join().expect("the log is read")))
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
@@ -68,8 +94,7 @@ impl Served {
 
     /// SIGTERM; the exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
-        let status = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
-        assert!(status.expect("kill runs").success());
+        self.signal("TERM");
         self.process.wait().expect("the process ends").code()
     }
 }
@@ -222,4 +247,148 @@ fn a_folder_that_is_no_checkpoint_is_a_clear_error() {
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(log.contains("model.safetensors"), "{log}");
+    // Nobody is told that it serves.
+    assert!(
+        !log.contains("listening") && log.contains("requests are refused until this log says ready"),
+        "{log}"
+    );
+    assert!(!log.contains('{'), "a log in a pipe is text as well: {log}");
+}
+
+/// A stream that is far from its end.
+async fn begin_long_stream(served: &Served) -> Client {
+    let mut client = Client::connect(served.addr).await;
+    let body = json!({"prompt": vec!["x"; 64], "max_tokens": 1000, "ignore_eos": true, "stream": true, "repetition_guard": "off"});
+    client.start_post("/v1/completions", &body.to_string()).await;
+    assert_eq!(client.head().await.expect("a head").status, 200);
+    client.chunk().await.expect("a chunk").expect("not the end");
+    client
+}
+
+#[test]
+fn the_end_of_a_drain_is_said_by_the_stream_the_log_and_the_exit_code() {
+    let served = Served::start(None, &["server.drain_timeout_s=0"]);
+    let client = runtime().block_on(begin_long_stream(&served));
+    let (code, log) = served.terminate_for_log();
+    assert_eq!(code, Some(3), "{log}");
+    let line = |wanted: &str| {
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.into_iter().find(|line| line["message"].as_str().is_some_and(|m| m.contains(wanted)))
+    };
+    let warning = line("server.drain_timeout_s was over").expect("a warning");
+    assert_eq!((&warning["level"], &warning["cut"]), (&json!("WARN"), &json!(1)), "{log}");
+    assert!(warning["seconds"].is_string());
+    assert_eq!(line("request").expect("its line")["finish"], "shutdown");
+    assert!(!log.contains("client_left"), "{log}");
+    drop(client);
+}
+
+#[test]
+fn signals_that_are_no_end_drop_no_stream() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        let mut client = begin_long_stream(&served).await;
+        for signal in ["HUP", "USR1", "USR2"] {
+            served.signal(signal);
+            client.chunk().await.expect("the stream goes on").expect("not the end");
+        }
+        drop(client);
+        served.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1})).await;
+    });
+    let (code, log) = served.terminate_for_log();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(["SIGHUP", "SIGUSR1", "SIGUSR2"].iter().all(|name| log.contains(name)), "{log}");
+}
+
+#[test]
+fn a_lost_terminal_drops_no_stream() {
+    let (served, _, lines) = Served::start_unread(None, &["telemetry.log_level=debug"]);
+    runtime().block_on(async {
+        let mut client = begin_long_stream(&served).await;
+        // What goes with a terminal: its end of the log, and then the signal.
+        drop(lines);
+        served.signal("HUP");
+        for _ in 0..3 {
+            served.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1})).await;
+            client.chunk().await.expect("the stream goes on").expect("not the end");
+        }
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
+#[test]
+fn what_strangers_may_ask_is_said_at_the_start() {
+    for (settings, wanted, unwanted) in [
+        (&["server.host=0.0.0.0"][..], "no key is needed", "need no key;"),
+        (&["server.host=0.0.0.0", "server.api_keys=[\"k\"]"], "need no key;", "no key is needed"),
+        (&["server.api_keys=[\"k\"]", "server.public_pages=false"], "ready", "no key"),
+        (&[], "ready", "no key"),
+    ] {
+        let served = Served::start(None, settings);
+        let (code, log) = served.terminate_for_log();
+        assert_eq!(code, Some(0));
+        assert!(wanted == "ready" || log.contains(wanted), "{settings:?}: {log}");
+        assert!(!log.contains(unwanted), "{settings:?}: {log}");
+    }
+}
+
+#[test]
+fn steps_count_every_token_of_a_request() {
+    let served = Served::start(None, &["model.accept_any_name=true"]);
+    runtime().block_on(async {
+        let body = json!({"model": "any/name", "prompt": "A few words to begin with", "max_tokens": 7, "ignore_eos": true});
+        for _ in 0..3 {
+            let answer = served.post("/v1/completions", &body).await;
+            assert_eq!(answer["model"], "any/name");
+            assert_eq!(answer["usage"]["completion_tokens"], 7);
+        }
+        let page = Client::connect(served.addr).await.get("/metrics").await.text().to_owned();
+        let value = |name: &str| -> f64 {
+            let line = page.lines().find(|line| line.starts_with(&format!("{name}{{"))).expect(name);
+            line.rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        let all = value("vllm:prompt_tokens_total") + value("vllm:generation_tokens_total");
+        assert_eq!(value("vllm:iteration_tokens_total_sum"), all);
+        assert!(page.contains("kv_cache_size_tokens=") && page.contains("kv_cache_max_concurrency="), "{page}");
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
+#[test]
+fn an_allocation_that_fails_names_the_setting() {
+    let limited = "ulimit -v 4000000; exec \"$0\" \"$@\"";
+    let output = Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_perigee"), "serve", "--port", "0"])
+        .args(["--set", "kv_cache.memory_bytes=6GiB"])
+        .current_dir(std::env::temp_dir())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("kv_cache.memory_bytes"), "{log}");
+}
+
+#[test]
+fn a_server_on_a_unix_socket_is_asked_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let setting = format!("server.unix_socket={}", socket.display());
+    let perigee = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
+        command.current_dir(std::env::temp_dir());
+        command
+    };
+    let mut process = perigee().args(["serve", "--set", &setting]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let ready =
+        lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("url=") && line.contains("ready")));
+    assert!(ready.expect("a ready line").unwrap().contains(&format!("unix:{}", socket.display())));
+    let rest = std::thread::spawn(move || lines.for_each(drop));
+    let output = perigee().args(["health", "--set", &setting]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let status = Command::new("kill").args(["-TERM", &process.id().to_string()]).status();
+    assert!(status.unwrap().success());
+    assert_eq!(process.wait().unwrap().code(), Some(0));
+    rest.join().unwrap();
+    assert!(!socket.exists());
 }

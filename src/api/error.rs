@@ -119,7 +119,7 @@ impl ApiError {
             400,
             "invalid_request_error",
             "unsupported_parameter",
-            format!("`{param}`: {what} is not available in this version; leave the field out"),
+            format!("`{param}`: {what} is not available in this version; send the request without it"),
         )
         .param(param)
     }
@@ -151,6 +151,29 @@ impl ApiError {
             "invalid_api_key",
             "a valid API key is needed: send it as `Authorization: Bearer KEY`",
         )
+    }
+
+    /// 400: a path with escapes that are none.
+    pub fn invalid_path(path: &str) -> Self {
+        Self::new(
+            400,
+            "invalid_request_error",
+            "invalid_path",
+            format!(
+                "{path} is not valid: a % needs two hexadecimal digits behind it, and the bytes must be UTF-8"
+            ),
+        )
+    }
+
+    /// 400: no host, or none that can be read.
+    pub fn invalid_host(what: &str) -> Self {
+        Self::new(400, "invalid_request_error", "invalid_host", what).param("host")
+    }
+
+    /// 421: the request is addressed to another server.
+    pub fn wrong_host(host: &str) -> Self {
+        let message = format!("this server is not `{host}`; list the name in server.allowed_hosts if it is");
+        Self::new(421, "invalid_request_error", "misdirected_request", message).param("host")
     }
 
     /// 404: no such path.
@@ -213,14 +236,29 @@ impl ApiError {
     }
 
     /// 415: the body is not JSON by its own account.
-    pub fn unsupported_media_type(header: &'static str, value: &str) -> Self {
+    pub fn unsupported_media_type(header: &'static str, value: Option<&str>) -> Self {
+        let given = value.map_or_else(|| format!("{header} is missing"), |v| format!("{header} is `{v}`"));
+        let remedy = match header {
+            "content-encoding" => "send the body as it is",
+            _ => "send JSON with the header `content-type: application/json`",
+        };
+        Self::new(415, "invalid_request_error", "unsupported_media_type", format!("{given}; {remedy}"))
+            .param(header)
+    }
+
+    /// 503: the bodies of other requests fill the room there is.
+    pub fn no_room_for_body(limit_bytes: usize) -> Self {
         Self::new(
-            415,
-            "invalid_request_error",
-            "unsupported_media_type",
-            format!("{header} is `{value}`; send the body as plain application/json"),
+            503,
+            "server_error",
+            "too_many_bodies",
+            format!(
+                "the bodies of other requests fill the {limit_bytes} bytes there are for them \
+                 (server.max_bodies_bytes); try again soon"
+            ),
         )
-        .param(header)
+        .retry_after(5)
+        .closing()
     }
 
     /// 503: all connections are taken.
@@ -257,6 +295,18 @@ impl ApiError {
         GenerateError::Draining.into()
     }
 
+    /// 503: cut off by the end of a drain.
+    pub fn shutdown() -> Self {
+        Self::new(
+            503,
+            "server_error",
+            "shutdown",
+            "the reply was cut off: the server shuts down, and its time to finish requests is over \
+             (server.drain_timeout_s)",
+        )
+        .retry_after(5)
+    }
+
     /// 500: a fault of the server itself.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "server_error", "internal_error", message)
@@ -265,7 +315,7 @@ impl ApiError {
     /// The body in Anthropic's shape.
     pub fn anthropic_body(&self) -> Vec<u8> {
         let kind = match self.status {
-            400 | 405 | 408 | 415 => "invalid_request_error",
+            400 | 405 | 408 | 415 | 421 => "invalid_request_error",
             401 => "authentication_error",
             404 => "not_found_error",
             413 => "request_too_large",

@@ -32,7 +32,7 @@ pub use models::ModelCard;
 pub use openapi::{openapi, openapi_page, openapi_routes};
 pub use params::is_request_id;
 pub use render::{Rendered, render_request};
-pub use service::{Answer, Api, Summary};
+pub use service::{Answer, Api, Hold, RequestBody, Summary};
 pub use stream::EventStream;
 pub use unknown::UnknownFields;
 

@@ -13,7 +13,12 @@ pub struct ModelCard {
     pub created: u64,
     /// Most tokens of prompt and reply.
     pub max_model_len: usize,
+    /// Whether every other name is taken for the model's too.
+    pub accept_any_name: bool,
 }
+
+/// Longest name that is accepted beside the served ones, bytes: it is repeated in every chunk of a stream.
+const MAX_NAME_BYTES: usize = 256;
 
 impl ModelCard {
     /// The name to echo: the client's own if it is one of ours, the canonical one if it gave none.
@@ -21,6 +26,7 @@ impl ModelCard {
         match asked {
             None => Ok(self.names.first().cloned().unwrap_or_default()),
             Some(name) if self.names.iter().any(|n| n == name) => Ok(name.to_owned()),
+            Some(name) if self.accept_any_name && name.len() <= MAX_NAME_BYTES => Ok(name.to_owned()),
             Some(name) => Err(ApiError::unknown_model(name, &self.names)),
         }
     }
@@ -47,5 +53,21 @@ impl ModelCard {
             "supports_video_in": false,
             "display_name": name,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_names_are_taken_where_the_operator_says_so() {
+        let mut card =
+            ModelCard { names: vec!["kimi".into()], created: 0, max_model_len: 1, accept_any_name: false };
+        assert_eq!(card.resolve(Some("gpt-x")).unwrap_err().status, 404);
+        card.accept_any_name = true;
+        assert_eq!(card.resolve(Some("gpt-x")).as_deref(), Ok("gpt-x"));
+        assert_eq!(card.resolve(None).as_deref(), Ok("kimi"));
+        assert_eq!(card.resolve(Some(&"x".repeat(MAX_NAME_BYTES + 1))).unwrap_err().status, 404);
     }
 }

@@ -20,6 +20,23 @@ const MAX_LOGGED_NAMES: usize = 256;
 /// Bodies larger than this are parsed on a blocking thread.
 const INLINE_BODY_BYTES: usize = 64 * 1024;
 
+/// Given back by being dropped.
+pub type Hold = Box<dyn std::any::Any + Send>;
+
+/// A request's body.
+pub struct RequestBody {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Dropped when neither the bytes nor the text in them are needed any more: the prompt has been tokenized.
+    pub hold: Option<Hold>,
+}
+
+impl From<Vec<u8>> for RequestBody {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, hold: None }
+    }
+}
+
 /// Reads and checks a body.
 type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
 
@@ -79,43 +96,43 @@ impl Api {
     }
 
     /// `/v1/chat/completions`. `request_id` is used for the answer's id unless the body names one.
-    pub async fn chat(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+    pub async fn chat(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
         self.reply(body, request_id, chat::read).await
     }
 
     /// `/v1/completions`.
-    pub async fn completions(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+    pub async fn completions(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
         self.reply(body, request_id, completions::read).await
     }
 
     /// `/v1/messages`.
-    pub async fn messages(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+    pub async fn messages(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
         self.reply(body, request_id, anthropic::read).await
     }
 
     /// `/v1/responses`.
-    pub async fn responses(&self, body: Vec<u8>, request_id: &str) -> Result<Answer, ApiError> {
+    pub async fn responses(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
         self.reply(body, request_id, responses::read).await
     }
 
     /// `/v1/messages/count_tokens`.
-    pub async fn count_tokens(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+    pub async fn count_tokens(&self, body: RequestBody) -> Result<Answer, ApiError> {
         let (prompt, ignored_fields) = self.prompt(body, anthropic::read_to_count).await?;
         let count = prompt.tokens.len();
         let body = serde_json::json!({"input_tokens": count}).to_string().into_bytes();
         Ok(Answer::Json(body, counted(count, ignored_fields)))
     }
 
-    async fn reply(&self, body: Vec<u8>, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
+    async fn reply(&self, body: RequestBody, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
-        let mut call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        let (mut call, hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
         call.format.ignored_fields = self.note_unknown(&call.unknown);
         let words = call.words;
-        self.answer(call, request_id).await.map_err(|error| error.in_words(words))
+        self.answer(call, hold, request_id).await.map_err(|error| error.in_words(words))
     }
 
-    async fn answer(&self, call: Call, request_id: &str) -> Result<Answer, ApiError> {
+    async fn answer(&self, call: Call, hold: Option<Hold>, request_id: &str) -> Result<Answer, ApiError> {
         let Call { model, stream, request_id: own_id, mut format, mut request, .. } = call;
         format.model = self.card.resolve(model.as_deref())?;
         format.created = unix_seconds();
@@ -130,6 +147,7 @@ impl Api {
             request.deadline = Some(Instant::now() + self.request_timeout);
         }
         let mut replies = self.generator.generate(request).await?;
+        drop(hold);
         let tokenizer = self.generator.tokenizer().clone();
         if stream {
             return Ok(Answer::Events(Box::new(EventStream::new(replies, tokenizer, format))));
@@ -162,9 +180,10 @@ impl Api {
     }
 
     /// `/tokenize`.
-    pub async fn tokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+    pub async fn tokenize(&self, body: RequestBody) -> Result<Answer, ApiError> {
         let limits = self.limits();
-        let call = parse_off_thread(body, move |body| tokenize::read_tokenize(body, &limits)).await?;
+        let (call, _hold) =
+            parse_off_thread(body, move |body| tokenize::read_tokenize(body, &limits)).await?;
         let ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
         let tokens = match self.named_token(&call.prompt) {
@@ -186,7 +205,7 @@ impl Api {
     }
 
     /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
-    pub async fn render(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+    pub async fn render(&self, body: RequestBody) -> Result<Answer, ApiError> {
         let (prompt, ignored_fields) = self.prompt(body, chat::read).await?;
         let body = render::answer(&prompt, self.generator.facts().max_model_len);
         Ok(Answer::Json(body, counted(prompt.tokens.len(), ignored_fields)))
@@ -195,12 +214,12 @@ impl Api {
     /// The prompt of a request that `read` reads, and the unknown names in it.
     async fn prompt(
         &self,
-        body: Vec<u8>,
+        body: RequestBody,
         read: Reader,
     ) -> Result<(EncodedPrompt, Option<Arc<str>>), ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
-        let call = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        let (call, _hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
         let ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
         let mut prompts = call.request.prompts;
@@ -209,9 +228,10 @@ impl Api {
     }
 
     /// `/detokenize`.
-    pub async fn detokenize(&self, body: Vec<u8>) -> Result<Answer, ApiError> {
+    pub async fn detokenize(&self, body: RequestBody) -> Result<Answer, ApiError> {
         let limits = self.limits();
-        let call = parse_off_thread(body, move |body| tokenize::read_detokenize(body, &limits)).await?;
+        let (call, _hold) =
+            parse_off_thread(body, move |body| tokenize::read_detokenize(body, &limits)).await?;
         let ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
         let text = self.generator.detokenize(&call.ids);
@@ -262,13 +282,15 @@ fn counted(prompt_tokens: usize, ignored_fields: Option<Arc<str>>) -> Summary {
 
 /// Parses a short body here and a long one on a blocking thread, so that megabytes of JSON hold up nobody's stream.
 async fn parse_off_thread<T: Send + 'static>(
-    body: Vec<u8>,
+    body: RequestBody,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    if body.len() <= INLINE_BODY_BYTES {
-        return read(&body);
+) -> Result<(T, Option<Hold>), ApiError> {
+    let RequestBody { bytes, hold } = body;
+    if bytes.len() <= INLINE_BODY_BYTES {
+        return Ok((read(&bytes)?, hold));
     }
-    tokio::task::spawn_blocking(move || read(&body))
+    // The hold goes along: a parse that nobody waits for any more goes on.
+    tokio::task::spawn_blocking(move || Ok((read(&bytes)?, hold)))
         .await
         .unwrap_or_else(|e| Err(ApiError::internal(format!("parsing failed: {e}"))))
 }

@@ -123,18 +123,7 @@ impl EventStream {
                 Poll::Pending => break,
                 Poll::Ready(Some(Ok(event))) => self.event(&mut out, event),
                 Poll::Ready(Some(Err(error))) => {
-                    let error = ApiError::from(error);
-                    match self.format.kind {
-                        Kind::Messages => BlockEvents::error(&mut out, &error),
-                        Kind::Responses => self.items.error(&mut out, &error),
-                        Kind::Chat | Kind::Completion => {
-                            write::raw(&mut out, "data: ");
-                            out.extend_from_slice(&error.body());
-                            write::raw(&mut out, "\n\n");
-                        }
-                    }
-                    self.summary.finish = error.code;
-                    self.done = true;
+                    out.extend(self.fail(&ApiError::from(error)));
                     break;
                 }
                 Poll::Ready(None) => {
@@ -145,6 +134,24 @@ impl EventStream {
             }
         }
         Poll::Ready(Some(out))
+    }
+
+    /// Ends the stream with an error; what is given are the last bytes to send.
+    pub fn fail(&mut self, error: &ApiError) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self.format.kind {
+            Kind::Messages => BlockEvents::error(&mut out, error),
+            Kind::Responses => self.items.error(&mut out, error),
+            Kind::Chat | Kind::Completion => {
+                write::raw(&mut out, "data: ");
+                out.extend_from_slice(&error.body());
+                // As in vLLM: a client that reads on waits for this, whatever came before it.
+                write::raw(&mut out, "\n\ndata: [DONE]\n\n");
+            }
+        }
+        self.summary.finish = error.code;
+        self.done = true;
+        out
     }
 
     /// Whether the last event has been given (otherwise the client left, when this is dropped).

@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::config::args::{ConfigCommand, SettingsArgs};
+use crate::config::args::{ConfigCommand, RequestSettings, SourceArgs};
 use crate::config::{self, Environment, Loaded};
 
 /// Exit code of wrong use or wrong settings.
 pub(super) const EXIT_USAGE: u8 = 2;
 
 /// Loads the settings; prints what is wrong with them.
-pub(super) fn load_settings(args: &SettingsArgs) -> Result<Loaded, ExitCode> {
+pub(super) fn load_settings(args: &impl RequestSettings) -> Result<Loaded, ExitCode> {
     config::load(&args.request(), &Environment::from_process()).map_err(|errors| {
         eprintln!("perigee: {errors}");
         ExitCode::from(EXIT_USAGE)
@@ -40,10 +40,13 @@ pub(super) fn config(command: &ConfigCommand) -> ExitCode {
         },
         ConfigCommand::Schema => print_json(&config::json_schema()),
         ConfigCommand::Template => print(&config::reference_toml()),
-        ConfigCommand::Profiles(settings) => match load_settings(settings) {
-            Ok(loaded) => print(&profile_table(&loaded)),
-            Err(code) => code,
-        },
+        ConfigCommand::Profiles { config } => {
+            let sources = SourceArgs { config: config.clone(), ..SourceArgs::default() };
+            match load_settings(&sources) {
+                Ok(loaded) => print(&profile_table(&loaded)),
+                Err(code) => code,
+            }
+        }
     }
 }
 

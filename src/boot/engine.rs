@@ -120,10 +120,39 @@ pub enum EngineError {
     KvScale(#[from] KvScaleError),
     /// Device.
     #[error(transparent)]
-    Op(#[from] OpError),
+    Op(OpError),
+    /// Memory that the plan counted on is not there.
+    #[error("the memory plan counted on memory that the system does not give; {}", remedy(.what))]
+    NoMemory {
+        /// What it was for.
+        what: &'static str,
+        /// With the bytes.
+        source: OpError,
+    },
     /// Thread.
     #[error("the engine thread could not be started")]
     Thread(#[from] std::io::Error),
+}
+
+impl From<OpError> for EngineError {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::OutOfMemory { what, .. } => Self::NoMemory { what, source: error },
+            error => Self::Op(error),
+        }
+    }
+}
+
+/// The settings that the size of an allocation follows from.
+fn remedy(what: &str) -> &'static str {
+    match what {
+        "latent cache" => {
+            "lower kv_cache.memory_bytes (or kv_cache.num_blocks), or raise the limit of the process (ulimit -v, cgroup)"
+        }
+        _ => {
+            "lower kv_cache.memory_bytes or scheduler.max_num_batched_tokens, or raise the limit of the process (ulimit -v, cgroup)"
+        }
+    }
 }
 
 /// What boot reports while the engine is built.

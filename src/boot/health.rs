@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -13,15 +15,25 @@ const MAX_ANSWER_BYTES: u64 = 64 << 10;
 
 /// Asks; 0 if the answer is a 2xx, 1 otherwise.
 pub(super) fn health(args: &HealthArgs) -> ExitCode {
-    let url = match &args.url {
-        Some(url) => url.clone(),
+    let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(2));
+    let (url, answer) = match &args.url {
+        Some(url) => (url.clone(), ask(url, timeout)),
         None => match load_settings(&args.settings) {
-            Ok(loaded) => ready_url(&loaded.settings.server.host, loaded.settings.server.port),
+            Ok(loaded) => {
+                let server = &loaded.settings.server;
+                match &server.unix_socket {
+                    Some(path) => (format!("unix:{}", path.display()), ask_socket(path, timeout)),
+                    None => {
+                        let url = ready_url(&server.host, server.port);
+                        let answer = ask(&url, timeout);
+                        (url, answer)
+                    }
+                }
+            }
             Err(_) => return ExitCode::FAILURE,
         },
     };
-    let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(2));
-    match ask(&url, timeout) {
+    match answer {
         Ok((status, body)) if (200..300).contains(&status) => {
             println!("{}", body.trim_end());
             ExitCode::SUCCESS
@@ -84,17 +96,43 @@ fn ask(url: &str, timeout: Duration) -> Result<(u16, String), String> {
             }
         };
         stream.set_write_timeout(Some(timeout)).map_err(words)?;
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: perigee-health\r\nConnection: close\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes()).map_err(words)?;
-        return parse_answer(&read_until(&mut stream, deadline)?);
+        let until = |stream: &TcpStream, left| stream.set_read_timeout(Some(left));
+        return exchange(&mut stream, &authority, &path, deadline, until);
     }
     Err(last)
 }
 
+/// The same over a Unix socket, for `/health/ready`.
+fn ask_socket(path: &Path, timeout: Duration) -> Result<(u16, String), String> {
+    let words = |e: std::io::Error| e.to_string();
+    let deadline = Instant::now() + timeout;
+    let mut stream = UnixStream::connect(path).map_err(words)?;
+    stream.set_write_timeout(Some(timeout)).map_err(words)?;
+    let until = |stream: &UnixStream, left| stream.set_read_timeout(Some(left));
+    exchange(&mut stream, "localhost", "/health/ready", deadline, until)
+}
+
+/// Sends the request and reads the answer. `limit_read` bounds the next read of the stream.
+fn exchange<S: Read + Write>(
+    stream: &mut S,
+    host: &str,
+    path: &str,
+    deadline: Instant,
+    limit_read: impl Fn(&S, Duration) -> std::io::Result<()>,
+) -> Result<(u16, String), String> {
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: perigee-health\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).map_err(|e| e.to_string())?;
+    parse_answer(&read_until(stream, deadline, limit_read)?)
+}
+
 /// Reads to the end of the stream, the deadline, or the limit.
-fn read_until(stream: &mut TcpStream, deadline: Instant) -> Result<Vec<u8>, String> {
+fn read_until<S: Read>(
+    stream: &mut S,
+    deadline: Instant,
+    limit_read: impl Fn(&S, Duration) -> std::io::Result<()>,
+) -> Result<Vec<u8>, String> {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     while (answer.len() as u64) < MAX_ANSWER_BYTES {
@@ -102,7 +140,7 @@ fn read_until(stream: &mut TcpStream, deadline: Instant) -> Result<Vec<u8>, Stri
         if left.is_zero() {
             return Err("no complete answer in time".into());
         }
-        stream.set_read_timeout(Some(left)).map_err(|e| e.to_string())?;
+        limit_read(stream, left).map_err(|e| e.to_string())?;
         match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(n) => answer.extend_from_slice(&buffer[..n]),

@@ -5,6 +5,7 @@ mod bench_guard;
 mod commands;
 pub mod engine;
 mod health;
+mod heap;
 mod inspect;
 pub mod memory_plan;
 mod offline_progress;
@@ -14,6 +15,7 @@ mod prompts;
 mod pruning;
 mod quantize;
 mod run;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -21,7 +23,8 @@ use clap::Parser;
 
 use crate::config::args::{BenchArgs, BenchWhat, Command, CommandLine};
 
-/// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong settings.
+/// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong settings, 3 a shutdown cut
+/// requests off.
 pub fn main() -> ExitCode {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
@@ -32,7 +35,7 @@ pub fn main() -> ExitCode {
         }
     };
     match line.command {
-        Command::Serve(settings) => match commands::load_settings(&settings) {
+        Command::Serve(args) => match commands::load_settings(&args) {
             Ok(loaded) => run::serve(&loaded),
             Err(code) => code,
         },

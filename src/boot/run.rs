@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
+use super::heap;
 use super::progress::Progress;
+use super::signals::Signals;
 use crate::api::{Api, ModelCard};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Loaded, Settings};
@@ -18,12 +18,15 @@ use crate::generate::{Generator, ModelText, SamplingDefaults, SamplingPolicy};
 use crate::model::Blueprint;
 use crate::nano;
 use crate::sampling::rules::Rules;
-use crate::server::{Readiness, Server};
+use crate::server::{Drained, Readiness, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
 use crate::text::{ChatTemplate, Family, Tokenizer};
 
 /// Any error of a boot station; its chain of sources is printed whole.
 pub(super) type BootError = Box<dyn Error + Send + Sync>;
+
+/// Exit code of a shutdown that cut requests off.
+const EXIT_CUT: u8 = 3;
 
 /// Threads for HTTP and text; the engine has its own.
 const MAX_ASYNC_THREADS: usize = 4;
@@ -31,6 +34,7 @@ const MAX_ASYNC_THREADS: usize = 4;
 /// `perigee serve`, from loaded settings to the exit code.
 pub(super) fn serve(loaded: &Loaded) -> ExitCode {
     let begun = Instant::now();
+    heap::give_back_large_blocks();
     if let Err(error) = telemetry::init(&loaded.settings.telemetry) {
         eprintln!("perigee: {error}");
         return ExitCode::FAILURE;
@@ -48,7 +52,8 @@ pub(super) fn serve(loaded: &Loaded) -> ExitCode {
         Err(error) => Err(error.into()),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(EXIT_CUT),
         Err(error) => {
             tracing::error!("{}", chain(&*error));
             ExitCode::FAILURE
@@ -56,20 +61,25 @@ pub(super) fn serve(loaded: &Loaded) -> ExitCode {
     }
 }
 
-/// Listens, boots behind the listener, serves until a signal or the engine's death.
-async fn run(settings: &Settings, begun: Instant) -> Result<(), BootError> {
+/// Listens, boots behind the listener, serves until a signal or the engine's death. Gives the number of requests that were cut off.
+async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
     let mut signals = Signals::new()?;
     let names = served_names(settings);
     let metrics = Arc::new(Metrics::new(&names[0], settings.telemetry.vllm_names));
     let server = Server::start(settings.server.clone(), metrics.clone()).await?;
-    tracing::info!(address = %server.addr(), model = names[0], "listening");
+    tracing::info!(
+        at = server.url(),
+        model = names[0],
+        "booting: health is answered, requests are refused until this log says ready"
+    );
+    note_exposure(settings, &server);
     let booting = {
         let (settings, metrics, readiness) = (settings.clone(), metrics.clone(), server.readiness());
         tokio::task::spawn_blocking(move || boot(&settings, names, &metrics, &readiness))
     };
     let booted = tokio::select! {
         booted = booting => booted?,
-        () = signals.next() => return Ok(()),
+        () = signals.next() => return Ok(0),
     };
     let Booted { api, engine } = match booted {
         Ok(booted) => booted,
@@ -82,11 +92,7 @@ async fn run(settings: &Settings, begun: Instant) -> Result<(), BootError> {
     let took = begun.elapsed();
     server.readiness().stages().into_iter().for_each(|(stage, took)| metrics.record_boot_stage(stage, took));
     metrics.set_boot_time(took);
-    tracing::info!(
-        seconds = format!("{:.3}", took.as_secs_f64()),
-        url = format!("http://{}", server.addr()),
-        "ready"
-    );
+    tracing::info!(seconds = format!("{:.3}", took.as_secs_f64()), url = server.url(), "ready");
     serve_until_end(server, engine, signals).await
 }
 
@@ -94,24 +100,56 @@ async fn serve_until_end(
     server: Server,
     engine: StartedEngine,
     mut signals: Signals,
-) -> Result<(), BootError> {
+) -> Result<usize, BootError> {
     let StartedEngine { handle, thread } = engine;
     let mut ended = tokio::task::spawn_blocking(move || thread.join());
     tokio::select! {
         () = signals.next() => {}
-        end = &mut ended => return Err(death(&handle, end?)),
+        end = &mut ended => {
+            let error = death(&handle, end?);
+            // Its requests have ended with it: what is left is that their clients read so.
+            server.drain().await;
+            return Err(error);
+        }
     }
     tracing::info!("draining: no new requests, running ones finish");
-    let drained = tokio::select! {
-        drained = server.drain() => drained,
+    let end = async {
+        let drained = server.drain().await;
+        handle.shutdown();
+        (drained, ended.await)
+    };
+    let (Drained { cut, took }, end) = tokio::select! {
+        end = end => end,
         () = signals.next() => return Err("second signal: ended without draining".into()),
     };
-    handle.shutdown();
-    match ended.await? {
-        Ok(Ok(())) => tracing::info!(cut = drained.cut, "drained"),
+    let seconds = format!("{:.3}", took.as_secs_f64());
+    match end? {
+        Ok(Ok(())) if cut == 0 => tracing::info!(seconds, "drained"),
+        Ok(Ok(())) => tracing::warn!(
+            cut,
+            seconds,
+            "server.drain_timeout_s was over: requests that still ran were answered with an error"
+        ),
         end => return Err(death(&handle, end)),
     }
-    Ok(())
+    Ok(cut)
+}
+
+/// What an operator should know about who can ask what.
+fn note_exposure(settings: &Settings, server: &Server) {
+    let server_settings = &settings.server;
+    let keys = !server_settings.api_keys.is_empty();
+    if server.is_exposed() && !keys {
+        tracing::warn!(
+            at = server.url(),
+            "other machines can send requests, and no key is needed: set server.api_keys, or server.host = 127.0.0.1"
+        );
+    }
+    if keys && server_settings.public_pages {
+        tracing::info!(
+            "/metrics, /version, /docs and /openapi.json need no key; server.public_pages = false changes that"
+        );
+    }
 }
 
 /// What the blocking part of the boot makes.
@@ -153,7 +191,12 @@ fn boot(
         max_model_len: facts.max_model_len,
     });
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let card = ModelCard { names, created, max_model_len: facts.max_model_len };
+    let card = ModelCard {
+        names,
+        created,
+        max_model_len: facts.max_model_len,
+        accept_any_name: settings.model.accept_any_name,
+    };
     let timeout = settings.server.request_timeout();
     let door = Arc::new(engine.handle.clone());
     let reasoning = settings.reasoning.clone();
@@ -269,25 +312,6 @@ fn served_names(settings: &Settings) -> Vec<String> {
             .map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned())
     });
     vec![folder.unwrap_or_else(|| nano::NAME.into())]
-}
-
-/// SIGTERM and SIGINT.
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => tracing::info!("SIGTERM"),
-            _ = self.interrupt.recv() => tracing::info!("SIGINT"),
-        }
-    }
 }
 
 fn death(handle: &EngineHandle, end: std::thread::Result<Result<(), String>>) -> BootError {

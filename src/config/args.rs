@@ -12,7 +12,7 @@ use super::sources::{FlagValue, LoadRequest};
     name = "perigee",
     version,
     about = "Serves the Kimi K2 family of models over an OpenAI-compatible API",
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong use or wrong settings."
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong use or wrong settings, 3 a shutdown cut requests off."
 )]
 pub struct CommandLine {
     /// What to do.
@@ -73,30 +73,72 @@ pub enum ConfigCommand {
     /// Print the site file with every key commented out.
     Template,
     /// List the profiles there are.
-    Profiles(SettingsArgs),
+    Profiles {
+        /// Site file whose folder has the profiles [default: config/perigee.toml; env: PERIGEE_CONFIG].
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
 }
 
-/// Flags that change settings; they are stronger than the environment and all files.
+/// Where settings come from, for commands to which no single one has a flag of its own.
 #[derive(Debug, Clone, Default, Args)]
-pub struct SettingsArgs {
+pub struct SourceArgs {
     /// Site file [default: config/perigee.toml if it exists; env: PERIGEE_CONFIG].
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Profile: profiles/NAME.toml beside the site file, or a built-in one [env: PERIGEE_PROFILE].
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// Checkpoint folder (model.path); without it the embedded model is served.
+    /// Any setting; may be given several times.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE", value_parser = parse_set)]
+    pub set: Vec<(String, String)>,
+}
+
+/// Flags that change settings; they are stronger than the environment and all files.
+#[derive(Debug, Clone, Default, Args)]
+pub struct SettingsArgs {
+    /// Settings and the model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Address.
+    #[command(flatten)]
+    pub address: AddressArgs,
+}
+
+/// Settings of commands that use a model and listen nowhere.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ModelArgs {
+    /// Sources.
+    #[command(flatten)]
+    pub sources: SourceArgs,
+    /// Checkpoint folder (model.path); without it the embedded model is used.
     #[arg(long, value_name = "DIR")]
     pub model: Option<String>,
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AddressArgs {
     /// Address to listen on (server.host).
     #[arg(long)]
     pub host: Option<String>,
     /// Port to listen on, 0 = any free one (server.port).
     #[arg(long)]
     pub port: Option<String>,
-    /// Any setting; may be given several times.
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE", value_parser = parse_set)]
-    pub set: Vec<(String, String)>,
+}
+
+/// Settings of commands that ask a running server.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AskArgs {
+    /// Sources.
+    #[command(flatten)]
+    pub sources: SourceArgs,
+    /// Address that the server listens on (server.host).
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Port that the server listens on (server.port).
+    #[arg(long)]
+    pub port: Option<String>,
 }
 
 /// How to ask.
@@ -110,7 +152,7 @@ pub struct HealthArgs {
     pub timeout: f64,
     /// Which settings.
     #[command(flatten)]
-    pub settings: SettingsArgs,
+    pub settings: AskArgs,
 }
 
 /// What to measure.
@@ -140,7 +182,7 @@ pub struct BenchArgs {
     pub json: bool,
     /// Settings.
     #[command(flatten)]
-    pub settings: SettingsArgs,
+    pub settings: ModelArgs,
 }
 
 /// What else to measure.
@@ -182,7 +224,7 @@ pub struct BenchGuardArgs {
     pub json: bool,
     /// Settings.
     #[command(flatten)]
-    pub settings: SettingsArgs,
+    pub settings: ModelArgs,
 }
 
 /// What to render.
@@ -196,7 +238,7 @@ pub struct RenderArgs {
     pub json: bool,
     /// Settings; the model's tokenizer and template are used.
     #[command(flatten)]
-    pub settings: SettingsArgs,
+    pub settings: ModelArgs,
 }
 
 /// What to take apart.
@@ -301,7 +343,7 @@ pub struct QuantizeArgs {
     /// Scales of an FP8 KV cache: none, cast (announced, scales of 1 that are not stored) or calibrated (measured and stored) [default: none].
     #[arg(long)]
     pub kv: Option<String>,
-    /// Text to measure activation scales on: .jsonl with one object with \"text\" per line, or plain text with blank lines between documents. The source
+    /// Text to measure activation scales on: .jsonl with one object with "text" per line, or plain text with blank lines between documents. The source
     /// is run on the CPU, one layer at a time in memory. May be given several times.
     #[arg(long, value_name = "FILE")]
     pub calibrate: Vec<PathBuf>,
@@ -388,7 +430,7 @@ pub struct AuditArgs {
 /// How a text is run through a model.
 #[derive(Debug, Args)]
 pub struct TextPassArgs {
-    /// Text: .jsonl with one object with \"text\" per line, or plain text with blank lines between documents.
+    /// Text: .jsonl with one object with "text" per line, or plain text with blank lines between documents.
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
     /// Tokens of a window; longer documents are cut.
@@ -481,25 +523,55 @@ fn parse_layers(text: &str) -> Result<LayerList, String> {
     Ok(LayerList(layers))
 }
 
-impl SettingsArgs {
+/// Flags that say which settings a command works with.
+pub trait RequestSettings {
     /// What the flags say.
-    pub fn request(&self) -> LoadRequest {
-        let mut flags = Vec::new();
-        let named = [
-            ("--model", "model.path", &self.model),
-            ("--host", "server.host", &self.host),
-            ("--port", "server.port", &self.port),
-        ];
-        // `--set` is first: of two flags for one key the one with the plainer name is stronger.
-        for (key, value) in &self.set {
-            flags.push(FlagValue { key: key.clone(), value: value.clone(), flag: format!("--set {key}") });
-        }
-        for (flag, key, value) in named {
-            if let Some(value) = value {
-                flags.push(FlagValue { key: key.into(), value: value.clone(), flag: flag.into() });
-            }
-        }
+    fn request(&self) -> LoadRequest;
+}
+
+impl RequestSettings for SourceArgs {
+    fn request(&self) -> LoadRequest {
+        let value = |(key, value): &(String, String)| FlagValue {
+            key: key.clone(),
+            value: value.clone(),
+            flag: format!("--set {key}"),
+        };
+        let flags = self.set.iter().map(value).collect();
         LoadRequest { config: self.config.clone(), profile: self.profile.clone(), flags }
+    }
+}
+
+impl RequestSettings for ModelArgs {
+    fn request(&self) -> LoadRequest {
+        self.sources.request().with("--model", "model.path", self.model.as_ref())
+    }
+}
+
+impl RequestSettings for SettingsArgs {
+    fn request(&self) -> LoadRequest {
+        let AddressArgs { host, port } = &self.address;
+        let request = self.model.request();
+        request.with("--host", "server.host", host.as_ref()).with("--port", "server.port", port.as_ref())
+    }
+}
+
+impl RequestSettings for AskArgs {
+    fn request(&self) -> LoadRequest {
+        let request = self.sources.request();
+        request.with("--host", "server.host", self.host.as_ref()).with(
+            "--port",
+            "server.port",
+            self.port.as_ref(),
+        )
+    }
+}
+
+impl LoadRequest {
+    /// The same with a flag. Later flags are stronger: of two for one key the one with the plainer name, which comes after `--set`.
+    fn with(mut self, flag: &str, key: &str, value: Option<&String>) -> Self {
+        let value = value.map(|value| FlagValue { key: key.into(), value: value.clone(), flag: flag.into() });
+        self.flags.extend(value);
+        self
     }
 }
 
@@ -547,6 +619,36 @@ mod tests {
             ("server.port", "0", "--port"),
         ];
         assert_eq!(flags, expected.map(|(k, v, f)| (k.to_owned(), v.to_owned(), f.to_owned())));
+    }
+
+    #[test]
+    fn flags_that_mean_nothing_are_refused() {
+        let parse = |line: &str| CommandLine::try_parse_from(line.split(' ')).is_ok();
+        for (line, expected) in [
+            ("perigee serve --model m --host h --port 1", true),
+            ("perigee config show --model m --host h --port 1", true),
+            ("perigee health --host h --port 1", true),
+            ("perigee health --model m", false),
+            ("perigee bench --model m", true),
+            ("perigee bench --port 1", false),
+            ("perigee bench guard --host h", false),
+            ("perigee render f --model m", true),
+            ("perigee render f --host h", false),
+            ("perigee config profiles --config f", true),
+            ("perigee config profiles --port 1", false),
+        ] {
+            assert_eq!(parse(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn help_has_no_backslashes() {
+        fn check(command: &mut clap::Command) {
+            let help = command.render_long_help().to_string();
+            assert!(!help.contains('\\'), "{help}");
+            command.get_subcommands_mut().for_each(check);
+        }
+        check(&mut CommandLine::command());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,49 +10,129 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{HeaderMap, header};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::Config;
 use super::request_log::RequestLog;
-use crate::api::{ApiError, EventStream};
+use crate::api::{ApiError, EventStream, Hold, RequestBody};
 
 /// What is read and thrown away of a body that will not be used, so that a client still writing gets to read its answer.
 const DISCARD_BYTES: usize = 1 << 20;
 /// How long that may take.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
-/// Room reserved up front for a body of declared length.
-const MAX_RESERVE_BYTES: usize = 1 << 20;
+/// Bodies up to this size need no room in [`Bodies`]: the number of connections bounds them, and ordinary requests never wait for
+/// the large ones of others.
+const SMALL_BODY_BYTES: usize = 64 << 10;
+/// Bytes of one permit: permits are counted in 32 bits.
+const PERMIT_BYTES: usize = 1 << 10;
 
-/// Reads a request's body.
-pub(super) async fn read(headers: &HeaderMap, body: Incoming, config: &Config) -> Result<Vec<u8>, ApiError> {
-    let limit = config.max_body_bytes;
-    let declared = declared_length(headers);
-    if declared.is_some_and(|length| length > limit as u64) {
-        // A client that asked first has sent nothing yet; any other gets the chance to stop writing and read.
-        if !headers.contains_key(header::EXPECT) {
-            discard(body, limit, config.body_read_timeout()).await;
-        }
-        return Err(ApiError::too_large(limit));
+/// Room for the bodies that are in memory at once.
+pub(super) struct Bodies {
+    room: Arc<Semaphore>,
+    limit: usize,
+}
+
+impl Bodies {
+    /// Room for `limit` bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { room: Arc::new(Semaphore::new(permits(limit) as usize)), limit }
     }
-    match timeout(config.body_read_timeout(), collect(body, declared, limit)).await {
-        Ok(result) => result,
-        Err(_) => Err(ApiError::slow_body(config.body_read_timeout())),
+
+    /// Room for a body of `bytes`, after a wait of at most `wait`.
+    async fn reserve(&self, bytes: usize, wait: Duration) -> Result<OwnedSemaphorePermit, ApiError> {
+        let room = self.room.clone().acquire_many_owned(permits(bytes.min(self.limit)));
+        match timeout(wait, room).await {
+            Ok(Ok(room)) => Ok(room),
+            // Nothing closes the semaphore.
+            Ok(Err(_)) | Err(_) => Err(ApiError::no_room_for_body(self.limit)),
+        }
     }
 }
 
-async fn collect(mut body: Incoming, declared: Option<u64>, limit: usize) -> Result<Vec<u8>, ApiError> {
-    let mut bytes = Vec::with_capacity(declared.map_or(0, |d| (d as usize).min(MAX_RESERVE_BYTES)));
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| ApiError::broken_body(&e.to_string()))?;
-        if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > limit {
-                discard(body, DISCARD_BYTES, DISCARD_TIME).await;
-                return Err(ApiError::too_large(limit));
-            }
-            bytes.extend_from_slice(&data);
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// Reads a request's body.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: Incoming,
+    config: &Config,
+    bodies: &Bodies,
+) -> Result<RequestBody, ApiError> {
+    let (limit, time) = (config.max_body_bytes, config.body_read_timeout());
+    let declared = declared_length(headers);
+    // A client that asked first has sent nothing yet; any other gets the chance to stop writing and read.
+    let asked = headers.contains_key(header::EXPECT);
+    if declared.is_some_and(|length| length > limit as u64) {
+        if !asked {
+            discard(body, limit, time).await;
         }
+        return Err(ApiError::too_large(limit));
     }
-    Ok(bytes)
+    let mut reading = Reading { body, bytes: Vec::new(), limit, ended: false };
+    if declared.is_none() {
+        reading.read_past(SMALL_BODY_BYTES, time).await?;
+    }
+    let large = declared.map_or(!reading.ended, |length| length > SMALL_BODY_BYTES as u64);
+    let room = match large {
+        // Reserved whole before it is read: bodies that grew side by side could fill the room and none of them end.
+        true => match bodies.reserve(declared.map_or(limit, |length| length as usize), time).await {
+            Ok(room) => Some(room),
+            Err(error) => {
+                if !asked {
+                    discard(reading.body, limit, DISCARD_TIME).await;
+                }
+                return Err(error);
+            }
+        },
+        false => None,
+    };
+    reading.bytes.reserve(declared.unwrap_or(0) as usize);
+    reading.read_past(limit, time).await?;
+    let hold = room.map(|mut room| {
+        // What was reserved and not sent is given back at once.
+        let spare = room.num_permits().saturating_sub(permits(reading.bytes.len()) as usize);
+        drop(room.split(spare));
+        Box::new(room) as Hold
+    });
+    Ok(RequestBody { bytes: reading.bytes, hold })
+}
+
+/// A body while it is read.
+struct Reading {
+    body: Incoming,
+    bytes: Vec<u8>,
+    limit: usize,
+    ended: bool,
+}
+
+impl Reading {
+    /// Reads until there are more than `stop` bytes, or to the end. More than the limit is an error.
+    async fn read_past(&mut self, stop: usize, time: Duration) -> Result<(), ApiError> {
+        let read = timeout(time, self.frames(stop)).await;
+        let result = read.unwrap_or_else(|_| Err(ApiError::slow_body(time)));
+        if self.bytes.len() > self.limit {
+            let _ = timeout(DISCARD_TIME, drain(&mut self.body, DISCARD_BYTES)).await;
+            return Err(ApiError::too_large(self.limit));
+        }
+        result
+    }
+
+    async fn frames(&mut self, stop: usize) -> Result<(), ApiError> {
+        while self.bytes.len() <= stop.min(self.limit) {
+            let Some(frame) = self.body.frame().await else {
+                self.ended = true;
+                break;
+            };
+            let frame = frame.map_err(|e| ApiError::broken_body(&e.to_string()))?;
+            if let Ok(data) = frame.into_data() {
+                self.bytes.extend_from_slice(&data);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Reads and forgets a body that is not needed.
@@ -60,16 +141,17 @@ pub(super) async fn skip(body: Incoming) {
 }
 
 async fn discard(mut body: Incoming, limit: usize, time: Duration) {
-    let _ = timeout(time, async {
-        let mut seen = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            seen += frame.data_ref().map_or(0, Bytes::len);
-            if seen > limit {
-                break;
-            }
+    let _ = timeout(time, drain(&mut body, limit)).await;
+}
+
+async fn drain(body: &mut Incoming, limit: usize) {
+    let mut seen = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        seen += frame.data_ref().map_or(0, Bytes::len);
+        if seen > limit {
+            break;
         }
-    })
-    .await;
+    }
 }
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
@@ -94,15 +176,25 @@ pub(super) struct Events {
     stream: EventStream,
     pause: Pin<Box<Sleep>>,
     keep_alive: Duration,
+    /// Ready when the server's time is over.
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     log: RequestLog,
 }
 
 impl Events {
-    pub(super) fn new(stream: EventStream, keep_alive: Duration, log: RequestLog) -> Self {
-        Self { stream, pause: Box::pin(sleep(keep_alive)), keep_alive, log }
+    pub(super) fn new(
+        stream: EventStream,
+        keep_alive: Duration,
+        cut: impl Future<Output = ()> + Send + 'static,
+        log: RequestLog,
+    ) -> Self {
+        Self { stream, pause: Box::pin(sleep(keep_alive)), keep_alive, cut: Box::pin(cut), log }
     }
 
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if !self.stream.is_done() && self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(self.stream.fail(&ApiError::shutdown()).into()));
+        }
         match self.stream.poll_next(cx) {
             Poll::Ready(Some(bytes)) => {
                 self.rest();
@@ -167,5 +259,23 @@ impl Body for Answer {
             Answer::Whole { .. } => SizeHint::with_exact(0),
             Answer::Events(_) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_finds_no_room_is_answered_after_a_while() {
+        let bodies = Bodies::new(1 << 20);
+        let first = bodies.reserve(700 << 10, Duration::from_secs(600)).await.unwrap();
+        let refusal = bodies.reserve(400 << 10, Duration::from_millis(1)).await.unwrap_err();
+        assert_eq!((refusal.status, refusal.retry_after_s), (503, Some(5)));
+        assert!(refusal.message.contains("server.max_bodies_bytes"), "{}", refusal.message);
+        assert!(bodies.reserve(300 << 10, Duration::from_secs(600)).await.is_ok());
+        drop(first);
+        // More than there is at all is not asked for: one body always finds room.
+        assert!(bodies.reserve(usize::MAX, Duration::from_secs(600)).await.is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP server's settings.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -17,15 +18,33 @@ pub struct Config {
     pub host: String,
     /// TCP port, 0 = one that is free, printed at start.
     pub port: u16,
+    /// Path of a Unix socket to listen on instead of host and port; not set = TCP. A socket file that a dead process left is
+    /// replaced, and the file is removed at the end.
+    pub unix_socket: Option<PathBuf>,
+    /// Permissions of the Unix socket, octal digits: "600" = the server's user alone, "660" = its group too.
+    pub unix_socket_mode: String,
+    /// Path prefix that a proxy leaves on its requests, such as "/llm"; paths without it are answered too.
+    pub root_path: String,
+    /// Host names that requests may be addressed to, "*" = any; IP addresses, localhost and the value of host always may. None =
+    /// any name, unless the server listens on loopback only: there a web page whose name resolves to 127.0.0.1 could reach it
+    /// otherwise.
+    pub allowed_hosts: Vec<String>,
     /// Keys of which clients must send one as "Authorization: Bearer KEY"; none = no authentication. Also read from the
     /// file that PERIGEE_SERVER__API_KEYS_FILE names, one per line.
     pub api_keys: Vec<Secret>,
+    /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are set; the health routes always
+    /// do. false = scrapers need a key.
+    pub public_pages: bool,
     /// Origins whose web pages may call the server ("*" = all); none = no cross-origin answers.
     pub cors_origins: Vec<String>,
     /// Most connections that are open at once; one more is closed. Larger: more memory and file descriptors under attack.
     pub max_connections: usize,
     /// Most bytes of a request's body, larger ones are answered 413. Larger: more memory per request in flight.
     pub max_body_bytes: usize,
+    /// Most bytes of request bodies above 64 KiB that are read, parsed and tokenized at once, 0 = twice max_body_bytes; a request
+    /// that finds no room waits for body_read_timeout_s, then it is answered 503. A body without a content-length counts as
+    /// max_body_bytes. Larger: more memory, of which parsed and tokenized bodies take several times as much.
+    pub max_bodies_bytes: usize,
     /// Longest time for a request's head to arrive, seconds. Larger: slow clients hold connections longer.
     pub header_read_timeout_s: f64,
     /// Longest time for a request's body to arrive, seconds. Larger: slow clients hold connections longer.
@@ -39,7 +58,8 @@ pub struct Config {
     /// Time without an event after which a stream gets a comment, so that proxies keep it open, seconds. Larger: fewer bytes,
     /// more streams cut by proxies.
     pub sse_keep_alive_s: f64,
-    /// Time that running requests get to end after SIGTERM, seconds. Larger: fewer cut streams, slower restarts.
+    /// Time that running requests get to end after SIGTERM, seconds; those that are left are answered with an error, and the exit
+    /// code is 3. Larger: fewer cut streams, slower restarts.
     pub drain_timeout_s: f64,
     /// What becomes of request fields that are unknown: ignore (they are skipped, and named in the answer's header
     /// x-perigee-ignored-fields) or refuse (the request is a 400 that names the nearest known field).
@@ -51,10 +71,16 @@ impl Default for Config {
         Self {
             host: "127.0.0.1".into(),
             port: 8000,
+            unix_socket: None,
+            unix_socket_mode: "600".into(),
+            root_path: String::new(),
+            allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
+            public_pages: true,
             cors_origins: Vec::new(),
             max_connections: 1024,
             max_body_bytes: 32 << 20,
+            max_bodies_bytes: 0,
             header_read_timeout_s: 10.0,
             body_read_timeout_s: 30.0,
             keep_alive_s: 75.0,
@@ -73,6 +99,28 @@ impl Config {
         if self.host.trim().is_empty() {
             problems.push(("host", "must be an address or a host name".into()));
         }
+        if self.unix_socket.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            problems.push(("unix_socket", "must name a file; leave it out to listen on TCP".into()));
+        }
+        if self.socket_mode().is_none() {
+            problems.push(("unix_socket_mode", "must be three octal digits, for example \"660\"".into()));
+        }
+        let is_prefix = |path: &str| {
+            path.starts_with('/')
+                && !path.ends_with('/')
+                && path.bytes().all(|b| b.is_ascii_graphic() && !b"?#%".contains(&b))
+        };
+        if !self.root_path.is_empty() && !is_prefix(&self.root_path) {
+            problems
+                .push(("root_path", "must begin with / and not end with it, for example \"/llm\"".into()));
+        }
+        let is_host = |name: &str| {
+            name == "*"
+                || (!name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && !b"/:*@".contains(&b)))
+        };
+        if !self.allowed_hosts.iter().all(|name| is_host(name)) {
+            problems.push(("allowed_hosts", "must be host names without scheme and port, or \"*\"".into()));
+        }
         if self.api_keys.iter().any(|key| key.0.trim().is_empty()) {
             problems.push(("api_keys", "must not hold an empty key".into()));
         }
@@ -87,6 +135,11 @@ impl Config {
             if !(low..=high).contains(&value) {
                 problems.push((key, format!("must be from {low} to {high}")));
             }
+        }
+        let (least, most) = (self.max_body_bytes, 1 << 40);
+        if self.max_bodies_bytes != 0 && !(least..=most).contains(&self.max_bodies_bytes) {
+            let limit = format!("must be 0, or from server.max_body_bytes ({least}) to {most}");
+            problems.push(("max_bodies_bytes", limit));
         }
         for (key, value) in [
             ("header_read_timeout_s", self.header_read_timeout_s),
@@ -103,6 +156,20 @@ impl Config {
             problems.push(("drain_timeout_s", "must be from 0 to 1000000 seconds".into()));
         }
         problems
+    }
+
+    /// `max_bodies_bytes`, resolved.
+    pub fn bodies_bytes(&self) -> usize {
+        match self.max_bodies_bytes {
+            0 => self.max_body_bytes.saturating_mul(2),
+            bytes => bytes,
+        }
+    }
+
+    /// `unix_socket_mode` as a number.
+    pub fn socket_mode(&self) -> Option<u32> {
+        let digits = self.unix_socket_mode.len() == 3;
+        u32::from_str_radix(&self.unix_socket_mode, 8).ok().filter(|_| digits)
     }
 
     /// `header_read_timeout_s`.

@@ -15,12 +15,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
 use super::listener::{Life, Shared};
 use super::routes;
+use super::socket::Stream;
 
 /// Most bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -28,7 +28,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 100;
 
 /// Serves one connection to its end.
-pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, mut life: watch::Receiver<Life>) {
+pub(super) async fn serve(stream: Box<dyn Stream>, shared: Arc<Shared>, mut life: watch::Receiver<Life>) {
     let config = &shared.config;
     let activity = Arc::new(Activity::default());
     let io = TimedStream {
@@ -63,9 +63,10 @@ pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, mut life: watc
                 return;
             }
             changed = life.changed() => match (changed, *life.borrow_and_update()) {
-                (Ok(()), Life::Serving) => {}
-                (Ok(()), Life::Draining) => connection.as_mut().graceful_shutdown(),
-                (Ok(()), Life::Cut) | (Err(_), _) => return,
+                // Requests end by themselves, or with an error.
+                (Ok(()), Life::Serving | Life::Cut) => {}
+                (Ok(()), Life::Closing) => connection.as_mut().graceful_shutdown(),
+                (Ok(()), Life::Over) | (Err(_), _) => return,
             }
         }
     }
@@ -99,7 +100,7 @@ impl Drop for Busy {
 
 /// A socket that gives up on a head that does not end and on an answer that is not read.
 struct TimedStream {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     activity: Arc<Activity>,
     head_timeout: Duration,
     write_timeout: Duration,

@@ -1,15 +1,18 @@
 //! The server: listens before the model is ready, bounds connections, drains.
 
-use std::net::SocketAddr;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::admission::Hosts;
+use super::body::Bodies;
+use super::socket::{Address, Listener, Stream};
 use super::{Config, Readiness, connection};
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
@@ -20,16 +23,20 @@ const MAX_REFUSALS: usize = 64;
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: it fails for want of file descriptors, which only time brings back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long clients may take to read the error that ends their requests at the end of a drain, and the rest of their answers.
+const FAREWELL_TIME: Duration = Duration::from_secs(2);
 
-/// What connections are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How far the end of the server is; only grows. A drain begins as [`Life::Serving`]: what it refuses is the readiness's business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
-    /// Go on.
+    /// Requests run to their end.
     Serving,
-    /// Finish what runs, take nothing new.
-    Draining,
-    /// End now.
+    /// Requests are ended with an error.
     Cut,
+    /// Connections end after the answer they carry.
+    Closing,
+    /// Connections end now.
+    Over,
 }
 
 /// What every connection sees.
@@ -39,52 +46,118 @@ pub(super) struct Shared {
     pub(super) readiness: Arc<Readiness>,
     /// Set once the model is ready.
     pub(super) api: OnceLock<Api>,
+    pub(super) hosts: Hosts,
+    pub(super) bodies: Bodies,
+    /// Has a receiver in every connection.
+    life: watch::Sender<Life>,
+    /// Requests for which a drain waits.
+    running: watch::Sender<usize>,
+}
+
+/// A request for which a drain waits, while it is held.
+pub(super) struct Running(Arc<Shared>);
+
+impl Shared {
+    /// Counts a request into those for which a drain waits.
+    pub(super) fn run(self: &Arc<Self>) -> Running {
+        self.running.send_modify(|running| *running += 1);
+        Running(self.clone())
+    }
+
+    /// Ready when running requests are to be ended.
+    pub(super) fn cut(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut life = self.life.subscribe();
+        async move {
+            // The sender lives as long as any request.
+            let _ = life.wait_for(|life| *life >= Life::Cut).await;
+        }
+    }
+
+    /// Whether running requests have been ended by the server.
+    pub(super) fn is_cut(&self) -> bool {
+        *self.life.borrow() >= Life::Cut
+    }
+
+    /// Waits until no request runs.
+    async fn idle(&self) {
+        let _ = self.running.subscribe().wait_for(|running| *running == 0).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.send_modify(|running| *running -= 1);
+    }
 }
 
 /// The server could not listen.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {host}:{port}: {source}; choose another server.host or server.port")]
+#[error("cannot listen on {place}: {source}; choose another {remedy}")]
 pub struct StartError {
-    host: String,
-    port: u16,
+    place: String,
+    remedy: &'static str,
     source: std::io::Error,
 }
 
 /// How a drain went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// Connections that were cut because the deadline passed.
+    /// Requests that were ended with an error because the deadline passed.
     pub cut: usize,
+    /// From the beginning of the drain to its end.
+    pub took: Duration,
 }
 
 /// A listening server. Dropping it without [`Server::drain`] cuts everything.
 pub struct Server {
     shared: Arc<Shared>,
-    addr: SocketAddr,
-    life: watch::Sender<Life>,
+    address: Address,
     accepting: JoinHandle<()>,
 }
 
 impl Server {
     /// Begins to listen. Until [`Server::open`] the model's routes answer 503 with the boot's progress.
     pub async fn start(config: Config, metrics: Arc<Metrics>) -> Result<Self, StartError> {
-        let failed = |source| StartError { host: config.host.clone(), port: config.port, source };
-        let listener = TcpListener::bind((config.host.as_str(), config.port)).await.map_err(failed)?;
-        let addr = listener.local_addr().map_err(failed)?;
+        let (listener, address) =
+            Listener::bind(&config).await.map_err(|source| match &config.unix_socket {
+                Some(path) => {
+                    StartError { place: path.display().to_string(), remedy: "server.unix_socket", source }
+                }
+                None => {
+                    let place = format!("{}:{}", config.host, config.port);
+                    StartError { place, remedy: "server.host or server.port", source }
+                }
+            })?;
         let shared = Arc::new(Shared {
-            config,
             metrics,
             readiness: Arc::new(Readiness::default()),
             api: OnceLock::new(),
+            hosts: Hosts::new(&config, address.is_loopback()),
+            bodies: Bodies::new(config.bodies_bytes()),
+            life: watch::Sender::new(Life::Serving),
+            running: watch::Sender::new(0),
+            config,
         });
-        let life = watch::Sender::new(Life::Serving);
-        let accepting = tokio::spawn(accept(listener, shared.clone(), life.clone()));
-        Ok(Self { shared, addr, life, accepting })
+        let accepting = tokio::spawn(accept(listener, shared.clone()));
+        Ok(Self { shared, address, accepting })
     }
 
-    /// The address, with the port that was chosen.
+    /// The TCP address, with the port that was chosen; 0.0.0.0:0 for a server on a Unix socket.
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        match &self.address {
+            Address::Tcp(addr) => *addr,
+            Address::Unix(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        }
+    }
+
+    /// Where it listens, for people: `http://ADDRESS:PORT` or `unix:PATH`.
+    pub fn url(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Whether other machines reach it.
+    pub fn is_exposed(&self) -> bool {
+        matches!(self.address, Address::Tcp(_)) && !self.address.is_loopback()
     }
 
     /// Boot progress, to be told by the boot.
@@ -100,42 +173,50 @@ impl Server {
         }
     }
 
-    /// Stops listening, refuses new requests, lets running ones end until `server.drain_timeout_s`, then cuts them.
+    /// Refuses new requests and lets running ones end until `server.drain_timeout_s`; those that are left then are ended with an error.
+    /// Health, metrics and the refusals are answered all the while; only then the server stops listening.
     pub async fn drain(self) -> Drained {
-        self.shared.readiness.draining();
-        self.shared.metrics.set_phase(false, true);
-        if let Some(api) = self.shared.api.get() {
+        let (shared, begun) = (&self.shared, Instant::now());
+        shared.readiness.draining();
+        shared.metrics.set_phase(false, true);
+        if let Some(api) = shared.api.get() {
             api.generator().drain();
         }
-        self.accepting.abort();
-        let _ = self.life.send(Life::Draining);
-        if timeout(self.shared.config.drain_timeout(), self.life.closed()).await.is_ok() {
-            return Drained { cut: 0 };
+        let mut cut = 0;
+        if timeout(shared.config.drain_timeout(), shared.idle()).await.is_err() {
+            cut = *shared.running.borrow();
+            shared.life.send_replace(Life::Cut);
+            let _ = timeout(FAREWELL_TIME, shared.idle()).await;
         }
-        let cut = self.life.receiver_count();
-        let _ = self.life.send(Life::Cut);
-        self.life.closed().await;
-        Drained { cut }
+        self.accepting.abort();
+        shared.life.send_replace(Life::Closing);
+        let _ = timeout(FAREWELL_TIME, shared.life.closed()).await;
+        Drained { cut, took: begun.elapsed() }
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, life: watch::Sender<Life>) {
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.shared.life.send_replace(Life::Over);
+    }
+}
+
+async fn accept(listener: Listener, shared: Arc<Shared>) {
     let places = Arc::new(Semaphore::new(shared.config.max_connections));
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
         let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        // Tokens leave as they come, not when a packet is full.
-        let _ = stream.set_nodelay(true);
         match places.clone().try_acquire_owned() {
             Ok(place) => {
-                let (shared, life) = (shared.clone(), life.subscribe());
+                let (shared, life) = (shared.clone(), shared.life.subscribe());
                 tokio::spawn(async move {
                     let _open = Open::new(shared.metrics.clone(), place);
                     connection::serve(stream, shared, life).await;
@@ -172,7 +253,7 @@ impl Drop for Open {
 }
 
 /// Tells a client that all connections are taken, without reading its request as HTTP.
-async fn refuse(mut stream: TcpStream, limit: usize) -> std::io::Result<()> {
+async fn refuse(mut stream: Box<dyn Stream>, limit: usize) -> std::io::Result<()> {
     let error = ApiError::too_many_connections(limit);
     let body = error.body();
     let head = format!(

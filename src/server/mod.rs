@@ -2,13 +2,16 @@
 //!
 //! Knows the wire types and the request walk behind them. Does not know the engine, the scheduler or the model.
 
+mod admission;
 mod body;
 pub mod config;
 mod connection;
 mod listener;
 mod ready;
 mod request_log;
+mod route;
 mod routes;
+mod socket;
 
 pub use config::Config;
 pub use listener::{Drained, Server, StartError};

@@ -1,18 +1,18 @@
-//! One log line and one metric per request, at its end, however it ends: answered, failed, or left by its client.
+//! One log line and one metric per request, at its end, however it ends: answered, failed, cut by a shutdown, or left by its client.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::connection::Busy;
-use crate::api::Summary;
-use crate::telemetry::Metrics;
+use super::listener::{Running, Shared};
+use crate::api::{ApiError, Summary};
 
 /// Status recorded when the client left before its answer was complete (it never saw one).
 const CLIENT_LEFT: u16 = 499;
 
 /// Follows a request from its head to the last byte of its answer; writes the line when dropped. Never holds a prompt.
 pub(super) struct RequestLog {
-    metrics: Arc<Metrics>,
+    shared: Arc<Shared>,
     pub(super) id: String,
     pub(super) route: &'static str,
     began: Instant,
@@ -22,13 +22,15 @@ pub(super) struct RequestLog {
     complete: bool,
     /// Keeps the connection marked as busy.
     _busy: Busy,
+    /// Keeps a drain waiting.
+    running: Option<Running>,
 }
 
 impl RequestLog {
-    pub(super) fn begin(metrics: Arc<Metrics>, id: String, route: &'static str, busy: Busy) -> Self {
-        metrics.record_in_flight(true);
+    pub(super) fn begin(shared: Arc<Shared>, id: String, route: &'static str, busy: Busy) -> Self {
+        shared.metrics.record_in_flight(true);
         Self {
-            metrics,
+            shared,
             id,
             route,
             began: Instant::now(),
@@ -36,7 +38,13 @@ impl RequestLog {
             summary: Summary::default(),
             complete: false,
             _busy: busy,
+            running: None,
         }
+    }
+
+    /// A drain waits for this request from now on.
+    pub(super) fn runs(&mut self, running: Running) {
+        self.running = Some(running);
     }
 
     pub(super) fn answered(&mut self, status: u16) {
@@ -60,13 +68,21 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         let took = self.began.elapsed();
-        let status = if self.complete { self.status.unwrap_or(CLIENT_LEFT) } else { CLIENT_LEFT };
-        self.metrics.record_in_flight(false);
-        self.metrics.record_http(self.route, status, took);
         let Summary { usage, ttft, finish, .. } = std::mem::take(&mut self.summary);
-        let finish = if self.complete { finish } else { "client_left" };
+        let (status, finish) = match self.status.filter(|_| self.complete) {
+            Some(status) => (status, finish),
+            // The server closed the connection under a client that did not read its answer.
+            None if self.shared.is_cut() => {
+                let error = ApiError::shutdown();
+                (error.status, error.code)
+            }
+            None => (CLIENT_LEFT, "client_left"),
+        };
+        let metrics = &self.shared.metrics;
+        metrics.record_in_flight(false);
+        metrics.record_http(self.route, status, took);
         let total_ms = milliseconds(took);
-        if !super::routes::is_model_route(self.route) {
+        if !super::route::is_model_route(self.route) {
             tracing::debug!(id = self.id, route = self.route, status, total_ms, "request");
             return;
         }

@@ -1,0 +1,253 @@
+//! Paths, and what is behind them.
+
+use std::borrow::Cow;
+
+use crate::api::ApiError;
+
+pub(super) const GET: &str = "GET, HEAD";
+pub(super) const POST: &str = "POST";
+
+/// What is behind a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    Chat,
+    Render,
+    Messages,
+    CountTokens,
+    Responses,
+    Completions,
+    Tokenize,
+    Detokenize,
+    TokenizerInfo,
+    Models,
+    Model,
+    Health,
+    Live,
+    Ready,
+    Startup,
+    Metrics,
+    Version,
+    OpenApi,
+    Docs,
+}
+
+impl Route {
+    /// Every one; the document of the routes is held to it.
+    #[cfg(test)]
+    const ALL: [Self; 19] = {
+        use Route::*;
+        [
+            Chat,
+            Render,
+            Messages,
+            CountTokens,
+            Responses,
+            Completions,
+            Tokenize,
+            Detokenize,
+            TokenizerInfo,
+            Models,
+            Model,
+            Health,
+            Live,
+            Ready,
+            Startup,
+            Metrics,
+            Version,
+            OpenApi,
+            Docs,
+        ]
+    };
+
+    pub(super) fn of(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/chat/completions" | "/chat/completions" => Self::Chat,
+            "/v1/chat/completions/render" | "/chat/completions/render" => Self::Render,
+            "/v1/messages" | "/messages" => Self::Messages,
+            "/v1/messages/count_tokens" | "/messages/count_tokens" => Self::CountTokens,
+            "/v1/responses" | "/responses" => Self::Responses,
+            "/v1/completions" | "/completions" => Self::Completions,
+            "/tokenize" => Self::Tokenize,
+            "/detokenize" => Self::Detokenize,
+            "/tokenizer_info" => Self::TokenizerInfo,
+            "/v1/models" | "/models" => Self::Models,
+            "/health" | "/ping" => Self::Health,
+            "/health/live" | "/v1/health/live" | "/v2/health/live" => Self::Live,
+            "/health/ready" | "/v1/health/ready" | "/v2/health/ready" => Self::Ready,
+            "/health/startup" => Self::Startup,
+            "/metrics" => Self::Metrics,
+            "/version" => Self::Version,
+            "/openapi.json" => Self::OpenApi,
+            "/docs" => Self::Docs,
+            _ if encoded_model(path).is_some() => Self::Model,
+            _ => return None,
+        })
+    }
+
+    /// Its name in metrics and logs: from a closed set.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Render => "/v1/chat/completions/render",
+            Self::Messages => "/v1/messages",
+            Self::CountTokens => "/v1/messages/count_tokens",
+            Self::Responses => "/v1/responses",
+            Self::Completions => "/v1/completions",
+            Self::Tokenize => "/tokenize",
+            Self::Detokenize => "/detokenize",
+            Self::TokenizerInfo => "/tokenizer_info",
+            Self::Models => "/v1/models",
+            Self::Model => "/v1/models/{name}",
+            Self::Health => "/health",
+            Self::Live => "/health/live",
+            Self::Ready => "/health/ready",
+            Self::Startup => "/health/startup",
+            Self::Metrics => "/metrics",
+            Self::Version => "/version",
+            Self::OpenApi => "/openapi.json",
+            Self::Docs => "/docs",
+        }
+    }
+
+    pub(super) fn allow(self) -> &'static str {
+        match self {
+            Self::Chat
+            | Self::Render
+            | Self::Messages
+            | Self::CountTokens
+            | Self::Responses
+            | Self::Completions
+            | Self::Tokenize
+            | Self::Detokenize => POST,
+            _ => GET,
+        }
+    }
+
+    /// Whether it needs the model.
+    pub(super) fn needs_model(self) -> bool {
+        self.allow() == POST || matches!(self, Self::TokenizerInfo | Self::Models | Self::Model)
+    }
+
+    /// Whether it needs a key where keys are set. `public_pages`: whether metrics, version and the description of the routes need
+    /// none; the health routes never do.
+    pub(super) fn needs_key(self, public_pages: bool) -> bool {
+        let page = matches!(self, Self::Metrics | Self::Version | Self::OpenApi | Self::Docs);
+        self.needs_model() || (page && !public_pages)
+    }
+}
+
+/// Whether a route (by name) makes the model work, so that its requests are worth a line in the log.
+pub(super) fn is_model_route(name: &str) -> bool {
+    matches!(
+        name,
+        "/v1/chat/completions"
+            | "/v1/responses"
+            | "/v1/messages"
+            | "/v1/completions"
+            | "/tokenize"
+            | "/detokenize"
+    )
+}
+
+/// The path below `server.root_path`, which a proxy may have left on it.
+pub(super) fn below<'a>(path: &'a str, root: &str) -> &'a str {
+    path.strip_prefix(root).filter(|rest| rest.starts_with('/')).unwrap_or(path)
+}
+
+/// The model's name in a path of [`Route::Model`], decoded: clients encode the slash that many names have.
+pub(super) fn model_name(path: &str) -> Result<Cow<'_, str>, ApiError> {
+    let encoded = encoded_model(path).unwrap_or_default();
+    if !encoded.contains('%') {
+        return Ok(encoded.into());
+    }
+    let bytes = percent_decoded(encoded.as_bytes());
+    let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    name.map(Cow::Owned).ok_or_else(|| ApiError::invalid_path(path))
+}
+
+fn encoded_model(path: &str) -> Option<&str> {
+    let name = path.strip_prefix("/v1/models/").or_else(|| path.strip_prefix("/models/"));
+    name.filter(|name| !name.is_empty())
+}
+
+/// `None` for a `%` without two hexadecimal digits behind it.
+fn percent_decoded(encoded: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let [high, low, tail @ ..] = tail else { return None };
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push((digit(*high)? * 16 + digit(*low)?) as u8);
+        rest = tail;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api;
+
+    #[test]
+    fn names_of_routes_are_paths_and_the_document_has_them_all() {
+        let routes = api::openapi_routes();
+        for (path, method) in &routes {
+            let route = Route::of(path).unwrap_or_else(|| panic!("{path} is described and does not exist"));
+            assert_eq!(route.name(), path);
+            assert!(route.allow().contains(method.as_str()), "{method} {path}");
+        }
+        let mut described: Vec<&str> = routes.iter().map(|(path, _)| path.as_str()).collect();
+        described.sort_unstable();
+        let mut names = Route::ALL.map(Route::name);
+        names.sort_unstable();
+        assert_eq!(names.as_slice(), described);
+        assert_eq!(Route::of("/v1/models/a/b").map(Route::name), Some("/v1/models/{name}"));
+        for path in
+            ["/", "/v1", "/v1/models/", "/v1/completions/", "/Health", "*", "/embeddings", "/v1/metrics"]
+        {
+            assert_eq!(Route::of(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_path_below_v1_has_one_without_it() {
+        for route in Route::ALL {
+            if let Some(alias) = route.name().strip_prefix("/v1") {
+                assert_eq!(Route::of(alias), Some(route), "{alias}");
+            }
+        }
+    }
+
+    #[test]
+    fn prefixes_of_proxies_are_taken_off() {
+        for (path, root, expected) in [
+            ("/llm/v1/models", "/llm", "/v1/models"),
+            ("/v1/models", "/llm", "/v1/models"),
+            ("/llmv1/models", "/llm", "/llmv1/models"),
+            ("/llm", "/llm", "/llm"),
+            ("/v1/models", "", "/v1/models"),
+        ] {
+            assert_eq!(below(path, root), expected, "{path} below {root}");
+        }
+    }
+
+    #[test]
+    fn model_names_are_decoded() {
+        for (path, expected) in [
+            ("/v1/models/moonshotai%2FKimi-K2.6", Some("moonshotai/Kimi-K2.6")),
+            ("/models/moonshotai/Kimi-K2.6", Some("moonshotai/Kimi-K2.6")),
+            ("/v1/models/%c3%A9+%25", Some("é+%")),
+            ("/v1/models/%", None),
+            ("/v1/models/a%2", None),
+            ("/v1/models/%+1", None),
+            ("/v1/models/%ff", None),
+        ] {
+            assert_eq!(model_name(path).ok().as_deref(), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Where connections come from: a TCP address, or a Unix socket.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::process::umask;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use super::Config;
+
+/// Bytes in both directions.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A bound socket.
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Where a server listens.
+#[derive(Debug)]
+pub(super) enum Address {
+    Tcp(SocketAddr),
+    Unix(SocketFile),
+}
+
+/// The file of a bound Unix socket. Dropping it removes the file, unless another socket has taken its place.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Binds what the settings name.
+    pub(super) async fn bind(config: &Config) -> io::Result<(Self, Address)> {
+        if let Some(path) = &config.unix_socket {
+            let (listener, file) = bind_unix(path, config.socket_mode().unwrap_or(0o600)).await?;
+            return Ok((Self::Unix(listener), Address::Unix(file)));
+        }
+        let listener = TcpListener::bind((config.host.as_str(), config.port)).await?;
+        let addr = listener.local_addr()?;
+        Ok((Self::Tcp(listener), Address::Tcp(addr)))
+    }
+
+    /// The next connection.
+    pub(super) async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Tokens leave as they come, not when a packet is full.
+                let _ = stream.set_nodelay(true);
+                Ok(Box::new(stream))
+            }
+            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl Address {
+    /// Whether only this machine reaches it by IP.
+    pub(super) fn is_loopback(&self) -> bool {
+        matches!(self, Self::Tcp(addr) if addr.ip().to_canonical().is_loopback())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => write!(f, "http://{addr}"),
+            Self::Unix(file) => write!(f, "unix:{}", file.path.display()),
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+async fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    remove_stale(path).await?;
+    // The kernel gives the file the permissions that the umask leaves: with a chmod afterwards there would be a moment in
+    // which everybody could connect.
+    let before = umask(Mode::from_bits_truncate(!mode & 0o777));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    let listener = bound?;
+    let metadata = fs::symlink_metadata(path)?;
+    let file = SocketFile { path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) };
+    Ok((listener, file))
+}
+
+/// Removes a socket file on which nothing listens any more, and nothing else.
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    let refused = |what: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, what.to_owned()));
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if !metadata.file_type().is_socket() => refused("the file exists and is not a socket"),
+        Ok(_) => match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+            // A full backlog and a missing permission are signs of a listener too.
+            _ => refused("another process listens on it"),
+        },
+    }
+}
