@@ -219,7 +219,8 @@ async fn large_bodies_wait_for_room_and_small_ones_do_not() {
     let (begun, rest) = large.split_at(300 << 10);
     let mut first = Client::connect(server.addr()).await;
     first.send(format!("{}{begun}", head(large.len())).as_bytes()).await;
-    // Only what has room is read: what the second one writes does not go through before the first one has ended.
+    // Only what has room is read: what the second one writes does not go through before the first
+    // one has ended.
     let mut second = Client::connect(server.addr()).await;
     let chunked = format!(
         "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\

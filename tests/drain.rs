@@ -1,4 +1,5 @@
-//! The end of a server: what it answers while it drains, and what those are told whose time is over.
+//! The end of a server: what it answers while it drains, and what those are told whose time is
+//! over.
 
 use std::sync::Arc;
 

@@ -17,7 +17,8 @@ pub struct ModelCard {
     pub accept_any_name: bool,
 }
 
-/// Longest name that is accepted beside the served ones, bytes: it is repeated in every chunk of a stream.
+/// Longest name that is accepted beside the served ones, bytes: it is repeated in every chunk of a
+/// stream.
 const MAX_NAME_BYTES: usize = 256;
 
 impl ModelCard {

@@ -27,7 +27,8 @@ pub type Hold = Box<dyn std::any::Any + Send>;
 pub struct RequestBody {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Dropped when neither the bytes nor the text in them are needed any more: the prompt has been tokenized.
+    /// Dropped when neither the bytes nor the text in them are needed any more: the prompt has been
+    /// tokenized.
     pub hold: Option<Hold>,
 }
 

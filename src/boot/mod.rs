@@ -23,8 +23,8 @@ use clap::Parser;
 
 use crate::config::args::{BenchArgs, BenchWhat, Command, CommandLine};
 
-/// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong settings, 3 a shutdown cut
-/// requests off.
+/// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
+/// settings, 3 a shutdown cut requests off.
 pub fn main() -> ExitCode {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,

@@ -61,7 +61,8 @@ pub(super) fn serve(loaded: &Loaded) -> ExitCode {
     }
 }
 
-/// Listens, boots behind the listener, serves until a signal or the engine's death. Gives the number of requests that were cut off.
+/// Listens, boots behind the listener, serves until a signal or the engine's death. Gives the
+/// number of requests that were cut off.
 async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
     let mut signals = Signals::new()?;
     let names = served_names(settings);

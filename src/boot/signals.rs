@@ -1,4 +1,5 @@
-//! Signals: SIGTERM and SIGINT end the server, the others that would kill it do nothing but a line in the log.
+//! Signals: SIGTERM and SIGINT end the server, the others that would kill it do nothing but a line
+//! in the log.
 
 use std::io;
 
@@ -36,7 +37,8 @@ impl Signals {
 /// A kind of signal, its name, and what is said about it.
 type Ignored = (fn() -> SignalKind, &'static str, &'static str);
 
-/// Whoever sends them to other servers asks for another log file or new settings; a terminal that goes away sends SIGHUP.
+/// Whoever sends them to other servers asks for another log file or new settings; a terminal that
+/// goes away sends SIGHUP.
 const IGNORED: [Ignored; 3] = [
     (SignalKind::hangup, "SIGHUP", "nothing is reloaded, settings are read at the start; requests go on"),
     (SignalKind::user_defined1, "SIGUSR1", "has no meaning here; requests go on"),

@@ -74,7 +74,8 @@ pub enum ConfigCommand {
     Template,
     /// List the profiles there are.
     Profiles {
-        /// Site file whose folder has the profiles [default: config/perigee.toml; env: PERIGEE_CONFIG].
+        /// Site file whose folder has the profiles [default: config/perigee.toml; env:
+        /// PERIGEE_CONFIG].
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -343,8 +344,9 @@ pub struct QuantizeArgs {
     /// Scales of an FP8 KV cache: none, cast (announced, scales of 1 that are not stored) or calibrated (measured and stored) [default: none].
     #[arg(long)]
     pub kv: Option<String>,
-    /// Text to measure activation scales on: .jsonl with one object with "text" per line, or plain text with blank lines between documents. The source
-    /// is run on the CPU, one layer at a time in memory. May be given several times.
+    /// Text to measure activation scales on: .jsonl with one object with "text" per line, or plain
+    /// text with blank lines between documents. The source is run on the CPU, one layer at a time
+    /// in memory. May be given several times.
     #[arg(long, value_name = "FILE")]
     pub calibrate: Vec<PathBuf>,
     /// Tokens of a calibration window; longer documents are cut.
@@ -430,7 +432,8 @@ pub struct AuditArgs {
 /// How a text is run through a model.
 #[derive(Debug, Args)]
 pub struct TextPassArgs {
-    /// Text: .jsonl with one object with "text" per line, or plain text with blank lines between documents.
+    /// Text: .jsonl with one object with "text" per line, or plain text with blank lines between
+    /// documents.
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
     /// Tokens of a window; longer documents are cut.
@@ -567,7 +570,8 @@ impl RequestSettings for AskArgs {
 }
 
 impl LoadRequest {
-    /// The same with a flag. Later flags are stronger: of two for one key the one with the plainer name, which comes after `--set`.
+    /// The same with a flag. Later flags are stronger: of two for one key the one with the plainer
+    /// name, which comes after `--set`.
     fn with(mut self, flag: &str, key: &str, value: Option<&String>) -> Self {
         let value = value.map(|value| FlagValue { key: key.into(), value: value.clone(), flag: flag.into() });
         self.flags.extend(value);

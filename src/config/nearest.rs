@@ -45,7 +45,8 @@ pub(super) fn section_with(key: &str) -> Option<&'static str> {
         .map(|(section, _)| section.as_str())
 }
 
-/// The key of any section that `name` is, or most likely means; also one whose section is divided from it by a single underscore.
+/// The key of any section that `name` is, or most likely means; also one whose section is divided
+/// from it by a single underscore.
 pub(super) fn key_like(name: &str) -> Option<(&'static str, &'static str)> {
     let keys = || {
         let all = settings::keys().iter();

@@ -16,8 +16,8 @@ pub struct Config {
     pub path: Option<PathBuf>,
     /// Names that clients may use for the model, the first one is reported; none = the checkpoint's folder name.
     pub served_name: Vec<String>,
-    /// Whether requests may name the model as they like, up to 256 bytes, and get that name back; false = another name than the
-    /// served ones is answered 404.
+    /// Whether requests may name the model as they like, up to 256 bytes, and get that name back;
+    /// false = another name than the served ones is answered 404.
     pub accept_any_name: bool,
     /// Epsilon of the two norms inside attention (q_a_layernorm, kv_a_layernorm): "config" = the checkpoint's rms_norm_eps, as
     /// vLLM and SGLang do; 1e-6 = what Hugging Face's implementation uses whatever the checkpoint says.

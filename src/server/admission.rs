@@ -13,8 +13,9 @@ use crate::api::ApiError;
 
 /// Which names requests may be addressed to.
 ///
-/// A web page can reach a server on this machine under a name of its own that resolves to 127.0.0.1; the browser takes the answers for
-/// the page's own. Such a request carries that name. Addresses and `localhost` cannot be such names.
+/// A web page can reach a server on this machine under a name of its own that resolves to
+/// 127.0.0.1; the browser takes the answers for the page's own. Such a request carries that name.
+/// Addresses and `localhost` cannot be such names.
 #[derive(Debug)]
 pub(super) struct Hosts {
     /// Lower case; `None` = every name.
@@ -42,8 +43,8 @@ impl Hosts {
     }
 }
 
-/// The host that a request is addressed to, without its port. A target with an authority stands above the header (RFC 9112,
-/// section 3.2.2); HTTP/1.0 needs neither.
+/// The host that a request is addressed to, without its port. A target with an authority stands
+/// above the header (RFC 9112, section 3.2.2); HTTP/1.0 needs neither.
 fn host_of(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let mut lines = headers.get_all(header::HOST).iter();
     let (line, more) = (lines.next(), lines.next());
@@ -90,8 +91,9 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && !a.is_empty() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 
-/// JSON by its own account alone. A browser sends the types of forms and of plain text, and no type, to any server without asking it
-/// first; `application/json` it asks for (<https://fetch.spec.whatwg.org/#cors-safelisted-request-header>).
+/// JSON by its own account alone. A browser sends the types of forms and of plain text, and no
+/// type, to any server without asking it first; `application/json` it asks for
+/// (<https://fetch.spec.whatwg.org/#cors-safelisted-request-header>).
 pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let text =
         |name: HeaderName| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned());

@@ -21,8 +21,8 @@ use crate::api::{ApiError, EventStream, Hold, RequestBody};
 const DISCARD_BYTES: usize = 1 << 20;
 /// How long that may take.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
-/// Bodies up to this size need no room in [`Bodies`]: the number of connections bounds them, and ordinary requests never wait for
-/// the large ones of others.
+/// Bodies up to this size need no room in [`Bodies`]: the number of connections bounds them, and
+/// ordinary requests never wait for the large ones of others.
 const SMALL_BODY_BYTES: usize = 64 << 10;
 /// Bytes of one permit: permits are counted in 32 bits.
 const PERMIT_BYTES: usize = 1 << 10;
@@ -63,7 +63,8 @@ pub(super) async fn read(
 ) -> Result<RequestBody, ApiError> {
     let (limit, time) = (config.max_body_bytes, config.body_read_timeout());
     let declared = declared_length(headers);
-    // A client that asked first has sent nothing yet; any other gets the chance to stop writing and read.
+    // A client that asked first has sent nothing yet; any other gets the chance to stop writing and
+    // read.
     let asked = headers.contains_key(header::EXPECT);
     if declared.is_some_and(|length| length > limit as u64) {
         if !asked {
@@ -77,7 +78,8 @@ pub(super) async fn read(
     }
     let large = declared.map_or(!reading.ended, |length| length > SMALL_BODY_BYTES as u64);
     let room = match large {
-        // Reserved whole before it is read: bodies that grew side by side could fill the room and none of them end.
+        // Reserved whole before it is read: bodies that grew side by side could fill the room and
+        // none of them end.
         true => match bodies.reserve(declared.map_or(limit, |length| length as usize), time).await {
             Ok(room) => Some(room),
             Err(error) => {
@@ -109,7 +111,8 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads until there are more than `stop` bytes, or to the end. More than the limit is an error.
+    /// Reads until there are more than `stop` bytes, or to the end. More than the limit is an
+    /// error.
     async fn read_past(&mut self, stop: usize, time: Duration) -> Result<(), ApiError> {
         let read = timeout(time, self.frames(stop)).await;
         let result = read.unwrap_or_else(|_| Err(ApiError::slow_body(time)));

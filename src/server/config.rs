@@ -18,22 +18,24 @@ pub struct Config {
     pub host: String,
     /// TCP port, 0 = one that is free, printed at start.
     pub port: u16,
-    /// Path of a Unix socket to listen on instead of host and port; not set = TCP. A socket file that a dead process left is
-    /// replaced, and the file is removed at the end.
+    /// Path of a Unix socket to listen on instead of host and port; not set = TCP. A socket file
+    /// that a dead process left is replaced, and the file is removed at the end.
     pub unix_socket: Option<PathBuf>,
-    /// Permissions of the Unix socket, octal digits: "600" = the server's user alone, "660" = its group too.
+    /// Permissions of the Unix socket, octal digits: "600" = the server's user alone, "660" = its
+    /// group too.
     pub unix_socket_mode: String,
-    /// Path prefix that a proxy leaves on its requests, such as "/llm"; paths without it are answered too.
+    /// Path prefix that a proxy leaves on its requests, such as "/llm"; paths without it are
+    /// answered too.
     pub root_path: String,
-    /// Host names that requests may be addressed to, "*" = any; IP addresses, localhost and the value of host always may. None =
-    /// any name, unless the server listens on loopback only: there a web page whose name resolves to 127.0.0.1 could reach it
-    /// otherwise.
+    /// Host names that requests may be addressed to, "*" = any; IP addresses, localhost and the
+    /// value of host always may. None = any name, unless the server listens on loopback only: there
+    /// a web page whose name resolves to 127.0.0.1 could reach it otherwise.
     pub allowed_hosts: Vec<String>,
     /// Keys of which clients must send one as "Authorization: Bearer KEY"; none = no authentication. Also read from the
     /// file that PERIGEE_SERVER__API_KEYS_FILE names, one per line.
     pub api_keys: Vec<Secret>,
-    /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are set; the health routes always
-    /// do. false = scrapers need a key.
+    /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are
+    /// set; the health routes always do. false = scrapers need a key.
     pub public_pages: bool,
     /// Origins whose web pages may call the server ("*" = all); none = no cross-origin answers.
     pub cors_origins: Vec<String>,
@@ -41,9 +43,10 @@ pub struct Config {
     pub max_connections: usize,
     /// Most bytes of a request's body, larger ones are answered 413. Larger: more memory per request in flight.
     pub max_body_bytes: usize,
-    /// Most bytes of request bodies above 64 KiB that are read, parsed and tokenized at once, 0 = twice max_body_bytes; a request
-    /// that finds no room waits for body_read_timeout_s, then it is answered 503. A body without a content-length counts as
-    /// max_body_bytes. Larger: more memory, of which parsed and tokenized bodies take several times as much.
+    /// Most bytes of request bodies above 64 KiB that are read, parsed and tokenized at once, 0 =
+    /// twice max_body_bytes; a request that finds no room waits for body_read_timeout_s, then it is
+    /// answered 503. A body without a content-length counts as max_body_bytes. Larger: more memory,
+    /// of which parsed and tokenized bodies take several times as much.
     pub max_bodies_bytes: usize,
     /// Longest time for a request's head to arrive, seconds. Larger: slow clients hold connections longer.
     pub header_read_timeout_s: f64,
@@ -58,8 +61,8 @@ pub struct Config {
     /// Time without an event after which a stream gets a comment, so that proxies keep it open, seconds. Larger: fewer bytes,
     /// more streams cut by proxies.
     pub sse_keep_alive_s: f64,
-    /// Time that running requests get to end after SIGTERM, seconds; those that are left are answered with an error, and the exit
-    /// code is 3. Larger: fewer cut streams, slower restarts.
+    /// Time that running requests get to end after SIGTERM, seconds; those that are left are
+    /// answered with an error, and the exit code is 3. Larger: fewer cut streams, slower restarts.
     pub drain_timeout_s: f64,
     /// What becomes of request fields that are unknown: ignore (they are skipped, and named in the answer's header
     /// x-perigee-ignored-fields) or refuse (the request is a 400 that names the nearest known field).

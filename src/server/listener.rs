@@ -23,10 +23,12 @@ const MAX_REFUSALS: usize = 64;
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: it fails for want of file descriptors, which only time brings back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long clients may take to read the error that ends their requests at the end of a drain, and the rest of their answers.
+/// How long clients may take to read the error that ends their requests at the end of a drain, and
+/// the rest of their answers.
 const FAREWELL_TIME: Duration = Duration::from_secs(2);
 
-/// How far the end of the server is; only grows. A drain begins as [`Life::Serving`]: what it refuses is the readiness's business.
+/// How far the end of the server is; only grows. A drain begins as [`Life::Serving`]: what it
+/// refuses is the readiness's business.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
     /// Requests run to their end.
@@ -173,8 +175,9 @@ impl Server {
         }
     }
 
-    /// Refuses new requests and lets running ones end until `server.drain_timeout_s`; those that are left then are ended with an error.
-    /// Health, metrics and the refusals are answered all the while; only then the server stops listening.
+    /// Refuses new requests and lets running ones end until `server.drain_timeout_s`; those that
+    /// are left then are ended with an error. Health, metrics and the refusals are answered all the
+    /// while; only then the server stops listening.
     pub async fn drain(self) -> Drained {
         let (shared, begun) = (&self.shared, Instant::now());
         shared.readiness.draining();

@@ -1,4 +1,5 @@
-//! One log line and one metric per request, at its end, however it ends: answered, failed, cut by a shutdown, or left by its client.
+//! One log line and one metric per request, at its end, however it ends: answered, failed, cut by a
+//! shutdown, or left by its client.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -128,15 +128,16 @@ impl Route {
         self.allow() == POST || matches!(self, Self::TokenizerInfo | Self::Models | Self::Model)
     }
 
-    /// Whether it needs a key where keys are set. `public_pages`: whether metrics, version and the description of the routes need
-    /// none; the health routes never do.
+    /// Whether it needs a key where keys are set. `public_pages`: whether metrics, version and the
+    /// description of the routes need none; the health routes never do.
     pub(super) fn needs_key(self, public_pages: bool) -> bool {
         let page = matches!(self, Self::Metrics | Self::Version | Self::OpenApi | Self::Docs);
         self.needs_model() || (page && !public_pages)
     }
 }
 
-/// Whether a route (by name) makes the model work, so that its requests are worth a line in the log.
+/// Whether a route (by name) makes the model work, so that its requests are worth a line in the
+/// log.
 pub(super) fn is_model_route(name: &str) -> bool {
     matches!(
         name,
@@ -154,7 +155,8 @@ pub(super) fn below<'a>(path: &'a str, root: &str) -> &'a str {
     path.strip_prefix(root).filter(|rest| rest.starts_with('/')).unwrap_or(path)
 }
 
-/// The model's name in a path of [`Route::Model`], decoded: clients encode the slash that many names have.
+/// The model's name in a path of [`Route::Model`], decoded: clients encode the slash that many
+/// names have.
 pub(super) fn model_name(path: &str) -> Result<Cow<'_, str>, ApiError> {
     let encoded = encoded_model(path).unwrap_or_default();
     if !encoded.contains('%') {

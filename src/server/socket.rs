@@ -32,7 +32,8 @@ pub(super) enum Address {
     Unix(SocketFile),
 }
 
-/// The file of a bound Unix socket. Dropping it removes the file, unless another socket has taken its place.
+/// The file of a bound Unix socket. Dropping it removes the file, unless another socket has taken
+/// its place.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -92,8 +93,8 @@ impl Drop for SocketFile {
 
 async fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     remove_stale(path).await?;
-    // The kernel gives the file the permissions that the umask leaves: with a chmod afterwards there would be a moment in
-    // which everybody could connect.
+    // The kernel gives the file the permissions that the umask leaves: with a chmod afterwards
+    // there would be a moment in which everybody could connect.
     let before = umask(Mode::from_bits_truncate(!mode & 0o777));
     let bound = UnixListener::bind(path);
     umask(before);

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Form of the log on stderr: text for people, json (one object per line) for collectors. The container image sets json.
+    /// Form of the log on stderr: text for people, json (one object per line) for collectors. The
+    /// container image sets json.
     pub log_format: LogFormat,
     /// Least severe level that is logged (error, warn, info, debug, trace), or several directives such as
     /// "info,perigee::engine=debug"; RUST_LOG sets the same. More detail costs log volume and, from debug on, time per step.

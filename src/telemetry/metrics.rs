@@ -193,8 +193,8 @@ impl Metrics {
         self.native.step_seconds()
     }
 
-    /// Tokens of one step: prompt tokens that were computed, prompt tokens that were taken from the prefix cache, and reply
-    /// tokens. Once per step.
+    /// Tokens of one step: prompt tokens that were computed, prompt tokens that were taken from the
+    /// prefix cache, and reply tokens. Once per step.
     pub fn add_tokens(&self, computed: usize, cached: usize, generation: usize) {
         self.native.add_tokens(computed + cached, generation);
         if let Some(vllm) = &self.vllm {

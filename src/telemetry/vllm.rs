@@ -288,8 +288,9 @@ impl VllmMetrics {
         self.request_preemptions.observe(figures.preemptions as f64);
     }
 
-    /// Registers `vllm:cache_config_info`. Routers read the block size and the number of blocks from its labels; the
-    /// number carries vLLM's word "gpu" wherever the blocks are. The concurrency is that of sequences of the longest context.
+    /// Registers `vllm:cache_config_info`. Routers read the block size and the number of blocks
+    /// from its labels; the number carries vLLM's word "gpu" wherever the blocks are. The
+    /// concurrency is that of sequences of the longest context.
     pub(super) fn set_cache_config(&self, info: &EngineInfo) {
         let size_tokens = info.num_blocks * info.block_size;
         let max_concurrency = size_tokens as f64 / info.max_model_len.max(1) as f64;
