@@ -453,3 +453,37 @@ async fn a_loop_in_a_structure_is_closed_and_not_cut() {
     }
     assert_eq!(stopped, 8, "every reply has twenty copies");
 }
+
+/// A limit is either too small for the shortest call, and the answer says what is needed, or the call is whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn forced_calls_under_a_small_limit_end_whole_or_are_refused_with_the_number() {
+    let served = serve();
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"},
+        "unit": {"enum": ["celsius", "日本"]}}, "required": ["city", "days", "unit"], "additionalProperties": false});
+    let valid = jsonschema::validator_for(&parameters).unwrap();
+    let tools = json!([{"type": "function", "function": {"name": "weather", "parameters": parameters}},
+        {"type": "function", "function": {"name": "forecast", "parameters": parameters}}]);
+    let named = json!({"type": "function", "function": {"name": "forecast"}});
+    for (choice, thinking) in [(json!("required"), false), (named, false), (json!("required"), true)] {
+        let body = |max_tokens: usize, seed: usize| {
+            json!({"tools": tools, "tool_choice": choice, "max_tokens": max_tokens, "seed": seed,
+                "temperature": seed % 3, "chat_template_kwargs": {"thinking": thinking}})
+        };
+        let error = served.chat(body(5, 0)).await.unwrap_err();
+        assert_eq!((error.status, error.code), (400, "max_tokens_too_small"), "{error:?}");
+        let needs = error.message.split("at least ").nth(1).and_then(|rest| rest.split(' ').next());
+        let needs: usize = needs.unwrap().parse().unwrap();
+        assert_eq!(served.chat(body(needs - 1, 0)).await.unwrap_err().code, "max_tokens_too_small");
+        for (seed, max_tokens) in (needs..needs + 30).enumerate() {
+            let answer = served.chat(body(max_tokens, seed)).await.unwrap();
+            let choice = &answer["choices"][0];
+            assert_eq!(choice["finish_reason"], "tool_calls", "{max_tokens}: {answer}");
+            for call in choice["message"]["tool_calls"].as_array().unwrap() {
+                let arguments = call["function"]["arguments"].as_str().unwrap();
+                let value: Value = serde_json::from_str(arguments)
+                    .unwrap_or_else(|error| panic!("{max_tokens}: {error}: {arguments}"));
+                assert!(valid.is_valid(&value), "{max_tokens}: {arguments}");
+            }
+        }
+    }
+}

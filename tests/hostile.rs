@@ -1,8 +1,6 @@
 //! Checkpoints made to do harm, or damaged: each is refused with words that say what is wrong, without a panic, without waiting, and without
 //! memory in proportion to what a file merely claims.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,56 +9,11 @@ use std::process::Command;
 use perigee::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Weights};
 use perigee::ops::reference::ReferenceBackend;
+use perigee::telemetry::heap;
 use safetensors::Dtype::{self, BF16, F8_E4M3, F32, I8, I32, I64, U8};
 use serde_json::{Value, json};
 
 use crate::quantized::Tensors;
-
-/// Counts what the current thread holds, so that a case's memory can be bounded while other tests run beside it.
-struct Counting;
-
-thread_local! {
-    /// Bytes held now and at most, since the last reset.
-    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
-}
-
-fn count(bytes: isize) {
-    // A thread that is ending has no counter any more; nothing is measured there.
-    let _ = HELD.try_with(|held| {
-        let (now, most) = held.get();
-        held.set((now + bytes, most.max(now + bytes)));
-    });
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a plain thread-local cell and allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size as isize - layout.size() as isize);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Most bytes that refusing a case may hold. The largest files that really are there have 17 MiB.
 const MEMORY_LIMIT: isize = 128 << 20;
@@ -90,9 +43,9 @@ impl Cases {
     }
 
     fn refused(&mut self, name: &str, words: &str, folder: &Path) {
-        HELD.set((0, 0));
+        let before = heap::begin();
         let refused = outcome(folder);
-        let (_, most) = HELD.get();
+        let most = heap::most() - before;
         match refused {
             Ok(()) => self.faults.push(format!("{name}: accepted")),
             Err(text) if !text.contains(words) => {

@@ -5,7 +5,6 @@ mod bench_guard;
 mod commands;
 pub mod engine;
 mod health;
-mod heap;
 mod inspect;
 pub mod memory_plan;
 mod offline_progress;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
-use super::heap;
+
 use super::progress::Progress;
 use super::signals::Signals;
 use crate::api::{Api, ModelCard};
@@ -34,7 +34,7 @@ const MAX_ASYNC_THREADS: usize = 4;
 /// `perigee serve`, from loaded settings to the exit code.
 pub(super) fn serve(loaded: &Loaded) -> ExitCode {
     let begun = Instant::now();
-    heap::give_back_large_blocks();
+    telemetry::heap::set_up();
     if let Err(error) = telemetry::init(&loaded.settings.telemetry) {
         eprintln!("perigee: {error}");
         return ExitCode::FAILURE;

@@ -1,6 +1,7 @@
 //! The request walk: render, tokenize, fit, submit; then the replies follow the engine.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
@@ -58,6 +59,29 @@ pub struct Generator {
     compiling: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     guard: GuardPlan,
+}
+
+/// A compilation with a request behind it: dropping this stops it.
+#[derive(Default)]
+struct Compiling(Arc<Stop>);
+
+#[derive(Default)]
+struct Stop {
+    stopped: Arc<AtomicBool>,
+    why: OnceLock<&'static str>,
+}
+
+impl Compiling {
+    fn stop(&self, why: &'static str) {
+        let _ = self.0.why.set(why);
+        self.0.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Compiling {
+    fn drop(&mut self) {
+        self.stop("its client has left");
+    }
 }
 
 impl Generator {
@@ -278,8 +302,13 @@ impl Generator {
         }
         let field = spec.field;
         let limit_s = self.grammars.config().compile_timeout_s;
-        let compiled = tokio::time::timeout(Duration::from_secs(limit_s.into()), self.compile(spec)).await;
-        let compiled = compiled.unwrap_or(Err(GrammarError::TooSlow { limit_s }));
+        let compiling = Compiling::default();
+        let limit = Duration::from_secs(limit_s.into());
+        let compiled = tokio::time::timeout(limit, self.compile(spec, &compiling)).await;
+        let compiled = compiled.unwrap_or_else(|_| {
+            compiling.stop("its time is over");
+            Err(GrammarError::TooSlow { limit_s })
+        });
         let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
         let allowed = prompts.iter().map(|p| self.sampling(request, p, 0).max_tokens as usize).min();
         let (needs, allowed) = (grammar.needs_tokens(), allowed.unwrap_or(0));
@@ -299,16 +328,34 @@ impl Generator {
         }
     }
 
-    /// Compiles on a blocking thread. A grammar that takes too long goes on there, within the compiler's own limits, and holds its place.
-    async fn compile(&self, spec: GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        let permit = self.compiling.clone().acquire_owned().await;
+    /// Compiles on a blocking thread, unless it is known already.
+    async fn compile(&self, spec: GrammarSpec, compiling: &Compiling) -> Result<Arc<Grammar>, GrammarError> {
+        let internal = |error: tokio::task::JoinError| GrammarError::Internal(error.to_string());
         let grammars = self.grammars.clone();
-        tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            grammars.compile(&spec)
+        let (spec, known) = tokio::task::spawn_blocking(move || {
+            let known = grammars.known(&spec);
+            (spec, known)
         })
         .await
-        .unwrap_or_else(|error| Err(GrammarError::Internal(error.to_string())))
+        .map_err(internal)?;
+        if let Some(known) = known? {
+            return Ok(known);
+        }
+        let permit = self.compiling.clone().acquire_owned().await;
+        let (grammars, stop) = (self.grammars.clone(), compiling.0.clone());
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let begun = Instant::now();
+            let compiled = grammars.compile_until(&spec, &stop.stopped);
+            if matches!(compiled, Err(GrammarError::Stopped)) {
+                let (field, ran_ms) = (spec.field, begun.elapsed().as_millis() as u64);
+                let why = stop.why.get().copied().unwrap_or_default();
+                tracing::warn!(field, ran_ms, why, "the compilation of a grammar was stopped");
+            }
+            compiled
+        })
+        .await
+        .map_err(internal)?
     }
 
     /// Builds what all grammars share, so that the first request with one need not wait for it.

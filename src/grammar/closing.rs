@@ -6,9 +6,12 @@
 //! searched breadth first over the lexer's states. The answer is the shortest one for schemas whose alternatives do not depend on each
 //! other; in others it may be longer than need be. A search is bounded by the bytes it may try.
 
+use std::collections::HashSet;
+
 use llguidance::earley::ParserRecognizer;
 use toktrie::Recognizer;
 
+use super::budget;
 use super::json_place::{At, JsonPlace};
 
 /// Longest end that is looked for, bytes.
@@ -17,8 +20,16 @@ pub(super) const MAX_CLOSING_BYTES: usize = 64 * 1024;
 const MAX_DEPTH: usize = 64;
 /// Ways kept per length in a breadth-first search: states beyond are variants of those before.
 const MAX_WIDTH: usize = 32;
+/// Bytes that a search tries at most for a short way of all bytes, and its share of what may be tried.
+const SHORT_SEARCH_FUEL: usize = 20_000;
+const SHORT_SEARCH_SHARE: usize = 8;
+/// Work of the lexer after which no short way of all bytes is looked for any longer in a walk. Its allowance is `max_step_work`, and a lexer
+/// that has used it up takes nothing more.
+const SHORT_SEARCH_WORK: u64 = 8_000;
 /// Required keys tried where a key must come.
 const MAX_KEYS_TRIED: usize = 16;
+/// Comparisons within a row of the parser's table that take as long as trying a byte, or a step of its lexer.
+const ROW_WORK: usize = 1024;
 /// Bytes in the order in which they are tried where any would do; the quote and the backslash have meanings of their own.
 const PLAIN: &[u8] =
     b"a0bcdefghijklmnopqrstuvwxyz123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/@+ ,;!?()[]{}<>=#$%&'*|~^`";
@@ -106,6 +117,8 @@ pub(super) struct Walk<'a, 'b> {
     path: Vec<u8>,
     /// Bytes that may still be tried.
     fuel: usize,
+    /// What was left of the budget's work when the walk began.
+    work_at_start: Option<u64>,
 }
 
 /// What a breadth-first search looks for.
@@ -119,11 +132,29 @@ enum Goal {
     Landmark,
 }
 
+/// What a breadth-first search tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bytes {
+    /// Every byte at every place.
+    All,
+    /// Those of `PLAIN`, and others only where none of them goes on to anything new.
+    Usual,
+}
+
+/// A way that a breadth-first search goes on from.
+#[derive(Debug, Default)]
+struct Trail {
+    /// Behind what all ways have in common.
+    bytes: Vec<u8>,
+    /// Rows of the parser's table that it has added.
+    rows: usize,
+}
+
 impl<'a, 'b> Walk<'a, 'b> {
     /// A walk of at most `fuel` tries.
     pub(super) fn begin(parser: &'a mut ParserRecognizer<'b>, marks: &'a Landmarks, fuel: usize) -> Self {
         parser.trie_started("closing");
-        Self { parser, marks, path: Vec::new(), fuel }
+        Self { parser, marks, path: Vec::new(), fuel, work_at_start: budget::work_left() }
     }
 
     /// Ends the walk and takes everything back.
@@ -337,52 +368,74 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
     }
 
-    /// The shortest way to the goal, of fewer than `bound` bytes, breadth first. Ways of one length that lead to one state of the lexer are
-    /// one way: exact inside a lexeme, and a heuristic across them.
+    /// The shortest way to the goal, of fewer than `bound` bytes: a short one whatever bytes it takes, or else a longer one of usual bytes.
     fn shortest(&mut self, goal: Goal, bound: usize) -> bool {
-        let start = self.path.len();
         if goal == Goal::Quote && self.push(b'"') {
             return true;
         }
-        let mut frontier: Vec<Vec<u8>> = vec![Vec::new()];
+        let fuel = self.fuel;
+        self.fuel = (fuel / SHORT_SEARCH_SHARE).min(SHORT_SEARCH_FUEL);
+        let kept = fuel - self.fuel;
+        let found = self.breadth_first(goal, bound, Bytes::All);
+        self.fuel += kept;
+        found || self.breadth_first(goal, bound, Bytes::Usual)
+    }
+
+    /// Whether the searches among all bytes have had their share of the lexer's allowance, which is not theirs alone.
+    fn short_work_is_spent(&self) -> bool {
+        let spent =
+            self.work_at_start.zip(budget::work_left()).map(|(start, left)| start.saturating_sub(left));
+        spent.is_some_and(|spent| spent > SHORT_SEARCH_WORK)
+    }
+
+    /// The shortest way to the goal, of fewer than `bound` bytes, breadth first. Ways that lead to one state of the lexer in one row of the
+    /// parser are one way: exact inside a lexeme, and a heuristic across them.
+    fn breadth_first(&mut self, goal: Goal, bound: usize, bytes: Bytes) -> bool {
+        let start = self.path.len();
+        let mut frontier = vec![Trail::default()];
+        let mut known = HashSet::new();
         for length in 1..bound.min(MAX_CLOSING_BYTES) {
-            if let [only] = &frontier[..] {
+            if let [only] = &mut frontier[..] {
                 // One way: it is gone for good, so that it need not be gone again and again.
-                let only = only.clone();
-                if !self.push_all(&only) {
+                if !self.push_all(&std::mem::take(&mut only.bytes)) {
                     break;
                 }
-                frontier = vec![Vec::new()];
             }
-            let mut next = Vec::new();
-            let mut states = Vec::new();
-            for way in &frontier {
+            let mut next: Vec<Trail> = Vec::new();
+            for trail in &frontier {
                 let base = self.path.len();
-                if !self.push_all(way) {
+                if !self.push_all(&trail.bytes) {
                     continue;
                 }
                 let escaped = goal == Goal::Quote && self.ends_in_escape(start);
-                let all = (0..=0xfe).filter(|byte| !PLAIN.contains(byte));
-                // Unusual bytes only where nothing usual goes on: the middle of a character, an escape, a control character.
-                for (number, byte) in PLAIN.iter().copied().chain(all).enumerate() {
-                    if number >= PLAIN.len() && !next.is_empty() || next.len() >= MAX_WIDTH {
+                let unusual = (0..=0xfe).filter(|byte| !PLAIN.contains(byte));
+                for (number, byte) in PLAIN.iter().copied().chain(unusual).enumerate() {
+                    // Unusual bytes only where nothing usual goes on: the middle of a character, an escape, a control character.
+                    if bytes == Bytes::All && number % 16 == 0 && self.short_work_is_spent() {
+                        self.pop_to(start);
+                        return false;
+                    }
+                    let enough = number >= PLAIN.len() && !next.is_empty() || next.len() >= MAX_WIDTH;
+                    if bytes == Bytes::Usual && enough {
                         break;
                     }
                     let scalar = !b"{}[]\":, ".contains(&byte);
+                    let items = self.parser.stats_mut().all_items;
                     if goal == Goal::Quote && byte == b'"' && !escaped
                         || goal == Goal::Boundary && !scalar
                         || !self.push(byte)
                     {
                         continue;
                     }
-                    let state = self.parser.lexer_state();
-                    if !states.contains(&state) {
+                    let rows = trail.rows + usize::from(self.parser.stats_mut().all_items > items);
+                    if known.insert((rows, self.parser.lexer_state())) {
                         // The quote behind a backslash is a part of the text.
                         if !(goal == Goal::Quote && self.ends_in_escape(start)) && self.reached(goal) {
                             return true;
                         }
-                        states.push(state);
-                        next.push([way.as_slice(), &[byte]].concat());
+                        if next.len() < MAX_WIDTH {
+                            next.push(Trail { bytes: [trail.bytes.as_slice(), &[byte]].concat(), rows });
+                        }
                     }
                     self.pop_to(self.path.len() - 1);
                 }
@@ -437,7 +490,17 @@ impl<'a, 'b> Walk<'a, 'b> {
             return false;
         }
         self.fuel -= 1;
+        let items = self.parser.stats_mut().all_items;
         let allowed = self.parser.try_push_byte(byte);
+        let added = self.parser.stats_mut().all_items - items;
+        if added > 0 {
+            // The parser looks for each item of a row in all of the row.
+            let work = added * added / ROW_WORK;
+            self.fuel = self.fuel.saturating_sub(work);
+            if budget::spend(work as u64).is_some() {
+                self.fuel = 0;
+            }
+        }
         if allowed {
             self.path.push(byte);
         }

@@ -2,22 +2,38 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use llguidance::api::ParserLimits;
+use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::{ParserFactory, TokenParser};
 use toktrie::InferenceCapabilities;
 
+use super::budget::{self, Account, Budget, Over};
 use super::closing::{Found, Landmarks, MAX_CLOSING_BYTES};
-use super::matcher::{Matcher, Parser};
+use super::matcher::{Matcher, Parser, Spelling};
 use super::source::Source;
-use super::{Config, GrammarError, GrammarSpec, Shape, least, vocabulary};
+use super::{Config, GrammarError, GrammarSpec, Shape, expansion, least, vocabulary};
 use crate::sampling::TokenConstraint;
+use crate::telemetry::heap;
 use crate::text::Tokenizer;
 
 /// Bytes the search for a grammar's first end may try: some ten milliseconds.
 const FIRST_SEARCH_FUEL: usize = 2_000_000;
+
+/// Work of one compilation, in units of `max_lexer_work`: the patterns' derivatives, the check that they match
+/// anything, and the lexer's first states are each held to that bound between their steps, and this ends them
+/// within a step.
+const COMPILE_WORK: u64 = 8;
+/// Work for one token of a reply, in units of `max_step_work`: the same within a step.
+const STEP_WORK: u64 = 8;
+/// What the parser of a reply may take whatever others do.
+const REPLY_BYTES: usize = 4 << 20;
+/// Stack of a compilation, of which only what is used takes memory: rules are read by recursion.
+const STACK_BYTES: usize = 128 << 20;
+/// What there is too much of when patterns take too long.
+const LEXER_WORK: &str =
+    "steps in working out its patterns, enumerations and lengths (structured_output.max_lexer_work)";
 
 /// Compiles and keeps grammars for one vocabulary.
 pub struct Grammars {
@@ -29,23 +45,49 @@ pub struct Grammars {
     /// Built at the first use: a quarter of a second for a large vocabulary.
     factory: OnceLock<Result<ParserFactory, String>>,
     cache: Mutex<Cache>,
-}
-
-/// Grammars by the hash of their source, and when each was last asked for.
-#[derive(Default)]
-struct Cache {
-    entries: HashMap<blake3::Hash, (Arc<Grammar>, u64)>,
-    clock: u64,
+    account: Arc<Account>,
 }
 
 /// A compiled grammar, from which any number of replies can start.
 pub struct Grammar {
     /// Never advanced; the lock is for the caches inside.
     template: Mutex<TokenParser>,
-    marks: Arc<Landmarks>,
+    pub(super) marks: Arc<Landmarks>,
+    pub(super) spelling: Spelling,
+    /// What a reply may take.
+    pub(super) limits: ReplyLimits,
     /// The shortest reply found, without its end token; `None` where none was looked for in vain.
     shortest: Option<Vec<u8>>,
     needs_tokens: usize,
+    /// Bytes that all of this holds.
+    bytes: usize,
+}
+
+/// What the parser of a reply may take.
+#[derive(Debug, Clone)]
+pub(super) struct ReplyLimits {
+    pub(super) bytes: usize,
+    /// What the parsers of all replies may take together, and what they do.
+    pub(super) all_bytes: usize,
+    pub(super) account: Arc<Account>,
+    /// Work per token.
+    pub(super) work: u64,
+}
+
+impl ReplyLimits {
+    /// Bytes that a parser which holds `held` may hold.
+    pub(super) fn bytes_for(&self, held: usize) -> usize {
+        let left = self.all_bytes.saturating_sub(self.account.held());
+        (held + left).max(REPLY_BYTES).min(self.bytes)
+    }
+}
+
+/// Grammars by the hash of their source, and when each was last asked for.
+#[derive(Default)]
+struct Cache {
+    entries: HashMap<blake3::Hash, (Arc<Grammar>, u64)>,
+    bytes: usize,
+    clock: u64,
 }
 
 /// What one grammar may cost.
@@ -65,7 +107,15 @@ impl Grammars {
     /// A compiler for replies in this tokenizer's tokens that end with one of `ends`; `vocab_size` is the width of a row of logits.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, ends: Vec<u32>) -> Self {
         let config = Config::default();
-        Self { tokenizer, vocab_size, ends, config, factory: OnceLock::new(), cache: Mutex::default() }
+        Self {
+            tokenizer,
+            vocab_size,
+            ends,
+            config,
+            factory: OnceLock::new(),
+            cache: Mutex::default(),
+            account: Arc::default(),
+        }
     }
 
     /// The same within other bounds.
@@ -86,45 +136,132 @@ impl Grammars {
 
     /// The grammar of `spec`. Takes milliseconds: call it where blocking is allowed.
     pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        if self.ends.is_empty() {
-            return Err(GrammarError::NoMarker("end-of-turn"));
-        }
-        let source = Source::write(spec, &self.tokenizer, &self.ends, &self.config)?;
+        self.compile_until(spec, &Arc::default())
+    }
+
+    /// The grammar of `spec` if it was compiled before and is kept. Takes as long as it takes to read `spec`.
+    pub fn known(&self, spec: &GrammarSpec) -> Result<Option<Arc<Grammar>>, GrammarError> {
+        let fingerprint = self.source(spec)?.fingerprint();
+        Ok(self.cache().get(&fingerprint))
+    }
+
+    /// The same as `compile`; `stop` ends it within some milliseconds when it is set.
+    pub fn compile_until(
+        &self,
+        spec: &GrammarSpec,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Arc<Grammar>, GrammarError> {
+        let source = self.source(spec)?;
         let fingerprint = source.fingerprint();
         if let Some(known) = self.cache().get(&fingerprint) {
             return Ok(known);
         }
-        // The compiler answers hostile input with errors; a panic in it must not be ours.
-        let compiled = catch_unwind(AssertUnwindSafe(|| self.build(spec, source)));
-        let grammar =
-            compiled.unwrap_or_else(|_| Err(GrammarError::Internal("the compiler panicked".into())))?;
-        let grammar = Arc::new(grammar);
-        self.cache().insert(fingerprint, grammar.clone(), self.config.cached_grammars as usize);
-        Ok(grammar)
+        // Built before anything is counted: it is shared, and it stays.
+        let factory = self.factory()?;
+        let budget = Budget {
+            bytes: self.config.max_grammar_bytes as usize,
+            work: u64::from(self.config.max_lexer_work) * COMPILE_WORK,
+            stop: Some(stop.clone()),
+        };
+        let (compiled, spent) = on_deep_stack(|| {
+            let before = heap::allocated();
+            let (compiled, spent) = budget.run(|| self.build(factory, spec, source));
+            let bytes = usize::try_from(heap::allocated().wrapping_sub(before)).unwrap_or(0);
+            let compiled = compiled.unwrap_or_else(|over| Err(self.over(over)));
+            (compiled.map(|grammar| Arc::new(Grammar { bytes, ..grammar })), spent)
+        })?;
+        if let Ok(grammar) = &compiled {
+            self.cache().insert(fingerprint, grammar.clone(), self.config.cache_bytes as usize);
+        }
+        if self.account.freed(spent.most_bytes) {
+            heap::give_back();
+        }
+        compiled
     }
 
-    fn build(&self, spec: &GrammarSpec, source: Source<'_>) -> Result<Grammar, GrammarError> {
-        let factory = self.factory()?;
+    fn source<'a>(&'a self, spec: &GrammarSpec) -> Result<Source<'a>, GrammarError> {
+        if self.ends.is_empty() {
+            return Err(GrammarError::NoMarker("end-of-turn"));
+        }
+        Source::write(spec, &self.tokenizer, &self.ends, &self.config)
+    }
+
+    fn build(
+        &self,
+        factory: &ParserFactory,
+        spec: &GrammarSpec,
+        source: Source<'_>,
+    ) -> Result<Grammar, GrammarError> {
         let refused = |error: &dyn fmt::Display| refusal(&spec.shape, error, &self.config);
-        let mut parser = factory.create_parser(source.grammar()).map_err(|error| refused(&error))?;
+        let init = GrammarInit::Serialized(source.grammar());
+        let read = init.to_internal(Some(factory.tok_env().clone()), limits(&self.config));
+        let (rules, lexer) = read.map_err(|error| refused(&error))?;
+        self.stop_if_over()?;
+        // A step that takes more than all steps may is not begun: nothing could end it.
+        if expansion::of_one_step(lexer.regex_builder.exprset()) > u64::from(self.config.max_lexer_work) {
+            return Err(GrammarError::Limit { what: LEXER_WORK, limit: self.config.max_lexer_work as usize });
+        }
+        let parser = factory.create_parser_from_init_default(GrammarInit::Internal(rules, lexer));
+        let mut parser = parser.map_err(|error| refused(&error))?;
+        self.stop_if_over()?;
+        let beginnings = parser.parser.stats().all_items;
+        let limit = factory.limits().max_items_in_row;
+        if beginnings > limit {
+            let what = "rules that its beginning may be the beginning of";
+            return Err(GrammarError::Limit { what, limit });
+        }
         parser.start_without_prompt();
         // A first mask fills the lexer's caches, which every reply then starts with.
         parser.compute_mask().map_err(|error| refused(&error))?;
+        self.stop_if_over()?;
+        let spelling = Spelling(factory.tok_env().clone());
         let marks = Arc::new(source.marks);
         let mut parser = Parser::new(parser, marks.clone());
         let found = parser.close(marks.start(), &[], FIRST_SEARCH_FUEL);
         let (shortest, needs_tokens) = match found {
             Found::Closing(bytes) => {
-                let tokens = parser.count_tokens(&bytes);
+                let tokens = spelling.count_tokens(&bytes);
                 (Some(bytes), tokens)
             }
             // Nothing can be promised, and JSON that may come out broken is not what was asked for.
             Found::Nothing if matches!(spec.shape, Shape::Json { .. } | Shape::Tools(_)) => {
                 return Err(GrammarError::NoEnd { least: least(&spec.shape), why: self.why_no_end(&parser) });
             }
+            // Its bounds are met before the first token already: no reply would get far.
+            Found::Nothing if parser.is_exhausted() => {
+                return Err(GrammarError::Syntax(format!(
+                    "no end of it was found {}",
+                    self.why_no_end(&parser)
+                )));
+            }
             Found::Nothing => (None, 0),
         };
-        Ok(Grammar { template: Mutex::new(parser.into_inner()), marks, shortest, needs_tokens })
+        let limits = ReplyLimits {
+            bytes: self.config.max_grammar_bytes as usize,
+            all_bytes: self.config.max_replies_bytes as usize,
+            account: self.account.clone(),
+            work: u64::from(self.config.max_step_work) * STEP_WORK,
+        };
+        let template = Mutex::new(parser.into_inner());
+        Ok(Grammar { template, marks, spelling, limits, shortest, needs_tokens, bytes: 0 })
+    }
+
+    /// Between two stages of a compilation: fails where it has taken too much, or nobody wants it any longer.
+    fn stop_if_over(&self) -> Result<(), GrammarError> {
+        budget::spend(0).map_or(Ok(()), |over| Err(self.over(over)))
+    }
+
+    fn over(&self, over: Over) -> GrammarError {
+        let (what, limit) = match over {
+            Over::Memory => (
+                "bytes of memory to compile it (structured_output.max_grammar_bytes)",
+                self.config.max_grammar_bytes as usize,
+            ),
+            Over::Work => (LEXER_WORK, self.config.max_lexer_work as usize),
+            Over::Unwanted => return GrammarError::Stopped,
+            Over::Panic => return GrammarError::Internal("the compiler panicked".into()),
+        };
+        GrammarError::Limit { what, limit }
     }
 
     /// Why the search for a first end stopped.
@@ -169,14 +306,32 @@ impl Cache {
         Some(grammar.clone())
     }
 
+    /// Keeps the grammar if it fits, in place of those that were not asked for the longest.
     fn insert(&mut self, fingerprint: blake3::Hash, grammar: Arc<Grammar>, limit: usize) {
+        if grammar.bytes > limit {
+            return;
+        }
         self.clock += 1;
-        self.entries.insert(fingerprint, (grammar, self.clock));
-        if self.entries.len() > limit {
+        self.bytes += grammar.bytes;
+        if let Some((same, _)) = self.entries.insert(fingerprint, (grammar, self.clock)) {
+            self.bytes -= same.bytes;
+        }
+        while self.bytes > limit {
             let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used).map(|(hash, _)| *hash);
-            oldest.map(|hash| self.entries.remove(&hash));
+            let Some((dropped, _)) = oldest.and_then(|hash| self.entries.remove(&hash)) else { break };
+            self.bytes -= dropped.bytes;
         }
     }
+}
+
+/// Runs the work on a thread whose stack is as deep as `Source` lets rules refer to each other.
+fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, GrammarError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("perigee-grammar".into()).stack_size(STACK_BYTES);
+        let running =
+            thread.spawn_scoped(scope, work).map_err(|error| GrammarError::Internal(error.to_string()))?;
+        running.join().map_err(|_| GrammarError::Internal("the compiler panicked".into()))
+    })
 }
 
 /// Longest refusal passed on.
@@ -200,11 +355,7 @@ fn refusal(shape: &Shape, error: &dyn fmt::Display, config: &Config) -> GrammarE
         .iter()
         .any(|part| text.contains(part))
     {
-        let (what, limit) = (
-            "steps in working out its patterns, enumerations and lengths (structured_output.max_lexer_work)",
-            config.max_lexer_work,
-        );
-        return GrammarError::Limit { what, limit: limit as usize };
+        return GrammarError::Limit { what: LEXER_WORK, limit: config.max_lexer_work as usize };
     }
     if text.contains("grammar size") {
         let (what, limit) = ("symbols in it (structured_output.max_grammar_size)", config.max_grammar_size);
@@ -230,14 +381,25 @@ impl Grammar {
         self.needs_tokens
     }
 
+    /// Bytes of memory that it holds.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// A constraint for one reply.
     pub fn start(self: &Arc<Self>) -> Box<dyn TokenConstraint> {
-        Box::new(Matcher::new(self.clone(), self.parser(), self.marks.clone(), self.shortest.clone()))
+        Box::new(Matcher::new(self.clone(), self.shortest.clone()))
     }
 
     /// A parser at the beginning.
-    pub(super) fn parser(&self) -> TokenParser {
-        self.template.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
+    pub(super) fn parser(&self) -> Parser {
+        let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        Parser::new(template, self.marks.clone())
+    }
+
+    /// Whether the token ends a reply.
+    pub(super) fn is_end(&self, token: u32) -> bool {
+        self.marks.ends.iter().any(|end| *end == super::source::spelled(token))
     }
 }
 

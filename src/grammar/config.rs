@@ -12,9 +12,16 @@ pub struct Config {
     pub compile_timeout_s: u32,
     /// Grammars compiled at once, 1 to 64. Larger: less waiting, more cores taken from the model while they are compiled.
     pub max_compiling: u32,
-    /// Compiled grammars kept for the next request that asks for the same, 1 to 4096. Larger: fewer compilations, up to
-    /// max_lexer_states times 2 kB of memory each.
-    pub cached_grammars: u32,
+    /// Memory of the compiled grammars that are kept for the next request that asks for the same, bytes, 0 keeps none. What a grammar
+    /// holds is counted when it is compiled. Larger: fewer compilations.
+    pub cache_bytes: u64,
+    /// Most memory of one grammar while it is compiled, and of the parser of one reply, bytes, 1 MiB to 16 GiB. What takes more is refused;
+    /// a reply whose parser grows beyond goes to its end on the way that is known. Larger: more elaborate grammars, more memory in the
+    /// hands of a request.
+    pub max_grammar_bytes: u64,
+    /// Most memory of the parsers of all running replies, bytes. Above it a reply whose parser grows beyond 4 MiB goes to its end on the way
+    /// that is known. Larger: more elaborate grammars at once.
+    pub max_replies_bytes: u64,
     /// Most states of one grammar's lexer, 1000 to 1000000; one takes 1 to 2 kB. Larger: longer patterns, larger counts in them, more memory
     /// in the hands of a request.
     pub max_lexer_states: u32,
@@ -30,6 +37,8 @@ pub struct Config {
     /// Most values (of any kind, on all levels) in one JSON Schema, 100 to 1000000. Larger: larger schemas and enumerations, slower
     /// compilations.
     pub max_schema_values: u32,
+    /// Most bytes of all JSON Schemas of a request as text, 1024 to 67108864. Larger: larger schemas and more of them, slower compilations.
+    pub max_schema_bytes: u32,
     /// Most bytes of a regular expression, a grammar, or all texts of a choice, 1024 to 16777216. Larger: larger ones, slower compilations.
     pub max_source_bytes: u32,
 }
@@ -39,12 +48,15 @@ impl Default for Config {
         Self {
             compile_timeout_s: 10,
             max_compiling: 2,
-            cached_grammars: 64,
+            cache_bytes: 16 << 20,
+            max_grammar_bytes: 64 << 20,
+            max_replies_bytes: 256 << 20,
             max_lexer_states: 30_000,
             max_lexer_work: 1_000_000,
             max_step_work: 200_000,
             max_grammar_size: 500_000,
             max_schema_values: 20_000,
+            max_schema_bytes: 2 << 20,
             max_source_bytes: 256 * 1024,
         }
     }
@@ -56,15 +68,20 @@ impl Config {
         let bounds = [
             ("compile_timeout_s", self.compile_timeout_s, 1, 600),
             ("max_compiling", self.max_compiling, 1, 64),
-            ("cached_grammars", self.cached_grammars, 1, 4096),
             ("max_lexer_states", self.max_lexer_states, 1000, 1_000_000),
             ("max_lexer_work", self.max_lexer_work, 10_000, 100_000_000),
             ("max_step_work", self.max_step_work, 10_000, 100_000_000),
             ("max_grammar_size", self.max_grammar_size, 1000, 10_000_000),
             ("max_schema_values", self.max_schema_values, 100, 1_000_000),
+            ("max_schema_bytes", self.max_schema_bytes, 1024, 64 << 20),
             ("max_source_bytes", self.max_source_bytes, 1024, 16 << 20),
         ];
         let outside = bounds.into_iter().filter(|(_, value, low, high)| !(low..=high).contains(&value));
-        outside.map(|(key, _, low, high)| (key, format!("must be from {low} to {high}"))).collect()
+        let mut problems: Vec<_> =
+            outside.map(|(key, _, low, high)| (key, format!("must be from {low} to {high}"))).collect();
+        if !(1 << 20..=16 << 30).contains(&self.max_grammar_bytes) {
+            problems.push(("max_grammar_bytes", "must be from 1 MiB to 16 GiB".into()));
+        }
+        problems
     }
 }

@@ -25,6 +25,9 @@ pub enum GrammarError {
         /// Seconds.
         limit_s: u32,
     },
+    /// It was stopped from outside.
+    #[error("compiling the grammar was stopped")]
+    Stopped,
     /// The vocabulary lacks a token that the format needs.
     #[error("this model's vocabulary has no {0} token, which calling tools needs")]
     NoMarker(&'static str),

@@ -1,21 +1,21 @@
 //! Follows a reply through its grammar: masks, advances, rewinds, and keeps a way to the end within the budget.
 //!
 //! Invariant: `closing`, where there is one, leads from the present state to an end of the reply, and the tokens it takes fit in what is left.
-//! It holds at the start (the request is refused otherwise), and `take` keeps it: a sampled token after which no such way is found is not
-//! taken; the first token of the known way is taken instead. Only a grammar of which no end was found at the start has none.
+//! It holds at the start (the request is refused otherwise), and `take` keeps it: a sampled token after which no such way is found is
+//! refused, and the next mask allows the first token of the known way alone. Only a grammar of which no end was found at the start has none.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use llguidance::TokenParser;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
-use toktrie::{SimpleVob, TokTrie};
+use toktrie::{SimpleVob, TokEnv, TokTrie};
 
 use super::Grammar;
+use super::budget::{Budget, Over};
 use super::closing::{Found, Landmarks, Place, Walk};
 use crate::sampling::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
+use crate::telemetry::heap;
 
 /// Bytes a search may try while a reply runs: about a millisecond.
 const SEARCH_FUEL: usize = 20_000;
@@ -64,6 +64,19 @@ impl Parser {
         })
     }
 
+    fn consume(&mut self, token: u32) -> Result<(), ConstraintBroken> {
+        match self.inner.consume_token(token) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(ConstraintBroken("it wants to go back".into())),
+            Err(error) => Err(broken(&error)),
+        }
+    }
+}
+
+/// The vocabulary, for telling the tokens of bytes.
+pub(super) struct Spelling(pub(super) TokEnv);
+
+impl Spelling {
     /// Tokens that spell these bytes, special ones included.
     pub(super) fn count_tokens(&self, bytes: &[u8]) -> usize {
         let (mut at, mut count) = (0, 0);
@@ -77,7 +90,6 @@ impl Parser {
 
     /// The longest token at the beginning of these bytes, and how many of them it takes.
     fn first_token(&self, bytes: &[u8]) -> (u32, usize) {
-        let trie = self.inner.token_env.tok_trie();
         if bytes[0] == TokTrie::SPECIAL_TOKEN_MARKER {
             return match toktrie::parse_numeric_token(&bytes[1..]) {
                 Some((len, id)) => (id, len + 1),
@@ -86,7 +98,7 @@ impl Parser {
         }
         let text =
             bytes.iter().position(|&b| b == TokTrie::SPECIAL_TOKEN_MARKER).map_or(bytes, |end| &bytes[..end]);
-        trie.prefix_token_id(text)
+        self.0.tok_trie().prefix_token_id(text)
     }
 }
 
@@ -148,7 +160,10 @@ struct Step {
 /// The constraint of one reply.
 pub(super) struct Matcher {
     grammar: Arc<Grammar>,
-    parser: Parser,
+    /// Made when it is first needed, so that a reply that waits holds none.
+    parser: Option<Parser>,
+    /// Bytes that the parser holds.
+    parser_bytes: usize,
     /// The reply so far, special tokens spelled, and its tokens.
     bytes: Vec<u8>,
     steps: Vec<Step>,
@@ -161,17 +176,36 @@ pub(super) struct Matcher {
     refused: bool,
 }
 
+/// Why the grammar engine gave no answer.
+enum Failed {
+    /// It cannot go on.
+    Broken(ConstraintBroken),
+    /// It would take more memory or work than a reply may.
+    TooMuch(Over),
+}
+
+impl From<Failed> for ConstraintBroken {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Broken(why) => why,
+            Failed::TooMuch(Over::Memory) => {
+                Self("it takes more memory than one reply may (structured_output.max_grammar_bytes)".into())
+            }
+            Failed::TooMuch(Over::Panic) => Self("the grammar engine panicked".into()),
+            Failed::TooMuch(_) => {
+                Self("a token takes more work than it may (structured_output.max_step_work)".into())
+            }
+        }
+    }
+}
+
 impl Matcher {
-    pub(super) fn new(
-        grammar: Arc<Grammar>,
-        parser: TokenParser,
-        marks: Arc<Landmarks>,
-        closing: Option<Vec<u8>>,
-    ) -> Self {
-        let place = marks.start();
+    pub(super) fn new(grammar: Arc<Grammar>, closing: Option<Vec<u8>>) -> Self {
+        let place = grammar.marks.start();
         Self {
             grammar,
-            parser: Parser::new(parser, marks),
+            parser: None,
+            parser_bytes: 0,
             bytes: Vec::new(),
             steps: Vec::new(),
             place,
@@ -182,23 +216,83 @@ impl Matcher {
         }
     }
 
+    /// Asks the parser, within what a reply may take; without one, a new one goes the reply's way first. `work` gives its answer, and the
+    /// bytes in it. A parser that took too much is gone.
+    fn ask<T>(
+        &mut self,
+        work: impl FnOnce(&mut Parser) -> Result<(T, usize), ConstraintBroken>,
+    ) -> Result<T, Failed> {
+        let limits = &self.grammar.limits;
+        // A new parser goes all of the way.
+        let tokens = if self.parser.is_some() { 1 } else { 1 + self.steps.len() as u64 };
+        let budget = Budget {
+            bytes: limits.bytes_for(self.parser_bytes).saturating_sub(self.parser_bytes),
+            work: limits.work.saturating_mul(tokens),
+            stop: None,
+        };
+        let before = heap::allocated();
+        let (parser, grammar, steps) = (&mut self.parser, &self.grammar, &self.steps);
+        let (outcome, _) = budget.run(|| {
+            let parser = match parser {
+                Some(parser) => parser,
+                None => {
+                    let mut new = grammar.parser();
+                    steps
+                        .iter()
+                        .filter(|step| !grammar.is_end(step.token))
+                        .try_for_each(|step| new.consume(step.token))?;
+                    parser.insert(new)
+                }
+            };
+            work(parser)
+        });
+        match outcome {
+            Ok(Ok((answer, bytes))) => {
+                let grown = heap::allocated().wrapping_sub(before).wrapping_sub(bytes as isize);
+                self.account(self.parser_bytes.saturating_add_signed(grown));
+                Ok(answer)
+            }
+            Ok(Err(why)) => Err(Failed::Broken(why)),
+            Err(over) => {
+                self.forget_parser();
+                Err(Failed::TooMuch(over))
+            }
+        }
+    }
+
+    /// Notes what the parser holds now.
+    fn account(&mut self, bytes: usize) {
+        self.grammar.limits.account.change(std::mem::replace(&mut self.parser_bytes, bytes), bytes);
+    }
+
+    fn forget_parser(&mut self) {
+        self.parser = None;
+        self.account(0);
+    }
+
+    /// The known way is followed from here on, without the grammar engine. Errors: none is known.
+    fn give_up(&mut self, failed: Failed) -> Result<(), ConstraintBroken> {
+        if self.closing.is_none() {
+            return Err(failed.into());
+        }
+        self.forget_parser();
+        self.given_up_at = Some(self.steps.len());
+        Ok(())
+    }
+
     /// The first token of the known way, if the way is not at its end.
     fn next_on_way(&self) -> Option<(u32, usize)> {
         let closing = self.closing.as_ref().map(Way::left).filter(|closing| !closing.is_empty())?;
-        Some(self.parser.first_token(closing))
-    }
-
-    fn is_end(&self, token: u32) -> bool {
-        self.parser.marks.ends.iter().any(|end| *end == super::source::spelled(token))
+        Some(self.grammar.spelling.first_token(closing))
     }
 
     /// The set that leads along the known way alone.
     fn way_mask(&self) -> Option<TokenMask> {
         let closing = self.closing.as_ref()?.left();
         if !closing.is_empty() {
-            return Some(TokenMask::of(&[self.parser.first_token(closing).0]));
+            return Some(TokenMask::of(&[self.grammar.spelling.first_token(closing).0]));
         }
-        let ends = self.parser.marks.ends.iter();
+        let ends = self.grammar.marks.ends.iter();
         let ids: Vec<u32> =
             ends.filter_map(|end| toktrie::parse_numeric_token(&end[1..]).map(|(_, id)| id)).collect();
         Some(TokenMask::of(&ids))
@@ -209,32 +303,32 @@ impl Matcher {
         let closing = self.closing.as_ref().map(Way::left).filter(|closing| !closing.is_empty());
         let Some(closing) = closing else { return false };
         // Bytes are an upper bound on tokens that costs nothing.
-        closing.len() >= left && self.parser.count_tokens(closing) >= left
+        closing.len() >= left && self.grammar.spelling.count_tokens(closing) >= left
     }
 
     fn note(&mut self, token: u32) {
         self.steps.push(Step { token, from: self.bytes.len(), way: self.closing.clone() });
         let from = self.bytes.len();
-        let trie = self.parser.inner.token_env.tok_trie();
+        let trie = self.grammar.spelling.0.tok_trie();
         self.bytes.extend_from_slice(&trie.decode_raw(&[token]));
-        let marks = self.parser.marks.clone();
-        marks.advance(&mut self.place, &self.bytes, from);
+        self.grammar.marks.advance(&mut self.place, &self.bytes, from);
     }
 
-    fn consume(&mut self, token: u32) -> Result<(), ConstraintBroken> {
-        match guarded(|| self.parser.inner.consume_token(token)) {
-            Ok(0) => Ok(()),
-            Ok(_) => Err(ConstraintBroken("it wants to go back".into())),
-            Err(error) => Err(error),
-        }
+    fn consume(&mut self, token: u32) -> Result<(), Failed> {
+        self.ask(|parser| parser.consume(token).map(|()| ((), 0)))
     }
 
-    /// Follows the known way by one token without asking the grammar engine.
+    /// Follows the known way by one token, or ends where it is at its end, without asking the grammar engine.
     fn follow(&mut self) -> Result<Taken, ConstraintBroken> {
-        let Some((token, len)) = self.next_on_way() else {
-            return Err(ConstraintBroken("no way to its end is known".into()));
-        };
-        Ok(self.go_on_way(token, len))
+        match (self.next_on_way(), self.way_mask()) {
+            (Some((token, len)), _) => Ok(self.go_on_way(token, len)),
+            (None, Some(ends)) => {
+                let end = ends.first().ok_or_else(|| ConstraintBroken("no token ends it".into()))?;
+                self.note(end);
+                Ok(Taken::Accepted { ends: true })
+            }
+            (None, None) => Err(ConstraintBroken("no way to its end is known".into())),
+        }
     }
 
     /// Notes the first token of the known way, of `len` bytes.
@@ -246,23 +340,23 @@ impl Matcher {
     }
 
     /// Looks for a way to the end, of at most `left` tokens, from the state after the last token.
-    fn outlook(&mut self, left: usize, fuel: usize) -> Result<Outlook, ConstraintBroken> {
-        let taken = self.steps.last().map_or(&[][..], |step| &self.bytes[step.from..]);
+    fn outlook(&mut self, left: usize, fuel: usize) -> Result<Outlook, Failed> {
+        let from = self.steps.last().map_or(0, |step| step.from);
+        let taken = self.bytes[from..].to_vec();
         let place = self.place.clone();
-        let recent = &self.bytes[self.bytes.len().saturating_sub(RECENT_BYTES)..];
+        let recent = self.bytes[self.bytes.len().saturating_sub(RECENT_BYTES)..].to_vec();
         let old = self.closing.clone();
         // A way that was long to find may be as long to find again.
         let fuel = fuel + FUEL_PER_BYTE * old.as_ref().map_or(0, |way| way.left().len());
-        let parser = &mut self.parser;
-        let (found, must_end) = guarded(|| {
-            Ok::<_, Infallible>(parser.walk(fuel, |walk| {
+        let (found, must_end) = self.ask(|parser| {
+            let (found, must_end) = parser.walk(fuel, |walk| {
                 if walk.can_end() {
                     return (Some(Way::new(Vec::new())), walk.must_end());
                 }
                 // Most tokens follow the old way, or leave it as it is, or stand for a part of it.
                 if let Some(old) = old {
                     let shorter = (taken.len() < old.left().len()).then(|| old.behind(taken.len()));
-                    let ways = match old.left().starts_with(taken) {
+                    let ways = match old.left().starts_with(&taken) {
                         true => [shorter, Some(old)],
                         false => [Some(old), shorter],
                     };
@@ -272,15 +366,18 @@ impl Matcher {
                         }
                     }
                 }
-                match walk.close(place, recent) {
+                match walk.close(place, &recent) {
                     Found::Closing(bytes) => (Some(Way::new(bytes)), false),
                     Found::Nothing => (None, false),
                 }
-            }))
+            });
+            let bytes = found.as_ref().map_or(0, |way| way.bytes.len());
+            Ok(((found, must_end), bytes))
         })?;
+        let spelling = &self.grammar.spelling;
         Ok(match found {
             // Bytes are an upper bound on tokens that costs nothing.
-            Some(way) if way.left().len() <= left || self.parser.count_tokens(way.left()) <= left => {
+            Some(way) if way.left().len() <= left || spelling.count_tokens(way.left()) <= left => {
                 Outlook::Fits(way, must_end)
             }
             Some(_) => Outlook::TooLong,
@@ -288,41 +385,31 @@ impl Matcher {
         })
     }
 
-    /// Takes the token just consumed and noted back.
-    fn undo(&mut self) -> Result<(), ConstraintBroken> {
-        self.cut(self.steps.len() - 1)
-    }
-
     /// Cuts the reply back to `keep` tokens.
-    fn cut(&mut self, keep: usize) -> Result<(), ConstraintBroken> {
-        let Some(first) = self.steps.get(keep) else { return Ok(()) };
+    fn cut(&mut self, keep: usize) {
+        let Some(first) = self.steps.get(keep) else { return };
         self.bytes.truncate(first.from);
         self.closing = first.way.clone();
         // End tokens are never consumed.
-        let consumed = self.steps[keep..].iter().filter(|step| !self.is_end(step.token)).count();
+        let consumed = self.steps[keep..].iter().filter(|step| !self.grammar.is_end(step.token)).count();
         self.steps.truncate(keep);
-        self.place = self.parser.marks.start();
-        let marks = self.parser.marks.clone();
-        marks.advance(&mut self.place, &self.bytes, 0);
+        self.place = self.grammar.marks.start();
+        self.grammar.marks.advance(&mut self.place, &self.bytes, 0);
         let given_up = self.given_up_at.take();
         let rolled_back = given_up.is_none()
-            && guarded(|| {
-                let back = self.parser.inner.rollback(consumed);
-                // It names states by their number, and other states will get the same.
-                self.parser.inner.invalidate_bias_cache();
-                back
-            })
-            .is_ok();
-        if rolled_back {
-            return Ok(());
+            && self.parser.is_some()
+            && self
+                .ask(|parser| {
+                    let back = parser.inner.rollback(consumed);
+                    // It names states by their number, and other states will get the same.
+                    parser.inner.invalidate_bias_cache();
+                    back.map(|()| ((), 0)).map_err(|error| broken(&error))
+                })
+                .is_ok();
+        if !rolled_back {
+            // The parser has given up or cannot go back: a new one goes the way again.
+            self.forget_parser();
         }
-        // The parser has given up or cannot go back: a new one goes the way again.
-        self.parser.inner = self.grammar.parser();
-        let tokens: Vec<u32> = self.steps.iter().map(|step| step.token).collect();
-        for token in tokens {
-            self.consume(token)?;
-        }
-        Ok(())
     }
 }
 
@@ -330,7 +417,8 @@ impl TokenConstraint for Matcher {
     fn fork(&self) -> Box<dyn TokenConstraint> {
         Box::new(Self {
             grammar: self.grammar.clone(),
-            parser: Parser::new(self.parser.inner.deep_clone(), self.parser.marks.clone()),
+            parser: None,
+            parser_bytes: 0,
             bytes: self.bytes.clone(),
             steps: self.steps.clone(),
             place: self.place.clone(),
@@ -349,12 +437,19 @@ impl TokenConstraint for Matcher {
             self.mask = self.way_mask();
             return Ok(());
         }
-        match guarded(|| self.parser.inner.compute_mask()) {
-            Ok(set) => self.mask = Some(TokenMask::from_words(set.as_slice().to_vec())),
-            Err(error) => {
+        let set = self.ask(|parser| {
+            let set = parser.inner.compute_mask().map_err(|error| broken(&error))?;
+            let words = set.as_slice().to_vec();
+            drop(set);
+            let bytes = size_of_val(&words[..]);
+            Ok((words, bytes))
+        });
+        match set {
+            Ok(words) => self.mask = Some(TokenMask::from_words(words)),
+            Err(failed) => {
                 // The grammar asks for more than it is allowed to cost. What is known leads to an end that is still whole.
-                self.mask = Some(self.way_mask().ok_or(error)?);
-                self.given_up_at = Some(self.steps.len());
+                self.give_up(failed)?;
+                self.mask = self.way_mask();
             }
         }
         Ok(())
@@ -367,32 +462,41 @@ impl TokenConstraint for Matcher {
     fn take(&mut self, sampled: u32, left: usize) -> Result<Taken, ConstraintBroken> {
         self.mask = None;
         let follows = std::mem::take(&mut self.refused);
-        if self.is_end(sampled) {
+        if self.grammar.is_end(sampled) {
             self.note(sampled);
             return Ok(Taken::Accepted { ends: true });
         }
         if self.given_up_at.is_some() {
             return self.follow();
         }
-        self.consume(sampled)?;
+        if let Err(failed) = self.consume(sampled) {
+            // The token was allowed, so it is a bound of the grammar engine that it has met.
+            self.give_up(failed)?;
+            return if follows { self.follow() } else { Ok(Taken::Refused) };
+        }
         if follows && let Some((token, len)) = self.next_on_way() {
             return Ok(self.go_on_way(token, len));
         }
         self.note(sampled);
         let overlong = matches!(&self.place, Place::Json(place) if place.is_overlong());
-        let mut outlook = if overlong { Outlook::TooLong } else { self.outlook(left, SEARCH_FUEL)? };
-        if matches!(outlook, Outlook::Unknown) && self.closing.is_some() {
-            outlook = self.outlook(left, PATIENT_FUEL)?;
+        let mut outlook = if overlong { Ok(Outlook::TooLong) } else { self.outlook(left, SEARCH_FUEL) };
+        if matches!(outlook, Ok(Outlook::Unknown)) && self.closing.is_some() {
+            outlook = self.outlook(left, PATIENT_FUEL);
         }
-        if let Outlook::Fits(way, must_end) = outlook {
-            let ends = way.left().is_empty() && (must_end || left == 0);
-            self.closing = Some(way);
-            return Ok(Taken::Accepted { ends });
+        match outlook {
+            Ok(Outlook::Fits(way, must_end)) => {
+                let ends = way.left().is_empty() && (must_end || left == 0);
+                self.closing = Some(way);
+                return Ok(Taken::Accepted { ends });
+            }
+            Err(Failed::Broken(why)) => return Err(why),
+            Err(failed) if self.closing.is_none() => return Err(failed.into()),
+            _ => {}
         }
         if self.closing.is_none() {
             return Ok(Taken::Accepted { ends: false });
         }
-        self.undo()?;
+        self.cut(self.steps.len() - 1);
         self.refused = true;
         Ok(Taken::Refused)
     }
@@ -405,7 +509,14 @@ impl TokenConstraint for Matcher {
         (self.mask, self.refused) = (None, false);
         let keep = self.steps.len().checked_sub(tokens);
         let keep = keep.ok_or_else(|| ConstraintBroken("rewound further than it went".into()))?;
-        self.cut(keep)
+        self.cut(keep);
+        Ok(())
+    }
+}
+
+impl Drop for Matcher {
+    fn drop(&mut self) {
+        self.forget_parser();
     }
 }
 
@@ -415,13 +526,7 @@ impl fmt::Debug for Matcher {
     }
 }
 
-/// Runs the grammar engine; its errors and panics become one kind of answer.
-fn guarded<T, E: fmt::Display>(run: impl FnOnce() -> Result<T, E>) -> Result<T, ConstraintBroken> {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            Err(ConstraintBroken(error.to_string().lines().next().unwrap_or_default().to_owned()))
-        }
-        Err(_) => Err(ConstraintBroken("the grammar engine panicked".into())),
-    }
+/// The first line of what the grammar engine says.
+fn broken(error: &dyn fmt::Display) -> ConstraintBroken {
+    ConstraintBroken(error.to_string().lines().next().unwrap_or_default().to_owned())
 }

@@ -4,10 +4,12 @@
 //! to its end within its budget. Compiling takes milliseconds and is bounded; it never happens on the engine's thread. Knows text and
 //! the constraint trait of `sampling`; knows no engine and no wire format.
 
+mod budget;
 mod closing;
 mod compiler;
 pub mod config;
 mod error;
+mod expansion;
 mod gbnf;
 mod json_place;
 mod least;
@@ -18,6 +20,8 @@ mod spec;
 mod structural_tag;
 mod tool_choice;
 mod vocabulary;
+#[cfg(test)]
+mod bounds_tests;
 #[cfg(test)]
 mod tests;
 

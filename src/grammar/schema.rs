@@ -3,12 +3,16 @@
 //! What the compiler cannot enforce it refuses by name; nothing is made lenient. What is changed here only narrows how JSON may be
 //! written (bounded whitespace), never what it may say. Keys come in the order of the schema, which is what the compiler enforces.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::GrammarError;
 
 /// Most nested values of a schema.
 const MAX_SCHEMA_DEPTH: usize = 64;
+/// Most comparisons of a pattern of keys with another one or with a key, each some ten microseconds.
+const MAX_KEY_COMPARISONS: usize = 20_000;
 /// Whitespace between the parts of a JSON text: room for pretty printing, and an end for a model that would go on writing spaces.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
 
@@ -47,6 +51,7 @@ pub(super) fn ready(schema: &Value, style: &JsonStyle, max_values: usize) -> Res
             object.shift_remove("$id");
         }
         refuse_counted_keys(object)?;
+        refuse_many_patterns(object)?;
         narrow_open_end(object)
     })?;
     let mut own = Map::new();
@@ -78,21 +83,26 @@ pub(super) fn of_arguments(parameters: Option<&Value>) -> Value {
     Value::Object(schema)
 }
 
-/// `"key":` of every member that some object of the schema requires, each once.
+/// `"key":` of every member that some object of the schema requires, each once, added to `keys`.
 pub(super) fn required_keys(schema: &Value, keys: &mut Vec<Vec<u8>>) {
+    let mut known: HashSet<Vec<u8>> = keys.iter().cloned().collect();
+    add_required_keys(schema, keys, &mut known);
+}
+
+fn add_required_keys(schema: &Value, keys: &mut Vec<Vec<u8>>, known: &mut HashSet<Vec<u8>>) {
     match schema {
         Value::Object(object) => {
             if let Some(Value::Array(required)) = object.get("required") {
                 for name in required.iter().filter(|name| name.is_string()) {
                     let key = format!("{name}:").into_bytes();
-                    if !keys.contains(&key) {
+                    if known.insert(key.clone()) {
                         keys.push(key);
                     }
                 }
             }
-            object.values().for_each(|value| required_keys(value, keys));
+            object.values().for_each(|value| add_required_keys(value, keys, known));
         }
-        Value::Array(list) => list.iter().for_each(|value| required_keys(value, keys)),
+        Value::Array(list) => list.iter().for_each(|value| add_required_keys(value, keys, known)),
         _ => {}
     }
 }
@@ -159,6 +169,18 @@ fn refuse_counted_keys(object: &Map<String, Value>) -> Result<(), GrammarError> 
         return Err(GrammarError::Schema(format!(
             "`minProperties` {least} is more than 1 and than the required members"
         )));
+    }
+    Ok(())
+}
+
+/// The compiler compares the pattern of every key with all others, and with every key that is named.
+fn refuse_many_patterns(object: &Map<String, Value>) -> Result<(), GrammarError> {
+    let count = |key: &str| object.get(key).and_then(Value::as_object).map_or(0, Map::len);
+    let patterns = count("patternProperties");
+    if patterns * (patterns + count("properties")) > MAX_KEY_COMPARISONS {
+        let what =
+            "comparisons of the patterns in `patternProperties` with each other and with the named members";
+        return Err(GrammarError::Limit { what, limit: MAX_KEY_COMPARISONS });
     }
     Ok(())
 }

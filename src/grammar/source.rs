@@ -12,6 +12,31 @@ use crate::text::{Tokenizer, markers};
 /// Most texts to choose from.
 const MAX_CHOICES: usize = 10_000;
 
+/// Most rules and terminals of a request's own grammar. A chain of as many takes a fifth of a compilation's stack.
+const MAX_RULES: usize = 10_000;
+/// Most work that classes of characters may be to the reader of patterns: 8 for a large one such as `\p{L}`, which takes 5 kB, 4 times as
+/// much where a pattern ignores case.
+const MAX_CLASS_WORK: usize = 32_000;
+
+/// Work that the classes of characters in the patterns of a grammar are, by how they are written: an upper bound.
+fn class_work(text: &str) -> usize {
+    let ignores_case = text.match_indices("(?").any(|(at, _)| {
+        let flags = text[at + 2..].bytes().take_while(|byte| byte.is_ascii_alphabetic() || *byte == b'-');
+        flags.clone().any(|flag| flag == b'i')
+    });
+    let classes: usize = text
+        .as_bytes()
+        .windows(2)
+        .map(|pair| match pair {
+            [b'\\', b'p' | b'P' | b'w' | b'W'] => 8,
+            [b'\\', b'd' | b'D' | b's' | b'S'] => 1,
+            [b'[', _] if ignores_case => 2,
+            _ => 0,
+        })
+        .sum();
+    if ignores_case { classes.saturating_mul(4) } else { classes }
+}
+
 /// A grammar while it is written.
 pub(super) struct Source<'a> {
     pub(super) lark: String,
@@ -21,6 +46,8 @@ pub(super) struct Source<'a> {
     tokenizer: &'a Tokenizer,
     config: &'a Config,
     jsons: usize,
+    /// Bytes of the schemas so far, as text.
+    schema_bytes: usize,
 }
 
 impl<'a> Source<'a> {
@@ -33,14 +60,26 @@ impl<'a> Source<'a> {
     ) -> Result<Self, GrammarError> {
         let own = None;
         let marks = Landmarks::default();
-        let mut source = Self { lark: String::new(), marks, own, tokenizer, config, jsons: 0 };
+        let mut source =
+            Self { lark: String::new(), marks, own, tokenizer, config, jsons: 0, schema_bytes: 0 };
         source.marks.ends = ends.iter().map(|&id| spelled(id)).collect();
         let ends: Vec<String> = ends.iter().map(u32::to_string).collect();
         let ends = ends.join(",");
         let prefix = source.reasoning(spec)?;
         writeln!(source.lark, "start: {prefix} body <[{ends}]>").expect("writing to memory");
         source.body(&spec.shape)?;
+        source.bounded()?;
         Ok(source)
+    }
+
+    /// Refuses what would take too long before the first checkpoint of a compilation.
+    fn bounded(&self) -> Result<(), GrammarError> {
+        let texts = [Some(&self.lark), self.own.as_ref()];
+        let classes = texts.into_iter().flatten().map(|text| class_work(text)).sum();
+        bounded("Unicode classes in its patterns, counted by their size", classes, MAX_CLASS_WORK)?;
+        // Every definition is at most one level of recursion in the compiler, and has a colon.
+        let rules = self.own.as_ref().map_or(0, |own| own.matches(':').count().min(own.lines().count()));
+        bounded("rules", rules, MAX_RULES)
     }
 
     /// What comes before the answer; what a thought closes with is a landmark.
@@ -112,7 +151,10 @@ impl<'a> Source<'a> {
 
     /// A rule for JSON of this schema; gives its name.
     pub(super) fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
-        let ready = schema::ready(schema, style, self.config.max_schema_values as usize)?;
+        let ready = schema::ready(schema, style, self.config.max_schema_values as usize)?.to_string();
+        self.schema_bytes += ready.len();
+        let limit = self.config.max_schema_bytes as usize;
+        bounded("bytes in the schemas (structured_output.max_schema_bytes)", self.schema_bytes, limit)?;
         schema::required_keys(schema, &mut self.marks.keys);
         let name = format!("json_{}", self.jsons);
         self.jsons += 1;

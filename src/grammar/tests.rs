@@ -22,7 +22,7 @@ fn kimi() -> Grammars {
 }
 
 /// 256 single bytes and the real special tokens.
-fn bytes() -> Grammars {
+pub(super) fn bytes() -> Grammars {
     let config = shared("golden/logits/kimi/tokenizer_config.json");
     of(Tokenizer::from_tiktoken(&shared("golden/logits/kimi/tiktoken.model"), Some(&config)).unwrap())
 }
@@ -32,11 +32,11 @@ fn of(tokenizer: Tokenizer) -> Grammars {
     Grammars::new(Arc::new(tokenizer), size, ends)
 }
 
-fn spec(shape: Shape) -> GrammarSpec {
+pub(super) fn spec(shape: Shape) -> GrammarSpec {
     GrammarSpec { shape, reasoning: Reasoning::None, field: "test" }
 }
 
-fn json_shape(schema: Value) -> Shape {
+pub(super) fn json_shape(schema: Value) -> Shape {
     Shape::Json { schema, style: JsonStyle::default() }
 }
 
@@ -72,7 +72,7 @@ fn next(
 }
 
 /// Runs a reply of at most `budget` tokens; gives its tokens, its end token left out, and whether it came to its end.
-fn run(
+pub(super) fn run(
     grammars: &Grammars,
     grammar: &Arc<Grammar>,
     budget: usize,
@@ -92,7 +92,7 @@ fn run(
     (tokens, false)
 }
 
-fn text(grammars: &Grammars, tokens: &[u32]) -> String {
+pub(super) fn text(grammars: &Grammars, tokens: &[u32]) -> String {
     String::from_utf8(
         tokens.iter().flat_map(|&id| grammars.tokenizer.token_bytes(id).unwrap().to_vec()).collect(),
     )
@@ -313,6 +313,32 @@ fn check_text(shape: Shape, budget: usize, allowed: impl Fn(&str) -> bool) {
     }
 }
 
+/// The reply was cut at its limit, in the digits: bytes that are not printable ASCII were tried only where none of those went on.
+#[test]
+fn a_required_line_feed_behind_an_open_repetition_is_found() {
+    for (regex, least, end) in [
+        (r"[0-9]+\n!", 3, "\n!"),
+        (r"[0-9]*\n", 1, "\n"),
+        (r"[a-z ]+\r\n\r\n", 5, "\r\n\r\n"),
+        (r"[0-9]+\x00!", 3, "\0!"),
+        (r"[^é]+é", 3, "é"),
+        (r"[a-z]{1,400}\t!", 3, "\t!"),
+        (r".*\n", 1, "\n"),
+        (r"(a|bc|def)+\x7f", 2, "\x7f"),
+        (r"[a-z0-9]+(\x{1f642}|\n{7})", 5, "🙂"),
+    ] {
+        let grammars = bytes();
+        let grammar = grammars.compile(&spec(Shape::Regex(regex.into()))).unwrap();
+        assert_eq!(grammar.needs_tokens(), least, "{regex}");
+        check_text(Shape::Regex(regex.into()), 20, |text| text.ends_with(end) || text.ends_with("\n\n"));
+    }
+    let grammar = "start: NUMBER \"\\n\" \"!\"\nNUMBER: /[0-9]+/".to_owned();
+    check_text(Shape::Grammar(grammar), 20, |text| text.ends_with("\n!"));
+    let ends_with_feed = json!({"type": "string", "pattern": "^[a-z]+\n$"});
+    let mut rng = fastrand::Rng::with_seed(3);
+    assert_eq!(check_schema(&bytes(), &ends_with_feed, &mut rng), 5);
+}
+
 #[test]
 fn regexes_choices_grammars_and_tags() {
     check_text(Shape::Regex("^[a-f]{2}(-[0-9]+)?$".into()), 12, |text| {
@@ -492,7 +518,7 @@ fn cost() {
         let grammar = grammars.compile(&spec(shape)).unwrap();
         let compile = begun.elapsed();
         let begun = Instant::now();
-        drop(grammar.start());
+        drop(grammar.parser());
         let start = begun.elapsed();
         let (mut masks, mut takes) = (Vec::new(), Vec::new());
         for _ in 0..20 {
@@ -517,8 +543,9 @@ fn cost() {
             format!("median {:.0} us, p99 {:.0} us, max {:.0} us", at(500), at(990), at(1000))
         };
         println!(
-            "{name}: compile {:.1} ms, start {:.0} us, needs {}; {} tokens; mask {}; take {}; both {}",
+            "{name}: compile {:.1} ms, {} kB, start {:.0} us, needs {}; {} tokens; mask {}; take {}; both {}",
             compile.as_secs_f64() * 1e3,
+            grammar.bytes() / 1000,
             start.as_secs_f64() * 1e6,
             grammar.needs_tokens(),
             masks.len(),

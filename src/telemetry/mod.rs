@@ -1,6 +1,7 @@
 //! Metrics registry and logs. Knows none of the modules it observes: they hand it figures.
 
 pub mod config;
+pub mod heap;
 mod logs;
 mod metrics;
 mod native;
