@@ -67,7 +67,10 @@ where
         LogColor::Always => true,
         LogColor::Never => false,
     };
-    let builder = fmt::Subscriber::builder().with_env_filter(filter).with_writer(writer);
+    // A line that cannot be written (a closed pipe, a terminal that is gone) is lost: the complaint
+    // about it would go to stderr as well, and fail with a panic in whatever was logging.
+    let builder =
+        fmt::Subscriber::builder().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
     Ok(if config.log_format == LogFormat::Json {
         Box::new(builder.json().flatten_event(true).with_span_list(false).finish())
     } else {
