@@ -1,7 +1,6 @@
 //! The boot walk, and the dispatch of subcommands.
 
 mod bench;
-mod bench_guard;
 mod commands;
 pub mod engine;
 mod health;
@@ -20,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::config::args::{BenchArgs, BenchWhat, Command, CommandLine};
+use crate::config::args::{Command, CommandLine};
 
 /// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
 /// settings, 3 a shutdown cut requests off.
@@ -39,12 +38,6 @@ pub fn main() -> ExitCode {
             Err(code) => code,
         },
         Command::Config(command) => commands::config(&command),
-        Command::Bench(BenchArgs { what: Some(BenchWhat::Guard(args)), .. }) => {
-            match commands::load_settings(&args.settings) {
-                Ok(loaded) => bench_guard::bench(&args, &loaded.settings),
-                Err(code) => code,
-            }
-        }
         Command::Bench(args) => match commands::load_settings(&args.settings) {
             Ok(loaded) => bench::bench(&args, &loaded.settings),
             Err(code) => code,

@@ -158,11 +158,7 @@ pub struct HealthArgs {
 
 /// What to measure.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
-    /// Something else than speed.
-    #[command(subcommand)]
-    pub what: Option<BenchWhat>,
     /// Prompt tokens of the prefill measurement.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill: u32,
@@ -179,48 +175,6 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Print JSON instead of a table.
-    #[arg(long)]
-    pub json: bool,
-    /// Settings.
-    #[command(flatten)]
-    pub settings: ModelArgs,
-}
-
-/// What else to measure.
-#[derive(Debug, Subcommand)]
-pub enum BenchWhat {
-    /// What the guard against endless repetition finds, what it leaves alone, and what it costs.
-    Guard(BenchGuardArgs),
-}
-
-/// How to measure the guard.
-#[derive(Debug, Args)]
-pub struct BenchGuardArgs {
-    /// Folder with real files (.py, .md, .rst, .txt, code, data) that must be left alone; may be given several times.
-    #[arg(long, value_name = "DIR")]
-    pub corpus: Vec<PathBuf>,
-    /// Files of each kind, at most.
-    #[arg(long, default_value_t = 700, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub files: u32,
-    /// JSON lines of {"request", "reply"}, recorded replies: which of them would be acted on; may be given several times.
-    #[arg(long, value_name = "FILE")]
-    pub replies: Vec<PathBuf>,
-    /// Generated loops of each class.
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub streams: u32,
-    /// Folder whose tokenizer is used [default: the model's].
-    #[arg(long, value_name = "DIR")]
-    pub tokenizer: Option<PathBuf>,
-    /// Also ask the model a hundred open questions, with the guard and without.
-    #[arg(long)]
-    pub end_to_end: bool,
-    /// Most tokens of those replies.
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_tokens: u32,
-    /// Seed of every draw.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Print JSON instead of tables.
     #[arg(long)]
     pub json: bool,
     /// Settings.
