@@ -518,7 +518,7 @@ fn a_header_counts_what_the_guard_found() {
     runtime().block_on(async {
         let mut found = 0;
         for prompt in ["the cat and the", "a a a a", "once upon a time", "hello, hello,"] {
-            let body = json!({"prompt": prompt, "temperature": 0, "max_tokens": 500, "ignore_eos": true, "repetition_guard": "stop"});
+            let body = json!({"prompt": prompt, "temperature": 0, "max_tokens": 1500, "ignore_eos": true, "repetition_guard": "stop"});
             let response = Client::connect(served.addr).await.post("/v1/completions", &body.to_string()).await;
             assert_eq!(response.status, 200, "{}", response.text());
             let events = response.json()["choices"][0]["guard"]["events"].as_array().map_or(0, Vec::len);

@@ -11,7 +11,7 @@ use crate::guard::{Event, Guard, Options, Verdict};
 use crate::ops::{Rule, SampleRow, TokenId};
 use crate::sampling::TokenMask;
 
-/// Ranks among which the end of a turn must be to be taken after a second rescue.
+/// Ranks among which the end of a turn must be to be taken between copies of a permitted repetition.
 const END_RANK: u32 = 20;
 /// Weight of a rescue in the seed: draws after it are others than those that led into the loop.
 const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
@@ -42,11 +42,7 @@ impl Guarded {
         mask: Option<&TokenMask>,
     ) {
         let Some(guard) = &self.guard else { return };
-        if guard.wants_probability() && row.top == SampleRow::NO_LOGPROBS {
-            row.top = 0;
-        }
         row.seed = row.seed.wrapping_add((guard.num_rescues() as u64).wrapping_mul(SEED_STEP));
-        row.temperature = guard.heated(row.temperature);
         let first = row.forbidden.0 as usize;
         let stops_forbidden = forbidden[first..].iter().any(|id| stops.contains(id));
         match guard.forced().filter(|token| mask.is_none_or(|mask| mask.allows(*token))) {
@@ -59,17 +55,12 @@ impl Guarded {
         guard.forbidden(forbidden);
     }
 
-    /// Takes a sampled token; without a guard everything leaves at once. `logprob` is its own, if it is known.
-    pub(super) fn observe(&mut self, token: u32, logprob: Option<f32>) -> Verdict {
-        let Some(guard) = &mut self.guard else {
-            return Verdict::Deliver { upto: usize::MAX, event: None };
-        };
-        if guard.wants_probability()
-            && let Some(logprob) = logprob
-        {
-            guard.note_probability(logprob.exp());
+    /// Takes a sampled token; without a guard everything leaves at once.
+    pub(super) fn observe(&mut self, token: u32) -> Verdict {
+        match &mut self.guard {
+            Some(guard) => guard.observe(token),
+            None => Verdict::Deliver { upto: usize::MAX, event: None },
         }
-        guard.observe(token)
     }
 
     /// Watches no more; what comes leaves at once.

@@ -8,7 +8,7 @@ use super::guarded;
 use super::live::LiveSequence;
 use super::request::EngineEvent;
 use super::step_loop::{Counters, InFlight, StepLoop};
-use crate::guard::{self, RowFault, Verdict};
+use crate::guard::{RowFault, Verdict};
 use crate::ops::{Backend, OpError, Outcomes, RowFlags, RowOutcome, TokenId};
 use crate::sampling::{Taken, TokenLogprobs};
 use crate::scheduler::{FinishReason, Finished, Sampled, SeqId};
@@ -213,9 +213,7 @@ impl<B: Backend> StepLoop<B> {
         };
         let (Some(event), Some(live)) = (event, self.live.get(&seq)) else { return };
         let stranded = live.is_stranded();
-        if event.action != guard::Action::Licensed {
-            guarded::log(seq.0, &event);
-        }
+        guarded::log(seq.0, &event);
         self.metrics.record_guard_event(&GuardFigures {
             kind: event.kind.name(),
             phase: event.phase.name(),
@@ -273,8 +271,7 @@ fn decide(seq: SeqId, live: &mut LiveSequence, outcome: &RowOutcome, outcomes: &
     let position = live.reply_tokens as u64;
     let stops =
         position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
-    let known = outcome.rank > 0;
-    let verdict = match live.guarded.observe(token, known.then_some(outcome.logprob)) {
+    let verdict = match live.guarded.observe(token) {
         // What must be whole is not cut off: the loop is taken back, and the rest is the shortest there is.
         Verdict::Stop { keep, event } if !stops && !complete && live.wind_up() => {
             Verdict::Rescue { keep, event }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::licence::PromptLicence;
-use crate::guard::{Config, Markers, Mode, Options, PatternRule, TokenShapes};
+use crate::guard::{Config, Licence, Markers, Mode, Options, PatternRule, Roles, Vocabulary};
 use crate::text::{Specials, Tokenizer, markers};
 
 /// What a request says about its guard; the rest is the operator's.
@@ -22,8 +21,9 @@ pub struct GuardChoice {
 /// What all replies of one model share.
 pub struct GuardPlan {
     config: Config,
-    shapes: Arc<TokenShapes>,
+    vocabulary: Arc<Vocabulary>,
     markers: Markers,
+    roles: Roles,
     padding: Option<u32>,
     close_thinking: Arc<[u32]>,
     tokenizer: Arc<Tokenizer>,
@@ -37,7 +37,7 @@ impl GuardPlan {
             true => &[][..],
             false => tokenizer.token_bytes(id).unwrap_or_default(),
         };
-        let shapes = Arc::new(TokenShapes::new((0..tokenizer.vocab_size() as u32).map(text)));
+        let vocabulary = Arc::new(Vocabulary::new((0..tokenizer.vocab_size() as u32).map(text)));
         let id = |name| tokenizer.special_id(name);
         let markers = Markers {
             think: id(markers::THINK),
@@ -45,15 +45,24 @@ impl GuardPlan {
             tools: id(markers::TOOL_CALLS_SECTION_BEGIN),
             tools_end: id(markers::TOOL_CALLS_SECTION_END),
         };
-        let words = tokenizer.encode(&config.close_thinking_text, Specials::AsText);
-        let close_thinking = match (words, markers.think_end) {
+        let encode = |text: &str| tokenizer.encode(text, Specials::AsText);
+        let roles = Roles {
+            user: id(markers::IM_USER),
+            assistant: id(markers::IM_ASSISTANT),
+            system: id(markers::IM_SYSTEM),
+            instructions: encode("system").unwrap_or_default(),
+            middle: id(markers::IM_MIDDLE),
+            end: id(markers::IM_END),
+        };
+        let close_thinking = match (encode(&config.close_thinking_text), markers.think_end) {
             (Ok(mut words), Some(end)) if !words.is_empty() => {
                 words.push(end);
                 words.into()
             }
             _ => [].into(),
         };
-        Self { config, shapes, markers, padding: id(markers::PAD), close_thinking, tokenizer }
+        let padding = id(markers::PAD);
+        Self { config, vocabulary, markers, roles, padding, close_thinking, tokenizer }
     }
 
     /// The switches.
@@ -80,21 +89,20 @@ impl GuardPlan {
             Mode::Off => Mode::Warn,
             mode => mode,
         };
+        let licence = Licence::new(self.vocabulary.clone(), self.roles.clone(), prompt.clone());
         Some(Options {
             mode,
-            noisy: self.config.noisy_loops,
-            novelty: self.config.low_novelty,
             hold_tokens: choice.hold_tokens.unwrap_or(self.config.hold_tokens),
             max_rescues: choice.max_rescues.unwrap_or(self.config.max_rescues),
             ban_tokens: self.config.ban_tokens,
             pattern: choice.pattern,
-            shapes: self.shapes.clone(),
+            vocabulary: self.vocabulary.clone(),
             markers: self.markers,
             padding: self.padding,
             starts_thinking: self.opens_thought(prompt),
             structured,
             close_thinking: self.close_thinking.clone(),
-            licence: Some(Arc::new(PromptLicence::new(self.tokenizer.clone(), prompt.clone()))),
+            licence: Some(Arc::new(licence)),
         })
     }
 

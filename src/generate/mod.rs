@@ -9,7 +9,6 @@ mod door;
 mod error;
 mod generator;
 mod guarding;
-mod licence;
 mod policy;
 mod reply;
 mod request;

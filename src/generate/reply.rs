@@ -217,8 +217,6 @@ impl Reply {
             EngineEvent::Started { cached_tokens } => self.cached_tokens = cached_tokens,
             EngineEvent::PromptLogprobs(logprobs) => self.prompt_logprobs.extend(logprobs),
             EngineEvent::Token { id, logprobs } => self.token(id, logprobs),
-            // Only who asks for a rewind gets this, and text that was sent cannot be taken back: the walk does not ask.
-            EngineEvent::Guard(event) if event.action == guard::Action::Licensed => {}
             EngineEvent::Guard(event) => self.guard_events.push(*event),
             EngineEvent::Finished(reason) => return self.finished(reason),
         }

@@ -18,33 +18,15 @@ pub enum Mode {
     Rescue,
 }
 
-/// What a tier of findings leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TierAction {
-    /// Not looked at.
-    Off,
-    /// Reported.
-    Warn,
-    /// Treated like an exact loop.
-    Act,
-}
-
 /// Watching replies for endless repetition and broken numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// What may be done about a reply that repeats itself without end: off, warn (report it), stop (end the reply), rescue (take the
-    /// loop back and go on without it, twice at most, then stop). Requests may choose another with repetition_guard.
+    /// loop back and go on without it, max_rescues times, then stop). Requests may choose another with repetition_guard.
     pub mode: Mode,
     /// Whether requests may choose a mode of their own, or switch the guard off. If not, repetition_guard in a request is an error.
     pub client_may_choose: bool,
-    /// What loops with small changes lead to (counters, a word that varies): off, warn, act (like exact ones, in thinking and prose
-    /// only). Measured: docs/guard.md.
-    pub noisy_loops: TierAction,
-    /// What text leads to in which hardly an n-gram is new, though it has no period: off, warn, act. act also asks that the model be nearly
-    /// certain of every token.
-    pub low_novelty: TierAction,
     /// Most tokens kept back from the client while a loop is suspected, 0 to 4096. Larger: longer loops can be taken back unseen, at the
     /// price of longer pauses in honest repetition.
     pub hold_tokens: u32,
@@ -65,10 +47,8 @@ impl Default for Config {
         Self {
             mode: Mode::Rescue,
             client_may_choose: true,
-            noisy_loops: TierAction::Act,
-            low_novelty: TierAction::Warn,
             hold_tokens: 256,
-            max_rescues: 2,
+            max_rescues: 1,
             ban_tokens: 512,
             strict_finish_reasons: false,
             close_thinking_text: "\n\nThis goes in circles; I answer.\n".into(),

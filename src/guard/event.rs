@@ -9,36 +9,23 @@ pub enum Kind {
     Loop,
     /// The same with up to a fifth of the tokens changing: counters, small variations.
     NoisyLoop,
-    /// Hardly an n-gram that had not been there: no period, and nothing new.
-    LowNovelty,
     /// The request's own `repetition_detection` rule was met.
     Pattern,
     /// A run of the padding token, or of token 0, which is what broken numbers print.
     NumericSuspect,
-    /// White space without end inside a structure.
-    Whitespace,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
-        Self::Loop,
-        Self::NoisyLoop,
-        Self::LowNovelty,
-        Self::Pattern,
-        Self::NumericSuspect,
-        Self::Whitespace,
-    ];
+    pub const ALL: [Self; 4] = [Self::Loop, Self::NoisyLoop, Self::Pattern, Self::NumericSuspect];
 
     /// Its name in replies, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loop => "loop",
             Self::NoisyLoop => "noisy_loop",
-            Self::LowNovelty => "low_novelty",
             Self::Pattern => "pattern",
             Self::NumericSuspect => "numeric_suspect",
-            Self::Whitespace => "whitespace",
         }
     }
 }
@@ -48,8 +35,6 @@ impl Kind {
 pub enum Action {
     /// Nothing: it is only reported.
     Warned,
-    /// Nothing: the prompt asks for this repetition.
-    Licensed,
     /// Cut back, and gone on with the loop's own words forbidden.
     Rescued,
     /// Cut back, and the thinking closed.
@@ -60,14 +45,12 @@ pub enum Action {
 
 impl Action {
     /// All actions.
-    pub const ALL: [Self; 5] =
-        [Self::Warned, Self::Licensed, Self::Rescued, Self::ClosedThinking, Self::Stopped];
+    pub const ALL: [Self; 4] = [Self::Warned, Self::Rescued, Self::ClosedThinking, Self::Stopped];
 
     /// Its name in replies, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Warned => "warned",
-            Self::Licensed => "licensed",
             Self::Rescued => "rescued",
             Self::ClosedThinking => "closed_thinking",
             Self::Stopped => "stopped",
@@ -82,9 +65,9 @@ pub struct Event {
     pub kind: Kind,
     /// Where in the reply.
     pub phase: Phase,
-    /// Tokens of the unit; 0 where there is none.
+    /// Tokens of the unit.
     pub period: u32,
-    /// Copies of it, the first one included; 0 where there is no unit.
+    /// Copies of it, the first one included.
     pub copies: u32,
     /// First token of the repetition, counted from the start of the reply.
     pub start: u32,

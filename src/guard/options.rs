@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Licence, Markers, Mode, PatternRule, TierAction, TokenShapes};
+use super::{Licence, Markers, Mode, PatternRule, Vocabulary};
 
 /// Everything a guard is made from.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What may be done.
     pub mode: Mode,
-    /// What loops with noise lead to.
-    pub noisy: TierAction,
-    /// What text without anything new leads to.
-    pub novelty: TierAction,
     /// Most tokens held back while a loop is suspected (one copy, if that is more).
     pub hold_tokens: u32,
     /// Rescues per reply.
@@ -21,8 +17,8 @@ pub struct Options {
     pub ban_tokens: u32,
     /// The client's own rule; it stops, whatever `mode` says.
     pub pattern: Option<PatternRule>,
-    /// What tokens look like.
-    pub shapes: Arc<TokenShapes>,
+    /// Facts about tokens.
+    pub vocabulary: Arc<Vocabulary>,
     /// Control tokens.
     pub markers: Markers,
     /// The padding token.
@@ -34,22 +30,20 @@ pub struct Options {
     /// Tokens that end thinking in words and with its marker; empty = thinking cannot be closed.
     pub close_thinking: Arc<[u32]>,
     /// What the prompt permits.
-    pub licence: Option<Arc<dyn Licence>>,
+    pub licence: Option<Arc<Licence>>,
 }
 
 impl Options {
-    /// Full protection with the defaults of [`super::Config`], for a vocabulary of these shapes.
-    pub fn new(shapes: Arc<TokenShapes>) -> Self {
+    /// Full protection with the defaults of [`super::Config`], for a vocabulary.
+    pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
         let config = super::Config::default();
         Self {
             mode: config.mode,
-            noisy: config.noisy_loops,
-            novelty: config.low_novelty,
             hold_tokens: config.hold_tokens,
             max_rescues: config.max_rescues,
             ban_tokens: config.ban_tokens,
             pattern: None,
-            shapes,
+            vocabulary,
             markers: Markers::default(),
             padding: None,
             starts_thinking: false,

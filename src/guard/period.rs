@@ -2,17 +2,16 @@
 //!
 //! A counter for every period up to 1,024 is the obvious way; it costs a pass over 1,024 counters per token and sees no longer
 //! period. Here a distance is followed from the moment the last `SHORT` (or `LONG`) tokens have stood there before, which a table
-//! of hashes tells in constant time; at most `SLOTS` distances are followed at once. A period's run is counted backwards when its
+//! of hashes tells in constant time; at most `MAX_FOLLOWED` distances are followed at once. A period's run is counted backwards when its
 //! distance is taken up, so what is said of it is exact, and a loop is reported at the same token as by the counters (tested).
 //!
 //! What is lost: a period whose every window of `LONG` tokens has a nearer twin inside the period. A run below `SHORT` is not seen
 //! either; nothing is decided on so few tokens.
 
-use super::hard_threshold;
-use super::places::{PLACES, Places};
+use super::policy::Judgement;
 
-/// Tokens that must match before a distance is followed. Also the n-gram of [`super::Novelty`].
-pub(super) const SHORT: usize = 6;
+/// Tokens that must match before a distance is followed.
+const SHORT: usize = 6;
 /// The same for long periods of few distinct tokens, whose short windows all have nearer twins.
 const LONG: usize = 48;
 /// What a mismatch takes from a score: noise of up to a fifth of the tokens leaves it growing.
@@ -21,6 +20,8 @@ const MISMATCH: u32 = 4;
 const MAX_TABLE: usize = 4096;
 /// Farthest that a run is counted backwards.
 const MAX_RUN: usize = 1 << 20;
+/// Distances that are followed at once.
+const MAX_FOLLOWED: usize = 8;
 
 /// A distance at which the newest tokens repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +34,8 @@ pub struct Repeat {
     pub score: u32,
     /// Where the first copy began, tokens from the start.
     pub start: u32,
+    /// What the guard has found out about its unit.
+    pub(super) judgement: Option<Judgement>,
 }
 
 impl Repeat {
@@ -42,17 +45,13 @@ impl Repeat {
     }
 }
 
-/// The distances that are followed. Each has a place of its own as long as it is followed; the one with the least score makes room.
+/// The distances that are followed; the one with the least score makes room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Periods {
     short: Windows,
     long: Windows,
-    followed: Followed,
+    followed: Vec<Repeat>,
 }
-
-/// Distances, each in its place.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Followed(Places<Repeat>);
 
 /// Where each window of `width` tokens was seen last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +74,7 @@ impl Periods {
         Self {
             short: Windows::new(SHORT, entries),
             long: Windows::new(LONG, entries),
-            followed: Followed::default(),
+            followed: Vec::with_capacity(MAX_FOLLOWED),
         }
     }
 
@@ -83,110 +82,77 @@ impl Periods {
     pub fn clear(&mut self) {
         self.short.clear();
         self.long.clear();
-        self.followed = Followed::default();
+        self.followed.clear();
     }
 
-    /// Takes the last token of `tokens`; the others are those it was fed before. Returns whether the last `SHORT` tokens have stood
-    /// somewhere before, which is what novelty counts.
-    pub fn push(&mut self, tokens: &[u32]) -> bool {
-        self.followed.advance(tokens);
-        let seen = self.short.push(tokens, |distance| self.followed.knows(distance, SHORT));
-        let seen_long = self.long.push(tokens, |distance| self.followed.knows(distance, LONG));
-        for distance in [seen, seen_long].into_iter().flatten() {
-            self.followed.take_up(distance, tokens);
-        }
-        seen.is_some()
+    /// Follows no distance any more; one that goes on is taken up again.
+    pub(super) fn forget_repeats(&mut self) {
+        self.followed.clear();
     }
 
-    /// The distances that are followed, each with its place.
-    pub fn repeats(&self) -> impl Iterator<Item = (usize, &Repeat)> {
-        self.followed.0.iter()
-    }
-
-    /// The distance that is followed at a place.
-    pub fn at(&self, place: usize) -> Option<&Repeat> {
-        self.followed.0.at(place)
-    }
-
-    /// Whether a shorter distance, of which the one at `place` is a multiple, says as much (in tenths) of what repeats: a run at p is also one
-    /// at 2p, 3p and so on.
-    pub fn is_explained(&self, place: usize, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
-        self.followed.is_explained(place, value, tenths)
-    }
-}
-
-impl Followed {
-    /// Takes the last token of `tokens`.
-    fn advance(&mut self, tokens: &[u32]) {
+    /// Takes the last token of `tokens`; the others are those it was fed before.
+    pub fn push(&mut self, tokens: &[u32]) {
         let newest = tokens.len() - 1;
-        let token = tokens[newest];
-        let mut broken = false;
-        self.0.retain(|_, r| {
-            let matches = tokens[newest - r.period as usize] == token;
-            broken |= !matches;
+        self.followed.retain_mut(|r| {
+            let matches = tokens[newest - r.period as usize] == tokens[newest];
             r.run = if matches { r.run + 1 } else { 0 };
             r.score = if matches { r.score + 1 } else { r.score.saturating_sub(MISMATCH) };
             r.score > 0
         });
-        if broken {
-            self.forget_echoes();
-        }
-    }
-
-    /// A multiple that broke off says nothing that a distance with noise does not; with a run of its own it is taken up again.
-    fn forget_echoes(&mut self) {
-        for place in 0..PLACES {
-            let broke_off = self.0.at(place).is_some_and(|r| r.run == 0);
-            if broke_off && self.is_explained(place, |r| r.score, 9) {
-                self.0.remove(place);
+        for windows in [&mut self.short, &mut self.long] {
+            let width = windows.width as u32;
+            let known = |distance| self.followed.iter().any(|r| r.period == distance && r.run >= width);
+            if let Some(distance) = windows.push(tokens, known) {
+                take_up(&mut self.followed, distance, tokens);
             }
         }
     }
 
-    /// [`Periods::is_explained`].
-    fn is_explained(&self, place: usize, value: impl Fn(&Repeat) -> u32, tenths: u64) -> bool {
+    /// The distances that are followed.
+    pub fn repeats(&self) -> &[Repeat] {
+        &self.followed
+    }
+
+    /// The same, to be written to.
+    pub(super) fn repeats_mut(&mut self) -> &mut [Repeat] {
+        &mut self.followed
+    }
+
+    /// Whether a shorter distance, of which this is a multiple, says as much (in tenths) of what repeats: a run at p is also one at 2p,
+    /// 3p and so on.
+    pub(super) fn is_explained(
+        &self,
+        multiple: &Repeat,
+        value: impl Fn(&Repeat) -> u32,
+        tenths: u64,
+    ) -> bool {
         let stretch = |r: &Repeat| u64::from(value(r)) + u64::from(r.period);
-        let Some(multiple) = self.0.at(place) else { return false };
         let of = stretch(multiple) * tenths;
         // Divisions are slow.
         let explains = |r: &Repeat| {
             r.period < multiple.period && stretch(r) * 10 >= of && multiple.period.is_multiple_of(r.period)
         };
-        self.0.iter().any(|(_, r)| explains(r))
+        self.followed.iter().any(explains)
     }
+}
 
-    /// Takes up a distance, if it is new and matters.
-    fn take_up(&mut self, distance: u32, tokens: &[u32]) {
-        if self.of(distance).is_some() {
-            return;
-        }
-        let run = run_at(tokens, distance as usize);
-        // Where noise breaks a repetition off, its multiples show for a while. They matter once they are half a loop.
-        let echoes = |r: &Repeat| r.score >= run.max(LONG as u32) && distance.is_multiple_of(r.period);
-        if run < hard_threshold(distance) / 2 && self.0.iter().any(|(_, r)| echoes(r)) {
-            return;
-        }
-        let least = || self.0.iter().min_by_key(|(_, r)| r.score).filter(|(_, r)| r.score <= run);
-        let place = self.0.free().or_else(|| least().map(|(place, _)| place));
-        if let Some(place) = place {
-            let start = tokens.len() as u32 - run - distance;
-            self.0.set(place, Repeat { period: distance, run, score: run, start });
-        }
+/// Follows a distance, if it is new and there is room, or one with a lower score.
+fn take_up(followed: &mut Vec<Repeat>, distance: u32, tokens: &[u32]) {
+    if followed.iter().any(|r| r.period == distance) {
+        return;
     }
-
-    /// What is followed at a distance.
-    fn of(&self, distance: u32) -> Option<&Repeat> {
-        self.0.iter().map(|(_, r)| r).find(|r| r.period == distance)
-    }
-
-    /// Whether a followed distance already shows that its last `width` tokens match.
-    fn knows(&self, distance: u32, width: usize) -> bool {
-        self.of(distance).is_some_and(|r| r.run as usize >= width)
+    let run = run_at(tokens, distance as usize);
+    let start = tokens.len() as u32 - run - distance;
+    let repeat = Repeat { period: distance, run, score: run, start, judgement: None };
+    if followed.len() < MAX_FOLLOWED {
+        followed.push(repeat);
+    } else if let Some(least) = followed.iter_mut().min_by_key(|r| r.score).filter(|r| r.score <= run) {
+        *least = repeat;
     }
 }
 
 /// Newest tokens that equal those `period` before them.
-pub(super) fn run_at(tokens: &[u32], period: usize) -> u32 {
+fn run_at(tokens: &[u32], period: usize) -> u32 {
     let pairs = tokens.iter().rev().zip(tokens[..tokens.len() - period].iter().rev());
     pairs.take(MAX_RUN).take_while(|(a, b)| a == b).count() as u32
 }

@@ -6,30 +6,17 @@
 //! The state is a function of the tokens, apart from two things that cannot be undone: what has been delivered, and rescues at or
 //! before the point that is rewound to.
 
-use super::period::run_at;
-use super::places::Places;
-use super::tiers::{noisy_hold_start, noisy_multiplier};
-use super::watch::{Answers, Watched};
+use super::nudge::Nudge;
+use super::thresholds::{LEAST_RUN, LONGEST_RECORD, noisy_threshold, structured_threshold};
 use super::{
-    Action, AllPeriods, Event, Kind, Mode, Novelty, Nudge, Options, PatternRule, Periods, Permit, Phase,
-    PhaseTracker, Repeat, TierAction, hard_threshold, hold_start, noisy_threshold, phase_multiplier,
+    Action, AllPeriods, Event, Kind, Mode, Options, PatternRule, Periods, Permit, Phase, PhaseTracker,
+    Repeat, exact_threshold, hold_start,
 };
 
-/// Least run of anything that is acted on or held.
-const LEAST: u32 = 12;
-/// A run of the padding token this long is a fault; no text has it.
-const PADDING_RUN: u32 = 32;
-/// White space in a structure, tokens in a row, before something else is asked for.
-const MAX_BLANKS: u32 = 64;
-/// Rescues may throw away a quarter of the reply's limit, and at least this much.
-const LEAST_DISCARD: usize = 512;
-/// Mean probability of the last `SURE_TOKENS` tokens above which a model is nearly certain of everything.
-const SURE: f32 = 0.97;
-const SURE_TOKENS: usize = 128;
-/// Longest unit that is judged with noise: records of data are longer, and alike.
-const LONGEST_NOISY: u32 = 256;
-/// Tokens after a rescue in which noise is not judged.
-const SETTLE_TOKENS: usize = 64;
+/// Tokens at the start of an answer within which a repetition begins that is all of it: an introduction, an opening fence.
+const OPENING: usize = 48;
+/// Tokens of a loop with noise whose phrases are forbidden after a rescue.
+const NOISY_FORMS: usize = 256;
 /// Most events of one reply.
 const MAX_EVENTS: u32 = 16;
 /// Longest stretch in which a period's unit is reduced to its primitive one.
@@ -61,87 +48,63 @@ pub enum Verdict {
     },
 }
 
-/// What the repetitions under way add up to.
-#[derive(Debug, Default)]
-struct Findings {
+/// What is known of a repetition under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Judgement {
+    /// The shortest unit that makes the same stretch.
+    unit: u32,
+    /// Tokens of the reply when it was judged.
+    at: usize,
+    permit: Permit,
+    /// A quarter of the unit is numbers and marks of code.
+    code: bool,
+    /// Its copies make one word without an end.
+    endless: bool,
+    /// It was held as long as may be; what comes of it is delivered.
+    released: bool,
+    /// It was reported and goes on.
+    reported: bool,
+}
+
+/// Where one repetition stands.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
     /// A loop, and its kind.
-    found: Option<(Kind, Repeat)>,
-    /// One that should be watched and is not, with its place.
-    unwatched: Option<(usize, Repeat)>,
-    /// Something is to be held.
-    hold: bool,
-}
-
-/// How far the beginning of an answer goes: so many tokens that are no repetition of earlier ones.
-#[derive(Debug, Clone, Copy, Default)]
-struct Opening {
-    new: usize,
-    /// Where it ended, if it has.
-    end: Option<usize>,
-}
-
-impl Opening {
-    /// An introduction and the first copies of what is repeated, tokens.
-    const LENGTH: usize = 48;
-
-    fn push(&mut self, is_new: bool, position: usize) {
-        self.new += usize::from(is_new);
-        if self.new > Self::LENGTH && self.end.is_none() {
-            self.end = Some(position);
-        }
-    }
-
-    fn holds(&self, position: usize) -> bool {
-        self.end.is_none_or(|end| position < end)
-    }
+    found: Option<Kind>,
+    holds: bool,
+    /// Its copies make one word without an end.
+    endless: bool,
+    /// It is permitted, nearly as often as it may be, and a copy ends here.
+    may_end: bool,
 }
 
 /// The guard of one reply.
 #[derive(Debug, Clone)]
 pub struct Guard {
     options: Options,
-    max_tokens: usize,
     tokens: Vec<u32>,
     periods: Periods,
-    novelty: Novelty,
-    opening: Opening,
     phase: PhaseTracker,
     pattern: Option<(PatternRule, AllPeriods)>,
-    /// By the place of the distance.
-    watched: Places<Watched>,
-    answers: Answers,
-    /// White space tokens in a row.
-    blanks: u32,
-    low_novelty_said: bool,
     /// Tokens that may have been delivered.
     delivered: usize,
     nudges: Vec<Nudge>,
-    discarded: usize,
+    may_end: bool,
     num_events: u32,
-    /// Probability of tokens, as far as they were asked for: (position, probability).
-    sure: Vec<(u32, f32)>,
 }
 
 impl Guard {
     /// A guard at the start of a reply of at most `max_tokens` tokens.
     pub fn new(options: Options, max_tokens: usize) -> Self {
         Self {
-            max_tokens,
             tokens: Vec::new(),
             periods: Periods::new(max_tokens),
-            novelty: Novelty::default(),
-            opening: Opening::default(),
-            phase: PhaseTracker::new(options.starts_thinking),
+            phase: PhaseTracker::new(options.structured, options.starts_thinking),
             pattern: options.pattern.map(|rule| (rule, AllPeriods::new(rule.max_size))),
-            watched: Places::default(),
-            answers: Answers::default(),
-            blanks: 0,
-            low_novelty_said: false,
             delivered: 0,
             nudges: Vec::new(),
-            discarded: 0,
+            may_end: false,
             num_events: 0,
-            sure: Vec::new(),
             options,
         }
     }
@@ -167,20 +130,16 @@ impl Guard {
         let mut kept = std::mem::take(&mut self.tokens);
         kept.truncate(keep);
         let delivered = self.delivered.min(keep);
-        self.nudges.retain(|nudge| nudge.at() <= keep);
-        self.sure.retain(|&(position, _)| (position as usize) < keep);
+        self.nudges.retain(|nudge| nudge.at <= keep);
         self.periods.clear();
-        self.novelty.clear();
-        self.opening = Opening::default();
-        self.phase = PhaseTracker::new(self.options.starts_thinking);
+        self.phase = PhaseTracker::new(self.options.structured, self.options.starts_thinking);
         if let Some((_, runs)) = &mut self.pattern {
             runs.clear();
         }
-        self.watched = Places::default();
-        (self.blanks, self.low_novelty_said, self.delivered) = (0, false, 0);
+        (self.delivered, self.may_end) = (0, false);
         self.tokens.reserve(keep);
         for &token in &kept {
-            // What was reported then is not reported again; what was licensed or warned of then still is.
+            // What was reported then is not reported again.
             if let Verdict::Deliver { upto, .. } = self.look(token) {
                 self.delivered = self.delivered.max(upto);
             }
@@ -190,50 +149,25 @@ impl Guard {
 
     /// The token that must come next, whatever the model says: thinking is being closed.
     pub fn forced(&self) -> Option<u32> {
-        let at = self.nudges.iter().rev().find_map(Nudge::closes_at)?;
-        self.options.close_thinking.get(self.tokens.len() - at).copied()
+        let closing = self.nudges.iter().rev().find(|nudge| nudge.closes_thinking)?;
+        self.options.close_thinking.get(self.tokens.len() - closing.at).copied()
     }
 
     /// Appends the tokens that may not come next.
     pub fn forbidden(&self, out: &mut Vec<u32>) {
-        if self.phase.phase().is_open() {
+        if self.phase() == Phase::Text {
             self.nudges.iter().for_each(|nudge| out.extend(nudge.forbidden_after(&self.tokens)));
         }
-        if self.endless_blanks() {
-            out.extend(self.options.shapes.blank_ids());
-        }
     }
 
-    /// The temperature of the next token.
-    pub fn heated(&self, temperature: f32) -> f32 {
-        self.nudges.last().map_or(temperature, |nudge| nudge.heated(temperature, self.tokens.len()))
-    }
-
-    /// Whether the reply should end here if the model thinks of it at all.
+    /// Whether the reply should end here if the end is among the likeliest tokens.
     pub fn may_end(&self) -> bool {
-        let ends = |token: &u32| self.options.shapes.of(*token).ends_sentence();
-        let position = self.tokens.len();
-        self.nudges.last().is_some_and(|nudge| nudge.may_end(position)) && self.tokens.last().is_none_or(ends)
+        self.may_end && self.options.mode != Mode::Warn
     }
 
     /// Rescues so far: part of the key of random draws, so that the same draw does not lead back into the loop.
     pub fn num_rescues(&self) -> usize {
         self.nudges.len()
-    }
-
-    /// Whether [`Guard::note_probability`] is of use for the next token.
-    pub fn wants_probability(&self) -> bool {
-        self.options.novelty == TierAction::Act && self.novelty.is_falling()
-    }
-
-    /// The probability that the model gave to the token that is observed next.
-    pub fn note_probability(&mut self, probability: f32) {
-        self.sure.push((self.tokens.len() as u32, probability));
-    }
-
-    /// Tokens that were thrown away.
-    pub fn num_discarded(&self) -> usize {
-        self.discarded
     }
 
     /// Tokens of the reply that are held back.
@@ -243,319 +177,232 @@ impl Guard {
 
     /// The phase at the end of the reply.
     pub fn phase(&self) -> Phase {
-        match self.phase.phase() {
-            // Before the structure there may be a thought.
-            Phase::Thinking => Phase::Thinking,
-            _ if self.options.structured => Phase::Json,
-            phase => phase,
-        }
+        self.phase.phase()
     }
 
     fn look(&mut self, token: u32) -> Verdict {
-        self.tokens.push(token);
-        let tokens = &self.tokens;
-        let options = &self.options;
-        self.phase.push(token, &options.shapes, &options.markers);
-        let seen = self.periods.push(tokens);
-        self.novelty.push(!seen);
-        if options.markers.contains(token) {
-            self.opening = Opening::default();
-        } else {
-            self.opening.push(!seen, tokens.len());
+        if self.nudges.iter().any(|nudge| nudge.at == self.tokens.len()) {
+            // What was kept of a loop does not count against what comes in its place.
+            self.periods.forget_repeats();
         }
-        let blank = options.shapes.of(token).is_blank();
-        self.blanks = if blank { self.blanks + 1 } else { 0 };
+        self.tokens.push(token);
+        self.phase.push(token, &self.options.vocabulary, &self.options.markers);
+        self.periods.push(&self.tokens);
+        self.may_end = false;
         if let Some((rule, runs)) = &mut self.pattern {
-            runs.push(tokens);
+            runs.push(&self.tokens);
             if let Some(period) = runs.meets(rule) {
                 let run = runs.run(period);
                 let event = self.event(Kind::Pattern, period, run, Action::Stopped);
                 return Verdict::Stop { keep: self.tokens.len(), event };
             }
         }
-        if self.is_quiet() {
-            return Verdict::Deliver { upto: self.tokens.len(), event: None };
+        let all = Verdict::Deliver { upto: self.tokens.len(), event: None };
+        if self.periods.repeats().iter().all(|repeat| repeat.score < LEAST_RUN) {
+            return all;
         }
-        self.look_at_repeats().unwrap_or_else(|| self.look_at_the_rest())
-    }
-
-    /// Whether there is nothing to judge, as after most tokens.
-    fn is_quiet(&self) -> bool {
-        self.watched.is_empty()
-            && self.blanks < MAX_BLANKS
-            && self.periods.repeats().all(|(_, r)| r.score < LEAST)
-            && !self.novelty.is_low()
-    }
-
-    /// Judges what repeats; `None` if nothing is worth a verdict of its own.
-    fn look_at_repeats(&mut self) -> Option<Verdict> {
-        let phase = self.phase();
-        let periods = &self.periods;
-        let is_there = |r: &Repeat, w: &Watched| r.period == w.period && r.score >= LEAST / 2;
-        self.watched.retain(|place, w| periods.at(place).is_some_and(|r| is_there(r, w)));
-        let mut findings = self.survey(phase);
-        if let Some((place, repeat)) = findings.unwatched {
-            self.watch(place, repeat);
-            findings = self.survey(phase);
-        }
-        if let Some((kind, repeat)) = findings.found {
-            return Some(self.judge(kind, repeat, phase));
-        }
-        if findings.hold && self.options.hold_tokens > 0 && self.options.mode != Mode::Warn {
-            return Some(self.hold());
-        }
-        self.licensed_event()
-    }
-
-    /// Looks at every repetition that is under way.
-    fn survey(&self, phase: Phase) -> Findings {
-        let mut findings = Findings::default();
-        let hold_tokens = self.options.hold_tokens;
-        let judges_noise =
-            self.options.noisy != TierAction::Off && phase != Phase::Json && !self.was_just_rescued();
-        for (place, repeat) in self.periods.repeats().filter(|(_, r)| r.score >= LEAST) {
-            let period = repeat.period;
-            if repeat.run >= PADDING_RUN && period == 1 && self.tokens.last().copied() == self.options.padding
+        let mut found: Option<(Kind, Repeat)> = None;
+        let (mut holds, mut endless) = (false, false);
+        for at in 0..self.periods.repeats().len() {
+            let Some(standing) = self.stand(at) else { continue };
+            let repeat = self.periods.repeats()[at];
+            // The shortest unit has the say.
+            if let Some(kind) = standing.found.filter(|_| found.is_none_or(|(_, r)| repeat.period < r.period))
             {
-                findings.found = Some((Kind::NumericSuspect, *repeat));
-                return findings;
+                found = Some((kind, repeat));
             }
-            let watched = self.watched.at(place);
-            let begun = self.tokens.len() - repeat.run as usize;
-            if watched
-                .is_some_and(|w| w.is_silent() && (w.asked_at >= begun || repeat.run < LEAST.max(period)))
-            {
-                continue;
+            holds |= standing.holds;
+            endless |= standing.endless;
+            self.may_end |= standing.may_end;
+        }
+        match found {
+            Some((kind, repeat)) => self.act(kind, repeat),
+            None if holds && self.options.hold_tokens > 0 && self.options.mode != Mode::Warn => {
+                self.hold(endless)
             }
-            let unit = watched.map_or(period, |w| w.unit);
-            let times = watched.map_or_else(|| phase_multiplier(phase, unit), |w| w.multiplier(phase));
-            let threshold = hard_threshold(unit).saturating_mul(times);
-            let begins = hold_start(unit, hold_tokens).max(threshold.saturating_sub(hold_tokens.max(unit)));
-            let asks = if phase.is_open() { begins } else { hold_start(unit, hold_tokens) };
-            let run = watched.map_or(repeat.run, |w| w.run(repeat));
-            let score = repeat.score.saturating_sub(watched.map_or(0, |w| w.licensed_score));
-            let noisy_begins = noisy_hold_start(period, hold_tokens);
-            // A run at p is also one at 2p, 3p and so on: only the shortest distance is judged.
-            let repeats = run >= asks && !self.periods.is_explained(place, |r| r.run, 10);
-            let noisy = score >= noisy_begins
-                && judges_noise
-                && period <= LONGEST_NOISY
-                && !watched.is_some_and(|w| w.code)
-                && !self.periods.is_explained(place, |r| r.score, 9);
-            if !(repeats || noisy) {
-                continue;
-            }
-            // What was permitted of one unit is not permitted of another that follows at the same distance.
-            let asked = |w: &&Watched| !repeats || w.asked_at >= begun;
-            let Some(watched) = watched.filter(asked) else {
-                findings.unwatched = Some((place, *repeat));
-                continue;
-            };
-            let exact = repeats && run >= watched.limit.max(threshold);
-            let noisy_limit =
-                watched.noisy_limit.max(noisy_threshold(period).saturating_mul(noisy_multiplier(phase)));
-            if exact || (noisy && score >= noisy_limit) {
-                let kind = if exact { Kind::Loop } else { Kind::NoisyLoop };
-                if findings.found.is_none_or(|(_, best)| period < best.period) {
-                    findings.found = Some((kind, *repeat));
+            None => all,
+        }
+    }
+
+    /// Where the repetition at an index of those that are followed stands; `None` if there is nothing to say of it.
+    fn stand(&mut self, at: usize) -> Option<Standing> {
+        let repeat = self.periods.repeats()[at];
+        let known = repeat.judgement;
+        if repeat.score < LEAST_RUN {
+            return None;
+        }
+        let (period, hold) = (repeat.period, self.options.hold_tokens);
+        let unit = known.map_or(period, |known| known.unit);
+        let run = unit_run(&repeat, unit);
+        // A run at p is also one at 2p, 3p and so on: only the shortest distance is judged.
+        let exact = run >= hold_start(unit, exact_threshold(unit), hold)
+            && !self.periods.is_explained(&repeat, |r| r.run, 10);
+        let in_text = self.phase() == Phase::Text;
+        let noisy_hold = exact_threshold(period).max(hold_start(period, noisy_threshold(period), hold));
+        let noisy = in_text
+            && period <= LONGEST_RECORD
+            && repeat.score >= noisy_hold
+            && !self.periods.is_explained(&repeat, |r| r.score, 9);
+        if !(exact || noisy) {
+            return None;
+        }
+        let judgement = self.judgement(at, exact);
+        if judgement.reported {
+            return None;
+        }
+        let unit = judgement.unit;
+        let repeat = self.periods.repeats()[at];
+        let run = unit_run(&repeat, unit);
+        let base =
+            if in_text && !judgement.code { exact_threshold(unit) } else { structured_threshold(unit) };
+        let limit = judgement.permit.limit(unit, base);
+        let noisy = noisy && !judgement.code;
+        let noisy_limit = judgement.permit.limit(period, noisy_threshold(period));
+        let found = match () {
+            () if exact && run >= limit => Some(Kind::Loop),
+            () if noisy && repeat.score >= noisy_limit => Some(Kind::NoisyLoop),
+            () => None,
+        };
+        let begins = hold_start(unit, base, hold);
+        let (is_permitted, noise_is_permitted) = (limit > base, noisy_limit > noisy_threshold(period));
+        let holds_exact = exact && !is_permitted && run >= begins;
+        let holds_noisy = noisy && !noise_is_permitted && repeat.score >= noisy_hold;
+        Some(Standing {
+            found,
+            holds: in_text && !judgement.released && (holds_exact || holds_noisy),
+            endless: judgement.endless,
+            may_end: in_text
+                && exact
+                && is_permitted
+                && u64::from(run) * 5 >= u64::from(limit) * 4
+                && run.is_multiple_of(unit),
+        })
+    }
+
+    /// What is known of a repetition, found out now if it is not, or if another unit follows at the same distance.
+    fn judgement(&mut self, at: usize, exact: bool) -> Judgement {
+        let repeat = self.periods.repeats()[at];
+        let begun = self.tokens.len() - repeat.run as usize;
+        let mut judgement = match repeat.judgement {
+            Some(known) if !exact || known.at >= begun => return known,
+            Some(known) if self.is_same_unit(&repeat, known.at) => known,
+            known => {
+                let new = self.judge(&repeat);
+                let was_permitted = known.is_some_and(|known| known.permit != Permit::NONE);
+                if was_permitted && new.permit == Permit::NONE {
+                    // What was permitted does not count against the unit that follows.
+                    self.periods.repeats_mut()[at].score = repeat.run;
                 }
+                new
             }
-            let held = (repeats && run >= begins && !watched.licensed) || (noisy && !watched.noisy_licensed);
-            findings.hold |= held && phase.is_open() && !watched.unheld;
-        }
-        findings
+        };
+        judgement.at = self.tokens.len();
+        self.periods.repeats_mut()[at].judgement = Some(judgement);
+        judgement
     }
 
-    /// Looks a repetition up in the licence, once.
-    fn watch(&mut self, place: usize, repeat: Repeat) {
-        let (unit, _) = self.primitive(repeat);
-        let start = self.tokens.len() - (repeat.run + repeat.period).min(self.tokens.len() as u32) as usize;
-        let first = &self.tokens[start..start + unit as usize];
-        let mut permit = match &self.options.licence {
-            Some(licence) => self.answers.permit(&**licence, first),
+    /// Whether half of the newest copy is what stood at the same place of one that ended at most one distance before `then`.
+    fn is_same_unit(&self, repeat: &Repeat, then: usize) -> bool {
+        let (period, end) = (repeat.period as usize, self.tokens.len());
+        let Some(back) = (end - then).checked_next_multiple_of(period) else { return false };
+        let Some(from) = (end - period).checked_sub(back) else { return false };
+        let (old, new) = (&self.tokens[from..from + period], &self.tokens[end - period..]);
+        old.iter().zip(new).filter(|(old, new)| old == new).count() * 2 >= period
+    }
+
+    fn judge(&self, repeat: &Repeat) -> Judgement {
+        let unit = self.primitive(repeat);
+        let len = self.tokens.len();
+        let first = len - ((repeat.run + repeat.period) as usize).min(len);
+        let copy = &self.tokens[first..first + unit as usize];
+        let answer = self.phase.answer_len().map(|answer| len - answer);
+        let from_start = answer.is_some_and(|start| (repeat.start as usize) < start + OPENING);
+        let permit = match &self.options.licence {
+            Some(licence) => licence.permit(copy, from_start && self.nudges.is_empty()),
             None => Permit::NONE,
         };
-        if self.is_all_of_it(repeat) {
-            permit.raise_exact(permit.from_start, unit);
-            permit.raise_varied(permit.from_start, repeat.period);
-        }
-        let (code, before) = (self.is_code(unit), self.watched.at(place));
-        let watched = Watched::new(repeat, unit, permit, self.tokens.len(), code, before);
-        self.watched.set(place, watched);
+        let vocabulary = &self.options.vocabulary;
+        let code = copy.iter().filter(|token| vocabulary.is_code(**token)).count() * 4 >= copy.len();
+        let mut ends = copy.iter().zip(copy.iter().cycle().skip(1));
+        let endless = !ends.any(|(&before, &after)| vocabulary.parts(before, after));
+        Judgement { unit, at: len, permit, code, endless, released: false, reported: false }
     }
 
-    /// Whether the reply, or the answer behind a thought, is nothing but repetition since it began, an introduction aside.
-    fn is_all_of_it(&self, repeat: Repeat) -> bool {
-        let start = repeat.start as usize;
-        let rescued = self.nudges.last().is_some_and(|nudge| start >= nudge.at());
-        let answers = !self.phase.is_thinking() && self.phase() != Phase::Json;
-        answers && !rescued && self.opening.holds(start)
-    }
-
-    /// A loop: what is done about it.
-    fn judge(&mut self, kind: Kind, repeat: Repeat, phase: Phase) -> Verdict {
-        let (period, run) = self.primitive(repeat);
-        let token = self.tokens.last().copied();
-        let broken = period == 1 && (token == Some(0) || token == self.options.padding);
+    /// A loop: report, rescue or stop.
+    fn act(&mut self, kind: Kind, repeat: Repeat) -> Verdict {
+        let unit = repeat.judgement.map_or(repeat.period, |judgement| judgement.unit);
+        let run = unit_run(&repeat, unit);
+        let newest = self.tokens.last().copied();
+        let broken = unit == 1 && (newest == Some(0) || newest == self.options.padding);
         let kind = if broken { Kind::NumericSuspect } else { kind };
-        let tier = if kind == Kind::NoisyLoop { self.options.noisy } else { TierAction::Act };
-        let unlimited = self.watched.iter().any(|(_, w)| w.period == repeat.period && w.unlimited);
-        if self.options.mode == Mode::Warn || tier != TierAction::Act || unlimited {
-            return self.warn(kind, period, run);
+        if self.options.mode == Mode::Warn {
+            let alike = |r: &&mut Repeat| r.judgement.is_some_and(|judgement| judgement.unit == unit);
+            for other in self.periods.repeats_mut().iter_mut().filter(alike) {
+                other.judgement.iter_mut().for_each(|judgement| judgement.reported = true);
+            }
+            let event = (self.num_events < MAX_EVENTS).then(|| self.event(kind, unit, run, Action::Warned));
+            return Verdict::Deliver { upto: self.tokens.len(), event };
         }
-        self.act(kind, period, run, phase)
-    }
-
-    /// Reports a repetition and lets it go on; nothing more is said while it lasts.
-    fn warn(&mut self, kind: Kind, period: u32, run: u32) -> Verdict {
-        let same = |w: &Watched| w.period == period || w.unit == period;
-        self.watched.iter_mut().filter(|(_, w)| same(w)).for_each(|(_, w)| w.silence());
-        let event = (self.num_events < MAX_EVENTS).then(|| self.event(kind, period, run, Action::Warned));
-        Verdict::Deliver { upto: self.tokens.len(), event }
-    }
-
-    /// Rescue or stop.
-    fn act(&mut self, kind: Kind, period: u32, run: u32, phase: Phase) -> Verdict {
         let keep = self.delivered.min(self.tokens.len());
-        let discards = self.tokens.len() - keep;
-        let affordable = self.discarded + discards <= (self.max_tokens / 4).max(LEAST_DISCARD);
-        let may_rescue = self.options.mode == Mode::Rescue
-            && phase.is_open()
+        let rescues = self.options.mode == Mode::Rescue
+            && self.phase() == Phase::Text
             && kind != Kind::NumericSuspect
-            && self.nudges.len() < self.options.max_rescues as usize
-            && affordable;
-        self.discarded += discards;
-        if !may_rescue {
-            let mut event = self.event(kind, period, run, Action::Stopped);
-            event.discarded = discards as u32;
+            && self.nudges.len() < self.options.max_rescues as usize;
+        let closes = rescues && self.phase.is_thinking() && !self.options.close_thinking.is_empty();
+        let action = match (rescues, closes) {
+            (false, _) => Action::Stopped,
+            (true, false) => Action::Rescued,
+            (true, true) => Action::ClosedThinking,
+        };
+        let mut event = self.event(kind, unit, run, action);
+        event.discarded = (self.tokens.len() - keep) as u32;
+        if !rescues {
             return Verdict::Stop { keep, event };
         }
-        let closes = self.phase.is_thinking() && !self.options.close_thinking.is_empty();
-        let action = if closes { Action::ClosedThinking } else { Action::Rescued };
-        let mut event = self.event(kind, period, run, action);
-        event.discarded = discards as u32;
-        let unit = &self.tokens[self.tokens.len() - period as usize..];
-        // A loop with noise has other forms than its last one; what has no unit has only forms.
-        let said = if kind == Kind::Loop { self.tokens.len() } else { self.tokens.len().saturating_sub(256) };
-        let ban = self.options.ban_tokens as usize;
-        let nudge = Nudge::new(keep, ban, unit, &self.tokens[said..], closes, self.nudges.len());
-        self.nudges.push(nudge);
+        let copy = &self.tokens[self.tokens.len() - unit as usize..];
+        // A loop with noise has other forms than its last one.
+        let forms = if kind == Kind::NoisyLoop { NOISY_FORMS } else { 0 };
+        let said = &self.tokens[self.tokens.len().saturating_sub(forms)..];
+        self.nudges.push(Nudge::new(keep, self.options.ban_tokens as usize, copy, said, closes));
         Verdict::Rescue { keep, event }
     }
 
-    /// Keeps the newest token back, once the reply can be cut before it.
-    fn hold(&mut self) -> Verdict {
+    /// Keeps the newest token back, once the reply can be cut before it: between words, or between characters of an endless word.
+    fn hold(&mut self, endless: bool) -> Verdict {
         let len = self.tokens.len();
         let held = len - self.delivered;
-        let longest =
-            self.watched.iter().map(|(_, w)| w.period).max().unwrap_or(0).max(self.options.hold_tokens);
-        let begins = held == 1;
-        if held > longest as usize {
+        let longest = self.periods.repeats().iter().filter(|r| r.judgement.is_some()).map(|r| r.period).max();
+        if held > longest.unwrap_or(0).max(self.options.hold_tokens) as usize {
             // Held long enough for a loop to show, had it been one.
-            self.watched.iter_mut().for_each(|(_, w)| w.unheld = true);
+            let judgements = self.periods.repeats_mut().iter_mut().filter_map(|r| r.judgement.as_mut());
+            judgements.for_each(|judgement| judgement.released = true);
             return Verdict::Deliver { upto: len, event: None };
         }
-        let upto = if begins && !self.is_cuttable() { len } else { self.delivered };
+        let upto = if held == 1 && !self.is_cuttable(endless) { len } else { self.delivered };
         Verdict::Deliver { upto, event: None }
     }
 
-    /// Whether the reply can be cut before its newest token: between words, or anywhere between characters in a repetition that is one
-    /// endless word.
-    fn is_cuttable(&self) -> bool {
+    fn is_cuttable(&self, endless: bool) -> bool {
         let [.., before, after] = self.tokens[..] else { return true };
-        let shapes = &self.options.shapes;
-        let unit = self.watched.iter().map(|(_, w)| w.unit).min().unwrap_or(0) as usize;
-        let copy = &self.tokens[self.tokens.len().saturating_sub(unit + 1)..];
-        let is_endless_word = || unit > 0 && copy.windows(2).all(|pair| !shapes.parts(pair[0], pair[1]));
-        shapes.parts(before, after) || (shapes.ends_character(before) && is_endless_word())
+        let vocabulary = &self.options.vocabulary;
+        vocabulary.parts(before, after) || (endless && vocabulary.ends_character(before))
     }
 
-    /// Says once that a licensed repetition has passed the threshold.
-    fn licensed_event(&mut self) -> Option<Verdict> {
-        let periods = &self.periods;
-        let passed = self.watched.iter_mut().find_map(|(place, w)| {
-            if w.said || !w.licensed {
-                return None;
-            }
-            let run = w.run(periods.at(place)?);
-            w.said = run >= hard_threshold(w.unit);
-            w.said.then_some((w.unit, run))
-        })?;
-        let event = self.event(Kind::Loop, passed.0, passed.1, Action::Licensed);
-        Some(Verdict::Deliver { upto: self.tokens.len(), event: Some(event) })
-    }
-
-    /// Novelty and white space; then everything may be delivered.
-    fn look_at_the_rest(&mut self) -> Verdict {
-        let upto = self.tokens.len();
-        if self.blanks == MAX_BLANKS && self.phase() == Phase::Json {
-            let event = self.event(Kind::Whitespace, 0, 0, Action::Rescued);
-            return Verdict::Deliver { upto, event: Some(event) };
-        }
-        let licensed = self.watched.iter().any(|(_, w)| w.said);
-        if self.options.novelty == TierAction::Off
-            || licensed
-            || self.low_novelty_said
-            || !self.novelty.is_low()
-        {
-            return Verdict::Deliver { upto, event: None };
-        }
-        self.low_novelty_said = true;
-        let phase = self.phase();
-        let acts = self.options.novelty == TierAction::Act && self.options.mode != Mode::Warn;
-        if acts && phase.is_open() && self.is_sure() {
-            return self.act(Kind::LowNovelty, 0, 0, phase);
-        }
-        let event = self.event(Kind::LowNovelty, 0, 0, Action::Warned);
-        Verdict::Deliver { upto, event: Some(event) }
-    }
-
-    /// A score needs time to fall after a rescue that could not take all of it back.
-    fn was_just_rescued(&self) -> bool {
-        self.nudges.last().is_some_and(|nudge| self.tokens.len() < nudge.at() + SETTLE_TOKENS)
-    }
-
-    /// Whether a quarter of the newest unit's tokens are numbers or have brackets and operators in them.
-    fn is_code(&self, period: u32) -> bool {
-        let unit = &self.tokens[self.tokens.len() - (period as usize).min(self.tokens.len())..];
-        let code = unit.iter().filter(|token| self.options.shapes.of(**token).is_code()).count();
-        code * 4 >= unit.len()
-    }
-
-    fn is_sure(&self) -> bool {
-        let Some(last) = self.sure.len().checked_sub(SURE_TOKENS).map(|from| &self.sure[from..]) else {
-            return false;
-        };
-        last.iter().map(|(_, probability)| probability).sum::<f32>() >= SURE * SURE_TOKENS as f32
-    }
-
-    fn endless_blanks(&self) -> bool {
-        self.blanks >= MAX_BLANKS && self.phase() == Phase::Json
-    }
-
-    /// The shortest unit whose copies make the same stretch, and its run: a run at p is also one at 2p, 3p and so on.
-    fn primitive(&self, repeat: Repeat) -> (u32, u32) {
+    /// The shortest unit whose copies make the same stretch: a run at p is also one at 2p, 3p and so on.
+    fn primitive(&self, repeat: &Repeat) -> u32 {
         if repeat.run < repeat.period {
-            // With noise: the shortest distance that explains nine tenths as well.
-            let explained = |r: &Repeat| {
-                u64::from(r.score + r.period) * 10 >= u64::from(repeat.score + repeat.period) * 9
-            };
-            let repeats = self.periods.repeats().map(|(_, r)| r);
-            let shorter = repeats.filter(|r| r.period < repeat.period && explained(r));
-            let best = shorter.min_by_key(|r| r.period).unwrap_or(&repeat);
-            return (best.period, best.run);
+            return repeat.period;
         }
         let stretch = (repeat.run + repeat.period) as usize;
         let from = self.tokens.len() - stretch.min(self.tokens.len()).min(MAX_PRIMITIVE);
         let shortest = smallest_period(&self.tokens[from..]) as u32;
-        let period = if repeat.period.is_multiple_of(shortest) { shortest } else { repeat.period };
-        (period, run_at(&self.tokens, period as usize))
+        if repeat.period.is_multiple_of(shortest) { shortest } else { repeat.period }
     }
 
     fn event(&self, kind: Kind, period: u32, run: u32, action: Action) -> Event {
         let end = self.tokens.len() as u32;
         let start = end.saturating_sub(run + period);
-        let unit = period.min(Event::MAX_UNIT as u32).min(end) as usize;
+        let unit = (period as usize).min(Event::MAX_UNIT).min((end - start) as usize);
         Event {
             kind,
             phase: self.phase(),
@@ -563,11 +410,16 @@ impl Guard {
             copies: run.checked_div(period).map_or(0, |copies| copies + 1),
             start,
             end,
-            unit: self.tokens[start as usize..][..unit.min((end - start) as usize)].to_vec(),
+            unit: self.tokens[start as usize..][..unit].to_vec(),
             action,
             discarded: 0,
         }
     }
+}
+
+/// The run of a unit at a distance that is a multiple of it.
+fn unit_run(repeat: &Repeat, unit: u32) -> u32 {
+    if repeat.run < repeat.period { repeat.run } else { repeat.run + (repeat.period - unit) }
 }
 
 /// The smallest period of a text, by its prefix function (Knuth, Morris, Pratt 1977).
