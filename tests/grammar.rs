@@ -454,7 +454,8 @@ async fn a_loop_in_a_structure_is_closed_and_not_cut() {
     assert_eq!(stopped, 8, "every reply has twenty copies");
 }
 
-/// A limit is either too small for the shortest call, and the answer says what is needed, or the call is whole.
+/// A limit is either too small for the shortest call, and the answer says what is needed, or the
+/// call is whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn forced_calls_under_a_small_limit_end_whole_or_are_refused_with_the_number() {
     let served = serve();

@@ -1,12 +1,12 @@
 //! The request walk: render, tokenize, fit, submit; then the replies follow the engine.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
 use super::block::{ReasoningSwitch, ReasoningTokens};
+use super::compiling::Compiling;
 use super::config::Config;
 use super::guarding::GuardPlan;
 use super::reply::{Replies, Reply, ReplySetup};
@@ -59,29 +59,6 @@ pub struct Generator {
     compiling: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     guard: GuardPlan,
-}
-
-/// A compilation with a request behind it: dropping this stops it.
-#[derive(Default)]
-struct Compiling(Arc<Stop>);
-
-#[derive(Default)]
-struct Stop {
-    stopped: Arc<AtomicBool>,
-    why: OnceLock<&'static str>,
-}
-
-impl Compiling {
-    fn stop(&self, why: &'static str) {
-        let _ = self.0.why.set(why);
-        self.0.stopped.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Compiling {
-    fn drop(&mut self) {
-        self.stop("its client has left");
-    }
 }
 
 impl Generator {
@@ -306,7 +283,7 @@ impl Generator {
         let limit = Duration::from_secs(limit_s.into());
         let compiled = tokio::time::timeout(limit, self.compile(spec, &compiling)).await;
         let compiled = compiled.unwrap_or_else(|_| {
-            compiling.stop("its time is over");
+            compiling.end("its time is over");
             Err(GrammarError::TooSlow { limit_s })
         });
         let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
@@ -342,14 +319,14 @@ impl Generator {
             return Ok(known);
         }
         let permit = self.compiling.clone().acquire_owned().await;
-        let (grammars, stop) = (self.grammars.clone(), compiling.0.clone());
+        let (grammars, stop) = (self.grammars.clone(), compiling.stop());
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let begun = Instant::now();
-            let compiled = grammars.compile_until(&spec, &stop.stopped);
+            let compiled = grammars.compile_until(&spec, stop.flag());
             if matches!(compiled, Err(GrammarError::Stopped)) {
                 let (field, ran_ms) = (spec.field, begun.elapsed().as_millis() as u64);
-                let why = stop.why.get().copied().unwrap_or_default();
+                let why = stop.why();
                 tracing::warn!(field, ran_ms, why, "the compilation of a grammar was stopped");
             }
             compiled

@@ -3,6 +3,7 @@
 //! Knows text and the engine's door. Does not know hyper, wire formats or devices.
 
 mod block;
+mod compiling;
 pub mod config;
 mod defaults;
 mod door;

@@ -60,7 +60,8 @@ impl Account {
         }
     }
 
-    /// Notes that so many bytes were freed. Whether enough were, since this last said so, to be given back.
+    /// Notes that so many bytes were freed. Whether enough were, since this last said so, to be
+    /// given back.
     pub(super) fn freed(&self, bytes: usize) -> bool {
         let freed = self.freed.fetch_add(bytes, Ordering::Relaxed) + bytes;
         freed >= MUCH_FREED && self.freed.swap(0, Ordering::Relaxed) >= MUCH_FREED
@@ -107,11 +108,6 @@ impl Budget {
 /// Whether the work of this thread has to end, `work` more steps of the grammar engine counted.
 pub(super) fn spend(work: u64) -> Option<Over> {
     RUNNING.with_borrow_mut(|running| running.as_mut().and_then(|running| running.spend(work)))
-}
-
-/// What is left of the work of the budget under which this thread works.
-pub(super) fn work_left() -> Option<u64> {
-    RUNNING.with_borrow(|running| running.as_ref().map(|running| running.budget.work))
 }
 
 impl Running {

@@ -13,6 +13,7 @@ use toktrie::Recognizer;
 
 use super::budget;
 use super::json_place::{At, JsonPlace};
+use crate::telemetry::heap;
 
 /// Longest end that is looked for, bytes.
 pub(super) const MAX_CLOSING_BYTES: usize = 64 * 1024;
@@ -20,15 +21,18 @@ pub(super) const MAX_CLOSING_BYTES: usize = 64 * 1024;
 const MAX_DEPTH: usize = 64;
 /// Ways kept per length in a breadth-first search: states beyond are variants of those before.
 const MAX_WIDTH: usize = 32;
-/// Bytes that a search tries at most for a short way of all bytes, and its share of what may be tried.
+/// Bytes that a search tries at most for a short way of all bytes, and its share of what may be
+/// tried.
 const SHORT_SEARCH_FUEL: usize = 20_000;
 const SHORT_SEARCH_SHARE: usize = 8;
-/// Work of the lexer after which no short way of all bytes is looked for any longer in a walk. Its allowance is `max_step_work`, and a lexer
-/// that has used it up takes nothing more.
-const SHORT_SEARCH_WORK: u64 = 8_000;
+/// Memory of new lexer states after which no short way of all bytes is looked for any longer in a walk.
+/// The lexer's allowance is `max_step_work`, and one that has used it up takes nothing more; what its
+/// states take follows what they cost.
+const SHORT_SEARCH_BYTES: isize = 128 << 10;
 /// Required keys tried where a key must come.
 const MAX_KEYS_TRIED: usize = 16;
-/// Comparisons within a row of the parser's table that take as long as trying a byte, or a step of its lexer.
+/// Comparisons within a row of the parser's table that take as long as trying a byte, or a step of
+/// its lexer.
 const ROW_WORK: usize = 1024;
 /// Bytes in the order in which they are tried where any would do; the quote and the backslash have meanings of their own.
 const PLAIN: &[u8] =
@@ -117,8 +121,8 @@ pub(super) struct Walk<'a, 'b> {
     path: Vec<u8>,
     /// Bytes that may still be tried.
     fuel: usize,
-    /// What was left of the budget's work when the walk began.
-    work_at_start: Option<u64>,
+    /// Bytes that the thread held when the walk began.
+    held_at_start: isize,
 }
 
 /// What a breadth-first search looks for.
@@ -154,7 +158,7 @@ impl<'a, 'b> Walk<'a, 'b> {
     /// A walk of at most `fuel` tries.
     pub(super) fn begin(parser: &'a mut ParserRecognizer<'b>, marks: &'a Landmarks, fuel: usize) -> Self {
         parser.trie_started("closing");
-        Self { parser, marks, path: Vec::new(), fuel, work_at_start: budget::work_left() }
+        Self { parser, marks, path: Vec::new(), fuel, held_at_start: heap::allocated() }
     }
 
     /// Ends the walk and takes everything back.
@@ -368,7 +372,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
     }
 
-    /// The shortest way to the goal, of fewer than `bound` bytes: a short one whatever bytes it takes, or else a longer one of usual bytes.
+    /// The shortest way to the goal, of fewer than `bound` bytes: a short one whatever bytes it
+    /// takes, or else a longer one of usual bytes.
     fn shortest(&mut self, goal: Goal, bound: usize) -> bool {
         if goal == Goal::Quote && self.push(b'"') {
             return true;
@@ -381,15 +386,15 @@ impl<'a, 'b> Walk<'a, 'b> {
         found || self.breadth_first(goal, bound, Bytes::Usual)
     }
 
-    /// Whether the searches among all bytes have had their share of the lexer's allowance, which is not theirs alone.
+    /// Whether the searches among all bytes have had their share of the lexer's allowance, which is
+    /// not theirs alone.
     fn short_work_is_spent(&self) -> bool {
-        let spent =
-            self.work_at_start.zip(budget::work_left()).map(|(start, left)| start.saturating_sub(left));
-        spent.is_some_and(|spent| spent > SHORT_SEARCH_WORK)
+        heap::allocated().wrapping_sub(self.held_at_start) > SHORT_SEARCH_BYTES
     }
 
-    /// The shortest way to the goal, of fewer than `bound` bytes, breadth first. Ways that lead to one state of the lexer in one row of the
-    /// parser are one way: exact inside a lexeme, and a heuristic across them.
+    /// The shortest way to the goal, of fewer than `bound` bytes, breadth first. Ways that lead to
+    /// one state of the lexer in one row of the parser are one way: exact inside a lexeme, and a
+    /// heuristic across them.
     fn breadth_first(&mut self, goal: Goal, bound: usize, bytes: Bytes) -> bool {
         let start = self.path.len();
         let mut frontier = vec![Trail::default()];
@@ -410,7 +415,8 @@ impl<'a, 'b> Walk<'a, 'b> {
                 let escaped = goal == Goal::Quote && self.ends_in_escape(start);
                 let unusual = (0..=0xfe).filter(|byte| !PLAIN.contains(byte));
                 for (number, byte) in PLAIN.iter().copied().chain(unusual).enumerate() {
-                    // Unusual bytes only where nothing usual goes on: the middle of a character, an escape, a control character.
+                    // Unusual bytes only where nothing usual goes on: the middle of a character, an
+                    // escape, a control character.
                     if bytes == Bytes::All && number % 16 == 0 && self.short_work_is_spent() {
                         self.pop_to(start);
                         return false;

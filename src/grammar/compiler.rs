@@ -21,9 +21,9 @@ use crate::text::Tokenizer;
 /// Bytes the search for a grammar's first end may try: some ten milliseconds.
 const FIRST_SEARCH_FUEL: usize = 2_000_000;
 
-/// Work of one compilation, in units of `max_lexer_work`: the patterns' derivatives, the check that they match
-/// anything, and the lexer's first states are each held to that bound between their steps, and this ends them
-/// within a step.
+/// Work of one compilation, in units of `max_lexer_work`: the patterns' derivatives, the check that
+/// they match anything, and the lexer's first states are each held to that bound between their
+/// steps, and this ends them within a step.
 const COMPILE_WORK: u64 = 8;
 /// Work for one token of a reply, in units of `max_step_work`: the same within a step.
 const STEP_WORK: u64 = 8;
@@ -139,7 +139,8 @@ impl Grammars {
         self.compile_until(spec, &Arc::default())
     }
 
-    /// The grammar of `spec` if it was compiled before and is kept. Takes as long as it takes to read `spec`.
+    /// The grammar of `spec` if it was compiled before and is kept. Takes as long as it takes to
+    /// read `spec`.
     pub fn known(&self, spec: &GrammarSpec) -> Result<Option<Arc<Grammar>>, GrammarError> {
         let fingerprint = self.source(spec)?.fingerprint();
         Ok(self.cache().get(&fingerprint))

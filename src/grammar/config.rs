@@ -12,15 +12,18 @@ pub struct Config {
     pub compile_timeout_s: u32,
     /// Grammars compiled at once, 1 to 64. Larger: less waiting, more cores taken from the model while they are compiled.
     pub max_compiling: u32,
-    /// Memory of the compiled grammars that are kept for the next request that asks for the same, bytes, 0 keeps none. What a grammar
-    /// holds is counted when it is compiled. Larger: fewer compilations.
+    /// Memory of the compiled grammars that are kept for the next request that asks for the same,
+    /// bytes, 0 keeps none. What a grammar holds is counted when it is compiled. Larger: fewer
+    /// compilations.
     pub cache_bytes: u64,
-    /// Most memory of one grammar while it is compiled, and of the parser of one reply, bytes, 1 MiB to 16 GiB. What takes more is refused;
-    /// a reply whose parser grows beyond goes to its end on the way that is known. Larger: more elaborate grammars, more memory in the
-    /// hands of a request.
+    /// Most memory of one grammar while it is compiled, and of the parser of one reply, bytes, 1
+    /// MiB to 16 GiB. What takes more is refused; a reply whose parser grows beyond goes to its end
+    /// on the way that is known. Larger: more elaborate grammars, more memory in the hands of a
+    /// request.
     pub max_grammar_bytes: u64,
-    /// Most memory of the parsers of all running replies, bytes. Above it a reply whose parser grows beyond 4 MiB goes to its end on the way
-    /// that is known. Larger: more elaborate grammars at once.
+    /// Most memory of the parsers of all running replies, bytes. Above it a reply whose parser
+    /// grows beyond 4 MiB goes to its end on the way that is known. Larger: more elaborate grammars
+    /// at once.
     pub max_replies_bytes: u64,
     /// Most states of one grammar's lexer, 1000 to 1000000; one takes 1 to 2 kB. Larger: longer patterns, larger counts in them, more memory
     /// in the hands of a request.
@@ -37,7 +40,8 @@ pub struct Config {
     /// Most values (of any kind, on all levels) in one JSON Schema, 100 to 1000000. Larger: larger schemas and enumerations, slower
     /// compilations.
     pub max_schema_values: u32,
-    /// Most bytes of all JSON Schemas of a request as text, 1024 to 67108864. Larger: larger schemas and more of them, slower compilations.
+    /// Most bytes of all JSON Schemas of a request as text, 1024 to 67108864. Larger: larger
+    /// schemas and more of them, slower compilations.
     pub max_schema_bytes: u32,
     /// Most bytes of a regular expression, a grammar, or all texts of a choice, 1024 to 16777216. Larger: larger ones, slower compilations.
     pub max_source_bytes: u32,

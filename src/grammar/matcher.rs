@@ -216,8 +216,8 @@ impl Matcher {
         }
     }
 
-    /// Asks the parser, within what a reply may take; without one, a new one goes the reply's way first. `work` gives its answer, and the
-    /// bytes in it. A parser that took too much is gone.
+    /// Asks the parser, within what a reply may take; without one, a new one goes the reply's way
+    /// first. `work` gives its answer, and the bytes in it. A parser that took too much is gone.
     fn ask<T>(
         &mut self,
         work: impl FnOnce(&mut Parser) -> Result<(T, usize), ConstraintBroken>,
@@ -318,7 +318,8 @@ impl Matcher {
         self.ask(|parser| parser.consume(token).map(|()| ((), 0)))
     }
 
-    /// Follows the known way by one token, or ends where it is at its end, without asking the grammar engine.
+    /// Follows the known way by one token, or ends where it is at its end, without asking the
+    /// grammar engine.
     fn follow(&mut self) -> Result<Taken, ConstraintBroken> {
         match (self.next_on_way(), self.way_mask()) {
             (Some((token, len)), _) => Ok(self.go_on_way(token, len)),

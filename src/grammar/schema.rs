@@ -11,7 +11,8 @@ use super::GrammarError;
 
 /// Most nested values of a schema.
 const MAX_SCHEMA_DEPTH: usize = 64;
-/// Most comparisons of a pattern of keys with another one or with a key, each some ten microseconds.
+/// Most comparisons of a pattern of keys with another one or with a key, each some ten
+/// microseconds.
 const MAX_KEY_COMPARISONS: usize = 20_000;
 /// Whitespace between the parts of a JSON text: room for pretty printing, and an end for a model that would go on writing spaces.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
@@ -173,7 +174,8 @@ fn refuse_counted_keys(object: &Map<String, Value>) -> Result<(), GrammarError> 
     Ok(())
 }
 
-/// The compiler compares the pattern of every key with all others, and with every key that is named.
+/// The compiler compares the pattern of every key with all others, and with every key that is
+/// named.
 fn refuse_many_patterns(object: &Map<String, Value>) -> Result<(), GrammarError> {
     let count = |key: &str| object.get(key).and_then(Value::as_object).map_or(0, Map::len);
     let patterns = count("patternProperties");

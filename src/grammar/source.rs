@@ -12,13 +12,15 @@ use crate::text::{Tokenizer, markers};
 /// Most texts to choose from.
 const MAX_CHOICES: usize = 10_000;
 
-/// Most rules and terminals of a request's own grammar. A chain of as many takes a fifth of a compilation's stack.
+/// Most rules and terminals of a request's own grammar. A chain of as many fits on the stack of a
+/// compilation.
 const MAX_RULES: usize = 10_000;
-/// Most work that classes of characters may be to the reader of patterns: 8 for a large one such as `\p{L}`, which takes 5 kB, 4 times as
-/// much where a pattern ignores case.
+/// Most work that classes of characters may be to the reader of patterns: 8 for a large one such as
+/// `\p{L}`, which takes 5 kB, 4 times as much where a pattern ignores case.
 const MAX_CLASS_WORK: usize = 32_000;
 
-/// Work that the classes of characters in the patterns of a grammar are, by how they are written: an upper bound.
+/// Work that the classes of characters in the patterns of a grammar are, by how they are written:
+/// an upper bound.
 fn class_work(text: &str) -> usize {
     let ignores_case = text.match_indices("(?").any(|(at, _)| {
         let flags = text[at + 2..].bytes().take_while(|byte| byte.is_ascii_alphabetic() || *byte == b'-');

@@ -313,7 +313,8 @@ fn check_text(shape: Shape, budget: usize, allowed: impl Fn(&str) -> bool) {
     }
 }
 
-/// The reply was cut at its limit, in the digits: bytes that are not printable ASCII were tried only where none of those went on.
+/// The reply was cut at its limit, in the digits: bytes that are not printable ASCII were tried
+/// only where none of those went on.
 #[test]
 fn a_required_line_feed_behind_an_open_repetition_is_found() {
     for (regex, least, end) in [

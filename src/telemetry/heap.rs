@@ -1,7 +1,9 @@
-//! The program's allocator: the system's, which also counts the bytes that each thread has allocated.
+//! The program's allocator: the system's, which also counts the bytes that each thread has
+//! allocated.
 //!
-//! A thread's figure can fall below zero, for it may free what others allocated: differences are what
-//! counts. Requested sizes are counted, so the same work gives the same difference on every run.
+//! A thread's figure can fall below zero, for it may free what others allocated: differences are
+//! what counts. Requested sizes are counted, so the same work gives the same difference on every
+//! run.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -50,7 +52,8 @@ pub fn set_up() {
     }
 }
 
-/// Gives the pages of freed memory back to the system, of all threads. Takes milliseconds where much is free.
+/// Gives the pages of freed memory back to the system, of all threads. Takes milliseconds where
+/// much is free.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointer, and glibc allows it at any time on any thread.
@@ -70,8 +73,8 @@ fn count(change: isize) {
     });
 }
 
-// SAFETY: every method hands its arguments to `System` and returns its answer; counting allocates nothing
-// (the counter is initialised at compile time and has no destructor) and does not unwind.
+// SAFETY: every method hands its arguments to `System` and returns its answer; counting allocates
+// nothing (the counter is initialised at compile time and has no destructor) and does not unwind.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
