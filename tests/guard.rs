@@ -99,16 +99,36 @@ async fn run_all(nano: &Nano, requests: Vec<EngineRequest>) -> Vec<Reply> {
     replies
 }
 
-/// The longest repetition of a reply in units of its threshold.
-fn worst(tokens: &[u32]) -> f64 {
+/// The longest repetition of a reply in units of its threshold, and its unit.
+fn worst(tokens: &[u32]) -> (f64, &[u32]) {
     let mut runs = AllPeriods::new(200);
-    let mut worst: f64 = 0.0;
+    let mut worst: (f64, &[u32]) = (0.0, &[]);
     for end in 1..=tokens.len() {
         runs.push(&tokens[..end]);
-        worst =
-            (1..=200).map(|p| f64::from(runs.run(p)) / f64::from(exact_threshold(p))).fold(worst, f64::max);
+        for period in 1..=200 {
+            let run = f64::from(runs.run(period)) / f64::from(exact_threshold(period));
+            if run > worst.0 {
+                worst = (run, &tokens[end - period as usize..end]);
+            }
+        }
     }
     worst
+}
+
+impl Nano {
+    /// Whether a loop of a reply is longer than the rules permit: four times the threshold for a unit with marks or numbers in it,
+    /// eight times for one that stands in the prompt.
+    fn loops(&self, prompt: &str, tokens: &[u32]) -> bool {
+        let (run, unit) = worst(tokens);
+        let text = self.tokenizer.decode(unit, false);
+        let is_mark = |c: char| c.is_ascii_digit() || (c.is_ascii_punctuation() && !",.!?'".contains(c));
+        let permitted = match text {
+            _ if prompt.contains(text.trim()) => 8.0,
+            _ if text.contains(is_mark) => 4.0,
+            _ => 1.0,
+        };
+        run >= permitted
+    }
 }
 
 #[test]
@@ -126,13 +146,14 @@ fn loops_of_the_embedded_model_do_not_reach_the_client() {
                 bare.iter().all(|r| r.events.is_empty() && r.tokens.len() == TOKENS as usize),
                 "off is off"
             );
-            let looping = bare.iter().filter(|r| worst(&r.tokens) >= 1.0).count();
+            let looping =
+                PROMPTS.iter().zip(&bare).filter(|(prompt, r)| nano.loops(prompt, &r.tokens)).count();
             if temperature == 0.0 {
                 assert!(looping > 0, "without a loop this test says nothing");
             }
             let guarded = run_all(&nano, ask(Mode::Rescue, temperature)).await;
-            for (reply, bare) in guarded.iter().zip(&bare) {
-                assert!(worst(&reply.tokens) < 1.0, "a loop got through: {reply:?}");
+            for ((reply, bare), prompt) in guarded.iter().zip(&bare).zip(PROMPTS) {
+                assert!(!nano.loops(prompt, &reply.tokens), "a loop got through: {reply:?}");
                 assert_eq!(
                     reply.events.is_empty(),
                     reply.tokens == bare.tokens,
@@ -150,10 +171,10 @@ fn loops_of_the_embedded_model_do_not_reach_the_client() {
             }
             let stopped = run_all(&nano, ask(Mode::Stop, temperature)).await;
             let warned = run_all(&nano, ask(Mode::Warn, temperature)).await;
-            for ((stopped, warned), bare) in stopped.iter().zip(&warned).zip(&bare) {
+            for (((stopped, warned), bare), prompt) in stopped.iter().zip(&warned).zip(&bare).zip(PROMPTS) {
                 assert_eq!(warned.tokens, bare.tokens, "a warning changes nothing");
                 assert_eq!(stopped.tokens, bare.tokens[..stopped.tokens.len()], "ended, and nothing else");
-                assert!(worst(&stopped.tokens) < 1.0);
+                assert!(!nano.loops(prompt, &stopped.tokens));
             }
         }
         let rule = Some(PatternRule { min_size: 1, max_size: 64, min_count: 2 });

@@ -92,7 +92,12 @@ impl World {
     fn request(&self, index: usize) -> (EngineRequest, Client) {
         let mut rng = fastrand::Rng::with_seed(index as u64);
         let texts = ["the cat and the", "a a a a", "1 2 3", "What is 2 + 3?", "hello, hello, hello,"];
-        let text = texts[rng.usize(..texts.len())].repeat(rng.usize(1..8));
+        let mut text = texts[rng.usize(..texts.len())].repeat(rng.usize(1..8));
+        let loops = index.is_multiple_of(4);
+        if loops {
+            // A prompt that permits no repetition.
+            text = ["the sea is", "once upon a time", "My dog said that"][index / 4 % 3].to_owned();
+        }
         let prompt: Arc<[u32]> = self.tokenizer.encode(&text, Specials::AsText).unwrap().into();
         let mut sampling = SamplingParams {
             temperature: [0.0, 0.7, 1.2][rng.usize(..3)],
@@ -109,7 +114,6 @@ impl World {
             sampling.min_tokens = rng.u32(..sampling.max_tokens);
         }
         // Some go on until the guard has seen enough.
-        let loops = index.is_multiple_of(8);
         if loops {
             sampling = SamplingParams { temperature: 0.0, max_tokens: 300, ..Default::default() };
         }
