@@ -93,10 +93,10 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(index as u64);
         let texts = ["the cat and the", "a a a a", "1 2 3", "What is 2 + 3?", "hello, hello, hello,"];
         let mut text = texts[rng.usize(..texts.len())].repeat(rng.usize(1..8));
-        let loops = index.is_multiple_of(4);
+        let loops = index.is_multiple_of(6);
         if loops {
             // A prompt that permits no repetition.
-            text = ["the sea is", "once upon a time", "My dog said that"][index / 4 % 3].to_owned();
+            text = ["the sea is", "once upon a time", "My dog said that"][index / 6 % 3].to_owned();
         }
         let prompt: Arc<[u32]> = self.tokenizer.encode(&text, Specials::AsText).unwrap().into();
         let mut sampling = SamplingParams {
@@ -110,7 +110,7 @@ impl World {
             (sampling.repetition_penalty, sampling.frequency_penalty) = (1.2, 0.4);
         }
         if rng.u8(..2) == 0 {
-            sampling.stop_token_ids = (0..self.tokenizer.vocab_size() as u32).step_by(17).collect();
+            sampling.stop_token_ids = (0..self.tokenizer.vocab_size() as u32).step_by(5).collect();
             sampling.min_tokens = rng.u32(..sampling.max_tokens);
         }
         // Some go on until the guard has seen enough.
