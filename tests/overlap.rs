@@ -144,6 +144,10 @@ impl World {
             let spec = GrammarSpec { shape, reasoning: Reasoning::None, field: "test" };
             self.grammars.compile(&spec).unwrap().start()
         });
+        if constraint.is_some() {
+            // The grammar says where the reply ends.
+            (sampling.stop_token_ids, sampling.min_tokens) = (Vec::new(), 0);
+        }
         let choice = GuardChoice { mode: Some(Mode::Rescue), ..GuardChoice::default() };
         let guard = match rng.u8(..2) {
             chosen if chosen == 0 || loops => {
