@@ -1,7 +1,9 @@
-//! A counter for every period up to a limit: the definition. It serves requests that bring their own rule in vLLM's form, where two
-//! copies of two tokens may count, and it is what [`super::Periods`] is tested against.
+//! A counter for every period up to a limit: the definition. It serves requests that bring their
+//! own rule in vLLM's form, where two copies of two tokens may count, and it is what
+//! [`super::Periods`] is tested against.
 
-/// `repetition_detection` as vLLM has it: stop when the last `min_count` copies of any unit of `min_size` to `max_size` tokens are equal.
+/// `repetition_detection` as vLLM has it: stop when the last `min_count` copies of any unit of
+/// `min_size` to `max_size` tokens are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatternRule {
     /// Shortest unit, at least 1.

@@ -22,23 +22,28 @@ pub enum Mode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What may be done about a reply that repeats itself without end: off, warn (report it), stop (end the reply), rescue (take the
-    /// loop back and go on without it, max_rescues times, then stop). Requests may choose another with repetition_guard.
+    /// What may be done about a reply that repeats itself without end: off, warn (report it), stop
+    /// (end the reply), rescue (take the loop back and go on without it, max_rescues times, then
+    /// stop). Requests may choose another with repetition_guard.
     pub mode: Mode,
-    /// Whether requests may choose a mode of their own, or switch the guard off. If not, repetition_guard in a request is an error.
+    /// Whether requests may choose a mode of their own, or switch the guard off. If not,
+    /// repetition_guard in a request is an error.
     pub client_may_choose: bool,
-    /// Most tokens kept back from the client while a loop is suspected, 0 to 4096. Larger: longer loops can be taken back unseen, at the
-    /// price of longer pauses in honest repetition.
+    /// Most tokens kept back from the client while a loop is suspected, 0 to 4096. Larger: longer
+    /// loops can be taken back unseen, at the price of longer pauses in honest repetition.
     pub hold_tokens: u32,
-    /// Times a reply may be taken back and written anew, 0 to 8. Larger: more time spent on replies that may be lost.
+    /// Times a reply may be taken back and written anew, 0 to 8. Larger: more time spent on replies
+    /// that may be lost.
     pub max_rescues: u32,
-    /// Tokens after a rescue in which the loop's own phrases stay forbidden, 0 to 65536. Larger: less chance that it returns, more
-    /// constraint on what is said.
+    /// Tokens after a rescue in which the loop's own phrases stay forbidden, 0 to 65536. Larger:
+    /// less chance that it returns, more constraint on what is said.
     pub ban_tokens: u32,
-    /// Whether a reply that was stopped for a loop ends with the finish_reason "repetition", which is vLLM's word; otherwise it is "length",
-    /// which every client knows. stop_reason is "repetition_detected" either way.
+    /// Whether a reply that was stopped for a loop ends with the finish_reason "repetition", which
+    /// is vLLM's word; otherwise it is "length", which every client knows. stop_reason is
+    /// "repetition_detected" either way.
     pub strict_finish_reasons: bool,
-    /// What is written before thinking is closed that went round in circles. Empty: such thinking is treated like an answer.
+    /// What is written before thinking is closed that went round in circles. Empty: such thinking
+    /// is treated like an answer.
     pub close_thinking_text: String,
 }
 

@@ -1,6 +1,8 @@
-//! Repetition that a request asks for, without a word of any language: from its numbers, from its text, and from what it repeats itself.
+//! Repetition that a request asks for, without a word of any language: from its numbers, from its
+//! text, and from what it repeats itself.
 //!
-//! Looked at only when a reply has repeated something for a while, and made ready at the first such question.
+//! Looked at only when a reply has repeated something for a while, and made ready at the first such
+//! question.
 
 use std::sync::{Arc, OnceLock};
 
@@ -37,7 +39,8 @@ impl Permit {
     /// Nothing beyond the threshold.
     pub const NONE: Self = Self { times: 1, copies: 0, tokens: 0 };
 
-    /// The run at which a unit of `period` tokens is a loop, where `threshold` is that of one that nobody asked for.
+    /// The run at which a unit of `period` tokens is a loop, where `threshold` is that of one that
+    /// nobody asked for.
     pub fn limit(self, period: u32, threshold: u32) -> u32 {
         threshold.saturating_mul(self.times).max(self.copies.saturating_mul(period)).max(self.tokens)
     }
@@ -201,7 +204,8 @@ fn most_copies(tokens: &[u32]) -> u32 {
     most
 }
 
-/// The largest number in a text, in digits, and product of two adjacent ones. Thousands may be set apart.
+/// The largest number in a text, in digits, and product of two adjacent ones. Thousands may be set
+/// apart.
 fn largest_number(text: &str) -> u32 {
     let characters: Vec<char> = text.chars().collect();
     let digit = |at: usize| characters.get(at).and_then(|&c| digit_of(c));
@@ -241,7 +245,8 @@ fn digit_of(c: char) -> Option<u32> {
     zeros.into_iter().map(|zero| (c as u32).wrapping_sub(zero as u32)).find(|value| *value < 10)
 }
 
-/// A text in lower case, its letters and digits, with one blank in place of whatever stands between them.
+/// A text in lower case, its letters and digits, with one blank in place of whatever stands between
+/// them.
 fn normalised(text: &str) -> String {
     let mut words = String::from(" ");
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -299,8 +304,7 @@ mod tests {
 
     #[test]
     fn copies_of_a_prompt() {
-        let lines =
-            |copies: u32| (0..copies).flat_map(|n| [7, 8, 9, 10, 11, 100 + n % 1]).collect::<Vec<u32>>();
+        let lines = |copies: usize| [7, 8, 9, 10, 11, 12].repeat(copies);
         assert_eq!((most_copies(&lines(1)), most_copies(&lines(5))), (0, 5));
         assert_eq!(most_copies(&[7; 90]), 0, "a ruler is no unit");
     }

@@ -1,10 +1,12 @@
 //! What changes after a rescue, so that the model does not write the same loop again.
 //!
-//! Everything is decided by the position in the reply and by the tokens there: at temperature 0 a rescued reply is as deterministic as any.
+//! Everything is decided by the position in the reply and by the tokens there: at temperature 0 a
+//! rescued reply is as deterministic as any.
 
 use std::collections::HashMap;
 
-/// Tokens of the forbidden phrases. A general ban of repeated n-grams destroys code and lists, so only the discarded loop's are forbidden.
+/// Tokens of the forbidden phrases. A general ban of repeated n-grams destroys code and lists, so
+/// only the discarded loop's are forbidden.
 const GRAM: usize = 4;
 
 /// One rescue's effect.

@@ -1,7 +1,8 @@
 //! Rows of logits that are no distribution.
 //!
-//! Such a row used to print as a stream of "!" (token id 0): the largest of values that are all NaN, or all equal, is the first one. It is
-//! a fault of numbers, not of language: the sequence ends with a server error, and nothing it computed is kept for others.
+//! Such a row used to print as a stream of "!" (token id 0): the largest of values that are all
+//! NaN, or all equal, is the first one. It is a fault of numbers, not of language: the sequence
+//! ends with a server error, and nothing it computed is kept for others.
 
 /// What is wrong with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

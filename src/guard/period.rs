@@ -1,12 +1,15 @@
-//! At which distances the newest tokens repeat: exactly (`run`) and with noise (`score`), for periods of any length.
+//! At which distances the newest tokens repeat: exactly (`run`) and with noise (`score`), for
+//! periods of any length.
 //!
-//! A counter for every period up to 1,024 is the obvious way; it costs a pass over 1,024 counters per token and sees no longer
-//! period. Here a distance is followed from the moment the last `SHORT` (or `LONG`) tokens have stood there before, which a table
-//! of hashes tells in constant time; at most `MAX_FOLLOWED` distances are followed at once. A period's run is counted backwards when its
-//! distance is taken up, so what is said of it is exact, and a loop is reported at the same token as by the counters (tested).
+//! A counter for every period up to 1,024 is the obvious way; it costs a pass over 1,024 counters
+//! per token and sees no longer period. Here a distance is followed from the moment the last
+//! `SHORT` (or `LONG`) tokens have stood there before, which a table of hashes tells in constant
+//! time; at most `MAX_FOLLOWED` distances are followed at once. A period's run is counted backwards
+//! when its distance is taken up, so what is said of it is exact, and a loop is reported at the
+//! same token as by the counters (tested).
 //!
-//! What is lost: a period whose every window of `LONG` tokens has a nearer twin inside the period. A run below `SHORT` is not seen
-//! either; nothing is decided on so few tokens.
+//! What is lost: a period whose every window of `LONG` tokens has a nearer twin inside the period.
+//! A run below `SHORT` is not seen either; nothing is decided on so few tokens.
 
 use super::policy::Judgement;
 
@@ -16,7 +19,8 @@ const SHORT: usize = 6;
 const LONG: usize = 48;
 /// What a mismatch takes from a score: noise of up to a fifth of the tokens leaves it growing.
 const MISMATCH: u32 = 4;
-/// Entries of a table, at most. A window that was overwritten is found again one period later, so longer outputs need no larger table.
+/// Entries of a table, at most. A window that was overwritten is found again one period later, so
+/// longer outputs need no larger table.
 const MAX_TABLE: usize = 4096;
 /// Farthest that a run is counted backwards.
 const MAX_RUN: usize = 1 << 20;
@@ -118,8 +122,8 @@ impl Periods {
         &mut self.followed
     }
 
-    /// Whether a shorter distance, of which this is a multiple, says as much (in tenths) of what repeats: a run at p is also one at 2p,
-    /// 3p and so on.
+    /// Whether a shorter distance, of which this is a multiple, says as much (in tenths) of what
+    /// repeats: a run at p is also one at 2p, 3p and so on.
     pub(super) fn is_explained(
         &self,
         multiple: &Repeat,
@@ -167,7 +171,8 @@ impl Windows {
         self.ends.fill(0);
     }
 
-    /// Notes the newest window; returns the distance to where it stood last. `known` saves the comparison.
+    /// Notes the newest window; returns the distance to where it stood last. `known` saves the
+    /// comparison.
     fn push(&mut self, tokens: &[u32], known: impl Fn(u32) -> bool) -> Option<u32> {
         let end = tokens.len();
         self.hash = self.hash.wrapping_mul(BASE).wrapping_add(spread(tokens[end - 1]));

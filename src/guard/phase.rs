@@ -1,4 +1,5 @@
-//! The phase of a reply at its end: free text, or structured text. Follows control tokens and fences.
+//! The phase of a reply at its end: free text, or structured text. Follows control tokens and
+//! fences.
 
 use super::Vocabulary;
 use super::vocabulary::LinePlace;
@@ -8,7 +9,8 @@ use super::vocabulary::LinePlace;
 pub enum Phase {
     /// Words, in an answer or a thought: they can be taken back and said in others.
     Text,
-    /// A fence, the arguments of a tool call, a reply that is held to a grammar: what was begun cannot be said otherwise.
+    /// A fence, the arguments of a tool call, a reply that is held to a grammar: what was begun
+    /// cannot be said otherwise.
     Structured,
 }
 
@@ -78,7 +80,8 @@ impl PhaseTracker {
         self.thinking
     }
 
-    /// Tokens since the answer began, or the last marker; `None` in a thought, in tool arguments and under a grammar.
+    /// Tokens since the answer began, or the last marker; `None` in a thought, in tool arguments
+    /// and under a grammar.
     pub fn answer_len(&self) -> Option<usize> {
         (!(self.constrained || self.thinking || self.tools)).then_some(self.since)
     }

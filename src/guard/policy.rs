@@ -1,10 +1,11 @@
 //! One verdict per committed token: deliver, hold back, take back and go on, or end.
 //!
-//! Tokens are held back from the moment one copy and at least twelve tokens have repeated, until the repetition breaks off (they are
-//! delivered) or is a loop (they never are). What was delivered is never taken back, so streamed and whole replies are the same.
+//! Tokens are held back from the moment one copy and at least twelve tokens have repeated, until
+//! the repetition breaks off (they are delivered) or is a loop (they never are). What was delivered
+//! is never taken back, so streamed and whole replies are the same.
 //!
-//! The state is a function of the tokens, apart from two things that cannot be undone: what has been delivered, and rescues at or
-//! before the point that is rewound to.
+//! The state is a function of the tokens, apart from two things that cannot be undone: what has
+//! been delivered, and rescues at or before the point that is rewound to.
 
 use super::nudge::Nudge;
 use super::thresholds::{LEAST_RUN, LONGEST_RECORD, noisy_threshold, structured_threshold};
@@ -13,7 +14,8 @@ use super::{
     Repeat, exact_threshold, hold_start,
 };
 
-/// Tokens at the start of an answer within which a repetition begins that is all of it: an introduction, an opening fence.
+/// Tokens at the start of an answer within which a repetition begins that is all of it: an
+/// introduction, an opening fence.
 const OPENING: usize = 48;
 /// Tokens of a loop with noise whose phrases are forbidden after a rescue.
 const NOISY_FORMS: usize = 256;
@@ -122,7 +124,8 @@ impl Guard {
         verdict
     }
 
-    /// Cuts the reply back to its first `keep` tokens; a guard that never went further is in the same state.
+    /// Cuts the reply back to its first `keep` tokens; a guard that never went further is in the
+    /// same state.
     pub fn rewind(&mut self, keep: usize) {
         if keep >= self.tokens.len() {
             return;
@@ -165,7 +168,8 @@ impl Guard {
         self.may_end && self.options.mode != Mode::Warn
     }
 
-    /// Rescues so far: part of the key of random draws, so that the same draw does not lead back into the loop.
+    /// Rescues so far: part of the key of random draws, so that the same draw does not lead back
+    /// into the loop.
     pub fn num_rescues(&self) -> usize {
         self.nudges.len()
     }
@@ -224,7 +228,8 @@ impl Guard {
         }
     }
 
-    /// Where the repetition at an index of those that are followed stands; `None` if there is nothing to say of it.
+    /// Where the repetition at an index of those that are followed stands; `None` if there is
+    /// nothing to say of it.
     fn stand(&mut self, at: usize) -> Option<Standing> {
         let repeat = self.periods.repeats()[at];
         let known = repeat.judgement;
@@ -279,7 +284,8 @@ impl Guard {
         })
     }
 
-    /// What is known of a repetition, found out now if it is not, or if another unit follows at the same distance.
+    /// What is known of a repetition, found out now if it is not, or if another unit follows at the
+    /// same distance.
     fn judgement(&mut self, at: usize, exact: bool) -> Judgement {
         let repeat = self.periods.repeats()[at];
         let begun = self.tokens.len() - repeat.run as usize;
@@ -301,7 +307,8 @@ impl Guard {
         judgement
     }
 
-    /// Whether half of the newest copy is what stood at the same place of one that ended at most one distance before `then`.
+    /// Whether half of the newest copy is what stood at the same place of one that ended at most
+    /// one distance before `then`.
     fn is_same_unit(&self, repeat: &Repeat, then: usize) -> bool {
         let (period, end) = (repeat.period as usize, self.tokens.len());
         let Some(back) = (end - then).checked_next_multiple_of(period) else { return false };
@@ -367,7 +374,8 @@ impl Guard {
         Verdict::Rescue { keep, event }
     }
 
-    /// Keeps the newest token back, once the reply can be cut before it: between words, or between characters of an endless word.
+    /// Keeps the newest token back, once the reply can be cut before it: between words, or between
+    /// characters of an endless word.
     fn hold(&mut self, endless: bool) -> Verdict {
         let len = self.tokens.len();
         let held = len - self.delivered;
@@ -388,7 +396,8 @@ impl Guard {
         vocabulary.parts(before, after) || (endless && vocabulary.ends_character(before))
     }
 
-    /// The shortest unit whose copies make the same stretch: a run at p is also one at 2p, 3p and so on.
+    /// The shortest unit whose copies make the same stretch: a run at p is also one at 2p, 3p and
+    /// so on.
     fn primitive(&self, repeat: &Repeat) -> u32 {
         if repeat.run < repeat.period {
             return repeat.period;

@@ -1,4 +1,5 @@
-//! What the guard needs to know of a token's text, by id. Made once from the vocabulary, so that following a reply needs no text.
+//! What the guard needs to know of a token's text, by id. Made once from the vocabulary, so that
+//! following a reply needs no text.
 
 /// Marks of code and data that sentences hardly have.
 const CODE_MARKS: &[u8] = b"{}[]()<>=_/\\|;#&$@^~+\"";
@@ -10,7 +11,8 @@ const ENDS_INSIDE_CHARACTER: u8 = 4;
 /// A number, or a token with marks of code.
 const CODE: u8 = 8;
 
-/// Where in a line a text stands, as far as fences need it: at its beginning, behind one or two backticks there, or elsewhere.
+/// Where in a line a text stands, as far as fences need it: at its beginning, behind one or two
+/// backticks there, or elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LinePlace(u8);
 
@@ -18,7 +20,8 @@ impl LinePlace {
     const ALL: [Self; 4] = [Self(0), Self(1), Self(2), Self(3)];
     const ELSEWHERE: Self = Self(3);
 
-    /// The place behind a byte, and whether the byte opens or closes a fence: the third backtick at the beginning of a line.
+    /// The place behind a byte, and whether the byte opens or closes a fence: the third backtick at
+    /// the beginning of a line.
     fn step(self, byte: u8) -> (Self, bool) {
         match (self.0, byte) {
             (_, b'\n') => (Self(0), false),
@@ -34,7 +37,8 @@ impl LinePlace {
 #[derive(Debug, Clone, Copy, Default)]
 struct Facts {
     flags: u8,
-    /// By the place before the token: the place behind it, and whether the token has opened or closed a fence.
+    /// By the place before the token: the place behind it, and whether the token has opened or
+    /// closed a fence.
     lines: [(LinePlace, bool); 4],
 }
 
@@ -137,7 +141,8 @@ fn stands_apart(c: char) -> bool {
     is_unspaced(c) || !(c.is_alphanumeric() || c == '_' || c == char::REPLACEMENT_CHARACTER)
 }
 
-/// Whether the last character has begun and not ended. A token of nothing but continuation bytes is taken to end one.
+/// Whether the last character has begun and not ended. A token of nothing but continuation bytes is
+/// taken to end one.
 fn ends_inside_character(bytes: &[u8]) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(4)..];
     let Some(lead) = tail.iter().rposition(|b| b & 0xc0 != 0x80) else { return false };

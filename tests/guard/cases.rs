@@ -58,7 +58,8 @@ pub(crate) fn encode(text: &str, tokenizer: &Tokenizer) -> Vec<u32> {
     tokenizer.encode(text, Specials::AsText).unwrap_or_default()
 }
 
-/// A user's message as the prompt of a conversation; as plain text where the vocabulary has no turns.
+/// A user's message as the prompt of a conversation; as plain text where the vocabulary has no
+/// turns.
 pub(crate) fn prompt(request: &str, tokenizer: &Tokenizer) -> Arc<[u32]> {
     let id = |name| tokenizer.special_id(name);
     let turn = [markers::IM_USER, markers::IM_MIDDLE, markers::IM_END, markers::IM_ASSISTANT].map(id);
@@ -74,7 +75,8 @@ pub(crate) fn options(guards: &GuardPlan, prompt: Arc<[u32]>) -> Options {
     guards.options(&choice, &prompt, false, false).expect("the mode is not off")
 }
 
-/// The first thing that is done about a reply: after how many of its tokens, how many had been delivered, and what.
+/// The first thing that is done about a reply: after how many of its tokens, how many had been
+/// delivered, and what.
 pub(crate) struct Acted {
     pub(crate) at: usize,
     pub(crate) delivered: usize,

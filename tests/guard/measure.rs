@@ -4,8 +4,9 @@
 //! cargo bench --bench guard -- --tokenizer DIR [--files N] [--streams N] PATH...
 //! ```
 //!
-//! A PATH that is a folder holds real files, each taken for a reply: nothing should be done about one. A PATH that ends in `.jsonl`
-//! holds cases (`cases.rs`). Loops are made of excerpts of the prose among the files. All draws come from one seed.
+//! A PATH that is a folder holds real files, each taken for a reply: nothing should be done about
+//! one. A PATH that ends in `.jsonl` holds cases (`cases.rs`). Loops are made of excerpts of the
+//! prose among the files. All draws come from one seed.
 
 mod cases;
 
@@ -28,7 +29,8 @@ const LEAST_TOKENS: usize = 256;
 const DEPTH: usize = 24;
 /// Tokens of a loop.
 const LOOP_TOKENS: usize = 4000;
-/// Tokens of one measurement of cost, of one reply in it, and how often it is made: the median counts.
+/// Tokens of one measurement of cost, of one reply in it, and how often it is made: the median
+/// counts.
 const COST_TOKENS: usize = 200_000;
 const COST_REPLY: usize = 8192;
 const COST_PASSES: usize = 7;
