@@ -21,9 +21,7 @@ use crate::text::Tokenizer;
 /// Bytes the search for a grammar's first end may try: some ten milliseconds.
 const FIRST_SEARCH_FUEL: usize = 2_000_000;
 
-/// Work of one compilation, in units of `max_lexer_work`: the patterns' derivatives, the check that
-/// they match anything, and the lexer's first states are each held to that bound between their
-/// steps, and this ends them within a step.
+/// Work of one compilation, in units of `max_lexer_work`: each of its stages is held to that bound, and this to all of them.
 const COMPILE_WORK: u64 = 8;
 /// Work for one token of a reply, in units of `max_step_work`: the same within a step.
 const STEP_WORK: u64 = 8;
@@ -198,10 +196,16 @@ impl Grammars {
         let read = init.to_internal(Some(factory.tok_env().clone()), limits(&self.config));
         let (rules, lexer) = read.map_err(|error| refused(&error))?;
         self.stop_if_over()?;
-        // A step that takes more than all steps may is not begun: nothing could end it.
-        if expansion::of_one_step(lexer.regex_builder.exprset()) > u64::from(self.config.max_lexer_work) {
-            return Err(GrammarError::Limit { what: LEXER_WORK, limit: self.config.max_lexer_work as usize });
+        // What takes more than all steps may is not begun: nothing could end it.
+        let work = u64::from(self.config.max_lexer_work);
+        let expressions = lexer.regex_builder.exprset();
+        if expansion::of_one_step(expressions) > work {
+            return Err(self.over(Over::Work));
         }
+        if expansion::first_steps(expressions, work, work * COMPILE_WORK).is_none() {
+            return Err(self.over(Over::Work));
+        }
+        self.stop_if_over()?;
         let parser = factory.create_parser_from_init_default(GrammarInit::Internal(rules, lexer));
         let mut parser = parser.map_err(|error| refused(&error))?;
         self.stop_if_over()?;

@@ -1,13 +1,17 @@
-//! How much one step of the grammar engine may build: an estimate over a grammar's expressions, before the first step.
+//! What the grammar engine may build where it does not look at its limits: found out from a grammar's expressions beforehand.
 //!
 //! The engine takes Brzozowski derivatives of patterns, counts what they cost, and looks at its limits between two of them. One
 //! derivative can be quadratic: that of `a?a?a?...` is, for each of its ends, the list of all shorter ends. Its size follows from
 //! the expressions alone, in one pass in their own order.
+//!
+//! Building a lexer takes the first derivative by every byte and asks of each whether it matches anything. For intersections and
+//! complements that is a search over products of states, `(a{3})*b & (a{5})*b & ...`, and there, unlike later, it has no limit.
 
-use derivre::ExprRef;
-use derivre::raw::ExprSet;
+use derivre::raw::{DerivCache, ExprSet, RelevanceCache};
+use derivre::{AlphabetInfo, ExprRef};
 
 /// Kinds of expressions, by the engine's own numbers.
+const NOT: u8 = 8;
 const CONCAT: u8 = 10;
 const OR: u8 = 11;
 const AND: u8 = 12;
@@ -39,6 +43,32 @@ pub(super) fn of_one_step(expressions: &ExprSet) -> u64 {
     total
 }
 
+/// Steps that the engine takes to tell whether any text begins with each byte, over all intersections and complements; none where
+/// one byte takes more than `limit`, or all of them more than `limit_of_all`.
+pub(super) fn first_steps(expressions: &ExprSet, limit: u64, limit_of_all: u64) -> Option<u64> {
+    let searched: Vec<ExprRef> = (0..expressions.len() as u32)
+        .map(ExprRef::new)
+        .filter(|&id| expressions.is_valid(id) && matches!(expressions.get_tag(id) as u8, AND | NOT))
+        .collect();
+    if searched.is_empty() {
+        return Some(0);
+    }
+    let (alphabet, mut expressions, searched) = AlphabetInfo::from_exprset(expressions.clone(), &searched);
+    let (mut derivatives, mut relevance) = (DerivCache::new(), RelevanceCache::new());
+    let start = expressions.cost();
+    for expression in searched {
+        // At most 256: bytes that no pattern tells apart are one.
+        for byte in 0..alphabet.len() {
+            let rest = derivatives.derivative(&mut expressions, expression, byte as u8);
+            relevance.is_non_empty_limited(&mut expressions, rest, limit).ok()?;
+            if expressions.cost() - start > limit_of_all {
+                return None;
+            }
+        }
+    }
+    Some(expressions.cost() - start)
+}
+
 #[cfg(test)]
 mod tests {
     use derivre::RegexBuilder;
@@ -61,6 +91,25 @@ mod tests {
         let mut builder = RegexBuilder::new();
         let made = builder.mk_regex_and(&["[ab]*", "[bc]*x"]).unwrap();
         assert_eq!(builder.exprset().get_tag(made) as u8, AND);
+    }
+
+    /// `(a{n})*b`, one `a` missing, for each length: the shortest match has as many as their product, less one.
+    fn steps_of_cycles(lengths: &[usize], limit: u64) -> Option<u64> {
+        let patterns: Vec<String> =
+            lengths.iter().map(|&length| format!("{}(a{{{length}}})*b", "a".repeat(length - 1))).collect();
+        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+        let mut builder = RegexBuilder::new();
+        builder.mk_regex_and(&patterns).unwrap();
+        first_steps(builder.exprset(), limit, 8 * limit)
+    }
+
+    #[test]
+    fn a_search_over_a_product_of_states_ends_at_its_limit() {
+        let few = steps_of_cycles(&[3, 5], 1_000_000).unwrap();
+        let more = steps_of_cycles(&[3, 5, 7, 11], 1_000_000).unwrap();
+        assert!(more > 10 * few, "{few} and {more}");
+        assert_eq!(steps_of_cycles(&[3, 5, 7, 11], more / 20), None);
+        assert_eq!(steps_of_cycles(&[3, 5, 7, 11, 13, 17, 19, 23, 29, 31], 1_000_000), None);
     }
 
     #[test]

@@ -196,6 +196,9 @@ pub enum Activation {
     Logits,
 }
 
+/// Of the router: experts `[T, K]`, their weights `[T, K]`, and the L2 norms of their outputs before they are weighted `[T, K]`.
+pub type Routed = (Vec<u32>, Vec<f32>, Vec<f32>);
+
 /// What calibration and tests see of a step; never called while serving.
 pub trait Calibrate: Backend {
     /// Rows on the host, row-major.
@@ -212,7 +215,7 @@ pub trait Calibrate: Backend {
         router: &Self::Router,
         routed: &Self::Experts,
         workspace: &mut Self::Workspace,
-    ) -> Result<(Vec<u32>, Vec<f32>, Vec<f32>), OpError>;
+    ) -> Result<Routed, OpError>;
 
     /// The experts that the last [`Backend::moe`] chose, `[T, K]`.
     fn chosen(&mut self, workspace: &Self::Workspace) -> Result<Vec<u32>, OpError>;

@@ -343,7 +343,7 @@ impl<H: HostOps> Calibrate for H {
         router: &Self::Router,
         routed: &Self::Experts,
         w: &mut Self::Workspace,
-    ) -> Result<(Vec<u32>, Vec<f32>, Vec<f32>), OpError> {
+    ) -> Result<super::Routed, OpError> {
         // Routed without the scaling factor: dividing it out of the weights would not give their bits.
         let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
         HostOps::route(self, &w.normed, router, &unscaled, &mut w.routing)?;

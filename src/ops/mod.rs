@@ -18,7 +18,7 @@ mod host;
 pub mod reference;
 pub mod tolerance;
 
-pub use backend::{Activation, Backend, Calibrate};
+pub use backend::{Activation, Backend, Calibrate, Routed};
 pub use error::OpError;
 pub use host_ops::HostOps;
 pub use index::{BlockId, KvSlot, Row, SeqSlot, TokenId};
