@@ -222,6 +222,7 @@ fn responses(entry: &Entry) -> Value {
     responses.insert("200".into(), answered);
     let mut add = |status: &str, text: &str| responses.insert(status.into(), failed(text));
     add("405", "The path does not take this method.");
+    add("421", "The request is addressed to a host that is not this server's.");
     if entry.keyed {
         add("401", "A key is needed.");
         add("404", "There is no such model.");

@@ -55,11 +55,14 @@ pub(super) fn first_steps(expressions: &ExprSet, limit: u64, limit_of_all: u64) 
     }
     let (alphabet, mut expressions, searched) = AlphabetInfo::from_exprset(expressions.clone(), &searched);
     let (mut derivatives, mut relevance) = (DerivCache::new(), RelevanceCache::new());
+    // Of bytes that no pattern tells apart, one.
+    let mut known = [false; 256];
+    let bytes: Vec<u8> =
+        (0..=255).filter(|&byte| !std::mem::replace(&mut known[alphabet.map(byte)], true)).collect();
     let start = expressions.cost();
     for expression in searched {
-        // At most 256: bytes that no pattern tells apart are one.
-        for byte in 0..alphabet.len() {
-            let rest = derivatives.derivative(&mut expressions, expression, byte as u8);
+        for &byte in &bytes {
+            let rest = derivatives.derivative(&mut expressions, expression, byte);
             relevance.is_non_empty_limited(&mut expressions, rest, limit).ok()?;
             if expressions.cost() - start > limit_of_all {
                 return None;
