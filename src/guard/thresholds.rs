@@ -31,7 +31,7 @@ pub(super) fn structured_threshold(period: u32) -> u32 {
     exact_threshold(period) * if period <= LONGEST_RECORD { STRUCTURED_TIMES } else { 1 }
 }
 
-/// The run from which tokens are held back: one copy and at least [`LEAST_RUN`] tokens have been
+/// The run from which tokens are held back: one copy and at least `LEAST_RUN` tokens have been
 /// sent by then, and at most `hold_tokens` (or one copy, if that is more) will be held until
 /// `threshold` is reached.
 pub fn hold_start(period: u32, threshold: u32, hold_tokens: u32) -> u32 {
