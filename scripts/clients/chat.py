@@ -151,8 +151,9 @@ def check_many_choices(server):
     choices, usage = joined(create(client, **more, stream=True, stream_options={"include_usage": True}))
     assert [(c.message.content, [], c.finish_reason) for c in whole.choices] == choices
     assert usage.completion_tokens == whole.usage.completion_tokens
-    other = create(client, **more | {"seed": 6})
-    assert [c.message.content for c in other.choices] != [c.message.content for c in whole.choices]
+    # One other seed may happen to draw the same few words.
+    others = [create(client, **more | {"seed": seed}) for seed in range(6, 12)]
+    assert any([c.message.content for c in other.choices] != [c.message.content for c in whole.choices] for other in others)
 
 
 def check_ends(server):
