@@ -59,7 +59,7 @@ pub struct LayerInputs {
 /// What went into one SwiGLU FFN.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FfnInputs {
-    /// Rows.
+    /// Rows, one per token, that went in.
     pub rows: u64,
     /// Largest magnitude that went into `gate_proj` and `up_proj`.
     pub gate_up: f32,

@@ -28,7 +28,7 @@ pub enum OpError {
     OutOfMemory {
         /// What it was for.
         what: &'static str,
-        /// How much.
+        /// The size asked for.
         bytes: usize,
     },
     /// The device or its driver failed.

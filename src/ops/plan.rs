@@ -37,7 +37,7 @@ pub struct StepPlan {
 }
 
 impl StepPlan {
-    /// T.
+    /// T: tokens of all sequences in this step.
     pub fn num_rows(&self) -> usize {
         self.tokens.len()
     }

@@ -22,7 +22,7 @@ pub struct SlotSpec<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, u32)]
 pub enum Rule {
-    /// Drawn.
+    /// Drawn from what mask, temperature and nucleus leave.
     Draw,
     /// This one, whatever the row says.
     Forced(TokenId),
@@ -42,7 +42,7 @@ pub struct SampleRow {
     pub position: u64,
     /// Row of the logits given to [`super::Backend::sample`].
     pub row: Row,
-    /// Whose.
+    /// The sequence whose token it is: its tokens so far are what the penalties count.
     pub slot: SeqSlot,
     /// Softmax temperature; 0 is greedy.
     pub temperature: f32,

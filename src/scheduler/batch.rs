@@ -21,7 +21,7 @@ pub enum LogitsNeed {
 /// the end of `tokens(seq)` is that of the unsettled token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Whose.
+    /// The sequence they belong to.
     pub seq: SeqId,
     /// First position computed in this step.
     pub start: usize,

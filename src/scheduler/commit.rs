@@ -7,7 +7,7 @@ use super::{Batch, Chunk, FinishReason, Finished, Scheduler, SeqId};
 /// What the engine decided for a chunk that samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampled<'a> {
-    /// Whose.
+    /// The chunk's sequence.
     pub seq: SeqId,
     /// New tokens in order, usually one. Tokens beyond `tokens_left` are dropped. Empty: nothing could be sampled, and the
     /// last known token is computed again in the next step.
