@@ -5,6 +5,7 @@
 //! a request (`generate/generator.rs`) and a boot (`boot/run.rs`).
 
 pub mod tensor;
+pub mod threads;
 pub mod quant;
 pub mod sampling;
 pub mod guard;

@@ -8,8 +8,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use perigee::ops::{
-    AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, MlaShape, ModelShape, OpError,
-    Outcomes, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
+    AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape,
+    ModelShape, OpError, Outcomes, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split,
+    StepPlan, Ticket, TokenId,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::TokenMask;
@@ -111,8 +112,16 @@ impl<B: Backend> Backend for Delayed<B> {
         "delayed"
     }
 
-    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError> {
-        self.inner.load_matrix(host).map(Held::new)
+    fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
+        self.inner.memory_needs(shape, capacity, cache)
+    }
+
+    fn preferences(&self) -> Preferences {
+        self.inner.preferences()
+    }
+
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError> {
+        self.inner.load_matrix(host, split).map(Held::new)
     }
 
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
@@ -140,8 +149,12 @@ impl<B: Backend> Backend for Delayed<B> {
         self.inner.load_router(weight, bias, shape).map(Held::new)
     }
 
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError> {
-        self.inner.load_experts(experts).map(Held::new)
+    fn load_experts(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        split: ExpertSplit,
+    ) -> Result<Self::Experts, OpError> {
+        self.inner.load_experts(experts, split).map(Held::new)
     }
 
     fn allocate_workspace(
@@ -199,11 +212,13 @@ impl<B: Backend> Backend for Delayed<B> {
         &mut self,
         kv_up: &Self::KvUp,
         layer: usize,
-        cache: &Self::Cache,
+        cache: &mut Self::Cache,
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         let (kv_up, cache, workspace) = (kv_up.clone(), cache.clone(), workspace.clone());
-        self.enqueue(move |inner, _| inner.attend(&kv_up.get(), layer, &cache.get(), &mut workspace.get()))
+        self.enqueue(move |inner, _| {
+            inner.attend(&kv_up.get(), layer, &mut cache.get(), &mut workspace.get())
+        })
     }
 
     fn project_add_norm(

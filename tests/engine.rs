@@ -45,6 +45,8 @@ enum Device {
     Cpu(CpuOptions),
     /// The CPU backend behind a queue, with this seed.
     Late(CpuOptions, u64),
+    /// So many ranks of it.
+    Ranks(CpuOptions, usize),
 }
 
 fn options() -> EngineOptions {
@@ -78,6 +80,10 @@ fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine
         }
         Device::Cpu(cpu) => {
             start_engine(&checkpoint, blueprint, &choice(BackendChoice::Cpu(cpu)), metrics, progress)
+        }
+        Device::Ranks(each, ranks) => {
+            let backend = BackendChoice::CpuRanks { ranks, each };
+            start_engine(&checkpoint, blueprint, &choice(backend), metrics, progress)
         }
         Device::Late(cpu, seed) => {
             let dtype = match cpu.activations {
@@ -358,4 +364,20 @@ fn late_results_do_not_depend_on_company() {
 #[test]
 fn a_token_taken_back_late_leaves_no_trace() {
     taken_back_equals_never_having_been_there(Device::Late(cpu(Activations::Bf16, 1), 3));
+}
+
+#[test]
+fn greedy_decoding_on_two_ranks() {
+    greedy_matches_golden(Device::Ranks(cpu(Activations::F32, 1), 2));
+}
+
+/// Which rank holds a position depends on the position alone, so a reply's bits do not depend on which blocks were free.
+#[test]
+fn company_changes_no_bits_on_two_ranks() {
+    results_do_not_depend_on_company(Device::Ranks(cpu(Activations::F32, 1), 2));
+}
+
+#[test]
+fn taken_back_tokens_leave_nothing_on_two_ranks() {
+    taken_back_equals_never_having_been_there(Device::Ranks(cpu(Activations::Bf16, 1), 2));
 }

@@ -1,5 +1,6 @@
 //! A step that fails fails its own requests; the engine goes on, or ends with the reason, and every stream says so.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -10,7 +11,8 @@ use perigee::guard::RowFault;
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
-    CacheDType, CacheShape, Capacity, ExpertMatrices, HostOps, MlaShape, OpError, RouterShape, Segment,
+    AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, Group, HostOps, LatentSpan,
+    MlaShape, ModelShape, OpError, Preferences, RouterShape, Segment, StepPlan, TokenSource,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::SamplingParams;
@@ -18,7 +20,7 @@ use perigee::scheduler::{Config, FinishReason};
 use perigee::telemetry::Metrics;
 use perigee::tensor::TensorView;
 
-use crate::golden::golden_folder;
+use crate::golden::{golden_folder, load_folder, step};
 
 type Reference = ReferenceBackend;
 
@@ -44,6 +46,12 @@ impl HostOps for Faulty {
     fn name(&self) -> &'static str {
         "faulty"
     }
+    fn scratch_values(&self, shape: &ModelShape) -> usize {
+        self.inner.scratch_values(shape)
+    }
+    fn preferences(&self) -> Preferences {
+        HostOps::preferences(&self.inner)
+    }
     fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError> {
         self.inner.load_matrix(host)
     }
@@ -61,8 +69,12 @@ impl HostOps for Faulty {
     ) -> Result<Self::Router, OpError> {
         self.inner.load_router(weight, bias, shape)
     }
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError> {
-        self.inner.load_experts(experts)
+    fn load_experts(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        first: usize,
+    ) -> Result<Self::Experts, OpError> {
+        self.inner.load_experts(experts, first)
     }
     fn allocate(&mut self, capacity: usize, cols: usize) -> Result<Self::Buffer, OpError> {
         self.inner.allocate(capacity, cols)
@@ -159,6 +171,61 @@ impl HostOps for Faulty {
     ) -> Result<(), OpError> {
         self.inner.attend_absorbed(shape, q, kv_up, layer, cache, segments, tables, out)
     }
+    fn latent_queries(
+        &mut self,
+        shape: &MlaShape,
+        q: &Self::Buffer,
+        kv_up: &Self::KvUp,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.inner.latent_queries(shape, q, kv_up, rows, out)
+    }
+    fn attend_latents(
+        &mut self,
+        shape: &MlaShape,
+        queries: &[f32],
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &Self::Cache,
+        spans: &[LatentSpan],
+        tables: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.inner.attend_latents(shape, queries, kv_up, layer, cache, spans, tables, out)
+    }
+    fn project_latents(
+        &mut self,
+        shape: &MlaShape,
+        latents: &[f32],
+        kv_up: &Self::KvUp,
+        rows: &[u32],
+        num_rows: usize,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.project_latents(shape, latents, kv_up, rows, num_rows, out)
+    }
+    fn read_cached(
+        &mut self,
+        cache: &Self::Cache,
+        layer: usize,
+        slots: &[u32],
+        out: &mut Vec<u8>,
+    ) -> Result<(), OpError> {
+        self.inner.read_cached(cache, layer, slots, out)
+    }
+    fn write_cached(
+        &mut self,
+        rows: &[u8],
+        layer: usize,
+        slots: &[u32],
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError> {
+        self.inner.write_cached(rows, layer, slots, cache)
+    }
+    fn values_mut(buffer: &mut Self::Buffer) -> &mut [f32] {
+        Reference::values_mut(buffer)
+    }
     fn route(
         &mut self,
         x: &Self::Buffer,
@@ -253,7 +320,7 @@ fn start() -> Engine {
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(64, 16, CacheDType::F32);
     let (vocab_size, eps) = (blueprint.vocab_size, blueprint.rms_norm_eps);
-    let capacity = Capacity { max_tokens: 64, max_logits_rows: 8, max_num_seqs: 8 };
+    let capacity = Capacity { max_tokens: 64, max_logits_rows: 8, max_num_seqs: 8, block_size: 16 };
     let model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
     let config = Config { max_num_seqs: 8, max_num_batched_tokens: 64, ..Default::default() };
     let limits = config.limits(64, 1024, 16, 64, true).unwrap();
@@ -389,4 +456,27 @@ fn broken_logits_end_the_reply_and_nothing_of_it_is_kept() {
     engine.handle.shutdown();
     engine.thread.join().unwrap().unwrap();
     assert_eq!(engine.handle.snapshot().used_blocks, 0);
+}
+
+/// One rank of two fails, by an error and by a panic: the other is not kept waiting, the reason is the failing rank's, and the next step is as
+/// if nothing had been.
+#[test]
+fn a_rank_that_fails_fails_the_step_and_nothing_else() {
+    let faults = Arc::new(AtomicUsize::new(0));
+    let rank = |faults: &Arc<AtomicUsize>| Faulty {
+        inner: ReferenceBackend,
+        faults: faults.clone(),
+        logits: Arc::default(),
+    };
+    let group = Group::new(vec![rank(&Arc::default()), rank(&faults)]).unwrap();
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::F32);
+    let tokens = [5, 6, 7];
+    let sound = step(&mut model, &tokens, 0, AttentionForm::Absorbed);
+    let mut plan = StepPlan::default();
+    plan.add([TokenSource::from(5)], 0, 0, &[BlockId(0)], 16);
+    faults.store(2, Ordering::Relaxed);
+    assert!(matches!(model.forward(&plan), Err(OpError::OutOfMemory { .. })));
+    let forward = catch_unwind(AssertUnwindSafe(|| model.forward(&plan)));
+    assert!(forward.is_err(), "the panic reaches the engine");
+    assert_eq!(step(&mut model, &tokens, 0, AttentionForm::Absorbed), sound);
 }

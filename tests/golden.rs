@@ -7,8 +7,9 @@ use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
-    AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
+    AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Group, Row, StepPlan, TokenSource,
 };
+use perigee::quant::CachedRowFormat;
 
 const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
 const BLOCK_SIZE: usize = 16;
@@ -63,7 +64,8 @@ pub(crate) fn load_folder<B: Backend>(mut backend: B, folder: &Path, dtype: Cach
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, dtype);
     let eps = blueprint.rms_norm_eps;
-    let capacity = Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8 };
+    let capacity =
+        Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8, block_size: BLOCK_SIZE };
     Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap()
 }
 
@@ -165,4 +167,76 @@ fn cpu_backend_in_bf16_mode_stays_near_golden_logits() {
 #[test]
 fn reference_backend_matches_golden_logits() {
     check(|| ReferenceBackend, CacheDType::F32, 1e-3, true);
+}
+
+/// `world` ranks with one thread each.
+pub(crate) fn cpu_ranks(world: usize, activations: Activations) -> Group<CpuBackend> {
+    let options = CpuOptions { activations, threads: 1, ..Default::default() };
+    Group::new((0..world).map(|_| CpuBackend::new(options)).collect()).unwrap()
+}
+
+/// Heads, inner units, experts, vocabulary and cached positions are split over ranks: the logits are those of one backend, in both forms and
+/// in chunks, and so is what greedy decoding writes.
+#[test]
+fn two_and_four_cpu_ranks_match_golden_logits() {
+    for world in [2, 4] {
+        check(|| cpu_ranks(world, Activations::F32), CacheDType::F32, 1e-3, true);
+    }
+}
+
+#[test]
+fn two_cpu_ranks_in_bf16_mode_stay_near_golden_logits() {
+    check_rounded(|| cpu_ranks(2, Activations::Bf16), CacheDType::Bf16);
+}
+
+#[test]
+fn two_reference_ranks_match_golden_logits() {
+    let ranks = || Group::new(vec![ReferenceBackend, ReferenceBackend]).unwrap();
+    check(ranks, CacheDType::F32, 1e-3, true);
+}
+
+/// More ranks than heads, and blocks that do not part evenly: said before anything is computed, with the setting.
+#[test]
+fn what_cannot_be_split_is_refused() {
+    let folder = golden_folder("kimi");
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut eight = cpu_ranks(8, Activations::F32);
+    let loaded = Weights::load(&checkpoint, &blueprint, &mut eight, &mut |_, _| ());
+    let error = loaded.err().unwrap();
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(reason.contains("device.ranks"), "{reason}");
+
+    let mut three = cpu_ranks(3, Activations::F32);
+    let weights = Weights::load(&checkpoint, &blueprint, &mut three, &mut |_, _| ()).unwrap();
+    let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::F32);
+    let capacity = Capacity { max_tokens: 8, max_logits_rows: 8, max_num_seqs: 1, block_size: BLOCK_SIZE };
+    let reason = Model::new(three, blueprint, weights, 1e-6, capacity, &cache).err().unwrap().to_string();
+    assert!(reason.contains("kv_cache.block_size") && reason.contains("device.ranks"), "{reason}");
+}
+
+/// Ranks that hold no position of a sequence yet, and a cache of codes.
+#[test]
+fn ranks_with_an_fp8_cache_give_what_one_backend_gives() {
+    for row_scales in [true, false] {
+        let dtype = CacheDType::Fp8(CachedRowFormat { row_scales, rope_codes: false });
+        for name in FOLDERS {
+            let mut one = load(cpu(Activations::F32), name, dtype);
+            let mut ranks = load(cpu_ranks(4, Activations::F32), name, dtype);
+            let prompt = &golden_prompts(name)[3].token_ids;
+            for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
+                for len in [1, 3, prompt.len()] {
+                    let expected = step(&mut one, &prompt[..len], 0, form);
+                    let got = step(&mut ranks, &prompt[..len], 0, form);
+                    let vocab = expected.len() / len;
+                    let rows = expected.chunks(vocab).zip(got.chunks(vocab));
+                    let mut differences: Vec<f32> = rows.map(|(a, b)| largest_difference(a, b)).collect();
+                    differences.sort_by(f32::total_cmp);
+                    // A value at the edge between two codes may fall to either side, and that may move a router: rarely.
+                    let median = differences[len / 2];
+                    assert!(median < 0.01, "{name} {form:?} {len} tokens: {median}");
+                }
+            }
+        }
+    }
 }

@@ -98,12 +98,41 @@ async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) 
 
 #[test]
 fn embedded_model_does_what_its_card_says() {
+    let cpu = CpuOptions { activations: Activations::F32, ..Default::default() };
+    let mut score: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for (item, text) in replies(BackendChoice::Cpu(cpu), items()) {
+        let entry = score.entry(item.skill.clone()).or_default();
+        entry.0 += usize::from(is_right(&item.skill, &item.expect, &text));
+        entry.1 += 1;
+    }
+    println!("{score:?}");
+    for (skill, floor) in FLOORS {
+        let (right, of) = score[skill];
+        assert!(right * 100 >= floor * of, "{skill}: {right} of {of}, floor {floor} %");
+    }
+}
+
+/// The embedded model on two ranks says the same, greedily, as on one.
+#[test]
+fn two_ranks_say_what_one_says() {
+    let cpu = CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() };
+    let every_tenth = || items().into_iter().step_by(10).collect();
+    let one = replies(BackendChoice::Cpu(cpu), every_tenth());
+    let two = replies(BackendChoice::CpuRanks { ranks: 2, each: cpu }, every_tenth());
+    assert!(one.len() > 20);
+    for ((item, one), (_, two)) in one.iter().zip(&two) {
+        assert_eq!(one, two, "{}", item.prompt);
+    }
+}
+
+/// Greedy replies to all items, at once.
+fn replies(backend: BackendChoice, items: Vec<Item>) -> Vec<(Item, String)> {
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let tokenizer =
         Arc::new(Tokenizer::load(&|name| checkpoint.file(name).map(|bytes| bytes.into_owned())).unwrap());
     let options = EngineOptions {
-        backend: BackendChoice::Cpu(CpuOptions { activations: Activations::F32, ..Default::default() }),
+        backend,
         scheduler: scheduler::Config::default(),
         block_size: 32,
         cache_bytes: 256 << 20,
@@ -115,25 +144,18 @@ fn embedded_model_does_what_its_card_says() {
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let engine = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let mut score: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     runtime.block_on(async {
-        let asked: Vec<_> = items()
+        let asked: Vec<_> = items
             .into_iter()
             .map(|item| {
-                let answer = tokio::spawn(reply(engine.handle.clone(), tokenizer.clone(), item.prompt));
-                (item.skill, item.expect, answer)
+                let asked = reply(engine.handle.clone(), tokenizer.clone(), item.prompt.clone());
+                (item, tokio::spawn(asked))
             })
             .collect();
-        for (skill, expect, answer) in asked {
-            let text = answer.await.unwrap();
-            let entry = score.entry(skill.clone()).or_default();
-            entry.0 += usize::from(is_right(&skill, &expect, &text));
-            entry.1 += 1;
+        let mut replies = Vec::with_capacity(asked.len());
+        for (item, answer) in asked {
+            replies.push((item, answer.await.unwrap()));
         }
-    });
-    println!("{score:?}");
-    for (skill, floor) in FLOORS {
-        let (right, of) = score[skill];
-        assert!(right * 100 >= floor * of, "{skill}: {right} of {of}, floor {floor} %");
-    }
+        replies
+    })
 }

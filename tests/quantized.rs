@@ -11,7 +11,7 @@ use perigee::quant::{Dialect, StoredMatrix, check_scales, recognize};
 use perigee::tensor::{DType, TensorView};
 use serde_json::json;
 
-use crate::golden::{golden_folder, largest_difference, load_folder, step};
+use crate::golden::{cpu_ranks, golden_folder, largest_difference, load_folder, step};
 use crate::serve::{Served, log_softmax, runtime};
 
 /// `../shared/golden/quant/NAME`.
@@ -189,6 +189,7 @@ fn a_modelopt_export_gives_the_expected_logits() {
         let options = CpuOptions { threads: 2, activations: Activations::F32, isa };
         expected_logits(&isa.to_string(), CpuBackend::new(options));
     }
+    expected_logits("two ranks", cpu_ranks(2, Activations::F32));
 }
 
 fn expected_logits<B: Calibrate>(what: &str, backend: B) {

@@ -11,17 +11,10 @@ use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{Blueprint, Inventory, KvScaleError, KvScales, LoadError, Model, Weights};
 use crate::ops::reference::ReferenceBackend;
-use crate::ops::{Backend, CacheDType, Capacity, OpError};
+use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
 use crate::quant::CachedRowFormat;
 use crate::scheduler::{self, LimitsError};
 use crate::telemetry::Metrics;
-
-/// Prompt tokens per step on the CPU unless the operator says otherwise: large enough that matrix products are
-/// compute-bound and few experts are read twice, small enough that a prompt's neighbours stream on.
-const CPU_PREFILL_TOKENS: usize = 512;
-
-/// Rows whose logits exist at once.
-const MAX_LOGITS_ROWS: usize = 128;
 
 /// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
 const SMALL_MODEL_BYTES: usize = 32 << 20;
@@ -33,6 +26,13 @@ pub enum BackendChoice {
     Reference,
     /// Fast.
     Cpu(CpuOptions),
+    /// The same as several ranks, each with threads of its own.
+    CpuRanks {
+        /// Number of ranks, at least 1.
+        ranks: usize,
+        /// Of each.
+        each: CpuOptions,
+    },
 }
 
 /// How the engine is built: settings already resolved.
@@ -69,11 +69,14 @@ impl EngineOptions {
         Self {
             backend: match settings.device.backend {
                 device::BackendChoice::Reference => BackendChoice::Reference,
-                device::BackendChoice::Auto | device::BackendChoice::Cpu => BackendChoice::Cpu(CpuOptions {
-                    threads: settings.device.threads,
-                    activations,
-                    ..Default::default()
-                }),
+                device::BackendChoice::Auto | device::BackendChoice::Cpu => {
+                    let (ranks, threads) = (settings.device.ranks, settings.device.threads);
+                    let options = CpuOptions { threads, activations, ..Default::default() };
+                    match ranks {
+                        1 => BackendChoice::Cpu(options),
+                        _ => BackendChoice::CpuRanks { ranks, each: share_threads(options, ranks) },
+                    }
+                }
             },
             scheduler: settings.scheduler.clone(),
             block_size: cache.block_size,
@@ -95,6 +98,15 @@ impl EngineOptions {
             },
         }
     }
+}
+
+/// One rank's share of the threads.
+fn share_threads(options: CpuOptions, ranks: usize) -> CpuOptions {
+    let all = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        threads => threads,
+    };
+    CpuOptions { threads: (all / ranks).max(1), ..options }
 }
 
 /// Whether exact activations cost little: the weights of one token fit in a cache. Small routed networks also need them most: a
@@ -193,12 +205,22 @@ pub fn start_engine(
             start_on(backend, CacheDType::F32, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cpu(cpu) => {
-            let dtype = match cpu.activations {
-                Activations::F32 => CacheDType::F32,
-                Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
-            };
+            let dtype = cache_dtype_beside(cpu.activations);
             start_on(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
         }
+        BackendChoice::CpuRanks { ranks, each } => {
+            let dtype = cache_dtype_beside(each.activations);
+            let backend = Group::new((0..*ranks).map(|_| CpuBackend::new(*each)).collect())?;
+            start_on(backend, dtype, checkpoint, blueprint, options, metrics, progress)
+        }
+    }
+}
+
+/// Element type of the cache where no other is named.
+fn cache_dtype_beside(activations: Activations) -> CacheDType {
+    match activations {
+        Activations::F32 => CacheDType::F32,
+        Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
     }
 }
 
@@ -219,26 +241,31 @@ pub fn start_on<B: Backend>(
         0 => blueprint.max_position_embeddings,
         len => len,
     };
-    let max_logits_rows = batching.max_num_seqs.min(MAX_LOGITS_ROWS);
+    let preferences = backend.preferences();
+    let eps = options.latent_norm_eps.unwrap_or(blueprint.rms_norm_eps);
+    let capacity = Capacity {
+        max_tokens: batching.max_num_batched_tokens,
+        max_logits_rows: batching.max_num_seqs.min(preferences.max_logits_rows),
+        max_num_seqs: batching.max_num_seqs,
+        block_size: options.block_size,
+    };
+    let one_block = blueprint.cache_shape(1, options.block_size, dtype);
     let inventory = Inventory::take(checkpoint, &blueprint);
     // Before the plan: that a checkpoint belongs to another configuration is a better reason than that it does not fit.
     LoadError::check(checkpoint, &inventory.problems)?;
     let plan = MemoryPlan::new(&PlanInput {
-        blueprint: &blueprint,
         weights: &inventory.loaded_bytes(),
         widened_bytes: inventory.widened_bytes(if default_dtype == CacheDType::F32 { 4 } else { 2 }),
-        max_num_batched_tokens: batching.max_num_batched_tokens,
-        max_logits_rows,
+        needs: backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block),
         max_num_seqs: batching.max_num_seqs,
         max_model_len,
         block_size: options.block_size,
         cache_bytes: options.cache_bytes,
         num_blocks: options.num_blocks,
-        cache_dtype: dtype,
         available_bytes: available_memory().unwrap_or(u64::MAX / 2),
     })?;
     let limits = batching.limits(
-        CPU_PREFILL_TOKENS,
+        preferences.prefill_tokens,
         blueprint.max_position_embeddings,
         options.block_size,
         plan.num_blocks,
@@ -265,12 +292,6 @@ pub fn start_on<B: Backend>(
         backend: backend.name(),
     };
     let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
-    let eps = options.latent_norm_eps.unwrap_or(blueprint.rms_norm_eps);
-    let capacity = Capacity {
-        max_tokens: batching.max_num_batched_tokens,
-        max_logits_rows,
-        max_num_seqs: batching.max_num_seqs,
-    };
     let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?;
     if let Some(scales) = kv_scales {
         model.set_cache_scales(&scales.exponents)?;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::model::{Blueprint, ModuleClass};
-use crate::ops::CacheDType;
+use crate::model::ModuleClass;
+use crate::ops::MemoryNeeds;
 
 /// Memory kept free for the process itself: code, queues, tokenizer, connections.
 const PROCESS_BYTES: u64 = 200 << 20;
@@ -17,16 +17,12 @@ const AUTO_CACHE_SHARE: f64 = 0.5;
 /// What the plan is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInput<'a> {
-    /// The network.
-    pub blueprint: &'a Blueprint,
     /// Bytes of the weights that are loaded, as stored, by class.
     pub weights: &'a [(ModuleClass, u64)],
     /// What `kv_b_proj` and routers take beyond that, where they are stored packed and widened when they are loaded.
     pub widened_bytes: u64,
-    /// Rows of the largest step.
-    pub max_num_batched_tokens: usize,
-    /// Rows with logits at once.
-    pub max_logits_rows: usize,
+    /// What the backend needs beside them, with a cache of one block.
+    pub needs: MemoryNeeds,
     /// Sequences at once.
     pub max_num_seqs: usize,
     /// Tokens of the longest sequence.
@@ -37,8 +33,6 @@ pub struct PlanInput<'a> {
     pub cache_bytes: u64,
     /// Blocks the operator asks for, 0 = by bytes.
     pub num_blocks: usize,
-    /// Element type of the cache.
-    pub cache_dtype: CacheDType,
     /// Memory that can be taken now.
     pub available_bytes: u64,
 }
@@ -111,15 +105,13 @@ pub enum PlanError {
 impl MemoryPlan {
     /// Plans; fails with the remedy.
     pub fn new(input: &PlanInput<'_>) -> Result<Self, PlanError> {
-        let b = input.blueprint;
         let mut weight_classes: Vec<_> =
             input.weights.iter().map(|(class, bytes)| (class.name(), *bytes)).collect();
         if input.widened_bytes > 0 {
             weight_classes.push(("kv_b and routers, widened", input.widened_bytes));
         }
         let weights_bytes = weight_classes.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        let workspace_bytes = workspace_bytes(input);
-        let block_bytes = b.cache_shape(1, input.block_size, input.cache_dtype).bytes() as u64;
+        let MemoryNeeds { workspace_bytes, cache_bytes: block_bytes } = input.needs;
         let blocks_per_sequence = input.max_model_len.div_ceil(input.block_size);
         let fixed = weights_bytes + workspace_bytes + PROCESS_BYTES;
         let Some(left) = input.available_bytes.checked_sub(fixed).filter(|left| *left >= block_bytes) else {
@@ -188,25 +180,6 @@ impl MemoryPlan {
     }
 }
 
-/// Activations `[T, ...]` of the model's workspace and of a backend's scratch.
-fn workspace_bytes(input: &PlanInput<'_>) -> u64 {
-    let b = input.blueprint;
-    let mla = &b.mla;
-    let query = mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
-    let per_row = 2 * b.hidden_size
-        + 2 * b.q_lora_rank.unwrap_or(0)
-        + query
-        + mla.latent_dim()
-        + mla.num_heads * mla.v_head_dim
-        + mla.qk_rope_head_dim;
-    // Scratch: one rounded copy of the widest input, the hidden rows of the chosen experts and their outputs.
-    let ffn_rows = b.router.top_k + b.num_shared_experts;
-    let widest_ffn = (ffn_rows * b.moe_intermediate_size).max(b.intermediate_size);
-    let scratch = query.max(b.hidden_size) + widest_ffn + ffn_rows * b.hidden_size;
-    let rows = input.max_num_batched_tokens;
-    ((per_row + scratch) * rows * 4 + input.max_logits_rows * b.vocab_size * 4) as u64
-}
-
 /// Memory that can be taken now: what the kernel calls available, cut to the control group's limit. `None` where neither can be read.
 pub fn available_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
@@ -242,30 +215,19 @@ pub fn format_bytes(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn blueprint() -> Blueprint {
-        let config = serde_json::json!({
-            "model_type": "kimi_k2", "vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 3, "intermediate_size": 384,
-            "moe_intermediate_size": 64, "n_routed_experts": 16, "num_experts_per_tok": 4, "num_attention_heads": 4,
-            "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
-            "max_position_embeddings": 8192
-        });
-        Blueprint::parse(config.to_string().as_bytes()).unwrap()
-    }
+    /// 32 tokens of 160 values in 3 layers, as bf16.
+    const BLOCK_BYTES: u64 = 32 * 160 * 2 * 3;
 
     fn plan(edit: impl Fn(&mut PlanInput<'_>)) -> Result<MemoryPlan, PlanError> {
-        let blueprint = blueprint();
         let mut input = PlanInput {
-            blueprint: &blueprint,
             weights: &[(ModuleClass::RoutedExperts, 4 << 20), (ModuleClass::Attention, 2 << 20)],
             widened_bytes: 0,
-            max_num_batched_tokens: 8192,
-            max_logits_rows: 128,
+            needs: MemoryNeeds { workspace_bytes: 50 << 20, cache_bytes: BLOCK_BYTES },
             max_num_seqs: 256,
             max_model_len: 8192,
             block_size: 32,
             cache_bytes: 0,
             num_blocks: 0,
-            cache_dtype: CacheDType::Bf16,
             available_bytes: 4 << 30,
         };
         edit(&mut input);
@@ -276,7 +238,7 @@ mod tests {
     fn chooses_no_more_than_is_useful() {
         let chosen = plan(|p| p.max_num_seqs = 2).unwrap();
         assert_eq!(chosen.num_blocks, 2 * 8192 / 32);
-        assert_eq!(chosen.cache_bytes, 2 * 8192 * 160 * 2 * 3);
+        assert_eq!(chosen.cache_bytes, 2 * 8192 / 32 * BLOCK_BYTES);
     }
 
     #[test]

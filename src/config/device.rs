@@ -11,6 +11,10 @@ pub struct DeviceConfig {
     pub backend: BackendChoice,
     /// Threads of the CPU backend, 0 = all cores this process may use. Larger than the cores: slower.
     pub threads: usize,
+    /// Ranks of the CPU backend: heads, experts, vocabulary and cached tokens are split among so many parts, each with its share of the threads,
+    /// as several devices would split them. Replies differ from those of one rank by rounding alone. Divides kv_cache.block_size, and is at most the
+    /// number of attention heads. Larger than 1: slower on one memory, since each layer's parts wait for each other.
+    pub ranks: usize,
     /// Rounding of what enters a matrix product: bf16 is the checkpoint's own precision; f32 is exact to rounding, at about half the prefill
     /// speed and twice the cache bytes; int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
     /// of their products, bf16 for all others; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
@@ -47,13 +51,23 @@ pub enum Activations {
 
 impl Default for DeviceConfig {
     fn default() -> Self {
-        Self { backend: BackendChoice::Auto, threads: 0, activations: Activations::Auto }
+        Self { backend: BackendChoice::Auto, threads: 0, ranks: 1, activations: Activations::Auto }
     }
 }
 
 impl DeviceConfig {
     /// Problems as (key, limit).
     pub fn validate(&self) -> Vec<(&'static str, String)> {
-        if self.threads > 1024 { vec![("threads", "must be at most 1024".into())] } else { Vec::new() }
+        let mut problems = Vec::new();
+        if self.threads > 1024 {
+            problems.push(("threads", "must be at most 1024".into()));
+        }
+        if !(1..=64).contains(&self.ranks) {
+            problems.push(("ranks", "must be from 1 to 64".into()));
+        }
+        if self.ranks > 1 && self.backend == BackendChoice::Reference {
+            problems.push(("ranks", "must be 1 with device.backend = reference".into()));
+        }
+        problems
     }
 }

@@ -8,12 +8,13 @@ use super::mla::{self, Geometry, KvUp};
 use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Activations, Numerics, RowLayout};
 use super::simd::Isa;
-use super::threads::{PerWorker, Shards, ThreadPool};
 use crate::ops::{
-    CacheShape, ExpertMatrices, HostOps, MlaShape, OpError, RouterShape, Segment, expect, peak,
+    CacheShape, ExpertMatrices, HostOps, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Preferences,
+    RouterShape, Segment, expect, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
+use crate::threads::{PerWorker, Shards, ThreadPool};
 
 /// How a [`CpuBackend`] computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl CpuBackend {
     /// Starts the threads.
     pub fn new(options: CpuOptions) -> Self {
         let isa = if Isa::supported().contains(&options.isa) { options.isa } else { Isa::best() };
-        let pool = ThreadPool::new(options.threads);
+        let pool = ThreadPool::new("cpu", options.threads);
         let threads = pool.num_threads();
         Self {
             pool,
@@ -143,6 +144,14 @@ fn expect_below(op: &'static str, limit: usize, indices: &[u32]) -> Result<(), O
     }
 }
 
+/// `Err` unless every slot is below `limit` or no slot at all.
+fn expect_held(op: &'static str, limit: usize, slots: &[u32]) -> Result<(), OpError> {
+    match slots.iter().find(|slot| **slot as usize >= limit && **slot != KvSlot::PAD.0) {
+        Some(slot) => expect_below(op, limit, &[*slot]),
+        None => Ok(()),
+    }
+}
+
 fn vector(op: &'static str, host: &TensorView<'_>) -> Result<Vec<f32>, OpError> {
     match host.dtype {
         dtype if dtype.is_float() => Ok(host.to_f32()),
@@ -162,6 +171,19 @@ impl HostOps for CpuBackend {
 
     fn name(&self) -> &'static str {
         "cpu"
+    }
+
+    /// One rounded copy of the widest input, the hidden rows of the chosen experts and their outputs.
+    fn scratch_values(&self, shape: &ModelShape) -> usize {
+        let mla = &shape.mla;
+        let query = mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+        let outputs = (shape.router.top_k + 1) * shape.hidden_size;
+        query.max(shape.hidden_size) + shape.ffn_units + outputs
+    }
+
+    /// With 512 prompt tokens a step matrix products are bound by arithmetic and few experts are read twice.
+    fn preferences(&self) -> Preferences {
+        Preferences { prefill_tokens: 512, max_logits_rows: 128 }
     }
 
     fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Panels, OpError> {
@@ -195,7 +217,7 @@ impl HostOps for CpuBackend {
         Ok(Router { weight, bias: vector(op, bias)? })
     }
 
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Experts, OpError> {
+    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>], first: usize) -> Result<Experts, OpError> {
         let op = "load_experts";
         let mut sources = Vec::with_capacity(2 * experts.len());
         for e in experts {
@@ -216,7 +238,7 @@ impl HostOps for CpuBackend {
         while let (Some(gate_up), Some(down)) = (packed.next(), packed.next()) {
             list.push(Expert { gate_up, down });
         }
-        Ok(Experts { list })
+        Ok(Experts { first, list })
     }
 
     fn allocate(&mut self, capacity: usize, cols: usize) -> Result<Buffer, OpError> {
@@ -302,7 +324,7 @@ impl HostOps for CpuBackend {
         expect(op, &[c + r, c, kv_a.rows], &[kv_a.cols, gain.len(), slot_mapping.len()])?;
         expect(op, &[c + r, kv_a.rows * r, 0], &[cache.shape.latent_dim, rotations.len(), r % 2])?;
         expect_below(op, cache.shape.num_layers, &[layer as u32])?;
-        expect_below(op, cache.slots(), slot_mapping)?;
+        expect_held(op, cache.slots(), slot_mapping)?;
         let isa = self.numerics.isa;
         self.values.resize(kv_a.values().len(), 0.0);
         Self::each_row(&mut self.pool, &mut self.values, c + r, |t, row| {
@@ -313,7 +335,9 @@ impl HostOps for CpuBackend {
         });
         // One thread stores: two rows may name one slot, and then the later one stays.
         for (row, slot) in self.values.chunks_exact(c + r).zip(slot_mapping) {
-            cache.store(layer, *slot as usize, row);
+            if *slot != KvSlot::PAD.0 {
+                cache.store(layer, *slot as usize, row);
+            }
         }
         Ok(())
     }
@@ -362,17 +386,101 @@ impl HostOps for CpuBackend {
         attention_shapes("attend_absorbed", shape, q, kv_up, out)?;
         mla::check("attend_absorbed", shape, q.rows, layer, cache, segments, block_tables)?;
         out.set_rows("attend_absorbed", q.rows)?;
-        let call = mla::AbsorbedCall {
-            pool: &mut self.pool,
-            workers: &self.absorbed_workers,
-            sums: &self.sums,
-            geometry: &Geometry::new(shape, self.numerics, kv_up),
-            kv_up,
-            context: mla::Context { cache, layer, table: &[] },
-            segments,
-            block_tables,
-        };
-        mla::attend_absorbed(call, &mut self.absorbed, q.values(), out.values_mut());
+        let geometry = Geometry::new(shape, self.numerics, kv_up);
+        let (call, scratch) = self.absorbed(&geometry, kv_up);
+        let keys = mla::Keys { context: mla::Context { cache, layer, table: &[] }, block_tables };
+        mla::attend_absorbed(call, scratch, keys, segments, q.values(), out.values_mut());
+        Ok(())
+    }
+
+    fn latent_queries(
+        &mut self,
+        shape: &MlaShape,
+        q: &Buffer,
+        kv_up: &KvUp,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let op = "latent_queries";
+        expect(op, &[shape.num_heads * (shape.qk_nope_head_dim + shape.qk_rope_head_dim)], &[q.cols])?;
+        expect(op, &[shape.num_heads], &[kv_up.w_uk.len()])?;
+        expect_below(op, q.rows, rows)?;
+        let geometry = Geometry::new(shape, self.numerics, kv_up);
+        let (call, scratch) = self.absorbed(&geometry, kv_up);
+        mla::latent_queries(call, scratch, q.values(), rows, out);
+        Ok(())
+    }
+
+    fn attend_latents(
+        &mut self,
+        shape: &MlaShape,
+        queries: &[f32],
+        kv_up: &KvUp,
+        layer: usize,
+        cache: &Cache,
+        spans: &[LatentSpan],
+        block_tables: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let op = "attend_latents";
+        let num_queries = spans.last().map_or(0, |span| span.first + span.num_keys.len());
+        expect(op, &[num_queries * shape.num_heads * shape.latent_dim()], &[queries.len()])?;
+        mla::check_spans(op, shape, layer, cache, spans, block_tables)?;
+        let geometry = Geometry::new(shape, self.numerics, kv_up);
+        let (call, scratch) = self.absorbed(&geometry, kv_up);
+        let keys = mla::Keys { context: mla::Context { cache, layer, table: &[] }, block_tables };
+        mla::attend_latents(call, scratch, keys, spans, queries, out);
+        Ok(())
+    }
+
+    fn project_latents(
+        &mut self,
+        shape: &MlaShape,
+        latents: &[f32],
+        kv_up: &KvUp,
+        rows: &[u32],
+        num_rows: usize,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let op = "project_latents";
+        let heads = shape.num_heads;
+        expect(op, &[heads, heads * shape.v_head_dim], &[kv_up.w_uv.len(), out.cols])?;
+        expect(op, &[rows.len() * heads * shape.kv_lora_rank], &[latents.len()])?;
+        expect_below(op, num_rows, rows)?;
+        out.set_rows(op, num_rows)?;
+        let geometry = Geometry::new(shape, self.numerics, kv_up);
+        let (call, scratch) = self.absorbed(&geometry, kv_up);
+        mla::project_latents(call, scratch, latents, rows, out.values_mut());
+        Ok(())
+    }
+
+    fn read_cached(
+        &mut self,
+        cache: &Cache,
+        layer: usize,
+        slots: &[u32],
+        out: &mut Vec<u8>,
+    ) -> Result<(), OpError> {
+        expect_below("read_cached", cache.shape.num_layers, &[layer as u32])?;
+        expect_below("read_cached", cache.slots(), slots)?;
+        slots.iter().for_each(|slot| out.extend_from_slice(cache.row_bytes(layer, *slot as usize)));
+        Ok(())
+    }
+
+    fn write_cached(
+        &mut self,
+        rows: &[u8],
+        layer: usize,
+        slots: &[u32],
+        cache: &mut Cache,
+    ) -> Result<(), OpError> {
+        let row_bytes = cache.shape.row_bytes();
+        expect_below("write_cached", cache.shape.num_layers, &[layer as u32])?;
+        expect_below("write_cached", cache.slots(), slots)?;
+        expect("write_cached", &[slots.len() * row_bytes], &[rows.len()])?;
+        for (slot, row) in slots.iter().zip(rows.chunks_exact(row_bytes)) {
+            cache.row_bytes_mut(layer, *slot as usize).copy_from_slice(row);
+        }
         Ok(())
     }
 
@@ -425,7 +533,6 @@ impl HostOps for CpuBackend {
         for expert in routed.list.first().into_iter().chain(shared) {
             expect(op, &[expert.gate_up.in_features, expert.down.out_features], &[x.cols, out.cols])?;
         }
-        expect_below(op, routed.list.len(), &routing.experts[..routing.rows * routing.top_k])?;
         moe::apply(self.moe(), x.values(), x.cols, Some((routed, routing)), shared, out.values_mut());
         Ok(())
     }
@@ -444,11 +551,12 @@ impl HostOps for CpuBackend {
             expect(op, &[expert.gate_up.in_features, expert.down.out_features], &[x.cols, x.cols])?;
         }
         let chosen = &routing.experts[..routing.rows * routing.top_k];
-        expect_below(op, routed.list.len(), chosen)?;
         out.set_rows(op, x.rows)?;
+        out.values_mut().fill(0.0);
         let (cols, mut rows, mut results) = (x.cols, Vec::new(), Vec::new());
         for (e, expert) in routed.list.iter().enumerate() {
-            let slots: Vec<usize> = (0..chosen.len()).filter(|slot| chosen[*slot] as usize == e).collect();
+            let slots: Vec<usize> =
+                (0..chosen.len()).filter(|slot| chosen[*slot] as usize == routed.first + e).collect();
             rows.clear();
             slots.iter().for_each(|slot| rows.extend_from_slice(x.row(slot / routing.top_k)));
             results.clear();
@@ -493,8 +601,9 @@ impl HostOps for CpuBackend {
 
     fn cached_peak(&mut self, cache: &Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError> {
         expect_below("cached_peak", cache.shape.num_layers, &[layer as u32])?;
-        expect_below("cached_peak", cache.slots(), slots)?;
-        Ok(peak(slots.iter().map(|slot| cache.peak(layer, *slot as usize))))
+        expect_held("cached_peak", cache.slots(), slots)?;
+        let held = slots.iter().filter(|slot| **slot != KvSlot::PAD.0);
+        Ok(peak(held.map(|slot| cache.peak(layer, *slot as usize))))
     }
 
     fn swiglu_add(&mut self, x: &Buffer, weights: &Experts, out: &mut Buffer) -> Result<(), OpError> {
@@ -528,6 +637,10 @@ impl HostOps for CpuBackend {
         buffer.values()
     }
 
+    fn values_mut(buffer: &mut Buffer) -> &mut [f32] {
+        buffer.values_mut()
+    }
+
     fn read_routing(
         &mut self,
         routing: &Routing,
@@ -551,6 +664,22 @@ impl HostOps for CpuBackend {
 }
 
 impl CpuBackend {
+    /// What absorbed attention works with, and its scratch.
+    fn absorbed<'a>(
+        &'a mut self,
+        geometry: &'a Geometry,
+        kv_up: &'a KvUp,
+    ) -> (mla::AbsorbedCall<'a>, &'a mut mla::AbsorbedScratch) {
+        let call = mla::AbsorbedCall {
+            pool: &mut self.pool,
+            workers: &self.absorbed_workers,
+            sums: &self.sums,
+            geometry,
+            kv_up,
+        };
+        (call, &mut self.absorbed)
+    }
+
     fn moe(&mut self) -> moe::Context<'_> {
         moe::Context {
             pool: &mut self.pool,

@@ -3,8 +3,8 @@
 use super::matrix::LANES;
 use super::simd::{self, Isa, Kernel, Simd};
 use super::storage::Storage;
-use super::threads::{Shards, ThreadPool};
 use crate::ops::OpError;
+use crate::threads::{Shards, ThreadPool};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ const AHEAD: usize = 256;
 /// weights are read with: each thread reads its own half-gigabyte, the fastest of five passes.
 pub fn read_bandwidth(threads: usize) -> Result<f64, OpError> {
     let isa = Isa::best();
-    let mut pool = ThreadPool::new(threads);
+    let mut pool = ThreadPool::new("cpu", threads);
     let threads = pool.num_threads();
     let words = BYTES_PER_THREAD / 4;
     let mut memory = Storage::zeroed(threads * words, "bandwidth measurement")?;

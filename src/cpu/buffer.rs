@@ -165,6 +165,24 @@ impl Cache {
         }
     }
 
+    /// Bytes of a row in the whole cache.
+    fn bytes_at(&self, layer: usize, slot: usize) -> std::ops::Range<usize> {
+        let row = self.shape.row_bytes();
+        let start = (layer * self.slots() + slot) * row;
+        start..start + row
+    }
+
+    /// A row as it is stored.
+    pub(crate) fn row_bytes(&self, layer: usize, slot: usize) -> &[u8] {
+        &bytemuck::cast_slice(self.storage.words())[self.bytes_at(layer, slot)]
+    }
+
+    /// The same, to fill.
+    pub(crate) fn row_bytes_mut(&mut self, layer: usize, slot: usize) -> &mut [u8] {
+        let at = self.bytes_at(layer, slot);
+        &mut bytemuck::cast_slice_mut(self.storage.words_mut())[at]
+    }
+
     /// Stores a row, rounded to the cache's type.
     pub(crate) fn store(&mut self, layer: usize, slot: usize, values: &[f32]) {
         let at = self.at(layer, slot);

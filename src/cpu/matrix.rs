@@ -10,10 +10,10 @@
 use super::packed_panels::{self, CodeFormat};
 use super::simd::{self, Isa, Kernel, Simd};
 use super::storage::Storage;
-use super::threads::{Shards, ThreadPool};
 use crate::ops::OpError;
 use crate::quant::{PackedMatrix, StoredMatrix};
 use crate::tensor::DType;
+use crate::threads::{Shards, ThreadPool};
 use std::sync::Arc;
 
 /// Outputs per panel: the lanes of one 512-bit register.
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_from_any_dtype_and_size() {
-        let mut pool = ThreadPool::new(2);
+        let mut pool = ThreadPool::new("test", 2);
         for (isa, (rows, cols)) in Isa::supported()
             .into_iter()
             .flat_map(|isa| [(1, 1), (5, 3), (16, 8), (33, 7), (40, 64), (18, 38)].map(|size| (isa, size)))

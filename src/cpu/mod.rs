@@ -19,7 +19,6 @@ mod packed_panels;
 mod rows;
 mod simd;
 mod storage;
-mod threads;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -10,8 +10,8 @@ use super::gemm::{Finish, Multiply, Operands, finished_together, row_blocks};
 use super::matrix::{LANES, Panels};
 use super::rows::{self, Numerics, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
-use super::threads::{PerWorker, Shards, ThreadPool};
 use crate::ops::RouterShape;
+use crate::threads::{PerWorker, Shards, ThreadPool};
 use std::ops::Range;
 
 /// Rows per pass: bounds the scratch (packed inputs and hidden rows) whatever the batch.
@@ -35,9 +35,14 @@ pub(crate) struct Expert {
     pub down: Panels,
 }
 
+/// The entry of an expert that is held elsewhere.
+const NO_ENTRY: u32 = u32::MAX;
+
 /// SwiGLU matrices of one or many experts.
 #[derive(Debug)]
 pub struct Experts {
+    /// Number of the first one among those that the router knows.
+    pub(crate) first: usize,
     pub(crate) list: Vec<Expert>,
 }
 
@@ -456,6 +461,9 @@ impl Kernel for AddUp<'_> {
                 let at = |entry: usize| S::load(self.kept[entry * self.columns + k..][..LANES].as_ptr());
                 let mut sum = S::zero();
                 for (entry, weight) in self.entries.iter().zip(self.weights) {
+                    if *entry == NO_ENTRY {
+                        continue;
+                    }
                     sum = S::fma(at(*entry as usize), S::splat(*weight), sum);
                 }
                 if let Some(shared) = self.shared {
@@ -487,7 +495,9 @@ fn plan(
         let chosen = &routing.experts[first_row * routing.top_k..(first_row + rows) * routing.top_k];
         next.clear();
         next.resize(experts.list.len(), 0);
-        chosen.iter().for_each(|e| next[*e as usize] += 1);
+        // Experts that another rank holds have no entries here.
+        let held = |e: u32| (e as usize).checked_sub(experts.first).filter(|at| *at < experts.list.len());
+        chosen.iter().filter_map(|e| held(*e)).for_each(|at| next[at] += 1);
         let mut first = 0;
         for (e, count) in next.iter_mut().enumerate() {
             if *count > 0 {
@@ -495,9 +505,13 @@ fn plan(
             }
             (*count, first) = (first, first + *count);
         }
-        entries.resize(chosen.len(), 0);
+        entries.resize(first, 0);
         for (i, e) in chosen.iter().enumerate() {
-            let entry = &mut next[*e as usize];
+            let Some(at) = held(*e) else {
+                entry_of.push(NO_ENTRY);
+                continue;
+            };
+            let entry = &mut next[at];
             entries[*entry] = (i / routing.top_k) as u32;
             entry_of.push(*entry as u32);
             *entry += 1;

@@ -254,8 +254,8 @@ pub(crate) unsafe fn group_scales(
 mod tests {
     use super::*;
     use crate::cpu::matrix::{PanelSource, pack_all};
-    use crate::cpu::threads::ThreadPool;
     use crate::tensor::{DType, TensorView};
+    use crate::threads::ThreadPool;
 
     #[test]
     fn nibbles_part_into_even_and_odd() {
@@ -269,7 +269,7 @@ mod tests {
     /// Every format reads back what the specification says, padding of outputs and inputs included.
     #[test]
     fn rows_read_back_as_the_specification_says() {
-        let mut pool = ThreadPool::new(2);
+        let mut pool = ThreadPool::new("test", 2);
         let mut rng = fastrand::Rng::with_seed(11);
         let cases = [
             (PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.37)),

@@ -8,7 +8,7 @@ use super::gemm::OFFSET;
 use super::matrix::{LANES, PanelFormat};
 use super::packed_panels::{CodeFormat, STEP_INPUTS};
 use super::simd::{self, Isa, Kernel, Simd};
-use super::threads::{Shards, ThreadPool};
+use crate::threads::{Shards, ThreadPool};
 
 /// What the input rows of matrix products are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -324,8 +324,8 @@ impl<B: HostOps> Model<B> {
             kv_b: b.load_kv_up(&stored.kv_b.stored(), &s.mla()).expect("kv_b"),
             o: b.load_matrix(&stored.o.stored()).expect("o"),
             router: b.load_router(&stored.router.stored(), &stored.bias.view(), &s.router()).expect("router"),
-            experts: b.load_experts(&experts).expect("experts"),
-            shared: b.load_experts(&[expert(&stored.shared)]).expect("shared"),
+            experts: b.load_experts(&experts, 0).expect("experts"),
+            shared: b.load_experts(&[expert(&stored.shared)], 0).expect("shared"),
             head: b.load_matrix(&stored.head.stored()).expect("head"),
             backend: b,
         }

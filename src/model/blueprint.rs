@@ -297,6 +297,8 @@ impl Blueprint {
             q_lora_rank: self.q_lora_rank,
             mla: self.mla,
             router: self.router,
+            ffn_units: ((self.router.top_k + self.num_shared_experts) * self.moe_intermediate_size)
+                .max(self.intermediate_size),
             rms_norm_eps: self.rms_norm_eps,
             latent_norm_eps,
         }

@@ -10,7 +10,7 @@ use super::inventory::{Inventory, Problems, parts};
 use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
 use crate::checkpoint::Checkpoint;
-use crate::ops::{AttentionInMatrices, Backend, ExpertMatrices, OpError, QueryMatrices};
+use crate::ops::{AttentionInMatrices, Backend, ExpertMatrices, ExpertSplit, OpError, QueryMatrices, Split};
 use crate::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
 use crate::tensor::TensorView;
 
@@ -141,7 +141,7 @@ impl<'a> Bindings<'a> {
         let final_norm = binder.vector(&self.names.final_norm())?;
         let head = match blueprint.tie_word_embeddings {
             true => None,
-            false => Some(binder.matrix(&self.names.head())?),
+            false => Some(binder.matrix(&self.names.head(), binder.by_vocabulary())?),
         };
         Ok((final_norm, head))
     }
@@ -215,13 +215,17 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
     }
 
     fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
-        let uploaded = self.backend.load_matrix(&self.bindings.view(name).into());
+        let uploaded = self.backend.load_matrix(&self.bindings.view(name).into(), self.by_vocabulary());
         uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
-    fn matrix(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
+    fn by_vocabulary(&self) -> Split {
+        Split::Rows { num_units: self.blueprint.vocab_size }
+    }
+
+    fn matrix(&mut self, name: &str, split: Split) -> Result<B::Matrix, LoadError> {
         let stored = self.stored(name)?;
-        let uploaded = self.backend.load_matrix(&stored);
+        let uploaded = self.backend.load_matrix(&stored, split);
         uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 
@@ -239,9 +243,14 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
         })
     }
 
-    fn experts(&mut self, layer: usize, stems: &[String]) -> Result<B::Experts, LoadError> {
+    fn experts(
+        &mut self,
+        layer: usize,
+        stems: &[String],
+        split: ExpertSplit,
+    ) -> Result<B::Experts, LoadError> {
         let views = stems.iter().map(|stem| self.ffn(layer, stem)).collect::<Result<Vec<_>, _>>()?;
-        let uploaded = self.backend.load_experts(&views);
+        let uploaded = self.backend.load_experts(&views, split);
         uploaded
             .map_err(|source| LoadError::Upload { name: self.bindings.names.layer(layer, &stems[0]), source })
     }
@@ -252,7 +261,7 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
         let attention = self.attention(layer)?;
         let post_attention_norm = self.vector(&post_attention_norm)?;
         let ffn = match self.blueprint.is_moe(layer) {
-            false => FfnWeights::Dense(self.experts(layer, &["mlp".into()])?),
+            false => FfnWeights::Dense(self.experts(layer, &["mlp".into()], ExpertSplit::Units)?),
             true => self.moe(layer)?,
         };
         Ok(LayerWeights { attention, post_attention_norm, ffn })
@@ -284,7 +293,7 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
             norm: self.vector(&names.layer(layer, "input_layernorm.weight"))?,
             input: input.map_err(|source| LoadError::Upload { name: kv_a, source })?,
             kv_up: kv_up.map_err(|source| LoadError::Upload { name: kv_b, source })?,
-            output: self.matrix(&name("o_proj"))?,
+            output: self.matrix(&name("o_proj"), Split::Cols { num_units: self.blueprint.mla.num_heads })?,
         })
     }
 
@@ -297,10 +306,10 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
             (0..self.blueprint.router.num_experts).map(|e| format!("mlp.experts.{e}")).collect();
         Ok(FfnWeights::Moe {
             router: router.map_err(|source| LoadError::Upload { name: gate, source })?,
-            routed: self.experts(layer, &stems)?,
+            routed: self.experts(layer, &stems, ExpertSplit::Experts)?,
             shared: match self.blueprint.num_shared_experts {
                 0 => None,
-                _ => Some(self.experts(layer, &["mlp.shared_experts".into()])?),
+                _ => Some(self.experts(layer, &["mlp.shared_experts".into()], ExpertSplit::Units)?),
             },
         })
     }

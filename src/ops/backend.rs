@@ -15,8 +15,9 @@
 use std::ops::Range;
 
 use super::{
-    AttentionInMatrices, CacheShape, Capacity, ExpertMatrices, MlaShape, ModelShape, OpError, Outcomes,
-    RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
+    AttentionInMatrices, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape,
+    ModelShape, OpError, Outcomes, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split,
+    StepPlan, Ticket, TokenId,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -24,17 +25,17 @@ use crate::tensor::TensorView;
 /// A device that can run the model. One value owns its threads and queues; all methods take `&mut self`.
 pub trait Backend: Send + 'static {
     /// A linear layer's weight, `[out, in]`, in the backend's own layout.
-    type Matrix: Send;
+    type Matrix: Send + Sync;
     /// An f32 vector: norm gains.
-    type Vector: Send;
+    type Vector: Send + Sync;
     /// What makes queries and latents of the residual stream, in whatever layout one pass wants.
-    type AttentionIn: Send;
+    type AttentionIn: Send + Sync;
     /// `kv_b_proj` `[H * (N + V), C]`, laid out for both attention forms.
-    type KvUp: Send;
+    type KvUp: Send + Sync;
     /// Router weight `[E, D]` and selection bias `[E]`, f32.
-    type Router: Send;
+    type Router: Send + Sync;
     /// SwiGLU matrices of one or many experts of one layer.
-    type Experts: Send;
+    type Experts: Send + Sync;
     /// The plan, activations and sampling state, at addresses that never change: the residual stream `[T, D]`, its norm `[T, D]`,
     /// queries `[T, H * (N + R)]`, attention's result `[T, H * V]`, logits `[S, vocab]`, a state per slot.
     type Workspace: Send;
@@ -50,8 +51,13 @@ pub trait Backend: Send + 'static {
 
     // -- boot: nothing allocates after warm-up --
 
-    /// Uploads a linear weight.
-    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError>;
+    /// What a workspace for steps of this capacity and a cache of this shape take, before anything is allocated.
+    fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds;
+    /// What the engine takes where the operator says nothing.
+    fn preferences(&self) -> Preferences;
+
+    /// Uploads a linear weight; ranks take the part that `split` gives them.
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError>;
     /// Uploads a vector as f32.
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError>;
     /// Uploads the weights in front of attention.
@@ -69,8 +75,13 @@ pub trait Backend: Send + 'static {
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Self::Router, OpError>;
-    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of one.
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError>;
+    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of one. Ranks take the part that
+    /// `split` gives them.
+    fn load_experts(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        split: ExpertSplit,
+    ) -> Result<Self::Experts, OpError>;
     /// Workspace for steps of this capacity. Rotations are those of `rope`.
     fn allocate_workspace(
         &mut self,
@@ -111,7 +122,7 @@ pub trait Backend: Send + 'static {
         &mut self,
         kv_up: &Self::KvUp,
         layer: usize,
-        cache: &Self::Cache,
+        cache: &mut Self::Cache,
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
 

@@ -31,6 +31,30 @@ pub enum OpError {
         /// The size asked for.
         bytes: usize,
     },
+    /// Something cannot be split over that many ranks.
+    #[error(
+        "{op}: {size} {what} cannot be split into parts like {start}..{end}, only at multiples of {unit}: lower device.ranks"
+    )]
+    Indivisible {
+        /// Operation.
+        op: &'static str,
+        /// What is split.
+        what: String,
+        /// How much there is of it.
+        size: usize,
+        /// Where the part would begin.
+        start: usize,
+        /// Where it would end.
+        end: usize,
+        /// What stays together.
+        unit: usize,
+    },
+    /// Another rank failed, so that a sum over ranks cannot be made.
+    #[error("{op}: another rank failed")]
+    Abandoned {
+        /// Operation.
+        op: &'static str,
+    },
     /// The device or its driver failed.
     #[error("{op}: device error {code}: {text}")]
     Device {

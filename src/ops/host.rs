@@ -6,12 +6,14 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::error::expect;
+use super::group::Rank;
 use super::host_ops::HostOps;
+use super::host_rank::{RankCache, RankState};
 use super::host_sampler::{HostSampler, RowResult, RowSampler};
 use super::{
-    Activation, AttentionInMatrices, Backend, CacheShape, Calibrate, Capacity, ExpertMatrices, MlaShape,
-    ModelShape, OpError, Outcomes, QueryMatrices, RopeTable, RouterShape, SampleRows, Segment, SeqSlot,
-    SlotSpec, StepPlan, Ticket, TokenId, TokenSource,
+    Activation, AttentionInMatrices, Backend, CacheShape, Calibrate, Capacity, ExpertMatrices, ExpertSplit,
+    Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable,
+    RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TokenSource,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -54,6 +56,22 @@ pub struct HostWorkspace<H: HostOps> {
     sampler: HostSampler,
     /// One per thread.
     scratch: Vec<Mutex<RowSampler>>,
+    /// What the backend has as one of several ranks.
+    rank: Option<RankState<H>>,
+}
+
+impl<H: HostOps> HostWorkspace<H> {
+    /// The attention of this backend: of its own heads, where it is a rank.
+    fn mla(&self) -> &MlaShape {
+        self.rank.as_ref().map_or(&self.shape.mla, |rank| &rank.mla)
+    }
+}
+
+/// The latent cache.
+pub struct HostCache<H: HostOps> {
+    /// This backend's positions.
+    own: H::Cache,
+    rank: Option<RankCache<H>>,
 }
 
 /// The step under way, in the types that the operations take.
@@ -100,13 +118,29 @@ impl<H: HostOps> Backend for H {
     type Router = H::Router;
     type Experts = H::Experts;
     type Workspace = HostWorkspace<H>;
-    type Cache = H::Cache;
+    type Cache = HostCache<H>;
 
     fn name(&self) -> &'static str {
         HostOps::name(self)
     }
 
-    fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError> {
+    fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
+        let mla = &shape.mla;
+        let activations = 2 * shape.hidden_size
+            + 2 * shape.q_lora_rank.unwrap_or(0)
+            + mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
+            + mla.latent_dim()
+            + mla.qk_rope_head_dim;
+        let values = (activations + self.scratch_values(shape)) * capacity.max_tokens
+            + capacity.max_logits_rows * shape.vocab_size;
+        MemoryNeeds { workspace_bytes: 4 * values as u64, cache_bytes: cache.bytes() as u64 }
+    }
+
+    fn preferences(&self) -> Preferences {
+        HostOps::preferences(self)
+    }
+
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>, _split: Split) -> Result<Self::Matrix, OpError> {
         HostOps::load_matrix(self, host)
     }
 
@@ -146,8 +180,12 @@ impl<H: HostOps> Backend for H {
         HostOps::load_router(self, weight, bias, shape)
     }
 
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError> {
-        HostOps::load_experts(self, experts)
+    fn load_experts(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        _split: ExpertSplit,
+    ) -> Result<Self::Experts, OpError> {
+        HostOps::load_experts(self, experts, 0)
     }
 
     fn allocate_workspace(
@@ -156,44 +194,30 @@ impl<H: HostOps> Backend for H {
         capacity: &Capacity,
         rope: &RopeTable,
     ) -> Result<Self::Workspace, OpError> {
-        let (mla, tokens) = (&shape.mla, capacity.max_tokens);
-        Ok(HostWorkspace {
-            shape: *shape,
-            rope: rope.clone(),
-            plan: HostPlan::default(),
-            hidden: self.allocate(tokens, shape.hidden_size)?,
-            normed: self.allocate(tokens, shape.hidden_size)?,
-            query_latent: match shape.q_lora_rank {
-                Some(rank) => Some((self.allocate(tokens, rank)?, self.allocate(tokens, rank)?)),
-                None => None,
-            },
-            query: self.allocate(tokens, mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim))?,
-            kv_a: self.allocate(tokens, mla.latent_dim())?,
-            attended: self.allocate(tokens, mla.num_heads * mla.v_head_dim)?,
-            routing: self.allocate_routing(tokens, &shape.router)?,
-            logits: self.allocate(capacity.max_logits_rows, shape.vocab_size)?,
-            expert_norms: None,
-            max_tokens: tokens,
-            sampler: HostSampler::new(capacity.max_num_seqs),
-            scratch: (0..self.num_workers()).map(|_| Default::default()).collect(),
-        })
+        workspace(self, shape, &shape.mla, capacity, rope)
     }
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
-        HostOps::allocate_cache(self, shape)
+        Ok(HostCache { own: HostOps::allocate_cache(self, shape)?, rank: None })
     }
 
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
-        HostOps::set_cache_scales(self, cache, exponents)
+        HostOps::set_cache_scales(self, &mut cache.own, exponents)
     }
 
     fn begin(&mut self, plan: &StepPlan, w: &mut Self::Workspace) -> Result<(), OpError> {
         w.plan.take(plan, &w.rope, &w.sampler);
+        if let Some(rank) = &mut w.rank {
+            rank.begin(&mut w.plan.kv_slots, &w.plan.absorbed);
+        }
         Ok(())
     }
 
     fn embed(&mut self, table: &Self::Matrix, w: &mut Self::Workspace) -> Result<(), OpError> {
-        HostOps::embed(self, table, &w.plan.tokens, &mut w.hidden)
+        match &mut w.rank {
+            Some(rank) => rank.embed(self, table, &w.plan.tokens, &mut w.hidden),
+            None => HostOps::embed(self, table, &w.plan.tokens, &mut w.hidden),
+        }
     }
 
     fn norm(&mut self, gain: &Self::Vector, w: &mut Self::Workspace) -> Result<(), OpError> {
@@ -207,7 +231,7 @@ impl<H: HostOps> Backend for H {
         cache: &mut Self::Cache,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        let (mla, eps) = (&w.shape.mla, w.shape.latent_norm_eps);
+        let (mla, eps) = (*w.mla(), w.shape.latent_norm_eps);
         match (&weights.query, &mut w.query_latent) {
             (HostQuery::Latent { a, norm, b }, Some((latent, latent_normed))) => {
                 self.project(&w.normed, a, latent)?;
@@ -219,25 +243,43 @@ impl<H: HostOps> Backend for H {
         }
         self.project(&w.normed, &weights.kv_a, &mut w.kv_a)?;
         let plan = &w.plan;
-        self.rope(mla, &plan.rotations, &mut w.query)?;
-        let gain = &weights.kv_a_norm;
-        self.write_latent(mla, &w.kv_a, gain, eps, &plan.rotations, &plan.kv_slots, layer, cache)
+        self.rope(&mla, &plan.rotations, &mut w.query)?;
+        let (gain, cache) = (&weights.kv_a_norm, &mut cache.own);
+        self.write_latent(&mla, &w.kv_a, gain, eps, &plan.rotations, &plan.kv_slots, layer, cache)
     }
 
     fn attend(
         &mut self,
         kv_up: &Self::KvUp,
         layer: usize,
-        cache: &Self::Cache,
+        cache: &mut Self::Cache,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        let (mla, plan) = (&w.shape.mla, &w.plan);
-        let (query, tables) = (&w.query, &plan.block_tables);
+        let (mla, all, plan) = (*w.mla(), w.shape.mla, &w.plan);
+        let (query, tables, out) = (&w.query, &plan.block_tables, &mut w.attended);
         if !plan.expanded.is_empty() {
-            self.attend_expanded(mla, query, kv_up, layer, cache, &plan.expanded, tables, &mut w.attended)?;
+            let segments = &plan.expanded;
+            let (cache, layer) = match (&w.rank, &mut cache.rank) {
+                (Some(rank), Some(gathered)) => {
+                    let gathered =
+                        gathered.gather(self, &rank.member, &cache.own, layer, segments, tables)?;
+                    (gathered, 0)
+                }
+                _ => (&cache.own, layer),
+            };
+            self.attend_expanded(&mla, query, kv_up, layer, cache, segments, tables, out)?;
         }
         if !plan.absorbed.is_empty() {
-            self.attend_absorbed(mla, query, kv_up, layer, cache, &plan.absorbed, tables, &mut w.attended)?;
+            let cache = &cache.own;
+            match &mut w.rank {
+                Some(rank) => {
+                    let rows = plan.tokens.len();
+                    rank.attend_absorbed(self, &all, query, rows, kv_up, layer, cache, tables, out)?;
+                }
+                None => {
+                    self.attend_absorbed(&mla, query, kv_up, layer, cache, &plan.absorbed, tables, out)?;
+                }
+            }
         }
         Ok(())
     }
@@ -248,7 +290,13 @@ impl<H: HostOps> Backend for H {
         gain: &Self::Vector,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.project_add(&w.attended, weight, &mut w.hidden)?;
+        match &mut w.rank {
+            Some(rank) => {
+                self.project(&w.attended, weight, &mut rank.partial)?;
+                rank.add_partial("project_add_norm", &mut w.hidden)?;
+            }
+            None => self.project_add(&w.attended, weight, &mut w.hidden)?,
+        }
         Backend::norm(self, gain, w)
     }
 
@@ -261,7 +309,14 @@ impl<H: HostOps> Backend for H {
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         HostOps::route(self, &w.normed, router, &w.shape.router, &mut w.routing)?;
-        self.experts(&w.normed, &w.routing, routed, shared, &mut w.hidden)?;
+        match &mut w.rank {
+            Some(rank) => {
+                rank.clear_partial(self, &w.hidden)?;
+                self.experts(&w.normed, &w.routing, routed, shared, &mut rank.partial)?;
+                rank.add_partial("moe", &mut w.hidden)?;
+            }
+            None => self.experts(&w.normed, &w.routing, routed, shared, &mut w.hidden)?,
+        }
         gain.map_or(Ok(()), |gain| Backend::norm(self, gain, w))
     }
 
@@ -271,7 +326,14 @@ impl<H: HostOps> Backend for H {
         gain: Option<&Self::Vector>,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.swiglu_add(&w.normed, weights, &mut w.hidden)?;
+        match &mut w.rank {
+            Some(rank) => {
+                rank.clear_partial(self, &w.hidden)?;
+                self.swiglu_add(&w.normed, weights, &mut rank.partial)?;
+                rank.add_partial("dense", &mut w.hidden)?;
+            }
+            None => self.swiglu_add(&w.normed, weights, &mut w.hidden)?,
+        }
         gain.map_or(Ok(()), |gain| Backend::norm(self, gain, w))
     }
 
@@ -282,7 +344,14 @@ impl<H: HostOps> Backend for H {
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         expect("logits", &[w.plan.logits_rows.len().max(rows.end)], &[w.plan.logits_rows.len()])?;
-        HostOps::logits(self, &w.normed, &w.plan.logits_rows[rows], head, &mut w.logits)
+        let rows = &w.plan.logits_rows[rows];
+        match &mut w.rank {
+            Some(rank) => {
+                HostOps::logits(self, &w.normed, rows, head, &mut rank.logits)?;
+                rank.gather_logits(self, w.shape.vocab_size, &mut w.logits)
+            }
+            None => HostOps::logits(self, &w.normed, rows, head, &mut w.logits),
+        }
     }
 
     fn open_slot(
@@ -309,13 +378,22 @@ impl<H: HostOps> Backend for H {
     fn sample(&mut self, rows: &SampleRows<'_>, w: &mut Self::Workspace) -> Result<Ticket, OpError> {
         let (sampler, scratch, vocab) = (&w.sampler, &w.scratch, w.shape.vocab_size);
         let logits = H::values(&w.logits);
-        let results: Vec<Mutex<RowResult>> = rows.rows.iter().map(|_| Mutex::default()).collect();
-        self.for_each(rows.rows.len(), &|worker, index| {
+        let mine = w.rank.as_ref().map_or(0..rows.rows.len(), |rank| {
+            // Every rank has all logits: each samples some of the rows.
+            rank.member.share().of(rows.rows.len(), 1)
+        });
+        let results: Vec<Mutex<RowResult>> = mine.clone().map(|_| Mutex::default()).collect();
+        self.for_each(mine.len(), &|worker, index| {
             let mut scratch = scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
-            let result = sampler.row(&mut scratch, logits, vocab, rows, index);
+            let result = sampler.row(&mut scratch, logits, vocab, rows, mine.start + index);
             *results[index].lock().unwrap_or_else(PoisonError::into_inner) = result;
         });
-        let results = results.into_iter().map(|r| r.into_inner().unwrap_or_default()).collect();
+        let results: Vec<RowResult> =
+            results.into_iter().map(|r| r.into_inner().unwrap_or_default()).collect();
+        let results = match &w.rank {
+            Some(rank) => rank.member.gather_rows("sample", &results)?,
+            None => results,
+        };
         Ok(w.sampler.complete(rows, results))
     }
 
@@ -323,6 +401,65 @@ impl<H: HostOps> Backend for H {
         w.sampler.fetch(ticket, out);
         Ok(())
     }
+}
+
+impl<H: HostOps> Rank for H {
+    fn load_expert_range(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        first: usize,
+    ) -> Result<Self::Experts, OpError> {
+        HostOps::load_experts(self, experts, first)
+    }
+
+    fn allocate_rank_workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+        member: Member,
+    ) -> Result<Self::Workspace, OpError> {
+        let rank = RankState::new(self, shape, capacity, member)?;
+        let workspace = workspace(self, shape, &rank.mla, capacity, rope)?;
+        Ok(HostWorkspace { rank: Some(rank), ..workspace })
+    }
+
+    fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {
+        let own = RankCache::<H>::own_shape(shape, member.share())?;
+        Ok(HostCache { own: HostOps::allocate_cache(self, &own)?, rank: Some(RankCache::new(self, shape)?) })
+    }
+}
+
+/// Activations of a backend with the heads of `mla`.
+fn workspace<H: HostOps>(
+    ops: &mut H,
+    shape: &ModelShape,
+    mla: &MlaShape,
+    capacity: &Capacity,
+    rope: &RopeTable,
+) -> Result<HostWorkspace<H>, OpError> {
+    let tokens = capacity.max_tokens;
+    Ok(HostWorkspace {
+        shape: *shape,
+        rope: rope.clone(),
+        plan: HostPlan::default(),
+        hidden: ops.allocate(tokens, shape.hidden_size)?,
+        normed: ops.allocate(tokens, shape.hidden_size)?,
+        query_latent: match shape.q_lora_rank {
+            Some(rank) => Some((ops.allocate(tokens, rank)?, ops.allocate(tokens, rank)?)),
+            None => None,
+        },
+        query: ops.allocate(tokens, mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim))?,
+        kv_a: ops.allocate(tokens, mla.latent_dim())?,
+        attended: ops.allocate(tokens, mla.num_heads * mla.v_head_dim)?,
+        routing: ops.allocate_routing(tokens, &shape.router)?,
+        logits: ops.allocate(capacity.max_logits_rows, shape.vocab_size)?,
+        expert_norms: None,
+        max_tokens: tokens,
+        sampler: HostSampler::new(capacity.max_num_seqs),
+        scratch: (0..ops.num_workers()).map(|_| Default::default()).collect(),
+        rank: None,
+    })
 }
 
 impl<H: HostOps> Calibrate for H {
@@ -379,6 +516,6 @@ impl<H: HostOps> Calibrate for H {
         cache: &Self::Cache,
         w: &Self::Workspace,
     ) -> Result<f32, OpError> {
-        HostOps::cached_peak(self, cache, layer, &w.plan.kv_slots)
+        HostOps::cached_peak(self, &cache.own, layer, &w.plan.kv_slots)
     }
 }

@@ -3,7 +3,9 @@
 //! Notation as in `backend.rs`. Every operation computes row `t` of its output from row `t` of its input alone (attention: and from
 //! the cache), with a reduction order that does not depend on T or on the other rows.
 
-use super::{CacheShape, ExpertMatrices, MlaShape, OpError, RouterShape, Segment};
+use super::{
+    CacheShape, ExpertMatrices, LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape, Segment,
+};
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 
@@ -14,15 +16,15 @@ use crate::tensor::TensorView;
 /// allocated with. "adds to `out`" means `out += ...`; otherwise `out` is overwritten.
 pub trait HostOps: Send + 'static {
     /// A linear layer's weight, `[out, in]`, in the backend's own layout.
-    type Matrix: Send;
+    type Matrix: Send + Sync;
     /// An f32 vector: norm gains.
-    type Vector: Send;
+    type Vector: Send + Sync;
     /// `kv_b_proj` `[H * (N + V), C]`, laid out for both attention forms.
-    type KvUp: Send;
+    type KvUp: Send + Sync;
     /// Router weight `[E, D]` and selection bias `[E]`, f32.
-    type Router: Send;
+    type Router: Send + Sync;
     /// SwiGLU matrices of one or many experts of one layer.
-    type Experts: Send;
+    type Experts: Send + Sync;
     /// Activations.
     type Buffer: Send;
     /// Chosen experts and weights of T tokens: `[T, K]` each.
@@ -34,6 +36,11 @@ pub trait HostOps: Send + 'static {
     fn name(&self) -> &'static str;
 
     // -- memory: called at boot only, nothing below allocates after warm-up --
+
+    /// Values per row of a step that operations keep for themselves.
+    fn scratch_values(&self, shape: &ModelShape) -> usize;
+    /// What the engine takes where the operator says nothing.
+    fn preferences(&self) -> Preferences;
 
     /// Uploads a linear weight.
     fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Self::Matrix, OpError>;
@@ -48,8 +55,13 @@ pub trait HostOps: Send + 'static {
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Self::Router, OpError>;
-    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of one.
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Self::Experts, OpError>;
+    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of one. `first` is the number of the
+    /// first one among the experts that the router knows.
+    fn load_experts(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        first: usize,
+    ) -> Result<Self::Experts, OpError>;
     /// A buffer of `capacity` rows of `cols` values.
     fn allocate(&mut self, capacity: usize, cols: usize) -> Result<Self::Buffer, OpError>;
     /// A routing of `capacity` rows.
@@ -102,7 +114,8 @@ pub trait HostOps: Send + 'static {
     fn rope(&mut self, shape: &MlaShape, rotations: &[f32], q: &mut Self::Buffer) -> Result<(), OpError>;
 
     /// From `kv_a` `[T, C + R]`: normalises the latent (first C, `gain`, `eps`), rotates the rope key (last R) and stores
-    /// both in the cache at `slot_mapping[t]` (= block id x block size + offset) of `layer`.
+    /// both in the cache at `slot_mapping[t]` (= block id x block size + offset) of `layer`; a row of [`super::KvSlot::PAD`] is not
+    /// stored.
     fn write_latent(
         &mut self,
         shape: &MlaShape,
@@ -142,6 +155,61 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
+    /// Absorbed attention in three parts, for ranks that hold some of the heads and some of the cache. This is the first: queries
+    /// of the rows `rows` in the latent space. Sets `out` to `[rows.len(), H, C + R]`.
+    fn latent_queries(
+        &mut self,
+        shape: &MlaShape,
+        q: &Self::Buffer,
+        kv_up: &Self::KvUp,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
+
+    /// The second: attention of latent queries `[n, H, C + R]` to the cached latents, not yet divided by the sum. Sets `out` to
+    /// `[n, H, 2 + C]`: the largest score (minus infinity without keys), the sum of the exponentials, the weighted sum of latents.
+    fn attend_latents(
+        &mut self,
+        shape: &MlaShape,
+        queries: &[f32],
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &Self::Cache,
+        spans: &[LatentSpan],
+        block_tables: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError>;
+
+    /// The third: the rows `rows` of `out` `[T, H * V]` are `latents` `[rows.len(), H, C]` through W_UV. Sets `out` to `num_rows`
+    /// rows and leaves the others alone.
+    fn project_latents(
+        &mut self,
+        shape: &MlaShape,
+        latents: &[f32],
+        kv_up: &Self::KvUp,
+        rows: &[u32],
+        num_rows: usize,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// Appends the rows of `layer` at `slots` to `out`, as they are stored; every row has the same number of bytes.
+    fn read_cached(
+        &mut self,
+        cache: &Self::Cache,
+        layer: usize,
+        slots: &[u32],
+        out: &mut Vec<u8>,
+    ) -> Result<(), OpError>;
+
+    /// Stores rows that [`HostOps::read_cached`] read from a cache of the same type.
+    fn write_cached(
+        &mut self,
+        rows: &[u8],
+        layer: usize,
+        slots: &[u32],
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError>;
+
     /// Picks experts: scores = sigmoid(x W^T) in f32; choice = scores + bias; group limit (sum of each group's two best
     /// choices, keep `topk_group` groups); the `top_k` best choices, lower index first on ties; weights = scores of the chosen, normalised and scaled.
     fn route(
@@ -152,7 +220,8 @@ pub trait HostOps: Send + 'static {
         routing: &mut Self::Routing,
     ) -> Result<(), OpError>;
 
-    /// `out[t] += sum_k weight[t,k] * expert[t,k](x[t])`, summed in order of k, plus `shared(x[t])` with weight 1 if given.
+    /// `out[t] += sum_k weight[t,k] * expert[t,k](x[t])`, summed in order of k, plus `shared(x[t])` with weight 1 if given. Experts that
+    /// are not in `routed` are left out.
     fn experts(
         &mut self,
         x: &Self::Buffer,
@@ -162,7 +231,8 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// For calibration: `out[t, k] = || expert[t,k](x[t]) ||`, the L2 norm of the output of each chosen expert before it is weighted. Sets `out`
+    /// For calibration: `out[t, k] = || expert[t,k](x[t]) ||`, the L2 norm of the output of each chosen expert before it is weighted, 0 for
+    /// experts that are not in `routed`. Sets `out`
     /// (`[T, K]`) to T rows. Slots are in the order of [`HostOps::read_routing`].
     fn expert_norms(
         &mut self,
@@ -210,6 +280,9 @@ pub trait HostOps: Send + 'static {
 
     /// The buffer's rows, row-major.
     fn values(buffer: &Self::Buffer) -> &[f32];
+
+    /// The same, to change.
+    fn values_mut(buffer: &mut Self::Buffer) -> &mut [f32];
 
     /// The chosen experts and their weights on the host, `[T, K]` each, row-major; the lists are overwritten.
     fn read_routing(

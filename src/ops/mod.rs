@@ -3,6 +3,9 @@
 //! `backend.rs` is the seam between the model and the devices. A backend on the host is a set of smaller operations
 //! (`host_ops.rs`) with everything around them in `host.rs`; `reference.rs` is the slow, obvious one that every other backend is
 //! tested against, within `tolerance.rs`.
+//!
+//! Several backends are one by `group.rs`: each is a rank that holds its share of weights and cache (`share.rs`) and meets the others
+//! inside the operations that sum over ranks (`exchange.rs`).
 
 mod error;
 mod index;
@@ -14,21 +17,28 @@ mod sample;
 mod backend;
 mod host_ops;
 mod host_sampler;
+mod share;
+mod exchange;
 mod host;
+mod host_rank;
+mod group;
 pub mod reference;
 pub mod tolerance;
 
 pub use backend::{Activation, Backend, Calibrate, Routed};
 pub use error::OpError;
+pub use exchange::Member;
+pub use group::{Group, Rank};
 pub use host_ops::HostOps;
 pub use index::{BlockId, KvSlot, Row, SeqSlot, TokenId};
 pub use plan::{StepPlan, TokenSource};
 pub use rope::RopeTable;
 pub use sample::{Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SlotSpec, Ticket};
-pub use segment::{AttentionForm, Segment};
+pub use segment::{AttentionForm, LatentSpan, Segment};
 pub use shapes::{
-    AttentionInMatrices, CacheDType, CacheShape, Capacity, ExpertMatrices, MlaShape, ModelShape,
-    QueryMatrices, RouterShape, peak,
+    AttentionInMatrices, CacheDType, CacheShape, Capacity, ExpertMatrices, MemoryNeeds, MlaShape, ModelShape,
+    Preferences, QueryMatrices, RouterShape, peak,
 };
+pub use share::{ExpertSplit, Share, Split};
 
 pub(crate) use error::expect;

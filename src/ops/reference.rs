@@ -5,8 +5,8 @@
 
 use super::error::expect;
 use super::{
-    AttentionForm, CacheDType, CacheShape, ExpertMatrices, HostOps, MlaShape, OpError, RouterShape, Segment,
-    peak,
+    AttentionForm, CacheDType, CacheShape, ExpertMatrices, HostOps, KvSlot, LatentSpan, MlaShape, ModelShape,
+    OpError, Preferences, RouterShape, Segment, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -75,6 +75,21 @@ pub struct Expert {
     gate: Matrix,
     up: Matrix,
     down: Matrix,
+}
+
+/// Experts of one layer.
+#[derive(Debug)]
+pub struct Experts {
+    /// Number of the first one among those that the router knows.
+    first: usize,
+    list: Vec<Expert>,
+}
+
+impl Experts {
+    /// The expert of that number, if it is held here.
+    fn get(&self, number: usize) -> Option<&Expert> {
+        self.list.get(number.checked_sub(self.first)?)
+    }
 }
 
 /// Experts chosen per token, `[T][K]` of (expert, weight).
@@ -164,6 +179,16 @@ fn softmax(scores: &mut [f32]) {
     }
 }
 
+/// The query of head `h` in the latent space, `[C + R]`.
+fn absorb(shape: &MlaShape, h: usize, q: &[f32], kv_up: &Matrix) -> Vec<f32> {
+    let (n, v) = (shape.qk_nope_head_dim, shape.v_head_dim);
+    let w_uk = |i: usize| kv_up.row(h * (n + v) + i);
+    let mut absorbed: Vec<f32> =
+        (0..shape.kv_lora_rank).map(|j| (0..n).map(|i| q[i] * w_uk(i)[j]).sum()).collect();
+    absorbed.extend(&q[n..]);
+    absorbed
+}
+
 impl ReferenceBackend {
     /// Cached latents of positions `0..len` of a sequence.
     fn context<'c>(&self, cache: &'c Cache, layer: usize, table: &[u32], len: usize) -> Vec<&'c [f32]> {
@@ -221,13 +246,7 @@ impl ReferenceBackend {
                 self.attend_head(scale, &queries, &keys, &values, segment.first_position)
             }
             AttentionForm::Absorbed => {
-                let absorb = |q: &&[f32]| {
-                    let mut absorbed: Vec<f32> =
-                        (0..c).map(|j| (0..n).map(|i| q[i] * w_uk(i)[j]).sum()).collect();
-                    absorbed.extend(&q[n..]);
-                    absorbed
-                };
-                let queries: Vec<_> = queries.iter().map(absorb).collect();
+                let queries: Vec<_> = queries.iter().map(|q| absorb(shape, h, q, kv_up)).collect();
                 let keys: Vec<_> = context.iter().map(|latent| latent.to_vec()).collect();
                 let values: Vec<_> = context.iter().map(|latent| latent[..c].to_vec()).collect();
                 let latents = self.attend_head(scale, &queries, &keys, &values, segment.first_position);
@@ -317,13 +336,21 @@ impl HostOps for ReferenceBackend {
     type Vector = Vec<f32>;
     type KvUp = Matrix;
     type Router = Router;
-    type Experts = Vec<Expert>;
+    type Experts = Experts;
     type Buffer = Buffer;
     type Routing = Routing;
     type Cache = Cache;
 
     fn name(&self) -> &'static str {
         "reference"
+    }
+
+    fn scratch_values(&self, _shape: &ModelShape) -> usize {
+        0
+    }
+
+    fn preferences(&self) -> Preferences {
+        Preferences { prefill_tokens: 512, max_logits_rows: 128 }
     }
 
     fn load_matrix(&mut self, host: &StoredMatrix<'_>) -> Result<Matrix, OpError> {
@@ -351,17 +378,15 @@ impl HostOps for ReferenceBackend {
         Ok(Router { weight: matrix("load_router", weight)?, bias: widen("load_router", bias)? })
     }
 
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Vec<Expert>, OpError> {
-        experts
-            .iter()
-            .map(|e| {
-                Ok(Expert {
-                    gate: matrix("load_experts", &e.gate_proj)?,
-                    up: matrix("load_experts", &e.up_proj)?,
-                    down: matrix("load_experts", &e.down_proj)?,
-                })
+    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>], first: usize) -> Result<Experts, OpError> {
+        let expert = |e: &ExpertMatrices<'_>| {
+            Ok(Expert {
+                gate: matrix("load_experts", &e.gate_proj)?,
+                up: matrix("load_experts", &e.up_proj)?,
+                down: matrix("load_experts", &e.down_proj)?,
             })
-            .collect()
+        };
+        Ok(Experts { first, list: experts.iter().map(expert).collect::<Result<_, OpError>>()? })
     }
 
     fn allocate(&mut self, capacity: usize, cols: usize) -> Result<Buffer, OpError> {
@@ -445,7 +470,7 @@ impl HostOps for ReferenceBackend {
         let (c, r) = (shape.kv_lora_rank, shape.qk_rope_head_dim);
         expect("write_latent", &[c + r, c, kv_a.rows()], &[kv_a.cols, gain.len(), slot_mapping.len()])?;
         let (dtype, exponent) = (cache.shape.dtype, cache.exponents[layer]);
-        for (t, slot) in slot_mapping.iter().enumerate() {
+        for (t, slot) in slot_mapping.iter().enumerate().filter(|(_, slot)| **slot != KvSlot::PAD.0) {
             let (latent, rope_key) = kv_a.row(t).split_at(c);
             let mut rope_key = rope_key.to_vec();
             rotate(&mut rope_key, &rotations[t * r..(t + 1) * r]);
@@ -488,6 +513,109 @@ impl HostOps for ReferenceBackend {
         self.attend(shape, q, kv_up, layer, cache, segments, block_tables, out)
     }
 
+    fn latent_queries(
+        &mut self,
+        shape: &MlaShape,
+        q: &Buffer,
+        kv_up: &Matrix,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let head = shape.qk_nope_head_dim + shape.qk_rope_head_dim;
+        expect("latent_queries", &[shape.num_heads * head], &[q.cols])?;
+        out.clear();
+        for t in rows {
+            for (h, q) in q.row(*t as usize).chunks_exact(head).enumerate() {
+                out.extend(absorb(shape, h, q, kv_up));
+            }
+        }
+        Ok(())
+    }
+
+    fn attend_latents(
+        &mut self,
+        shape: &MlaShape,
+        queries: &[f32],
+        _kv_up: &Matrix,
+        layer: usize,
+        cache: &Cache,
+        spans: &[LatentSpan],
+        block_tables: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let (c, width) = (shape.kv_lora_rank, shape.latent_dim());
+        out.clear();
+        for span in spans {
+            let table = &block_tables[span.block_table.clone()];
+            for (i, num_keys) in span.num_keys.iter().enumerate() {
+                let keys = self.context(cache, layer, table, *num_keys as usize);
+                for h in 0..shape.num_heads {
+                    let at = ((span.first + i) * shape.num_heads + h) * width;
+                    let scores: Vec<f32> =
+                        keys.iter().map(|key| shape.scale * dot(&queries[at..at + width], key)).collect();
+                    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let exponentials: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
+                    out.extend([max, exponentials.iter().sum()]);
+                    out.extend(
+                        (0..c)
+                            .map(|j| exponentials.iter().zip(&keys).map(|(e, key)| e * key[j]).sum::<f32>()),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn project_latents(
+        &mut self,
+        shape: &MlaShape,
+        latents: &[f32],
+        kv_up: &Matrix,
+        rows: &[u32],
+        num_rows: usize,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let MlaShape { num_heads, qk_nope_head_dim: n, v_head_dim: v, kv_lora_rank: c, .. } = *shape;
+        expect("project_latents", &[num_heads * v, rows.len() * num_heads * c], &[out.cols, latents.len()])?;
+        out.set_rows("project_latents", num_rows)?;
+        for (t, latents) in rows.iter().zip(latents.chunks_exact(num_heads * c)) {
+            for (h, latent) in latents.chunks_exact(c).enumerate() {
+                for i in 0..v {
+                    out.row_mut(*t as usize)[h * v + i] = dot(kv_up.row(h * (n + v) + n + i), latent);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_cached(
+        &mut self,
+        cache: &Cache,
+        layer: usize,
+        slots: &[u32],
+        out: &mut Vec<u8>,
+    ) -> Result<(), OpError> {
+        slots
+            .iter()
+            .for_each(|slot| out.extend(bytemuck::cast_slice::<f32, u8>(cache.slot(layer, *slot as usize))));
+        Ok(())
+    }
+
+    fn write_cached(
+        &mut self,
+        rows: &[u8],
+        layer: usize,
+        slots: &[u32],
+        cache: &mut Cache,
+    ) -> Result<(), OpError> {
+        let row_bytes = 4 * cache.shape.latent_dim;
+        expect("write_cached", &[slots.len() * row_bytes], &[rows.len()])?;
+        for (slot, row) in slots.iter().zip(rows.chunks_exact(row_bytes)) {
+            bytemuck::cast_slice_mut::<f32, u8>(cache.slot_mut(layer, *slot as usize)).copy_from_slice(row);
+        }
+        Ok(())
+    }
+
     fn route(
         &mut self,
         x: &Buffer,
@@ -504,19 +632,20 @@ impl HostOps for ReferenceBackend {
         &mut self,
         x: &Buffer,
         routing: &Routing,
-        routed: &Vec<Expert>,
-        shared: Option<&Vec<Expert>>,
+        routed: &Experts,
+        shared: Option<&Experts>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
         expect("experts", &[x.rows(), x.rows()], &[routing.chosen.len(), out.rows()])?;
         for t in 0..x.rows() {
             let mut sum = vec![0.0; out.cols];
             for (e, weight) in &routing.chosen[t] {
-                let y = self.swiglu(x.row(t), &routed[*e]);
+                let Some(expert) = routed.get(*e) else { continue };
+                let y = self.swiglu(x.row(t), expert);
                 sum.iter_mut().zip(&y).for_each(|(s, v)| *s += weight * v);
             }
             if let Some(shared) = shared {
-                let y = self.swiglu(x.row(t), &shared[0]);
+                let y = self.swiglu(x.row(t), &shared.list[0]);
                 sum.iter_mut().zip(&y).for_each(|(s, v)| *s += v);
             }
             out.row_mut(t).iter_mut().zip(&sum).for_each(|(o, v)| *o += v);
@@ -528,7 +657,7 @@ impl HostOps for ReferenceBackend {
         &mut self,
         x: &Buffer,
         routing: &Routing,
-        routed: &Vec<Expert>,
+        routed: &Experts,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
         let top_k = routing.chosen.first().map_or(out.cols, Vec::len);
@@ -536,8 +665,7 @@ impl HostOps for ReferenceBackend {
         out.set_rows("expert_norms", x.rows())?;
         for t in 0..x.rows() {
             for (k, (e, _)) in routing.chosen[t].iter().enumerate() {
-                let y = self.swiglu(x.row(t), &routed[*e]);
-                out.row_mut(t)[k] = norm(&y);
+                out.row_mut(t)[k] = routed.get(*e).map_or(0.0, |expert| norm(&self.swiglu(x.row(t), expert)));
             }
         }
         Ok(())
@@ -547,20 +675,21 @@ impl HostOps for ReferenceBackend {
         &mut self,
         x: &Buffer,
         rows: &[u32],
-        weights: &Vec<Expert>,
+        weights: &Experts,
         expert: usize,
     ) -> Result<f32, OpError> {
-        let inner = rows.iter().flat_map(|t| self.inner(x.row(*t as usize), &weights[expert]));
+        let inner = rows.iter().flat_map(|t| self.inner(x.row(*t as usize), &weights.list[expert]));
         Ok(peak(inner))
     }
 
     fn cached_peak(&mut self, cache: &Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError> {
-        Ok(peak(slots.iter().flat_map(|slot| cache.slot(layer, *slot as usize)).copied()))
+        let held = slots.iter().filter(|slot| **slot != KvSlot::PAD.0);
+        Ok(peak(held.flat_map(|slot| cache.slot(layer, *slot as usize)).copied()))
     }
 
-    fn swiglu_add(&mut self, x: &Buffer, weights: &Vec<Expert>, out: &mut Buffer) -> Result<(), OpError> {
+    fn swiglu_add(&mut self, x: &Buffer, weights: &Experts, out: &mut Buffer) -> Result<(), OpError> {
         for t in 0..x.rows() {
-            let y = self.swiglu(x.row(t), &weights[0]);
+            let y = self.swiglu(x.row(t), &weights.list[0]);
             out.row_mut(t).iter_mut().zip(&y).for_each(|(o, v)| *o += v);
         }
         Ok(())
@@ -585,6 +714,10 @@ impl HostOps for ReferenceBackend {
 
     fn values(buffer: &Buffer) -> &[f32] {
         &buffer.values
+    }
+
+    fn values_mut(buffer: &mut Buffer) -> &mut [f32] {
+        &mut buffer.values
     }
 
     fn read_routing(

@@ -36,3 +36,14 @@ impl Segment {
         self.first_position + self.rows.len()
     }
 }
+
+/// A run of consecutive latent queries of one sequence, over a cache that holds some of its positions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LatentSpan {
+    /// Index of the first query.
+    pub first: usize,
+    /// For each query, how many of the cached rows it attends to: the first so many of the block table. They do not fall.
+    pub num_keys: Vec<u32>,
+    /// Where this sequence's block ids stand in the step's flat `block_tables`.
+    pub block_table: Range<usize>,
+}

@@ -95,13 +95,15 @@ pub struct ModelShape {
     pub mla: MlaShape,
     /// Router.
     pub router: RouterShape,
+    /// Inner units that a row takes at once: of a dense FFN, or of its chosen and shared experts together.
+    pub ffn_units: usize,
     /// Epsilon of the norms over the residual stream.
     pub rms_norm_eps: f32,
     /// Epsilon of the two norms over latents.
     pub latent_norm_eps: f32,
 }
 
-/// The largest step, and how many sequences run at once.
+/// The largest step, how many sequences run at once, and the blocks they are cached in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     /// Most rows of a step.
@@ -110,6 +112,26 @@ pub struct Capacity {
     pub max_logits_rows: usize,
     /// Sampling slots.
     pub max_num_seqs: usize,
+    /// Tokens per block of the cache.
+    pub block_size: usize,
+}
+
+/// Memory of a backend beside its weights, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryNeeds {
+    /// Activations and scratch of the largest step, and what ranks hold more than once.
+    pub workspace_bytes: u64,
+    /// The cache of the shape asked about.
+    pub cache_bytes: u64,
+}
+
+/// What a backend is fastest with, where the operator says nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preferences {
+    /// Prompt tokens of a step: enough that matrix products are bound by arithmetic, few enough that a prompt's neighbours stream on.
+    pub prefill_tokens: usize,
+    /// Rows whose logits exist at once.
+    pub max_logits_rows: usize,
 }
 
 /// Element type of the latent KV cache.

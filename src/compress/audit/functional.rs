@@ -144,7 +144,7 @@ impl<'a> Side<'a> {
         let matrices = swiglu(self.checkpoint, &stem).map_err(|e| e.to_string())?;
         let mut backend = ReferenceBackend;
         let mut run = || {
-            let expert = backend.load_experts(std::slice::from_ref(&matrices))?;
+            let expert = backend.load_experts(std::slice::from_ref(&matrices), 0)?;
             release_swiglu(self.checkpoint, &stem);
             let (mut rows, mut out) =
                 (backend.allocate(x.len() / width, width)?, backend.allocate(x.len() / width, width)?);

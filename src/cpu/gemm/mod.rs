@@ -25,7 +25,7 @@ use super::matrix::{LANES, Panels};
 use super::packed_panels::CodeFormat;
 use super::rows::{Product, RowFormat, RowLayout, Tiling};
 use super::simd::{self, Isa, Kernel, Simd};
-use super::threads::{PerWorker, Shards, ThreadPool};
+use crate::threads::{PerWorker, Shards, ThreadPool};
 use std::ops::Range;
 
 /// Rows one work item takes at most; more are further items.

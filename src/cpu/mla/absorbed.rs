@@ -4,6 +4,8 @@
 //! context per item), values out of it (a head per item). Splits start at multiples of `SPLIT` positions; each starts
 //! a softmax of its own, and a row's partial results are merged in order of position. So a row's bits depend on its position and
 //! the cache alone, while a long context still occupies every thread.
+//!
+//! `attend` is all three; ranks that share heads and cache call them one by one and exchange what is between them.
 
 use super::flash::{State, Step, rescale};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
@@ -11,8 +13,8 @@ use crate::cpu::gemm::{Finish, Multiply, Operands, row_blocks};
 use crate::cpu::matrix::LANES;
 use crate::cpu::rows::{RowWriter, Tiling};
 use crate::cpu::simd::{self, Kernel, Simd};
-use crate::cpu::threads::{PerWorker, Shards, ThreadPool};
-use crate::ops::Segment;
+use crate::ops::{LatentSpan, Segment};
+use crate::threads::{PerWorker, Shards, ThreadPool};
 use std::ops::Range;
 
 /// Positions per split; a multiple of `KEY_BLOCK`.
@@ -29,16 +31,19 @@ const RESULT_VALUES: usize = 4 << 20;
 struct Row {
     /// Row of `q` and `out`.
     row: usize,
-    position: usize,
+    /// Cached rows it attends to: the first so many of its sequence's.
+    keys: usize,
     /// The group it is in, and its place there.
     group: usize,
     place: usize,
 }
 
-/// Consecutive rows of one segment.
-#[derive(Debug, Clone, Copy)]
+/// Consecutive rows of one sequence.
+#[derive(Debug, Clone)]
 struct Group {
-    segment: usize,
+    sequence: usize,
+    /// Its range of the block tables.
+    table: Range<usize>,
     /// First of `rows`.
     first: usize,
     rows: usize,
@@ -66,6 +71,16 @@ pub(crate) struct WorkerScratch {
     rows: Vec<u32>,
 }
 
+impl WorkerScratch {
+    /// At least `words` words for packed input rows.
+    fn rows_of(&mut self, words: usize) -> &mut [u32] {
+        if self.rows.len() < words {
+            self.rows.resize(words, 0);
+        }
+        &mut self.rows
+    }
+}
+
 /// Scratch of the operation, kept between calls.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
@@ -86,12 +101,23 @@ pub(crate) struct Call<'a> {
     pub sums: &'a PerWorker<Vec<f32>>,
     pub geometry: &'a Geometry,
     pub kv_up: &'a KvUp,
+}
+
+/// Where keys are found.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys<'a> {
+    /// Without a table.
     pub context: Context<'a>,
-    pub segments: &'a [Segment],
     pub block_tables: &'a [u32],
 }
 
-impl<'a> Call<'a> {
+impl<'a> Keys<'a> {
+    fn of(&self, group: &Group) -> Context<'a> {
+        Context { table: &self.block_tables[group.table.clone()], ..self.context }
+    }
+}
+
+impl Call<'_> {
     fn latent_panels(&self) -> usize {
         self.geometry.shape.kv_lora_rank.div_ceil(LANES)
     }
@@ -109,51 +135,168 @@ impl<'a> Call<'a> {
         2 + self.latent_width()
     }
 
-    fn context_of(&self, group: &Group) -> Context<'a> {
-        let segment = &self.segments[group.segment];
-        Context { table: &self.block_tables[segment.block_table.clone()], ..self.context }
+    /// Rows whose running results have room.
+    fn batch_rows(&self) -> usize {
+        (RESULT_VALUES / (self.geometry.shape.num_heads * self.result_values())).max(1)
+    }
+}
+
+impl Scratch {
+    /// Begins a batch of rows `(sequence, table, row, keys)`.
+    fn begin(&mut self, heads: usize, batch: impl Iterator<Item = (usize, Range<usize>, usize, usize)>) {
+        let group_rows = (GROUP_ROWS / heads).max(1);
+        self.rows.clear();
+        self.groups.clear();
+        for (sequence, table, row, keys) in batch {
+            let joins = self.groups.last().is_some_and(|g| g.sequence == sequence && g.rows < group_rows);
+            if !joins {
+                self.groups.push(Group {
+                    sequence,
+                    table,
+                    first: self.rows.len(),
+                    rows: 0,
+                    queries_start: 0,
+                });
+            }
+            let group = self.groups.len() - 1;
+            let place = self.groups[group].rows;
+            self.groups[group].rows += 1;
+            self.rows.push(Row { row, keys, group, place });
+        }
+    }
+
+    /// Makes room for the packed queries of the batch.
+    fn place_queries(&mut self, heads: usize, query_words: usize) {
+        let mut words = 0;
+        for group in &mut self.groups {
+            group.queries_start = words;
+            words += group.rows * heads * query_words;
+        }
+        if self.queries.len() < words {
+            self.queries.resize(words, 0);
+        }
     }
 }
 
 /// Attention of every row of the segments. `q` `[T, H * (N + R)]`, `out` `[T, H * V]`.
-pub(crate) fn attend(mut call: Call<'_>, scratch: &mut Scratch, q: &[f32], out: &mut [f32]) {
-    let heads = call.geometry.shape.num_heads;
-    let per_batch = (RESULT_VALUES / (heads * call.result_values())).max(1);
-    let all = call.segments.iter().enumerate().flat_map(|(s, segment)| {
-        segment.rows.clone().enumerate().map(move |(i, row)| (s, row, segment.first_position + i))
+pub(crate) fn attend(
+    mut call: Call<'_>,
+    scratch: &mut Scratch,
+    keys: Keys<'_>,
+    segments: &[Segment],
+    q: &[f32],
+    out: &mut [f32],
+) {
+    let (heads, per_batch) = (call.geometry.shape.num_heads, call.batch_rows());
+    let all = segments.iter().enumerate().flat_map(|(s, segment)| {
+        let rows = segment.rows.clone().enumerate();
+        rows.map(move |(i, row)| (s, segment.block_table.clone(), row, segment.first_position + i + 1))
     });
     let mut all = all.peekable();
-    let group_rows = (GROUP_ROWS / heads).max(1);
     while all.peek().is_some() {
-        scratch.rows.clear();
-        scratch.groups.clear();
-        for (segment, row, position) in all.by_ref().take(per_batch) {
-            let joins = scratch.groups.last().is_some_and(|g| g.segment == segment && g.rows < group_rows);
-            if !joins {
-                scratch.groups.push(Group { segment, first: scratch.rows.len(), rows: 0, queries_start: 0 });
-            }
-            let group = scratch.groups.len() - 1;
-            let place = scratch.groups[group].rows;
-            scratch.groups[group].rows += 1;
-            scratch.rows.push(Row { row, position, group, place });
-        }
-        one_batch(&mut call, scratch, q, out);
+        scratch.begin(heads, all.by_ref().take(per_batch));
+        project_queries(&mut call, scratch, q);
+        attend_batch(&mut call, scratch, keys);
+        project_values(&mut call, scratch, out);
     }
 }
 
-fn one_batch(call: &mut Call<'_>, scratch: &mut Scratch, q: &[f32], out: &mut [f32]) {
-    let heads = call.geometry.shape.num_heads;
-    let query_words = call.geometry.layout(call.query_pairs()).words();
-    let mut words = 0;
-    for group in &mut scratch.groups {
-        group.queries_start = words;
-        words += group.rows * heads * query_words;
+/// The rows `rows` of `q` `[T, H * (N + R)]` in the latent space: sets `out` to `[rows.len(), H, C + R]`.
+pub(crate) fn latent_queries(
+    call: Call<'_>,
+    scratch: &mut Scratch,
+    q: &[f32],
+    rows: &[u32],
+    out: &mut Vec<f32>,
+) {
+    let g = *call.geometry;
+    let (heads, width) = (g.shape.num_heads, g.shape.latent_dim());
+    let (n, r, c) = (g.shape.qk_nope_head_dim, g.shape.qk_rope_head_dim, g.shape.kv_lora_rank);
+    scratch.begin(heads, rows.iter().map(|row| (0, 0..0, *row as usize, 0)));
+    out.clear();
+    out.resize(rows.len() * heads * width, 0.0);
+    for (out, row) in out.chunks_exact_mut(heads * width).zip(rows) {
+        for (head, out) in out.chunks_exact_mut(width).enumerate() {
+            let rope = (*row as usize * heads + head) * (n + r) + n;
+            out[c..].copy_from_slice(&q[rope..rope + r]);
+        }
     }
-    if scratch.queries.len() < words {
-        scratch.queries.resize(words, 0);
-    }
-    project_queries(call, scratch, q);
+    // Results are in the order of `rows`, wherever the rows stand in `q`.
+    let places: Vec<Row> = scratch.rows.iter().enumerate().map(|(i, row)| Row { row: i, ..*row }).collect();
+    let (rows, places) = (&scratch.rows[..], &places[..]);
+    let out = Shards::new(out);
+    let (workers, sums, kv_up) = (call.workers, call.sums, call.kv_up);
+    call.pool.for_each(heads, |worker, head| {
+        let weights = &kv_up.w_uk[head];
+        let layout = g.numerics.layout(weights.format, weights.in_features);
+        let tiling = layout.tiling(rows.len());
+        // SAFETY: this worker's scratch, not used elsewhere in this job.
+        let (scratch, sums) = unsafe { (workers.get(worker), sums.get(worker)) };
+        let nope = RowWriter::new(scratch.rows_of(layout.words() * rows.len()), layout, tiling);
+        let pack = PackHead { geometry: &g, rows, writers: None, nope, head, q };
+        // SAFETY: the instruction set is supported (checked at construction).
+        unsafe { simd::launch(g.numerics.isa, pack) };
+        let operands = Operands { rows: &scratch.rows, layout, tiling, weights };
+        let finish = StoreHead { rows: places, out, stride: heads * width, column: head * width, count: c };
+        multiply_here(g, operands, sums, &finish);
+    });
+}
 
+/// Attention of latent queries `[n, H, C + R]`: sets `out` to `[n, H, 2 + C]`, maxima, sums and weighted latents.
+pub(crate) fn attend_latents(
+    mut call: Call<'_>,
+    scratch: &mut Scratch,
+    keys: Keys<'_>,
+    spans: &[LatentSpan],
+    queries: &[f32],
+    out: &mut Vec<f32>,
+) {
+    let heads = call.geometry.shape.num_heads;
+    let (c, width, per_batch) = (call.geometry.shape.kv_lora_rank, call.latent_width(), call.batch_rows());
+    let all = spans.iter().enumerate().flat_map(|(s, span)| {
+        let rows = span.num_keys.iter().enumerate();
+        rows.map(move |(i, keys)| (s, span.block_table.clone(), span.first + i, *keys as usize))
+    });
+    let mut all = all.peekable();
+    out.clear();
+    while all.peek().is_some() {
+        scratch.begin(heads, all.by_ref().take(per_batch));
+        pack_queries(&mut call, scratch, queries);
+        attend_batch(&mut call, scratch, keys);
+        let results = scratch.rows.len() * heads;
+        let (max, rest) = scratch.running.split_at(results);
+        let (sum, values) = rest.split_at(results);
+        for ((max, sum), values) in max.iter().zip(sum).zip(values.chunks_exact(width)) {
+            out.extend([*max, *sum]);
+            out.extend_from_slice(&values[..c]);
+        }
+    }
+}
+
+/// The rows `rows` of `out` `[T, H * V]` are `latents` `[rows.len(), H, C]` through W_UV.
+pub(crate) fn project_latents(
+    mut call: Call<'_>,
+    scratch: &mut Scratch,
+    latents: &[f32],
+    rows: &[u32],
+    out: &mut [f32],
+) {
+    let heads = call.geometry.shape.num_heads;
+    let (c, width) = (call.geometry.shape.kv_lora_rank, call.latent_width());
+    scratch.begin(heads, rows.iter().map(|row| (0, 0..0, *row as usize, 0)));
+    let results = rows.len() * heads;
+    scratch.running.clear();
+    scratch.running.resize(2 * results, 1.0);
+    for latent in latents.chunks_exact(c) {
+        scratch.running.extend_from_slice(latent);
+        scratch.running.resize(scratch.running.len() + width - c, 0.0);
+    }
+    project_values(&mut call, scratch, out);
+}
+
+/// Attention of the packed queries of the batch, into the running results.
+fn attend_batch(call: &mut Call<'_>, scratch: &mut Scratch, keys: Keys<'_>) {
+    let heads = call.geometry.shape.num_heads;
     let results = scratch.rows.len() * heads;
     scratch.running.clear();
     scratch.running.resize(results * call.result_values(), 0.0);
@@ -171,17 +314,16 @@ fn one_batch(call: &mut Call<'_>, scratch: &mut Scratch, q: &[f32], out: &mut [f
             scratch.items.push(Item { group, split, start });
             start += values;
             split += 1;
-            if split * SPLIT > scratch.rows[g.first + g.rows - 1].position {
+            if split * SPLIT >= scratch.rows[g.first + g.rows - 1].keys {
                 (group, split) = (group + 1, 0);
             }
         }
         if scratch.partial.len() < start {
             scratch.partial.resize(start, 0.0);
         }
-        attend_wave(call, scratch);
+        attend_wave(call, scratch, keys);
         merge_wave(call, scratch);
     }
-    project_values(call, scratch, out);
 }
 
 /// The queries of one head, in the latent space, as rows of the attention tiles.
@@ -222,7 +364,8 @@ impl Finish for LatentQueries<'_> {
 struct PackHead<'a> {
     geometry: &'a Geometry,
     rows: &'a [Row],
-    writers: &'a dyn Fn(usize) -> RowWriter,
+    /// `None`: the other part alone.
+    writers: Option<&'a dyn Fn(usize) -> RowWriter>,
     nope: RowWriter,
     head: usize,
     q: &'a [f32],
@@ -237,14 +380,15 @@ impl Kernel for PackHead<'_> {
         let (n, r, heads) = (g.shape.qk_nope_head_dim, g.shape.qk_rope_head_dim, g.shape.num_heads);
         for (i, row) in self.rows.iter().enumerate() {
             let q = &self.q[(row.row * heads + self.head) * (n + r)..][..n + r];
-            let (nope, rope) =
-                (self.nope.row(i), (self.writers)(row.group).row(row.place * heads + self.head));
+            let nope = self.nope.row(i);
             // SAFETY: `count` values at `k` are inside each part of `q`; this item alone writes this head.
             unsafe {
                 for k in (0..n).step_by(LANES) {
                     let count = LANES.min(n - k);
                     nope.put::<S>(k, simd::load_first::<S>(q.as_ptr().add(k), count), count);
                 }
+                let Some(writers) = self.writers else { continue };
+                let rope = writers(row.group).row(row.place * heads + self.head);
                 for k in (0..r).step_by(LANES) {
                     let count = LANES.min(r - k);
                     let v = simd::load_first::<S>(q.as_ptr().add(n + k), count);
@@ -259,6 +403,7 @@ fn project_queries(call: &mut Call<'_>, scratch: &mut Scratch, q: &[f32]) {
     let g = *call.geometry;
     let heads = g.shape.num_heads;
     let layout = g.layout(call.query_pairs());
+    scratch.place_queries(heads, layout.words());
     let Scratch { rows, groups, queries, .. } = scratch;
     let (rows, groups) = (&rows[..], &groups[..]);
     let queries = Shards::new(queries);
@@ -276,18 +421,71 @@ fn project_queries(call: &mut Call<'_>, scratch: &mut Scratch, q: &[f32]) {
         let tiling = layout.tiling(rows.len());
         // SAFETY: this worker's scratch, not used elsewhere in this job.
         let (scratch, sums) = unsafe { (workers.get(worker), sums.get(worker)) };
-        let needed = layout.words() * rows.len();
-        if scratch.rows.len() < needed {
-            scratch.rows.resize(needed, 0);
-        }
-        let nope = RowWriter::new(&mut scratch.rows, layout, tiling);
-        let pack = PackHead { geometry: &g, rows, writers: &writers, nope, head, q };
+        let nope = RowWriter::new(scratch.rows_of(layout.words() * rows.len()), layout, tiling);
+        let pack = PackHead { geometry: &g, rows, writers: Some(&writers), nope, head, q };
         // SAFETY: the instruction set is supported (checked at construction).
         unsafe { simd::launch(g.numerics.isa, pack) };
         let operands = Operands { rows: &scratch.rows, layout, tiling, weights };
         let latents = g.shape.kv_lora_rank;
         let finish = LatentQueries { rows, writers: &writers, head, heads, latents };
         multiply_here(g, operands, sums, &finish);
+    });
+}
+
+/// Packs latent queries of one group as rows of the attention tiles.
+struct PackQueries<'a> {
+    geometry: &'a Geometry,
+    rows: &'a [Row],
+    writer: RowWriter,
+    /// `[n, H, C + R]`.
+    queries: &'a [f32],
+}
+
+impl Kernel for PackQueries<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let g = self.geometry;
+        let (c, r, heads) = (g.shape.kv_lora_rank, g.shape.qk_rope_head_dim, g.shape.num_heads);
+        for row in self.rows {
+            for head in 0..heads {
+                let query = &self.queries[(row.row * heads + head) * (c + r)..][..c + r];
+                let packed = self.writer.row(row.place * heads + head);
+                // SAFETY: `count` values at `k` are inside each part of the query; the group is this item's own.
+                unsafe {
+                    for k in (0..c).step_by(LANES) {
+                        let count = LANES.min(c - k);
+                        packed.put::<S>(k, simd::load_first::<S>(query.as_ptr().add(k), count), count);
+                    }
+                    for k in (0..r).step_by(LANES) {
+                        let count = LANES.min(r - k);
+                        let v = simd::load_first::<S>(query.as_ptr().add(c + k), count);
+                        packed.put::<S>(2 * g.c_pairs() + k, v, count);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn pack_queries(call: &mut Call<'_>, scratch: &mut Scratch, latent_queries: &[f32]) {
+    let g = *call.geometry;
+    let heads = g.shape.num_heads;
+    let layout = g.layout(call.query_pairs());
+    scratch.place_queries(heads, layout.words());
+    let Scratch { rows, groups, queries, .. } = scratch;
+    let (rows, groups, queries) = (&rows[..], &groups[..], Shards::new(queries));
+    call.pool.for_each(groups.len(), |_, group| {
+        let group = &groups[group];
+        let count = group.rows * heads;
+        // SAFETY: the queries stay borrowed; groups have words of their own.
+        let words = unsafe { queries.slice(group.queries_start, count * layout.words()) };
+        let writer = RowWriter::new(words, layout, layout.attention_tiling(count));
+        let rows = &rows[group.first..group.first + group.rows];
+        let pack = PackQueries { geometry: &g, rows, writer, queries: latent_queries };
+        // SAFETY: the instruction set is supported (checked at construction).
+        unsafe { simd::launch(g.numerics.isa, pack) };
     });
 }
 
@@ -339,7 +537,7 @@ impl Kernel for AttendSplit<'_> {
             self.scratch.values.resize(value_words, 0);
         }
         let words = g.layout(self.query_pairs).words();
-        let last = self.rows.last().map_or(0, |row| row.position + 1).min((self.split + 1) * SPLIT);
+        let last = self.rows.last().map_or(0, |row| row.keys).min((self.split + 1) * SPLIT);
         for first_key in (self.split * SPLIT..last).step_by(KEY_BLOCK) {
             let count = KEY_BLOCK.min(last - first_key);
             let context = self.context;
@@ -366,8 +564,7 @@ impl Kernel for AttendSplit<'_> {
                         },
                     };
                     step.run::<S>(|r| {
-                        let position = self.rows[(start + r) / heads].position;
-                        (position + 1).saturating_sub(first_key).min(KEY_BLOCK)
+                        self.rows[(start + r) / heads].keys.saturating_sub(first_key).min(KEY_BLOCK)
                     });
                 }
             }
@@ -375,7 +572,7 @@ impl Kernel for AttendSplit<'_> {
     }
 }
 
-fn attend_wave(call: &mut Call<'_>, scratch: &mut Scratch) {
+fn attend_wave(call: &mut Call<'_>, scratch: &mut Scratch, keys: Keys<'_>) {
     let g = *call.geometry;
     let heads = g.shape.num_heads;
     let layout = g.layout(call.query_pairs());
@@ -385,11 +582,10 @@ fn attend_wave(call: &mut Call<'_>, scratch: &mut Scratch) {
     let (rows, groups, items, queries) = (&rows[..], &groups[..], &items[..], &queries[..]);
     let partial = Shards::new(partial);
     let workers = call.workers;
-    let contexts = |group: &Group| call.context_of(group);
-    let contexts: Vec<Context<'_>> = groups.iter().map(contexts).collect();
+    let contexts: Vec<Context<'_>> = groups.iter().map(|group| keys.of(group)).collect();
     call.pool.for_each(items.len(), |worker, item| {
         let item = items[item];
-        let group = groups[item.group];
+        let group = &groups[item.group];
         let count = group.rows * heads;
         let kernel = AttendSplit {
             geometry: &g,
@@ -455,12 +651,12 @@ fn merge_wave(call: &mut Call<'_>, scratch: &mut Scratch) {
     let touched = groups[last.group].first + groups[last.group].rows - first_row;
     call.pool.for_each(touched, |_, i| {
         let row = rows[first_row + i];
-        let group = groups[row.group];
+        let group = &groups[row.group];
         let count = group.rows * heads;
         let mine = items.partition_point(|item| item.group < row.group);
         for item in items[mine..].iter().take_while(|item| item.group == row.group) {
             // A row that ends before this split keeps its bits untouched.
-            if item.split * SPLIT > row.position {
+            if item.split * SPLIT >= row.keys {
                 break;
             }
             let part = &partial[item.start..item.start + count * (2 + width)];
@@ -562,11 +758,7 @@ fn project_values(call: &mut Call<'_>, scratch: &mut Scratch, out: &mut [f32]) {
         let tiling = layout.tiling(rows.len());
         // SAFETY: this worker's scratch, not used elsewhere in this job.
         let (scratch, sums) = unsafe { (workers.get(worker), sums.get(worker)) };
-        let needed = layout.words() * rows.len();
-        if scratch.rows.len() < needed {
-            scratch.rows.resize(needed, 0);
-        }
-        let writer = RowWriter::new(&mut scratch.rows, layout, tiling);
+        let writer = RowWriter::new(scratch.rows_of(layout.words() * rows.len()), layout, tiling);
         let latents = g.shape.kv_lora_rank;
         let pack = PackLatents { writer, rows: rows.len(), head, heads, latents, width, sum, values };
         // SAFETY: the instruction set is supported (checked at construction).

@@ -9,8 +9,8 @@ use crate::cpu::gemm::{Ahead, TileArgs, multiply_lanes};
 use crate::cpu::matrix::{LANES, PanelFormat, Panels};
 use crate::cpu::rows::{Product, RowFormat, RowWriter, Tiling};
 use crate::cpu::simd::{self, Kernel, Simd};
-use crate::cpu::threads::{PerWorker, Shards, ThreadPool};
 use crate::ops::Segment;
+use crate::threads::{PerWorker, Shards, ThreadPool};
 use std::ops::Range;
 
 /// Query rows of one item. More rows share an expansion; their running sums (V + 2 values each) must stay in the second-level cache.

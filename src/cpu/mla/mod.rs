@@ -10,8 +10,8 @@ mod expanded;
 mod flash;
 
 pub(crate) use absorbed::{
-    Call as AbsorbedCall, Scratch as AbsorbedScratch, WorkerScratch as AbsorbedWorker,
-    attend as attend_absorbed,
+    Call as AbsorbedCall, Keys, Scratch as AbsorbedScratch, WorkerScratch as AbsorbedWorker,
+    attend as attend_absorbed, attend_latents, latent_queries, project_latents,
 };
 pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded};
 
@@ -19,10 +19,10 @@ use super::buffer::{Cache, CachedRow};
 use super::matrix::{LANES, PanelFormat, PanelSource, Panels, pack_all};
 use super::rows::{Activations, Numerics, Product, RowFormat, RowLayout};
 use super::simd::{self, Simd};
-use super::threads::ThreadPool;
-use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment};
+use crate::ops::{CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
 use crate::quant::StoredMatrix;
 use crate::tensor::{DType, TensorView};
+use crate::threads::ThreadPool;
 
 /// Keys per step; a multiple of the lanes.
 pub(crate) const KEY_BLOCK: usize = 64;
@@ -402,28 +402,61 @@ pub(crate) fn check(
     segments: &[Segment],
     block_tables: &[u32],
 ) -> Result<(), OpError> {
-    let fail = |expected: usize, got: usize| {
-        Err(OpError::ShapeMismatch { op, expected: vec![expected], got: vec![got] })
-    };
-    if cache.shape.latent_dim != shape.latent_dim() || cache.shape.rope_dim != shape.qk_rope_head_dim {
-        return fail(shape.latent_dim(), cache.shape.latent_dim);
-    }
-    if layer >= cache.shape.num_layers {
-        return fail(cache.shape.num_layers, layer);
-    }
+    check_cache(op, shape, layer, cache)?;
     for segment in segments {
-        if segment.rows.end > rows || segment.rows.start > segment.rows.end {
-            return fail(rows, segment.rows.end);
-        }
-        let Some(table) = block_tables.get(segment.block_table.clone()) else {
-            return fail(block_tables.len(), segment.block_table.end);
-        };
-        if table.len() * cache.shape.block_size < segment.context_len() {
-            return fail(segment.context_len(), table.len() * cache.shape.block_size);
-        }
-        if let Some(block) = table.iter().find(|block| **block as usize >= cache.shape.num_blocks) {
-            return fail(cache.shape.num_blocks, *block as usize);
-        }
+        expect_at_most(op, segment.rows.end, segment.rows.start)?;
+        expect_at_most(op, rows, segment.rows.end)?;
+        check_table(op, cache, segment.block_table.clone(), segment.context_len(), block_tables)?;
     }
     Ok(())
+}
+
+/// The same for latent queries.
+pub(crate) fn check_spans(
+    op: &'static str,
+    shape: &MlaShape,
+    layer: usize,
+    cache: &Cache,
+    spans: &[LatentSpan],
+    block_tables: &[u32],
+) -> Result<(), OpError> {
+    check_cache(op, shape, layer, cache)?;
+    let mut first = 0;
+    for span in spans {
+        expect(op, &[first], &[span.first])?;
+        expect(op, &[1], &[usize::from(span.num_keys.is_sorted())])?;
+        first += span.num_keys.len();
+        let keys = span.num_keys.last().map_or(0, |keys| *keys as usize);
+        check_table(op, cache, span.block_table.clone(), keys, block_tables)?;
+    }
+    Ok(())
+}
+
+fn check_cache(op: &'static str, shape: &MlaShape, layer: usize, cache: &Cache) -> Result<(), OpError> {
+    let expected = [shape.latent_dim(), shape.qk_rope_head_dim];
+    expect(op, &expected, &[cache.shape.latent_dim, cache.shape.rope_dim])?;
+    expect_at_most(op, cache.shape.num_layers, layer + 1)
+}
+
+fn expect_at_most(op: &'static str, limit: usize, got: usize) -> Result<(), OpError> {
+    match got <= limit {
+        true => Ok(()),
+        false => Err(OpError::ShapeMismatch { op, expected: vec![limit], got: vec![got] }),
+    }
+}
+
+/// `Err` unless `keys` cached rows are found through the table.
+fn check_table(
+    op: &'static str,
+    cache: &Cache,
+    table: std::ops::Range<usize>,
+    keys: usize,
+    block_tables: &[u32],
+) -> Result<(), OpError> {
+    expect_at_most(op, table.end, table.start)?;
+    expect_at_most(op, block_tables.len(), table.end)?;
+    let table = &block_tables[table];
+    expect_at_most(op, table.len() * cache.shape.block_size, keys)?;
+    let last = table.iter().map(|block| *block as usize + 1).max();
+    expect_at_most(op, cache.shape.num_blocks, last.unwrap_or(0))
 }

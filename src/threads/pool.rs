@@ -1,4 +1,4 @@
-//! The backend's own threads: dispatch in about a microsecond, because a decode step dispatches a few hundred times.
+//! A pool of threads: dispatch in about a microsecond, because a decode step dispatches a few hundred times.
 //!
 //! The calling thread is worker 0. Between jobs a worker spins for a short while (the gaps inside a step are microseconds) and
 //! then parks (the gaps between requests are not). Knows nothing of what the jobs compute.
@@ -19,7 +19,7 @@ const SPINS_BEFORE_YIELD: u32 = 2_000;
 type Job = dyn Fn(usize) + Sync;
 
 #[repr(align(128))]
-struct Padded<T>(T);
+pub(super) struct Padded<T>(pub(super) T);
 
 struct Shared {
     /// Number of jobs ever dispatched; a change is the signal to run `job`.
@@ -47,9 +47,9 @@ pub(crate) struct ThreadPool {
 }
 
 impl ThreadPool {
-    /// A pool of `num_threads` workers, the caller included; 0 means as many as the machine offers this process.
+    /// A pool of `num_threads` workers named `name-1` and so on, the caller included; 0 means as many as the machine offers this process.
     /// A thread the system refuses to start is done without.
-    pub(crate) fn new(num_threads: usize) -> Self {
+    pub(crate) fn new(name: &str, num_threads: usize) -> Self {
         let wanted = match num_threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             n => n,
@@ -65,7 +65,7 @@ impl ThreadPool {
         let mut threads = Vec::new();
         for worker in 1..wanted {
             let shared = shared.clone();
-            let builder = std::thread::Builder::new().name(format!("cpu-{worker}"));
+            let builder = std::thread::Builder::new().name(format!("{name}-{worker}"));
             let Ok(handle) = builder.spawn(move || work(&shared, worker)) else { break };
             threads.push((handle.thread().clone(), Some(handle)));
         }
@@ -208,59 +208,6 @@ fn wait(shared: &Shared, worker: usize, seen: u64) -> u64 {
     now
 }
 
-/// One value per worker, reachable from inside a job.
-pub(crate) struct PerWorker<T>(Vec<Padded<UnsafeCell<T>>>);
-
-// SAFETY: `get` hands worker `i` the value `i` alone, see there.
-unsafe impl<T: Send> Sync for PerWorker<T> {}
-
-impl<T> PerWorker<T> {
-    /// One value per worker.
-    pub(crate) fn new(num_threads: usize, make: impl Fn() -> T) -> Self {
-        Self((0..num_threads).map(|_| Padded(UnsafeCell::new(make()))).collect())
-    }
-
-    /// Worker `worker`'s value.
-    ///
-    /// # Safety
-    /// Only the worker of that number calls this during a job, and holds no other reference from an earlier call.
-    #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn get(&self, worker: usize) -> &mut T {
-        // SAFETY: exclusive by the contract above.
-        unsafe { &mut *self.0[worker].0.get() }
-    }
-}
-
-/// A slice several workers write, each its own elements.
-#[derive(Clone, Copy)]
-pub(crate) struct Shards<T> {
-    start: *mut T,
-    len: usize,
-}
-
-// SAFETY: the contract of `slice` and `at` keeps the workers' elements apart.
-unsafe impl<T: Send> Send for Shards<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Shards<T> {}
-
-impl<T> Shards<T> {
-    /// Shares `whole` for as long as the caller keeps it borrowed.
-    pub(crate) fn new(whole: &mut [T]) -> Self {
-        Self { start: whole.as_mut_ptr(), len: whole.len() }
-    }
-
-    /// Elements `start..start + len`.
-    ///
-    /// # Safety
-    /// The shared slice is still borrowed mutably by the dispatcher, and no other worker touches these elements during the job.
-    #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
-        assert!(start + len <= self.len, "shard {start}+{len} of {}", self.len);
-        // SAFETY: in bounds by the check, exclusive by the contract.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +215,7 @@ mod tests {
     #[test]
     fn every_index_is_taken_once() {
         for threads in 1..=4 {
-            let mut pool = ThreadPool::new(threads);
+            let mut pool = ThreadPool::new("test", threads);
             assert_eq!(pool.num_threads(), threads);
             for count in [0, 1, 2, 7, 1000] {
                 let seen: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
@@ -283,7 +230,7 @@ mod tests {
 
     #[test]
     fn many_small_jobs_lose_no_wake_up() {
-        let mut pool = ThreadPool::new(3);
+        let mut pool = ThreadPool::new("test", 3);
         let total = AtomicUsize::new(0);
         for round in 0..3_000 {
             pool.run(&|_| {
@@ -299,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_survives() {
-        let mut pool = ThreadPool::new(2);
+        let mut pool = ThreadPool::new("test", 2);
         for bad in 0..2 {
             let caught = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(&|worker| assert_ne!(worker, bad, "worker {bad} fails"));

@@ -1,0 +1,198 @@
+//! Where the ranks of a group meet: every rank deposits a value, and all read all of them.
+//!
+//! Ranks call the same exchanges in the same order. What is made of the values is computed by each rank itself, in rank order, so
+//! that all ranks hold the same bits. A rank that fails abandons the exchange for all.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::host_sampler::RowResult;
+use super::{OpError, Share};
+
+/// Iterations of the spin hint before a waiting rank lets other threads of the machine run.
+const SPINS_BEFORE_YIELD: u32 = 2_000;
+
+/// The place of a group's exchanges.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    world: usize,
+    /// Ranks that wait for the others.
+    arrived: AtomicUsize,
+    /// Number of times all ranks have met.
+    met: AtomicU64,
+    abandoned: AtomicBool,
+    floats: Vec<RwLock<Vec<f32>>>,
+    bytes: Vec<RwLock<Vec<u8>>>,
+    rows: Vec<RwLock<Vec<RowResult>>>,
+}
+
+impl Meeting {
+    /// Of `world` ranks.
+    pub(super) fn new(world: usize) -> Self {
+        Self {
+            world,
+            arrived: AtomicUsize::new(0),
+            met: AtomicU64::new(0),
+            abandoned: AtomicBool::new(false),
+            floats: (0..world).map(|_| RwLock::default()).collect(),
+            bytes: (0..world).map(|_| RwLock::default()).collect(),
+            rows: (0..world).map(|_| RwLock::default()).collect(),
+        }
+    }
+
+    /// Ends the exchange under way, and all until [`Meeting::reset`], with an error.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    /// Begins anew. No rank is in an exchange.
+    pub(super) fn reset(&self) {
+        self.arrived.store(0, Ordering::SeqCst);
+        self.abandoned.store(false, Ordering::SeqCst);
+    }
+
+    /// Returns when every rank has called it.
+    fn meet(&self, op: &'static str) -> Result<(), OpError> {
+        let before = self.met.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.world {
+            self.arrived.store(0, Ordering::Relaxed);
+            self.met.fetch_add(1, Ordering::Release);
+            return Ok(());
+        }
+        let mut spins = 0;
+        while self.met.load(Ordering::Acquire) == before {
+            if self.abandoned.load(Ordering::Relaxed) {
+                return Err(OpError::Abandoned { op });
+            }
+            spins += 1;
+            if spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    fn exchange<T: Clone>(
+        &self,
+        op: &'static str,
+        table: &[RwLock<Vec<T>>],
+        rank: usize,
+        own: &[T],
+        mut read: impl FnMut(usize, &[T]),
+    ) -> Result<(), OpError> {
+        {
+            let mut place = table[rank].write().unwrap_or_else(PoisonError::into_inner);
+            place.clear();
+            place.extend_from_slice(own);
+        }
+        self.meet(op)?;
+        for (rank, place) in table.iter().enumerate() {
+            read(rank, &place.read().unwrap_or_else(PoisonError::into_inner));
+        }
+        // Nobody deposits the next value while another still reads this one.
+        self.meet(op)
+    }
+}
+
+/// A rank of a group: its share, and the place where it meets the others.
+#[derive(Debug, Clone)]
+pub struct Member {
+    share: Share,
+    meeting: Arc<Meeting>,
+}
+
+impl Member {
+    /// Rank `share` of the group that meets at `meeting`.
+    pub(super) fn new(share: Share, meeting: Arc<Meeting>) -> Self {
+        Self { share, meeting }
+    }
+
+    /// Its share.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Calls `read(rank, values)` with every rank's values, in rank order.
+    pub(super) fn exchange(
+        &self,
+        op: &'static str,
+        own: &[f32],
+        read: impl FnMut(usize, &[f32]),
+    ) -> Result<(), OpError> {
+        self.meeting.exchange(op, &self.meeting.floats, self.share.rank, own, read)
+    }
+
+    /// `total = sum_ranks(own)`, added in rank order.
+    pub(super) fn sum(&self, op: &'static str, own: &[f32], total: &mut Vec<f32>) -> Result<(), OpError> {
+        total.clear();
+        self.exchange(op, own, |_, values| match total.is_empty() {
+            true => total.extend_from_slice(values),
+            false => total.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
+        })
+    }
+
+    /// As [`Member::exchange`], of bytes.
+    pub(super) fn exchange_bytes(
+        &self,
+        op: &'static str,
+        own: &[u8],
+        read: impl FnMut(usize, &[u8]),
+    ) -> Result<(), OpError> {
+        self.meeting.exchange(op, &self.meeting.bytes, self.share.rank, own, read)
+    }
+
+    /// The sampled rows of all ranks, one after the other.
+    pub(super) fn gather_rows(&self, op: &'static str, own: &[RowResult]) -> Result<Vec<RowResult>, OpError> {
+        let mut all = Vec::new();
+        let read = |_, rows: &[RowResult]| all.extend_from_slice(rows);
+        self.meeting.exchange(op, &self.meeting.rows, self.share.rank, own, read)?;
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_reads_the_same_sums() {
+        let meeting = Arc::new(Meeting::new(3));
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..3)
+                .map(|rank| {
+                    let member = Member::new(Share { rank, world: 3 }, meeting.clone());
+                    scope.spawn(move || {
+                        let mut total = Vec::new();
+                        for round in 0..500 {
+                            member.sum("test", &[rank as f32, round as f32], &mut total).unwrap();
+                            assert_eq!(total, [3.0, 3.0 * round as f32]);
+                        }
+                    })
+                })
+                .collect();
+            ranks.into_iter().for_each(|rank| rank.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_rank_that_fails_keeps_nobody_waiting() {
+        let meeting = Arc::new(Meeting::new(2));
+        let member = |rank| Member::new(Share { rank, world: 2 }, meeting.clone());
+        std::thread::scope(|scope| {
+            let waiting = member(0);
+            let waiting = scope.spawn(move || waiting.sum("test", &[1.0], &mut Vec::new()));
+            meeting.abandon();
+            assert!(matches!(waiting.join().unwrap(), Err(OpError::Abandoned { op: "test" })));
+        });
+        meeting.reset();
+        std::thread::scope(|scope| {
+            let other = member(1);
+            scope.spawn(move || other.sum("test", &[1.0], &mut Vec::new()).unwrap());
+            let mut total = Vec::new();
+            member(0).sum("test", &[2.0], &mut total).unwrap();
+            assert_eq!(total, [3.0]);
+        });
+    }
+}
