@@ -1,7 +1,7 @@
-//! Where the ranks of a group meet: every rank deposits a value, and all read all of them.
+//! All-gather between the ranks of a group: every rank deposits a value and reads those of all ranks.
 //!
-//! Ranks call the same exchanges in the same order. What is made of the values is computed by each rank itself, in rank order, so
-//! that all ranks hold the same bits. A rank that fails abandons the exchange for all.
+//! Invariant: all ranks call the same exchanges in the same order. Each rank computes sums itself, in rank order, so all ranks hold the
+//! same bits. A rank that fails abandons the exchange, and the others return an error instead of waiting.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +12,7 @@ use super::{OpError, Share};
 /// Iterations of the spin hint before a waiting rank lets other threads of the machine run.
 const SPINS_BEFORE_YIELD: u32 = 2_000;
 
-/// The place of a group's exchanges.
+/// The state that a group's ranks exchange values through.
 #[derive(Debug)]
 pub(super) struct Meeting {
     world: usize,
@@ -91,7 +91,7 @@ impl Meeting {
         for (rank, place) in table.iter().enumerate() {
             read(rank, &place.read().unwrap_or_else(PoisonError::into_inner));
         }
-        // Nobody deposits the next value while another still reads this one.
+        // The next deposit waits until every rank has read this one.
         self.meet(op)
     }
 }

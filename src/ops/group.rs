@@ -67,11 +67,11 @@ impl<T> RankStates<T> {
 }
 
 fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A rank that panicked has ended its step; the engine judges what that means.
+    // A panic ends the step; the next `begin` overwrites what the rank left half done.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the exchanges of the others if its rank panics.
+/// Ends the other ranks' exchanges when the rank panics.
 struct Abandon<'a>(&'a Meeting);
 
 impl Drop for Abandon<'_> {
