@@ -25,3 +25,4 @@ pub mod measure;
 pub mod config;
 pub mod nano;
 pub mod boot;
+pub mod cli;

@@ -19,7 +19,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["figment::"], &["config/"]),
     (&["rustix::"], &["engine/delivery.rs", "server/socket.rs"]),
     (&["libc::"], &["telemetry/heap.rs"]),
-    (&["clap::"], &["config/args.rs", "boot/"]),
+    (&["clap::"], &["config/args.rs", "cli/"]),
     (&["env::var(", "env::vars(", "env::var_os(", "env::vars_os("], &["config/"]),
     (&["unsafe"], &["cpu/", "checkpoint/reader.rs", "telemetry/heap.rs"]),
 ];

@@ -87,7 +87,7 @@ impl Drop for Progress<'_> {
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Progress of long work on files: a bar on a terminal, otherwise a line now and then; bytes per second and time left in both.
-pub(super) struct WorkProgress {
+pub(crate) struct WorkProgress {
     begun: Instant,
     line: Instant,
     bar: Option<ProgressBar>,
@@ -95,13 +95,13 @@ pub(super) struct WorkProgress {
 }
 
 impl WorkProgress {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let now = Instant::now();
         Self { begun: now, line: now, bar: None, shown: std::io::stderr().is_terminal() }
     }
 
     /// So much is done: `skipped` of the bytes by an earlier run, which says nothing about the speed of this one.
-    pub(super) fn at(&mut self, what: &str, done: u64, skipped: u64, total: u64) {
+    pub(crate) fn at(&mut self, what: &str, done: u64, skipped: u64, total: u64) {
         if self.shown {
             let bar = self.bar.get_or_insert_with(|| {
                 let bar = ProgressBar::new(total);
@@ -120,7 +120,7 @@ impl WorkProgress {
     }
 
     /// Seconds since the beginning.
-    pub(super) fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
     }
 }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::engine::{EngineOptions, EngineProgress, start_engine};
-use super::run::{BootError, chain, open_checkpoint, read_blueprint};
+use crate::boot::engine::{EngineOptions, EngineProgress, start_engine};
+use crate::boot::{BootError, chain, open_checkpoint, read_blueprint};
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
 use crate::cpu;

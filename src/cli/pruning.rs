@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::offline_progress::{OfflineProgress, Unit};
-use super::run::{BootError, chain};
+use crate::boot::{BootError, chain};
 use crate::checkpoint::Checkpoint;
 use crate::compress::audit::Verdict;
 use crate::compress::{

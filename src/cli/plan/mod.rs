@@ -10,7 +10,7 @@ pub use devices::{Device, DeviceSet};
 pub use estimate::{Estimate, LayoutPlan, Request, Split, WeightUse, class_parameters};
 
 use super::commands::{EXIT_USAGE, print, print_json};
-use super::run::{BootError, chain, read_blueprint};
+use crate::boot::{BootError, chain, read_blueprint};
 use crate::checkpoint::Checkpoint;
 use crate::config::args::PlanArgs;
 use crate::model::{Blueprint, Inventory, ModuleClass};

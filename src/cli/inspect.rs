@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use super::commands::{print, print_json};
-use super::memory_plan::format_bytes;
-use super::run::{BootError, chain, read_blueprint};
+use crate::boot::memory_plan::format_bytes;
+use crate::boot::{BootError, chain, read_blueprint};
 use crate::checkpoint::Checkpoint;
 use crate::config::args::InspectArgs;
 use crate::model::Inspection;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::commands::{EXIT_USAGE, load_settings, print, print_json};
-use super::run::{BootError, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults};
 use crate::api::render_request;
+use crate::boot::{BootError, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults};
 use crate::config::args::{ParseArgs, RenderArgs, StartArg};
 use crate::text::{ReplyEnd, ReplyFormat, ReplyStart, markers, whole_reply};
 

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use super::commands::EXIT_USAGE;
 use super::offline_progress::{OfflineProgress, Unit};
-use super::progress::WorkProgress;
 use super::pruning::{OnModel, options, read, with_backend};
-use super::run::{BootError, chain};
+use crate::boot::WorkProgress;
+use crate::boot::{BootError, chain};
 use crate::checkpoint::Checkpoint;
 use crate::compress::{self, Calibration, CalibrationRequest, Documents, Options, PassProgress, TextPass};
 use crate::config::args::{BackendArg, QuantizeArgs, TextPassArgs};
