@@ -13,7 +13,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["hyper::", "hyper_util::"], &["server/"]),
     (&["safetensors::"], &["checkpoint/"]),
     (&["memmap2::"], &["checkpoint/", "cpu/storage.rs"]),
-    (&["tokenizers::"], &["text/"]),
+    (&["tokenizers::"], &["text/tokenizer/"]),
     (&["llguidance::", "toktrie::", "derivre::"], &["grammar/"]),
     (&["prometheus::", "tracing_subscriber::"], &["telemetry/"]),
     (&["figment::"], &["config/"]),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::super::call_ids::{PREFIX, counter, native};
+use super::call_ids::{PREFIX, counter, native};
 use super::format::ReplyFormat;
 
 /// A whole tool call.

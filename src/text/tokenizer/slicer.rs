@@ -10,7 +10,7 @@ const MAX_RUN: usize = 25_000;
 
 /// Where the walk over a prompt stands.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Slicer {
+pub(in crate::text) struct Slicer {
     in_slice: usize,
     in_run: usize,
     run_is_space: bool,
@@ -18,7 +18,7 @@ pub(super) struct Slicer {
 
 impl Slicer {
     /// Walks over `text` and appends to `cuts` the byte positions inside it at which it must be cut, ascending.
-    pub(super) fn walk(&mut self, text: &str, cuts: &mut Vec<usize>) {
+    pub(in crate::text) fn walk(&mut self, text: &str, cuts: &mut Vec<usize>) {
         for (at, c) in text.char_indices() {
             if self.in_slice == MAX_SLICE {
                 cuts.push(at);

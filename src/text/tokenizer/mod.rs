@@ -4,6 +4,14 @@
 //! `tokenizer.json`, which may hold any split, by the `tokenizers` crate. Neither knows added tokens: these are found here, so that
 //! the caller decides per text whether a string that spells one is the token or just text.
 
+mod added_tokens;
+mod bpe;
+mod char_classes;
+mod detokenizer;
+mod kimi_split;
+mod slicer;
+mod tiktoken;
+
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,11 +20,14 @@ use ahash::AHashMap;
 use serde_json::Value;
 use tokenizers::DecoderWrapper;
 
-use super::added_tokens::{AddedToken, AddedTokens};
-use super::bpe::{Bpe, Scratch};
-use super::kimi_split::KimiSplit;
-use super::slicer::Slicer;
-use super::{markers, tiktoken};
+pub(super) use added_tokens::AddedTokens;
+pub use detokenizer::{Detokenizer, DetokenizerState};
+pub(super) use slicer::Slicer;
+
+use super::markers;
+use added_tokens::AddedToken;
+use bpe::{Bpe, Scratch};
+use kimi_split::KimiSplit;
 
 /// Name of the tiktoken vocabulary in a model folder.
 const TIKTOKEN_FILE: &str = "tiktoken.model";
@@ -212,7 +223,7 @@ impl Tokenizer {
     }
 
     /// Encodes one part of a prompt, with the hard cuts that `slicer` finds as it walks over the whole prompt.
-    pub(super) fn encode_part(
+    pub(in crate::text) fn encode_part(
         &self,
         text: &str,
         specials: Specials,
@@ -324,12 +335,12 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    pub(super) fn shared_added(&self) -> Arc<AddedTokens> {
+    pub(in crate::text) fn shared_added(&self) -> Arc<AddedTokens> {
         Arc::clone(&self.added)
     }
 
     /// `bos_token`, `eos_token`, ... of the configuration as (key, text), which templates can name.
-    pub(super) fn named_tokens(&self) -> &[(String, String)] {
+    pub(in crate::text) fn named_tokens(&self) -> &[(String, String)] {
         &self.named
     }
 }

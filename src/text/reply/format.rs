@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::super::{Tokenizer, markers};
 use super::calls::DeclaredTool;
+use crate::text::markers;
+use crate::text::tokenizer::Tokenizer;
 
 /// What a marker means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,18 +2,22 @@
 //!
 //! The result is a list of control tokens, which only the template can write, and texts, which cannot contain any.
 
+mod builtin;
+mod jinja;
+mod sentinel;
+mod tool_declaration;
+
 use std::sync::Arc;
 
 use minijinja::Environment;
 use minijinja::value::Value;
 use serde_json::{Map, Value as Json};
 
-use super::added_tokens::AddedTokens;
-use super::builtin_templates;
-use super::jinja::{self, NOW_VARIABLE, Raised, SENTINEL_VARIABLE};
-use super::sentinel::Marker;
-use super::slicer::Slicer;
-use super::{ReplyStart, Specials, Tokenizer, TokenizerError, call_ids, markers, tool_declaration};
+use super::markers;
+use super::reply::{ReplyStart, call_ids};
+use super::tokenizer::{AddedTokens, Slicer, Specials, Tokenizer, TokenizerError};
+use jinja::{NOW_VARIABLE, Raised, SENTINEL_VARIABLE};
+use sentinel::Marker;
 
 /// Variable with the declared tools in TypeScript.
 const TYPESCRIPT_VARIABLE: &str = "tools_ts_str";
@@ -206,7 +210,7 @@ impl ChatTemplate {
 
     /// The built-in template of a family member.
     pub fn built_in(family: Family, tokenizer: &Tokenizer) -> Self {
-        Self::new(builtin_templates::TEMPLATE.to_owned(), Some(family), tokenizer)
+        Self::new(builtin::TEMPLATE.to_owned(), Some(family), tokenizer)
     }
 
     /// The checkpoint's template: `chat_template.jinja` if it exists, else `chat_template` of `tokenizer_config.json` (a string, or
@@ -239,7 +243,7 @@ impl ChatTemplate {
     fn new(source: String, family: Option<Family>, tokenizer: &Tokenizer) -> Self {
         // The released templates that print TypeScript name its variable, and those of thinking models were used on sorted tools.
         let (sorts_tools, typescript) = match family {
-            Some(family) => builtin_templates::tool_form(family),
+            Some(family) => builtin::tool_form(family),
             None => {
                 let typescript = source.contains(TYPESCRIPT_VARIABLE);
                 (typescript || source.contains(markers::THINK), typescript)
@@ -264,7 +268,7 @@ impl ChatTemplate {
     /// Whether the template can write this text: its source has it, or, for a built-in one, the family's format does.
     pub fn mentions(&self, text: &str) -> bool {
         match self.family {
-            Some(family) if text == markers::THINK => builtin_templates::thinks(family),
+            Some(family) if text == markers::THINK => builtin::thinks(family),
             _ => self.source.contains(text),
         }
     }
@@ -317,7 +321,7 @@ impl ChatTemplate {
         set(SENTINEL_VARIABLE, marker.sentinel().map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
         set(NOW_VARIABLE, options.now_unix_s.map_or(Value::UNDEFINED, Value::from));
         if let Some(family) = self.family {
-            set("format", builtin_templates::format_variable(family));
+            set("format", builtin::format_variable(family));
         }
         let rendered = jinja::render(&self.env, &self.source, Value::from_pairs(context)).map_err(failure)?;
         let mut parts = self.split(&rendered, marker.sentinel());

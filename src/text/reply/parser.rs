@@ -11,19 +11,12 @@
 //!
 //! The state is small and cheap to clone; going back is putting an earlier clone in its place.
 
-mod calls;
-mod format;
-mod json_scan;
-
 use std::sync::Arc;
 
-pub use calls::ToolCall;
-pub use format::ReplyFormat;
-
-use super::markers;
-use calls::{PendingCall, UsedIds};
-use format::{Found, Marker};
-use json_scan::JsonScan;
+use super::calls::{PendingCall, ToolCall, UsedIds};
+use super::format::{Found, Marker, ReplyFormat};
+use super::json_scan::JsonScan;
+use crate::text::markers;
 
 /// Most bytes of an id; a longer one is cut.
 const MAX_ID_BYTES: usize = 512;

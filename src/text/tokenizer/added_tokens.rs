@@ -4,24 +4,24 @@ use std::collections::HashMap;
 
 /// One added token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct AddedToken {
+pub(in crate::text) struct AddedToken {
     /// Its text, never empty.
-    pub(super) text: String,
+    pub(in crate::text) text: String,
     /// Its id.
-    pub(super) id: u32,
+    pub(in crate::text) id: u32,
     /// Skipped by decoding that skips special tokens.
-    pub(super) special: bool,
+    pub(in crate::text) special: bool,
     /// Swallows whitespace to its left.
-    pub(super) lstrip: bool,
+    pub(in crate::text) lstrip: bool,
     /// Swallows whitespace to its right.
-    pub(super) rstrip: bool,
+    pub(in crate::text) rstrip: bool,
     /// Recognised only between characters that are not letters, digits or underscores.
-    pub(super) single_word: bool,
+    pub(in crate::text) single_word: bool,
 }
 
 /// All added tokens, findable by id, by text, and inside a text.
 #[derive(Debug, Clone)]
-pub(super) struct AddedTokens {
+pub(in crate::text) struct AddedTokens {
     /// Ascending by id.
     tokens: Vec<AddedToken>,
     by_text: HashMap<String, usize>,
@@ -36,15 +36,15 @@ pub(super) struct AddedTokens {
 
 /// An added token found in a text: `start..end` in bytes, stripped whitespace included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) index: usize,
+pub(in crate::text) struct Found {
+    pub(in crate::text) start: usize,
+    pub(in crate::text) end: usize,
+    pub(in crate::text) index: usize,
 }
 
 impl AddedTokens {
     /// Fails with the reason when a text is empty or appears twice, or an id appears twice.
-    pub(super) fn new(mut tokens: Vec<AddedToken>) -> Result<Self, String> {
+    pub(in crate::text) fn new(mut tokens: Vec<AddedToken>) -> Result<Self, String> {
         tokens.sort_by_key(|token| token.id);
         let mut by_text = HashMap::with_capacity(tokens.len());
         let mut by_id = HashMap::with_capacity(tokens.len());
@@ -74,20 +74,20 @@ impl AddedTokens {
         Ok(Self { tokens, by_text, by_id, by_first_byte, by_last_byte, max_len })
     }
 
-    pub(super) fn tokens(&self) -> &[AddedToken] {
+    pub(in crate::text) fn tokens(&self) -> &[AddedToken] {
         &self.tokens
     }
 
-    pub(super) fn by_text(&self, text: &str) -> Option<&AddedToken> {
+    pub(in crate::text) fn by_text(&self, text: &str) -> Option<&AddedToken> {
         self.by_text.get(text).map(|&index| &self.tokens[index])
     }
 
-    pub(super) fn by_id(&self, id: u32) -> Option<&AddedToken> {
+    pub(in crate::text) fn by_id(&self, id: u32) -> Option<&AddedToken> {
         self.by_id.get(&id).map(|&index| &self.tokens[index])
     }
 
     /// The longest token whose text begins at byte `at`, whatever its options.
-    pub(super) fn at(&self, text: &str, at: usize) -> Option<usize> {
+    pub(in crate::text) fn at(&self, text: &str, at: usize) -> Option<usize> {
         let bytes = &text.as_bytes()[at..];
         let list = &self.by_first_byte[*bytes.first()? as usize];
         list.iter()
@@ -96,7 +96,7 @@ impl AddedTokens {
     }
 
     /// Whether `text` ends with the beginning of a token, the whole of which is longer.
-    pub(super) fn begins_at_end_of(&self, text: &str) -> bool {
+    pub(in crate::text) fn begins_at_end_of(&self, text: &str) -> bool {
         let bytes = text.as_bytes();
         let tail = &bytes[bytes.len().saturating_sub(self.max_len)..];
         (0..tail.len()).any(|at| {
@@ -109,7 +109,7 @@ impl AddedTokens {
     }
 
     /// Whether `text` begins with the end of a token, the whole of which is longer.
-    pub(super) fn ends_at_start_of(&self, text: &str) -> bool {
+    pub(in crate::text) fn ends_at_start_of(&self, text: &str) -> bool {
         let head = &text.as_bytes()[..text.len().min(self.max_len)];
         (1..=head.len()).any(|end| {
             let part = &head[..end];
@@ -121,7 +121,7 @@ impl AddedTokens {
     }
 
     /// The first token at or after byte `from`: leftmost, then longest. Whitespace that it swallows ends at `from` on the left.
-    pub(super) fn find(&self, text: &str, from: usize) -> Option<Found> {
+    pub(in crate::text) fn find(&self, text: &str, from: usize) -> Option<Found> {
         for start in from..text.len() {
             if self.by_first_byte[text.as_bytes()[start] as usize].is_empty() {
                 continue;

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use minijinja::value::Value;
 use serde_json::Value as Json;
 
-use super::added_tokens::AddedTokens;
+use crate::text::tokenizer::AddedTokens;
 
 /// Marks the strings of one rendering.
 pub(super) struct Marker<'a> {

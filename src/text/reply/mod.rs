@@ -1,0 +1,15 @@
+//! From the text of a reply to its parts: reasoning, answer and tool calls; stop strings and stop patterns.
+
+pub(super) mod call_ids;
+mod calls;
+mod format;
+mod json_scan;
+mod parser;
+mod stop;
+mod stop_regex;
+
+pub use calls::ToolCall;
+pub use format::ReplyFormat;
+pub use parser::{ReplyEnd, ReplyParser, ReplyPiece, ReplyStart, ReplyState, WholeReply, whole_reply};
+pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
+pub use stop_regex::{MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, PatternError, PatternMatcher, StopPatterns};
