@@ -9,7 +9,6 @@ pub mod quant;
 pub mod sampling;
 pub mod guard;
 pub mod telemetry;
-pub mod checkpoint;
 pub mod ops;
 pub mod cpu;
 pub mod model;

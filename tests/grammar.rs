@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use perigee::api::{Answer, Api, ApiError, ModelCard};
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineRequest};
 use perigee::generate::{Generator, ModelText, SamplingDefaults};
 use perigee::grammar::{GrammarSpec, Grammars, Reasoning, Shape, ToolCalls, ToolFunction, ToolMode};
 use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler;

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::generate::{GuardChoice, GuardPlan};
 use perigee::grammar::{GrammarSpec, Grammars, JsonStyle, Reasoning, Shape};
 use perigee::guard::{self, Mode};
 use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, SamplingParams};

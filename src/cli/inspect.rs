@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use super::commands::{print, print_json};
 use crate::boot::memory_plan::format_bytes;
 use crate::boot::{BootError, chain, read_blueprint};
-use crate::checkpoint::Checkpoint;
 use crate::config::args::InspectArgs;
 use crate::model::Inspection;
+use crate::model::checkpoint::Checkpoint;
 
 /// Names shown per kind of problem in the table.
 const MAX_SHOWN: usize = 20;

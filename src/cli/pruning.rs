@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use super::offline_progress::{OfflineProgress, Unit};
 use crate::boot::{BootError, chain};
-use crate::checkpoint::Checkpoint;
 use crate::compress::audit::Verdict;
 use crate::compress::{
     self, AuditOptions, Comparison, Criterion, Documents, ExpertPlan, PassError, PassOptions, Saliency,
@@ -17,6 +16,7 @@ use crate::config::args::{
 };
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::model::LoadError;
+use crate::model::checkpoint::Checkpoint;
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Calibrate, OpError};
 use crate::text::Tokenizer;

@@ -8,9 +8,9 @@ use super::offline_progress::{OfflineProgress, Unit};
 use super::pruning::{OnModel, options, read, with_backend};
 use crate::boot::WorkProgress;
 use crate::boot::{BootError, chain};
-use crate::checkpoint::Checkpoint;
 use crate::compress::{self, Calibration, CalibrationRequest, Documents, Options, PassProgress, TextPass};
 use crate::config::args::{BackendArg, QuantizeArgs, TextPassArgs};
+use crate::model::checkpoint::Checkpoint;
 use crate::ops;
 use crate::text::Tokenizer;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::fingerprint::{SourceId, TextId};
 use super::saliency::{LayerSaliency, Saliency};
 use super::text_pass::{Documents, PassError, PassOptions, TextPass};
-use crate::checkpoint::Checkpoint;
+use crate::model::checkpoint::Checkpoint;
 use crate::model::{ChosenExperts, LayerObserver};
 use crate::ops::Calibrate;
 use crate::text::Tokenizer;

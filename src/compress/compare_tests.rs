@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::checkpoint::Checkpoint;
 use crate::compress::test_folder::{self, Tiny, VOCAB};
+use crate::model::checkpoint::Checkpoint;
 use crate::ops::reference::ReferenceBackend;
 
 /// The same small network with some bytes changed.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::recipe::{Dialect, KvCache, Options, TargetFormat};
-use crate::checkpoint::TensorSpec;
+use crate::model::checkpoint::TensorSpec;
 use crate::quant::{MatrixEncoder, TensorScale};
 use crate::tensor::DType;
 

@@ -1,6 +1,6 @@
 //! Linears of a checkpoint by the name before their last word, in whatever format they are stored.
 
-use crate::checkpoint::Checkpoint;
+use crate::model::checkpoint::Checkpoint;
 use crate::ops::ExpertMatrices;
 use crate::quant::{Layout, PART_NAMES, RecognizeError, StoredMatrix, recognize};
 

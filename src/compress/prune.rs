@@ -11,7 +11,7 @@ use std::path::Path;
 use super::plan_file::{ExpertPlan, PLAN_FILE};
 use super::prune_config::{ConfigError, repair_config, repair_quant_config};
 use super::rewrite::{Content, RewriteError, TargetTensor, rewrite};
-use crate::checkpoint::{
+use crate::model::checkpoint::{
     Checkpoint, CheckpointError, ShardWriter, Target, TensorSpec, WriteError, copy_side_files, is_complete,
     write_file, write_index,
 };

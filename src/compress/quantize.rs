@@ -15,7 +15,7 @@ use super::recipe::{KvCache, Options};
 use super::report::{self, Report};
 use super::shard::{Item, Run, ShardPlan};
 use super::source::{self, Modules, SourceError};
-use crate::checkpoint::{
+use crate::model::checkpoint::{
     Checkpoint, CheckpointError, Target, WriteError, copy_side_files, write_file, write_index,
 };
 use crate::quant::FormatError;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::expert_names::{Role, role};
 use super::plan_file::{ExpertLayers, ExpertPlan};
-use crate::checkpoint::{Checkpoint, TensorSpec};
+use crate::model::checkpoint::{Checkpoint, TensorSpec};
 use crate::tensor::{DType, TensorView};
 
 /// A tensor that pruning does not know how to carry over.

@@ -15,7 +15,7 @@ use super::quantize::QuantizeError;
 use super::recipe::Options;
 use super::report::{self, ClassReport};
 use super::source::{Modules, SourceError, SourceMatrix};
-use crate::checkpoint::{Checkpoint, ShardWriter, Target, TensorSpec};
+use crate::model::checkpoint::{Checkpoint, ShardWriter, Target, TensorSpec};
 use crate::quant::distortion::Distortion;
 use crate::quant::{MatrixEncoder, PackedMatrix};
 use crate::tensor::{DType, TensorView};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::modules::ModuleClass;
-use crate::checkpoint::Checkpoint;
+use crate::model::checkpoint::Checkpoint;
 use crate::quant::{FormatError, PackedFormat, PackedMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 

@@ -1,7 +1,7 @@
 //! A user's text through a model: documents, tokens, windows, steps.
 
 use super::collect::PassProgress;
-use crate::checkpoint::Checkpoint;
+use crate::model::checkpoint::Checkpoint;
 use crate::model::{Blueprint, BlueprintError, LayerObserver, LayerStream, LoadError, StreamError};
 use crate::ops::{BlockId, CacheDType, Calibrate, OpError, StepPlan, TokenSource};
 use crate::text::{Specials, Tokenizer, TokenizerError};

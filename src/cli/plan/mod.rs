@@ -11,8 +11,8 @@ pub use estimate::{Estimate, LayoutPlan, Request, Split, WeightUse, class_parame
 
 use super::commands::{EXIT_USAGE, print, print_json};
 use crate::boot::{BootError, chain, read_blueprint};
-use crate::checkpoint::Checkpoint;
 use crate::config::args::PlanArgs;
+use crate::model::checkpoint::Checkpoint;
 use crate::model::{Blueprint, Inventory, ModuleClass};
 
 /// Bits per weight of the formats that routed experts can be planned in, scales included.

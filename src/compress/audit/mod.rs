@@ -16,7 +16,7 @@ use self::quantized::Pruning;
 use super::fingerprint::SourceId;
 use super::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
 use super::rewrite::{RewriteError, expert_layers};
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::model::checkpoint::{Checkpoint, CheckpointError};
 
 pub use functional::Functional;
 pub use infer::InferError;

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::functional::Functional;
 use super::report::Faults;
-use crate::checkpoint::Checkpoint;
 use crate::compress::expert_names::{Role, role};
 use crate::compress::plan_file::{ExpertPlan, LayerPlan};
+use crate::model::checkpoint::Checkpoint;
 use crate::tensor::{DType, TensorView};
 
 /// Bytes that are compared before their pages are given back.

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::pruned::{PrunedAudit, same};
 use super::report::Faults;
-use crate::checkpoint::Checkpoint;
 use crate::compress::expert_names::{ExpertName, Role, role};
 use crate::compress::linears::{layout, linear};
 use crate::compress::plan_file::ExpertPlan;
+use crate::model::checkpoint::Checkpoint;
 use crate::quant::{PART_NAMES, StoredMatrix};
 
 /// Tensors that calibration adds beside an attention module: scales of the KV cache.

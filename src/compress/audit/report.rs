@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::pruned::PrunedAudit;
 use super::quantized::QuantizedAudit;
-use crate::checkpoint::Checkpoint;
 use crate::compress::plan_file::{ExpertPlan, Override};
 use crate::compress::select::survivors;
+use crate::model::checkpoint::Checkpoint;
 
 /// Most faults that are written out; all are counted.
 const MAX_LISTED: usize = 200;

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::checkpoint::TensorSpec;
 use crate::compress::prune::prune;
 use crate::compress::test_folder::{self, Format, Tensor, Tiny};
+use crate::model::checkpoint::TensorSpec;
 use crate::tensor::DType;
 
 /// A source and its pruned copy.
