@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::report::AuditReport;
-use crate::compress::plan_file::ExpertPlan;
+use crate::compress::prune::config::keeps_groups;
+use crate::compress::prune::plan_file::ExpertPlan;
 use crate::compress::prune::{INDEX_FILE, side_files};
-use crate::compress::prune_config::keeps_groups;
 use crate::model::checkpoint::Checkpoint;
 
 /// Fields of the text model that pruning may change.

@@ -3,9 +3,11 @@
 //! The audit reads both folders and shares no code with the writers beyond reading names: it goes from each tensor of the target back to the tensor of
 //! the source that it must come from. Memory stays small whatever the checkpoints' size.
 
+pub mod compare;
 mod config;
 mod functional;
 mod infer;
+mod linears;
 mod pruned;
 mod quantized;
 mod report;
@@ -13,13 +15,14 @@ mod report;
 use std::path::Path;
 
 use self::quantized::Pruning;
-use super::fingerprint::SourceId;
-use super::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
-use super::rewrite::{RewriteError, expert_layers};
+use crate::compress::fingerprint::SourceId;
+use crate::compress::prune::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
+use crate::compress::prune::rewrite::{RewriteError, expert_layers};
 use crate::model::checkpoint::{Checkpoint, CheckpointError};
 
 pub use functional::Functional;
 pub use infer::InferError;
+pub use linears::LinearError;
 pub use pruned::{LayerAudit, PrunedAudit};
 pub use quantized::{ClassError, QuantizedAudit};
 pub use report::{AuditReport, Faults, Verdict};

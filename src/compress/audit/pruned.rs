@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::functional::Functional;
 use super::report::Faults;
 use crate::compress::expert_names::{Role, role};
-use crate::compress::plan_file::{ExpertPlan, LayerPlan};
+use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
 use crate::model::checkpoint::Checkpoint;
 use crate::tensor::{DType, TensorView};
 

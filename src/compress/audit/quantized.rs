@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::pruned::{PrunedAudit, same};
 use super::report::Faults;
+use crate::compress::audit::linears::{layout, linear};
 use crate::compress::expert_names::{ExpertName, Role, role};
-use crate::compress::linears::{layout, linear};
-use crate::compress::plan_file::ExpertPlan;
+use crate::compress::prune::plan_file::ExpertPlan;
 use crate::model::checkpoint::Checkpoint;
 use crate::quant::{PART_NAMES, StoredMatrix};
 

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::pruned::PrunedAudit;
 use super::quantized::QuantizedAudit;
-use crate::compress::plan_file::{ExpertPlan, Override};
-use crate::compress::select::survivors;
+use crate::compress::prune::plan_file::{ExpertPlan, Override};
+use crate::compress::prune::select::survivors;
 use crate::model::checkpoint::Checkpoint;
 
 /// Most faults that are written out; all are counted.

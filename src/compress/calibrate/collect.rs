@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fingerprint::{SourceId, TextId};
 use super::saliency::{LayerSaliency, Saliency};
 use super::text_pass::{Documents, PassError, PassOptions, TextPass};
+use crate::compress::fingerprint::{SourceId, TextId};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::{ChosenExperts, LayerObserver};
 use crate::ops::Calibrate;
@@ -73,5 +73,4 @@ pub fn collect<B: Calibrate>(
 }
 
 #[cfg(test)]
-#[path = "collect_tests.rs"]
 mod tests;

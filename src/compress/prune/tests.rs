@@ -5,9 +5,9 @@ use std::fs;
 
 use super::*;
 use crate::compress::fingerprint::SourceId;
-use crate::compress::plan_file::{ExpertPlan, LayerPlan};
-use crate::compress::rewrite::expert_layers;
-use crate::compress::select::Criterion;
+use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
+use crate::compress::prune::rewrite::expert_layers;
+use crate::compress::prune::select::Criterion;
 use crate::compress::test_folder::{self, Format, LAYERS, Tiny};
 
 const SINGLE_FILE: &str = "model.safetensors";

@@ -164,25 +164,25 @@ impl Documents {
 /// A model ready to run windows of a text, layer by layer.
 pub struct TextPass<'a, B: Calibrate> {
     /// The network.
-    pub(super) stream: LayerStream<'a, B>,
+    pub(in crate::compress) stream: LayerStream<'a, B>,
     hidden_bytes: usize,
 }
 
 /// The part of a window that is run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
+pub(in crate::compress) struct Step {
     /// Number of the window.
-    pub(super) window: usize,
+    pub(in crate::compress) window: usize,
     /// Its tokens `start..end`; those before were run before.
-    pub(super) start: usize,
-    pub(super) end: usize,
+    pub(in crate::compress) start: usize,
+    pub(in crate::compress) end: usize,
     /// Tokens of the earlier windows of the pass: where the residual stream of this one begins.
     before: usize,
 }
 
 impl Step {
     /// Where its rows are in the residual stream of a pass, `[T, D]`.
-    pub(super) fn rows(&self, hidden_size: usize) -> std::ops::Range<usize> {
+    pub(in crate::compress) fn rows(&self, hidden_size: usize) -> std::ops::Range<usize> {
         (self.before + self.start) * hidden_size..(self.before + self.end) * hidden_size
     }
 }
@@ -226,7 +226,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// Windows by pass: as many as may have their residual stream in memory, at least one.
-    pub(super) fn passes<'w>(&self, windows: &'w [Vec<u32>]) -> Vec<&'w [Vec<u32>]> {
+    pub(in crate::compress) fn passes<'w>(&self, windows: &'w [Vec<u32>]) -> Vec<&'w [Vec<u32>]> {
         let most = self.hidden_bytes / (size_of::<f32>() * self.blueprint().hidden_size);
         let (mut passes, mut rest) = (Vec::new(), windows);
         while !rest.is_empty() {
@@ -243,7 +243,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// The residual stream of a pass before the first layer, window after window, `[T, D]`.
-    pub(super) fn embed(&self, windows: &[Vec<u32>]) -> Result<Vec<f32>, PassError> {
+    pub(in crate::compress) fn embed(&self, windows: &[Vec<u32>]) -> Result<Vec<f32>, PassError> {
         let (vocab_size, width) = (self.blueprint().vocab_size, self.blueprint().hidden_size);
         if let Some(id) = windows.iter().flatten().find(|id| **id as usize >= vocab_size) {
             return Err(PassError::Vocabulary { id: *id, vocab_size });
@@ -254,7 +254,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// The steps of a pass, in the order of its tokens.
-    pub(super) fn steps(&self, windows: &[Vec<u32>]) -> Vec<Step> {
+    pub(in crate::compress) fn steps(&self, windows: &[Vec<u32>]) -> Vec<Step> {
         let (mut steps, mut before, size) = (Vec::new(), 0, self.stream.max_tokens());
         for (number, window) in windows.iter().enumerate() {
             steps.extend((0..window.len()).step_by(size).map(|start| Step {
@@ -269,7 +269,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// Runs one step of a pass through the loaded layer, in place.
-    pub(super) fn step(
+    pub(in crate::compress) fn step(
         &mut self,
         windows: &[Vec<u32>],
         step: Step,
@@ -287,13 +287,13 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
 }
 
 /// Counts what a pass has done: every layer takes as long for a token as any other, nearly.
-pub(super) struct Meter<'p> {
+pub(in crate::compress) struct Meter<'p> {
     at: PassProgress,
     progress: &'p mut dyn FnMut(PassProgress),
 }
 
 impl<'p> Meter<'p> {
-    pub(super) fn new(
+    pub(in crate::compress) fn new(
         windows: &[Vec<u32>],
         num_layers: usize,
         progress: &'p mut dyn FnMut(PassProgress),
@@ -302,7 +302,7 @@ impl<'p> Meter<'p> {
         Self { at: PassProgress { done: 0, total: tokens * num_layers as u64 }, progress }
     }
 
-    pub(super) fn advance(&mut self, step: Step) {
+    pub(in crate::compress) fn advance(&mut self, step: Step) {
         self.at.done += (step.end - step.start) as u64;
         (self.progress)(self.at);
     }

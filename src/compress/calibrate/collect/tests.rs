@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::*;
 use crate::compress::audit::{AuditOptions, Verdict, audit};
-use crate::compress::plan_file::ExpertPlan;
+use crate::compress::prune::plan_file::ExpertPlan;
 use crate::compress::prune::prune;
-use crate::compress::rewrite::expert_layers;
-use crate::compress::select::Criterion;
+use crate::compress::prune::rewrite::expert_layers;
+use crate::compress::prune::select::Criterion;
 use crate::compress::test_folder::{self, HIDDEN, Tiny};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::ops::reference::ReferenceBackend;

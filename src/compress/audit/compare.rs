@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::collect::PassProgress;
-use super::text_pass::{Documents, Meter, PassError, PassOptions, TextPass};
+use crate::compress::calibrate::collect::PassProgress;
+use crate::compress::calibrate::text_pass::{Documents, Meter, PassError, PassOptions, TextPass};
 use crate::model::NoObserver;
 use crate::ops::Calibrate;
 use crate::text::Tokenizer;
@@ -190,5 +190,4 @@ fn top(logits: &[f32]) -> usize {
 }
 
 #[cfg(test)]
-#[path = "compare_tests.rs"]
 mod tests;

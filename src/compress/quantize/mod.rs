@@ -3,22 +3,32 @@
 //! The walk: sort the source's tensors into modules, plan every shard, measure activations if that is asked for, then shard by shard (`shard.rs`). The
 //! result depends on source, options and calibration texts alone, not on the number of threads or on interruptions.
 
+pub mod dialect;
+mod journal;
+mod modules;
+mod parallel;
+pub mod recipe;
+pub mod report;
+mod shard;
+mod source;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use super::calibration::{CALIBRATION_FILE, Calibration};
-use super::dialect::{self, ModuleNames};
-use super::expert_names::layer_of;
-use super::journal::{JOURNAL_FILE, Journal, ShardRecord};
-use super::modules::ModuleClass;
-use super::recipe::{KvCache, Options};
-use super::report::{self, Report};
-use super::shard::{Item, Run, ShardPlan};
-use super::source::{self, Modules, SourceError};
+pub use modules::ModuleClass;
+
+use crate::compress::calibrate::calibration::{CALIBRATION_FILE, Calibration};
+use crate::compress::expert_names::layer_of;
 use crate::model::checkpoint::{
     Checkpoint, CheckpointError, Target, WriteError, copy_side_files, write_file, write_index,
 };
 use crate::quant::FormatError;
+use dialect::ModuleNames;
+use journal::{JOURNAL_FILE, Journal, ShardRecord};
+use recipe::{KvCache, Options};
+use report::Report;
+use shard::{Item, Run, ShardPlan};
+use source::{Modules, SourceError};
 
 /// Counts changes of the rules that decide the bytes of a result; part of the fingerprint.
 const RULES: u32 = 1;

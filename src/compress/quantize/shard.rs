@@ -6,15 +6,15 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::calibration::Calibration;
+use super::QuantizeError;
 use super::dialect::{self, Part};
 use super::journal::ShardRecord;
 use super::modules::{ModuleClass, partner};
 use super::parallel;
-use super::quantize::QuantizeError;
 use super::recipe::Options;
 use super::report::{self, ClassReport};
 use super::source::{Modules, SourceError, SourceMatrix};
+use crate::compress::calibrate::calibration::Calibration;
 use crate::model::checkpoint::{Checkpoint, ShardWriter, Target, TensorSpec};
 use crate::quant::distortion::Distortion;
 use crate::quant::{MatrixEncoder, PackedMatrix};

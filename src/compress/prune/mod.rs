@@ -4,17 +4,22 @@
 //! whatever format they are; nothing is decoded. The order on the disk makes a broken run visible: shards first, each complete or absent, then the
 //! other files, `config.json`, and the index last. The same command again continues where the last one was cut.
 
+pub(super) mod config;
+pub mod plan_file;
+pub(super) mod rewrite;
+pub mod select;
+
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::plan_file::{ExpertPlan, PLAN_FILE};
-use super::prune_config::{ConfigError, repair_config, repair_quant_config};
-use super::rewrite::{Content, RewriteError, TargetTensor, rewrite};
 use crate::model::checkpoint::{
     Checkpoint, CheckpointError, ShardWriter, Target, TensorSpec, WriteError, copy_side_files, is_complete,
     write_file, write_index,
 };
+use config::{ConfigError, repair_config, repair_quant_config};
+use plan_file::{ExpertPlan, PLAN_FILE};
+use rewrite::{Content, RewriteError, TargetTensor, rewrite};
 
 /// Bytes that are copied at a time.
 pub(super) const COPY_BYTES: usize = 8 << 20;
@@ -241,5 +246,4 @@ pub(super) fn side_files(checkpoint: &Checkpoint) -> Result<(Vec<String>, Vec<St
 }
 
 #[cfg(test)]
-#[path = "prune_tests.rs"]
 mod tests;

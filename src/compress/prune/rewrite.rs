@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::expert_names::{Role, role};
 use super::plan_file::{ExpertLayers, ExpertPlan};
+use crate::compress::expert_names::{Role, role};
 use crate::model::checkpoint::{Checkpoint, TensorSpec};
 use crate::tensor::{DType, TensorView};
 

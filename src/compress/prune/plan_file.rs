@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fingerprint::{SourceId, TextId};
-use super::saliency::Saliency;
 use super::select::{Criterion, random_score, survivors};
+use crate::compress::calibrate::saliency::Saliency;
+use crate::compress::fingerprint::{SourceId, TextId};
 
 /// Name of the plan in a pruned folder.
 pub const PLAN_FILE: &str = "expert_plan.json";
@@ -436,5 +436,4 @@ fn chosen(
 }
 
 #[cfg(test)]
-#[path = "plan_file_tests.rs"]
 mod tests;

@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::collect::PassProgress;
-use super::expert_names::layer_of;
-use super::fingerprint::TextId;
 use super::saliency::Coverage;
 use super::text_pass::{Documents, PassError, PassOptions, TextPass};
+use crate::compress::expert_names::layer_of;
+use crate::compress::fingerprint::TextId;
 use crate::model::{FfnInputs, LayerInputs, LayerObserver};
 use crate::ops::Calibrate;
 use crate::text::Tokenizer;
 
 /// The file in a target folder that keeps what was measured.
-pub(super) const CALIBRATION_FILE: &str = "perigee-calibration.json";
+pub(in crate::compress) const CALIBRATION_FILE: &str = "perigee-calibration.json";
 
 /// Largest such file that is read, bytes; a release's has two MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -157,18 +157,18 @@ pub fn calibrate<B: Calibrate>(
 
 impl Calibration {
     /// Reads the file if it was measured on the same texts with the same options.
-    pub(super) fn parse(bytes: &[u8], id: &str) -> Option<Self> {
+    pub(in crate::compress) fn parse(bytes: &[u8], id: &str) -> Option<Self> {
         let read: Self = serde_json::from_slice(bytes).ok()?;
         (read.format_version == VERSION && read.id == id).then_some(read)
     }
 
     /// Longest file that [`Calibration::parse`] is given.
-    pub(super) fn max_bytes() -> u64 {
+    pub(in crate::compress) fn max_bytes() -> u64 {
         MAX_FILE_BYTES
     }
 
     /// The file: JSON, one line per layer.
-    pub(super) fn to_json(&self) -> String {
+    pub(in crate::compress) fn to_json(&self) -> String {
         let layers: Vec<String> = self
             .layers
             .iter()
@@ -183,7 +183,7 @@ impl Calibration {
 
     /// Largest magnitude that goes into a packed module: for routed experts that of all of their layer, as engines multiply under one scale.
     /// `None` for a module of no layer that was measured.
-    pub(super) fn input_amax(&self, module: &str) -> Option<f32> {
+    pub(in crate::compress) fn input_amax(&self, module: &str) -> Option<f32> {
         let (at, layer) = layer_of(module)?;
         let ranges = self.layers.get(&layer)?;
         let (path, projection) = module[at..].rsplit_once('.')?;
@@ -198,7 +198,7 @@ impl Calibration {
     }
 
     /// Largest magnitude of a cache entry of a layer; `None` where no token was cached.
-    pub(super) fn cached_amax(&self, layer: usize) -> Option<f32> {
+    pub(in crate::compress) fn cached_amax(&self, layer: usize) -> Option<f32> {
         self.layers.get(&layer).map(|ranges| ranges.cached).filter(|peak| *peak > 0.0)
     }
 
