@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::offline_progress::{OfflineProgress, Unit};
 use crate::boot::{BootError, chain};
-use crate::compress::audit::Verdict;
+use crate::compress::audit::AuditOutcome;
 use crate::compress::{
     self, AuditOptions, Comparison, Criterion, Documents, ExpertPlan, PassError, PassOptions, Saliency,
     SourceId, TextPass, expert_layers,
@@ -156,7 +156,7 @@ fn run_audit(args: &AuditArgs) -> Result<bool, BootError> {
     } else {
         print(&report.text())?;
     }
-    Ok(report.verdict == Verdict::Passed)
+    Ok(report.outcome == AuditOutcome::Passed)
 }
 
 fn run_saliency(args: &SaliencyArgs) -> Result<(), BootError> {

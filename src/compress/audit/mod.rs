@@ -25,7 +25,7 @@ pub use infer::InferError;
 pub use linears::LinearError;
 pub use pruned::{LayerAudit, PrunedAudit};
 pub use quantized::{ClassError, QuantizedAudit};
-pub use report::{AuditReport, Faults, Verdict};
+pub use report::{AuditOutcome, AuditReport, Faults};
 
 /// Why an audit could not be made at all; a folder that fails one is no error.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
-use crate::compress::audit::{AuditOptions, Verdict, audit};
+use crate::compress::audit::{AuditOptions, AuditOutcome, audit};
 use crate::compress::prune::plan_file::ExpertPlan;
 use crate::compress::prune::prune;
 use crate::compress::prune::rewrite::expert_layers;
@@ -139,7 +139,7 @@ fn saliency_plan_order_and_audit_are_those_of_a_direct_computation() {
     }
     prune(&checkpoint, &plan, &to, &mut |_| ()).unwrap();
     let report = audit(&from, &to, &AuditOptions::default(), &mut |_| ()).unwrap();
-    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.faults);
+    assert_eq!(report.outcome, AuditOutcome::Passed, "{:?}", report.faults);
     // The pruned folder runs.
     assert_eq!(collected(ReferenceBackend, &to, &options).layer(1).unwrap().num_experts(), 8);
 }
