@@ -7,7 +7,7 @@
 
 use super::flash::{State, Step, rescale};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
-use crate::cpu::gemm::{Finish, Multiply, Operands, row_blocks};
+use crate::cpu::gemm::{Epilogue, Multiply, Operands, row_blocks};
 use crate::cpu::matrix::LANES;
 use crate::cpu::rows::{RowWriter, Tiling};
 use crate::cpu::simd::{self, Kernel, Simd};
@@ -193,7 +193,7 @@ struct LatentQueries<'a> {
     latents: usize,
 }
 
-impl Finish for LatentQueries<'_> {
+impl Epilogue for LatentQueries<'_> {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,
@@ -292,7 +292,7 @@ fn project_queries(call: &mut Call<'_>, scratch: &mut Scratch, q: &[f32]) {
 }
 
 /// All rows and panels of one product on this worker.
-fn multiply_here<F: Finish>(g: Geometry, operands: Operands<'_>, sums: &mut [f32], finish: &F) {
+fn multiply_here<F: Epilogue>(g: Geometry, operands: Operands<'_>, sums: &mut [f32], finish: &F) {
     let blocks = row_blocks(operands.layout, operands.tiling);
     for block in 0..blocks.tiles {
         let (tiles, panels) = (blocks.range(block), 0..operands.weights.num_panels);
@@ -526,7 +526,7 @@ struct StoreHead<'a> {
     count: usize,
 }
 
-impl Finish for StoreHead<'_> {
+impl Epilogue for StoreHead<'_> {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,
