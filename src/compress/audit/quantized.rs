@@ -88,7 +88,7 @@ pub(super) struct Pruning<'a> {
 }
 
 /// Where a linear of the source is in the target.
-enum Place {
+enum Counterpart {
     /// Under this name.
     Stem(String),
     /// Nowhere: the plan drops it.
@@ -97,17 +97,17 @@ enum Place {
     Router,
 }
 
-impl Place {
+impl Counterpart {
     fn of(stem: &str, plan: Option<&ExpertPlan>) -> Self {
-        let Some(plan) = plan else { return Place::Stem(stem.to_owned()) };
+        let Some(plan) = plan else { return Counterpart::Stem(stem.to_owned()) };
         // With a last word, so that names are cut as those of tensors.
         match role(&format!("{stem}.weight")) {
-            Role::Router { .. } => Place::Router,
+            Role::Router { .. } => Counterpart::Router,
             Role::Expert(expert) => match plan.layer(expert.layer).and_then(|l| l.new_id(expert.expert)) {
-                Some(new) => Place::Stem(stem_of(&expert, new)),
-                None => Place::Dropped,
+                Some(new) => Counterpart::Stem(stem_of(&expert, new)),
+                None => Counterpart::Dropped,
             },
-            Role::Other | Role::Stacked { .. } => Place::Stem(stem.to_owned()),
+            Role::Other | Role::Stacked { .. } => Counterpart::Stem(stem.to_owned()),
         }
     }
 }
@@ -121,8 +121,8 @@ fn stem_of(expert: &ExpertName<'_>, id: u32) -> String {
 /// Whether some linear of the target is stored in another format than the one of the source that it comes from.
 pub(super) fn is_requantized(source: &Checkpoint, target: &Checkpoint, plan: &ExpertPlan) -> bool {
     let after = stems(target);
-    stems(source).keys().any(|stem| match Place::of(stem, Some(plan)) {
-        Place::Stem(place) if after.contains_key(place.as_str()) => {
+    stems(source).keys().any(|stem| match Counterpart::of(stem, Some(plan)) {
+        Counterpart::Stem(place) if after.contains_key(place.as_str()) => {
             matches!((layout(source, stem), layout(target, &place)), (Ok(a), Ok(b)) if a.dialect != b.dialect)
         }
         _ => false,
@@ -143,14 +143,14 @@ pub(super) fn audit(
     let (before, mut after) = (stems(source), stems(target));
     let mut searches = 0;
     for (stem, parts) in &before {
-        let place = match Place::of(stem, plan) {
-            Place::Stem(place) => place,
-            Place::Dropped => {
+        let place = match Counterpart::of(stem, plan) {
+            Counterpart::Stem(place) => place,
+            Counterpart::Dropped => {
                 audit.left_out += parts.len();
                 audit.accounted += parts.len();
                 continue;
             }
-            Place::Router => {
+            Counterpart::Router => {
                 audit.accounted += parts.len();
                 continue;
             }

@@ -96,9 +96,9 @@ impl WholeReply {
     }
 }
 
-/// Where in a reply the parser stands.
+/// Part of a reply that the parser stands in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Place {
+enum Region {
     Reasoning,
     #[default]
     Answer,
@@ -112,10 +112,10 @@ enum Place {
 /// Everything the parser knows of the reply so far.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyState {
-    place: Place,
+    region: Region,
     /// The beginning of what may become a marker in the text.
     held: String,
-    /// By place: white space that is shown only if something follows; the id; text between calls.
+    /// By region: white space that is shown only if something follows; the id; text between calls.
     waiting: String,
     /// `waiting` holds a misspelled section marker that counts only if a call follows.
     doubtful: bool,
@@ -146,8 +146,8 @@ impl ReplyParser {
     /// A parser at the start of a reply.
     pub fn new(format: Arc<ReplyFormat>, start: ReplyStart) -> Self {
         let reasons = start == ReplyStart::Reasoning;
-        let place = if reasons { Place::Reasoning } else { Place::Answer };
-        Self { format, state: ReplyState { place, has_reasoning: reasons, ..ReplyState::default() } }
+        let region = if reasons { Region::Reasoning } else { Region::Answer };
+        Self { format, state: ReplyState { region, has_reasoning: reasons, ..ReplyState::default() } }
     }
 
     /// Whether the id is a marker: its text must not be pushed.
@@ -165,7 +165,7 @@ impl ReplyParser {
             self.flush_held(out);
             self.marker(marker, out);
         }
-        self.state.reasoning_tokens += usize::from(self.state.place == Place::Reasoning);
+        self.state.reasoning_tokens += usize::from(self.state.region == Region::Reasoning);
     }
 
     /// Takes text that came without a token.
@@ -184,23 +184,23 @@ impl ReplyParser {
     /// The end of the reply: gives what was held back and closes what is open.
     pub fn finish(&mut self, end: ReplyEnd, out: &mut Vec<ReplyPiece>) {
         self.flush_held(out);
-        match self.state.place {
-            Place::Reasoning => {
+        match self.state.region {
+            Region::Reasoning => {
                 self.settle_doubt(out);
                 self.end_reasoning(out);
             }
-            Place::Answer => {
+            Region::Answer => {
                 self.settle_doubt(out);
                 let waiting = std::mem::take(&mut self.state.waiting);
                 if self.state.calls == 0 {
                     give(out, ReplyPiece::Content(waiting));
                 }
             }
-            Place::Section => {}
-            Place::Id => self.end_id(end, out),
-            Place::Arguments => self.end_call(end, out),
+            Region::Section => {}
+            Region::Id => self.end_id(end, out),
+            Region::Arguments => self.end_call(end, out),
         }
-        self.state.place = Place::Section;
+        self.state.region = Region::Section;
         self.state.waiting.clear();
     }
 
@@ -221,7 +221,7 @@ impl ReplyParser {
 
     /// Whether text that comes now belongs to the answer.
     pub fn in_answer(&self) -> bool {
-        self.state.place == Place::Answer
+        self.state.region == Region::Answer
     }
 
     /// Tokens inside the reasoning, the closing marker not counted.
@@ -256,7 +256,7 @@ impl ReplyParser {
                     from = start;
                     at = end;
                     // Inside a string it is the string's, but for the one end that nobody quotes.
-                    let quoted = self.state.place == Place::Arguments && self.state.scan.in_string();
+                    let quoted = self.state.region == Region::Arguments && self.state.scan.in_string();
                     if quoted && text[start..end] != *markers::IM_END {
                         continue;
                     }
@@ -284,8 +284,8 @@ impl ReplyParser {
             return;
         }
         let state = &mut self.state;
-        match state.place {
-            Place::Reasoning => {
+        match state.region {
+            Region::Reasoning => {
                 if state.doubtful && !text.trim().is_empty() {
                     self.settle_doubt(out);
                 }
@@ -299,7 +299,7 @@ impl ReplyParser {
                 }
                 state.waiting.push_str(&text[end..]);
             }
-            Place::Answer => {
+            Region::Answer => {
                 if text.trim().is_empty() && (!state.content_begun || state.doubtful) {
                     return state.waiting.push_str(text);
                 }
@@ -309,14 +309,14 @@ impl ReplyParser {
                 shown.push_str(text);
                 give(out, ReplyPiece::Content(shown));
             }
-            Place::Section => {
+            Region::Section => {
                 state.waiting.push_str(text);
                 // Only a short text can be the id of a call whose first marker is missing.
                 let excess = state.waiting.len().saturating_sub(MAX_ID_BYTES);
                 let cut = (excess..=state.waiting.len()).find(|&at| state.waiting.is_char_boundary(at));
                 state.waiting.drain(..cut.unwrap_or(0));
             }
-            Place::Id => {
+            Region::Id => {
                 // No name has a brace: the marker between id and arguments is missing.
                 let brace = text.find('{');
                 let id = &text[..brace.unwrap_or(text.len())];
@@ -328,7 +328,7 @@ impl ReplyParser {
                     self.arguments(&text[at..], out);
                 }
             }
-            Place::Arguments => self.arguments(text, out),
+            Region::Arguments => self.arguments(text, out),
         }
     }
 
@@ -339,13 +339,13 @@ impl ReplyParser {
                 self.finish(ReplyEnd::Turn, out);
                 self.state.over = true;
             }
-            Marker::MaybeSectionBegin | Marker::MaybeSectionEnd => match self.state.place {
-                Place::Answer | Place::Reasoning if marker == Marker::MaybeSectionBegin => {
+            Marker::MaybeSectionBegin | Marker::MaybeSectionEnd => match self.state.region {
+                Region::Answer | Region::Reasoning if marker == Marker::MaybeSectionBegin => {
                     self.settle_doubt(out);
                     self.state.doubtful = true;
                     self.state.waiting.push_str(text);
                 }
-                Place::Section | Place::Id => {}
+                Region::Section | Region::Id => {}
                 _ => self.text(text, out),
             },
             marker => self.marker(marker, out),
@@ -359,40 +359,40 @@ impl ReplyParser {
         if matches!(marker, Marker::ThinkEnd | Marker::SectionBegin | Marker::CallBegin) {
             self.end_reasoning(out);
         }
-        match (self.state.place, marker) {
-            (Place::Answer, Marker::Think) => {
+        match (self.state.region, marker) {
+            (Region::Answer, Marker::Think) => {
                 self.state.waiting.clear();
                 self.state.has_reasoning = true;
-                self.state.place = Place::Reasoning;
+                self.state.region = Region::Reasoning;
             }
-            (Place::Reasoning, Marker::ThinkEnd) => self.go(Place::Answer),
+            (Region::Reasoning, Marker::ThinkEnd) => self.go(Region::Answer),
             // What waits is white space, which alone is no answer, or a misspelled marker that has its call now.
-            (Place::Reasoning | Place::Answer, Marker::SectionBegin) => self.go(Place::Section),
-            (Place::Reasoning | Place::Answer | Place::Section, Marker::CallBegin) => self.go(Place::Id),
-            (Place::Section, Marker::SectionEnd | Marker::SectionBegin) => self.state.waiting.clear(),
-            (Place::Section, Marker::ArgumentBegin) => {
+            (Region::Reasoning | Region::Answer, Marker::SectionBegin) => self.go(Region::Section),
+            (Region::Reasoning | Region::Answer | Region::Section, Marker::CallBegin) => self.go(Region::Id),
+            (Region::Section, Marker::SectionEnd | Marker::SectionBegin) => self.state.waiting.clear(),
+            (Region::Section, Marker::ArgumentBegin) => {
                 let word = self.state.waiting.split_whitespace().next_back().unwrap_or_default().to_owned();
                 if self.format.looks_like_id(&word) {
                     self.state.waiting = word;
                     self.begin_arguments();
                 }
             }
-            (Place::Id, Marker::ArgumentBegin) => self.begin_arguments(),
-            (Place::Id, Marker::CallEnd | Marker::SectionEnd) => {
+            (Region::Id, Marker::ArgumentBegin) => self.begin_arguments(),
+            (Region::Id, Marker::CallEnd | Marker::SectionEnd) => {
                 self.end_id(ReplyEnd::Turn, out);
-                self.go(Place::Section);
+                self.go(Region::Section);
             }
-            (Place::Id, Marker::CallBegin) => {
+            (Region::Id, Marker::CallBegin) => {
                 self.end_id(ReplyEnd::Turn, out);
-                self.go(Place::Id);
+                self.go(Region::Id);
             }
-            (Place::Arguments, Marker::CallEnd | Marker::SectionEnd | Marker::SectionBegin) => {
+            (Region::Arguments, Marker::CallEnd | Marker::SectionEnd | Marker::SectionBegin) => {
                 self.end_call(ReplyEnd::Turn, out);
-                self.go(Place::Section);
+                self.go(Region::Section);
             }
-            (Place::Arguments, Marker::CallBegin) => {
+            (Region::Arguments, Marker::CallBegin) => {
                 self.end_call(ReplyEnd::Turn, out);
-                self.go(Place::Id);
+                self.go(Region::Id);
             }
             // Out of place: a slip that says nothing.
             _ => {}
@@ -401,15 +401,16 @@ impl ReplyParser {
 
     /// Reasoning that stayed empty is given out as such: clients send it back.
     fn end_reasoning(&mut self, out: &mut Vec<ReplyPiece>) {
-        if self.state.place == Place::Reasoning && !std::mem::replace(&mut self.state.reasoning_given, true) {
+        if self.state.region == Region::Reasoning && !std::mem::replace(&mut self.state.reasoning_given, true)
+        {
             out.push(ReplyPiece::Reasoning(String::new()));
         }
     }
 
-    fn go(&mut self, place: Place) {
+    fn go(&mut self, region: Region) {
         self.state.waiting.clear();
         self.state.doubtful = false;
-        self.state.place = place;
+        self.state.region = region;
     }
 
     /// No call followed the misspelled section marker: it was text.
@@ -425,7 +426,7 @@ impl ReplyParser {
         let id = std::mem::take(&mut self.state.waiting);
         self.state.pending = Some(Arc::new(self.format.pending_call(id.trim())));
         self.state.scan = JsonScan::default();
-        self.state.place = Place::Arguments;
+        self.state.region = Region::Arguments;
     }
 
     /// An id that no arguments follow.
