@@ -102,16 +102,16 @@ pub fn compare<A: Calibrate, B: Calibrate>(
         for (layer, layer_sums) in layer_sums.iter_mut().enumerate() {
             a.stream.load(layer)?;
             b.stream.load(layer)?;
-            for step in a.steps(windows) {
-                a.step(windows, step, &mut from_a, &mut NoObserver)?;
-                b.step(windows, step, &mut from_b, &mut NoObserver)?;
-                let rows = step.rows(width);
+            for chunk in a.chunks(windows) {
+                a.run_chunk(windows, chunk, &mut from_a, &mut NoObserver)?;
+                b.run_chunk(windows, chunk, &mut from_b, &mut NoObserver)?;
+                let rows = chunk.rows(width);
                 for (x, y) in from_a[rows.clone()].iter().zip(&from_b[rows]) {
                     let (x, y) = (f64::from(*x), f64::from(*y));
                     layer_sums[0] += (x - y) * (x - y);
                     layer_sums[1] += x * x;
                 }
-                meter.advance(step);
+                meter.advance(chunk);
             }
         }
         a.stream.load_head()?;

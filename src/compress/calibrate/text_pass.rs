@@ -170,7 +170,7 @@ pub struct TextPass<'a, B: Calibrate> {
 
 /// The part of a window that is run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::compress) struct Step {
+pub(in crate::compress) struct WindowChunk {
     /// Number of the window.
     pub(in crate::compress) window: usize,
     /// Its tokens `start..end`; those before were run before.
@@ -180,7 +180,7 @@ pub(in crate::compress) struct Step {
     before: usize,
 }
 
-impl Step {
+impl WindowChunk {
     /// Where its rows are in the residual stream of a pass, `[T, D]`.
     pub(in crate::compress) fn rows(&self, hidden_size: usize) -> std::ops::Range<usize> {
         (self.before + self.start) * hidden_size..(self.before + self.end) * hidden_size
@@ -216,9 +216,9 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
             let mut hidden = self.embed(windows)?;
             for layer in 0..num_layers {
                 self.stream.load(layer)?;
-                for step in self.steps(windows) {
-                    self.step(windows, step, &mut hidden, observer)?;
-                    meter.advance(step);
+                for chunk in self.chunks(windows) {
+                    self.run_chunk(windows, chunk, &mut hidden, observer)?;
+                    meter.advance(chunk);
                 }
             }
         }
@@ -253,11 +253,11 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
         Ok(hidden)
     }
 
-    /// The steps of a pass, in the order of its tokens.
-    pub(in crate::compress) fn steps(&self, windows: &[Vec<u32>]) -> Vec<Step> {
-        let (mut steps, mut before, size) = (Vec::new(), 0, self.stream.max_tokens());
+    /// The chunks of a pass, in the order of its tokens.
+    pub(in crate::compress) fn chunks(&self, windows: &[Vec<u32>]) -> Vec<WindowChunk> {
+        let (mut chunks, mut before, size) = (Vec::new(), 0, self.stream.max_tokens());
         for (number, window) in windows.iter().enumerate() {
-            steps.extend((0..window.len()).step_by(size).map(|start| Step {
+            chunks.extend((0..window.len()).step_by(size).map(|start| WindowChunk {
                 window: number,
                 start,
                 end: (start + size).min(window.len()),
@@ -265,23 +265,23 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
             }));
             before += window.len();
         }
-        steps
+        chunks
     }
 
-    /// Runs one step of a pass through the loaded layer, in place.
-    pub(in crate::compress) fn step(
+    /// Runs one chunk of a pass through the loaded layer, in place.
+    pub(in crate::compress) fn run_chunk(
         &mut self,
         windows: &[Vec<u32>],
-        step: Step,
+        chunk: WindowChunk,
         hidden: &mut [f32],
         observer: &mut dyn LayerObserver,
     ) -> Result<(), PassError> {
-        let Step { start, end, .. } = step;
+        let WindowChunk { start, end, .. } = chunk;
         let blocks: Vec<BlockId> = (0..end.div_ceil(BLOCK_SIZE) as u32).map(BlockId).collect();
-        let tokens = windows[step.window][start..end].iter().map(|id| TokenSource::from(*id));
+        let tokens = windows[chunk.window][start..end].iter().map(|id| TokenSource::from(*id));
         let mut plan = StepPlan::default();
         plan.add(tokens, start, end, &blocks, BLOCK_SIZE);
-        let rows = step.rows(self.blueprint().hidden_size);
+        let rows = chunk.rows(self.blueprint().hidden_size);
         Ok(self.stream.layer(&plan, &mut hidden[rows], observer)?)
     }
 }
@@ -302,8 +302,8 @@ impl<'p> Meter<'p> {
         Self { at: PassProgress { done: 0, total: tokens * num_layers as u64 }, progress }
     }
 
-    pub(in crate::compress) fn advance(&mut self, step: Step) {
-        self.at.done += (step.end - step.start) as u64;
+    pub(in crate::compress) fn advance(&mut self, chunk: WindowChunk) {
+        self.at.done += (chunk.end - chunk.start) as u64;
         (self.progress)(self.at);
     }
 }
@@ -366,8 +366,8 @@ mod tests {
         let mut hidden = pass.embed(&windows).unwrap();
         for layer in 0..num_layers {
             pass.stream.load(layer).unwrap();
-            for step in pass.steps(&windows) {
-                pass.step(&windows, step, &mut hidden, &mut Everything::default()).unwrap();
+            for chunk in pass.chunks(&windows) {
+                pass.run_chunk(&windows, chunk, &mut hidden, &mut Everything::default()).unwrap();
             }
         }
         pass.stream.load_head().unwrap();

@@ -5,7 +5,7 @@
 //! a softmax of its own, and a row's partial results are merged in order of position. So a row's bits depend on its position and
 //! the cache alone, while a long context still occupies every thread.
 
-use super::flash::{State, Step, rescale};
+use super::flash::{AttentionTile, State, rescale};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
 use crate::cpu::gemm::{Epilogue, Multiply, Operands, row_blocks};
 use crate::cpu::matrix::LANES;
@@ -351,7 +351,7 @@ impl Kernel for AttendSplit<'_> {
                 g.pack_values::<S>(count, |i| context.wide_row(first_key, i, wide), latents);
                 for tile in 0..self.tiling.tiles {
                     let (start, height) = (self.tiling.start(tile), self.tiling.height(tile));
-                    let step = Step {
+                    let tile = AttentionTile {
                         geometry: g,
                         queries: self.queries[start * words..].as_ptr(),
                         height,
@@ -365,7 +365,7 @@ impl Kernel for AttendSplit<'_> {
                             values: values[start * self.latent_panels * LANES..].as_mut_ptr(),
                         },
                     };
-                    step.run::<S>(|r| {
+                    tile.run::<S>(|r| {
                         let position = self.rows[(start + r) / heads].position;
                         (position + 1).saturating_sub(first_key).min(KEY_BLOCK)
                     });
