@@ -2,23 +2,23 @@
 //! it, prune its experts, audit what was written, compare two checkpoints on a text.
 //!
 //! Knows names of modules as released checkpoints spell them, and the dialects of those who read the result. The backend is handed in. Knows
-//! no engine, no server, no clock: progress is told by callbacks.
+//! no engine, no server, no clock: progress is told by callbacks. Each folder names only those above it in the list below.
 
-pub mod audit;
-pub mod calibrate;
 mod expert_names;
 mod fingerprint;
+pub mod calibrate;
 pub mod prune;
 pub mod quantize;
+pub mod audit;
 #[cfg(test)]
 mod test_folder;
 
 pub use audit::compare::{Comparison, compare};
 pub use audit::{AuditError, AuditOptions, AuditReport, LinearError, audit};
 pub use calibrate::calibration::{Calibration, CalibrationReport, calibrate};
-pub use calibrate::collect::{PassProgress, collect};
+pub use calibrate::collect::collect;
 pub use calibrate::saliency::{LayerSaliency, Saliency, SaliencyError};
-pub use calibrate::text_pass::{Documents, PassError, PassOptions, TextPass};
+pub use calibrate::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
 pub use fingerprint::{SourceId, TextId, fingerprint};
 pub use prune::config::ConfigError;
 pub use prune::plan_file::{ExpertPlan, LayerPlan, PlanFileError};

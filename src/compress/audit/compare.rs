@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use crate::compress::calibrate::collect::PassProgress;
-use crate::compress::calibrate::text_pass::{Documents, Meter, PassError, PassOptions, TextPass};
+use crate::compress::calibrate::text_pass::{
+    Documents, Meter, PassError, PassOptions, PassProgress, TextPass,
+};
 use crate::model::NoObserver;
 use crate::ops::Calibrate;
 use crate::text::Tokenizer;

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::AuditOptions;
-use super::quantized::{WRONG, ratio};
-use super::report::Faults;
+use super::distance::{WRONG, ratio};
+use super::faults::Faults;
+use super::options::AuditOptions;
 use crate::compress::audit::linears::{linear, release_swiglu, swiglu};
 use crate::compress::expert_names::{Role, role};
 use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};

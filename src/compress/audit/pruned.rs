@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::faults::Faults;
 use super::functional::Functional;
-use super::report::Faults;
 use crate::compress::expert_names::{Role, role};
 use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
 use crate::model::checkpoint::Checkpoint;

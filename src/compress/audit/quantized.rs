@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::distance::{WRONG, ratio};
+use super::faults::Faults;
 use super::pruned::{PrunedAudit, same};
-use super::report::Faults;
 use crate::compress::audit::linears::{layout, linear};
 use crate::compress::expert_names::{ExpertName, Role, role};
 use crate::compress::prune::plan_file::ExpertPlan;
@@ -16,8 +17,6 @@ use crate::quant::{PART_NAMES, StoredMatrix};
 /// Tensors that calibration adds beside an attention module: scales of the KV cache.
 const KV_SCALES: [&str; 6] =
     [".k_proj.k_scale", ".v_proj.v_scale", ".k_scale", ".v_scale", ".kv_scale", ".q_scale"];
-/// Relative error of a linear from which it is a fault: no format is that bad, wrong weights are.
-pub(super) const WRONG: f64 = 0.5;
 /// Wrong experts for which the one that they really are is looked for: that measures every expert of the layer.
 const MAX_SEARCHES: usize = 4;
 
@@ -253,14 +252,6 @@ fn stems(checkpoint: &Checkpoint) -> BTreeMap<&str, BTreeSet<&str>> {
         stems.entry(stem).or_default().insert(name);
     }
     stems
-}
-
-/// Relative error of sums of squares; NaN where there was nothing and now is something.
-pub(super) fn ratio(squared_error: f64, squares: f64) -> f64 {
-    match squared_error == 0.0 {
-        true => 0.0,
-        false => (squared_error / squares).sqrt(),
-    }
 }
 
 struct Measured {

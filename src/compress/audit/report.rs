@@ -4,14 +4,12 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::faults::Faults;
 use super::pruned::PrunedAudit;
 use super::quantized::QuantizedAudit;
 use crate::compress::prune::plan_file::{ExpertPlan, Override};
 use crate::compress::prune::select::survivors;
 use crate::model::checkpoint::Checkpoint;
-
-/// Most faults that are written out; all are counted.
-const MAX_LISTED: usize = 200;
 
 /// Whether an audit passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -21,24 +19,6 @@ pub enum AuditOutcome {
     Passed,
     /// Something is not.
     Failed,
-}
-
-/// What is wrong, one line each.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Faults {
-    /// All.
-    pub count: usize,
-    /// The first 200.
-    pub listed: Vec<String>,
-}
-
-impl Faults {
-    pub(super) fn add(&mut self, fault: String) {
-        self.count += 1;
-        if self.listed.len() < MAX_LISTED {
-            self.listed.push(fault);
-        }
-    }
 }
 
 /// A checkpoint in a report.

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::collect::PassProgress;
 use super::saliency::Coverage;
-use super::text_pass::{Documents, PassError, PassOptions, TextPass};
+use super::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
 use crate::compress::expert_names::layer_of;
 use crate::compress::fingerprint::TextId;
 use crate::model::{FfnInputs, LayerInputs, LayerObserver};

@@ -3,21 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::saliency::{LayerSaliency, Saliency};
-use super::text_pass::{Documents, PassError, PassOptions, TextPass};
+use super::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
 use crate::compress::fingerprint::{SourceId, TextId};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::{ChosenExperts, LayerObserver};
 use crate::ops::Calibrate;
 use crate::text::Tokenizer;
-
-/// How far a pass is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PassProgress {
-    /// Tokens run, times the layers that they went through.
-    pub done: u64,
-    /// Tokens of the text, times layers.
-    pub total: u64,
-}
 
 /// Adds up what the layers show.
 struct Collector {

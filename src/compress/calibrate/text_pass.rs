@@ -1,6 +1,5 @@
 //! A user's text through a model: documents, tokens, windows, steps.
 
-use super::collect::PassProgress;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::{Blueprint, BlueprintError, LayerObserver, LayerStream, LoadError, StreamError};
 use crate::ops::{BlockId, CacheDType, Calibrate, OpError, StepPlan, TokenSource};
@@ -31,6 +30,15 @@ impl Default for PassOptions {
     fn default() -> Self {
         Self { context: 2048, step: 128, max_tokens: None, control_tokens: false }
     }
+}
+
+/// How far a pass is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassProgress {
+    /// Tokens run, times the layers that they went through.
+    pub done: u64,
+    /// Tokens of the text, times layers.
+    pub total: u64,
 }
 
 /// Why a text could not be run.

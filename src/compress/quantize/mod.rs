@@ -4,6 +4,7 @@
 //! result depends on source, options and calibration texts alone, not on the number of threads or on interruptions.
 
 pub mod dialect;
+mod error;
 mod journal;
 mod modules;
 mod parallel;
@@ -13,75 +14,23 @@ mod shard;
 mod source;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub use error::{MeasureError, QuantizeError};
 pub use modules::ModuleClass;
 
 use crate::compress::calibrate::calibration::{CALIBRATION_FILE, Calibration};
 use crate::compress::expert_names::layer_of;
-use crate::model::checkpoint::{
-    Checkpoint, CheckpointError, Target, WriteError, copy_side_files, write_file, write_index,
-};
-use crate::quant::FormatError;
+use crate::model::checkpoint::{Checkpoint, Target, copy_side_files, write_file, write_index};
 use dialect::ModuleNames;
 use journal::{JOURNAL_FILE, Journal, ShardRecord};
 use recipe::{KvCache, Options};
 use report::Report;
 use shard::{Item, Run, ShardPlan};
-use source::{Modules, SourceError};
+use source::Modules;
 
 /// Counts changes of the rules that decide the bytes of a result; part of the fingerprint.
 const RULES: u32 = 1;
-
-/// Why a folder could not be quantized.
-#[derive(Debug, thiserror::Error)]
-pub enum QuantizeError {
-    /// The source has a module that cannot be read.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The source has a file that cannot be read.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// A module does not fit the format.
-    #[error("{module}: {error}; choose other --modules or --format fp8")]
-    Format {
-        /// Module name.
-        module: String,
-        /// Why.
-        error: FormatError,
-    },
-    /// Nothing to do.
-    #[error("the source has no module that --modules {modules} names")]
-    Nothing {
-        /// As given.
-        modules: &'static str,
-    },
-    /// The source's config.json is missing or no JSON object.
-    #[error("config.json of the source cannot be used: {0}")]
-    Config(String),
-    /// The folder holds something else.
-    #[error(
-        "target {target} is not empty ({found} is there) and was not begun by this command with this source and these options ({why}); \
-         name another folder or empty it"
-    )]
-    Foreign {
-        /// Target folder.
-        target: PathBuf,
-        /// A file of it.
-        found: String,
-        /// What differs.
-        why: String,
-    },
-    /// Activations could not be measured.
-    #[error("activations could not be measured")]
-    Calibration(#[source] MeasureError),
-    /// Writing failed.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-}
-
-/// Why a measurement failed: the backend is handed in, and its errors with it.
-pub type MeasureError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A measurement of activations to be made, unless an interrupted run made it.
 pub struct CalibrationRequest<'a> {

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::QuantizeError;
 use super::dialect::{self, Part};
+use super::error::QuantizeError;
 use super::journal::ShardRecord;
 use super::modules::{ModuleClass, partner};
 use super::parallel;
