@@ -2,6 +2,7 @@
 //!
 //! Knows no compute, no engine and no HTTP. Everything that follows a reply as it grows (`Detokenizer`, `StopMatcher`,
 //! `ReplyParser`) can be taken back to an earlier state, so that a rewound reply continues as if it had never gone further.
+//! Each folder names only those above it in the list below.
 
 pub mod markers;
 mod tokenizer;

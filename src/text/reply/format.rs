@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::calls::DeclaredTool;
+use super::declared_tool::DeclaredTool;
 use crate::text::markers;
 use crate::text::tokenizer::Tokenizer;
 

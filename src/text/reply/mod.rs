@@ -2,6 +2,7 @@
 
 pub(super) mod call_ids;
 mod calls;
+mod declared_tool;
 mod format;
 mod json_scan;
 mod parser;

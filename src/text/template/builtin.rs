@@ -5,7 +5,7 @@
 
 use minijinja::value::Value;
 
-use super::Family;
+use super::family::Family;
 
 /// What differs per release.
 struct Format {
