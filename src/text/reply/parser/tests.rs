@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::text::Tokenizer;
 use crate::text::markers::*;
+use crate::text::reply::ToolCall;
 use crate::text::test_data::nano_like;
 
 static NANO: LazyLock<Tokenizer> = LazyLock::new(nano_like);
