@@ -6,7 +6,6 @@ mod progress;
 mod run;
 mod signals;
 
-pub(crate) use progress::WorkProgress;
 pub(crate) use run::{
     BootError, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults, serve,
 };

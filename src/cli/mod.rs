@@ -9,6 +9,7 @@ pub mod plan;
 mod prompts;
 mod pruning;
 mod quantize;
+mod work_progress;
 
 use std::process::ExitCode;
 

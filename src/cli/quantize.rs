@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::commands::EXIT_USAGE;
 use super::offline_progress::{OfflineProgress, Unit};
 use super::pruning::{OnModel, options, read, with_backend};
-use crate::boot::WorkProgress;
+use super::work_progress::WorkProgress;
 use crate::boot::{BootError, chain};
 use crate::compress::{self, Calibration, CalibrationRequest, Documents, Options, PassProgress, TextPass};
 use crate::config::args::{BackendArg, QuantizeArgs, TextPassArgs};
