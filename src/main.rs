@@ -1,5 +1,5 @@
 //! The `perigee` binary: parse the subcommand, call one function, return its exit code.
 
 fn main() -> std::process::ExitCode {
-    perigee::boot::main()
+    perigee::cli::main()
 }

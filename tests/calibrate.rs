@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use perigee::checkpoint::{Checkpoint, write_file};
 use perigee::compress::{
     Calibration, CalibrationRequest, Documents, MeasureError, Options, PassOptions, QuantizeError, Report,
     TextPass, calibrate, quantize,
 };
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::model::checkpoint::{Checkpoint, write_file};
 use perigee::model::{Blueprint, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights};
 use perigee::nano;
 use perigee::ops::reference::ReferenceBackend;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, ConstraintBroken, SamplingParams, Taken, TokenConstraint, TokenMask};
 use perigee::scheduler::{self, FinishReason};

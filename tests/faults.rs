@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use perigee::checkpoint::Checkpoint;
 use perigee::engine::{EngineEvent, EngineFacts, EngineHandle, EngineRequest, SubmitError, spawn};
 use perigee::guard::RowFault;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{

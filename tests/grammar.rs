@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use perigee::api::{Answer, Api, ApiError, ModelCard};
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineRequest};
 use perigee::generate::{Generator, ModelText, SamplingDefaults};
-use perigee::grammar::{GrammarSpec, Grammars, Reasoning, Shape, ToolCalls, ToolFunction, ToolMode};
+use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, Reasoning, ToolCalls, ToolFunction, ToolMode};
 use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler;
@@ -72,7 +72,8 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
             parameters: tool["function"].get("parameters").cloned(),
         });
         let calls = ToolCalls::new(functions.collect(), ToolMode::Required, false).unwrap();
-        let spec = GrammarSpec { shape: Shape::Tools(calls), reasoning: Reasoning::None, field: "tools" };
+        let spec =
+            GrammarSpec { format: AnswerFormat::Tools(calls), reasoning: Reasoning::None, field: "tools" };
         let grammar = grammars.compile(&spec).unwrap_or_else(|error| panic!("{tools:?}: {error}"));
         if grammar.needs_tokens() > 256 {
             refused.push((grammar.needs_tokens(), tools));

@@ -5,12 +5,12 @@ mod cases;
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest};
 use perigee::generate::{GuardChoice, GuardPlan};
 use perigee::guard::{AllPeriods, Config, Event, Mode, Options, PatternRule, exact_threshold};
 use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler::{self, FinishReason};

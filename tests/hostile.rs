@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use perigee::checkpoint::Checkpoint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::telemetry::heap;

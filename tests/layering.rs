@@ -11,18 +11,21 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 /// What lives only where: (words that betray it, places under `src/` that may have it).
 const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["hyper::", "hyper_util::"], &["server/"]),
-    (&["safetensors::"], &["checkpoint/"]),
-    (&["memmap2::"], &["checkpoint/", "cpu/storage.rs"]),
-    (&["tokenizers::"], &["text/"]),
+    (&["safetensors::"], &["model/checkpoint/"]),
+    (&["memmap2::"], &["model/checkpoint/", "cpu/storage.rs"]),
+    (&["tokenizers::"], &["text/tokenizer/"]),
     (&["llguidance::", "toktrie::", "derivre::"], &["grammar/"]),
     (&["prometheus::", "tracing_subscriber::"], &["telemetry/"]),
     (&["figment::"], &["config/"]),
     (&["rustix::"], &["engine/delivery.rs", "server/socket.rs"]),
     (&["libc::"], &["telemetry/heap.rs"]),
-    (&["clap::"], &["config/args.rs", "boot/"]),
+    (&["clap::"], &["config/args.rs", "cli/"]),
     (&["env::var(", "env::vars(", "env::var_os(", "env::vars_os("], &["config/"]),
-    (&["unsafe"], &["threads/", "cpu/", "checkpoint/reader.rs", "telemetry/heap.rs"]),
+    (&["unsafe"], &["threads/", "cpu/", "model/checkpoint/reader.rs", "telemetry/heap.rs"]),
 ];
+
+/// Parts of a module with a layer of their own: (place under `src/`, the only paths of the crate that it names).
+const NAMES_ONLY: &[(&str, &[&str])] = &[("model/checkpoint/", &["tensor::", "model::checkpoint::"])];
 
 /// One source file: path under `src/`, and its lines of code with their numbers (comments and strings blanked).
 struct Source {
@@ -228,6 +231,28 @@ fn strays(sources: &[Source], rules: &[(&[&str], &[&str])]) -> Vec<String> {
     faults
 }
 
+/// Paths of the crate that a part with a layer of its own must not name.
+fn outward(sources: &[Source], rules: &[(&str, &[&str])]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (place, allowed) in rules {
+        for source in sources.iter().filter(|source| source.path.starts_with(place)) {
+            for (number, line) in source.lines.iter().enumerate() {
+                let mut named = line.match_indices("crate::").map(|(at, word)| &line[at + word.len()..]);
+                let outside = |path: &&str| !allowed.iter().any(|prefix| path.starts_with(prefix));
+                // Two levels up is out of the place, or another way to write a path that can be written from `crate`.
+                if named.any(|path| outside(&path)) || line.contains("super::super::") {
+                    faults.push(format!(
+                        "src/{} line {}: {place} names only {allowed:?}",
+                        source.path,
+                        number + 1
+                    ));
+                }
+            }
+        }
+    }
+    faults
+}
+
 /// Whether `word` stands in `line` and is not part of a longer name.
 fn has_word(line: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
@@ -255,8 +280,17 @@ fn things_live_where_they_live() {
 }
 
 #[test]
+fn parts_with_a_layer_of_their_own_keep_it() {
+    let faults = outward(&sources(), NAMES_ONLY);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
 fn every_rule_and_exception_has_a_use() {
     let sources = sources();
+    for (place, _) in NAMES_ONLY {
+        assert!(sources.iter().any(|s| s.path.starts_with(place)), "there is no src/{place}");
+    }
     for (_, places) in LIVES_ONLY_IN {
         for place in *places {
             assert!(sources.iter().any(|s| s.path.starts_with(place)), "there is no src/{place}");
@@ -298,5 +332,15 @@ fn the_scanner_sees_edges_and_nothing_in_comments_or_strings() {
         ("server/a.rs", "use hyper::body; unsafe {}", 0),
     ] {
         assert_eq!(strays(&[source(path, text)], rules).len(), expected, "{text}");
+    }
+    let rules: &[(&str, &[&str])] = &[("cpu/a/", &["tensor::", "cpu::a::"])];
+    for (path, text, expected) in [
+        ("cpu/a/b.rs", "use crate::tensor::DType; use crate::cpu::a::c;", 0),
+        ("cpu/a/b.rs", "use crate::cpu::b;", 1),
+        ("cpu/a/b.rs", "use crate::{tensor::DType, server};", 1),
+        ("cpu/a/b.rs", "use super::super::b;", 1),
+        ("cpu/b.rs", "use crate::cpu::b;", 0),
+    ] {
+        assert_eq!(outward(&[source(path, text)], rules).len(), expected, "{text}");
     }
 }

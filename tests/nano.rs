@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_engine};
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest};
 use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler;

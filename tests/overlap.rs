@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::generate::{GuardChoice, GuardPlan};
-use perigee::grammar::{GrammarSpec, Grammars, JsonStyle, Reasoning, Shape};
+use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle, Reasoning};
 use perigee::guard::{self, Mode};
 use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, SamplingParams};
@@ -135,13 +135,13 @@ impl World {
         let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}},
             "b": {"type": "string"}}, "required": ["a", "b"]});
         let shape = match rng.u8(..4) {
-            0 => Some(Shape::Json { schema, style: JsonStyle::default() }),
-            1 => Some(Shape::Regex("(ab|[0-9]{3}x)+z".into())),
+            0 => Some(AnswerFormat::Json { schema, style: JsonStyle::default() }),
+            1 => Some(AnswerFormat::Regex("(ab|[0-9]{3}x)+z".into())),
             _ => None,
         };
         let suits = sampling.max_tokens >= 40 && sampling.block_rule.is_none() && !loops;
         let constraint = shape.filter(|_| suits).map(|shape| {
-            let spec = GrammarSpec { shape, reasoning: Reasoning::None, field: "test" };
+            let spec = GrammarSpec { format: shape, reasoning: Reasoning::None, field: "test" };
             self.grammars.compile(&spec).unwrap().start()
         });
         if constraint.is_some() {

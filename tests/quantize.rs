@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use perigee::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_file, write_index};
 use perigee::compress::{ModuleClass, Options, QuantizeError, Report, quantize};
+use perigee::model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_file, write_index};
 use perigee::nano;
 use perigee::quant::distortion::Distortion;
 use perigee::quant::{PackedBuffer, PackedFormat, PackedMatrix, Packing, TensorScale};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use perigee::checkpoint::Checkpoint;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
+use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{AttentionForm, CacheDType, Calibrate};

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::ApiError;
 use super::json::{Free, List, wire_object};
-use crate::grammar::{GrammarSpec, JsonStyle, Reasoning, Shape, StructuralTag, StructuralTags};
+use crate::grammar::{AnswerFormat, GrammarSpec, JsonStyle, Reasoning, StructuralTag, StructuralTags};
 
 /// Most texts of a choice.
 const MAX_CHOICES: usize = 10_000;
@@ -31,7 +31,7 @@ wire_object! {
 }
 
 /// A shape and the field that asked for it.
-type Asked = (&'static str, Shape);
+type Asked = (&'static str, AnswerFormat);
 
 impl StructuredBody {
     /// What the fields ask for; `None` when they ask for nothing.
@@ -51,15 +51,16 @@ impl StructuredBody {
         }
         for (name, value) in [("guided_json", self.guided_json), ("json_schema", self.json_schema)] {
             if let Some(Free(value)) = value {
-                asked.push((name, Shape::Json { schema: schema(name, &value)?, style: style.clone() }));
+                asked
+                    .push((name, AnswerFormat::Json { schema: schema(name, &value)?, style: style.clone() }));
             }
         }
         for (name, value) in [("guided_regex", self.guided_regex), ("regex", self.regex)] {
-            asked.extend(value.map(|regex| (name, Shape::Regex(regex))));
+            asked.extend(value.map(|regex| (name, AnswerFormat::Regex(regex))));
         }
-        asked.extend(self.guided_choice.map(|List(texts)| ("guided_choice", Shape::Choice(texts))));
+        asked.extend(self.guided_choice.map(|List(texts)| ("guided_choice", AnswerFormat::Choice(texts))));
         for (name, value) in [("guided_grammar", self.guided_grammar), ("ebnf", self.ebnf)] {
-            asked.extend(value.map(|grammar| (name, Shape::Grammar(grammar))));
+            asked.extend(value.map(|grammar| (name, AnswerFormat::Grammar(grammar))));
         }
         if let Some(Free(value)) = self.grammar {
             asked.push(("grammar", grammar(&value)?));
@@ -82,12 +83,12 @@ impl StructuredBody {
                 None => Ok(None),
             };
         };
-        Ok(Some(GrammarSpec { shape, reasoning: Reasoning::None, field }))
+        Ok(Some(GrammarSpec { format: shape, reasoning: Reasoning::None, field }))
     }
 }
 
 /// `response_format` of the public API, with the types that other servers added.
-fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
+fn response_format(format: &Value) -> Result<Option<AnswerFormat>, ApiError> {
     const NAME: &str = "response_format";
     let fields = object(NAME, format)?;
     let kind = match fields.get("type") {
@@ -100,7 +101,7 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
         Some(_) => Err(ApiError::invalid_type(path, "a string is expected")),
         None => Err(ApiError::missing(path)),
     };
-    let json = |schema: Value| Shape::Json { schema, style: JsonStyle::default() };
+    let json = |schema: Value| AnswerFormat::Json { schema, style: JsonStyle::default() };
     let members: &[&str] = match kind {
         "text" => &["type"],
         "json_object" | "json" => &["type", "schema"],
@@ -135,9 +136,9 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
             let path = "response_format.schema";
             json(schema(path, fields.get("schema").ok_or_else(|| ApiError::missing(path))?)?)
         }
-        "regex" => Shape::Regex(text("regex", "response_format.regex")?),
-        "ebnf" => Shape::Grammar(text("ebnf", "response_format.ebnf")?),
-        "grammar" => Shape::Grammar(text("grammar", "response_format.grammar")?),
+        "regex" => AnswerFormat::Regex(text("regex", "response_format.regex")?),
+        "ebnf" => AnswerFormat::Grammar(text("ebnf", "response_format.ebnf")?),
+        "grammar" => AnswerFormat::Grammar(text("grammar", "response_format.grammar")?),
         "structural_tag" => tags(NAME, format)?,
         other => {
             let shown: String = other.chars().take(32).collect();
@@ -187,7 +188,7 @@ fn check_named(json_schema: &Map<String, Value>) -> Result<(), ApiError> {
 }
 
 /// `structured_outputs` of vLLM.
-fn structured_outputs(outputs: &Value) -> Result<Option<Shape>, ApiError> {
+fn structured_outputs(outputs: &Value) -> Result<Option<AnswerFormat>, ApiError> {
     const NAME: &str = "structured_outputs";
     let fields = object(NAME, outputs)?;
     let mut style = JsonStyle::default();
@@ -205,18 +206,18 @@ fn structured_outputs(outputs: &Value) -> Result<Option<Shape>, ApiError> {
                 .ok_or_else(|| ApiError::invalid_type(NAME, format!("`{key}` must be a string")))
         };
         match key.as_str() {
-            "json" => asked.push(Shape::Json {
+            "json" => asked.push(AnswerFormat::Json {
                 schema: schema("structured_outputs.json", value)?,
                 style: JsonStyle::default(),
             }),
             "json_object" => {
                 if flag()? {
-                    asked.push(Shape::Json { schema: any_object(), style: JsonStyle::default() });
+                    asked.push(AnswerFormat::Json { schema: any_object(), style: JsonStyle::default() });
                 }
             }
-            "regex" => asked.push(Shape::Regex(text()?)),
-            "grammar" => asked.push(Shape::Grammar(text()?)),
-            "choice" => asked.push(Shape::Choice(texts("structured_outputs.choice", value)?)),
+            "regex" => asked.push(AnswerFormat::Regex(text()?)),
+            "grammar" => asked.push(AnswerFormat::Grammar(text()?)),
+            "choice" => asked.push(AnswerFormat::Choice(texts("structured_outputs.choice", value)?)),
             "structural_tag" => asked.push(tags("structured_outputs.structural_tag", value)?),
             "disable_any_whitespace" => style.compact = flag()?,
             "disable_additional_properties" => style.closed_objects = flag()?,
@@ -241,21 +242,22 @@ fn structured_outputs(outputs: &Value) -> Result<Option<Shape>, ApiError> {
             )),
         };
     };
-    if let Shape::Json { style: own, .. } = &mut shape {
+    if let AnswerFormat::Json { style: own, .. } = &mut shape {
         *own = style;
     }
     Ok(Some(shape))
 }
 
 /// `grammar`: a GBNF or Lark text, or `{"type": "json" | "regex", "value": ...}`.
-fn grammar(value: &Value) -> Result<Shape, ApiError> {
+fn grammar(value: &Value) -> Result<AnswerFormat, ApiError> {
     match value {
-        Value::String(text) => Ok(Shape::Grammar(text.clone())),
+        Value::String(text) => Ok(AnswerFormat::Grammar(text.clone())),
         Value::Object(fields) => match (fields.get("type").and_then(Value::as_str), fields.get("value")) {
-            (Some("json"), Some(value)) => {
-                Ok(Shape::Json { schema: schema("grammar.value", value)?, style: JsonStyle::default() })
-            }
-            (Some("regex"), Some(Value::String(regex))) => Ok(Shape::Regex(regex.clone())),
+            (Some("json"), Some(value)) => Ok(AnswerFormat::Json {
+                schema: schema("grammar.value", value)?,
+                style: JsonStyle::default(),
+            }),
+            (Some("regex"), Some(Value::String(regex))) => Ok(AnswerFormat::Regex(regex.clone())),
             _ => Err(ApiError::invalid_value("grammar", "`type` must be json or regex, with a `value`")),
         },
         _ => Err(ApiError::invalid_type("grammar", "a string or an object is expected")),
@@ -263,7 +265,7 @@ fn grammar(value: &Value) -> Result<Shape, ApiError> {
 }
 
 /// Structural tags: `structures` and `triggers`.
-fn tags(path: &'static str, value: &Value) -> Result<Shape, ApiError> {
+fn tags(path: &'static str, value: &Value) -> Result<AnswerFormat, ApiError> {
     // Some clients send the object as a string of JSON.
     let parsed;
     let value = match value {
@@ -303,7 +305,7 @@ fn tags(path: &'static str, value: &Value) -> Result<Shape, ApiError> {
     let triggers =
         fields.get("triggers").ok_or_else(|| ApiError::invalid_value(path, "`triggers` must be a list"))?;
     let tags = StructuralTags::new(structures?, texts(path, triggers)?);
-    tags.map(Shape::Tags).map_err(|error| ApiError::invalid_value(path, error.to_string()))
+    tags.map(AnswerFormat::Tags).map_err(|error| ApiError::invalid_value(path, error.to_string()))
 }
 
 fn any_object() -> Value {
@@ -349,7 +351,7 @@ mod tests {
 
     #[test]
     fn every_way_of_saying_it() {
-        let json = |schema: Value| Shape::Json { schema, style: JsonStyle::default() };
+        let json = |schema: Value| AnswerFormat::Json { schema, style: JsonStyle::default() };
         let object = json!({"type": "object"});
         for (body, field, shape) in [
             (json!({"response_format": {"type": "json_object"}}), "response_format", json(object.clone())),
@@ -370,16 +372,20 @@ mod tests {
             ),
             (json!({"guided_json": "{\"a\": 1}"}), "guided_json", json(json!({"a": 1}))),
             (json!({"json_schema": {"a": 1}}), "json_schema", json(json!({"a": 1}))),
-            (json!({"guided_regex": "a+"}), "guided_regex", Shape::Regex("a+".into())),
-            (json!({"regex": "a+"}), "regex", Shape::Regex("a+".into())),
+            (json!({"guided_regex": "a+"}), "guided_regex", AnswerFormat::Regex("a+".into())),
+            (json!({"regex": "a+"}), "regex", AnswerFormat::Regex("a+".into())),
             (
                 json!({"guided_choice": ["a", "b"]}),
                 "guided_choice",
-                Shape::Choice(vec!["a".into(), "b".into()]),
+                AnswerFormat::Choice(vec!["a".into(), "b".into()]),
             ),
-            (json!({"guided_grammar": "start: A"}), "guided_grammar", Shape::Grammar("start: A".into())),
-            (json!({"grammar": "root ::= \"a\""}), "grammar", Shape::Grammar("root ::= \"a\"".into())),
-            (json!({"grammar": {"type": "regex", "value": "a"}}), "grammar", Shape::Regex("a".into())),
+            (
+                json!({"guided_grammar": "start: A"}),
+                "guided_grammar",
+                AnswerFormat::Grammar("start: A".into()),
+            ),
+            (json!({"grammar": "root ::= \"a\""}), "grammar", AnswerFormat::Grammar("root ::= \"a\"".into())),
+            (json!({"grammar": {"type": "regex", "value": "a"}}), "grammar", AnswerFormat::Regex("a".into())),
             (
                 json!({"structured_outputs": {"json_object": true}}),
                 "structured_outputs",
@@ -388,7 +394,7 @@ mod tests {
             (
                 json!({"structured_outputs": {"json": {}, "disable_any_whitespace": true, "disable_additional_properties": true}}),
                 "structured_outputs",
-                Shape::Json {
+                AnswerFormat::Json {
                     schema: json!({}),
                     style: JsonStyle { compact: true, closed_objects: true, whitespace_pattern: None },
                 },
@@ -396,11 +402,11 @@ mod tests {
             (
                 json!({"structured_outputs": {"choice": ["a"], "regex": null}}),
                 "structured_outputs",
-                Shape::Choice(vec!["a".into()]),
+                AnswerFormat::Choice(vec!["a".into()]),
             ),
         ] {
             let spec = check(body.clone()).unwrap().unwrap();
-            assert_eq!((spec.field, spec.shape), (field, shape), "{body}");
+            assert_eq!((spec.field, spec.format), (field, shape), "{body}");
         }
         let tag = json!({"begin": "<a>", "schema": {}, "end": "</a>"});
         let tags = json!({"type": "structural_tag", "structures": [tag], "triggers": ["<a"]});
@@ -408,7 +414,7 @@ mod tests {
             json!({"response_format": tags}),
             json!({"structured_outputs": {"structural_tag": tags.to_string()}}),
         ] {
-            assert!(matches!(check(body).unwrap().unwrap().shape, Shape::Tags(_)));
+            assert!(matches!(check(body).unwrap().unwrap().format, AnswerFormat::Tags(_)));
         }
         for body in [
             json!({}),

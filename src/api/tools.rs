@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::ApiError;
 use super::json::Free;
-use crate::grammar::{GrammarSpec, Reasoning, Shape, ToolCalls, ToolFunction, ToolMode};
+use crate::grammar::{AnswerFormat, GrammarSpec, Reasoning, ToolCalls, ToolFunction, ToolMode};
 
 /// Most tools of one request.
 const MAX_TOOLS: usize = 1024;
@@ -200,7 +200,7 @@ pub(super) fn grammar(
         });
     let calls = ToolCalls::new(functions.collect(), mode, parallel)
         .map_err(|error| ApiError::invalid_value(field, error.to_string()))?;
-    Ok(Some(GrammarSpec { shape: Shape::Tools(calls), reasoning: Reasoning::None, field }))
+    Ok(Some(GrammarSpec { format: AnswerFormat::Tools(calls), reasoning: Reasoning::None, field }))
 }
 
 #[cfg(test)]

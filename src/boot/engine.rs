@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::memory_plan::{MemoryPlan, PlanError, PlanInput, available_memory};
-use crate::checkpoint::Checkpoint;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
+use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{Blueprint, Inventory, KvScaleError, KvScales, LoadError, Model, Weights};
 use crate::ops::reference::ReferenceBackend;

@@ -11,11 +11,11 @@ use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
 use super::progress::Progress;
 use super::signals::Signals;
 use crate::api::{Api, ModelCard};
-use crate::checkpoint::Checkpoint;
 use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
 use crate::generate::{Generator, ModelText, SamplingDefaults, SamplingPolicy};
 use crate::model::Blueprint;
+use crate::model::checkpoint::Checkpoint;
 use crate::nano;
 use crate::sampling::rules::Rules;
 use crate::server::{Drained, Readiness, Server};
@@ -23,7 +23,7 @@ use crate::telemetry::{self, EngineInfo, Metrics};
 use crate::text::{ChatTemplate, Family, Tokenizer};
 
 /// Any error of a boot station; its chain of sources is printed whole.
-pub(super) type BootError = Box<dyn Error + Send + Sync>;
+pub(crate) type BootError = Box<dyn Error + Send + Sync>;
 
 /// Exit code of a shutdown that cut requests off.
 const EXIT_CUT: u8 = 3;
@@ -32,7 +32,7 @@ const EXIT_CUT: u8 = 3;
 const MAX_ASYNC_THREADS: usize = 4;
 
 /// `perigee serve`, from loaded settings to the exit code.
-pub(super) fn serve(loaded: &Loaded) -> ExitCode {
+pub(crate) fn serve(loaded: &Loaded) -> ExitCode {
     let begun = Instant::now();
     telemetry::heap::set_up();
     if let Err(error) = telemetry::init(&loaded.settings.telemetry) {
@@ -213,7 +213,7 @@ fn boot(
 }
 
 /// The folder of `model.path`, or the embedded model.
-pub(super) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {
+pub(crate) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {
     match &settings.model.path {
         Some(path) => Ok(Checkpoint::open(path)?),
         None => Ok(Checkpoint::from_embedded(nano::FILES)?),
@@ -221,13 +221,13 @@ pub(super) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootErr
 }
 
 /// `config.json` as the network's sizes.
-pub(super) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootError> {
+pub(crate) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootError> {
     let config = checkpoint.read_file("config.json")?;
     let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
     Ok(Blueprint::parse(&config)?)
 }
 
-pub(super) fn load_text(
+pub(crate) fn load_text(
     settings: &Settings,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,
@@ -253,7 +253,7 @@ pub(super) fn load_text(
 }
 
 /// The operator's values before the checkpoint's `generation_config.json` before the public API's defaults.
-pub(super) fn sampling_defaults(
+pub(crate) fn sampling_defaults(
     settings: &Settings,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,
@@ -325,7 +325,7 @@ fn death(handle: &EngineHandle, end: std::thread::Result<Result<(), String>>) ->
 }
 
 /// An error with everything that caused it.
-pub(super) fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::Checkpoint;
+use crate::model::checkpoint::Checkpoint;
 
 /// A checkpoint, by name and by content of its headers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

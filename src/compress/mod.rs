@@ -2,48 +2,29 @@
 //! it, prune its experts, audit what was written, compare two checkpoints on a text.
 //!
 //! Knows names of modules as released checkpoints spell them, and the dialects of those who read the result. The backend is handed in. Knows
-//! no engine, no server, no clock: progress is told by callbacks.
+//! no engine, no server, no clock: progress is told by callbacks. Each folder names only those above it in the list below.
 
-pub mod audit;
-mod calibration;
-pub mod collect;
-pub mod compare;
-pub mod dialect;
 mod expert_names;
 mod fingerprint;
-mod journal;
-mod linears;
-mod modules;
-mod parallel;
-pub mod plan_file;
+pub mod calibrate;
 pub mod prune;
-mod prune_config;
 pub mod quantize;
-pub mod recipe;
-pub mod report;
-mod rewrite;
-pub mod saliency;
-pub mod select;
-mod shard;
-mod source;
+pub mod audit;
 #[cfg(test)]
 mod test_folder;
-pub mod text_pass;
 
-pub use audit::{AuditError, AuditOptions, AuditReport, audit};
-pub use calibration::{Calibration, CalibrationReport, calibrate};
-pub use collect::{PassProgress, collect};
-pub use compare::{Comparison, compare};
+pub use audit::compare::{Comparison, compare};
+pub use audit::{AuditError, AuditOptions, AuditReport, LinearError, audit};
+pub use calibrate::calibration::{Calibration, CalibrationReport, calibrate};
+pub use calibrate::collect::collect;
+pub use calibrate::saliency::{LayerSaliency, Saliency, SaliencyError};
+pub use calibrate::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
 pub use fingerprint::{SourceId, TextId, fingerprint};
-pub use linears::LinearError;
-pub use modules::ModuleClass;
-pub use plan_file::{ExpertPlan, LayerPlan, PlanFileError};
+pub use prune::config::ConfigError;
+pub use prune::plan_file::{ExpertPlan, LayerPlan, PlanFileError};
+pub use prune::rewrite::{RewriteError, expert_layers};
+pub use prune::select::{Criterion, survivors};
 pub use prune::{PruneError, PruneProgress, PruneReport, prune};
-pub use prune_config::ConfigError;
-pub use quantize::{CalibrationRequest, MeasureError, Progress, QuantizeError, quantize};
-pub use recipe::{Dialect, KvCache, ModuleSet, Options, OptionsError, TargetFormat};
-pub use report::{ClassReport, Report};
-pub use rewrite::{RewriteError, expert_layers};
-pub use saliency::{LayerSaliency, Saliency, SaliencyError};
-pub use select::{Criterion, survivors};
-pub use text_pass::{Documents, PassError, PassOptions, TextPass};
+pub use quantize::recipe::{Dialect, KvCache, ModuleSet, Options, OptionsError, TargetFormat};
+pub use quantize::report::{ClassReport, Report};
+pub use quantize::{CalibrationRequest, MeasureError, ModuleClass, Progress, QuantizeError, quantize};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_index};
+use crate::model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_index};
 use crate::tensor::DType;
 
 /// A tensor with its bytes.

@@ -6,7 +6,7 @@
 //! two workers write one output, and no result depends on how rows met.
 
 use super::buffer::Routing;
-use super::gemm::{Finish, Multiply, Operands, finished_together, row_blocks};
+use super::gemm::{Epilogue, Multiply, Operands, finished_together, row_blocks};
 use super::matrix::{LANES, Panels};
 use super::rows::{self, Numerics, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
@@ -190,7 +190,7 @@ unsafe fn swiglu<S: Simd>(sums: *const f32, pair: usize) -> S::V {
     }
 }
 
-impl Finish for SwiGlu {
+impl Epilogue for SwiGlu {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,
@@ -232,7 +232,7 @@ struct KeepSums {
     columns: usize,
 }
 
-impl Finish for KeepSums {
+impl Epilogue for KeepSums {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,

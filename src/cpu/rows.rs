@@ -390,7 +390,7 @@ const PLANE: f32 = 128.0;
 
 /// The planes of one step of a row, as many as its format has: the integers nearest to its values, in units that make the largest of them as
 /// large as the format goes.
-type Step = [[u32; INT8_STEP_WORDS]; 2];
+type StepPlanes = [[u32; INT8_STEP_WORDS]; 2];
 
 impl RowLayout {
     /// One step of a row. A value that is not finite makes the scale NaN, and with it every output.
@@ -398,7 +398,7 @@ impl RowLayout {
     /// # Safety
     /// Inside a launch of `S`.
     #[inline(always)]
-    unsafe fn quantize_step<S: Simd>(&self, low: S::V, high: S::V) -> Step {
+    unsafe fn quantize_step<S: Simd>(&self, low: S::V, high: S::V) -> StepPlanes {
         let mut planes = [[0; INT8_STEP_WORDS]; 2];
         // SAFETY: the caller is inside a launch of `S`.
         unsafe {

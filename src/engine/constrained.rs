@@ -25,7 +25,7 @@ struct Job {
 }
 
 /// Where a sequence's constraint is.
-enum Place {
+enum ConstraintState {
     Here(Box<dyn TokenConstraint>),
     Away(Receiver<Prepared>),
     /// It broke, or its thread died with it.
@@ -33,7 +33,7 @@ enum Place {
 }
 
 /// The constraint of one sequence.
-pub(super) struct Constrained(Place);
+pub(super) struct Constrained(ConstraintState);
 
 /// What the sampler may do with a constrained sequence in this step.
 pub(super) enum Ready {
@@ -47,18 +47,18 @@ pub(super) enum Ready {
 
 impl Constrained {
     pub(super) fn new(constraint: Box<dyn TokenConstraint>) -> Self {
-        Self(Place::Here(constraint))
+        Self(ConstraintState::Here(constraint))
     }
 
     /// Sends the constraint away to compute its mask, unless it is away already.
     pub(super) fn send(&mut self, threads: &MaskThreads, left: usize) {
-        let gone = Place::Lost(ConstraintBroken("its thread has ended".into()));
+        let gone = ConstraintState::Lost(ConstraintBroken("its thread has ended".into()));
         self.0 = match std::mem::replace(&mut self.0, gone) {
-            Place::Here(constraint) => {
+            ConstraintState::Here(constraint) => {
                 let (back, arriving) = sync_channel(1);
                 match threads.jobs.send(Job { constraint, left, back }) {
-                    Ok(()) => Place::Away(arriving),
-                    Err(_) => Place::Lost(ConstraintBroken("the mask threads have ended".into())),
+                    Ok(()) => ConstraintState::Away(arriving),
+                    Err(_) => ConstraintState::Lost(ConstraintBroken("the mask threads have ended".into())),
                 }
             }
             other => other,
@@ -69,18 +69,18 @@ impl Constrained {
     pub(super) fn ready(&mut self) -> Ready {
         self.fetch(Some(MASK_WAIT));
         match &self.0 {
-            Place::Here(constraint) if constraint.mask().is_some() => Ready::Here,
-            Place::Here(_) => Ready::Broken(ConstraintBroken("it computed no mask".into())),
-            Place::Away(_) => Ready::Late,
-            Place::Lost(why) => Ready::Broken(why.clone()),
+            ConstraintState::Here(constraint) if constraint.mask().is_some() => Ready::Here,
+            ConstraintState::Here(_) => Ready::Broken(ConstraintBroken("it computed no mask".into())),
+            ConstraintState::Away(_) => Ready::Late,
+            ConstraintState::Lost(why) => Ready::Broken(why.clone()),
         }
     }
 
     /// The mask of the present state, if it is here.
     pub(super) fn mask(&self) -> Option<&TokenMask> {
         match &self.0 {
-            Place::Here(constraint) => constraint.mask(),
-            Place::Away(_) | Place::Lost(_) => None,
+            ConstraintState::Here(constraint) => constraint.mask(),
+            ConstraintState::Away(_) | ConstraintState::Lost(_) => None,
         }
     }
 
@@ -91,7 +91,7 @@ impl Constrained {
 
     /// Whether a way to the reply's end is known. Not while its mask is being computed.
     pub(super) fn knows_end(&self) -> bool {
-        matches!(&self.0, Place::Here(constraint) if constraint.knows_end())
+        matches!(&self.0, ConstraintState::Here(constraint) if constraint.knows_end())
     }
 
     /// Takes the last tokens back. Waits for a mask under way, which is bounded by the grammar's own limits.
@@ -102,25 +102,25 @@ impl Constrained {
     fn home(&mut self) -> Result<&mut Box<dyn TokenConstraint>, ConstraintBroken> {
         self.fetch(None);
         match &mut self.0 {
-            Place::Here(constraint) => Ok(constraint),
-            Place::Lost(why) => Err(why.clone()),
-            Place::Away(_) => Err(ConstraintBroken("its mask is still being computed".into())),
+            ConstraintState::Here(constraint) => Ok(constraint),
+            ConstraintState::Lost(why) => Err(why.clone()),
+            ConstraintState::Away(_) => Err(ConstraintBroken("its mask is still being computed".into())),
         }
     }
 
     /// Takes the constraint back if it comes within `wait` (`None`: however long it takes).
     fn fetch(&mut self, wait: Option<Duration>) {
-        let Place::Away(arriving) = &self.0 else { return };
+        let ConstraintState::Away(arriving) = &self.0 else { return };
         let came = match wait {
             Some(wait) => arriving.recv_timeout(wait),
             None => arriving.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         self.0 = match came {
-            Ok((constraint, Ok(()))) => Place::Here(constraint),
-            Ok((_, Err(why))) => Place::Lost(why),
+            Ok((constraint, Ok(()))) => ConstraintState::Here(constraint),
+            Ok((_, Err(why))) => ConstraintState::Lost(why),
             Err(RecvTimeoutError::Timeout) => return,
             Err(RecvTimeoutError::Disconnected) => {
-                Place::Lost(ConstraintBroken("computing its mask panicked".into()))
+                ConstraintState::Lost(ConstraintBroken("computing its mask panicked".into()))
             }
         };
     }

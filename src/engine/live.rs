@@ -9,7 +9,7 @@ use crate::guard;
 use crate::ops::{Row, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, TokenId};
 use crate::sampling::{BlockGuide, SamplingParams, TokenConstraint};
 use crate::scheduler::FinishReason;
-use crate::telemetry::{Finish, Metrics, RequestFigures};
+use crate::telemetry::{FinishLabel, Metrics, RequestFigures};
 
 /// A sequence from submission to its end.
 pub(super) struct LiveSequence {
@@ -171,11 +171,11 @@ impl LiveSequence {
             preemptions: self.preemptions,
         };
         let finish = match reason {
-            FinishReason::StopToken(_) | FinishReason::Stopped => Finish::Stop,
-            FinishReason::Length => Finish::Length,
-            FinishReason::Aborted | FinishReason::Deadline => Finish::Abort,
-            FinishReason::Error | FinishReason::NumericFault(_) => Finish::Error,
-            FinishReason::Repetition => Finish::Repetition,
+            FinishReason::StopToken(_) | FinishReason::Stopped => FinishLabel::Stop,
+            FinishReason::Length => FinishLabel::Length,
+            FinishReason::Aborted | FinishReason::Deadline => FinishLabel::Abort,
+            FinishReason::Error | FinishReason::NumericFault(_) => FinishLabel::Error,
+            FinishReason::Repetition => FinishLabel::Repetition,
         };
         metrics.record_finished(&figures, finish);
     }

@@ -349,7 +349,7 @@ impl Generator {
         grammar: Option<&Arc<Grammar>>,
     ) -> Result<Vec<Reply>, GenerateError> {
         let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
-        let structured = request.grammar.as_ref().is_some_and(|spec| spec.shape.is_structure());
+        let structured = request.grammar.as_ref().is_some_and(|spec| spec.format.is_structure());
         for prompt in prompts {
             let format = format.clone().map(|format| Arc::new(format.counting_from(prompt.num_calls)));
             for copy in 0..request.n {

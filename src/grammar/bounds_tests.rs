@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use super::budget::{self, Budget, Over};
-use super::tests::{bytes, json_shape, run, spec, text};
+use super::tests::{bytes, json_format, run, spec, text};
 use super::*;
 use crate::sampling::TokenConstraint;
 use crate::telemetry::heap;
@@ -35,26 +35,29 @@ fn work_that_is_over_is_dropped() {
 fn patterns_that_explode_are_refused_by_the_bound_they_meet() {
     let grammars = bytes();
     let optional = "a?".repeat(100_000);
-    for (shape, key) in [
-        (Shape::Regex(optional.clone()), "structured_output.max_"),
-        (Shape::Grammar(format!("start: /{optional}/")), "structured_output.max_"),
-        (json_shape(json!({"type": "string", "pattern": format!("^{optional}$")})), "structured_output.max_"),
+    for (format, key) in [
+        (AnswerFormat::Regex(optional.clone()), "structured_output.max_"),
+        (AnswerFormat::Grammar(format!("start: /{optional}/")), "structured_output.max_"),
         (
-            json_shape(json!({"type": "object", "patternProperties": {format!("^{optional}$"): {}}})),
+            json_format(json!({"type": "string", "pattern": format!("^{optional}$")})),
             "structured_output.max_",
         ),
-        (Shape::Regex(r"(?i)\p{L}".repeat(10_000)), "Unicode classes"),
-        (Shape::Regex(r"\w".repeat(100_000)), "Unicode classes"),
-        (Shape::Grammar(format!("start: {}", "\"a\"? ".repeat(5_000))), "beginning"),
-        (Shape::Grammar(format!("start: \"a\"\n{}", "a: \"b\"\n".repeat(20_000))), "rules"),
-        (json_shape(json!({"description": "x".repeat(3 * MIB)})), "structured_output.max_schema_bytes"),
+        (
+            json_format(json!({"type": "object", "patternProperties": {format!("^{optional}$"): {}}})),
+            "structured_output.max_",
+        ),
+        (AnswerFormat::Regex(r"(?i)\p{L}".repeat(10_000)), "Unicode classes"),
+        (AnswerFormat::Regex(r"\w".repeat(100_000)), "Unicode classes"),
+        (AnswerFormat::Grammar(format!("start: {}", "\"a\"? ".repeat(5_000))), "beginning"),
+        (AnswerFormat::Grammar(format!("start: \"a\"\n{}", "a: \"b\"\n".repeat(20_000))), "rules"),
+        (json_format(json!({"description": "x".repeat(3 * MIB)})), "structured_output.max_schema_bytes"),
     ] {
-        let error = grammars.compile(&spec(shape)).unwrap_err().to_string();
+        let error = grammars.compile(&spec(format)).unwrap_err().to_string();
         assert!(error.contains(key), "{key}: {error}");
     }
     let patterns: serde_json::Map<String, Value> =
         (0..300).map(|number| (format!("^k{number}"), json!({}))).collect();
-    let error = grammars.compile(&spec(json_shape(json!({"patternProperties": patterns})))).unwrap_err();
+    let error = grammars.compile(&spec(json_format(json!({"patternProperties": patterns})))).unwrap_err();
     assert!(error.to_string().contains("patternProperties"), "{error}");
 }
 
@@ -62,27 +65,27 @@ fn patterns_that_explode_are_refused_by_the_bound_they_meet() {
 fn patterns_of_real_use_compile() {
     let grammars = bytes();
     let words: Vec<String> = (0..5000).map(|number| format!("a value of an enumeration, {number}")).collect();
-    for shape in [
-        Shape::Regex(r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,24}".into()),
-        Shape::Regex(
+    for format in [
+        AnswerFormat::Regex(r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,24}".into()),
+        AnswerFormat::Regex(
             r"https?://(www\.)?[-a-zA-Z0-9@:%._+~#=]{1,256}\.[a-zA-Z0-9()]{1,6}\b?".replace(r"\b?", ""),
         ),
-        Shape::Regex(
+        AnswerFormat::Regex(
             r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3])(:[0-5]\d){2}(\.\d+)?Z?".into(),
         ),
-        Shape::Regex("[a-z]{1,200}".into()),
-        Shape::Regex(r"(?i)[a-zß]{1,30}( [\p{L}'-]{1,30}){0,5}".into()),
-        json_shape(json!({"enum": words})),
-        json_shape(json!({"type": "string", "maxLength": 4000})),
-        json_shape(
+        AnswerFormat::Regex("[a-z]{1,200}".into()),
+        AnswerFormat::Regex(r"(?i)[a-zß]{1,30}( [\p{L}'-]{1,30}){0,5}".into()),
+        json_format(json!({"enum": words})),
+        json_format(json!({"type": "string", "maxLength": 4000})),
+        json_format(
             json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]{1,200}$"},
             "b": {"type": "string", "format": "email"}, "c": {"type": "string", "format": "date-time"}},
             "required": ["a", "b", "c"]}),
         ),
     ] {
-        let grammar = grammars.compile(&spec(shape.clone()));
-        let grammar = grammar.unwrap_or_else(|error| panic!("{shape:?}: {error}"));
-        assert!(grammar.bytes() < 16 * MIB, "{shape:?}: {}", grammar.bytes());
+        let grammar = grammars.compile(&spec(format.clone()));
+        let grammar = grammar.unwrap_or_else(|error| panic!("{format:?}: {error}"));
+        assert!(grammar.bytes() < 16 * MIB, "{format:?}: {}", grammar.bytes());
     }
 }
 
@@ -94,7 +97,7 @@ fn a_long_chain_of_rules_overflows_no_stack() {
         format!("start: {name}0\n{}{name}{count}: \"a\"\n", rules.concat())
     };
     for grammar in [chain("r", 9_900), chain("R", 9_900)] {
-        let grammar = bytes().compile(&spec(Shape::Grammar(grammar)));
+        let grammar = bytes().compile(&spec(AnswerFormat::Grammar(grammar)));
         assert!(grammar.is_ok() || matches!(grammar, Err(GrammarError::Limit { .. })), "{grammar:?}");
     }
 }
@@ -102,15 +105,15 @@ fn a_long_chain_of_rules_overflows_no_stack() {
 #[test]
 fn nobody_compiles_for_a_client_that_has_left() {
     let stop = Arc::new(AtomicBool::new(true));
-    let grammar = bytes().compile_until(&spec(json_shape(json!({"type": "object"}))), &stop);
+    let grammar = bytes().compile_until(&spec(json_format(json!({"type": "object"}))), &stop);
     assert_eq!(grammar.err(), Some(GrammarError::Stopped));
 }
 
 #[test]
 fn the_cache_is_bounded_by_what_its_grammars_hold() {
-    let shape = |letter: char| spec(Shape::Regex(format!("({letter}[a-z]{{1,60}} ?){{1,60}}")));
+    let format = |letter: char| spec(AnswerFormat::Regex(format!("({letter}[a-z]{{1,60}} ?){{1,60}}")));
     let grammars = bytes();
-    let grammar = grammars.compile(&shape('a')).unwrap();
+    let grammar = grammars.compile(&format('a')).unwrap();
     // What is counted is what another parser of it takes, its patterns and tables besides.
     let before = heap::allocated();
     let parser = grammar.parser();
@@ -120,15 +123,15 @@ fn the_cache_is_bounded_by_what_its_grammars_hold() {
     assert!(counted >= parser_bytes && counted < 3 * parser_bytes, "{counted} for {parser_bytes}");
     let room = Config { cache_bytes: counted as u64 * 5 / 2, ..Config::default() };
     let grammars = grammars.with_config(room);
-    let kept = |letter| grammars.known(&shape(letter)).unwrap().is_some();
+    let kept = |letter| grammars.known(&format(letter)).unwrap().is_some();
     for letter in ['a', 'b'] {
-        grammars.compile(&shape(letter)).unwrap();
+        grammars.compile(&format(letter)).unwrap();
     }
     assert!(kept('b') && kept('a'));
-    grammars.compile(&shape('c')).unwrap();
+    grammars.compile(&format('c')).unwrap();
     assert_eq!([kept('a'), kept('b'), kept('c')], [true, false, true]);
     // One that does not fit is compiled each time, and drives out no other.
-    let large = spec(Shape::Choice((0..3000).map(|n| format!("{n} of a long choice")).collect()));
+    let large = spec(AnswerFormat::Choice((0..3000).map(|n| format!("{n} of a long choice")).collect()));
     grammars.compile(&large).unwrap();
     assert!(grammars.known(&large).unwrap().is_none());
     assert_eq!([kept('a'), kept('c')], [true, true]);
@@ -140,11 +143,11 @@ fn a_reply_whose_parser_grows_beyond_its_bound_ends_whole() {
     let grows = json!({"type": "string", "pattern": "^.*a.{12}$", "maxLength": 2000});
     let mut rng = fastrand::Rng::with_seed(23);
     let roomy = bytes();
-    let grammar = roomy.compile(&spec(json_shape(grows.clone()))).unwrap();
+    let grammar = roomy.compile(&spec(json_format(grows.clone()))).unwrap();
     let least = grammar.bytes() as u64;
     for bound in [least + (1 << 19), 2 * least + (2 << 20)] {
         let tight = bytes().with_config(Config { max_grammar_bytes: bound, ..Config::default() });
-        let Ok(grammar) = tight.compile(&spec(json_shape(grows.clone()))) else { continue };
+        let Ok(grammar) = tight.compile(&spec(json_format(grows.clone()))) else { continue };
         let (tokens, whole) = run(&tight, &grammar, 1500, &mut rng);
         assert!(whole);
         let value: Value = serde_json::from_str(&text(&tight, &tokens)).unwrap();
@@ -161,7 +164,7 @@ fn more_members_than_the_parser_takes_at_once_still_end_whole() {
         (0..1500).map(|number| (format!("p{number}"), json!({"type": "string"}))).collect();
     let grammars = bytes();
     let schema = json!({"type": "object", "properties": members, "additionalProperties": false});
-    let grammar = grammars.compile(&spec(json_shape(schema))).unwrap();
+    let grammar = grammars.compile(&spec(json_format(schema))).unwrap();
     let (tokens, whole) = run(&grammars, &grammar, 100, &mut fastrand::Rng::with_seed(5));
     let text = text(&grammars, &tokens);
     assert!(whole && serde_json::from_str::<Value>(&text).is_ok(), "{text}");
@@ -170,7 +173,7 @@ fn more_members_than_the_parser_takes_at_once_still_end_whole() {
 #[test]
 fn the_bytes_of_running_replies_are_counted_and_given_back() {
     let grammars = bytes();
-    let grammar = grammars.compile(&spec(json_shape(json!({"type": "object"})))).unwrap();
+    let grammar = grammars.compile(&spec(json_format(json!({"type": "object"})))).unwrap();
     let account = || grammar.limits.account.held();
     let mut waiting: Vec<Box<dyn TokenConstraint>> = (0..100).map(|_| grammar.start()).collect();
     assert_eq!(account(), 0, "a reply that waits holds no parser");

@@ -13,7 +13,7 @@ use super::budget::{self, Account, Budget, Over};
 use super::closing::{Found, Landmarks, MAX_CLOSING_BYTES};
 use super::matcher::{Matcher, Parser, Spelling};
 use super::source::Source;
-use super::{Config, GrammarError, GrammarSpec, Shape, expansion, least, vocabulary};
+use super::{AnswerFormat, Config, GrammarError, GrammarSpec, expansion, least, vocabulary};
 use crate::sampling::TokenConstraint;
 use crate::telemetry::heap;
 use crate::text::Tokenizer;
@@ -191,7 +191,7 @@ impl Grammars {
         spec: &GrammarSpec,
         source: Source<'_>,
     ) -> Result<Grammar, GrammarError> {
-        let refused = |error: &dyn fmt::Display| refusal(&spec.shape, error, &self.config);
+        let refused = |error: &dyn fmt::Display| refusal(&spec.format, error, &self.config);
         let init = GrammarInit::Serialized(source.grammar());
         let read = init.to_internal(Some(factory.tok_env().clone()), limits(&self.config));
         let (rules, lexer) = read.map_err(|error| refused(&error))?;
@@ -229,8 +229,11 @@ impl Grammars {
                 (Some(bytes), tokens)
             }
             // Nothing can be promised, and JSON that may come out broken is not what was asked for.
-            Found::Nothing if matches!(spec.shape, Shape::Json { .. } | Shape::Tools(_)) => {
-                return Err(GrammarError::NoEnd { least: least(&spec.shape), why: self.why_no_end(&parser) });
+            Found::Nothing if matches!(spec.format, AnswerFormat::Json { .. } | AnswerFormat::Tools(_)) => {
+                return Err(GrammarError::NoEnd {
+                    least: least(&spec.format),
+                    why: self.why_no_end(&parser),
+                });
             }
             // Its bounds are met before the first token already: no reply would get far.
             Found::Nothing if parser.is_exhausted() => {
@@ -342,11 +345,11 @@ fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, GrammarE
 /// Longest refusal passed on.
 const MAX_REFUSAL_CHARS: usize = 300;
 
-/// Characters of the shortest reply that the shape can allow.
-fn least(shape: &Shape) -> usize {
-    match shape {
-        Shape::Json { schema, .. } => least::characters(schema),
-        Shape::Tools(tools) => {
+/// Characters of the shortest reply that the format can allow.
+fn least(format: &AnswerFormat) -> usize {
+    match format {
+        AnswerFormat::Json { schema, .. } => least::characters(schema),
+        AnswerFormat::Tools(tools) => {
             tools.chosen().map(|tool| least::characters(&tool.schema())).min().unwrap_or(0)
         }
         _ => 0,
@@ -354,7 +357,7 @@ fn least(shape: &Shape) -> usize {
 }
 
 /// The compiler's refusal on one line; where it is one of its bounds, the setting with it.
-fn refusal(shape: &Shape, error: &dyn fmt::Display, config: &Config) -> GrammarError {
+fn refusal(format: &AnswerFormat, error: &dyn fmt::Display, config: &Config) -> GrammarError {
     let text = error.to_string();
     if ["fuel exhausted", "initial lexer configuration", "lexer precomputation failed"]
         .iter()
@@ -366,7 +369,7 @@ fn refusal(shape: &Shape, error: &dyn fmt::Display, config: &Config) -> GrammarE
         let (what, limit) = ("symbols in it (structured_output.max_grammar_size)", config.max_grammar_size);
         return GrammarError::Limit { what, limit: limit as usize };
     }
-    let of_schema = matches!(shape, Shape::Json { .. } | Shape::Tools(_));
+    let of_schema = matches!(format, AnswerFormat::Json { .. } | AnswerFormat::Tools(_));
     // Around a schema stands a grammar of our own, whose lines say nothing to the client.
     let ours = |line: &str| {
         of_schema && line.split_once(" | ").is_some_and(|(number, _)| number.trim().parse::<u32>().is_ok())

@@ -149,7 +149,7 @@ enum Outlook {
 
 /// One token of the reply.
 #[derive(Debug, Clone)]
-struct Step {
+struct ReplyToken {
     token: u32,
     /// Where its bytes begin.
     from: usize,
@@ -166,7 +166,7 @@ pub(super) struct Matcher {
     parser_bytes: usize,
     /// The reply so far, special tokens spelled, and its tokens.
     bytes: Vec<u8>,
-    steps: Vec<Step>,
+    tokens: Vec<ReplyToken>,
     place: Place,
     closing: Option<Way>,
     mask: Option<TokenMask>,
@@ -207,7 +207,7 @@ impl Matcher {
             parser: None,
             parser_bytes: 0,
             bytes: Vec::new(),
-            steps: Vec::new(),
+            tokens: Vec::new(),
             place,
             closing: closing.map(Way::new),
             mask: None,
@@ -224,23 +224,23 @@ impl Matcher {
     ) -> Result<T, Failed> {
         let limits = &self.grammar.limits;
         // A new parser goes all of the way.
-        let tokens = if self.parser.is_some() { 1 } else { 1 + self.steps.len() as u64 };
+        let consumed = if self.parser.is_some() { 1 } else { 1 + self.tokens.len() as u64 };
         let budget = Budget {
             bytes: limits.bytes_for(self.parser_bytes).saturating_sub(self.parser_bytes),
-            work: limits.work.saturating_mul(tokens),
+            work: limits.work.saturating_mul(consumed),
             stop: None,
         };
         let before = heap::allocated();
-        let (parser, grammar, steps) = (&mut self.parser, &self.grammar, &self.steps);
+        let (parser, grammar, tokens) = (&mut self.parser, &self.grammar, &self.tokens);
         let (outcome, _) = budget.run(|| {
             let parser = match parser {
                 Some(parser) => parser,
                 None => {
                     let mut new = grammar.parser();
-                    steps
+                    tokens
                         .iter()
-                        .filter(|step| !grammar.is_end(step.token))
-                        .try_for_each(|step| new.consume(step.token))?;
+                        .filter(|t| !grammar.is_end(t.token))
+                        .try_for_each(|t| new.consume(t.token))?;
                     parser.insert(new)
                 }
             };
@@ -276,7 +276,7 @@ impl Matcher {
             return Err(failed.into());
         }
         self.forget_parser();
-        self.given_up_at = Some(self.steps.len());
+        self.given_up_at = Some(self.tokens.len());
         Ok(())
     }
 
@@ -307,7 +307,7 @@ impl Matcher {
     }
 
     fn note(&mut self, token: u32) {
-        self.steps.push(Step { token, from: self.bytes.len(), way: self.closing.clone() });
+        self.tokens.push(ReplyToken { token, from: self.bytes.len(), way: self.closing.clone() });
         let from = self.bytes.len();
         let trie = self.grammar.spelling.0.tok_trie();
         self.bytes.extend_from_slice(&trie.decode_raw(&[token]));
@@ -342,7 +342,7 @@ impl Matcher {
 
     /// Looks for a way to the end, of at most `left` tokens, from the state after the last token.
     fn outlook(&mut self, left: usize, fuel: usize) -> Result<Outlook, Failed> {
-        let from = self.steps.last().map_or(0, |step| step.from);
+        let from = self.tokens.last().map_or(0, |t| t.from);
         let taken = self.bytes[from..].to_vec();
         let place = self.place.clone();
         let recent = self.bytes[self.bytes.len().saturating_sub(RECENT_BYTES)..].to_vec();
@@ -388,12 +388,12 @@ impl Matcher {
 
     /// Cuts the reply back to `keep` tokens.
     fn cut(&mut self, keep: usize) {
-        let Some(first) = self.steps.get(keep) else { return };
+        let Some(first) = self.tokens.get(keep) else { return };
         self.bytes.truncate(first.from);
         self.closing = first.way.clone();
         // End tokens are never consumed.
-        let consumed = self.steps[keep..].iter().filter(|step| !self.grammar.is_end(step.token)).count();
-        self.steps.truncate(keep);
+        let consumed = self.tokens[keep..].iter().filter(|t| !self.grammar.is_end(t.token)).count();
+        self.tokens.truncate(keep);
         self.place = self.grammar.marks.start();
         self.grammar.marks.advance(&mut self.place, &self.bytes, 0);
         let given_up = self.given_up_at.take();
@@ -421,7 +421,7 @@ impl TokenConstraint for Matcher {
             parser: None,
             parser_bytes: 0,
             bytes: self.bytes.clone(),
-            steps: self.steps.clone(),
+            tokens: self.tokens.clone(),
             place: self.place.clone(),
             closing: self.closing.clone(),
             mask: self.mask.clone(),
@@ -497,7 +497,7 @@ impl TokenConstraint for Matcher {
         if self.closing.is_none() {
             return Ok(Taken::Accepted { ends: false });
         }
-        self.cut(self.steps.len() - 1);
+        self.cut(self.tokens.len() - 1);
         self.refused = true;
         Ok(Taken::Refused)
     }
@@ -508,7 +508,7 @@ impl TokenConstraint for Matcher {
 
     fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {
         (self.mask, self.refused) = (None, false);
-        let keep = self.steps.len().checked_sub(tokens);
+        let keep = self.tokens.len().checked_sub(tokens);
         let keep = keep.ok_or_else(|| ConstraintBroken("rewound further than it went".into()))?;
         self.cut(keep);
         Ok(())
@@ -523,7 +523,7 @@ impl Drop for Matcher {
 
 impl fmt::Debug for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Matcher").field("tokens", &self.steps.len()).finish_non_exhaustive()
+        f.debug_struct("Matcher").field("tokens", &self.tokens.len()).finish_non_exhaustive()
     }
 }
 

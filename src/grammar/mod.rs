@@ -29,6 +29,6 @@ pub use compiler::{Grammar, Grammars};
 pub use config::Config;
 pub use error::GrammarError;
 pub use schema::JsonStyle;
-pub use spec::{GrammarSpec, Reasoning, Shape};
+pub use spec::{AnswerFormat, GrammarSpec, Reasoning};
 pub use structural_tag::{StructuralTag, StructuralTags};
 pub use tool_choice::{ToolCalls, ToolFunction, ToolMode};

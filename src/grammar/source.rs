@@ -6,7 +6,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::Value;
 
 use super::closing::{Landmarks, Special};
-use super::{Config, GrammarError, GrammarSpec, JsonStyle, Reasoning, Shape, gbnf, schema};
+use super::{AnswerFormat, Config, GrammarError, GrammarSpec, JsonStyle, Reasoning, gbnf, schema};
 use crate::text::{Tokenizer, markers};
 
 /// Most texts to choose from.
@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
         let ends = ends.join(",");
         let prefix = source.reasoning(spec)?;
         writeln!(source.lark, "start: {prefix} body <[{ends}]>").expect("writing to memory");
-        source.body(&spec.shape)?;
+        source.body(&spec.format)?;
         source.bounded()?;
         Ok(source)
     }
@@ -86,7 +86,7 @@ impl<'a> Source<'a> {
 
     /// What comes before the answer; what a thought closes with is a landmark.
     fn reasoning(&mut self, spec: &GrammarSpec) -> Result<String, GrammarError> {
-        let is_json = matches!(spec.shape, Shape::Json { .. });
+        let is_json = matches!(spec.format, AnswerFormat::Json { .. });
         if spec.reasoning == Reasoning::None {
             self.marks.starts_with_json = is_json;
             return Ok(String::new());
@@ -103,14 +103,14 @@ impl<'a> Source<'a> {
         Ok(format!("({} thought)?", self.marker(markers::THINK)?))
     }
 
-    fn body(&mut self, shape: &Shape) -> Result<(), GrammarError> {
+    fn body(&mut self, format: &AnswerFormat) -> Result<(), GrammarError> {
         let max_bytes = self.config.max_source_bytes as usize;
-        match shape {
-            Shape::Json { schema, style } => {
+        match format {
+            AnswerFormat::Json { schema, style } => {
                 let json = self.json(schema, style)?;
                 writeln!(self.lark, "body: {json}").expect("writing to memory");
             }
-            Shape::Regex(regex) => {
+            AnswerFormat::Regex(regex) => {
                 bounded(
                     "bytes in the regular expression (structured_output.max_source_bytes)",
                     regex.len(),
@@ -119,7 +119,7 @@ impl<'a> Source<'a> {
                 let regex = llguidance::regex_to_lark(unanchored(regex), "");
                 writeln!(self.lark, "body: /{regex}/").expect("writing to memory");
             }
-            Shape::Choice(choices) => {
+            AnswerFormat::Choice(choices) => {
                 bounded("choices", choices.len(), MAX_CHOICES)?;
                 bounded(
                     "bytes in the choices (structured_output.max_source_bytes)",
@@ -135,7 +135,7 @@ impl<'a> Source<'a> {
                 writeln!(self.lark, "body: CHOICE\nCHOICE: {}", choices.join(" | "))
                     .expect("writing to memory");
             }
-            Shape::Grammar(grammar) => {
+            AnswerFormat::Grammar(grammar) => {
                 bounded(
                     "bytes in the grammar (structured_output.max_source_bytes)",
                     grammar.len(),
@@ -145,8 +145,8 @@ impl<'a> Source<'a> {
                     Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
                 self.lark.push_str("body: @own\n");
             }
-            Shape::Tags(tags) => tags.write(self)?,
-            Shape::Tools(tools) => tools.write(self)?,
+            AnswerFormat::Tags(tags) => tags.write(self)?,
+            AnswerFormat::Tools(tools) => tools.write(self)?,
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::{JsonStyle, StructuralTags, ToolCalls};
 #[derive(Debug, Clone, PartialEq)]
 pub struct GrammarSpec {
     /// What the answer must be.
-    pub shape: Shape,
+    pub format: AnswerFormat,
     /// What may come before the answer.
     pub reasoning: Reasoning,
     /// The request's field that asked for it, for messages.
@@ -17,7 +17,7 @@ pub struct GrammarSpec {
 
 /// What an answer must be.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shape {
+pub enum AnswerFormat {
     /// A JSON value that the schema allows.
     Json {
         /// A JSON Schema.
@@ -37,7 +37,7 @@ pub enum Shape {
     Tools(ToolCalls),
 }
 
-impl Shape {
+impl AnswerFormat {
     /// Whether all of the answer is structure, with no free text in it.
     pub fn is_structure(&self) -> bool {
         match self {

@@ -32,12 +32,12 @@ fn of(tokenizer: Tokenizer) -> Grammars {
     Grammars::new(Arc::new(tokenizer), size, ends)
 }
 
-pub(super) fn spec(shape: Shape) -> GrammarSpec {
-    GrammarSpec { shape, reasoning: Reasoning::None, field: "test" }
+pub(super) fn spec(format: AnswerFormat) -> GrammarSpec {
+    GrammarSpec { format, reasoning: Reasoning::None, field: "test" }
 }
 
-pub(super) fn json_shape(schema: Value) -> Shape {
-    Shape::Json { schema, style: JsonStyle::default() }
+pub(super) fn json_format(schema: Value) -> AnswerFormat {
+    AnswerFormat::Json { schema, style: JsonStyle::default() }
 }
 
 /// A token that the mask allows: any of them, or (`sober`) one of few bytes, as models rather write.
@@ -103,7 +103,7 @@ pub(super) fn text(grammars: &Grammars, tokens: &[u32]) -> String {
 fn check_schema(grammars: &Grammars, schema: &Value, rng: &mut fastrand::Rng) -> usize {
     let validator = jsonschema::validator_for(schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
     let grammar = grammars
-        .compile(&spec(json_shape(schema.clone())))
+        .compile(&spec(json_format(schema.clone())))
         .unwrap_or_else(|error| panic!("{schema}: {error}"));
     let least = grammar.needs_tokens();
     for budget in [least, least + 1, least + 5, least + 20, least + 60] {
@@ -222,7 +222,7 @@ fn tools_of_the_family_are_called_right() {
         }
         let tools = vec![ToolFunction { name: name.clone(), parameters: Some(named) }];
         let calls = ToolCalls::new(tools, ToolMode::Required, false).unwrap();
-        let grammar = grammars.compile(&spec(Shape::Tools(calls)));
+        let grammar = grammars.compile(&spec(AnswerFormat::Tools(calls)));
         let grammar = grammar.unwrap_or_else(|error| panic!("{name} {parameters}: {error}"));
         let validator = jsonschema::validator_for(&schema::of_arguments(Some(&parameters))).unwrap();
         for budget in [grammar.needs_tokens(), 256] {
@@ -251,20 +251,20 @@ fn tools_of_the_family_are_called_right() {
 #[test]
 fn rewound_then_continued_equals_never_having_gone_there() {
     let grammars = kimi();
-    let shapes = [
-        json_shape(
+    let formats = [
+        json_format(
             json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}},
             "n": {"type": "number"}}, "required": ["a", "n"]}),
         ),
-        Shape::Regex("(ab|[0-9]{3}x)+z".into()),
-        Shape::Tools(
+        AnswerFormat::Regex("(ab|[0-9]{3}x)+z".into()),
+        AnswerFormat::Tools(
             ToolCalls::new(vec![ToolFunction { name: "f".into(), parameters: None }], ToolMode::Auto, true)
                 .unwrap(),
         ),
     ];
     let mut rng = fastrand::Rng::with_seed(14);
-    for shape in shapes {
-        let grammar = grammars.compile(&spec(shape)).unwrap();
+    for format in formats {
+        let grammar = grammars.compile(&spec(format)).unwrap();
         for _ in 0..10 {
             let (mut straight, mut winding) = (grammar.start(), grammar.start());
             let budget: usize = 60;
@@ -301,15 +301,16 @@ fn rewound_then_continued_equals_never_having_gone_there() {
 }
 
 /// Replies of a text grammar, as random walks end them.
-fn check_text(shape: Shape, budget: usize, allowed: impl Fn(&str) -> bool) {
+fn check_text(format: AnswerFormat, budget: usize, allowed: impl Fn(&str) -> bool) {
     let grammars = bytes();
     let mut rng = fastrand::Rng::with_seed(15);
-    let grammar = grammars.compile(&spec(shape.clone())).unwrap_or_else(|error| panic!("{shape:?}: {error}"));
-    assert!(grammar.needs_tokens() <= budget, "{shape:?} needs {}", grammar.needs_tokens());
+    let grammar =
+        grammars.compile(&spec(format.clone())).unwrap_or_else(|error| panic!("{format:?}: {error}"));
+    assert!(grammar.needs_tokens() <= budget, "{format:?} needs {}", grammar.needs_tokens());
     for _ in 0..10 {
         let (tokens, whole) = run(&grammars, &grammar, budget, &mut rng);
         let text = text(&grammars, &tokens);
-        assert!(whole && allowed(&text), "{shape:?}: {text:?}");
+        assert!(whole && allowed(&text), "{format:?}: {text:?}");
     }
 }
 
@@ -329,12 +330,14 @@ fn a_required_line_feed_behind_an_open_repetition_is_found() {
         (r"[a-z0-9]+(\x{1f642}|\n{7})", 5, "🙂"),
     ] {
         let grammars = bytes();
-        let grammar = grammars.compile(&spec(Shape::Regex(regex.into()))).unwrap();
+        let grammar = grammars.compile(&spec(AnswerFormat::Regex(regex.into()))).unwrap();
         assert_eq!(grammar.needs_tokens(), least, "{regex}");
-        check_text(Shape::Regex(regex.into()), 20, |text| text.ends_with(end) || text.ends_with("\n\n"));
+        check_text(AnswerFormat::Regex(regex.into()), 20, |text| {
+            text.ends_with(end) || text.ends_with("\n\n")
+        });
     }
     let grammar = "start: NUMBER \"\\n\" \"!\"\nNUMBER: /[0-9]+/".to_owned();
-    check_text(Shape::Grammar(grammar), 20, |text| text.ends_with("\n!"));
+    check_text(AnswerFormat::Grammar(grammar), 20, |text| text.ends_with("\n!"));
     let ends_with_feed = json!({"type": "string", "pattern": "^[a-z]+\n$"});
     let mut rng = fastrand::Rng::with_seed(3);
     assert_eq!(check_schema(&bytes(), &ends_with_feed, &mut rng), 5);
@@ -342,18 +345,18 @@ fn a_required_line_feed_behind_an_open_repetition_is_found() {
 
 #[test]
 fn regexes_choices_grammars_and_tags() {
-    check_text(Shape::Regex("^[a-f]{2}(-[0-9]+)?$".into()), 12, |text| {
+    check_text(AnswerFormat::Regex("^[a-f]{2}(-[0-9]+)?$".into()), 12, |text| {
         let (head, tail) = text.split_at(2);
         head.bytes().all(|b| (b'a'..=b'f').contains(&b))
             && (tail.is_empty() || tail[1..].bytes().all(|b| b.is_ascii_digit()) && tail.len() > 1)
     });
-    check_text(Shape::Choice(vec!["yes".into(), "no".into(), "y\"\n".into()]), 3, |text| {
+    check_text(AnswerFormat::Choice(vec!["yes".into(), "no".into(), "y\"\n".into()]), 3, |text| {
         ["yes", "no", "y\"\n"].contains(&text)
     });
     let depth = |text: &str| text.matches('(').count() == text.matches(')').count() && text.contains('1');
-    check_text(Shape::Grammar("start: e\ne: \"(\" e \")\" | \"1\" | e \"+\" \"1\"".into()), 30, depth);
+    check_text(AnswerFormat::Grammar("start: e\ne: \"(\" e \")\" | \"1\" | e \"+\" \"1\"".into()), 30, depth);
     check_text(
-        Shape::Grammar("root ::= e # all\ne ::= \"(\" e \")\" | [1] | e \"+\" \"1\"\n".into()),
+        AnswerFormat::Grammar("root ::= e # all\ne ::= \"(\" e \")\" | [1] | e \"+\" \"1\"\n".into()),
         30,
         depth,
     );
@@ -363,7 +366,7 @@ fn regexes_choices_grammars_and_tags() {
         end: "</f>".into(),
     };
     let tags = StructuralTags::new(vec![tag("x"), tag("y")], vec!["<f=".into()]).unwrap();
-    check_text(Shape::Tags(tags), 40, |text| {
+    check_text(AnswerFormat::Tags(tags), 40, |text| {
         text.match_indices("<f=").all(|(at, _)| {
             let inner = text[at + 3..].split_once('>').and_then(|(_, rest)| rest.split_once("</f>"));
             inner.is_some_and(|(json, _)| {
@@ -379,7 +382,7 @@ fn a_thought_ends_in_time_for_the_answer() {
     let mut rng = fastrand::Rng::with_seed(16);
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
     for (reasoning, budget) in [(Reasoning::Open, 40), (Reasoning::Possible, 40), (Reasoning::Open, 8)] {
-        let spec = GrammarSpec { shape: json_shape(schema.clone()), reasoning, field: "test" };
+        let spec = GrammarSpec { format: json_format(schema.clone()), reasoning, field: "test" };
         let grammar = grammars.compile(&spec).unwrap();
         // `{"a":0}`, and the marker where a thought is open.
         assert_eq!(grammar.needs_tokens(), 7 + usize::from(reasoning == Reasoning::Open));
@@ -399,24 +402,26 @@ fn a_thought_ends_in_time_for_the_answer() {
 #[test]
 fn what_cannot_be_honoured_is_refused_by_name() {
     let grammars = bytes();
-    for (shape, part) in [
-        (json_shape(json!({"type": "object", "if": {}})), "if"),
-        (json_shape(json!({"type": "array", "uniqueItems": true})), "uniqueItems"),
-        (json_shape(json!({"type": "string", "pattern": "(?=a)b"})), "look"),
-        (json_shape(json!({"type": "string", "format": "no such format"})), "no such format"),
-        (json_shape(json!({"$ref": "https://example.com/s.json"})), "example.com"),
-        (json_shape(json!({"type": "integer", "minimum": 2, "maximum": 1})), ""),
-        (json_shape(json!(false)), ""),
-        (json_shape(json!({"type": "object", "minProperties": 2})), "minProperties"),
-        (json_shape(json!({"type": "string", "minLength": 100_000})), ""),
-        (Shape::Regex("(a".into()), ""),
-        (Shape::Grammar("start: missing".into()), "missing"),
-        (Shape::Grammar("root ::= missing".into()), "missing"),
-        (Shape::Choice(vec![]), "at least one"),
+    for (format, part) in [
+        (json_format(json!({"type": "object", "if": {}})), "if"),
+        (json_format(json!({"type": "array", "uniqueItems": true})), "uniqueItems"),
+        (json_format(json!({"type": "string", "pattern": "(?=a)b"})), "look"),
+        (json_format(json!({"type": "string", "format": "no such format"})), "no such format"),
+        (json_format(json!({"$ref": "https://example.com/s.json"})), "example.com"),
+        (json_format(json!({"type": "integer", "minimum": 2, "maximum": 1})), ""),
+        (json_format(json!(false)), ""),
+        (json_format(json!({"type": "object", "minProperties": 2})), "minProperties"),
+        (json_format(json!({"type": "string", "minLength": 100_000})), ""),
+        (AnswerFormat::Regex("(a".into()), ""),
+        (AnswerFormat::Grammar("start: missing".into()), "missing"),
+        (AnswerFormat::Grammar("root ::= missing".into()), "missing"),
+        (AnswerFormat::Choice(vec![]), "at least one"),
     ] {
-        let error =
-            grammars.compile(&spec(shape.clone())).err().unwrap_or_else(|| panic!("{shape:?} was compiled"));
-        assert!(error.to_string().contains(part), "{shape:?}: {error}");
+        let error = grammars
+            .compile(&spec(format.clone()))
+            .err()
+            .unwrap_or_else(|| panic!("{format:?} was compiled"));
+        assert!(error.to_string().contains(part), "{format:?}: {error}");
     }
 }
 
@@ -429,7 +434,7 @@ fn escaped_quotes_are_on_the_way_to_the_end() {
         (json!({"enum": ["\\", "\\\\\\"]}), r#""\\""#),
     ] {
         let grammar = bytes()
-            .compile(&spec(json_shape(schema.clone())))
+            .compile(&spec(json_format(schema.clone())))
             .unwrap_or_else(|error| panic!("{schema}: {error}"));
         assert_eq!(grammar.needs_tokens(), least.len(), "{schema}");
     }
@@ -447,13 +452,13 @@ fn refusals_say_nothing_of_our_own_grammar() {
             "the JSON Schema cannot be enforced: Pointer '/$defs/none' does not exist",
         ),
     ] {
-        assert_eq!(bytes().compile(&spec(json_shape(schema))).unwrap_err().to_string(), why);
+        assert_eq!(bytes().compile(&spec(json_format(schema))).unwrap_err().to_string(), why);
     }
 }
 
 #[test]
 fn bounds_are_settings_and_refusals_name_them() {
-    let long = spec(json_shape(
+    let long = spec(json_format(
         json!({"type": "object", "properties": {"a": {"type": "string", "minLength": 5000}}, "required": ["a"]}),
     ));
     let error = bytes().compile(&long).unwrap_err().to_string();
@@ -467,16 +472,16 @@ fn bounds_are_settings_and_refusals_name_them() {
     assert_eq!(grammar.needs_tokens(), 5008);
 
     let choices: Vec<String> = (0..2000).map(|number| format!("value {number}")).collect();
-    let enumeration = spec(json_shape(json!({"enum": choices})));
-    for (narrow, shape, key) in [
+    let enumeration = spec(json_format(json!({"enum": choices})));
+    for (narrow, format, key) in [
         (Config { max_schema_values: 100, ..Config::default() }, &enumeration, "max_schema_values"),
         (
             Config { max_source_bytes: 1024, ..Config::default() },
-            &spec(Shape::Choice(choices)),
+            &spec(AnswerFormat::Choice(choices)),
             "max_source_bytes",
         ),
     ] {
-        let error = bytes().with_config(narrow).compile(shape).unwrap_err().to_string();
+        let error = bytes().with_config(narrow).compile(format).unwrap_err().to_string();
         assert!(error.contains(&format!("structured_output.{key}")), "{key}: {error}");
     }
     bytes().compile(&enumeration).unwrap();
@@ -507,16 +512,16 @@ fn cost() {
         })
         .collect();
     let cases = [
-        ("typical schema", json_shape(typical)),
-        ("any object", json_shape(json!({"type": "object"}))),
-        ("regex", Shape::Regex("[a-z]{3,20}@[a-z]+\\.(com|org)".into())),
-        ("30 tools, auto", Shape::Tools(ToolCalls::new(tools.clone(), ToolMode::Auto, true).unwrap())),
-        ("30 tools, required", Shape::Tools(ToolCalls::new(tools, ToolMode::Required, true).unwrap())),
+        ("typical schema", json_format(typical)),
+        ("any object", json_format(json!({"type": "object"}))),
+        ("regex", AnswerFormat::Regex("[a-z]{3,20}@[a-z]+\\.(com|org)".into())),
+        ("30 tools, auto", AnswerFormat::Tools(ToolCalls::new(tools.clone(), ToolMode::Auto, true).unwrap())),
+        ("30 tools, required", AnswerFormat::Tools(ToolCalls::new(tools, ToolMode::Required, true).unwrap())),
     ];
     let mut rng = fastrand::Rng::with_seed(17);
-    for (name, shape) in cases {
+    for (name, format) in cases {
         let begun = Instant::now();
-        let grammar = grammars.compile(&spec(shape)).unwrap();
+        let grammar = grammars.compile(&spec(format)).unwrap();
         let compile = begun.elapsed();
         let begun = Instant::now();
         drop(grammar.parser());

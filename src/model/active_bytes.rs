@@ -1,8 +1,8 @@
 //! What one token reads of a checkpoint: the floor of decode.
 
 use super::blueprint::Blueprint;
+use super::checkpoint::Checkpoint;
 use super::weight_names::WeightNames;
-use crate::checkpoint::Checkpoint;
 
 /// Stored bytes that one token of one sequence multiplies: all of the network but the embedding table (one row of it) and the
 /// experts that are not chosen. Scales count with their codes.

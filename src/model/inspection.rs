@@ -5,10 +5,10 @@
 use serde::Serialize;
 
 use super::blueprint::Blueprint;
+use super::checkpoint::Checkpoint;
 use super::inventory::Inventory;
 use super::scale_pass::ScalePass;
 use super::weight_names::ModuleClass;
-use crate::checkpoint::Checkpoint;
 
 /// Released networks by their sizes: (hidden_size, layers, moe_intermediate_size, routed experts). A checkpoint of the same sizes with
 /// fewer experts has been pruned.

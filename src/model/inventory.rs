@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use super::blueprint::Blueprint;
+use super::checkpoint::Checkpoint;
 use super::declared::DeclaredQuantization;
 use super::weight_names::{ModuleClass, Wanted, WeightNames};
-use crate::checkpoint::Checkpoint;
 use crate::quant::{Layout, PART_NAMES, PackedFormat, RecognizeError};
 use crate::tensor::TensorView;
 

@@ -4,7 +4,7 @@
 //! that all the same. So a stored scale is used only where it is asked for, and as the power of two that covers it: the cache's scales are powers of two,
 //! which costs an 8-bit float no precision.
 
-use crate::checkpoint::Checkpoint;
+use super::checkpoint::Checkpoint;
 use crate::quant::covering_exponent;
 
 /// Why a stored scale cannot be used.
@@ -60,7 +60,7 @@ fn layer_of(name: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{ShardWriter, TensorSpec};
+    use crate::model::checkpoint::{ShardWriter, TensorSpec};
     use crate::tensor::DType;
 
     fn read(scales: &[(&str, DType, &[usize], &[u8])]) -> Result<KvScales, String> {

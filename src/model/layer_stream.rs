@@ -2,11 +2,11 @@
 //! on the host, and every layer is loaded once for all of it.
 
 use super::blueprint::Blueprint;
+use super::checkpoint::Checkpoint;
 use super::inventory::Inventory;
 use super::layer_runner::LayerRunner;
 use super::observed::LayerObserver;
 use super::weights::{Bindings, LayerWeights, LoadError};
-use crate::checkpoint::Checkpoint;
 use crate::ops::{Activation, Backend, CacheShape, Calibrate, Capacity, OpError, Row, StepPlan};
 use crate::tensor::TensorView;
 

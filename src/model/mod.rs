@@ -2,6 +2,7 @@
 //!
 //! Knows the Kimi K2 family (DeepSeek-V3 layout). Does not know which backend runs it, how sequences are scheduled, or text.
 
+pub mod checkpoint;
 mod active_bytes;
 pub mod config;
 mod blueprint;

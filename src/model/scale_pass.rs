@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::checkpoint::Checkpoint;
 use super::inventory::{Linear, parts};
 use super::weight_names::ModuleClass;
-use crate::checkpoint::Checkpoint;
 use crate::quant::{PackedFormat, ScaleRange, check_scales, repaired_scales, scale_range};
 
 /// Stored bytes of packed linears above which the pass is shared among threads; below it a thread costs more than it saves.

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 
 use super::blueprint::Blueprint;
+use super::checkpoint::Checkpoint;
 use super::inventory::{Inventory, Problems, parts};
 use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
-use crate::checkpoint::Checkpoint;
 use crate::ops::{AttentionInMatrices, Backend, ExpertMatrices, ExpertSplit, OpError, QueryMatrices, Split};
 use crate::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
 use crate::tensor::TensorView;

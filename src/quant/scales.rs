@@ -90,10 +90,10 @@ pub fn check_scales(matrix: &PackedMatrix<'_>) -> ScaleCheck {
     let mut check = ScaleCheck::default();
     for_each_bad(matrix, |index, bits, value| {
         let (row, block) = position(matrix, index);
-        match verdict(matrix, row, block, value) {
-            Verdict::Fine => {}
-            Verdict::Repairable => check.repairable += 1,
-            Verdict::Fault => {
+        match scale_state(matrix, row, block, value) {
+            ScaleState::Fine => {}
+            ScaleState::Repairable => check.repairable += 1,
+            ScaleState::Fault => {
                 check.faults += 1;
                 check.first_fault.get_or_insert(ScaleFault { row, block, bits, value });
             }
@@ -114,7 +114,7 @@ pub fn repaired_scales(matrix: &PackedMatrix<'_>) -> Vec<u8> {
     };
     for_each_bad(matrix, |index, _, value| {
         let (row, block) = position(matrix, index);
-        if verdict(matrix, row, block, value) == Verdict::Repairable {
+        if scale_state(matrix, row, block, value) == ScaleState::Repairable {
             bytes[index * size..(index + 1) * size].copy_from_slice(one);
         }
     });
@@ -197,9 +197,9 @@ fn position(matrix: &PackedMatrix<'_>, index: usize) -> (usize, usize) {
     }
 }
 
-/// What is to be done about a scale that needs a look.
+/// State of a block scale that is zero, negative or not finite.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum ScaleState {
     Fine,
     Repairable,
     Fault,
@@ -207,9 +207,9 @@ enum Verdict {
 
 /// A NaN, infinite or negative scale is repairable where the block's codes are all zero: nothing is lost when it becomes 1. E8M0 has no such
 /// excuse, its 0xff is no rounding accident of an empty block. A zero FP8 scale is fine as it is unless a code is NaN.
-fn verdict(matrix: &PackedMatrix<'_>, row: usize, block: usize, value: f32) -> Verdict {
+fn scale_state(matrix: &PackedMatrix<'_>, row: usize, block: usize, value: f32) -> ScaleState {
     if matrix.format == PackedFormat::Mxfp4 {
-        return Verdict::Fault;
+        return ScaleState::Fault;
     }
     let [out, in_features] = matrix.shape;
     let rows = match matrix.format {
@@ -225,14 +225,14 @@ fn verdict(matrix: &PackedMatrix<'_>, row: usize, block: usize, value: f32) -> V
         rows.clone().all(|o| matrix.row_codes(o)[columns.clone()].iter().all(|byte| good(*byte)))
     };
     if value == 0.0 {
-        return if every_code(&|byte| byte & 0x7f != 0x7f) { Verdict::Fine } else { Verdict::Fault };
+        return if every_code(&|byte| byte & 0x7f != 0x7f) { ScaleState::Fine } else { ScaleState::Fault };
     }
     let zero = every_code(&|byte| match matrix.format {
         PackedFormat::Int4Group32 => byte == 0x88,
         PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => byte & 0x77 == 0,
         _ => byte & 0x7f == 0,
     });
-    if zero { Verdict::Repairable } else { Verdict::Fault }
+    if zero { ScaleState::Repairable } else { ScaleState::Fault }
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ pub struct GuardFigures {
 
 /// Why a sequence ended, in the words of vLLM's `finished_reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishLabel {
     /// Stop token or stop string.
     Stop,
     /// `max_tokens` or the model's length.
@@ -288,7 +288,7 @@ impl Metrics {
     }
 
     /// A sequence ended.
-    pub fn record_finished(&self, figures: &RequestFigures, reason: Finish) {
+    pub fn record_finished(&self, figures: &RequestFigures, reason: FinishLabel) {
         self.native.record_finished(reason);
         if let Some(vllm) = &self.vllm {
             vllm.record_finished(figures, reason);

@@ -40,8 +40,8 @@ fn record_everything(metrics: &Metrics) {
         generation_tokens: 48,
         preemptions: 1,
     };
-    metrics.record_finished(&figures, Finish::Stop);
-    metrics.record_finished(&RequestFigures::default(), Finish::Abort);
+    metrics.record_finished(&figures, FinishLabel::Stop);
+    metrics.record_finished(&RequestFigures::default(), FinishLabel::Abort);
     metrics.set_engine_info(&EngineInfo {
         backend: "cpu".into(),
         block_size: 32,

@@ -8,7 +8,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-use super::metrics::{EngineInfo, Finish, GuardFigures, Load, Rejection, StepSeconds, StepTimes};
+use super::metrics::{EngineInfo, FinishLabel, GuardFigures, Load, Rejection, StepSeconds, StepTimes};
 
 /// Seconds; from the cost of an empty schedule to a prefill on a slow machine.
 const STEP_BUCKETS: &[f64] = &[
@@ -76,7 +76,7 @@ pub(super) struct NativeMetrics {
     pub(super) http_refused_connections: IntCounter,
 }
 
-/// One counter per [`Finish`].
+/// One counter per [`FinishLabel`].
 pub(super) struct FinishCounters([IntCounter; 5]);
 
 impl FinishCounters {
@@ -85,13 +85,13 @@ impl FinishCounters {
         Self(["stop", "length", "abort", "error", "repetition"].map(|r| family.with_label_values(&[r])))
     }
 
-    pub(super) fn inc(&self, reason: Finish) {
+    pub(super) fn inc(&self, reason: FinishLabel) {
         let index = match reason {
-            Finish::Stop => 0,
-            Finish::Length => 1,
-            Finish::Abort => 2,
-            Finish::Error => 3,
-            Finish::Repetition => 4,
+            FinishLabel::Stop => 0,
+            FinishLabel::Length => 1,
+            FinishLabel::Abort => 2,
+            FinishLabel::Error => 3,
+            FinishLabel::Repetition => 4,
         };
         self.0[index].inc();
     }
@@ -360,7 +360,7 @@ impl NativeMetrics {
         self.numeric_faults.with_label_values(&[kind]).inc();
     }
 
-    pub(super) fn record_finished(&self, reason: Finish) {
+    pub(super) fn record_finished(&self, reason: FinishLabel) {
         self.finished.inc(reason);
     }
 

@@ -10,7 +10,7 @@ use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use super::metrics::{EngineInfo, Finish, Load, Rejection, RequestFigures};
+use super::metrics::{EngineInfo, FinishLabel, Load, Rejection, RequestFigures};
 use super::native::{FinishCounters, register};
 
 /// Seconds.
@@ -262,7 +262,7 @@ impl VllmMetrics {
         }
     }
 
-    pub(super) fn record_finished(&self, figures: &RequestFigures, reason: Finish) {
+    pub(super) fn record_finished(&self, figures: &RequestFigures, reason: FinishLabel) {
         self.request_success.inc(reason);
         self.e2e_latency.observe(figures.e2e.as_secs_f64());
         if let Some(queue) = figures.queue {

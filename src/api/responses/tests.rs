@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::super::{ApiError, Call, Limits};
 use super::read;
 use crate::generate::{Prompt, SamplingDefaults};
-use crate::grammar::Shape;
+use crate::grammar::AnswerFormat;
 
 fn call(body: &Value) -> Result<Call, ApiError> {
     read(body.to_string().as_bytes(), &Limits::default(), &SamplingDefaults::default())
@@ -83,7 +83,7 @@ fn a_shape_may_be_asked_for_in_every_way() {
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         let spec = call(&body).unwrap().request.grammar.unwrap();
         assert_eq!(spec.field, field);
-        assert!(matches!(spec.shape, Shape::Json { .. }), "{extra}");
+        assert!(matches!(spec.format, AnswerFormat::Json { .. }), "{extra}");
     }
 }
 

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::AuditOptions;
-use super::quantized::{WRONG, ratio};
-use super::report::Faults;
-use crate::checkpoint::Checkpoint;
+use super::distance::{WRONG, ratio};
+use super::faults::Faults;
+use super::options::AuditOptions;
+use crate::compress::audit::linears::{linear, release_swiglu, swiglu};
 use crate::compress::expert_names::{Role, role};
-use crate::compress::linears::{linear, release_swiglu, swiglu};
-use crate::compress::plan_file::{ExpertPlan, LayerPlan};
+use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
 use crate::model::Blueprint;
+use crate::model::checkpoint::Checkpoint;
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{HostOps, RouterShape};
 use crate::tensor::{DType, TensorView};

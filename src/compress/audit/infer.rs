@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::checkpoint::Checkpoint;
 use crate::compress::expert_names::{Role, role};
 use crate::compress::fingerprint::SourceId;
-use crate::compress::plan_file::{ExpertLayers, ExpertPlan, LayerPlan, PlanFileError};
-use crate::compress::select::Criterion;
+use crate::compress::prune::plan_file::{ExpertLayers, ExpertPlan, LayerPlan, PlanFileError};
+use crate::compress::prune::select::Criterion;
+use crate::model::checkpoint::Checkpoint;
 
 /// Why the rows do not say which experts were kept.
 #[derive(Debug, thiserror::Error)]

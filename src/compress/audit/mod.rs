@@ -3,9 +3,14 @@
 //! The audit reads both folders and shares no code with the writers beyond reading names: it goes from each tensor of the target back to the tensor of
 //! the source that it must come from. Memory stays small whatever the checkpoints' size.
 
+pub mod compare;
 mod config;
+mod distance;
+mod faults;
 mod functional;
 mod infer;
+mod linears;
+mod options;
 mod pruned;
 mod quantized;
 mod report;
@@ -13,16 +18,19 @@ mod report;
 use std::path::Path;
 
 use self::quantized::Pruning;
-use super::fingerprint::SourceId;
-use super::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
-use super::rewrite::{RewriteError, expert_layers};
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::compress::fingerprint::SourceId;
+use crate::compress::prune::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
+use crate::compress::prune::rewrite::{RewriteError, expert_layers};
+use crate::model::checkpoint::{Checkpoint, CheckpointError};
 
+pub use faults::Faults;
 pub use functional::Functional;
 pub use infer::InferError;
+pub use linears::LinearError;
+pub use options::AuditOptions;
 pub use pruned::{LayerAudit, PrunedAudit};
 pub use quantized::{ClassError, QuantizedAudit};
-pub use report::{AuditReport, Faults, Verdict};
+pub use report::{AuditOutcome, AuditReport};
 
 /// Why an audit could not be made at all; a folder that fails one is no error.
 #[derive(Debug, thiserror::Error)]
@@ -49,25 +57,6 @@ pub enum AuditError {
         /// What is wrong.
         error: RewriteError,
     },
-}
-
-/// What to audit and how much of it.
-#[derive(Debug)]
-pub struct AuditOptions<'a> {
-    /// The plan; otherwise the target's own plan file, otherwise what its router rows say.
-    pub plan: Option<&'a ExpertPlan>,
-    /// Layer of the functional check; `None` = the first with experts.
-    pub functional_layer: Option<usize>,
-    /// Random hidden vectors of the functional check; 0 leaves it out.
-    pub functional_tokens: usize,
-    /// Seed of the vectors.
-    pub seed: u64,
-}
-
-impl Default for AuditOptions<'_> {
-    fn default() -> Self {
-        Self { plan: None, functional_layer: None, functional_tokens: 8, seed: 42 }
-    }
 }
 
 /// Bytes read so far, and all that will be.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::faults::Faults;
 use super::functional::Functional;
-use super::report::Faults;
-use crate::checkpoint::Checkpoint;
 use crate::compress::expert_names::{Role, role};
-use crate::compress::plan_file::{ExpertPlan, LayerPlan};
+use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
+use crate::model::checkpoint::Checkpoint;
 use crate::tensor::{DType, TensorView};
 
 /// Bytes that are compared before their pages are given back.

@@ -5,19 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::distance::{WRONG, ratio};
+use super::faults::Faults;
 use super::pruned::{PrunedAudit, same};
-use super::report::Faults;
-use crate::checkpoint::Checkpoint;
+use crate::compress::audit::linears::{layout, linear};
 use crate::compress::expert_names::{ExpertName, Role, role};
-use crate::compress::linears::{layout, linear};
-use crate::compress::plan_file::ExpertPlan;
+use crate::compress::prune::plan_file::ExpertPlan;
+use crate::model::checkpoint::Checkpoint;
 use crate::quant::{PART_NAMES, StoredMatrix};
 
 /// Tensors that calibration adds beside an attention module: scales of the KV cache.
 const KV_SCALES: [&str; 6] =
     [".k_proj.k_scale", ".v_proj.v_scale", ".k_scale", ".v_scale", ".kv_scale", ".q_scale"];
-/// Relative error of a linear from which it is a fault: no format is that bad, wrong weights are.
-pub(super) const WRONG: f64 = 0.5;
 /// Wrong experts for which the one that they really are is looked for: that measures every expert of the layer.
 const MAX_SEARCHES: usize = 4;
 
@@ -88,7 +87,7 @@ pub(super) struct Pruning<'a> {
 }
 
 /// Where a linear of the source is in the target.
-enum Place {
+enum Counterpart {
     /// Under this name.
     Stem(String),
     /// Nowhere: the plan drops it.
@@ -97,17 +96,17 @@ enum Place {
     Router,
 }
 
-impl Place {
+impl Counterpart {
     fn of(stem: &str, plan: Option<&ExpertPlan>) -> Self {
-        let Some(plan) = plan else { return Place::Stem(stem.to_owned()) };
+        let Some(plan) = plan else { return Counterpart::Stem(stem.to_owned()) };
         // With a last word, so that names are cut as those of tensors.
         match role(&format!("{stem}.weight")) {
-            Role::Router { .. } => Place::Router,
+            Role::Router { .. } => Counterpart::Router,
             Role::Expert(expert) => match plan.layer(expert.layer).and_then(|l| l.new_id(expert.expert)) {
-                Some(new) => Place::Stem(stem_of(&expert, new)),
-                None => Place::Dropped,
+                Some(new) => Counterpart::Stem(stem_of(&expert, new)),
+                None => Counterpart::Dropped,
             },
-            Role::Other | Role::Stacked { .. } => Place::Stem(stem.to_owned()),
+            Role::Other | Role::Stacked { .. } => Counterpart::Stem(stem.to_owned()),
         }
     }
 }
@@ -121,8 +120,8 @@ fn stem_of(expert: &ExpertName<'_>, id: u32) -> String {
 /// Whether some linear of the target is stored in another format than the one of the source that it comes from.
 pub(super) fn is_requantized(source: &Checkpoint, target: &Checkpoint, plan: &ExpertPlan) -> bool {
     let after = stems(target);
-    stems(source).keys().any(|stem| match Place::of(stem, Some(plan)) {
-        Place::Stem(place) if after.contains_key(place.as_str()) => {
+    stems(source).keys().any(|stem| match Counterpart::of(stem, Some(plan)) {
+        Counterpart::Stem(place) if after.contains_key(place.as_str()) => {
             matches!((layout(source, stem), layout(target, &place)), (Ok(a), Ok(b)) if a.dialect != b.dialect)
         }
         _ => false,
@@ -143,14 +142,14 @@ pub(super) fn audit(
     let (before, mut after) = (stems(source), stems(target));
     let mut searches = 0;
     for (stem, parts) in &before {
-        let place = match Place::of(stem, plan) {
-            Place::Stem(place) => place,
-            Place::Dropped => {
+        let place = match Counterpart::of(stem, plan) {
+            Counterpart::Stem(place) => place,
+            Counterpart::Dropped => {
                 audit.left_out += parts.len();
                 audit.accounted += parts.len();
                 continue;
             }
-            Place::Router => {
+            Counterpart::Router => {
                 audit.accounted += parts.len();
                 continue;
             }
@@ -253,14 +252,6 @@ fn stems(checkpoint: &Checkpoint) -> BTreeMap<&str, BTreeSet<&str>> {
         stems.entry(stem).or_default().insert(name);
     }
     stems
-}
-
-/// Relative error of sums of squares; NaN where there was nothing and now is something.
-pub(super) fn ratio(squared_error: f64, squares: f64) -> f64 {
-    match squared_error == 0.0 {
-        true => 0.0,
-        false => (squared_error / squares).sqrt(),
-    }
 }
 
 struct Measured {

@@ -4,41 +4,21 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::faults::Faults;
 use super::pruned::PrunedAudit;
 use super::quantized::QuantizedAudit;
-use crate::checkpoint::Checkpoint;
-use crate::compress::plan_file::{ExpertPlan, Override};
-use crate::compress::select::survivors;
+use crate::compress::prune::plan_file::{ExpertPlan, Override};
+use crate::compress::prune::select::survivors;
+use crate::model::checkpoint::Checkpoint;
 
-/// Most faults that are written out; all are counted.
-const MAX_LISTED: usize = 200;
-
-/// The outcome.
+/// Whether an audit passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum AuditOutcome {
     /// Everything that was checked is as it must be.
     Passed,
     /// Something is not.
     Failed,
-}
-
-/// What is wrong, one line each.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Faults {
-    /// All.
-    pub count: usize,
-    /// The first 200.
-    pub listed: Vec<String>,
-}
-
-impl Faults {
-    pub(super) fn add(&mut self, fault: String) {
-        self.count += 1;
-        if self.listed.len() < MAX_LISTED {
-            self.listed.push(fault);
-        }
-    }
 }
 
 /// A checkpoint in a report.
@@ -73,7 +53,8 @@ pub struct PlanSummary {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AuditReport {
     /// Outcome.
-    pub verdict: Verdict,
+    #[serde(rename = "verdict")]
+    pub outcome: AuditOutcome,
     /// What the target was made of.
     pub source: Folder,
     /// What was audited.
@@ -100,7 +81,7 @@ impl AuditReport {
         let folder =
             |c: &Checkpoint| Folder { folder: c.source().into(), tensors: c.num_tensors(), bytes: c.bytes() };
         Self {
-            verdict: Verdict::Failed,
+            outcome: AuditOutcome::Failed,
             source: folder(source),
             target: folder(target),
             plan: None,
@@ -137,18 +118,18 @@ impl AuditReport {
     }
 
     pub(super) fn finish(mut self) -> Self {
-        self.verdict = match self.faults.count {
-            0 => Verdict::Passed,
-            _ => Verdict::Failed,
+        self.outcome = match self.faults.count {
+            0 => AuditOutcome::Passed,
+            _ => AuditOutcome::Failed,
         };
         self
     }
 
     /// One line that can be published.
     pub fn summary(&self) -> String {
-        let outcome = match self.verdict {
-            Verdict::Passed => "passed".to_owned(),
-            Verdict::Failed => format!("FAILED with {} faults", self.faults.count),
+        let outcome = match self.outcome {
+            AuditOutcome::Passed => "passed".to_owned(),
+            AuditOutcome::Failed => format!("FAILED with {} faults", self.faults.count),
         };
         if let (Some(pruned), Some(plan)) = (&self.pruned, &self.plan) {
             let functional = pruned.functional.as_ref().map_or(String::new(), |f| {

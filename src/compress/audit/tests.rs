@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::checkpoint::TensorSpec;
 use crate::compress::prune::prune;
 use crate::compress::test_folder::{self, Format, Tensor, Tiny};
+use crate::model::checkpoint::TensorSpec;
 use crate::tensor::DType;
 
 /// A source and its pruned copy.
@@ -57,7 +57,7 @@ fn pruned_folders_pass_in_every_format() {
     ] {
         let pair = pruned(&Tiny { format, packed_router, wrapper, groups, ..Tiny::default() }, 4);
         let report = pair.audit();
-        assert_eq!(report.verdict, Verdict::Passed, "{format:?}: {:?}", report.faults);
+        assert_eq!(report.outcome, AuditOutcome::Passed, "{format:?}: {:?}", report.faults);
         let found = report.pruned.as_ref().unwrap();
         assert_eq!((found.max_router_diff(), found.max_bias_diff()), (0.0, 0.0));
         assert!(found.layers.iter().all(|l| l.rows_checked == 4 && l.bias_checked == 4));
@@ -84,7 +84,7 @@ fn the_plan_is_told_from_the_router_rows_where_there_is_no_file() {
     let with = pair.audit();
     fs::remove_file(pair.target.join(PLAN_FILE)).unwrap();
     let without = pair.audit();
-    assert_eq!(without.verdict, Verdict::Passed, "{:?}", without.faults);
+    assert_eq!(without.outcome, AuditOutcome::Passed, "{:?}", without.faults);
     let fingerprint = |r: &AuditReport| r.plan.as_ref().unwrap().fingerprint.clone();
     assert_eq!(fingerprint(&with), fingerprint(&without));
     // Rows out of order are no plan.
@@ -205,11 +205,11 @@ fn every_kind_of_damage_is_found() {
     for (what, edit, expected) in cases {
         pair.edit(edit);
         let report = pair.audit();
-        assert_eq!(report.verdict, Verdict::Failed, "{what}");
+        assert_eq!(report.outcome, AuditOutcome::Failed, "{what}");
         assert!(report.faults.listed.iter().any(|f| f.contains(expected)), "{what}: {:?}", report.faults);
         assert!(report.summary().starts_with("audit FAILED"), "{}", report.summary());
         restore();
-        assert_eq!(pair.audit().verdict, Verdict::Passed, "{what}: restored");
+        assert_eq!(pair.audit().outcome, AuditOutcome::Passed, "{what}: restored");
     }
     // The functional check alone sees a misaligned bias too.
     pair.edit(|tensors| {
@@ -249,7 +249,7 @@ fn every_kind_of_damage_is_found() {
     file("chat_template.jinja", &|t| t + " ", "chat_template.jinja: differs");
     file("old.safetensors", &|_| String::new(), "index does not name");
     fs::remove_file(pair.target.join("old.safetensors")).unwrap();
-    assert_eq!(pair.audit().verdict, Verdict::Passed);
+    assert_eq!(pair.audit().outcome, AuditOutcome::Passed);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn an_equal_copy_is_a_quantization_without_error_and_damage_is_measured() {
     test_folder::write(&target, &tiny);
     let run = || audit(&source, &target, &AuditOptions::default(), &mut |_| ()).unwrap();
     let report = run();
-    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.faults);
+    assert_eq!(report.outcome, AuditOutcome::Passed, "{:?}", report.faults);
     let found = report.quantized.unwrap();
     assert_eq!(
         (found.accounted, found.equal, found.measured),
@@ -278,7 +278,7 @@ fn an_equal_copy_is_a_quantization_without_error_and_damage_is_measured() {
     // Other weights under the same names: the error is near sqrt(2), and a fault.
     test_folder::write(&target, &Tiny { seed: 0x9e37_79b9_7f4a_7c15, ..tiny.clone() });
     let report = run();
-    assert_eq!(report.verdict, Verdict::Failed);
+    assert_eq!(report.outcome, AuditOutcome::Failed);
     let class = |report: &AuditReport| {
         report
             .quantized
@@ -313,8 +313,8 @@ fn kv_scales_may_be_left_out_and_other_tensors_not() {
         audit(&source, &target, &AuditOptions::default(), &mut |_| ()).unwrap()
     };
     let report = add("model.layers.1.self_attn.k_proj.k_scale");
-    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.faults);
+    assert_eq!(report.outcome, AuditOutcome::Passed, "{:?}", report.faults);
     assert_eq!(report.quantized.unwrap().dropped_scales, 1);
     let report = add("model.layers.1.self_attn.k_proj.other");
-    assert_eq!(report.verdict, Verdict::Failed);
+    assert_eq!(report.outcome, AuditOutcome::Failed);
 }

@@ -2,7 +2,7 @@
 //!
 //! One driver serves one row and thousands. It walks a few panels at a time; per block of `in` it walks the tiles of rows, keeping
 //! the panels' block in the second-level cache; partial sums rest in the worker's scratch between blocks. What is done with the
-//! finished sums (store, add, SwiGLU, scatter) is a [`Finish`].
+//! finished sums (store, add, SwiGLU, scatter) is an [`Epilogue`].
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -78,7 +78,7 @@ pub(crate) fn row_blocks(layout: RowLayout, tiling: Tiling) -> Tiling {
 }
 
 /// What happens to finished sums.
-pub(crate) trait Finish {
+pub(crate) trait Epilogue {
     /// Takes the sums of rows `rows` and panels `panels`: `sums[row - rows.start][panel - panels.start][lane]`, `stride` values per row.
     ///
     /// # Safety
@@ -104,7 +104,7 @@ pub(crate) struct Multiply<'a, F> {
     pub next: *const u32,
 }
 
-impl<F: Finish> Kernel for Multiply<'_, F> {
+impl<F: Epilogue> Kernel for Multiply<'_, F> {
     type Out = ();
 
     #[inline(always)]
@@ -263,7 +263,7 @@ impl<F> Multiply<'_, F> {
 }
 
 /// Multiplies on all threads; every row block and group of panels is an item.
-pub(crate) fn multiply<F: Finish + Sync>(
+pub(crate) fn multiply<F: Epilogue + Sync>(
     pool: &mut ThreadPool,
     isa: Isa,
     sums: &PerWorker<Vec<f32>>,
@@ -308,7 +308,7 @@ pub(crate) struct StoreRows {
     pub add: bool,
 }
 
-impl Finish for StoreRows {
+impl Epilogue for StoreRows {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,

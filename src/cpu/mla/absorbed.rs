@@ -7,9 +7,9 @@
 //!
 //! `attend` is all three; ranks that share heads and cache call them one by one and exchange what is between them.
 
-use super::flash::{State, Step, rescale};
+use super::flash::{AttentionTile, State, rescale};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
-use crate::cpu::gemm::{Finish, Multiply, Operands, row_blocks};
+use crate::cpu::gemm::{Epilogue, Multiply, Operands, row_blocks};
 use crate::cpu::matrix::LANES;
 use crate::cpu::rows::{RowWriter, Tiling};
 use crate::cpu::simd::{self, Kernel, Simd};
@@ -335,7 +335,7 @@ struct LatentQueries<'a> {
     latents: usize,
 }
 
-impl Finish for LatentQueries<'_> {
+impl Epilogue for LatentQueries<'_> {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,
@@ -490,7 +490,7 @@ fn pack_queries(call: &mut Call<'_>, scratch: &mut Scratch, latent_queries: &[f3
 }
 
 /// All rows and panels of one product on this worker.
-fn multiply_here<F: Finish>(g: Geometry, operands: Operands<'_>, sums: &mut [f32], finish: &F) {
+fn multiply_here<F: Epilogue>(g: Geometry, operands: Operands<'_>, sums: &mut [f32], finish: &F) {
     let blocks = row_blocks(operands.layout, operands.tiling);
     for block in 0..blocks.tiles {
         let (tiles, panels) = (blocks.range(block), 0..operands.weights.num_panels);
@@ -549,7 +549,7 @@ impl Kernel for AttendSplit<'_> {
                 g.pack_values::<S>(count, |i| context.wide_row(first_key, i, wide), latents);
                 for tile in 0..self.tiling.tiles {
                     let (start, height) = (self.tiling.start(tile), self.tiling.height(tile));
-                    let step = Step {
+                    let tile = AttentionTile {
                         geometry: g,
                         queries: self.queries[start * words..].as_ptr(),
                         height,
@@ -563,7 +563,7 @@ impl Kernel for AttendSplit<'_> {
                             values: values[start * self.latent_panels * LANES..].as_mut_ptr(),
                         },
                     };
-                    step.run::<S>(|r| {
+                    tile.run::<S>(|r| {
                         self.rows[(start + r) / heads].keys.saturating_sub(first_key).min(KEY_BLOCK)
                     });
                 }
@@ -722,7 +722,7 @@ struct StoreHead<'a> {
     count: usize,
 }
 
-impl Finish for StoreHead<'_> {
+impl Epilogue for StoreHead<'_> {
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,

@@ -3,7 +3,7 @@
 //! An item of work is one head of up to `QUERY_BLOCK` query rows of one segment. It walks the context once, expanding each block
 //! into the worker's scratch and running all its query tiles against it, so scratch does not grow with the context.
 
-use super::flash::{State, Step};
+use super::flash::{AttentionTile, State};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
 use crate::cpu::gemm::{Ahead, TileArgs, multiply_lanes};
 use crate::cpu::matrix::{LANES, PanelFormat, Panels};
@@ -153,7 +153,7 @@ impl Kernel for Item<'_> {
                 for tile in 0..tiling.tiles {
                     let (start, height) = (tiling.start(tile), tiling.height(tile));
                     let position = self.first_position + start;
-                    let step = Step {
+                    let tile = AttentionTile {
                         geometry: g,
                         queries: s.queries.as_ptr().add(start * q_layout.words()),
                         height,
@@ -167,7 +167,7 @@ impl Kernel for Item<'_> {
                             values: s.out.as_mut_ptr().add(start * value_panels * LANES),
                         },
                     };
-                    step.run::<S>(|r| (position + r + 1).saturating_sub(first_key).min(KEY_BLOCK));
+                    tile.run::<S>(|r| (position + r + 1).saturating_sub(first_key).min(KEY_BLOCK));
                 }
             }
             for row in 0..num_rows {

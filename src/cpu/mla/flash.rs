@@ -34,7 +34,7 @@ pub(super) struct State {
 }
 
 /// One tile of rows and one block of keys.
-pub(super) struct Step<'a> {
+pub(super) struct AttentionTile<'a> {
     pub geometry: &'a Geometry,
     /// Packed query tile, `[pairs][height]`.
     pub queries: *const u32,
@@ -49,14 +49,14 @@ pub(super) struct Step<'a> {
     pub state: State,
 }
 
-impl Step<'_> {
-    /// Runs the step; `visible(r)` says how many of the block's keys row `r` attends to. Rows that see none are left as they are.
+impl AttentionTile<'_> {
+    /// Runs the tile; `visible(r)` says how many of the block's keys row `r` attends to. Rows that see none are left as they are.
     ///
     /// # Safety
     /// Inside a launch of `S`; every pointer is valid for the sizes its field names; `height <= MAX_ROWS`.
     #[inline(always)]
     pub(super) unsafe fn run<S: Simd>(&self, visible: impl Fn(usize) -> usize) {
-        let Step { geometry, height, value_panels, .. } = *self;
+        let AttentionTile { geometry, height, value_panels, .. } = *self;
         assert!(height <= MAX_ROWS);
         let most = (0..height).map(&visible).max().unwrap_or(0);
         if most == 0 {

@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
 use crate::text::test_data::shared;
-use crate::text::tiktoken::{byte_alphabet, parse};
+use crate::text::tokenizer::tiktoken::{byte_alphabet, parse};
 
 /// The real vocabulary without added tokens.
 pub(super) fn kimi() -> tokenizers::Tokenizer {

@@ -129,9 +129,7 @@ fn ids_are_those_of_the_tokenizers_crate() {
     for _ in 0..4_000 {
         check(&random_text(&mut rng));
     }
-    for source in
-        [include_str!("../tokenizer.rs"), include_str!("../../api/json.rs"), include_str!("tests.rs")]
-    {
+    for source in [include_str!("mod.rs"), include_str!("../../api/json.rs"), include_str!("tests.rs")] {
         check(source);
     }
     // Long pieces take another way.
@@ -264,7 +262,7 @@ fn cost() {
     let oracle = crate_oracle::kimi();
     let prose =
         "The quick brown fox, 12345 times; naïve 漢字 and\n    indented code(x) => {}\n".repeat(4_000);
-    let code = [include_str!("../jinja.rs"), include_str!("tests.rs")].concat().repeat(6);
+    let code = [include_str!("../template/jinja.rs"), include_str!("tests.rs")].concat().repeat(6);
     let chinese = "月之暗面的模型，你好世界！日本語テスト한국어 ".repeat(8_000);
     for (name, text) in [("prose", prose), ("code", code), ("chinese", chinese)] {
         for _ in 0..3 {

@@ -1,0 +1,54 @@
+//! The subcommands: the command line is parsed, one function is called, its exit code returned. The boot walk of `perigee serve` is `boot/`'s.
+
+mod bench;
+mod commands;
+mod health;
+mod inspect;
+mod offline_progress;
+pub mod plan;
+mod prompts;
+mod pruning;
+mod quantize;
+mod work_progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::boot;
+use crate::config::args::{Command, CommandLine};
+
+/// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
+/// settings, 3 a shutdown cut requests off.
+pub fn main() -> ExitCode {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) => {
+            // Help and version also come this way, with exit code 0.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    match line.command {
+        Command::Serve(args) => match commands::load_settings(&args) {
+            Ok(loaded) => boot::serve(&loaded),
+            Err(code) => code,
+        },
+        Command::Config(command) => commands::config(&command),
+        Command::Bench(args) => match commands::load_settings(&args.settings) {
+            Ok(loaded) => bench::bench(&args, &loaded.settings),
+            Err(code) => code,
+        },
+        Command::Health(args) => health::health(&args),
+        Command::Version => commands::version(),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Plan(args) => plan::plan(&args),
+        Command::Quantize(args) => quantize::quantize(&args),
+        Command::Prune(args) => pruning::prune(&args),
+        Command::Audit(args) => pruning::audit(&args),
+        Command::Saliency(args) => pruning::saliency(&args),
+        Command::Render(args) => prompts::render(&args),
+        Command::Parse(args) => prompts::parse(&args),
+        Command::Compare(args) => pruning::compare(&args),
+    }
+}

@@ -1,0 +1,222 @@
+//! `perigee plan`: how a checkpoint, or a configuration alone, would lie on a set of devices.
+
+mod devices;
+mod estimate;
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+pub use devices::{Device, DeviceSet};
+pub use estimate::{Estimate, LayoutPlan, Request, Split, WeightUse, class_parameters};
+
+use super::commands::{EXIT_USAGE, print, print_json};
+use crate::boot::{BootError, chain, read_blueprint};
+use crate::config::args::PlanArgs;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::{Blueprint, Inventory, ModuleClass};
+
+/// Bits per weight of the formats that routed experts can be planned in, scales included.
+const FORMATS: [(&str, f64); 5] =
+    [("nvfp4", 4.5), ("mxfp4", 4.25), ("int4-g32", 4.5), ("fp8", 8.002), ("bf16", 16.0)];
+
+/// Prints the plan. Exit code 0 if a layout fits, 1 if none does, 2 for wrong use.
+pub(super) fn plan(args: &PlanArgs) -> ExitCode {
+    if let Err(reason) = check(args) {
+        eprintln!("perigee: {reason}");
+        return ExitCode::from(EXIT_USAGE);
+    }
+    let estimate = match estimate(args) {
+        Ok(estimate) => estimate,
+        Err(error) => {
+            eprintln!("perigee: {}", chain(&*error));
+            return ExitCode::FAILURE;
+        }
+    };
+    let printed = match args.json {
+        true => print_json(&serde_json::to_value(&estimate).unwrap_or_default()),
+        false => print(&table(&estimate)),
+    };
+    if estimate.layouts.iter().any(|layout| layout.fits) { printed } else { ExitCode::FAILURE }
+}
+
+fn check(args: &PlanArgs) -> Result<(), String> {
+    DeviceSet::parse(&args.devices)?;
+    if let Some(format) = &args.format
+        && !FORMATS.iter().any(|(name, _)| name == format)
+    {
+        let names: Vec<&str> = FORMATS.iter().map(|(name, _)| *name).collect();
+        return Err(format!("--format {format:?} is not known: expected {}", names.join(", ")));
+    }
+    if !["fp8", "bf16"].contains(&args.kv.as_str()) {
+        return Err(format!("--kv {:?} is not known: expected fp8 or bf16", args.kv));
+    }
+    if !(args.utilisation > 0.0 && args.utilisation <= 1.0) {
+        return Err(format!("--utilisation {} must be above 0 and at most 1", args.utilisation));
+    }
+    for (flag, value) in [
+        ("--max-num-batched-tokens", args.max_num_batched_tokens),
+        ("--max-num-seqs", args.max_num_seqs),
+        ("--max-model-len", args.max_model_len.unwrap_or(1)),
+        ("--experts", args.experts.unwrap_or(1)),
+    ] {
+        if !(1..=1 << 26).contains(&value) {
+            return Err(format!("{flag} {value} must be from 1 to {}", 1 << 26));
+        }
+    }
+    Ok(())
+}
+
+fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
+    let (mut blueprint, mut weights) = match args.model.is_file() {
+        true => {
+            let blueprint = Blueprint::parse(&read_config(args)?)?;
+            let weights = plain_weights(&blueprint);
+            (blueprint, weights)
+        }
+        false => {
+            let checkpoint = Checkpoint::open(&args.model)?;
+            let blueprint = read_blueprint(&checkpoint)?;
+            let inventory = Inventory::take(&checkpoint, &blueprint);
+            (blueprint, stored_weights(&inventory))
+        }
+    };
+    let experts = blueprint.router.num_experts;
+    if let Some(keep) = args.experts {
+        if keep > experts || keep < blueprint.router.top_k {
+            let top_k = blueprint.router.top_k;
+            return Err(
+                format!("--experts {keep} must be from {top_k} (num_experts_per_tok) to {experts}").into()
+            );
+        }
+        blueprint.router.num_experts = keep;
+        let per_expert = [ModuleClass::RoutedExperts, ModuleClass::Router];
+        for use_ in weights.iter_mut().filter(|use_| per_expert.contains(&use_.class)) {
+            use_.bytes *= keep as f64 / experts as f64;
+        }
+    }
+    if let Some((_, bits)) = args.format.as_ref().and_then(|name| FORMATS.iter().find(|f| f.0 == name)) {
+        weights.retain(|use_| use_.class != ModuleClass::RoutedExperts);
+        for (class, parameters, replicated) in class_parameters(&blueprint) {
+            if class == ModuleClass::RoutedExperts {
+                weights.push(WeightUse { class, bytes: parameters * bits / 8.0, replicated });
+            }
+        }
+    }
+    let request = Request {
+        blueprint: &blueprint,
+        weights,
+        devices: DeviceSet::parse(&args.devices)?,
+        kv_value_bytes: if args.kv == "fp8" { 1 } else { 2 },
+        max_model_len: args.max_model_len.unwrap_or(blueprint.max_position_embeddings),
+        max_num_batched_tokens: args.max_num_batched_tokens,
+        max_num_seqs: args.max_num_seqs,
+        utilisation: args.utilisation,
+    };
+    Ok(Estimate::new(&request))
+}
+
+/// A `config.json` by itself, through the same door as one in a folder.
+fn read_config(args: &PlanArgs) -> Result<Vec<u8>, BootError> {
+    const MAX_BYTES: u64 = 16 << 20;
+    let path = &args.model;
+    let named = |error: std::io::Error| format!("{}: {error}", path.display());
+    let size = std::fs::metadata(path).map_err(named)?.len();
+    if size > MAX_BYTES {
+        return Err(format!(
+            "{}: has {size} bytes, more than the {MAX_BYTES} that are parsed",
+            path.display()
+        )
+        .into());
+    }
+    Ok(std::fs::read(path).map_err(named)?)
+}
+
+/// Everything in BF16, the selection bias in F32.
+pub fn plain_weights(blueprint: &Blueprint) -> Vec<WeightUse> {
+    let mut weights: Vec<WeightUse> = class_parameters(blueprint)
+        .into_iter()
+        .map(|(class, parameters, replicated)| WeightUse { class, bytes: parameters * 2.0, replicated })
+        .collect();
+    let moe = blueprint.num_layers - blueprint.first_k_dense_replace.min(blueprint.num_layers);
+    let bias = (moe * blueprint.router.num_experts * 4) as f64;
+    weights.push(WeightUse { class: ModuleClass::Router, bytes: bias, replicated: true });
+    weights
+}
+
+/// Stored bytes by class.
+fn stored_weights(inventory: &Inventory) -> Vec<WeightUse> {
+    let latent: f64 = inventory
+        .linears
+        .iter()
+        .filter(|linear| linear.name.ends_with(".q_a_proj") || linear.name.ends_with(".kv_a_proj_with_mqa"))
+        .map(|linear| linear.layout.bytes as f64)
+        .sum();
+    let mut weights = vec![WeightUse { class: ModuleClass::Attention, bytes: latent, replicated: true }];
+    for (class, bytes) in inventory.loaded_bytes() {
+        let replicated = matches!(class, ModuleClass::Router | ModuleClass::Norms);
+        let bytes = bytes as f64 - if class == ModuleClass::Attention { latent } else { 0.0 };
+        weights.push(WeightUse { class, bytes, replicated });
+    }
+    weights
+}
+
+/// The plan as text.
+fn table(estimate: &Estimate) -> String {
+    let mut text = String::new();
+    let gb = |bytes: f64| format!("{:.2} GB", bytes / 1e9);
+    let set = &estimate.devices;
+    let _ = writeln!(
+        text,
+        "{} x {}: {} of weights, {} usable per device, context {}",
+        set.count,
+        set.device.name,
+        gb(estimate.weights_bytes),
+        gb(estimate.usable_bytes),
+        estimate.max_model_len
+    );
+    for layout in &estimate.layouts {
+        let verdict = match (&layout.obstacle, layout.fits) {
+            (Some(obstacle), _) => format!("impossible: {obstacle}"),
+            (None, true) => "fits".into(),
+            (None, false) => "does not fit".into(),
+        };
+        let _ = writeln!(text, "\n{}: {verdict}", layout.split.name());
+        let mut row = |name: &str, value: String| {
+            let _ = writeln!(text, "  {name:<24} {value:>12}");
+        };
+        let total: f64 = layout.weights.iter().map(|(_, bytes)| bytes).sum();
+        row("weights per device", gb(total));
+        layout.weights.iter().for_each(|(name, bytes)| row(&format!("  {name}"), gb(*bytes)));
+        row("workspace", gb(layout.workspace_bytes));
+        row("left for KV", gb(layout.kv_room_bytes));
+        row("KV tokens", layout.kv_tokens.to_string());
+        row("full contexts at once", format!("{:.2}", layout.full_contexts));
+        for (sequences, context, ms) in &layout.decode_floor {
+            let rate = *sequences as f64 * 1e3 / ms;
+            row(
+                &format!("decode {sequences} x {context}"),
+                format!("{ms:.2} ms, at most {rate:.0} tokens/s"),
+            );
+        }
+    }
+    if let Some((short, long)) = estimate.prefill_ceiling {
+        let _ = writeln!(
+            text,
+            "\nprefill: at most {short:.0} tokens/s at short context, {long:.0} over a prompt of full length"
+        );
+    }
+    if !estimate.remedies.is_empty() {
+        let _ = writeln!(text, "\nnothing fits; what would help:");
+        for remedy in &estimate.remedies {
+            let _ = writeln!(text, "  {remedy}");
+        }
+    }
+    let _ = writeln!(text, "\nassumed:");
+    for assumption in &estimate.assumptions {
+        let _ = writeln!(text, "  {assumption}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

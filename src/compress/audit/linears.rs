@@ -1,0 +1,48 @@
+//! Linears of a checkpoint by the name before their last word, in whatever format they are stored.
+
+use crate::model::checkpoint::Checkpoint;
+use crate::ops::ExpertMatrices;
+use crate::quant::{Layout, PART_NAMES, RecognizeError, StoredMatrix, recognize};
+
+/// Linears of a SwiGLU.
+const SWIGLU: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// A linear that cannot be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{name}: {error}")]
+pub struct LinearError {
+    /// Name before the last word.
+    pub name: String,
+    /// Why.
+    pub error: RecognizeError,
+}
+
+/// One linear, borrowed.
+pub(super) fn linear<'a>(
+    checkpoint: &'a Checkpoint,
+    stem: &str,
+) -> Result<(Layout, StoredMatrix<'a>), LinearError> {
+    recognize(|part| checkpoint.tensor(&format!("{stem}.{part}")))
+        .map_err(|error| LinearError { name: stem.to_owned(), error })
+}
+
+/// What one linear is stored as, from its headers.
+pub(super) fn layout(checkpoint: &Checkpoint, stem: &str) -> Result<Layout, RecognizeError> {
+    Layout::of(|part: &str| checkpoint.tensor(&format!("{stem}.{part}")))
+}
+
+/// The three linears under `stem`.
+pub(super) fn swiglu<'a>(checkpoint: &'a Checkpoint, stem: &str) -> Result<ExpertMatrices<'a>, LinearError> {
+    let [gate_proj, up_proj, down_proj] =
+        SWIGLU.map(|name| linear(checkpoint, &format!("{stem}.{name}")).map(|(_, matrix)| matrix));
+    Ok(ExpertMatrices { gate_proj: gate_proj?, up_proj: up_proj?, down_proj: down_proj? })
+}
+
+/// Gives the memory of a SwiGLU's mapped tensors back; see [`Checkpoint::release`].
+pub(super) fn release_swiglu(checkpoint: &Checkpoint, stem: &str) {
+    for linear in SWIGLU {
+        for part in PART_NAMES {
+            checkpoint.release(&format!("{stem}.{linear}.{part}"), 0..usize::MAX);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! A text run through a checkpoint, for its statistics: the saliency of every expert, the inputs of every linear.
+
+pub(super) mod calibration;
+pub mod collect;
+pub mod saliency;
+pub mod text_pass;

@@ -1,0 +1,122 @@
+//! Names and ids of the calls in a reply.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::call_ids::{PREFIX, counter, native};
+use super::format::ReplyFormat;
+
+/// A whole tool call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    /// `functions.NAME:IDX`.
+    pub id: String,
+    /// Name of the function.
+    pub name: String,
+    /// What the model wrote, JSON unless it slipped.
+    pub arguments: String,
+}
+
+/// A call whose id is known and whose arguments have not been given out.
+#[derive(Debug, Clone)]
+pub(super) struct PendingCall {
+    /// `None` if the id is a bare counter and several functions are declared.
+    pub(super) name: Option<String>,
+    pub(super) number: Option<usize>,
+    /// The id as the model wrote it.
+    raw: String,
+    /// Arguments of a call whose name must be told by them.
+    pub(super) collected: String,
+}
+
+impl ReplyFormat {
+    /// The call that an id names.
+    pub(super) fn pending_call(&self, raw: &str) -> PendingCall {
+        let is_number = !raw.is_empty() && raw.bytes().all(|byte| byte.is_ascii_digit());
+        let (before, number) = if is_number { ("", raw.parse().ok()) } else { counter(raw) };
+        let stripped = before.strip_prefix(PREFIX).unwrap_or(before).trim();
+        let declared = |name: &str| self.tools.iter().any(|tool| tool.name == name);
+        let name = match stripped {
+            "" => match self.tools.as_slice() {
+                [only] => Some(only.name.clone()),
+                _ => None,
+            },
+            _ if !declared(stripped) && declared(before) => Some(before.to_owned()),
+            name => Some(name.to_owned()),
+        };
+        PendingCall { name, number, raw: raw.to_owned(), collected: String::new() }
+    }
+
+    /// The declared function that the collected arguments fit best; without one the id stands for the name, if there is one.
+    pub(super) fn infer(&self, pending: &PendingCall) -> Option<String> {
+        let arguments = serde_json::from_str::<Value>(&pending.collected).ok();
+        let keys: Vec<&String> = match &arguments {
+            Some(Value::Object(entries)) => entries.keys().collect(),
+            _ => Vec::new(),
+        };
+        let fits = self.tools.iter().filter_map(|tool| Some((tool.distance(&keys)?, tool)));
+        match fits.min_by_key(|(distance, _)| *distance) {
+            Some((_, tool)) => Some(tool.name.clone()),
+            None => (!pending.raw.is_empty()).then(|| pending.raw.clone()),
+        }
+    }
+
+    /// Whether a text outside of the usual markers is the id of a call: it has a counter, or names a declared function.
+    pub(super) fn looks_like_id(&self, text: &str) -> bool {
+        let text = text.trim();
+        let plain = !text.is_empty() && !text.contains(char::is_whitespace);
+        let (before, number) = counter(text);
+        let name = before.strip_prefix(PREFIX).unwrap_or(before);
+        plain && (number.is_some() || self.tools.iter().any(|tool| tool.name == name || tool.name == text))
+    }
+}
+
+/// Ids given out in one reply; sharing its tail makes a clone a count.
+#[derive(Debug, Clone, Default)]
+pub(super) struct UsedIds(Option<Arc<UsedId>>);
+
+#[derive(Debug)]
+struct UsedId {
+    id: String,
+    before: UsedIds,
+}
+
+impl UsedIds {
+    /// The native id with this number, or, if the reply has it already, with the first free one from `next`.
+    pub(super) fn claim(&mut self, name: &str, number: usize, next: usize) -> String {
+        let mut id = native(name, number);
+        let mut next = next;
+        while self.contains(&id) {
+            id = native(name, next);
+            next += 1;
+        }
+        let before = std::mem::take(self);
+        self.0 = Some(Arc::new(UsedId { id: id.clone(), before }));
+        id
+    }
+
+    fn contains(&self, id: &str) -> bool {
+        let mut at = &self.0;
+        while let Some(used) = at {
+            if used.id == id {
+                return true;
+            }
+            at = &used.before.0;
+        }
+        false
+    }
+}
+
+impl Drop for UsedIds {
+    /// One link after the other: the derived drop would recurse as deep as a reply has calls.
+    fn drop(&mut self) {
+        let mut at = self.0.take();
+        while let Some(link) = at {
+            match Arc::try_unwrap(link) {
+                Ok(mut used) => at = used.before.0.take(),
+                Err(_) => break,
+            }
+        }
+    }
+}

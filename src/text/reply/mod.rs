@@ -1,0 +1,18 @@
+//! From the text of a reply to its parts: reasoning, answer and tool calls; stop strings and stop patterns.
+
+pub(super) mod call_ids;
+mod calls;
+mod declared_tool;
+mod format;
+mod json_scan;
+mod parser;
+mod piece;
+mod stop;
+mod stop_regex;
+
+pub use calls::ToolCall;
+pub use format::ReplyFormat;
+pub use parser::{ReplyEnd, ReplyParser, ReplyStart, ReplyState, whole_reply};
+pub use piece::{ReplyPiece, WholeReply};
+pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
+pub use stop_regex::{MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, PatternError, PatternMatcher, StopPatterns};

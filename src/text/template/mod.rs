@@ -1,0 +1,379 @@
+//! Messages to a prompt: the checkpoint's jinja template or the family's own.
+//!
+//! The result is a list of control tokens, which only the template can write, and texts, which cannot contain any.
+
+mod builtin;
+mod family;
+mod jinja;
+mod sentinel;
+mod tool_declaration;
+
+use std::sync::Arc;
+
+pub use family::{Family, family_of};
+
+use minijinja::Environment;
+use minijinja::value::Value;
+use serde_json::{Map, Value as Json};
+
+use super::markers;
+use super::reply::{ReplyStart, call_ids};
+use super::tokenizer::{AddedTokens, Slicer, Specials, Tokenizer, TokenizerError};
+use jinja::{NOW_VARIABLE, Raised, SENTINEL_VARIABLE};
+use sentinel::Marker;
+
+/// Variable with the declared tools in TypeScript.
+const TYPESCRIPT_VARIABLE: &str = "tools_ts_str";
+
+/// Why a template was refused or a conversation could not be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The template does not compile (a fault of the checkpoint or of the template's author).
+    #[error("chat template: {0}")]
+    Syntax(String),
+    /// The template refused the conversation by `raise_exception`; the message is the template's own (a fault of the request).
+    #[error("the chat template refused the conversation: {0}")]
+    Refused(String),
+    /// The template failed on this conversation, or ran out of its fuel or output limit.
+    #[error("the chat template failed: {0}")]
+    Failed(String),
+}
+
+/// What to render besides the messages.
+#[derive(Debug, Clone)]
+pub struct RenderOptions<'a> {
+    /// Declared tools in OpenAI form; an empty list is no tools.
+    pub tools: Option<&'a [Json]>,
+    /// End with the header of an assistant turn.
+    pub add_generation_prompt: bool,
+    /// The last message is an unfinished assistant turn: its end marker is left off so that the reply continues it. Goes with
+    /// `add_generation_prompt` off.
+    pub continue_final_message: bool,
+    /// Further template variables (`chat_template_kwargs`), such as `thinking`. They cannot replace the messages or tools.
+    pub kwargs: Option<&'a Map<String, Json>>,
+    /// Recognise special tokens everywhere, also in what users wrote (the upstream way; prompts can then be forged).
+    pub unsafe_specials: bool,
+    /// The time for templates that print it (`strftime_now`), seconds since 1970 UTC; without it such templates fail.
+    pub now_unix_s: Option<i64>,
+}
+
+impl Default for RenderOptions<'_> {
+    fn default() -> Self {
+        Self {
+            tools: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: None,
+            unsafe_specials: false,
+            now_unix_s: None,
+        }
+    }
+}
+
+/// A piece of a rendered prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptPart {
+    /// A control token that the template wrote.
+    Control {
+        /// Its id.
+        id: u32,
+        /// Its text.
+        name: String,
+    },
+    /// Text, encoded with special tokens as text. Two texts never stand side by side.
+    Text(String),
+}
+
+/// A rendered prompt: control tokens that the template wrote, and text that cannot contain any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedPrompt {
+    parts: Vec<PromptPart>,
+    /// Encoded as one string with special tokens recognised.
+    unsafe_specials: bool,
+    num_calls: usize,
+}
+
+impl RenderedPrompt {
+    /// Tool calls in the conversation: the reply's own are counted on from here.
+    pub fn num_calls(&self) -> usize {
+        self.num_calls
+    }
+
+    /// What a reply to this prompt begins with. Only the turn that the prompt leaves open is looked at: earlier turns hold
+    /// closed think parts of their own.
+    pub fn reply_start(&self) -> ReplyStart {
+        for part in self.parts.iter().rev() {
+            match part {
+                PromptPart::Control { name, .. } if name == markers::THINK => return ReplyStart::Reasoning,
+                PromptPart::Control { name, .. } if name == markers::THINK_END => return ReplyStart::Answer,
+                PromptPart::Control { .. } => break,
+                // A vocabulary without think tokens has them as text.
+                PromptPart::Text(text) => {
+                    match (text.rfind(markers::THINK), text.rfind(markers::THINK_END)) {
+                        (Some(open), Some(close)) if open < close => return ReplyStart::Answer,
+                        (Some(at), _) if text.len() == at + markers::THINK.len() => {
+                            return ReplyStart::Reasoning;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        ReplyStart::Open
+    }
+
+    /// The pieces in order.
+    pub fn parts(&self) -> &[PromptPart] {
+        &self.parts
+    }
+
+    /// The whole as one string.
+    pub fn text(&self) -> String {
+        let text = |part: &PromptPart| match part {
+            PromptPart::Control { name, .. } => name.clone(),
+            PromptPart::Text(text) => text.clone(),
+        };
+        self.parts.iter().map(text).collect()
+    }
+
+    /// The whole as token ids of the tokenizer whose special tokens it was rendered with.
+    pub fn to_token_ids(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerError> {
+        if self.unsafe_specials {
+            return tokenizer.encode(&self.text(), Specials::Recognised);
+        }
+        let mut ids = Vec::new();
+        let mut slicer = Slicer::default();
+        for part in &self.parts {
+            match part {
+                PromptPart::Control { id, name } => {
+                    // The hard cuts count its characters too; a cut inside it has nothing to cut.
+                    slicer.walk(name, &mut Vec::new());
+                    ids.push(*id);
+                }
+                PromptPart::Text(text) => {
+                    tokenizer.encode_part(text, Specials::AsText, &mut slicer, &mut ids)?
+                }
+            }
+        }
+        Ok(ids)
+    }
+}
+
+/// A compiled chat template, bound to the special tokens of one tokenizer. Cheap to share behind an `Arc`.
+pub struct ChatTemplate {
+    env: Environment<'static>,
+    source: String,
+    family: Option<Family>,
+    added: Arc<AddedTokens>,
+    named: Vec<(String, String)>,
+    /// Declared tools have their keys sorted.
+    sorts_tools: bool,
+    /// Declared tools may stand in TypeScript.
+    typescript: bool,
+}
+
+impl ChatTemplate {
+    /// From jinja source, with the special tokens of `tokenizer`.
+    pub fn from_jinja(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
+        let template = Self::new(jinja::without_generation_tags(source), None, tokenizer);
+        let compiled = template.env.template_from_named_str("chat_template", &template.source).map(|_| ());
+        compiled.map_err(|error| TemplateError::Syntax(chain(&error)))?;
+        Ok(template)
+    }
+
+    /// The built-in template of a family member.
+    pub fn built_in(family: Family, tokenizer: &Tokenizer) -> Self {
+        Self::new(builtin::TEMPLATE.to_owned(), Some(family), tokenizer)
+    }
+
+    /// The checkpoint's template: `chat_template.jinja` if it exists, else `chat_template` of `tokenizer_config.json` (a string, or
+    /// a list of `{name, template}` of which `default` is taken), else the built-in one of `family_of(model_type, tokenizer)`.
+    pub fn load(
+        file: &dyn Fn(&str) -> Option<Vec<u8>>,
+        model_type: &str,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self, TemplateError> {
+        if let Some(source) = file("chat_template.jinja") {
+            let source = String::from_utf8(source)
+                .map_err(|_| TemplateError::Syntax("chat_template.jinja is not UTF-8".to_owned()))?;
+            return Self::from_jinja(&source, tokenizer);
+        }
+        let config =
+            file("tokenizer_config.json").and_then(|json| serde_json::from_slice::<Json>(&json).ok());
+        match config.as_ref().and_then(|config| config.get("chat_template")) {
+            None | Some(Json::Null) => Ok(Self::built_in(family_of(model_type, tokenizer), tokenizer)),
+            Some(Json::String(source)) => Self::from_jinja(source, tokenizer),
+            Some(list) => {
+                let source = list.as_array().and_then(|list| {
+                    list.iter().find(|entry| entry["name"] == "default")?.get("template")?.as_str()
+                });
+                let reason = "chat_template of tokenizer_config.json is neither a string nor a list with a template named default";
+                Self::from_jinja(source.ok_or_else(|| TemplateError::Syntax(reason.to_owned()))?, tokenizer)
+            }
+        }
+    }
+
+    fn new(source: String, family: Option<Family>, tokenizer: &Tokenizer) -> Self {
+        // The released templates that print TypeScript name its variable, and those of thinking models were used on sorted tools.
+        let (sorts_tools, typescript) = match family {
+            Some(family) => builtin::tool_form(family),
+            None => {
+                let typescript = source.contains(TYPESCRIPT_VARIABLE);
+                (typescript || source.contains(markers::THINK), typescript)
+            }
+        };
+        Self {
+            sorts_tools,
+            typescript,
+            env: jinja::environment(),
+            source,
+            family,
+            added: tokenizer.shared_added(),
+            named: tokenizer.named_tokens().to_vec(),
+        }
+    }
+
+    /// The built-in family, or `None` for a template from a file.
+    pub fn family(&self) -> Option<Family> {
+        self.family
+    }
+
+    /// Whether the template can write this text: its source has it, or, for a built-in one, the family's format does.
+    pub fn mentions(&self, text: &str) -> bool {
+        match self.family {
+            Some(family) if text == markers::THINK => builtin::thinks(family),
+            _ => self.source.contains(text),
+        }
+    }
+
+    /// Renders a conversation. `messages` are OpenAI message objects; a null `reasoning_content` counts as absent (some templates
+    /// would print it as `None`), and call ids of another make become native ones.
+    pub fn render(
+        &self,
+        messages: &[Json],
+        options: &RenderOptions<'_>,
+    ) -> Result<RenderedPrompt, TemplateError> {
+        let (messages, num_calls) = call_ids::native_ids(messages);
+        let messages = &*messages;
+        let tools: Vec<Json> = match options.tools.unwrap_or_default() {
+            tools if self.sorts_tools => tools.iter().map(tool_declaration::sorted).collect(),
+            tools => tools.to_vec(),
+        };
+        let typescript =
+            self.typescript.then(|| tool_declaration::typescript(&tools)).flatten().map(Json::String);
+        let kwargs = options.kwargs.into_iter().flatten();
+        let marker = if options.unsafe_specials {
+            Marker::none(&self.added)
+        } else {
+            let values = messages
+                .iter()
+                .chain(&tools)
+                .chain(&typescript)
+                .chain(kwargs.clone().map(|(_, value)| value));
+            Marker::new(&self.added, values).ok_or_else(|| {
+                TemplateError::Failed("the conversation holds every private-use character".to_owned())
+            })?
+        };
+        let mut context: Vec<(String, Value)> = self
+            .named
+            .iter()
+            .map(|(key, text)| (key.clone(), Value::from(text)))
+            .chain(kwargs.map(|(key, value)| (key.clone(), marker.value(value))))
+            .collect();
+        let mut set = |key: &str, value| context.push((key.to_owned(), value));
+        set(
+            "messages",
+            messages.iter().map(|message| marker.value(&without_null_reasoning(message))).collect(),
+        );
+        set(
+            "tools",
+            if tools.is_empty() { Value::from(()) } else { tools.iter().map(|t| marker.value(t)).collect() },
+        );
+        set(TYPESCRIPT_VARIABLE, typescript.map_or(Value::UNDEFINED, |text| marker.value(&text)));
+        set("add_generation_prompt", Value::from(options.add_generation_prompt));
+        set(SENTINEL_VARIABLE, marker.sentinel().map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
+        set(NOW_VARIABLE, options.now_unix_s.map_or(Value::UNDEFINED, Value::from));
+        if let Some(family) = self.family {
+            set("format", builtin::format_variable(family));
+        }
+        let rendered = jinja::render(&self.env, &self.source, Value::from_pairs(context)).map_err(failure)?;
+        let mut parts = self.split(&rendered, marker.sentinel());
+        if options.continue_final_message {
+            leave_open(&mut parts);
+        }
+        Ok(RenderedPrompt { parts, unsafe_specials: options.unsafe_specials, num_calls })
+    }
+
+    /// Control tokens and the texts between them, sentinels taken out.
+    fn split(&self, rendered: &str, sentinel: Option<char>) -> Vec<PromptPart> {
+        let mut parts = Vec::new();
+        let text = |text: &str| {
+            let text: String = text.chars().filter(|&c| Some(c) != sentinel).collect();
+            (!text.is_empty()).then_some(PromptPart::Text(text))
+        };
+        let mut from = 0;
+        while let Some(found) = self.added.find(rendered, from) {
+            let token = &self.added.tokens()[found.index];
+            parts.extend(text(&rendered[from..found.start]));
+            parts.push(PromptPart::Control { id: token.id, name: token.text.clone() });
+            from = found.end;
+        }
+        parts.extend(text(&rendered[from..]));
+        parts
+    }
+}
+
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChatTemplate")
+            .field("family", &self.family)
+            .field("source_bytes", &self.source.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn without_null_reasoning(message: &Json) -> std::borrow::Cow<'_, Json> {
+    match message.as_object() {
+        Some(fields) if fields.get("reasoning_content").is_some_and(Json::is_null) => {
+            let mut fields = fields.clone();
+            fields.shift_remove("reasoning_content");
+            std::borrow::Cow::Owned(Json::Object(fields))
+        }
+        _ => std::borrow::Cow::Borrowed(message),
+    }
+}
+
+/// Takes the end marker of the last turn off, and white space after it.
+fn leave_open(parts: &mut Vec<PromptPart>) {
+    let is_blank = |part: &PromptPart| matches!(part, PromptPart::Text(text) if text.trim().is_empty());
+    let is_end = |part: &PromptPart| matches!(part, PromptPart::Control { name, .. } if markers::TURN_ENDS.contains(&&name[..]));
+    let end = parts.iter().rposition(|part| !is_blank(part));
+    if let Some(end) = end.filter(|&end| is_end(&parts[end])) {
+        parts.truncate(end);
+    }
+}
+
+fn failure(error: minijinja::Error) -> TemplateError {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(error) = source {
+        if let Some(Raised(message)) = error.downcast_ref() {
+            return TemplateError::Refused(message.clone());
+        }
+        source = error.source();
+    }
+    TemplateError::Failed(chain(&error))
+}
+
+/// The error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
