@@ -94,7 +94,7 @@ fn each_layer_is_stronger_than_the_one_before() {
 fn nothing_given_is_the_defaults() {
     let loaded = Site::new("", &[]).load(None, &[], &[]).unwrap();
     assert_eq!(loaded.settings, Settings::default());
-    assert!(loaded.origins.values().all(|o| *o == Origin::Default) && loaded.warnings.is_empty());
+    assert!(loaded.origins.values().all(|o| o.kind == "default") && loaded.warnings.is_empty());
 }
 
 #[test]
