@@ -27,10 +27,10 @@ mod test_data;
 pub use chat_template::{
     ChatTemplate, Family, PromptPart, RenderOptions, RenderedPrompt, TemplateError, family_of,
 };
-pub use detokenizer::{Detokenizer, DetokenizerState};
+pub use detokenizer::Detokenizer;
 pub use reply_parser::{
-    ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, ToolCall, WholeReply, whole_reply,
+    ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ToolCall, WholeReply, whole_reply,
 };
-pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
+pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions};
 pub use stop_regex::{MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, PatternError, PatternMatcher, StopPatterns};
 pub use tokenizer::{Specials, Tokenizer, TokenizerError};
