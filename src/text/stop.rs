@@ -107,11 +107,6 @@ impl StopMatcher {
         self.matched
     }
 
-    /// The match, once there is one.
-    pub fn matched(&self) -> Option<StopMatch> {
-        self.matched
-    }
-
     fn advance(&mut self, text: &str, out: &mut String) {
         let automaton = Arc::clone(&self.automaton);
         if automaton.nodes.len() == 1 {
