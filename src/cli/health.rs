@@ -1,31 +1,37 @@
-//! `perigee health`: the container's health check. A plain HTTP/1.1 request over a standard socket.
+//! `perigee health`: the container's health check, one GET by hyper's client.
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::future::Future;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, Uri, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::commands::load_settings;
 use crate::config::args::HealthArgs;
 
-/// Most bytes of an answer that are read.
-const MAX_ANSWER_BYTES: u64 = 64 << 10;
+/// Bytes of an answer after which no more is read.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// Asks; 0 if the answer is a 2xx, 1 otherwise.
 pub(super) fn health(args: &HealthArgs) -> ExitCode {
     let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(2));
     let (url, answer) = match &args.url {
-        Some(url) => (url.clone(), ask(url, timeout)),
+        Some(url) => (url.clone(), within(timeout, ask(url))),
         None => match load_settings(&args.settings) {
             Ok(loaded) => {
                 let server = &loaded.settings.server;
                 match &server.unix_socket {
-                    Some(path) => (format!("unix:{}", path.display()), ask_socket(path, timeout)),
+                    Some(path) => (format!("unix:{}", path.display()), within(timeout, ask_socket(path))),
                     None => {
                         let url = ready_url(&server.host, server.port);
-                        let answer = ask(&url, timeout);
+                        let answer = within(timeout, ask(&url));
                         (url, answer)
                     }
                 }
@@ -65,109 +71,73 @@ fn ready_url(host: &str, port: u16) -> String {
 
 /// Host with port (for the Host header and the connection), and path.
 fn split_url(url: &str) -> Result<(String, String), String> {
-    let rest = url.strip_prefix("http://").ok_or("only http:// URLs are understood")?;
-    let (authority, path) = match rest.find('/') {
-        Some(at) => rest.split_at(at),
-        None => (rest, "/"),
-    };
-    let host_end = authority.rfind(']').map_or(0, |at| at + 1);
-    let authority = match authority[host_end..].contains(':') {
-        true => authority.to_owned(),
-        false => format!("{authority}:80"),
-    };
-    if [authority.as_str(), path].iter().any(|part| part.contains(|c: char| c.is_control() || c == ' ')) {
-        return Err("the URL has spaces or control characters".into());
-    }
-    Ok((authority, path.to_owned()))
+    let uri: Uri = url.parse().map_err(words)?;
+    let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
+    let authority = authority.ok_or("only http:// URLs are understood")?;
+    let port = authority.port_u16().unwrap_or(80);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    Ok((format!("{}:{port}", authority.host()), path.to_owned()))
 }
 
-/// One GET; status and body. The whole exchange takes at most about `timeout` per address.
-fn ask(url: &str, timeout: Duration) -> Result<(u16, String), String> {
+/// Runs one exchange, for at most `timeout`.
+fn within<T>(timeout: Duration, exchange: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(words)?;
+    let late = |_| Err("no complete answer in time".into());
+    let answer =
+        runtime.block_on(async { tokio::time::timeout(timeout, exchange).await.unwrap_or_else(late) });
+    runtime.shutdown_background(); // A name that is still being looked up would be waited for.
+    answer
+}
+
+/// One GET; status and body.
+async fn ask(url: &str) -> Result<(u16, String), String> {
     let (authority, path) = split_url(url)?;
-    let words = |e: std::io::Error| e.to_string();
-    let mut last = "the host has no address".to_owned();
-    for address in authority.to_socket_addrs().map_err(words)? {
-        let deadline = Instant::now() + timeout;
-        let mut stream = match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => stream,
-            Err(e) => {
-                last = e.to_string();
-                continue;
-            }
-        };
-        stream.set_write_timeout(Some(timeout)).map_err(words)?;
-        let until = |stream: &TcpStream, left| stream.set_read_timeout(Some(left));
-        return exchange(&mut stream, &authority, &path, deadline, until);
-    }
-    Err(last)
+    get(TcpStream::connect(&authority).await.map_err(words)?, &authority, &path).await
 }
 
 /// The same over a Unix socket, for `/health/ready`.
-fn ask_socket(path: &Path, timeout: Duration) -> Result<(u16, String), String> {
-    let words = |e: std::io::Error| e.to_string();
-    let deadline = Instant::now() + timeout;
-    let mut stream = UnixStream::connect(path).map_err(words)?;
-    stream.set_write_timeout(Some(timeout)).map_err(words)?;
-    let until = |stream: &UnixStream, left| stream.set_read_timeout(Some(left));
-    exchange(&mut stream, "localhost", "/health/ready", deadline, until)
+async fn ask_socket(path: &Path) -> Result<(u16, String), String> {
+    get(UnixStream::connect(path).await.map_err(words)?, "localhost", "/health/ready").await
 }
 
-/// Sends the request and reads the answer. `limit_read` bounds the next read of the stream.
-fn exchange<S: Read + Write>(
-    stream: &mut S,
-    host: &str,
-    path: &str,
-    deadline: Instant,
-    limit_read: impl Fn(&S, Duration) -> std::io::Result<()>,
-) -> Result<(u16, String), String> {
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: perigee-health\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).map_err(|e| e.to_string())?;
-    parse_answer(&read_until(stream, deadline, limit_read)?)
-}
-
-/// Reads to the end of the stream, the deadline, or the limit.
-fn read_until<S: Read>(
-    stream: &mut S,
-    deadline: Instant,
-    limit_read: impl Fn(&S, Duration) -> std::io::Result<()>,
-) -> Result<Vec<u8>, String> {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    while (answer.len() as u64) < MAX_ANSWER_BYTES {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err("no complete answer in time".into());
-        }
-        limit_read(stream, left).map_err(|e| e.to_string())?;
-        match stream.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => answer.extend_from_slice(&buffer[..n]),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-                return Err("no complete answer in time".into());
-            }
-            Err(e) => return Err(e.to_string()),
-        }
+async fn get<S>(stream: S, host: &str, path: &str) -> Result<(u16, String), String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(words)?;
+    tokio::spawn(connection); // Its error also ends the exchange.
+    let request = Request::get(path)
+        .header(header::HOST, host)
+        .header(header::USER_AGENT, "perigee-health")
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(words)?;
+    let mut response = sender.send_request(request).await.map_err(words)?;
+    let mut body = Vec::new();
+    while body.len() < MAX_ANSWER_BYTES
+        && let Some(frame) = response.frame().await
+    {
+        body.extend(frame.map_err(words)?.into_data().unwrap_or_default());
     }
-    Ok(answer)
+    Ok((response.status().as_u16(), String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Status and body of an HTTP/1 answer.
-fn parse_answer(answer: &[u8]) -> Result<(u16, String), String> {
-    let text = String::from_utf8_lossy(answer);
-    let status = text.strip_prefix("HTTP/1.").and_then(|t| t.get(2..5)).and_then(|s| s.parse().ok());
-    let status = status.ok_or("the answer is not HTTP")?;
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    Ok((status, body.to_owned()))
+/// An error with its cause, which hyper and the resolver say apart.
+fn words(error: impl std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
     fn urls() {
@@ -207,8 +177,8 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             String::from_utf8(request).unwrap()
         });
-        let result = ask(&url, Duration::from_secs(30));
-        assert!(server.join().unwrap().starts_with("GET /health/ready HTTP/1.1\r\nHost: 127.0.0.1:"));
+        let result = within(PATIENCE, ask(&url));
+        assert!(server.join().unwrap().starts_with("GET /health/ready HTTP/1.1\r\nhost: 127.0.0.1:"));
         result
     }
 
@@ -218,11 +188,20 @@ mod tests {
         assert_eq!(served("HTTP/1.1 503 Busy\r\n\r\n{}"), Ok((503, "{}".into())));
         assert!(served("nonsense").is_err());
         assert!(served("").is_err());
+        assert!(served("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut").is_err());
     }
 
     #[test]
     fn nobody_listens() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(ask(&format!("http://{address}/"), Duration::from_secs(30)).is_err());
+        assert!(within(PATIENCE, ask(&format!("http://{address}/"))).is_err());
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let answer = within(Duration::from_millis(50), ask(&url));
+        assert_eq!(answer, Err("no complete answer in time".into()));
     }
 }

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::Origin;
-
 /// One problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -12,7 +10,7 @@ pub struct ConfigError {
     /// The value as given; `None` where there is none, or it is secret.
     pub value: Option<String>,
     /// Where it was set; `None` where no single place is to blame.
-    pub origin: Option<Origin>,
+    pub origin: Option<String>,
     /// What is wrong, with the limit and the remedy.
     pub problem: String,
 }

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use figment::Figment;
 use figment::providers::Serialized;
-use figment::value::{Dict, Map, Value};
-use figment::{Figment, Metadata, Profile, Provider, Source};
 
 use super::error::{ConfigError, ConfigErrors};
 use super::origin::Origin;
 use super::settings::{self, Settings};
-use super::sources::{Assignment, Environment, LoadRequest, Sources};
+use super::sources::{Environment, LoadRequest, Sources};
 
 /// Settings, and how they came to be.
 #[derive(Debug, Clone)]
@@ -33,30 +32,38 @@ pub struct Loaded {
 ///
 /// Errors: every problem of every source, and every value outside its limits.
 pub fn load(request: &LoadRequest, environment: &Environment) -> Result<Loaded, ConfigErrors> {
-    let sources = Sources::read(request, environment);
-    let Sources { assignments, mut errors, warnings, site, profile, profile_dir } = sources;
-    let mut figment = Figment::from(Serialized::defaults(Settings::default()));
-    for (index, assignment) in assignments.iter().enumerate() {
-        figment = figment.merge(Layer { assignment, index });
+    let mut sources = Sources::new(request, environment);
+    let figment = Figment::from(Serialized::defaults(Settings::default()))
+        .merge(sources.site())
+        .merge(sources.profiles())
+        .merge(sources.environment())
+        .merge(sources.flags());
+    let mut origins = BTreeMap::new();
+    for (section, keys) in settings::keys().iter() {
+        for key in keys {
+            origins.insert(format!("{section}.{key}"), Origin::of(&figment, section, key));
+        }
     }
-    let origins = origins(&figment, &assignments);
+    let mut errors = sources.errors;
     match figment.extract::<Settings>() {
         Ok(settings) => {
-            errors.extend(settings.violations().into_iter().map(|(section, key, limit)| {
+            errors.extend(settings.violations().into_iter().map(|(section, key, problem)| {
                 let name = format!("{section}.{key}");
-                let value = figment.find_value(&name).ok().map(|v| super::coerce::display(&v));
+                let value = figment.find_value(&name).ok().filter(|_| !settings::is_secret(section, key));
                 ConfigError {
-                    value: value.filter(|_| !settings::is_secret(section, key)),
-                    origin: origins.get(&name).cloned(),
+                    value: value.map(|v| super::coerce::display(&v)),
+                    origin: Some(Origin::of(&figment, section, key).place),
                     key: name,
-                    problem: limit,
+                    problem,
                 }
             }));
             if errors.is_empty() {
+                let profile = sources.profile.map(|(name, _)| name);
+                let Sources { site, profile_dir, warnings, .. } = sources;
                 return Ok(Loaded { settings, origins, warnings, site, profile, profile_dir });
             }
         }
-        // Each assignment has been checked against its key's type, so together they cannot fail; if they do, it is said.
+        // Each value has been checked against its key's type, so together they cannot fail; if they do, it is said.
         Err(e) => errors.push(ConfigError {
             key: e.path.join("."),
             value: None,
@@ -65,40 +72,6 @@ pub fn load(request: &LoadRequest, environment: &Environment) -> Result<Loaded, 
         }),
     }
     Err(ConfigErrors(errors))
-}
-
-/// One assignment as a source of figment's; its place in the list comes back as the origin of the value.
-struct Layer<'a> {
-    assignment: &'a Assignment,
-    index: usize,
-}
-
-impl Provider for Layer<'_> {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.assignment.origin.to_string()).source(Source::Custom(self.index.to_string()))
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        let Assignment { section, key, value, .. } = self.assignment;
-        let keys: Dict = BTreeMap::from([(key.clone(), value.clone())]);
-        let sections: Dict = BTreeMap::from([(section.clone(), Value::from(keys))]);
-        Ok(Profile::Default.collect(sections))
-    }
-}
-
-/// Where the winning value of every key came from.
-fn origins(figment: &Figment, assignments: &[Assignment]) -> BTreeMap<String, Origin> {
-    let mut origins = BTreeMap::new();
-    for (section, keys) in settings::keys().iter() {
-        for key in keys {
-            let name = format!("{section}.{key}");
-            let index =
-                figment.find_metadata(&name).and_then(|m| m.source.as_ref()?.custom()?.parse::<usize>().ok());
-            let origin = index.and_then(|i| assignments.get(i)).map_or(Origin::Default, |a| a.origin.clone());
-            origins.insert(name, origin);
-        }
-    }
-    origins
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn each_layer_is_stronger_than_the_one_before() {
 fn nothing_given_is_the_defaults() {
     let loaded = Site::new("", &[]).load(None, &[], &[]).unwrap();
     assert_eq!(loaded.settings, Settings::default());
-    assert!(loaded.origins.values().all(|o| *o == Origin::Default) && loaded.warnings.is_empty());
+    assert!(loaded.origins.values().all(|o| o.kind == "default") && loaded.warnings.is_empty());
 }
 
 #[test]
@@ -163,6 +163,25 @@ fn a_mistake_is_found_even_where_a_stronger_source_hides_it() {
     let errors = site.errors(None, &[("PERIGEE_SERVER__PORT", "80")], &[]);
     assert_eq!(errors.len(), 1);
     assert!(errors[0].contains("perigee.toml line 2"), "{errors:?}");
+    let twice = [("server.port", "x"), ("server.port", "1"), ("server.host", "h")];
+    let errors = Site::new("", &[]).errors(None, &[], &twice);
+    assert!(errors.len() == 1 && errors[0].starts_with("server.port = x: must be a whole"), "{errors:?}");
+}
+
+#[test]
+fn files_are_read_up_to_their_limit() {
+    let long = "#".repeat((1 << 20) + 1);
+    let (site, fine) = (Site::new(&long, &[]), Site::new("", &[("long", &long)]));
+    fs::write(fine.file("keys"), &long).unwrap();
+    let keys = fine.file("keys").display().to_string();
+    for (errors, key) in [
+        (site.errors(None, &[], &[]), "site file = "),
+        (fine.errors(Some("long"), &[], &[]), "profile = long: "),
+        (fine.errors(None, &[("PERIGEE_SERVER__API_KEYS_FILE", &keys)], &[]), "server.api_keys: "),
+    ] {
+        assert!(errors.len() == 1 && errors[0].starts_with(key), "{key}: {errors:?}");
+        assert!(errors[0].contains("has 1048577 bytes, limit 1048576"), "{key}: {errors:?}");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod schema;
 mod settings;
 mod show;
 mod sources;
+mod toml_text;
 
 pub use device::DeviceConfig;
 pub use error::{ConfigError, ConfigErrors};

@@ -5,6 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::error::ConfigError;
+use super::toml_text::{TomlText, read_file};
+
 /// Profiles that come with the program: (name, TOML).
 const BUILT_IN: &[(&str, &str)] = &[
     ("exact", include_str!("../../config/profiles/exact.toml")),
@@ -14,12 +17,10 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("throughput", include_str!("../../config/profiles/throughput.toml")),
 ];
 
-/// A profile's text and where it came from.
-pub(super) struct ProfileText {
-    pub(super) name: String,
-    /// `None` for a built-in one.
-    pub(super) path: Option<PathBuf>,
-    pub(super) text: String,
+/// A profile that has been read.
+struct ProfileText {
+    name: String,
+    toml: TomlText,
 }
 
 /// A profile for a listing.
@@ -33,25 +34,52 @@ pub struct ProfileSummary {
     pub description: String,
 }
 
+/// The profile of this name and all that it extends, weakest first. `asked_by` is the flag or the variable that names it.
+pub(super) fn chain(dir: &Path, name: &str, asked_by: &str) -> Result<Vec<TomlText>, ConfigError> {
+    let mut chain: Vec<ProfileText> = Vec::new();
+    let (mut next, mut place) = (Some(name.to_owned()), asked_by.to_owned());
+    while let Some(name) = next.take() {
+        let error = |key: &str, problem| ConfigError {
+            key: key.into(),
+            value: Some(name.clone()),
+            origin: Some(place.clone()),
+            problem,
+        };
+        if chain.iter().any(|p| p.name == name) {
+            let names: Vec<_> = chain.iter().map(|p| p.name.as_str()).chain([name.as_str()]).collect();
+            let problem = format!("profiles extend each other in a circle: {}", names.join(" > "));
+            return Err(error("extends", problem));
+        }
+        let profile = find(dir, &name).map_err(|problem| error("profile", problem))?;
+        // A profile that is no TOML extends nothing here; its mistake is reported where its settings are read.
+        if let Some(base) =
+            profile.toml.parse().ok().and_then(|t| t.get("extends")?.as_str().map(str::to_owned))
+        {
+            place = profile.toml.place_of("", "extends");
+            next = Some(base);
+        }
+        chain.push(profile);
+    }
+    Ok(chain.into_iter().rev().map(|profile| profile.toml).collect())
+}
+
 /// The profile of this name in `dir`, or the built-in one.
-pub(super) fn find(dir: &Path, name: &str) -> Result<ProfileText, String> {
+fn find(dir: &Path, name: &str) -> Result<ProfileText, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || !name.chars().all(plain) {
         return Err("a profile's name has letters, digits, - and _ only".into());
     }
     let path = dir.join(format!("{name}.toml"));
-    match std::fs::read_to_string(&path) {
-        Ok(text) => return Ok(ProfileText { name: name.into(), path: Some(path), text }),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(format!("{} cannot be read: {e}", path.display())),
-    }
-    match BUILT_IN.iter().find(|(n, _)| *n == name) {
-        Some((_, text)) => Ok(ProfileText { name: name.into(), path: None, text: (*text).into() }),
-        None => {
+    let built_in = BUILT_IN.iter().find(|(n, _)| *n == name);
+    let (place, text) = match (path.try_exists(), built_in) {
+        (Ok(false), Some((_, text))) => ("built in".to_owned(), (*text).to_owned()),
+        (Ok(false), None) => {
             let names: Vec<_> = list(dir).into_iter().map(|p| p.name).collect();
-            Err(format!("no such profile in {}; there are {}", dir.display(), names.join(", ")))
+            return Err(format!("no such profile in {}; there are {}", dir.display(), names.join(", ")));
         }
-    }
+        _ => (path.display().to_string(), read_file(&path)?),
+    };
+    Ok(ProfileText { name: name.into(), toml: TomlText { place: format!("profile {name}, {place}"), text } })
 }
 
 /// All profiles by name: those in `dir` and the built-in ones.

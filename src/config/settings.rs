@@ -1,11 +1,9 @@
 //! All sections together: typed, complete, checked. What the sources say is raw until it is one of these.
 
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use figment::value::{Dict, Value};
+use figment::value::Value;
 use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{generate, grammar, guard, model, sampling, scheduler, server, telemetry};
@@ -87,23 +85,8 @@ pub(super) fn is_secret(section: &str, key: &str) -> bool {
 
 /// Whether `value` has the type of this key, which exists.
 pub(super) fn check_type(section: &str, key: &str, value: &Value) -> Result<(), figment::error::Kind> {
-    fn check<T: DeserializeOwned>(dict: Dict) -> Result<(), figment::error::Kind> {
-        Value::from(dict).deserialize::<T>().map(drop).map_err(|e| e.kind)
-    }
-    let dict = BTreeMap::from([(key.to_owned(), value.clone())]);
-    match section {
-        "server" => check::<server::config::Config>(dict),
-        "model" => check::<model::config::Config>(dict),
-        "device" => check::<DeviceConfig>(dict),
-        "kv_cache" => check::<model::config::KvCacheConfig>(dict),
-        "scheduler" => check::<scheduler::Config>(dict),
-        "sampling" => check::<sampling::config::Config>(dict),
-        "reasoning" => check::<generate::config::Config>(dict),
-        "structured_output" => check::<grammar::Config>(dict),
-        "guard" => check::<guard::Config>(dict),
-        "telemetry" => check::<telemetry::Config>(dict),
-        _ => Err(figment::error::Kind::Message("unknown section".into())),
-    }
+    let only = figment::util::nest(&format!("{section}.{key}"), value.clone());
+    only.deserialize::<Settings>().map(drop).map_err(|e| e.kind)
 }
 
 /// A value outside its limits, or one that does not go with another: (section, key, limit).

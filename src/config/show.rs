@@ -31,8 +31,8 @@ pub fn show_table(loaded: &Loaded) -> String {
 pub fn show_json(loaded: &Loaded) -> Value {
     let mut keys = serde_json::Map::new();
     for (name, value, origin) in rows(loaded) {
-        let kind = loaded.origins.get(&name).map_or("default", |o| o.kind());
-        keys.insert(name, json!({ "value": value, "origin": origin, "source": kind }));
+        let source = loaded.origins.get(&name).map(|o| &o.kind);
+        keys.insert(name, json!({ "value": value, "origin": origin, "source": source }));
     }
     json!({ "site": loaded.site, "profile": loaded.profile, "settings": keys })
 }

@@ -1,16 +1,19 @@
-//! Reads every source into assignments, weakest first, and notes everything that is wrong on the way.
+//! The sources of settings as figment's providers: site file, profiles, environment, flags.
 //!
-//! Each source is checked on its own, so that a mistake is found even where a stronger source hides it.
+//! Figment merges them and keeps the source of every value. Each source is checked on its own as it is read: figment stops at the first
+//! mistake and sees only what is left after the merge, a load reports every mistake, also one that a stronger source hides. For
+//! the same reason figment's `Env` and `Toml` providers are not used: `Env` gives a text a type before its key is known, `Toml` has no
+//! line for a mistake.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use figment::value::Value;
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
 
 use super::error::ConfigError;
-use super::origin::Origin;
-use super::profiles::{self, ProfileText};
-use super::{coerce, nearest, settings};
+use super::toml_text::{TomlText, read_file};
+use super::{coerce, nearest, profiles, settings};
 
 /// Site file that is read when none is named, if it exists.
 const DEFAULT_SITE_FILE: &str = "config/perigee.toml";
@@ -18,8 +21,8 @@ const DEFAULT_SITE_FILE: &str = "config/perigee.toml";
 const CONFIG_VARIABLE: &str = "PERIGEE_CONFIG";
 const PROFILE_VARIABLE: &str = "PERIGEE_PROFILE";
 const PREFIX: &str = "PERIGEE_";
-/// Longest configuration or secret file, bytes.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+/// What a profile may have beside the sections.
+const PROFILE_KEYS: &[&str] = &["description", "extends"];
 
 /// What the command line says about settings.
 #[derive(Debug, Clone, Default)]
@@ -65,212 +68,243 @@ impl Environment {
     fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.as_deref().filter(|value| !value.is_empty())
     }
+
+    /// The lines of the secret file that a variable names.
+    fn secret_lines(&self, variable: &str, path: &str) -> Result<Vec<String>, String> {
+        let plain = &variable[..variable.len() - "_FILE".len()];
+        if self.0.contains_key(plain) {
+            return Err(format!("{plain} is set too: keep one of them"));
+        }
+        let text = read_file(Path::new(path))?;
+        let lines: Vec<String> = text.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect();
+        if lines.is_empty() { Err("the file is empty".into()) } else { Ok(lines) }
+    }
 }
 
-/// One value of one source, of its key's type.
-pub(super) struct Assignment {
-    pub(super) section: String,
-    pub(super) key: String,
-    pub(super) value: Value,
-    pub(super) origin: Origin,
+/// What one source says. Every value has its key's type.
+pub(super) struct Layer {
+    /// The kind of source, as origins have it.
+    kind: &'static str,
+    /// Values by section and key.
+    sections: Map<String, Dict>,
+    /// Where each value is written, by `section.key`.
+    places: Map<String, String>,
 }
 
-/// What all sources say.
-#[derive(Default)]
-pub(super) struct Sources {
-    /// Weakest first.
-    pub(super) assignments: Vec<Assignment>,
-    pub(super) errors: Vec<ConfigError>,
-    pub(super) warnings: Vec<String>,
-    /// The site file that was read.
+impl Layer {
+    fn new(kind: &'static str) -> Self {
+        Self { kind, sections: Map::new(), places: Map::new() }
+    }
+}
+
+impl Provider for Layer {
+    /// The source is the kind; a key interpolates to where it is written.
+    fn metadata(&self) -> Metadata {
+        let places = self.places.clone();
+        let place =
+            move |_: &Profile, keys: &[&str]| places.get(&keys.join(".")).cloned().unwrap_or_default();
+        Metadata::from("settings", self.kind).interpolater(place)
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        let sections = self.sections.iter().map(|(name, keys)| (name.clone(), Value::from(keys.clone())));
+        Ok(Profile::Default.collect(sections.collect()))
+    }
+}
+
+/// A value as its source has it.
+enum Given<'a> {
+    /// Of a file, which has types.
+    Typed(Value),
+    /// Of a variable or a flag.
+    Text(&'a str),
+}
+
+/// Reads the sources, and notes what is wrong with them.
+pub(super) struct Sources<'a> {
+    request: &'a LoadRequest,
+    environment: &'a Environment,
+    /// The flag or variable that names the site file.
+    site_by: Option<&'static str>,
+    /// The site file.
     pub(super) site: Option<PathBuf>,
-    /// The profile asked for.
-    pub(super) profile: Option<String>,
     /// Where profiles are looked for.
     pub(super) profile_dir: PathBuf,
+    /// The profile asked for, and the flag or variable that names it.
+    pub(super) profile: Option<(String, &'static str)>,
+    pub(super) errors: Vec<ConfigError>,
+    pub(super) warnings: Vec<String>,
 }
 
-impl Sources {
-    pub(super) fn read(request: &LoadRequest, environment: &Environment) -> Self {
-        let mut sources = Self::default();
-        sources.read_site(request, environment);
-        sources.read_profiles(request, environment);
-        sources.read_environment(environment);
-        for flag in &request.flags {
-            let origin = Origin::Flag { flag: flag.flag.clone() };
-            match flag.key.split_once('.') {
-                Some((section, key)) => sources.assign_text(section, key, &flag.value, origin),
-                None => sources.error(&flag.key, None, origin, nearest::unknown_section(&flag.key)),
-            }
+impl<'a> Sources<'a> {
+    pub(super) fn new(request: &'a LoadRequest, environment: &'a Environment) -> Self {
+        let by_variable = |name: &'static str| Some((environment.get(name)?.to_owned(), name));
+        let named = request.config.clone().map(|path| (path, "--config"));
+        let named = named.or_else(|| by_variable(CONFIG_VARIABLE).map(|(path, by)| (path.into(), by)));
+        let profile = request.profile.clone().map(|name| (name, "--profile"));
+        let path = named.as_ref().map_or(Path::new(DEFAULT_SITE_FILE), |(path, _)| path);
+        Self {
+            request,
+            environment,
+            site_by: named.as_ref().map(|(_, by)| *by),
+            profile_dir: path.parent().unwrap_or(Path::new("")).join("profiles"),
+            site: (named.is_some() || path.exists()).then(|| path.to_owned()),
+            profile: profile.or_else(|| by_variable(PROFILE_VARIABLE)),
+            errors: Vec::new(),
+            warnings: Vec::new(),
         }
-        sources
     }
 
-    fn read_site(&mut self, request: &LoadRequest, environment: &Environment) {
-        let named = request.config.clone().or_else(|| environment.get(CONFIG_VARIABLE).map(PathBuf::from));
-        let path = named.clone().unwrap_or_else(|| DEFAULT_SITE_FILE.into());
-        self.profile_dir = path.parent().unwrap_or(Path::new("")).join("profiles");
-        if named.is_none() && !path.exists() {
-            return;
-        }
-        match read_file(&path) {
-            Ok(text) => {
-                self.read_toml(&text, false, |line| Origin::SiteFile { path: path.clone(), line });
-            }
+    /// The site file.
+    pub(super) fn site(&mut self) -> Layer {
+        let Some(path) = &self.site else { return Layer::new("site") };
+        let place = path.display().to_string();
+        match read_file(path) {
+            Ok(text) => self.file("site", &TomlText { place, text }, &[]),
             Err(problem) => {
-                let by = if request.config.is_some() {
-                    Some(Origin::Flag { flag: "--config".into() })
-                } else {
-                    named.is_some().then(|| Origin::Environment { variable: CONFIG_VARIABLE.into() })
-                };
+                let origin = self.site_by.map(str::to_owned);
                 self.errors.push(ConfigError {
                     key: "site file".into(),
-                    value: Some(path.display().to_string()),
-                    origin: by,
+                    value: Some(place),
+                    origin,
                     problem,
                 });
-            }
-        }
-        self.site = Some(path);
-    }
-
-    fn read_profiles(&mut self, request: &LoadRequest, environment: &Environment) {
-        let Some(name) = request.profile.as_deref().or(environment.get(PROFILE_VARIABLE)) else { return };
-        self.profile = Some(name.to_owned());
-        let mut asked_by = match request.profile {
-            Some(_) => Origin::Flag { flag: "--profile".into() },
-            None => Origin::Environment { variable: PROFILE_VARIABLE.into() },
-        };
-        // From the profile asked for down to the one that extends nothing; applied the other way round.
-        let mut chain: Vec<ProfileText> = Vec::new();
-        let mut next = Some(name.to_owned());
-        while let Some(name) = next.take() {
-            if chain.iter().any(|p| p.name == name) {
-                let mut names: Vec<_> = chain.iter().map(|p| p.name.as_str()).collect();
-                names.push(&name);
-                let problem = format!("profiles extend each other in a circle: {}", names.join(" > "));
-                self.error("extends", Some(name), asked_by, problem);
-                return;
-            }
-            let profile = match profiles::find(&self.profile_dir, &name) {
-                Ok(profile) => profile,
-                Err(problem) => {
-                    self.error("profile", Some(name), asked_by, problem);
-                    return;
-                }
-            };
-            if let Some(base) = profile
-                .text
-                .parse::<toml::Table>()
-                .ok()
-                .and_then(|t| t.get("extends")?.as_str().map(str::to_owned))
-            {
-                asked_by = profile.origin(line_of(&profile.text, "", "extends"));
-                next = Some(base);
-            }
-            chain.push(profile);
-        }
-        for profile in chain.into_iter().rev() {
-            self.read_toml(&profile.text, true, |line| profile.origin(line));
-        }
-    }
-
-    /// Assigns what a file says. A profile may have `description` and `extends` beside the sections.
-    fn read_toml(&mut self, text: &str, profile: bool, origin: impl Fn(Option<usize>) -> Origin) {
-        let table = match text.parse::<toml::Table>() {
-            Ok(table) => table,
-            Err(e) => {
-                let line = e.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-                self.errors.push(ConfigError {
-                    key: "TOML".into(),
-                    value: None,
-                    origin: Some(origin(line)),
-                    problem: e.message().into(),
-                });
-                return;
-            }
-        };
-        for (section, entries) in table {
-            let at = |key: &str| origin(line_of(text, &section, key));
-            if profile && ["description", "extends"].contains(&section.as_str()) {
-                if !entries.is_str() {
-                    self.error(
-                        &section,
-                        None,
-                        origin(line_of(text, "", &section)),
-                        "must be a string".into(),
-                    );
-                }
-                continue;
-            }
-            let toml::Value::Table(entries) = entries else {
-                let here = origin(line_of(text, "", &section));
-                let problem = match settings::keys().get(&section) {
-                    Some(_) => format!("is a section: write [{section}] and its keys below"),
-                    None => nearest::unknown_section(&section),
-                };
-                self.error(&section, None, here, problem);
-                continue;
-            };
-            if settings::keys().get(&section).is_none() {
-                let problem = match entries.keys().next() {
-                    Some(key) if entries.len() == 1 => nearest::unknown_key(&section, key),
-                    _ => nearest::unknown_section(&section),
-                };
-                self.error(&section, None, at(""), problem);
-                continue;
-            }
-            for (key, value) in entries {
-                let here = at(&key);
-                match Value::serialize(value) {
-                    Ok(value) => self.assign(&section, &key, value, here),
-                    Err(e) => self.error(&format!("{section}.{key}"), None, here, e.to_string()),
-                }
+                Layer::new("site")
             }
         }
     }
 
-    fn read_environment(&mut self, environment: &Environment) {
+    /// The profile asked for, over those it extends.
+    pub(super) fn profiles(&mut self) -> Figment {
+        let Some((name, asked_by)) = &self.profile else { return Figment::new() };
+        match profiles::chain(&self.profile_dir, name, asked_by) {
+            Ok(chain) => chain.iter().fold(Figment::new(), |figment, profile| {
+                figment.merge(self.file("profile", profile, PROFILE_KEYS))
+            }),
+            Err(error) => {
+                self.errors.push(error);
+                Figment::new()
+            }
+        }
+    }
+
+    /// The variables, and the secret files that they name.
+    pub(super) fn environment(&mut self) -> Figment {
+        let environment = self.environment;
+        let (mut variables, mut files) = (Layer::new("environment"), Layer::new("file"));
         // Conventions of other programs come first: our own variables are more specific.
-        if let Some(level) = environment.get("RUST_LOG") {
-            self.assign_text(
-                "telemetry",
-                "log_level",
-                level,
-                Origin::Environment { variable: "RUST_LOG".into() },
-            );
-        }
-        if environment.get("NO_COLOR").is_some() {
-            self.assign_text(
-                "telemetry",
-                "log_color",
-                "never",
-                Origin::Environment { variable: "NO_COLOR".into() },
-            );
+        let color = environment.get("NO_COLOR").map(|_| "never");
+        for (variable, key, value) in
+            [("RUST_LOG", "log_level", environment.get("RUST_LOG")), ("NO_COLOR", "log_color", color)]
+        {
+            if let Some(value) = value {
+                self.assign(&mut variables, "telemetry", key, Given::Text(value), variable.into());
+            }
         }
         for (variable, value) in &environment.0 {
-            let Some(name) = variable.strip_prefix(PREFIX) else { continue };
+            let Some(name) = variable.strip_prefix(PREFIX).map(str::to_ascii_lowercase) else { continue };
             if [CONFIG_VARIABLE, PROFILE_VARIABLE].contains(&variable.as_str()) {
                 continue;
             }
-            let origin = Origin::Environment { variable: variable.clone() };
-            let name = name.to_ascii_lowercase();
             let Some((section, key)) = name.split_once("__") else {
                 self.warn_of_stranger(variable, &name, value.as_deref().unwrap_or_default());
                 continue;
             };
-            let Some(value) = value else {
-                self.error(&format!("{section}.{key}"), None, origin, "is not UTF-8".into());
+            let (full, place) = (format!("{section}.{key}"), variable.clone());
+            let secret = key.strip_suffix("_file").filter(|secret| settings::is_secret(section, secret));
+            match (value.as_deref(), secret) {
+                (None, _) => self.error(&full, place, "is not UTF-8".into()),
+                (Some(path), Some(secret)) => {
+                    let place = format!("{variable} ({path})");
+                    match environment.secret_lines(variable, path) {
+                        Ok(lines) => {
+                            self.assign(&mut files, section, secret, Given::Typed(lines.into()), place);
+                        }
+                        Err(problem) => self.error(&format!("{section}.{secret}"), place, problem),
+                    }
+                }
+                (Some(""), None) if settings::is_secret(section, key) => {
+                    self.error(&full, place, "is empty; unset the variable, or give it a value".into());
+                }
+                (Some(""), None) if settings::keys().has(section, key) => {}
+                (Some(text), None) => self.assign(&mut variables, section, key, Given::Text(text), place),
+            }
+        }
+        Figment::from(variables).merge(files)
+    }
+
+    /// The flags, of which later ones are stronger.
+    pub(super) fn flags(&mut self) -> Figment {
+        self.request.flags.iter().fold(Figment::new(), |figment, flag| {
+            let mut layer = Layer::new("flag");
+            match flag.key.split_once('.') {
+                Some((section, key)) => {
+                    self.assign(&mut layer, section, key, Given::Text(&flag.value), flag.flag.clone());
+                }
+                None => self.error(&flag.key, flag.flag.clone(), nearest::unknown_section(&flag.key)),
+            }
+            figment.merge(layer)
+        })
+    }
+
+    /// A file's sections. `extras` are the texts it may have beside them.
+    fn file(&mut self, kind: &'static str, file: &TomlText, extras: &[&str]) -> Layer {
+        let mut layer = Layer::new(kind);
+        let table = file.parse().unwrap_or_else(|error| {
+            self.errors.push(error);
+            Dict::new()
+        });
+        for (section, entries) in table {
+            if extras.contains(&section.as_str()) {
+                if entries.as_str().is_none() {
+                    self.error(&section, file.place_of("", &section), "must be a string".into());
+                }
+                continue;
+            }
+            let known = settings::keys().get(&section).is_some();
+            let Value::Dict(_, entries) = entries else {
+                let problem = match known {
+                    true => format!("is a section: write [{section}] and its keys below"),
+                    false => nearest::unknown_section(&section),
+                };
+                self.error(&section, file.place_of("", &section), problem);
                 continue;
             };
-            match secret_of_file(section, key) {
-                Some(secret) => self.read_secret_file(environment, section, secret, variable, value),
-                None if value.is_empty() && settings::is_secret(section, key) => {
-                    let problem = "is empty; unset the variable, or give it a value".into();
-                    self.error(&format!("{section}.{key}"), None, origin, problem);
-                }
-                None if value.is_empty() && settings::keys().has(section, key) => {}
-                None => self.assign_text(section, key, value, origin),
+            if !known {
+                let problem = match entries.keys().next() {
+                    Some(key) if entries.len() == 1 => nearest::unknown_key(&section, key),
+                    _ => nearest::unknown_section(&section),
+                };
+                self.error(&section, file.place_of(&section, ""), problem);
+                continue;
+            }
+            for (key, value) in entries {
+                let place = file.place_of(&section, &key);
+                self.assign(&mut layer, &section, &key, Given::Typed(value), place);
+            }
+        }
+        layer
+    }
+
+    /// Adds a value to `layer` as its key's type, or notes why it cannot be.
+    fn assign(&mut self, layer: &mut Layer, section: &str, key: &str, given: Given<'_>, place: String) {
+        let name = format!("{section}.{key}");
+        let (read, shown) = match given {
+            // The value stays unsaid: the key may be a secret one, mistyped.
+            _ if !settings::keys().has(section, key) => (Err(nearest::unknown_key(section, key)), None),
+            Given::Typed(value) => (coerce::typed(section, key, value), None),
+            Given::Text(text) => {
+                let shown = (!settings::is_secret(section, key)).then(|| text.to_owned());
+                (coerce::text(section, key, text), shown)
+            }
+        };
+        match read {
+            Ok(value) => {
+                layer.sections.entry(section.into()).or_default().insert(key.into(), value);
+                layer.places.insert(name, place);
+            }
+            Err(problem) => {
+                self.errors.push(ConfigError { key: name, value: shown, origin: Some(place), problem });
             }
         }
     }
@@ -291,110 +325,7 @@ impl Sources {
         self.warnings.push(format!("{variable} is not a setting and is ignored; {hint}"));
     }
 
-    fn read_secret_file(
-        &mut self,
-        environment: &Environment,
-        section: &str,
-        key: &str,
-        variable: &str,
-        path: &str,
-    ) {
-        let name = format!("{section}.{key}");
-        let origin = Origin::SecretFile { variable: variable.into(), path: path.into() };
-        let plain = variable.strip_suffix("_FILE").unwrap_or(variable);
-        if environment.0.contains_key(plain) {
-            self.error(&name, None, origin, format!("{plain} is set too: keep one of them"));
-            return;
-        }
-        let text = match read_file(Path::new(path)) {
-            Ok(text) => text,
-            Err(problem) => {
-                self.error(&name, None, origin, problem);
-                return;
-            }
-        };
-        let lines: Vec<String> = text.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect();
-        if lines.is_empty() {
-            self.error(&name, None, origin, "the file is empty".into());
-            return;
-        }
-        self.assign(section, key, Value::from(lines), origin);
+    fn error(&mut self, key: &str, place: String, problem: String) {
+        self.errors.push(ConfigError { key: key.into(), value: None, origin: Some(place), problem });
     }
-
-    fn assign_text(&mut self, section: &str, key: &str, text: &str, origin: Origin) {
-        if !settings::keys().has(section, key) {
-            self.error(&format!("{section}.{key}"), None, origin, nearest::unknown_key(section, key));
-            return;
-        }
-        match coerce::text(section, key, text) {
-            Ok(value) => self.push(section, key, value, origin),
-            Err(problem) => {
-                let value = (!settings::is_secret(section, key)).then(|| text.to_owned());
-                self.error(&format!("{section}.{key}"), value, origin, problem);
-            }
-        }
-    }
-
-    fn assign(&mut self, section: &str, key: &str, value: Value, origin: Origin) {
-        if !settings::keys().has(section, key) {
-            self.error(&format!("{section}.{key}"), None, origin, nearest::unknown_key(section, key));
-            return;
-        }
-        match coerce::typed(section, key, value) {
-            Ok(value) => self.push(section, key, value, origin),
-            Err(problem) => self.error(&format!("{section}.{key}"), None, origin, problem),
-        }
-    }
-
-    fn push(&mut self, section: &str, key: &str, value: Value, origin: Origin) {
-        self.assignments.push(Assignment { section: section.into(), key: key.into(), value, origin });
-    }
-
-    fn error(&mut self, key: &str, value: Option<String>, origin: Origin, problem: String) {
-        self.errors.push(ConfigError { key: key.into(), value, origin: Some(origin), problem });
-    }
-}
-
-impl ProfileText {
-    fn origin(&self, line: Option<usize>) -> Origin {
-        Origin::Profile { name: self.name.clone(), path: self.path.clone(), line }
-    }
-}
-
-/// The secret key that `key` is the file variant of.
-fn secret_of_file<'a>(section: &str, key: &'a str) -> Option<&'a str> {
-    key.strip_suffix("_file").filter(|secret| settings::is_secret(section, secret))
-}
-
-/// A small text file.
-fn read_file(path: &Path) -> Result<String, String> {
-    let cannot = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
-    let metadata = std::fs::metadata(path).map_err(cannot)?;
-    if metadata.len() > MAX_FILE_BYTES {
-        return Err(format!("{} has {} bytes, limit {MAX_FILE_BYTES}", path.display(), metadata.len()));
-    }
-    std::fs::read_to_string(path).map_err(cannot)
-}
-
-/// The line, from 1, on which a key of a section (or a section itself, for an empty key) is written. Looks at the text alone, which
-/// is right for the usual ways to write TOML and finds nothing for the others.
-fn line_of(text: &str, section: &str, key: &str) -> Option<usize> {
-    let mut current = String::new();
-    for (number, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if let Some(header) = line.strip_prefix('[').and_then(|l| l.split(']').next()) {
-            current = header.trim().to_owned();
-            if key.is_empty() && current == section {
-                return Some(number + 1);
-            }
-        } else if let Some((name, _)) = line.split_once('=') {
-            let name = name.trim().trim_matches('"');
-            let dotted = if current.is_empty() { name.to_owned() } else { format!("{current}.{name}") };
-            let wanted = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
-            if dotted == wanted || (key.is_empty() && dotted.split('.').next() == Some(section)) {
-                return Some(number + 1);
-            }
-        }
-    }
-    None
 }

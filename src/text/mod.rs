@@ -13,10 +13,10 @@ mod test_data;
 
 pub use reply::{
     MAX_STOP_BYTES, MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, MAX_STOP_STRINGS, PatternError,
-    PatternMatcher, ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, ReplyState, StopError,
-    StopMatch, StopMatcher, StopOptions, StopPatterns, StopState, ToolCall, WholeReply, whole_reply,
+    PatternMatcher, ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, StopError, StopMatch,
+    StopMatcher, StopOptions, StopPatterns, ToolCall, WholeReply, whole_reply,
 };
 pub use template::{
     ChatTemplate, Family, PromptPart, RenderOptions, RenderedPrompt, TemplateError, family_of,
 };
-pub use tokenizer::{Detokenizer, DetokenizerState, Specials, Tokenizer, TokenizerError};
+pub use tokenizer::{Detokenizer, Specials, Tokenizer, TokenizerError};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use memmap2::{Advice, Mmap, UncheckedAdvice};
+use memmap2::{Mmap, UncheckedAdvice};
 
 use super::error::{CheckpointError, HeaderProblem, Problem};
 use super::folder::{Files, open_regular};
@@ -313,15 +313,6 @@ impl Checkpoint {
         &self.origin
     }
 
-    /// Asks the operating system to read every shard ahead. A hint: failures do not matter and are not reported.
-    pub fn prefetch(&self) {
-        for shard in &self.shards {
-            if let ShardBytes::Mapped(map) = &shard.bytes {
-                let _ = map.advise(Advice::WillNeed);
-            }
-        }
-    }
-
     /// Lets the operating system take back the memory of a part of a tensor that has been read: `bytes` of its data. The part can be read
     /// again, from the file. A hint for who reads a checkpoint larger than memory once, from front to back.
     pub fn release(&self, name: &str, bytes: std::ops::Range<usize>) {
@@ -342,15 +333,6 @@ impl Checkpoint {
         let below = self.tensors[from..].iter().take_while(|tensor| tensor.name.starts_with(&prefix));
         for Tensor { location, .. } in below {
             release_bytes(&self.shards[location.shard], location.start..location.end);
-        }
-    }
-
-    /// Asks the operating system to read one tensor ahead; a hint like [`Checkpoint::prefetch`].
-    pub fn prefetch_tensor(&self, name: &str) {
-        if let Some(location) = self.find(name)
-            && let ShardBytes::Mapped(map) = &self.shards[location.shard].bytes
-        {
-            let _ = map.advise_range(Advice::WillNeed, location.start, location.end - location.start);
         }
     }
 }

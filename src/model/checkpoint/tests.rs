@@ -42,8 +42,6 @@ fn shards_of_an_index_are_one_set_of_tensors() {
     assert_eq!(checkpoint.shard_of("c"), Some("2.safetensors"));
     assert_eq!(checkpoint.file("config.json").as_deref(), Some(&b"{}"[..]));
     assert!(checkpoint.file("absent.json").is_none());
-    checkpoint.prefetch();
-    checkpoint.prefetch_tensor("c");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Names and ids of the calls in a reply.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 
 use serde_json::Value;
 
@@ -72,51 +72,19 @@ impl ReplyFormat {
     }
 }
 
-/// Ids given out in one reply; sharing its tail makes a clone a count.
+/// Ids given out in one reply.
 #[derive(Debug, Clone, Default)]
-pub(super) struct UsedIds(Option<Arc<UsedId>>);
-
-#[derive(Debug)]
-struct UsedId {
-    id: String,
-    before: UsedIds,
-}
+pub(super) struct UsedIds(HashSet<String>);
 
 impl UsedIds {
     /// The native id with this number, or, if the reply has it already, with the first free one from `next`.
     pub(super) fn claim(&mut self, name: &str, number: usize, next: usize) -> String {
         let mut id = native(name, number);
         let mut next = next;
-        while self.contains(&id) {
+        while !self.0.insert(id.clone()) {
             id = native(name, next);
             next += 1;
         }
-        let before = std::mem::take(self);
-        self.0 = Some(Arc::new(UsedId { id: id.clone(), before }));
         id
-    }
-
-    fn contains(&self, id: &str) -> bool {
-        let mut at = &self.0;
-        while let Some(used) = at {
-            if used.id == id {
-                return true;
-            }
-            at = &used.before.0;
-        }
-        false
-    }
-}
-
-impl Drop for UsedIds {
-    /// One link after the other: the derived drop would recurse as deep as a reply has calls.
-    fn drop(&mut self) {
-        let mut at = self.0.take();
-        while let Some(link) = at {
-            match Arc::try_unwrap(link) {
-                Ok(mut used) => at = used.before.0.take(),
-                Err(_) => break,
-            }
-        }
     }
 }

@@ -12,7 +12,7 @@ mod stop_regex;
 
 pub use calls::ToolCall;
 pub use format::ReplyFormat;
-pub use parser::{ReplyEnd, ReplyParser, ReplyStart, ReplyState, whole_reply};
+pub use parser::{ReplyEnd, ReplyParser, ReplyStart, whole_reply};
 pub use piece::{ReplyPiece, WholeReply};
-pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions, StopState};
+pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopMatch, StopMatcher, StopOptions};
 pub use stop_regex::{MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, PatternError, PatternMatcher, StopPatterns};

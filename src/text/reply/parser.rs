@@ -58,7 +58,7 @@ enum Region {
 
 /// Everything the parser knows of the reply so far.
 #[derive(Debug, Clone, Default)]
-pub struct ReplyState {
+struct ReplyState {
     region: Region,
     /// The beginning of what may become a marker in the text.
     held: String,
@@ -71,7 +71,7 @@ pub struct ReplyState {
     reasoning_given: bool,
     content_begun: bool,
     scan: JsonScan,
-    pending: Option<Arc<PendingCall>>,
+    pending: Option<PendingCall>,
     used: UsedIds,
     /// Calls given out.
     calls: usize,
@@ -149,16 +149,6 @@ impl ReplyParser {
         }
         self.state.region = Region::Section;
         self.state.waiting.clear();
-    }
-
-    /// The current point.
-    pub fn state(&self) -> ReplyState {
-        self.state.clone()
-    }
-
-    /// Goes back to a point taken from this parser.
-    pub fn restore(&mut self, state: ReplyState) {
-        self.state = state;
     }
 
     /// Whether the reply has or had reasoning, be it empty.
@@ -371,7 +361,7 @@ impl ReplyParser {
     /// From the id, which waits, to the arguments.
     fn begin_arguments(&mut self) {
         let id = std::mem::take(&mut self.state.waiting);
-        self.state.pending = Some(Arc::new(self.format.pending_call(id.trim())));
+        self.state.pending = Some(self.format.pending_call(id.trim()));
         self.state.scan = JsonScan::default();
         self.state.region = Region::Arguments;
     }
@@ -403,12 +393,11 @@ impl ReplyParser {
     }
 
     fn give_arguments(&mut self, text: String, out: &mut Vec<ReplyPiece>) {
-        if let Some(pending) = self.state.pending.take() {
+        if let Some(mut pending) = self.state.pending.take() {
             if pending.name.is_none() {
                 // Which function it is follows from the whole of the arguments.
-                let mut pending = Arc::unwrap_or_clone(pending);
                 pending.collected.push_str(&text);
-                self.state.pending = Some(Arc::new(pending));
+                self.state.pending = Some(pending);
                 return;
             }
             let name = pending.name.clone().unwrap_or_default();

@@ -11,23 +11,22 @@ use super::Tokenizer;
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
-    state: DetokenizerState,
+    partial: PartialChar,
     /// Text given out by the last call.
     text: String,
 }
 
-/// A point to go back to; a few bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DetokenizerState {
-    /// Beginning of a character whose end has not come.
-    pending: [u8; 3],
-    num_pending: u8,
+/// Beginning of a character whose end has not come.
+#[derive(Debug, Clone, Copy, Default)]
+struct PartialChar {
+    bytes: [u8; 3],
+    len: u8,
 }
 
 impl Detokenizer {
     /// A decoder at the start of a reply. `skip_special` leaves out tokens with the special flag (think and tool markers stay).
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
-        Self { tokenizer, skip_special, state: DetokenizerState::default(), text: String::new() }
+        Self { tokenizer, skip_special, partial: PartialChar::default(), text: String::new() }
     }
 
     /// Text that this token completes; often empty. Valid until the next call. An id without a token is no text.
@@ -37,7 +36,7 @@ impl Detokenizer {
             return &self.text;
         }
         if let Some(bytes) = self.tokenizer.token_bytes(id) {
-            self.state.push(bytes, &mut self.text);
+            self.partial.push(bytes, &mut self.text);
         }
         &self.text
     }
@@ -45,49 +44,39 @@ impl Detokenizer {
     /// The end of the reply: an incomplete character that still waits becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
-        if self.state.num_pending > 0 {
+        if self.partial.len > 0 {
             self.text.push(char::REPLACEMENT_CHARACTER);
-            self.state = DetokenizerState::default();
+            self.partial = PartialChar::default();
         }
         &self.text
     }
-
-    /// The current point.
-    pub fn state(&self) -> DetokenizerState {
-        self.state
-    }
-
-    /// Goes back to a point taken from this decoder.
-    pub fn restore(&mut self, state: DetokenizerState) {
-        self.state = state;
-    }
 }
 
-impl DetokenizerState {
+impl PartialChar {
     fn push(&mut self, bytes: &[u8], out: &mut String) {
         let mut rest = bytes;
         // A waiting beginning takes bytes one at a time until it is a character, or cannot become one.
-        while self.num_pending > 0 {
+        while self.len > 0 {
             let Some((&byte, after)) = rest.split_first() else { return };
-            let held = self.num_pending as usize;
+            let held = self.len as usize;
             let mut joined = [0; 4];
-            joined[..held].copy_from_slice(&self.pending[..held]);
+            joined[..held].copy_from_slice(&self.bytes[..held]);
             joined[held] = byte;
             match std::str::from_utf8(&joined[..=held]) {
                 Ok(character) => {
                     out.push_str(character);
-                    self.num_pending = 0;
+                    self.len = 0;
                     rest = after;
                 }
                 Err(error) if error.error_len().is_none() => {
-                    self.pending[held] = byte;
-                    self.num_pending += 1;
+                    self.bytes[held] = byte;
+                    self.len += 1;
                     rest = after;
                 }
                 Err(_) => {
                     // The byte begins something new.
                     out.push(char::REPLACEMENT_CHARACTER);
-                    self.num_pending = 0;
+                    self.len = 0;
                 }
             }
         }
@@ -98,8 +87,8 @@ impl DetokenizerState {
                     let (valid, after) = rest.split_at(error.valid_up_to());
                     out.push_str(std::str::from_utf8(valid).expect("valid up to here"));
                     let Some(length) = error.error_len() else {
-                        self.pending[..after.len()].copy_from_slice(after);
-                        self.num_pending = after.len() as u8;
+                        self.bytes[..after.len()].copy_from_slice(after);
+                        self.len = after.len() as u8;
                         return;
                     };
                     out.push(char::REPLACEMENT_CHARACTER);
@@ -151,23 +140,6 @@ mod tests {
             let skip = rng.bool();
             let mut decoder = Detokenizer::new(Arc::clone(&tokenizer), skip);
             assert_eq!(all(&mut decoder, &ids), tokenizer.decode(&ids, skip), "{ids:?}");
-        }
-    }
-
-    #[test]
-    fn rewound_then_continued_equals_never_having_gone_there() {
-        let tokenizer = Arc::new(nano_like());
-        let mut rng = fastrand::Rng::with_seed(2);
-        for _ in 0..20_000 {
-            let (kept, lost, new) = (random_ids(&mut rng), random_ids(&mut rng), random_ids(&mut rng));
-            let mut decoder = Detokenizer::new(Arc::clone(&tokenizer), true);
-            let mut text: String = kept.iter().map(|&id| decoder.push(id).to_owned()).collect();
-            let state = decoder.state();
-            all(&mut decoder, &lost);
-            decoder.restore(state);
-            text.push_str(&all(&mut decoder, &new));
-            let whole = [kept, new].concat();
-            assert_eq!(text, tokenizer.decode(&whole, true), "{whole:?}");
         }
     }
 

@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokenizers::DecoderWrapper;
 
 pub(super) use added_tokens::AddedTokens;
-pub use detokenizer::{Detokenizer, DetokenizerState};
+pub use detokenizer::Detokenizer;
 pub(super) use slicer::Slicer;
 
 use super::markers;

@@ -474,27 +474,3 @@ fn pieces_are_well_formed() {
         assert_eq!(parser.num_calls(), calls);
     }
 }
-
-#[test]
-fn rewound_then_continued_equals_never_having_gone_there() {
-    let mut rng = fastrand::Rng::with_seed(13);
-    for _ in 0..2_000 {
-        let (text, other) = (tokens(&random_reply(&mut rng)), tokens(&random_reply(&mut rng)));
-        let at = rng.usize(0..=text.len());
-        let format = Arc::new(ReplyFormat::of_tokens(&NANO).with_tools(&tools(), 0));
-        let mut parser = ReplyParser::new(format, ReplyStart::Open);
-        let mut pieces = Vec::new();
-        text[..at].iter().for_each(|(id, text)| parser.push(*id, text, &mut pieces));
-        let state = parser.state();
-        let mut lost = Vec::new();
-        other.iter().for_each(|(id, text)| parser.push(*id, text, &mut lost));
-        parser.finish(ReplyEnd::Turn, &mut lost);
-        parser.restore(state);
-        text[at..].iter().for_each(|(id, text)| parser.push(*id, text, &mut pieces));
-        parser.finish(ReplyEnd::Cut, &mut pieces);
-        let mut whole =
-            WholeReply { reasoning: parser.has_reasoning().then(String::new), ..Default::default() };
-        pieces.into_iter().for_each(|piece| whole.add(piece));
-        assert_eq!(whole, by_tokens(ReplyStart::Open, &text, ReplyEnd::Cut));
-    }
-}
