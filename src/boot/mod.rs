@@ -4,8 +4,10 @@ pub mod engine;
 pub mod memory_plan;
 mod progress;
 mod run;
+mod sampling_defaults;
 mod signals;
+mod stations;
 
-pub(crate) use run::{
-    BootError, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults, serve,
-};
+pub(crate) use run::{BootError, chain, serve};
+pub(crate) use sampling_defaults::sampling_defaults;
+pub(crate) use stations::{load_text, open_checkpoint, read_blueprint};

@@ -7,20 +7,17 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
-
 use super::progress::Progress;
+use super::sampling_defaults::sampling_defaults;
 use super::signals::Signals;
+use super::stations::{load_text, open_checkpoint, read_blueprint};
 use crate::api::{Api, ModelCard};
 use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
-use crate::generate::{Generator, ModelText, SamplingDefaults, SamplingPolicy};
-use crate::model::Blueprint;
-use crate::model::checkpoint::Checkpoint;
+use crate::generate::Generator;
 use crate::nano;
-use crate::sampling::rules::Rules;
 use crate::server::{Drained, Readiness, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
-use crate::text::{ChatTemplate, Family, Tokenizer};
 
 /// Any error of a boot station; its chain of sources is printed whole.
 pub(crate) type BootError = Box<dyn Error + Send + Sync>;
@@ -210,95 +207,6 @@ fn boot(
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
     let api = Api::new(generator, card, timeout).with_unknown_fields(settings.server.unknown_fields);
     Ok(Booted { api, engine })
-}
-
-/// The folder of `model.path`, or the embedded model.
-pub(crate) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {
-    match &settings.model.path {
-        Some(path) => Ok(Checkpoint::open(path)?),
-        None => Ok(Checkpoint::from_embedded(nano::FILES)?),
-    }
-}
-
-/// `config.json` as the network's sizes.
-pub(crate) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootError> {
-    let config = checkpoint.read_file("config.json")?;
-    let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
-    Ok(Blueprint::parse(&config)?)
-}
-
-pub(crate) fn load_text(
-    settings: &Settings,
-    checkpoint: &Checkpoint,
-    blueprint: &Blueprint,
-) -> Result<ModelText, BootError> {
-    let file = |name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned());
-    let tokenizer = Tokenizer::load(&file)?;
-    if tokenizer.vocab_size() > blueprint.vocab_size {
-        tracing::warn!(
-            tokenizer = tokenizer.vocab_size(),
-            embedding = blueprint.vocab_size,
-            "the tokenizer knows more ids than the model; prompts that use them are refused"
-        );
-    }
-    let template = match &settings.model.chat_template {
-        Some(path) => {
-            let source = std::fs::read_to_string(path)
-                .map_err(|error| format!("model.chat_template {}: {error}", path.display()))?;
-            ChatTemplate::from_jinja(&source, &tokenizer)?
-        }
-        None => ChatTemplate::load(&file, &blueprint.wrapper_type, &tokenizer)?,
-    };
-    Ok(ModelText { tokenizer: Arc::new(tokenizer), template })
-}
-
-/// The operator's values before the checkpoint's `generation_config.json` before the public API's defaults.
-pub(crate) fn sampling_defaults(
-    settings: &Settings,
-    checkpoint: &Checkpoint,
-    blueprint: &Blueprint,
-    family: Option<Family>,
-) -> Result<SamplingDefaults, BootError> {
-    let from_file = match checkpoint.read_file("generation_config.json")? {
-        Some(bytes) => SamplingDefaults::from_generation_config(&bytes)?,
-        None => SamplingDefaults::default(),
-    };
-    let mut defaults = match settings.sampling.use_generation_config {
-        true => from_file,
-        // The end tokens are facts about the model, not preferences.
-        false => SamplingDefaults { eos_token_ids: from_file.eos_token_ids, ..Default::default() },
-    };
-    defaults.eos_token_ids.extend(&blueprint.eos_token_ids);
-    let operator = &settings.sampling;
-    if let Some(given) = &operator.override_generation_config {
-        let real = |field, default: &mut f32| *default = given.get(field).map_or(*default, |v| v as f32);
-        real("temperature", &mut defaults.temperature);
-        real("top_p", &mut defaults.top_p);
-        real("min_p", &mut defaults.min_p);
-        real("repetition_penalty", &mut defaults.repetition_penalty);
-        real("presence_penalty", &mut defaults.presence_penalty);
-        real("frequency_penalty", &mut defaults.frequency_penalty);
-        defaults.top_k = given.get("top_k").map_or(defaults.top_k, |k| k as u32);
-        defaults.max_new_tokens = given.get("max_tokens").map(|m| m as u32).or(defaults.max_new_tokens);
-    }
-    let set = |value: Option<f32>, default: &mut f32| *default = value.unwrap_or(*default);
-    set(operator.temperature, &mut defaults.temperature);
-    set(operator.top_p, &mut defaults.top_p);
-    set(operator.min_p, &mut defaults.min_p);
-    set(operator.repetition_penalty, &mut defaults.repetition_penalty);
-    set(operator.presence_penalty, &mut defaults.presence_penalty);
-    set(operator.frequency_penalty, &mut defaults.frequency_penalty);
-    defaults.top_k = operator.top_k.unwrap_or(defaults.top_k);
-    defaults.max_new_tokens = operator.max_tokens.or(defaults.max_new_tokens);
-    let rules = |rules: &Option<Rules>| rules.clone().unwrap_or_default();
-    defaults.policy = Arc::new(SamplingPolicy {
-        both: rules(&operator.policy),
-        thinking: rules(&operator.thinking),
-        instant: rules(&operator.instant),
-    });
-    let family = family.is_some_and(|family| family != Family::K2Instruct);
-    defaults.thinks = operator.assume_thinking.unwrap_or(family);
-    Ok(defaults)
 }
 
 /// Names that clients may use: the operator's, else the folder's, else the embedded model's.

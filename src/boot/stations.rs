@@ -1,0 +1,52 @@
+//! Stations of the boot walk that subcommands share: the checkpoint, its sizes, its text side.
+
+use std::sync::Arc;
+
+use super::run::BootError;
+use crate::config::Settings;
+use crate::generate::ModelText;
+use crate::model::Blueprint;
+use crate::model::checkpoint::Checkpoint;
+use crate::nano;
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// The folder of `model.path`, or the embedded model.
+pub(crate) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {
+    match &settings.model.path {
+        Some(path) => Ok(Checkpoint::open(path)?),
+        None => Ok(Checkpoint::from_embedded(nano::FILES)?),
+    }
+}
+
+/// `config.json` as the network's sizes.
+pub(crate) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootError> {
+    let config = checkpoint.read_file("config.json")?;
+    let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
+    Ok(Blueprint::parse(&config)?)
+}
+
+/// The tokenizer and the chat template: the operator's, else the checkpoint's.
+pub(crate) fn load_text(
+    settings: &Settings,
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+) -> Result<ModelText, BootError> {
+    let file = |name: &str| checkpoint.file(name).map(|bytes| bytes.into_owned());
+    let tokenizer = Tokenizer::load(&file)?;
+    if tokenizer.vocab_size() > blueprint.vocab_size {
+        tracing::warn!(
+            tokenizer = tokenizer.vocab_size(),
+            embedding = blueprint.vocab_size,
+            "the tokenizer knows more ids than the model; prompts that use them are refused"
+        );
+    }
+    let template = match &settings.model.chat_template {
+        Some(path) => {
+            let source = std::fs::read_to_string(path)
+                .map_err(|error| format!("model.chat_template {}: {error}", path.display()))?;
+            ChatTemplate::from_jinja(&source, &tokenizer)?
+        }
+        None => ChatTemplate::load(&file, &blueprint.wrapper_type, &tokenizer)?,
+    };
+    Ok(ModelText { tokenizer: Arc::new(tokenizer), template })
+}
