@@ -9,19 +9,16 @@
 //! `4 * 2 * 24 * 127 < 2^15`.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-use super::tile::TileArgs;
-use crate::cpu::matrix::LANES;
-use crate::cpu::packed_panels::{CodeFormat, STEP_INPUTS, group_scales};
-use crate::cpu::rows::{INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS};
+use crate::cpu::layout::{
+    CodeFormat, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, LANES, STEP_INPUTS, TileArgs,
+};
+use crate::cpu::packed_panels::group_scales;
 use crate::cpu::simd::Simd;
-
-/// What is added to a code's integer to make it unsigned.
-pub(crate) const OFFSET: i32 = 12;
 
 /// Inputs whose products are added up as integers before a scale is applied.
 const RUN_INPUTS: usize = 16;
 
-/// The integer of each code and [`OFFSET`].
+/// The integer of each code and [`INT8_OFFSET`](crate::cpu::layout::INT8_OFFSET).
 const fn integers(format: CodeFormat) -> [u8; 16] {
     match format {
         CodeFormat::Int4 => [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19],
@@ -134,12 +131,10 @@ const SCALES_AHEAD: usize = 192;
 /// Products of bytes in 16 bits, on AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2 {
-    use super::super::tile::{Ahead, TileArgs};
     use super::{
         AHEAD_STEPS, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit,
     };
-    use crate::cpu::matrix::LANES;
-    use crate::cpu::packed_panels::CodeFormat;
+    use crate::cpu::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use std::arch::x86_64::*;
 
     /// Rows per tile: sums of half a panel, the four weights of a run and what computing with them takes fill the 16 registers.
@@ -277,10 +272,8 @@ pub(crate) mod avx2 {
 /// Sums of four products of bytes in 32 bits, on AVX-512 VNNI.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni {
-    use super::super::tile::{Ahead, TileArgs};
     use super::{INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit};
-    use crate::cpu::matrix::LANES;
-    use crate::cpu::packed_panels::CodeFormat;
+    use crate::cpu::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use crate::cpu::simd::avx512::lines_ahead;
     use std::arch::x86_64::*;
 

@@ -4,74 +4,8 @@
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::codes;
-use crate::cpu::matrix::LANES;
-use crate::cpu::rows::Product;
+use crate::cpu::layout::{Ahead, LANES, Product, TileArgs};
 use crate::cpu::simd::{Kernel, Simd};
-
-/// Operands of one tile: `c[r][p] (+)= sum over steps of a[step][r] * w[p][step]`.
-///
-/// Valid means: `w` readable for `steps` steps at each of the tile's panels, `a` for as many steps as the product takes for them, `c` writable for 16 values at each row and panel, of the sizes the call names.
-#[derive(Clone, Copy)]
-pub(crate) struct TileArgs {
-    /// Packed rows.
-    pub a: *const u32,
-    /// Words from one step of the rows to the next.
-    pub a_stride: usize,
-    /// First panel.
-    pub w: *const u32,
-    /// Words from one panel to the next.
-    pub panel_stride: usize,
-    /// Scales of the first step of the first panel, where the panels are of codes; any address otherwise.
-    pub scales: *const u8,
-    /// Factors of the scales of the first, third, ... panel and of the second, fourth, ...
-    pub factors: [f32; 2],
-    /// Steps of 16 words per panel.
-    pub steps: usize,
-    /// Sums, `[rows][panels * 16]`.
-    pub c: *mut f32,
-    /// Values from one row of sums to the next.
-    pub c_stride: usize,
-    /// Whether to go on from the sums in `c` (same bits as not having stopped) or from zero.
-    pub load: bool,
-    /// What to fetch into the caches meanwhile.
-    pub ahead: Ahead,
-}
-
-/// Which memory to prefetch, one line per step (and per panel of the tile).
-#[derive(Clone, Copy)]
-pub(crate) enum Ahead {
-    /// The tile's own panels some steps ahead, then the start of what follows them: the tile is the only one on these weights.
-    Own {
-        /// First of the panels read after the last of the tile's; any address.
-        next: *const u32,
-    },
-    /// Another block of weights: this one is in the cache already.
-    Other(*const u32),
-}
-
-impl TileArgs {
-    pub(super) fn at_panel(mut self, panel: usize) -> Self {
-        self.w = self.w.wrapping_add(panel * self.panel_stride);
-        self.scales = self.scales.wrapping_add(panel * self.panel_stride * 4);
-        if panel % 2 == 1 {
-            self.factors.reverse();
-        }
-        self.c = self.c.wrapping_add(panel * LANES);
-        self
-    }
-
-    /// The same for `width` panels from `panel` on, of the `panels` of a call: what follows them are the call's next ones, if there are any.
-    #[inline(always)]
-    pub(super) fn at_panels(self, panel: usize, width: usize, panels: usize) -> Self {
-        let mut here = self.at_panel(panel);
-        if let Ahead::Own { next } = &mut here.ahead
-            && panel + width < panels
-        {
-            *next = self.w.wrapping_add((panel + width) * self.panel_stride);
-        }
-        here
-    }
-}
 
 /// Multiplies `rows` rows (at most what the product's tile takes) with `panels` panels.
 ///
@@ -222,7 +156,7 @@ impl<const WIDE: bool, const R: usize, const P: usize> Kernel for FmaTile<WIDE, 
 /// The tiles of the bf16 dot-product instruction.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod dot {
-    use super::{Ahead, LANES, TileArgs};
+    use crate::cpu::layout::{Ahead, LANES, TileArgs};
     use crate::cpu::simd::avx512::{Avx512Bf16, lines_ahead};
     use std::arch::x86_64::*;
 

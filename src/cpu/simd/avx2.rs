@@ -2,8 +2,8 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
 
 use super::{Kernel, Simd};
-use crate::cpu::gemm::{TileArgs, int8_avx2};
-use crate::cpu::packed_panels::CodeFormat;
+use crate::cpu::gemm::int8_avx2;
+use crate::cpu::layout::{CodeFormat, TileArgs};
 use std::arch::x86_64::*;
 
 /// AVX2 with FMA.

@@ -2,8 +2,8 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
 
 use super::{Kernel, Simd};
-use crate::cpu::gemm::{TileArgs, dot, dot_codes, int8_avx2, int8_vnni};
-use crate::cpu::packed_panels::CodeFormat;
+use crate::cpu::gemm::{dot, dot_codes, int8_avx2, int8_vnni};
+use crate::cpu::layout::{CodeFormat, TileArgs};
 use std::arch::x86_64::*;
 use std::sync::LazyLock;
 

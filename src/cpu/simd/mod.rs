@@ -14,10 +14,10 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 
-use super::gemm::{TileArgs, int8_portable_tile};
+use super::gemm::int8_portable_tile;
 #[cfg(target_arch = "x86_64")]
 use super::gemm::{amx, int8_avx2, int8_vnni};
-use super::packed_panels::CodeFormat;
+use super::layout::{CodeFormat, TileArgs};
 use crate::quant::fp8::decode_e4m3;
 
 /// An instruction set the kernels exist for, slowest first.

@@ -2,8 +2,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
 
 use super::{Kernel, Simd};
-use crate::cpu::gemm::TileArgs;
-use crate::cpu::packed_panels::CodeFormat;
+use crate::cpu::layout::{CodeFormat, TileArgs};
 
 /// Plain Rust.
 #[derive(Clone, Copy)]
