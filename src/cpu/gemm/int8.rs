@@ -137,13 +137,10 @@ pub(crate) mod avx2 {
     use crate::cpu::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use std::arch::x86_64::*;
 
-    /// Rows per tile: sums of half a panel, the four weights of a run and what computing with them takes fill the 16 registers.
-    pub(crate) const MAX_ROWS: usize = 8;
-
     /// Few rows take both halves of a panel in one pass over its codes, more take them one after the other.
     ///
     /// # Safety
-    /// As `multiply_tile`; AVX2 and FMA are available; `rows <= MAX_ROWS`.
+    /// As `multiply_tile`; AVX2 and FMA are available; `rows` is at most `simd::avx2::INT8_ROWS`.
     #[inline(always)]
     pub(crate) unsafe fn tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         for panel in 0..panels {
@@ -280,16 +277,13 @@ pub(crate) mod vnni {
     /// Cache lines of the codes of one step.
     const LINES_PER_STEP: usize = 4;
 
-    /// Rows per tile of one panel: their sums and the eight weights of a step leave registers for what computing takes.
-    pub(crate) const MAX_ROWS: usize = 16;
-
     /// Rows per tile of two panels.
     const MAX_WIDE_ROWS: usize = 4;
 
     /// Covers the panels with the widest tiles that `rows` rows leave registers for.
     ///
     /// # Safety
-    /// As `multiply_tile`; AVX-512 F, BW, DQ, VL and VNNI are available; `rows <= MAX_ROWS`.
+    /// As `multiply_tile`; AVX-512 F, BW, DQ, VL and VNNI are available; `rows` is at most `simd::avx512::VNNI_ROWS`.
     #[inline(always)]
     pub(crate) unsafe fn tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         let at = |panel, width| args.at_panels(panel, width, panels);

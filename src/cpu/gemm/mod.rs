@@ -5,20 +5,14 @@
 //! finished sums (store, add, SwiGLU, scatter) is a [`Finish`].
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod amx;
+mod amx;
 mod codes;
 mod int8;
+mod product;
 mod tile;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use codes::dot_codes;
 use codes::{WIDE_STEPS, WideBlock};
-pub(crate) use int8::portable_tile as int8_portable_tile;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use int8::{avx2 as int8_avx2, vnni as int8_vnni};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use tile::dot;
-pub(crate) use tile::{multiply_lanes, multiply_tile};
+pub(crate) use product::{multiply_lanes, multiply_tile};
 
 use super::layout::{Ahead, CodeFormat, LANES, Product, RowFormat, TileArgs, Tiling};
 use super::matrix::Panels;

@@ -1,72 +1,8 @@
 //! The register tile: a few rows times a few panels, one accumulation over `in` in order.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-#[cfg(target_arch = "x86_64")]
-use super::amx;
-use super::codes;
-use crate::cpu::layout::{Ahead, LANES, Product, TileArgs};
+use crate::cpu::layout::{LANES, TileArgs};
 use crate::cpu::simd::{Kernel, Simd};
-
-/// Multiplies `rows` rows (at most what the product's tile takes) with `panels` panels.
-///
-/// # Safety
-/// `args` is valid for these counts; runs inside a launch of `S`; `Dot` only where the instruction set has it.
-#[inline(always)]
-pub(crate) unsafe fn multiply_tile<S: Simd>(product: Product, rows: usize, panels: usize, args: TileArgs) {
-    match product {
-        Product::Dot => S::dot_tile(rows, panels, args),
-        #[cfg(target_arch = "x86_64")]
-        Product::Blocks => amx::tile(rows, panels, args),
-        #[cfg(not(target_arch = "x86_64"))]
-        Product::Blocks => unreachable!("there is no matrix unit"),
-        Product::Wide => fma_tiles::<S, true>(rows, panels, args),
-        Product::Full => fma_tiles::<S, false>(rows, panels, args),
-        Product::DotCodes(format) => S::dot_codes_tile(format, rows, panels, args),
-        Product::WideCodes(format) => codes::wide_tiles::<S>(format, rows, panels, args),
-        Product::Int8Codes(format) => S::int8_tile(format, rows, panels, args),
-    }
-}
-
-/// Steps per block of [`multiply_lanes`]: four panels of 4 KiB each stay in the first-level cache.
-const LANE_STEPS: usize = 64;
-
-/// Rows per tile of [`multiply_lanes`]; every product's tile takes 4, and 16 is a multiple.
-const LANE_ROWS: usize = 4;
-
-/// Multiplies panels with panels: the lanes of the first operand's panels (`group_words` apart, 16 rows each) are the rows. Rows are
-/// rounded up to 4. Same bits as tile by tile over all steps.
-///
-/// # Safety
-/// As [`multiply_tile`], with `args.a` the first panel of rows and `args.a_stride` 16.
-#[inline(always)]
-pub(crate) unsafe fn multiply_lanes<S: Simd>(
-    product: Product,
-    rows: usize,
-    group_words: usize,
-    panels: usize,
-    args: TileArgs,
-) {
-    let words_per_step = if product == Product::Wide { 2 * LANES } else { LANES };
-    for panel in (0..panels).step_by(4) {
-        let wide = 4.min(panels - panel);
-        for step in (0..args.steps).step_by(LANE_STEPS) {
-            for row in (0..rows).step_by(LANE_ROWS) {
-                let a = row / LANES * group_words + row % LANES + step * words_per_step;
-                let w = args.w.wrapping_add(panel * args.panel_stride + step * LANES);
-                let tile = TileArgs {
-                    a: args.a.wrapping_add(a),
-                    w,
-                    steps: LANE_STEPS.min(args.steps - step),
-                    c: args.c.wrapping_add(row * args.c_stride + panel * LANES),
-                    load: step > 0,
-                    ahead: Ahead::Other(w.wrapping_add(LANE_STEPS * LANES)),
-                    ..args
-                };
-                multiply_tile::<S>(product, LANE_ROWS, wide, tile);
-            }
-        }
-    }
-}
 
 /// Covers the panels with the widest tiles that `rows` rows leave registers for.
 #[inline(always)]
