@@ -3,7 +3,8 @@
 use super::buffer::{Buffer, Cache, Routing};
 use super::elementwise::{norm_row, rotate};
 use super::gemm::{self, Operands, StoreRows};
-use super::matrix::{LANES, PanelSource, Panels, pack_all};
+use super::layout::LANES;
+use super::matrix::{PanelSource, Panels, pack_all};
 use super::mla::{self, Geometry, KvUp};
 use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Activations, Numerics, RowLayout};

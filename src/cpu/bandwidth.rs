@@ -1,6 +1,6 @@
 //! Memory read bandwidth: the floor of decode.
 
-use super::matrix::LANES;
+use super::layout::LANES;
 use super::simd::{self, Isa, Kernel, Simd};
 use super::storage::Storage;
 use crate::ops::OpError;

@@ -1,6 +1,6 @@
 //! Row-wise work between the products: RMS norm and rotary embedding.
 
-use super::matrix::LANES;
+use super::layout::LANES;
 use super::simd::{self, Isa, Kernel, Simd};
 
 /// `out = gain * x / sqrt(mean(x^2) + eps)` for one row.

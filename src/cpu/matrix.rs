@@ -7,55 +7,16 @@
 //! Formats are per matrix, so lists of experts may mix them. Panels of 4-bit and 8-bit codes have steps of 32 inputs and their
 //! scales behind the codes: see [`super::packed_panels`].
 
-use super::packed_panels::{self, CodeFormat};
-use super::simd::{self, Isa, Kernel, Simd};
+use super::layout::{LANES, PanelFormat};
+use super::packed_panels;
+use super::simd::{self, Isa};
 use super::storage::Storage;
+use super::transpose::TransposeRows;
 use crate::ops::OpError;
 use crate::quant::{PackedMatrix, StoredMatrix};
 use crate::tensor::DType;
 use crate::threads::{Shards, ThreadPool};
 use std::sync::Arc;
-
-/// Outputs per panel: the lanes of one 512-bit register.
-pub(crate) const LANES: usize = 16;
-
-/// How the weights of one matrix are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PanelFormat {
-    /// `[panel][in / 2][16][2]` bf16.
-    Bf16,
-    /// `[panel][in][16]` f32; F16 and F32 checkpoints, exactly.
-    F32,
-    /// Codes and scales as in the checkpoint, in another order.
-    Codes(CodeFormat),
-}
-
-impl PanelFormat {
-    /// Steps in one panel.
-    pub(crate) fn steps(self, in_features: usize) -> usize {
-        match self {
-            PanelFormat::Bf16 => in_features.div_ceil(2),
-            PanelFormat::F32 => in_features.next_multiple_of(2),
-            PanelFormat::Codes(_) => in_features.div_ceil(packed_panels::STEP_INPUTS),
-        }
-    }
-
-    /// 32-bit words of one step, scales aside.
-    pub(crate) fn step_words(self) -> usize {
-        match self {
-            PanelFormat::Bf16 | PanelFormat::F32 => LANES,
-            PanelFormat::Codes(format) => format.step_words(),
-        }
-    }
-
-    /// 32-bit words of one panel, scales included.
-    pub(crate) fn panel_words(self, in_features: usize) -> usize {
-        match self {
-            PanelFormat::Bf16 | PanelFormat::F32 => self.steps(in_features) * LANES,
-            PanelFormat::Codes(format) => format.panel_words(self.steps(in_features)),
-        }
-    }
-}
 
 /// A packed matrix `[out, in]`.
 pub struct Panels {
@@ -315,44 +276,6 @@ impl<'a> PanelSource<'a> {
 /// `out` of a stored matrix; 0 for a tensor without dimensions.
 fn rows_of(stored: &StoredMatrix<'_>) -> usize {
     stored.shape().first().copied().unwrap_or(0)
-}
-
-/// Turns up to sixteen rows of whole 32-bit words (absent rows are empty) into `[words][16]`.
-pub(crate) struct TransposeRows<'a> {
-    pub(crate) rows: [&'a [u8]; LANES],
-    pub(crate) words: &'a mut [u32],
-}
-
-impl Kernel for TransposeRows<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let mut square = [0u32; LANES * LANES];
-        let steps = self.words.len() / LANES;
-        for first in (0..steps).step_by(LANES) {
-            let cols = LANES.min(steps - first);
-            let bytes = |row: &'_ [u8]| 4 * first..row.len().min(4 * (first + cols)).max(4 * first);
-            for (line, row) in square.chunks_exact_mut(LANES).zip(self.rows) {
-                let bytes = row.get(bytes(row)).unwrap_or(&[]);
-                if bytes.len() < 4 * LANES {
-                    // The end of a row, or no row: what is missing is zero.
-                    let line: &mut [u8] = bytemuck::cast_slice_mut(line);
-                    line.fill(0);
-                    line[..bytes.len()].copy_from_slice(bytes);
-                }
-            }
-            let from = std::array::from_fn(|r| match self.rows[r].get(bytes(self.rows[r])) {
-                Some(line) if line.len() == 4 * LANES => line.as_ptr().cast(),
-                _ => square[r * LANES..].as_ptr(),
-            });
-            // SAFETY: `cols` steps of 16 words from `first` are inside `words`.
-            unsafe {
-                let to = self.words.as_mut_ptr().add(first * LANES);
-                S::transpose(&from, to, LANES, LANES, cols);
-            }
-        }
-    }
 }
 
 /// Packs all `sources` into one allocation, on all threads.

@@ -12,6 +12,7 @@ mod bandwidth;
 mod buffer;
 mod elementwise;
 mod gemm;
+mod layout;
 mod matrix;
 mod mla;
 mod moe;
@@ -19,6 +20,7 @@ mod packed_panels;
 mod rows;
 mod simd;
 mod storage;
+mod transpose;
 #[cfg(test)]
 pub(crate) mod tests;
 

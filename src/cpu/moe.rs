@@ -7,7 +7,8 @@
 
 use super::buffer::Routing;
 use super::gemm::{Epilogue, Multiply, Operands, finished_together, row_blocks};
-use super::matrix::{LANES, Panels};
+use super::layout::LANES;
+use super::matrix::Panels;
 use super::rows::{self, Numerics, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
 use crate::ops::RouterShape;

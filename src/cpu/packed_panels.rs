@@ -9,90 +9,13 @@
 //! Scales of a step, lane by lane: two rows of 16 E4M3 bytes (NVFP4), 16 E8M0 bytes (MXFP4), 16 BF16 (INT4); one row of 16 f32 per four
 //! steps (FP8). Per-tensor scales are factors of the panel ([`super::matrix::Panels::factors`]).
 
-use super::matrix::{LANES, TransposeRows};
+use super::layout::{CodeFormat, FP8_SCALE_STEPS, LANES, STEP_INPUTS};
 use super::simd::{self, Isa};
-use crate::quant::fp4::E2M1;
+use super::transpose::TransposeRows;
 use crate::quant::fp8::{decode_e4m3, decode_e8m0};
 use crate::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 
-/// Inputs per step.
-pub(crate) const STEP_INPUTS: usize = 32;
-
-/// Steps that share one row of FP8 scales: blocks of 128 inputs.
-const FP8_SCALE_STEPS: usize = 4;
-
-/// Codes with scales, as panels hold them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CodeFormat {
-    /// E2M1 with an E4M3 scale per 16 inputs.
-    Nvfp4,
-    /// E2M1 with an E8M0 scale per 32 inputs.
-    Mxfp4,
-    /// Offset-binary nibbles with a bf16 scale per 32 inputs.
-    Int4,
-    /// E4M3 with an f32 scale per 128 inputs.
-    Fp8,
-}
-
 impl CodeFormat {
-    /// 32-bit words of the codes of one step.
-    pub(crate) const fn step_words(self) -> usize {
-        match self {
-            CodeFormat::Fp8 => 8 * LANES,
-            _ => 4 * LANES,
-        }
-    }
-
-    /// Whether codes are nibbles.
-    pub(crate) const fn is_4_bit(self) -> bool {
-        !matches!(self, CodeFormat::Fp8)
-    }
-
-    /// Inputs that share a scale.
-    pub(crate) const fn group_inputs(self) -> usize {
-        match self {
-            CodeFormat::Nvfp4 => 16,
-            CodeFormat::Mxfp4 | CodeFormat::Int4 | CodeFormat::Fp8 => 32,
-        }
-    }
-
-    /// Bytes of the 16 scales of one group.
-    const fn group_scale_bytes(self) -> usize {
-        match self {
-            CodeFormat::Nvfp4 | CodeFormat::Mxfp4 => LANES,
-            CodeFormat::Int4 => 2 * LANES,
-            CodeFormat::Fp8 => 4 * LANES,
-        }
-    }
-
-    /// Where the scales of `step` begin, in bytes from the panel's first scale.
-    #[inline(always)]
-    pub(crate) const fn scale_offset(self, step: usize) -> usize {
-        match self {
-            CodeFormat::Fp8 => step / FP8_SCALE_STEPS * self.group_scale_bytes(),
-            _ => step * (STEP_INPUTS / self.group_inputs()) * self.group_scale_bytes(),
-        }
-    }
-
-    /// 32-bit words of a panel of `steps` steps, a whole number of cache lines.
-    pub(crate) const fn panel_words(self, steps: usize) -> usize {
-        let scale_bytes = match self {
-            CodeFormat::Fp8 => self.scale_offset(steps.next_multiple_of(FP8_SCALE_STEPS)),
-            _ => self.scale_offset(steps),
-        };
-        (steps * self.step_words() + scale_bytes.div_ceil(4)).next_multiple_of(LANES)
-    }
-
-    /// The value of each 4-bit code.
-    pub(crate) const fn table(self) -> [f32; 16] {
-        match self {
-            CodeFormat::Int4 => {
-                [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
-            }
-            _ => E2M1,
-        }
-    }
-
     /// What one stored scale is, before the panel's factor.
     fn decode_scale(self, scales: &[u8], lane: usize) -> f32 {
         match self {

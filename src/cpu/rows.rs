@@ -4,9 +4,10 @@
 //! operands front to back and needs one address for all rows. Which tile a row is in changes where it is
 //! stored and nothing else: every output is one accumulation over `in` in order.
 
-use super::gemm::OFFSET;
-use super::matrix::{LANES, PanelFormat};
-use super::packed_panels::{CodeFormat, STEP_INPUTS};
+use super::layout::{
+    INT8_CORRECTIONS, INT8_OFFSET, INT8_SCALE, INT8_STEP_WORDS, LANES, PanelFormat, Product, RowFormat,
+    STEP_INPUTS, Tiling,
+};
 use super::simd::{self, Isa, Kernel, Simd};
 use crate::threads::{Shards, ThreadPool};
 
@@ -25,80 +26,11 @@ pub enum Activations {
     Int8,
 }
 
-/// How packed rows are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowFormat {
-    /// Pairs of bf16, for the dot-product instruction.
-    Pairs,
-    /// bf16 in blocks of 32 inputs, a row of a block behind the other, for the matrix unit.
-    Blocks,
-    /// f32 values.
-    F32,
-    /// int8 in steps of 32 inputs, see [`INT8_STEP_WORDS`].
-    Int8,
-    /// 15-bit integers as two int8 rows side by side, the second one holding what the first one leaves. The kernel takes them for two rows,
-    /// whose sums are added afterwards.
-    Int15,
-}
-
 /// Inputs of a block of [`RowFormat::Blocks`].
 const BLOCK_INPUTS: usize = 32;
 
 /// Words of one row of such a block.
 const BLOCK_WORDS: usize = BLOCK_INPUTS / 2;
-
-/// Words of one step of an int8 row: 32 values in the order in which panels hold the nibbles of their codes, two corrections, the scale.
-pub(crate) const INT8_STEP_WORDS: usize = 11;
-
-/// The first word of a step's corrections: `-OFFSET` times the sum of its first 16 values, then of the other 16, as i32.
-pub(crate) const INT8_CORRECTIONS: usize = 8;
-
-/// The word of a step's scale, f32: what a value of one stands for.
-pub(crate) const INT8_SCALE: usize = 10;
-
-impl RowFormat {
-    /// Rows that the kernel sees for one of ours.
-    pub(crate) fn planes(self) -> usize {
-        if self == RowFormat::Int15 { 2 } else { 1 }
-    }
-
-    /// Whether rows are integers in steps of 32 inputs.
-    pub(crate) fn is_integer(self) -> bool {
-        matches!(self, RowFormat::Int8 | RowFormat::Int15)
-    }
-}
-
-/// Which tile kernel multiplies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Product {
-    /// bf16 pairs with bf16 panels, on the dot-product instruction.
-    Dot,
-    /// bf16 blocks with bf16 panels, on the matrix unit.
-    Blocks,
-    /// f32 rows with bf16 panels.
-    Wide,
-    /// f32 rows with f32 panels.
-    Full,
-    /// bf16 pairs with panels of codes.
-    DotCodes(CodeFormat),
-    /// f32 rows with panels of codes.
-    WideCodes(CodeFormat),
-    /// int8 rows with panels of 4-bit codes.
-    Int8Codes(CodeFormat),
-}
-
-impl Product {
-    /// Steps of packed rows that meet one step of the panels.
-    pub(crate) fn row_steps(self) -> usize {
-        match self {
-            Product::Dot | Product::Blocks | Product::Full => 1,
-            Product::Wide => 2,
-            Product::DotCodes(_) => STEP_INPUTS / 2,
-            Product::WideCodes(_) => STEP_INPUTS,
-            Product::Int8Codes(_) => INT8_STEP_WORDS,
-        }
-    }
-}
 
 /// Instruction set and rounding of a backend: everything that decides bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,49 +145,6 @@ impl RowLayout {
                 unreachable!("attention has neither codes nor blocks")
             }
         }
-    }
-}
-
-/// Rows cut into tiles of nearly equal height.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tiling {
-    /// All rows.
-    pub rows: usize,
-    /// Tiles.
-    pub tiles: usize,
-    base: usize,
-    /// The first `extra` tiles have `base + 1` rows.
-    extra: usize,
-}
-
-impl Tiling {
-    /// As few tiles of at most `max_rows` rows as cover `rows`.
-    pub(crate) fn new(rows: usize, max_rows: usize) -> Self {
-        let tiles = rows.div_ceil(max_rows).max(1);
-        Self { rows, tiles, base: rows / tiles, extra: rows % tiles }
-    }
-
-    /// First row of a tile; `tile` may be one past the last.
-    pub(crate) fn start(&self, tile: usize) -> usize {
-        tile * self.base + tile.min(self.extra)
-    }
-
-    /// Rows of a tile.
-    pub(crate) fn height(&self, tile: usize) -> usize {
-        self.base + usize::from(tile < self.extra)
-    }
-
-    /// Rows of a tile.
-    pub(crate) fn range(&self, tile: usize) -> std::ops::Range<usize> {
-        self.start(tile)..self.start(tile + 1)
-    }
-
-    /// The tile that holds `row`.
-    pub(crate) fn tile_of(&self, row: usize) -> usize {
-        // Divisions of 32 bits: this runs once per packed row piece, and rows of a batch are far fewer.
-        let tall = self.extra * (self.base + 1);
-        let divide = |a: usize, b: usize| (a as u32 / b as u32) as usize;
-        if row < tall { divide(row, self.base + 1) } else { self.extra + divide(row - tall, self.base) }
     }
 }
 
@@ -432,7 +321,7 @@ unsafe fn plane<S: Simd>(low: S::V, high: S::V, unit: f32) -> [u32; INT8_STEP_WO
     unsafe {
         S::quads(low, high, words.as_mut_ptr());
         for (correction, half) in words[INT8_CORRECTIONS..].iter_mut().zip([low, high]) {
-            *correction = (-OFFSET * S::sum(half) as i32) as u32;
+            *correction = (-INT8_OFFSET * S::sum(half) as i32) as u32;
         }
     }
     words[INT8_SCALE] = unit.to_bits();
@@ -688,28 +577,5 @@ pub(crate) fn pack<'s>(
         pack(0..tiling.tiles);
     } else {
         pool.for_each(tiling.tiles, |_, tile| pack(tile..tile + 1));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tilings_cover_every_row_once() {
-        for rows in 0..200 {
-            for max in [1, 4, 6, 12, 24] {
-                let tiling = Tiling::new(rows, max);
-                assert_eq!(tiling.start(tiling.tiles), rows);
-                for row in 0..rows {
-                    let tile = tiling.tile_of(row);
-                    assert!(tiling.height(tile) <= max);
-                    assert!(
-                        (tiling.start(tile)..tiling.start(tile + 1)).contains(&row),
-                        "{rows} {max} {row}"
-                    );
-                }
-            }
-        }
     }
 }

@@ -1,18 +1,16 @@
 //! Tiles of the matrix unit (AMX BF16): up to 16 rows times 4 panels, or 32 rows times 2, in one go.
 //!
 //! Panels are what the unit wants as its second operand, as they stand: 16 steps of 16 pairs are one tile of 32 inputs and 16 outputs.
-//! Rows come in blocks of 32 inputs, one row of a block behind the other ([`crate::cpu::rows::RowFormat::Blocks`]).
+//! Rows come in blocks of 32 inputs, one row of a block behind the other ([`crate::cpu::layout::RowFormat::Blocks`]).
 //!
 //! Every output is a sum over blocks of 32 inputs in order. In a block the products of even inputs are added up, those of odd inputs too,
 //! each in order and in f32, then the two sums, then the block to the output (Intel's Software Developer's Manual, TDPBF16PS; subnormals
 //! count as zero). None of it depends on how many rows there are.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-use super::tile::{Ahead, TileArgs};
-use crate::cpu::matrix::LANES;
+use crate::cpu::layout::{Ahead, LANES, TileArgs};
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch};
-use std::sync::LazyLock;
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 /// Steps of a panel in one tile, and rows of one tile.
 pub(crate) const TILE_STEPS: usize = 16;
@@ -25,36 +23,6 @@ const TILE_WORDS: usize = TILE_STEPS * LANES;
 
 /// Bytes of one row of a tile.
 const ROW_BYTES: usize = 4 * LANES;
-
-/// Whether this machine has the unit and the system lets this process use it; asks the system for it, once.
-pub(crate) fn is_available() -> bool {
-    static AVAILABLE: LazyLock<bool> = LazyLock::new(|| {
-        /// AMX-BF16 and AMX-TILE in EDX of leaf 7.
-        const UNITS: u32 = 1 << 22 | 1 << 24;
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & UNITS == UNITS && ask_for_tiles()
-    });
-    *AVAILABLE
-}
-
-/// Asks Linux to keep tile registers for the threads of this process (Documentation/arch/x86/xstate.rst).
-#[cfg(target_os = "linux")]
-fn ask_for_tiles() -> bool {
-    const ARCH_PRCTL: i64 = 158;
-    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
-    const XFEATURE_XTILE_DATA: i64 = 18;
-    let mut result = ARCH_PRCTL;
-    // SAFETY: a system call that takes two integers and touches no memory of ours.
-    unsafe {
-        asm!("syscall", inout("rax") result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILE_DATA,
-            lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result == 0
-}
-
-#[cfg(not(target_os = "linux"))]
-fn ask_for_tiles() -> bool {
-    false
-}
 
 /// Shapes of the tile registers: sums 0 to 3, rows 4 and 5, panels 6 and 7.
 #[repr(C, align(64))]
@@ -230,6 +198,7 @@ unsafe fn run<const A: usize, const P: usize>(rows: usize, args: TileArgs) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::simd::amx::is_available;
 
     const STEPS: usize = 48;
     const PANELS: usize = 5;

@@ -6,9 +6,9 @@
 //! as f32 panels.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-use super::tile::{Ahead, TileArgs, fma_tiles};
-use crate::cpu::matrix::LANES;
-use crate::cpu::packed_panels::{CodeFormat, STEP_INPUTS, group_scales, nibble_shift};
+use super::tile::fma_tiles;
+use crate::cpu::layout::{Ahead, CodeFormat, LANES, STEP_INPUTS, TileArgs};
+use crate::cpu::packed_panels::{group_scales, nibble_shift};
 use crate::cpu::simd::Simd;
 
 /// Steps that are widened at a time: 8 KiB of f32 per panel, in the first-level cache.
@@ -112,9 +112,7 @@ unsafe fn widen_step<S: Simd>(
 /// The tiles of the bf16 dot-product instruction.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod dot_codes {
-    use super::super::tile::{Ahead, TileArgs};
-    use crate::cpu::matrix::LANES;
-    use crate::cpu::packed_panels::{CodeFormat, STEP_INPUTS};
+    use crate::cpu::layout::{Ahead, CodeFormat, LANES, STEP_INPUTS, TileArgs};
     use crate::cpu::simd::avx512::{Avx512Bf16, lines_ahead};
     use std::arch::x86_64::*;
 

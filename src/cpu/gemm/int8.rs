@@ -9,19 +9,16 @@
 //! `4 * 2 * 24 * 127 < 2^15`.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-use super::tile::TileArgs;
-use crate::cpu::matrix::LANES;
-use crate::cpu::packed_panels::{CodeFormat, STEP_INPUTS, group_scales};
-use crate::cpu::rows::{INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS};
+use crate::cpu::layout::{
+    CodeFormat, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, LANES, STEP_INPUTS, TileArgs,
+};
+use crate::cpu::packed_panels::group_scales;
 use crate::cpu::simd::Simd;
-
-/// What is added to a code's integer to make it unsigned.
-pub(crate) const OFFSET: i32 = 12;
 
 /// Inputs whose products are added up as integers before a scale is applied.
 const RUN_INPUTS: usize = 16;
 
-/// The integer of each code and [`OFFSET`].
+/// The integer of each code and [`INT8_OFFSET`](crate::cpu::layout::INT8_OFFSET).
 const fn integers(format: CodeFormat) -> [u8; 16] {
     match format {
         CodeFormat::Int4 => [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19],
@@ -134,21 +131,16 @@ const SCALES_AHEAD: usize = 192;
 /// Products of bytes in 16 bits, on AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2 {
-    use super::super::tile::{Ahead, TileArgs};
     use super::{
         AHEAD_STEPS, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit,
     };
-    use crate::cpu::matrix::LANES;
-    use crate::cpu::packed_panels::CodeFormat;
+    use crate::cpu::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use std::arch::x86_64::*;
-
-    /// Rows per tile: sums of half a panel, the four weights of a run and what computing with them takes fill the 16 registers.
-    pub(crate) const MAX_ROWS: usize = 8;
 
     /// Few rows take both halves of a panel in one pass over its codes, more take them one after the other.
     ///
     /// # Safety
-    /// As `multiply_tile`; AVX2 and FMA are available; `rows <= MAX_ROWS`.
+    /// As `multiply_tile`; AVX2 and FMA are available; `rows` is at most `simd::avx2::INT8_ROWS`.
     #[inline(always)]
     pub(crate) unsafe fn tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         for panel in 0..panels {
@@ -277,18 +269,13 @@ pub(crate) mod avx2 {
 /// Sums of four products of bytes in 32 bits, on AVX-512 VNNI.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni {
-    use super::super::tile::{Ahead, TileArgs};
     use super::{INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit};
-    use crate::cpu::matrix::LANES;
-    use crate::cpu::packed_panels::CodeFormat;
+    use crate::cpu::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use crate::cpu::simd::avx512::lines_ahead;
     use std::arch::x86_64::*;
 
     /// Cache lines of the codes of one step.
     const LINES_PER_STEP: usize = 4;
-
-    /// Rows per tile of one panel: their sums and the eight weights of a step leave registers for what computing takes.
-    pub(crate) const MAX_ROWS: usize = 16;
 
     /// Rows per tile of two panels.
     const MAX_WIDE_ROWS: usize = 4;
@@ -296,7 +283,7 @@ pub(crate) mod vnni {
     /// Covers the panels with the widest tiles that `rows` rows leave registers for.
     ///
     /// # Safety
-    /// As `multiply_tile`; AVX-512 F, BW, DQ, VL and VNNI are available; `rows <= MAX_ROWS`.
+    /// As `multiply_tile`; AVX-512 F, BW, DQ, VL and VNNI are available; `rows` is at most `simd::avx512::VNNI_ROWS`.
     #[inline(always)]
     pub(crate) unsafe fn tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         let at = |panel, width| args.at_panels(panel, width, panels);

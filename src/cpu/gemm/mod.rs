@@ -5,25 +5,18 @@
 //! finished sums (store, add, SwiGLU, scatter) is an [`Epilogue`].
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod amx;
+mod amx;
 mod codes;
 mod int8;
+mod product;
 mod tile;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use codes::dot_codes;
 use codes::{WIDE_STEPS, WideBlock};
-pub(crate) use int8::OFFSET;
-pub(crate) use int8::portable_tile as int8_portable_tile;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use int8::{avx2 as int8_avx2, vnni as int8_vnni};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use tile::dot;
-pub(crate) use tile::{Ahead, TileArgs, multiply_lanes, multiply_tile};
+pub(crate) use product::{multiply_lanes, multiply_tile};
 
-use super::matrix::{LANES, Panels};
-use super::packed_panels::CodeFormat;
-use super::rows::{Product, RowFormat, RowLayout, Tiling};
+use super::layout::{Ahead, CodeFormat, LANES, Product, RowFormat, TileArgs, Tiling};
+use super::matrix::Panels;
+use super::rows::RowLayout;
 use super::simd::{self, Isa, Kernel, Simd};
 use crate::threads::{PerWorker, Shards, ThreadPool};
 use std::ops::Range;

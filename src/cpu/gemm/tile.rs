@@ -1,138 +1,8 @@
 //! The register tile: a few rows times a few panels, one accumulation over `in` in order.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-#[cfg(target_arch = "x86_64")]
-use super::amx;
-use super::codes;
-use crate::cpu::matrix::LANES;
-use crate::cpu::rows::Product;
+use crate::cpu::layout::{LANES, TileArgs};
 use crate::cpu::simd::{Kernel, Simd};
-
-/// Operands of one tile: `c[r][p] (+)= sum over steps of a[step][r] * w[p][step]`.
-///
-/// Valid means: `w` readable for `steps` steps at each of the tile's panels, `a` for as many steps as the product takes for them, `c` writable for 16 values at each row and panel, of the sizes the call names.
-#[derive(Clone, Copy)]
-pub(crate) struct TileArgs {
-    /// Packed rows.
-    pub a: *const u32,
-    /// Words from one step of the rows to the next.
-    pub a_stride: usize,
-    /// First panel.
-    pub w: *const u32,
-    /// Words from one panel to the next.
-    pub panel_stride: usize,
-    /// Scales of the first step of the first panel, where the panels are of codes; any address otherwise.
-    pub scales: *const u8,
-    /// Factors of the scales of the first, third, ... panel and of the second, fourth, ...
-    pub factors: [f32; 2],
-    /// Steps of 16 words per panel.
-    pub steps: usize,
-    /// Sums, `[rows][panels * 16]`.
-    pub c: *mut f32,
-    /// Values from one row of sums to the next.
-    pub c_stride: usize,
-    /// Whether to go on from the sums in `c` (same bits as not having stopped) or from zero.
-    pub load: bool,
-    /// What to fetch into the caches meanwhile.
-    pub ahead: Ahead,
-}
-
-/// Which memory to prefetch, one line per step (and per panel of the tile).
-#[derive(Clone, Copy)]
-pub(crate) enum Ahead {
-    /// The tile's own panels some steps ahead, then the start of what follows them: the tile is the only one on these weights.
-    Own {
-        /// First of the panels read after the last of the tile's; any address.
-        next: *const u32,
-    },
-    /// Another block of weights: this one is in the cache already.
-    Other(*const u32),
-}
-
-impl TileArgs {
-    pub(super) fn at_panel(mut self, panel: usize) -> Self {
-        self.w = self.w.wrapping_add(panel * self.panel_stride);
-        self.scales = self.scales.wrapping_add(panel * self.panel_stride * 4);
-        if panel % 2 == 1 {
-            self.factors.reverse();
-        }
-        self.c = self.c.wrapping_add(panel * LANES);
-        self
-    }
-
-    /// The same for `width` panels from `panel` on, of the `panels` of a call: what follows them are the call's next ones, if there are any.
-    #[inline(always)]
-    pub(super) fn at_panels(self, panel: usize, width: usize, panels: usize) -> Self {
-        let mut here = self.at_panel(panel);
-        if let Ahead::Own { next } = &mut here.ahead
-            && panel + width < panels
-        {
-            *next = self.w.wrapping_add((panel + width) * self.panel_stride);
-        }
-        here
-    }
-}
-
-/// Multiplies `rows` rows (at most what the product's tile takes) with `panels` panels.
-///
-/// # Safety
-/// `args` is valid for these counts; runs inside a launch of `S`; `Dot` only where the instruction set has it.
-#[inline(always)]
-pub(crate) unsafe fn multiply_tile<S: Simd>(product: Product, rows: usize, panels: usize, args: TileArgs) {
-    match product {
-        Product::Dot => S::dot_tile(rows, panels, args),
-        #[cfg(target_arch = "x86_64")]
-        Product::Blocks => amx::tile(rows, panels, args),
-        #[cfg(not(target_arch = "x86_64"))]
-        Product::Blocks => unreachable!("there is no matrix unit"),
-        Product::Wide => fma_tiles::<S, true>(rows, panels, args),
-        Product::Full => fma_tiles::<S, false>(rows, panels, args),
-        Product::DotCodes(format) => S::dot_codes_tile(format, rows, panels, args),
-        Product::WideCodes(format) => codes::wide_tiles::<S>(format, rows, panels, args),
-        Product::Int8Codes(format) => S::int8_tile(format, rows, panels, args),
-    }
-}
-
-/// Steps per block of [`multiply_lanes`]: four panels of 4 KiB each stay in the first-level cache.
-const LANE_STEPS: usize = 64;
-
-/// Rows per tile of [`multiply_lanes`]; every product's tile takes 4, and 16 is a multiple.
-const LANE_ROWS: usize = 4;
-
-/// Multiplies panels with panels: the lanes of the first operand's panels (`group_words` apart, 16 rows each) are the rows. Rows are
-/// rounded up to 4. Same bits as tile by tile over all steps.
-///
-/// # Safety
-/// As [`multiply_tile`], with `args.a` the first panel of rows and `args.a_stride` 16.
-#[inline(always)]
-pub(crate) unsafe fn multiply_lanes<S: Simd>(
-    product: Product,
-    rows: usize,
-    group_words: usize,
-    panels: usize,
-    args: TileArgs,
-) {
-    let words_per_step = if product == Product::Wide { 2 * LANES } else { LANES };
-    for panel in (0..panels).step_by(4) {
-        let wide = 4.min(panels - panel);
-        for step in (0..args.steps).step_by(LANE_STEPS) {
-            for row in (0..rows).step_by(LANE_ROWS) {
-                let a = row / LANES * group_words + row % LANES + step * words_per_step;
-                let w = args.w.wrapping_add(panel * args.panel_stride + step * LANES);
-                let tile = TileArgs {
-                    a: args.a.wrapping_add(a),
-                    w,
-                    steps: LANE_STEPS.min(args.steps - step),
-                    c: args.c.wrapping_add(row * args.c_stride + panel * LANES),
-                    load: step > 0,
-                    ahead: Ahead::Other(w.wrapping_add(LANE_STEPS * LANES)),
-                    ..args
-                };
-                multiply_tile::<S>(product, LANE_ROWS, wide, tile);
-            }
-        }
-    }
-}
 
 /// Covers the panels with the widest tiles that `rows` rows leave registers for.
 #[inline(always)]
@@ -222,7 +92,7 @@ impl<const WIDE: bool, const R: usize, const P: usize> Kernel for FmaTile<WIDE, 
 /// The tiles of the bf16 dot-product instruction.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod dot {
-    use super::{Ahead, LANES, TileArgs};
+    use crate::cpu::layout::{Ahead, LANES, TileArgs};
     use crate::cpu::simd::avx512::{Avx512Bf16, lines_ahead};
     use std::arch::x86_64::*;
 

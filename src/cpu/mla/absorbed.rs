@@ -10,8 +10,8 @@
 use super::flash::{AttentionTile, State, rescale};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
 use crate::cpu::gemm::{Epilogue, Multiply, Operands, row_blocks};
-use crate::cpu::matrix::LANES;
-use crate::cpu::rows::{RowWriter, Tiling};
+use crate::cpu::layout::{LANES, Tiling};
+use crate::cpu::rows::RowWriter;
 use crate::cpu::simd::{self, Kernel, Simd};
 use crate::ops::{LatentSpan, Segment};
 use crate::threads::{PerWorker, Shards, ThreadPool};

@@ -5,9 +5,10 @@
 
 use super::flash::{AttentionTile, State};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
-use crate::cpu::gemm::{Ahead, TileArgs, multiply_lanes};
-use crate::cpu::matrix::{LANES, PanelFormat, Panels};
-use crate::cpu::rows::{Product, RowFormat, RowWriter, Tiling};
+use crate::cpu::gemm::multiply_lanes;
+use crate::cpu::layout::{Ahead, LANES, PanelFormat, Product, RowFormat, TileArgs, Tiling};
+use crate::cpu::matrix::Panels;
+use crate::cpu::rows::RowWriter;
 use crate::cpu::simd::{self, Kernel, Simd};
 use crate::ops::Segment;
 use crate::threads::{PerWorker, Shards, ThreadPool};

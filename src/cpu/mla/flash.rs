@@ -3,9 +3,8 @@
 //! Online softmax: Milakov and Gimelshein, arXiv 1805.02867; as tiles: FlashAttention-2, arXiv 2307.08691, algorithm 1.
 
 use super::{Geometry, KEY_BLOCK, KEY_PANELS};
-use crate::cpu::gemm::{Ahead, TileArgs, multiply_tile};
-use crate::cpu::matrix::LANES;
-use crate::cpu::rows::RowFormat;
+use crate::cpu::gemm::multiply_tile;
+use crate::cpu::layout::{Ahead, LANES, RowFormat, TileArgs};
 use crate::cpu::simd::{self, Simd};
 
 /// Rows of the largest attention tile.

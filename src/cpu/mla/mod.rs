@@ -16,8 +16,9 @@ pub(crate) use absorbed::{
 pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded};
 
 use super::buffer::{Cache, CachedRow};
-use super::matrix::{LANES, PanelFormat, PanelSource, Panels, pack_all};
-use super::rows::{Activations, Numerics, Product, RowFormat, RowLayout};
+use super::layout::{LANES, PanelFormat, Product, RowFormat};
+use super::matrix::{PanelSource, Panels, pack_all};
+use super::rows::{Activations, Numerics, RowLayout};
 use super::simd::{self, Simd};
 use crate::ops::{CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
 use crate::quant::StoredMatrix;

@@ -1,9 +1,7 @@
 //! Sixteen lanes as two AVX2 registers, with FMA.
-#![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Vector`.
 
-use super::{Kernel, Simd};
-use crate::cpu::gemm::{TileArgs, int8_avx2};
-use crate::cpu::packed_panels::CodeFormat;
+use super::{Kernel, Vector};
 use std::arch::x86_64::*;
 
 /// AVX2 with FMA.
@@ -14,6 +12,9 @@ pub(crate) struct Avx2;
 unsafe fn run<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx2>()
 }
+
+/// Int8 rows per tile: sums of half a panel, the four weights of a run and what computing with them takes fill the 16 registers.
+pub(super) const INT8_ROWS: usize = 8;
 
 /// The bf16 (nearest even) of 8 f32, in the low halves of 8 words.
 #[inline(always)]
@@ -49,7 +50,7 @@ macro_rules! lanewise {
 }
 
 // SAFETY: used only inside `run`, whose caller made sure of AVX2 and FMA; the pointer requirements are the caller's.
-unsafe impl Simd for Avx2 {
+unsafe impl Vector for Avx2 {
     type V = (__m256, __m256);
     type Pairs = (__m256i, __m256i);
     const FMA_ROWS: [usize; 3] = [1, 2, 4];
@@ -57,17 +58,6 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         run(kernel)
-    }
-    unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
-    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
-
-    #[inline(always)]
-    unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
-        int8_avx2::tile(format, rows, panels, args);
     }
     #[inline(always)]
     unsafe fn quads(low: Self::V, high: Self::V, to: *mut u32) {

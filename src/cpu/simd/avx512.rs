@@ -1,9 +1,7 @@
 //! Sixteen lanes as one AVX-512 register, with and without the bf16 dot product.
-#![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Vector`.
 
-use super::{Kernel, Simd};
-use crate::cpu::gemm::{TileArgs, dot, dot_codes, int8_avx2, int8_vnni};
-use crate::cpu::packed_panels::CodeFormat;
+use super::{Kernel, Vector};
 use std::arch::x86_64::*;
 use std::sync::LazyLock;
 
@@ -26,9 +24,12 @@ unsafe fn run_bf16<K: Kernel>(kernel: K) -> K::Out {
 }
 
 /// Whether sums of four products of bytes are one instruction; most machines with AVX-512 have it, the first did not.
-pub(super) fn has_vnni() -> bool {
+pub(crate) fn has_vnni() -> bool {
     is_x86_feature_detected!("avx512vnni")
 }
+
+/// Int8 rows per tile of one panel with VNNI: their sums and the eight weights of a step leave registers for what computing takes.
+pub(super) const VNNI_ROWS: usize = 16;
 
 /// Cache lines to have on their way from memory, per thread, while panels are multiplied with one row.
 #[derive(Clone, Copy)]
@@ -202,14 +203,6 @@ macro_rules! common {
             transpose(from, to, stride, rows, cols);
         }
         #[inline(always)]
-        unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
-            if has_vnni() {
-                int8_vnni::tile(format, rows, panels, args);
-            } else {
-                int8_avx2::tile(format, rows, panels, args);
-            }
-        }
-        #[inline(always)]
         unsafe fn quads(low: Self::V, high: Self::V, to: *mut u32) {
             let order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
             for (i, v) in [low, high].into_iter().enumerate() {
@@ -247,18 +240,12 @@ macro_rules! common {
 }
 
 // SAFETY: used only inside `run`, whose caller made sure of the features; the pointer requirements are the caller's.
-unsafe impl Simd for Avx512 {
+unsafe impl Vector for Avx512 {
     common!();
 
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         run(kernel)
-    }
-    unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
-    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
     }
     #[inline(always)]
     unsafe fn narrow(v: Self::V, p: *mut u16) {
@@ -276,20 +263,12 @@ unsafe impl Simd for Avx512 {
 }
 
 // SAFETY: used only inside `run_bf16`, whose caller made sure of the features; the pointer requirements are the caller's.
-unsafe impl Simd for Avx512Bf16 {
+unsafe impl Vector for Avx512Bf16 {
     common!();
 
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         run_bf16(kernel)
-    }
-    #[inline(always)]
-    unsafe fn dot_tile(rows: usize, panels: usize, args: TileArgs) {
-        dot::tile(rows, panels, args);
-    }
-    #[inline(always)]
-    unsafe fn dot_codes_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
-        dot_codes::tile(format, rows, panels, args);
     }
     #[inline(always)]
     unsafe fn narrow(v: Self::V, p: *mut u16) {

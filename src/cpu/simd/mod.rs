@@ -6,18 +6,17 @@
 //!
 //! Invariant: one instruction set gives one result. Lanes are combined in a fixed order, so bits never depend on how
 //! work was cut. Two instruction sets may differ in the last bits (fused or separate multiply-add).
-#![allow(unsafe_op_in_unsafe_fn)] // Every function here is a thin unsafe wrapper; the contract is stated once, at `Simd`.
+#![allow(unsafe_op_in_unsafe_fn)] // Every function here is a thin unsafe wrapper; the contract is stated once, at `Vector`.
 
 pub(crate) mod portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 
-use super::gemm::{TileArgs, int8_portable_tile};
-#[cfg(target_arch = "x86_64")]
-use super::gemm::{amx, int8_avx2, int8_vnni};
-use super::packed_panels::CodeFormat;
+use super::layout::{CodeFormat, TileArgs};
 use crate::quant::fp8::decode_e4m3;
 
 /// An instruction set the kernels exist for, slowest first.
@@ -100,9 +99,9 @@ impl Isa {
         match self {
             Isa::Portable => 16,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx512::has_vnni() => int8_vnni::MAX_ROWS,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx512::has_vnni() => avx512::VNNI_ROWS,
             #[cfg(target_arch = "x86_64")]
-            _ => int8_avx2::MAX_ROWS,
+            _ => avx2::INT8_ROWS,
             #[cfg(not(target_arch = "x86_64"))]
             _ => 16,
         }
@@ -121,13 +120,13 @@ impl std::fmt::Display for Isa {
     }
 }
 
-/// Sixteen f32 lanes and the bf16 forms the kernels need.
+/// Sixteen f32 lanes and the bf16 forms the kernels need, on one instruction set.
 ///
 /// # Safety
 /// Methods may only run where the instruction set is available, that is inside [`launch`]. Pointers must be valid for the
 /// 16 elements (or 16 32-bit words) they name; no alignment is required. `min` and `max` return the second
 /// operand when either is NaN.
-pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
+pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Sixteen f32.
     type V: Copy;
     /// Sixteen pairs of bf16.
@@ -137,15 +136,6 @@ pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
 
     /// Runs a kernel compiled for this instruction set.
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out;
-    /// Multiplies a tile of bf16 pairs with the dot-product instruction.
-    unsafe fn dot_tile(rows: usize, panels: usize, args: TileArgs);
-    /// Multiplies a tile of bf16 pairs with codes.
-    unsafe fn dot_codes_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs);
-    /// Multiplies a tile of int8 rows with 4-bit codes.
-    #[inline(always)]
-    unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
-        int8_portable_tile::<Self>(format, rows, panels, args);
-    }
     /// Stores 32 integral values of -128 to 127 as bytes, eight at a time in the order `0 4 1 5 2 6 3 7`, in which panels hold nibbles.
     #[inline(always)]
     unsafe fn quads(low: Self::V, high: Self::V, to: *mut u32) {
@@ -219,6 +209,21 @@ pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
     unsafe fn split(pairs: Self::Pairs) -> (Self::V, Self::V);
 }
 
+/// A [`Vector`] and the tiles that each instruction set has of its own.
+///
+/// Declared here because [`Kernel`] is generic over it; `gemm`, which has the tiles, implements it.
+///
+/// # Safety
+/// As for [`Vector`]; `args` is valid for `rows` rows and `panels` panels.
+pub(crate) unsafe trait Simd: Vector {
+    /// Multiplies a tile of bf16 pairs with the dot-product instruction.
+    unsafe fn dot_tile(rows: usize, panels: usize, args: TileArgs);
+    /// Multiplies a tile of bf16 pairs with codes.
+    unsafe fn dot_codes_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs);
+    /// Multiplies a tile of int8 rows with 4-bit codes.
+    unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs);
+}
+
 /// A computation that exists once per instruction set.
 pub(crate) trait Kernel {
     /// What it returns.
@@ -276,7 +281,7 @@ pub(crate) unsafe fn silu<S: Simd>(x: S::V) -> S::V {
     S::div(x, S::add(S::splat(1.0), exp::<S>(S::sub(S::zero(), x))))
 }
 
-/// The sixteen rows of a square of words, for [`Simd::transpose`].
+/// The sixteen rows of a square of words, for [`Vector::transpose`].
 #[inline(always)]
 pub(crate) fn square_rows(square: &[u32; 256]) -> [*const u32; 16] {
     std::array::from_fn(|r| square[r * 16..].as_ptr())

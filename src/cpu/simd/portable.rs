@@ -1,9 +1,7 @@
 //! Sixteen lanes in plain Rust: correct everywhere, fast nowhere in particular.
-#![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Simd`.
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Vector`.
 
-use super::{Kernel, Simd};
-use crate::cpu::gemm::TileArgs;
-use crate::cpu::packed_panels::CodeFormat;
+use super::{Kernel, Vector};
 
 /// Plain Rust.
 #[derive(Clone, Copy)]
@@ -34,7 +32,7 @@ fn from_bf16(bits: u16) -> f32 {
 }
 
 // SAFETY: needs no instruction set; the pointer requirements are the caller's.
-unsafe impl Simd for Portable {
+unsafe impl Vector for Portable {
     type V = [f32; 16];
     type Pairs = [u32; 16];
     const FMA_ROWS: [usize; 3] = [0, 1, 4];
@@ -42,12 +40,6 @@ unsafe impl Simd for Portable {
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         kernel.run::<Self>()
-    }
-    unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
-    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
     }
 
     #[inline(always)]
