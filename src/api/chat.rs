@@ -1,44 +1,69 @@
 //! `/v1/chat/completions`: the request's fields and the whole answer.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation};
 use super::guard;
-use super::json::{self, Free, Int, Shape, wire_object};
+use super::json::{self, Both};
 use super::messages::{self, Messages};
-use super::params::top_count;
+use super::params::{TopCount, top_count};
 use super::stream::{Format, Kind};
 use super::tools;
+use super::values::{Free, Int, MAX_U32, Shape};
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use crate::generate::{FullReply, Replies, SamplingDefaults};
 
-wire_object! {
-    /// The fields that only chat has.
-    struct ChatBody {
-        messages: Messages,
-        max_completion_tokens: Int,
-        logprobs: bool,
-        top_logprobs: Int,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        tools: Free,
-        tool_choice: Free,
-        parallel_tool_calls: bool,
-        echo: bool,
-        // What follows is read only to be refused when it asks for something.
-        chat_template: Shape,
-        documents: Shape,
-        functions: Shape,
-        function_call: Shape,
-        modalities: Free,
-        audio: Shape,
-    }
+/// The fields that only chat has. What is not described is read only to be refused when it asks for something.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ChatBody {
+    /// The conversation, oldest first.
+    #[schemars(required, length(min = 1))]
+    messages: Option<Messages>,
+    /// Goes before `max_tokens`.
+    max_completion_tokens: Option<Int<1, MAX_U32>>,
+    /// Log-probabilities of the tokens of the reply.
+    logprobs: Option<bool>,
+    /// Only together with `logprobs: true`; -1: the whole vocabulary.
+    top_logprobs: Option<TopCount>,
+    /// Whether the prompt ends where the reply begins.
+    add_generation_prompt: Option<bool>,
+    /// The last message is the beginning of the reply.
+    continue_final_message: Option<bool>,
+    /// Functions that may be called.
+    #[schemars(schema_with = "tools::schema")]
+    tools: Option<Free>,
+    /// Whether a function may, must or must not be called, or which.
+    #[schemars(schema_with = "tools::choice_schema")]
+    tool_choice: Option<Free>,
+    /// Whether a reply may have more than one call.
+    parallel_tool_calls: Option<bool>,
+    /// The last message comes first in the content, if it is the assistant's.
+    echo: Option<bool>,
+    /// Only text.
+    #[schemars(extend("type" = "array", "items" = {"const": "text"}))]
+    modalities: Option<Free>,
+    #[schemars(skip)]
+    chat_template: Option<Shape>,
+    #[schemars(skip)]
+    documents: Option<Shape>,
+    #[schemars(skip)]
+    functions: Option<Shape>,
+    #[schemars(skip)]
+    function_call: Option<Shape>,
+    #[schemars(skip)]
+    audio: Option<Shape>,
 }
+
+/// The fields of chat.
+pub(super) type ChatRequest = Both<ChatBody, CommonBody>;
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let ((own, (reasoning, (shared, (foreign, structured)))), unknown) =
-        json::read::<(ChatBody, CommonBody)>(body, limits)?;
+    let (Both(own, common), unknown) = json::read::<ChatRequest>(body, limits)?;
+    let Both(reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     let tools = tools::check(own.tools)?;
     let choice = tools::check_choice(own.tool_choice, &tools)?;
@@ -55,7 +80,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         parallel_calls: own.parallel_tool_calls.unwrap_or(true),
         structured: structured.check()?,
         reasoning,
-        max_tokens: shared.max_tokens("max_completion_tokens", own.max_completion_tokens, 1)?,
+        max_tokens: shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 1)?,
         shared,
         foreign,
         logprobs: wants_logprobs.then(|| top_logprobs.unwrap_or(0)),

@@ -3,30 +3,104 @@
 //! One way of saying it per request. What cannot be honoured is an error that names the field; nothing is dropped silently, for a client
 //! that asked for JSON relies on getting it.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ApiError;
-use super::json::{Free, List, wire_object};
+use super::values::{Free, List};
 use crate::grammar::{GrammarSpec, JsonStyle, Reasoning, Shape, StructuralTag, StructuralTags};
 
 /// Most texts of a choice.
 const MAX_CHOICES: usize = 10_000;
 
-wire_object! {
-    /// The fields, as they stand in the body.
-    struct StructuredBody {
-        response_format: Free,
-        structured_outputs: Free,
-        guided_json: Free,
-        guided_regex: String,
-        guided_choice: List<String, MAX_CHOICES>,
-        guided_grammar: String,
-        guided_whitespace_pattern: String,
-        regex: String,
-        ebnf: String,
-        grammar: Free,
-        json_schema: Free,
-        structural_tag: Free,
+/// The fields, as they stand in the body.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct StructuredBody {
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::response_format")]
+    pub(super) response_format: Option<Free>,
+    /// Exactly one constraint, and how it is written.
+    #[schemars(schema_with = "described::structured_outputs")]
+    structured_outputs: Option<Free>,
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::schema")]
+    guided_json: Option<Free>,
+    /// What the reply must be; one such field per request.
+    guided_regex: Option<String>,
+    /// What the reply must be; one such field per request.
+    #[schemars(length(min = 1), inner(length(min = 1)))]
+    guided_choice: Option<List<String, MAX_CHOICES>>,
+    /// Lark with a rule `start`, or GBNF with a rule `root`.
+    guided_grammar: Option<String>,
+    /// Only together with `guided_json`.
+    guided_whitespace_pattern: Option<String>,
+    /// What the reply must be; one such field per request.
+    regex: Option<String>,
+    /// What the reply must be; one such field per request.
+    ebnf: Option<String>,
+    /// A grammar as text, or a schema or an expression in the words of TGI; one such field per request.
+    #[schemars(schema_with = "described::grammar")]
+    grammar: Option<Free>,
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::schema")]
+    json_schema: Option<Free>,
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::tags")]
+    structural_tag: Option<Free>,
+}
+
+/// Schemas of the fields whose form depends on what stands in them.
+mod described {
+    use schemars::{Schema, SchemaGenerator, json_schema};
+    use serde_json::{Value, json};
+
+    pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["object", "string", "boolean"]})
+    }
+
+    pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
+        let properties = json!({
+            "structures": {"type": "array", "items": {"type": "object", "required": ["begin", "end"], "properties": {
+                "begin": {"type": "string"}, "schema": {"type": "object"}, "end": {"type": "string", "minLength": 1}}}},
+            "triggers": {"type": "array", "items": {"type": "string", "minLength": 1}}});
+        json_schema!({"type": "object", "required": ["structures", "triggers"], "properties": properties})
+    }
+
+    pub(super) fn response_format(generator: &mut SchemaGenerator) -> Schema {
+        let closed = |kind: &str, required: &[&str], mut properties: Value| {
+            properties["type"] = json!({"const": kind});
+            let required = [&["type"], required].concat();
+            json!({"type": "object", "additionalProperties": false, "required": required, "properties": properties})
+        };
+        let mut tags = tags(generator).to_value();
+        tags["required"] = json!(["type", "structures", "triggers"]);
+        tags["properties"]["type"] = json!({"const": "structural_tag"});
+        let named = json!({"type": "object", "additionalProperties": false, "required": ["name", "schema"], "properties": {
+            "name": {"type": "string"}, "description": {"type": "string"}, "strict": {"type": "boolean"}, "schema": {"type": "object"}}});
+        json_schema!({"oneOf": [
+            closed("text", &[], json!({})),
+            closed("json_object", &[], json!({"schema": {"type": "object"}})),
+            closed("json_schema", &["json_schema"], json!({"json_schema": named})),
+            tags,
+            closed("regex", &["regex"], json!({"regex": {"type": "string"}})),
+            closed("grammar", &["grammar"], json!({"grammar": {"type": "string"}})),
+            closed("ebnf", &["ebnf"], json!({"ebnf": {"type": "string"}})),
+            closed("json", &["schema"], json!({"schema": schema(generator)})),
+        ]})
+    }
+
+    pub(super) fn structured_outputs(generator: &mut SchemaGenerator) -> Schema {
+        let choice = json!({"type": "array", "minItems": 1, "maxItems": super::MAX_CHOICES, "items": {"type": "string", "minLength": 1}});
+        let (flag, text) = (json!({"type": "boolean"}), json!({"type": "string"}));
+        json_schema!({"type": "object", "additionalProperties": false, "properties": {
+            "json": schema(generator), "regex": text, "choice": choice, "grammar": text, "json_object": flag, "structural_tag": tags(generator),
+            "disable_any_whitespace": flag, "disable_additional_properties": flag, "whitespace_pattern": text, "disable_fallback": flag}})
+    }
+
+    pub(super) fn grammar(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, {"type": "object", "required": ["type", "value"], "properties": {
+            "type": {"enum": ["json", "regex"]}, "value": schema(generator)}}]})
     }
 }
 

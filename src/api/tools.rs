@@ -1,15 +1,35 @@
 //! Declared tools and the choice among them.
 
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::ApiError;
-use super::json::Free;
+use super::values::Free;
 use crate::grammar::{GrammarSpec, Reasoning, Shape, ToolCalls, ToolFunction, ToolMode};
 
 /// Most tools of one request.
 const MAX_TOOLS: usize = 1024;
 /// Most bytes of a function's name.
 const MAX_NAME_BYTES: usize = 256;
+
+/// `tools`.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "maxItems": MAX_TOOLS, "items": {"type": "object", "required": ["type", "function"], "properties": {
+        "type": {"const": "function"}, "function": {"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
+            "parameters": {"type": "object"}, "strict": {"type": "boolean"}}}}}})
+}
+
+/// `tool_choice`.
+pub(super) fn choice_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"enum": ["none", "auto", "required"]},
+        {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"},
+            "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}},
+        {"type": "object", "required": ["type", "allowed_tools"], "properties": {"type": {"const": "allowed_tools"},
+            "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {"mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}}}}}]})
+}
 
 /// Which calls a request wants.
 #[derive(Debug, Clone, PartialEq, Eq)]

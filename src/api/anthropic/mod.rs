@@ -10,40 +10,106 @@ mod translate;
 pub(super) use answer::whole;
 pub(super) use events::BlockEvents;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
-use super::json::{self, Free, Shape, wire_object};
+use super::json::{self, Both};
 use super::messages;
 use super::params::Stop;
 use super::reasoning::check_effort;
 use super::stream::Kind;
 use super::tools;
 use super::unknown::Unknown;
+use super::values::{Free, Int, MAX_U32, Shape};
 use super::{ApiError, Limits};
 use crate::generate::SamplingDefaults;
 
-wire_object! {
-    /// The fields that only this dialect has, or has in another form.
-    struct MessagesBody {
-        messages: Free,
-        system: Free,
-        stop_sequences: Stop,
-        tools: Free,
-        tool_choice: Free,
-        output_config: Free,
-        output_format: Free,
-        // What follows is read only to be refused when it asks for something.
-        mcp_servers: Shape,
-        container: Shape,
+/// The fields that only this dialect has, or has in another form.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct MessagesBody {
+    /// Most tokens of the reply.
+    #[schemars(required)]
+    max_tokens: Option<Int<1, MAX_U32>>,
+    /// The conversation, oldest first.
+    #[schemars(required, schema_with = "described::messages")]
+    messages: Option<Free>,
+    /// Stands before the conversation.
+    #[schemars(schema_with = "described::system")]
+    system: Option<Free>,
+    /// Texts that end the reply.
+    #[schemars(with = "Vec<String>")]
+    stop_sequences: Option<Stop>,
+    /// Functions that may be called.
+    #[schemars(extend("type" = "array", "items" = {"type": "object"}))]
+    tools: Option<Free>,
+    /// Whether a function may, must or must not be called, or which.
+    #[schemars(extend("type" = "object"))]
+    tool_choice: Option<Free>,
+    /// `format`: what the answer must be. `effort`: how much thinking there is where there is any.
+    #[schemars(schema_with = "described::output_config")]
+    output_config: Option<Free>,
+    /// The name of `output_config.format` in the beta.
+    #[schemars(schema_with = "described::format")]
+    output_format: Option<Free>,
+    // Read to be refused when they ask for something.
+    #[schemars(skip)]
+    mcp_servers: Option<Shape>,
+    #[schemars(skip)]
+    container: Option<Shape>,
+}
+
+/// The fields of the dialect.
+pub(super) type MessagesRequest = Both<MessagesBody, CommonBody>;
+
+/// Schemas of the fields whose form depends on what stands in them.
+mod described {
+    use schemars::{Schema, SchemaGenerator, json_schema};
+    use serde_json::{Map, Value, json};
+
+    pub(super) fn messages(_: &mut SchemaGenerator) -> Schema {
+        let block = |kind: &str, fields: &[(&str, Value)]| {
+            let own = [("type", json!({"const": kind}))];
+            let properties: Map<String, Value> =
+                own.iter().chain(fields).map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+            let required: Vec<&String> = properties.keys().collect();
+            json!({"type": "object", "required": required, "properties": properties})
+        };
+        let string = || json!({"type": "string"});
+        let text = block("text", &[("text", string())]);
+        let results = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": text}]});
+        let result = block("tool_result", &[("tool_use_id", string()), ("content", results)]);
+        let thinking = block("thinking", &[("thinking", string())]);
+        let call =
+            block("tool_use", &[("id", string()), ("name", string()), ("input", json!({"type": "object"}))]);
+        let turn = |role: &str, blocks: Value| {
+            json!({"type": "object", "required": ["role", "content"], "properties": {"role": {"const": role},
+                "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": blocks}}]}}})
+        };
+        let turns = [turn("user", json!([text, result])), turn("assistant", json!([text, thinking, call]))];
+        json_schema!({"type": "array", "minItems": 1, "items": {"anyOf": turns}})
+    }
+
+    pub(super) fn system(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]})
+    }
+
+    pub(super) fn output_config(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "object", "properties": {"effort": {"type": ["string", "null"]}, "format": format(generator)}})
+    }
+
+    pub(super) fn format(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "null"}, {"type": "object", "required": ["type", "schema"],
+            "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}}}]})
     }
 }
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (body, unknown) = json::read::<(MessagesBody, CommonBody)>(body, limits)?;
-    let (_, (_, (shared, _))) = &body;
+    let (body, unknown) = json::read::<MessagesRequest>(body, limits)?;
+    let Both(_, Both(_, Both(shared, _))) = &body;
     if shared.max_tokens("max_tokens", None, 1)?.is_none() {
         return Err(ApiError::missing("max_tokens"));
     }
@@ -56,12 +122,12 @@ pub(super) fn read_to_count(
     limits: &Limits,
     defaults: &SamplingDefaults,
 ) -> Result<Call, ApiError> {
-    let (body, unknown) = json::read::<(MessagesBody, CommonBody)>(body, limits)?;
+    let (body, unknown) = json::read::<MessagesRequest>(body, limits)?;
     checked(body, unknown, limits, defaults)
 }
 
 fn checked(
-    (own, (mut reasoning, (mut shared, (foreign, mut structured)))): (MessagesBody, CommonBody),
+    Both(own, Both(mut reasoning, Both(mut shared, Both(foreign, mut structured)))): MessagesRequest,
     mut unknown: Unknown,
     limits: &Limits,
     defaults: &SamplingDefaults,
@@ -91,7 +157,7 @@ fn checked(
         let effort: String = json::from_value("output_config.effort", config["effort"].clone())?;
         check_effort("output_config.effort", Some(&effort))?;
         // It does not switch thinking on: it says how much of it there should be.
-        let thinks = reasoning.thinking.as_ref().and_then(|thinking| thinking.0.r#type.as_deref());
+        let thinks = reasoning.thinking.as_ref().and_then(|thinking| thinking.r#type.as_deref());
         if matches!(thinks, Some("enabled" | "adaptive")) {
             if reasoning.reasoning_effort.replace(effort).is_some() {
                 return Err(both("reasoning_effort", "output_config.effort"));
@@ -99,7 +165,7 @@ fn checked(
             words.push(("reasoning_effort", "output_config.effort"));
         }
     }
-    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.0.r#type.is_none()) {
+    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.r#type.is_none()) {
         return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
     }
     // The beta had the format at the top.
@@ -140,7 +206,7 @@ fn checked(
         parallel_calls,
         structured,
         reasoning,
-        max_tokens: shared.max_tokens("max_tokens", None, 1)?,
+        max_tokens: shared.max_tokens("max_tokens", own.max_tokens.map(|n| n.0), 1)?,
         shared,
         foreign,
         logprobs: None,

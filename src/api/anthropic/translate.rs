@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::super::ApiError;
-use super::super::json::Free;
 use super::super::structured::check_members;
+use super::super::values::Free;
 
 /// The messages that say the same.
 pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<Value, ApiError> {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::ApiError;
-use super::super::json::Free;
+use super::super::values::Free;
 
 /// Whose words an item can be.
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
