@@ -66,7 +66,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     let Both(reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     let tools = tools::check(own.tools)?;
-    let choice = tools::check_choice(own.tool_choice, &tools)?;
+    let choice = tools::check_choice(tools::choice(own.tool_choice, false)?, &tools)?;
     let top_logprobs = top_count("top_logprobs", own.top_logprobs, limits)?;
     let wants_logprobs = own.logprobs.unwrap_or(false);
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
@@ -78,7 +78,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         tools,
         choice,
         parallel_calls: own.parallel_tool_calls.unwrap_or(true),
-        structured: structured.check()?,
+        structured: structured.check(None)?,
         reasoning,
         max_tokens: shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 1)?,
         shared,

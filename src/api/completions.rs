@@ -92,7 +92,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         logprobs,
         echo,
         echoed_content: None,
-        grammar: structured.check()?,
+        grammar: structured.check(None)?,
     };
     Ok(Call { unknown, ..call(own, shared)? })
 }

@@ -32,8 +32,10 @@ pub(super) trait Fields: Sized {
 
 impl<T: DeserializeOwned + JsonSchema> Fields for T {
     fn read(body: &mut Body<'_>) -> Result<Self, ApiError> {
-        let members = body.members.iter().copied();
-        body.track.read("", MapDeserializer::new(members))
+        // A body without members is asked for the names.
+        let own = if body.members.is_empty() { Vec::new() } else { names::<T>() };
+        let members = body.members.iter().filter(|(name, _)| own.contains(name)).copied();
+        body.track.read(MapDeserializer::new(members))
     }
 
     fn describe(generator: &mut SchemaGenerator, properties: &mut Map<String, Value>) {
@@ -69,9 +71,9 @@ pub(super) struct Body<'a> {
 
 /// Reads a body with the given fields, and the names that nobody knows; an error where those are refused.
 pub(super) fn read<T: Fields>(body: &[u8], limits: &Limits) -> Result<(T, Unknown), ApiError> {
-    let (object, unknown) = parse_all(body)?;
-    unknown.check(limits.unknown_fields, &names::<T>())?;
-    Ok((object, unknown))
+    let (object, track) = parse_all::<T>(body)?;
+    track.unknown.check(limits.unknown_fields, &track.known)?;
+    Ok((object, track.unknown))
 }
 
 /// The names of the fields: those that are asked for in a body that has none.
@@ -87,14 +89,9 @@ pub(super) fn parse<T: Fields>(body: &[u8]) -> Result<T, ApiError> {
     parse_all(body).map(|(object, _)| object)
 }
 
-fn parse_all<T: Fields>(body: &[u8]) -> Result<(T, Unknown), ApiError> {
+fn parse_all<T: Fields>(body: &[u8]) -> Result<(T, Track), ApiError> {
     let mut body = Body::open(body, &names::<T>())?;
-    Ok((T::read(&mut body)?, body.track.unknown))
-}
-
-/// A value of a request, made here, as the type that its field has.
-pub(super) fn from_value<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, ApiError> {
-    Track::default().read(name, value)
+    Ok((T::read(&mut body)?, body.track))
 }
 
 impl<'a> Body<'a> {
@@ -172,10 +169,8 @@ enum Step {
 }
 
 impl Track {
-    /// Reads a value that stands at `name`, which is empty for the body.
     fn read<'de, T: DeserializeOwned>(
         &mut self,
-        name: &str,
         inner: impl Deserializer<'de, Error = serde_json::Error>,
     ) -> Result<T, ApiError> {
         T::deserialize(Tracked { inner, track: self }).map_err(|error| {
@@ -183,22 +178,18 @@ impl Track {
             // The place is one in the text of a single member, and the path says more.
             let place = format!(" at line {} column {}", error.line(), error.column());
             detail.truncate(detail.strip_suffix(&place).unwrap_or(&detail).len());
-            ApiError::invalid_type(self.path(name, true).trim_start_matches('.'), detail)
+            ApiError::invalid_type(&self.path(true), detail)
         })
     }
 
-    /// The path, which begins with a dot where `start` is empty; with the number of each entry, or without.
-    fn path(&self, start: &str, numbered: bool) -> String {
-        self.path.iter().fold(start.to_owned(), |path, step| match step {
+    /// The path, with the number of each entry or without.
+    fn path(&self, numbered: bool) -> String {
+        self.path.iter().fold(String::new(), |path, step| match step {
+            Step::Name(name) if path.is_empty() => (*name).to_owned(),
             Step::Name(name) => path + "." + name,
             Step::Entry(at) if numbered => format!("{path}[{at}]"),
             Step::Entry(_) => path + "[]",
         })
-    }
-
-    fn add_unknown(&mut self, key: &str) {
-        let path = self.path("", false);
-        self.unknown.add(format!("{path}.{key}").trim_start_matches('.'));
     }
 }
 
@@ -350,9 +341,9 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'_, A> {
                 self.seen.push(name);
                 return seed.deserialize((*name).into_deserializer()).map(Some);
             }
-            // At the top it is another group's.
-            if self.map.next_value::<Option<IgnoredAny>>()?.is_some() && !self.track.path.is_empty() {
-                self.track.add_unknown(&key);
+            if self.map.next_value::<Option<IgnoredAny>>()?.is_some() {
+                let path = self.track.path(false);
+                self.track.unknown.add(&format!("{path}.{key}"));
             }
         }
         Ok(None)
@@ -427,13 +418,13 @@ mod tests {
     fn reads_known_fields_and_skips_others() {
         let body = br#" {"n": 4.0, "x": 1, "unknown": [[{}]], "list": [{"text": "a", "b": 1, "c": null}], "free": {"a": [1]},
                         "shape": {"type": "text"}} "#;
-        let (o, unknown) = parse_all::<Outer>(body).unwrap();
+        let (o, track) = parse_all::<Outer>(body).unwrap();
         assert_eq!(o.n.unwrap().0, 4);
         assert_eq!(o.x.unwrap().as_f64(), Some(1.0));
         assert_eq!(o.list.unwrap().0[0].text.as_deref(), Some("a"));
         assert_eq!(o.free.unwrap().0, serde_json::json!({"a": [1]}));
         assert!(!o.shape.unwrap().is_empty());
-        assert_eq!(unknown.names().collect::<Vec<_>>(), ["unknown", "list[].b"]);
+        assert_eq!(track.unknown.names().collect::<Vec<_>>(), ["unknown", "list[].b"]);
         let o: Outer = parse(br#"{"n": null, "n": null}"#).unwrap();
         assert!(o.n.is_none());
     }

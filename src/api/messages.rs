@@ -86,6 +86,15 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
+    /// Messages that a dialect has made of what stands in its `field`.
+    pub(super) fn new(field: &str, messages: Vec<Value>, partial: bool) -> Result<Self, ApiError> {
+        match messages.len() {
+            0 => Err(ApiError::invalid_value(field, "the list is empty: at least one message is needed")),
+            1..=MAX_MESSAGES => Ok(Self { messages, partial }),
+            _ => Err(ApiError::invalid_type(field, format!("more than {MAX_MESSAGES} entries"))),
+        }
+    }
+
     /// Whether the reply continues the last message, which must be the assistant's; `asked` is what the request says of it.
     pub(super) fn continues(&self, asked: Option<bool>) -> Result<bool, ApiError> {
         let continues = asked.unwrap_or(self.partial);
@@ -102,10 +111,7 @@ impl Conversation {
 /// Checks the messages.
 pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError> {
     let messages = messages.ok_or_else(|| ApiError::missing("messages"))?.0;
-    if messages.is_empty() {
-        return Err(ApiError::invalid_value("messages", "the list is empty: at least one message is needed"));
-    }
-    let last = messages.len() - 1;
+    let last = messages.len().saturating_sub(1);
     let mut partial = false;
     let mut checked = Vec::with_capacity(messages.len());
     for (i, message) in messages.into_iter().enumerate() {
@@ -124,7 +130,7 @@ pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError
         }
         checked.push(message.check(&path)?);
     }
-    Ok(Conversation { messages: checked, partial })
+    Conversation::new("messages", checked, partial)
 }
 
 impl Message {

@@ -105,16 +105,16 @@ mod described {
 }
 
 /// A shape and the field that asked for it.
-type Asked = (&'static str, Shape);
+pub(super) type Asked = (&'static str, Shape);
 
 impl StructuredBody {
-    /// What the fields ask for; `None` when they ask for nothing.
-    pub(super) fn check(self) -> Result<Option<GrammarSpec>, ApiError> {
-        let mut asked: Vec<Asked> = Vec::new();
+    /// What the fields ask for, or the dialect's `own` way of asking; `None` when they ask for nothing.
+    pub(super) fn check(self, own: Option<Asked>) -> Result<Option<GrammarSpec>, ApiError> {
+        let mut asked: Vec<Asked> = own.into_iter().collect();
         let whitespace = self.guided_whitespace_pattern;
         let style = JsonStyle { whitespace_pattern: whitespace.clone(), ..JsonStyle::default() };
         if let Some(Free(format)) = self.response_format
-            && let Some(shape) = response_format(&format)?
+            && let Some(shape) = response_format("response_format", &format, false)?
         {
             asked.push(("response_format", shape));
         }
@@ -160,24 +160,26 @@ impl StructuredBody {
     }
 }
 
-/// `response_format` of the public API, with the types that other servers added.
-fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
-    const NAME: &str = "response_format";
-    let fields = object(NAME, format)?;
+/// `response_format` of the public API, with the types that other servers added. Where the form is `flat`, a schema's members stand
+/// beside the type and its name may be left out.
+pub(super) fn response_format(path: &str, format: &Value, flat: bool) -> Result<Option<Shape>, ApiError> {
+    let fields = object(path, format)?;
+    let at = |member: &str| format!("{path}.{member}");
     let kind = match fields.get("type") {
         Some(Value::String(kind)) => kind.as_str(),
-        Some(_) => return Err(ApiError::invalid_type("response_format.type", "a string is expected")),
-        None => return Err(ApiError::missing("response_format.type")),
+        Some(_) => return Err(ApiError::invalid_type(&at("type"), "a string is expected")),
+        None => return Err(ApiError::missing(at("type"))),
     };
-    let text = |name: &'static str, path: &'static str| match fields.get(name) {
+    let text = |name: &str| match fields.get(name) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(ApiError::invalid_type(path, "a string is expected")),
-        None => Err(ApiError::missing(path)),
+        Some(_) => Err(ApiError::invalid_type(&at(name), "a string is expected")),
+        None => Err(ApiError::missing(at(name))),
     };
     let json = |schema: Value| Shape::Json { schema, style: JsonStyle::default() };
     let members: &[&str] = match kind {
         "text" => &["type"],
         "json_object" | "json" => &["type", "schema"],
+        "json_schema" if flat => &["type", "name", "description", "schema", "strict"],
         "json_schema" => &["type", "json_schema"],
         "regex" => &["type", "regex"],
         "ebnf" => &["type", "ebnf"],
@@ -186,37 +188,34 @@ fn response_format(format: &Value) -> Result<Option<Shape>, ApiError> {
         _ => &[],
     };
     if !members.is_empty() {
-        check_members(NAME, fields, members)?;
+        check_members(path, fields, members)?;
     }
     Ok(Some(match kind {
         "text" => return Ok(None),
         // llama.cpp's form of a schema.
         "json_object" => match fields.get("schema").filter(|schema| !schema.is_null()) {
-            Some(inner) => json(schema("response_format.schema", inner)?),
+            Some(inner) => json(schema(&at("schema"), inner)?),
             None => json(any_object()),
         },
+        "json_schema" if flat => json(named_schema(path, fields, false)?),
         "json_schema" => {
-            let path = "response_format.json_schema";
-            let inner = fields.get("json_schema").ok_or_else(|| ApiError::missing(path))?;
-            let inner = object(path, inner)?;
-            check_members(path, inner, &["name", "description", "schema", "strict"])?;
-            let path = "response_format.json_schema.schema";
-            let schema = schema(path, inner.get("schema").ok_or_else(|| ApiError::missing(path))?)?;
-            check_named(inner)?;
-            json(schema)
+            let path = at("json_schema");
+            let inner = fields.get("json_schema").ok_or_else(|| ApiError::missing(&path))?;
+            let inner = object(&path, inner)?;
+            check_members(&path, inner, &["name", "description", "schema", "strict"])?;
+            json(named_schema(&path, inner, true)?)
         }
         "json" => {
-            let path = "response_format.schema";
-            json(schema(path, fields.get("schema").ok_or_else(|| ApiError::missing(path))?)?)
+            json(schema(&at("schema"), fields.get("schema").ok_or_else(|| ApiError::missing(at("schema")))?)?)
         }
-        "regex" => Shape::Regex(text("regex", "response_format.regex")?),
-        "ebnf" => Shape::Grammar(text("ebnf", "response_format.ebnf")?),
-        "grammar" => Shape::Grammar(text("grammar", "response_format.grammar")?),
-        "structural_tag" => tags(NAME, format)?,
+        "regex" => Shape::Regex(text("regex")?),
+        "ebnf" => Shape::Grammar(text("ebnf")?),
+        "grammar" => Shape::Grammar(text("grammar")?),
+        "structural_tag" => tags(path, format)?,
         other => {
             let shown: String = other.chars().take(32).collect();
             return Err(ApiError::invalid_value(
-                "response_format.type",
+                at("type"),
                 format!(
                     "`{shown}` is unknown, allowed: text, json_object, json_schema, structural_tag, regex, grammar, ebnf"
                 ),
@@ -234,30 +233,27 @@ pub(super) fn check_members(path: &str, fields: &Map<String, Value>, known: &[&s
     Err(ApiError::invalid_value(format!("{path}.{shown}"), message))
 }
 
-/// What stands beside the schema: the public API demands a name, and a client that says something else of `strict` means something.
-fn check_named(json_schema: &Map<String, Value>) -> Result<(), ApiError> {
-    let path = "response_format.json_schema.name";
+/// A schema and what stands beside it: the public API demands a name, and a client that says something else of `strict` means something.
+fn named_schema(path: &str, json_schema: &Map<String, Value>, needs_name: bool) -> Result<Value, ApiError> {
+    let at = |member: &str| format!("{path}.{member}");
+    let inner = json_schema.get("schema").ok_or_else(|| ApiError::missing(at("schema")))?;
+    let schema = schema(&at("schema"), inner)?;
     match json_schema.get("name") {
         Some(Value::String(name)) if !name.is_empty() => {}
-        Some(Value::String(_)) => return Err(ApiError::invalid_value(path, "the name is empty")),
-        None | Some(Value::Null) => return Err(ApiError::missing(path)),
-        Some(_) => return Err(ApiError::invalid_type(path, "a string is expected")),
+        Some(Value::String(_)) => return Err(ApiError::invalid_value(at("name"), "the name is empty")),
+        None if !needs_name => {}
+        None | Some(Value::Null) => return Err(ApiError::missing(at("name"))),
+        Some(_) => return Err(ApiError::invalid_type(&at("name"), "a string is expected")),
     }
     let is =
         |key: &str, fits: fn(&Value) -> bool| json_schema.get(key).is_none_or(|v| v.is_null() || fits(v));
     if !is("strict", Value::is_boolean) {
-        return Err(ApiError::invalid_type(
-            "response_format.json_schema.strict",
-            "true or false is expected",
-        ));
+        return Err(ApiError::invalid_type(&at("strict"), "true or false is expected"));
     }
     if !is("description", Value::is_string) {
-        return Err(ApiError::invalid_type(
-            "response_format.json_schema.description",
-            "a string is expected",
-        ));
+        return Err(ApiError::invalid_type(&at("description"), "a string is expected"));
     }
-    Ok(())
+    Ok(schema)
 }
 
 /// `structured_outputs` of vLLM.
@@ -337,14 +333,14 @@ fn grammar(value: &Value) -> Result<Shape, ApiError> {
 }
 
 /// Structural tags: `structures` and `triggers`.
-fn tags(path: &'static str, value: &Value) -> Result<Shape, ApiError> {
+fn tags(path: &str, value: &Value) -> Result<Shape, ApiError> {
     // Some clients send the object as a string of JSON.
     let parsed;
     let value = match value {
         Value::String(text) => {
-            parsed = serde_json::from_str::<Value>(text)
+            parsed = serde_json::from_str::<Free>(text)
                 .map_err(|error| ApiError::invalid_value(path, format!("not valid JSON: {error}")))?;
-            &parsed
+            &parsed.0
         }
         other => other,
     };
@@ -385,11 +381,11 @@ fn any_object() -> Value {
 }
 
 /// A JSON Schema, perhaps as a string of JSON.
-fn schema(path: &'static str, value: &Value) -> Result<Value, ApiError> {
+pub(super) fn schema(path: &str, value: &Value) -> Result<Value, ApiError> {
     match value {
         Value::Object(_) | Value::Bool(_) => Ok(value.clone()),
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(schema),
+        Value::String(text) => match serde_json::from_str::<Free>(text) {
+            Ok(Free(schema @ (Value::Object(_) | Value::Bool(_)))) => Ok(schema),
             Ok(_) => Err(ApiError::invalid_value(path, "the string holds no JSON object")),
             Err(error) => {
                 Err(ApiError::invalid_value(path, format!("the string is not valid JSON: {error}")))
@@ -399,11 +395,11 @@ fn schema(path: &'static str, value: &Value) -> Result<Value, ApiError> {
     }
 }
 
-fn object<'a>(path: &'static str, value: &'a Value) -> Result<&'a Map<String, Value>, ApiError> {
+fn object<'a>(path: &str, value: &'a Value) -> Result<&'a Map<String, Value>, ApiError> {
     value.as_object().ok_or_else(|| ApiError::invalid_type(path, "an object is expected"))
 }
 
-fn texts(path: &'static str, value: &Value) -> Result<Vec<String>, ApiError> {
+fn texts(path: &str, value: &Value) -> Result<Vec<String>, ApiError> {
     let list =
         value.as_array().ok_or_else(|| ApiError::invalid_type(path, "a list of strings is expected"))?;
     let texts: Option<Vec<String>> = list.iter().map(|item| item.as_str().map(str::to_owned)).collect();
@@ -418,7 +414,7 @@ mod tests {
     use super::*;
 
     fn check(body: Value) -> Result<Option<GrammarSpec>, ApiError> {
-        parse::<StructuredBody>(body.to_string().as_bytes())?.check()
+        parse::<StructuredBody>(body.to_string().as_bytes())?.check(None)
     }
 
     #[test]

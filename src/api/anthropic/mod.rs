@@ -1,7 +1,7 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's dialect over the same walk as chat.
 //!
-//! Turns and tools are translated into messages and tools of chat; every other field is read as it is there, so that all dialects have the
-//! same limits and meanings.
+//! Turns, tools and choices are read into what chat's readers make of theirs; every other field is read as it is there, so that all
+//! dialects have the same limits and meanings.
 
 mod answer;
 mod events;
@@ -17,7 +17,6 @@ use serde_json::Value;
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
 use super::json::{self, Both};
-use super::messages;
 use super::params::Stop;
 use super::reasoning::check_effort;
 use super::stream::Kind;
@@ -127,7 +126,7 @@ pub(super) fn read_to_count(
 }
 
 fn checked(
-    Both(own, Both(mut reasoning, Both(mut shared, Both(foreign, mut structured)))): MessagesRequest,
+    Both(own, Both(mut reasoning, Both(mut shared, Both(foreign, structured)))): MessagesRequest,
     mut unknown: Unknown,
     limits: &Limits,
     defaults: &SamplingDefaults,
@@ -154,8 +153,10 @@ fn checked(
     unknown.check(limits.unknown_fields, &[])?;
     let config = own.output_config.map_or(Value::Null, |config| config.0);
     if !config["effort"].is_null() {
-        let effort: String = json::from_value("output_config.effort", config["effort"].clone())?;
-        check_effort("output_config.effort", Some(&effort))?;
+        let path = "output_config.effort";
+        let effort = config["effort"].as_str().map(str::to_owned);
+        let effort = effort.ok_or_else(|| ApiError::invalid_type(path, "a string is expected"))?;
+        check_effort(path, Some(&effort))?;
         // It does not switch thinking on: it says how much of it there should be.
         let thinks = reasoning.thinking.as_ref().and_then(|thinking| thinking.r#type.as_deref());
         if matches!(thinks, Some("enabled" | "adaptive")) {
@@ -169,39 +170,25 @@ fn checked(
         return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
     }
     // The beta had the format at the top.
-    let formats = [
-        ("output_config.format", config["format"].clone()),
-        ("output_format", own.output_format.map_or(Value::Null, |format| format.0)),
-    ];
-    let mut format_field = None;
+    let format = own.output_format.map_or(Value::Null, |format| format.0);
+    let formats = [("output_config.format", &config["format"]), ("output_format", &format)];
+    let mut asked = None;
     for (path, format) in formats.into_iter().filter(|(_, format)| !format.is_null()) {
-        let format = Free(translate::response_format(&format, path)?);
-        if structured.response_format.replace(format).is_some() {
-            return Err(both(path, "response_format"));
+        if let Some((first, _)) = asked.replace((path, translate::shape(format, path)?)) {
+            return Err(both(path, first));
         }
-        format_field = Some(path);
     }
-    let structured = structured.check().map_err(|error| match format_field {
-        Some(path) => error.in_words(&[("response_format.json_schema", path), ("response_format", path)]),
-        None => error,
-    })?;
-    let structured = structured.map(|mut spec| {
-        spec.field = format_field.unwrap_or(spec.field);
-        spec
-    });
-    let turns = translate::turns(own.system, own.messages)?;
-    let messages = messages::check(Some(json::from_value("messages", turns)?))?;
-    let tools = own.tools.map(|tools| translate::tools(tools.0)).transpose()?;
-    let tools = tools::check(tools.map(Free))
-        .map_err(|e| e.in_words(&[(".function.parameters", ".input_schema"), (".function", "")]))?;
-    let (choice, parallel_calls) = match own.tool_choice {
-        Some(Free(choice)) => translate::tool_choice(&choice)?,
-        None => (None, true),
-    };
+    if let Some((path, _)) = asked.as_ref().filter(|_| structured.response_format.is_some()) {
+        return Err(both(path, "response_format"));
+    }
+    let structured = structured.check(asked)?;
+    let messages = translate::turns(own.system, own.messages)?;
+    let tools = translate::declared(own.tools)?;
+    let (choice, parallel_calls) = translate::tool_choice(own.tool_choice)?;
     let conversation = Conversation {
         kind: Kind::Messages,
         messages,
-        choice: tools::check_choice(choice.map(Free), &tools)?,
+        choice: tools::check_choice(choice, &tools)?,
         tools,
         parallel_calls,
         structured,

@@ -1,7 +1,7 @@
 //! `/v1/responses`: the public API's newer dialect over the same walk as chat. Nothing is stored.
 //!
-//! Items and tools are translated into messages and tools of chat; every other field is read as it is there, so that all dialects have
-//! the same limits and meanings.
+//! Items, tools and choices are read into what chat's readers make of theirs; every other field is read as it is there, so that all
+//! dialects have the same limits and meanings.
 
 mod events;
 mod items;
@@ -14,9 +14,9 @@ use serde_json::{Map, Number, Value, json};
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
 use super::json::{self, Both};
-use super::messages;
 use super::params::{SharedBody, TopCount, top_count};
 use super::stream::{Format, Kind};
+use super::structured::response_format;
 use super::tools;
 use super::unknown::Unknown;
 use super::values::{Free, Idle, Int, List, MAX_U32, Shape};
@@ -118,7 +118,7 @@ fn described_input(_: &mut SchemaGenerator) -> Schema {
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
     let (Both(own, common), mut unknown) = json::read::<ResponsesRequest>(body, limits)?;
-    let Both(mut reasoning, Both(shared, Both(foreign, mut structured))) = common;
+    let Both(mut reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     refuse_lists(&shared)?;
     let format = own.member("text", &own.text, &["format", "verbosity"], &mut unknown)?;
@@ -131,36 +131,27 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         if reasoning.reasoning_effort.is_some() {
             return Err(both("reasoning_effort", "reasoning.effort"));
         }
-        reasoning.reasoning_effort = Some(json::from_value("reasoning.effort", effort)?);
+        let effort = effort.as_str().map(str::to_owned);
+        let effort =
+            effort.ok_or_else(|| ApiError::invalid_type("reasoning.effort", "a string is expected"))?;
+        reasoning.reasoning_effort = Some(effort);
     }
-    let from_text = format.is_some();
-    if let Some(format) = format {
-        if structured.response_format.is_some() {
-            return Err(both("response_format", "text.format"));
-        }
-        structured.response_format = Some(Free(translate::response_format(format)));
+    if format.is_some() && structured.response_format.is_some() {
+        return Err(both("response_format", "text.format"));
     }
-    let format_words = [("response_format.json_schema", "text.format"), ("response_format", "text.format")];
-    let structured = structured.check().map_err(|e| if from_text { e.in_words(&format_words) } else { e })?;
-    let structured = structured.map(|mut spec| {
-        if from_text {
-            spec.field = "text.format";
-        }
-        spec
-    });
-    let turns = translate::turns(own.instructions, own.input)?;
-    let messages = messages::check(Some(json::from_value("input", turns)?));
-    let tools = own.tools.map(|tools| translate::tools(&tools.0)).transpose()?;
-    let tools = tools::check(tools.map(Free)).map_err(|e| e.in_words(&[(".function", "")]))?;
-    let choice = tools::check_choice(own.tool_choice.map(translate::tool_choice), &tools);
+    let format = format.map(|format| response_format("text.format", &format, true)).transpose()?.flatten();
+    let structured = structured.check(format.map(|shape| ("text.format", shape)))?;
+    let messages = translate::turns(own.instructions, own.input)?;
+    let tools = translate::declared(own.tools)?;
+    let choice = tools::check_choice(tools::choice(own.tool_choice, true)?, &tools)?;
     // Errors speak of the limit by the name that the client gave it.
     let words = if shared.max_tokens.is_some() { &WORDS[..2] } else { WORDS };
     let from_reasoning = own.reasoning.is_some();
     let conversation = Conversation {
         kind: Kind::Responses,
-        messages: messages.map_err(|e| e.in_words(WORDS))?,
+        messages,
         tools,
-        choice: choice.map_err(|e| e.in_words(&[(".allowed_tools", ""), (".function", "")]))?,
+        choice,
         parallel_calls: own.parallel_tool_calls.unwrap_or(true),
         structured,
         reasoning,
