@@ -1,47 +1,72 @@
 //! `/v1/chat/completions`: the request's fields and the whole answer.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation};
 use super::guard;
-use super::json::{self, Free, Int, Shape, wire_object};
+use super::json::{self, Both};
 use super::messages::{self, Messages};
-use super::params::top_count;
+use super::params::{TopCount, top_count};
 use super::stream::{Format, Kind};
 use super::tools;
+use super::values::{AnyValue, Free, Int, MAX_U32};
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use crate::generate::{FullReply, Replies, SamplingDefaults};
 
-wire_object! {
-    /// The fields that only chat has.
-    struct ChatBody {
-        messages: Messages,
-        max_completion_tokens: Int,
-        logprobs: bool,
-        top_logprobs: Int,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        tools: Free,
-        tool_choice: Free,
-        parallel_tool_calls: bool,
-        echo: bool,
-        // What follows is read only to be refused when it asks for something.
-        chat_template: Shape,
-        documents: Shape,
-        functions: Shape,
-        function_call: Shape,
-        modalities: Free,
-        audio: Shape,
-    }
+/// The fields that only chat has. What is not described is read only to be refused when it asks for something.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ChatBody {
+    /// The conversation, oldest first.
+    #[schemars(required, length(min = 1))]
+    messages: Option<Messages>,
+    /// Goes before `max_tokens`.
+    max_completion_tokens: Option<Int<1, MAX_U32>>,
+    /// Log-probabilities of the tokens of the reply.
+    logprobs: Option<bool>,
+    /// Only together with `logprobs: true`; -1: the whole vocabulary.
+    top_logprobs: Option<TopCount>,
+    /// Whether the prompt ends where the reply begins.
+    add_generation_prompt: Option<bool>,
+    /// The last message is the beginning of the reply.
+    continue_final_message: Option<bool>,
+    /// Functions that may be called.
+    #[schemars(schema_with = "tools::schema")]
+    tools: Option<Free>,
+    /// Whether a function may, must or must not be called, or which.
+    #[schemars(schema_with = "tools::choice_schema")]
+    tool_choice: Option<Free>,
+    /// Whether a reply may have more than one call.
+    parallel_tool_calls: Option<bool>,
+    /// The last message comes first in the content, if it is the assistant's.
+    echo: Option<bool>,
+    /// Only text.
+    #[schemars(extend("type" = "array", "items" = {"const": "text"}))]
+    modalities: Option<Free>,
+    #[schemars(skip)]
+    chat_template: Option<AnyValue>,
+    #[schemars(skip)]
+    documents: Option<AnyValue>,
+    #[schemars(skip)]
+    functions: Option<AnyValue>,
+    #[schemars(skip)]
+    function_call: Option<AnyValue>,
+    #[schemars(skip)]
+    audio: Option<AnyValue>,
 }
+
+/// The fields of chat.
+pub(super) type ChatRequest = Both<ChatBody, CommonBody>;
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let ((own, (reasoning, (shared, (foreign, structured)))), unknown) =
-        json::read::<(ChatBody, CommonBody)>(body, limits)?;
+    let (Both(own, common), unknown) = json::read::<ChatRequest>(body, limits)?;
+    let Both(reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     let tools = tools::check(own.tools)?;
-    let choice = tools::check_choice(own.tool_choice, &tools)?;
+    let choice = tools::check_choice(tools::choice(own.tool_choice, false)?, &tools)?;
     let top_logprobs = top_count("top_logprobs", own.top_logprobs, limits)?;
     let wants_logprobs = own.logprobs.unwrap_or(false);
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
@@ -53,9 +78,9 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         tools,
         choice,
         parallel_calls: own.parallel_tool_calls.unwrap_or(true),
-        structured: structured.check()?,
+        structured: structured.check(None)?,
         reasoning,
-        max_tokens: shared.max_tokens("max_completion_tokens", own.max_completion_tokens, 1)?,
+        max_tokens: shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 1)?,
         shared,
         foreign,
         logprobs: wants_logprobs.then(|| top_logprobs.unwrap_or(0)),
@@ -68,7 +93,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
 
 impl ChatBody {
     fn refuse_unavailable(&self) -> Result<(), ApiError> {
-        let given = |shape: &Option<Shape>| shape.as_ref().is_some_and(|s| !s.is_empty());
+        let given = |shape: &Option<AnyValue>| shape.as_ref().is_some_and(|s| !s.is_empty());
         for (name, value, what) in [
             ("functions", &self.functions, "calling functions (`tools` is their successor)"),
             ("chat_template", &self.chat_template, "a chat template of the request's own"),

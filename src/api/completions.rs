@@ -2,50 +2,69 @@
 
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::call::{Call, Own, call};
 use super::foreign::ForeignBody;
 use super::guard;
-use super::json::{self, Inside, Int, Shape, wire_object};
-use super::params::{SharedBody, token_id, top_count};
+use super::json::{self, Both};
+use super::params::{SharedBody, TopCount, token_id, top_count};
 use super::stream::{Format, Kind, echoed};
 use super::structured::StructuredBody;
+use super::values::{AnyValue, Int, MAX_U32, TokenId, inline_schema};
 use super::write::{self, LogprobArrays, Scored, TokenText};
 use super::{ApiError, Limits};
 use crate::generate::{FullReply, Prompt, Replies, SamplingDefaults, SamplingMode};
 
+/// Most replies of one request, over all its prompts and copies.
+pub(super) const MAX_REPLIES: usize = 1024;
 /// Reply tokens of a request that names no limit.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
-wire_object! {
-    /// The fields that only text completions have.
-    struct CompletionBody {
-        prompt: PromptField,
-        logprobs: Int,
-        echo: bool,
-        max_completion_tokens: Int,
-        suffix: Shape,
-        tools: Shape,
-        messages: Shape,
-        thinking: Shape,
-        reasoning_effort: Shape,
-        include_reasoning: Shape,
-        separate_reasoning: Shape,
-        thinking_token_budget: Shape,
-    }
+/// The fields that only text completions have. What is not described is read only to be refused when it asks for something.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct CompletionBody {
+    /// A text or its token ids, or a list of either.
+    #[schemars(required)]
+    prompt: Option<PromptField>,
+    /// Log-probabilities of the tokens of the reply, with so many alternatives; -1: the whole vocabulary.
+    logprobs: Option<TopCount>,
+    /// The prompt comes first in the text; with `logprobs` it is scored.
+    echo: Option<bool>,
+    /// Goes before `max_tokens`.
+    max_completion_tokens: Option<Int<0, MAX_U32>>,
+    #[schemars(skip)]
+    suffix: Option<AnyValue>,
+    #[schemars(skip)]
+    tools: Option<AnyValue>,
+    #[schemars(skip)]
+    messages: Option<AnyValue>,
+    #[schemars(skip)]
+    thinking: Option<AnyValue>,
+    #[schemars(skip)]
+    reasoning_effort: Option<AnyValue>,
+    #[schemars(skip)]
+    include_reasoning: Option<AnyValue>,
+    #[schemars(skip)]
+    separate_reasoning: Option<AnyValue>,
+    #[schemars(skip)]
+    thinking_token_budget: Option<AnyValue>,
 }
+
+/// The fields of text completions.
+pub(super) type CompletionRequest = Both<CompletionBody, Both<SharedBody, Both<ForeignBody, StructuredBody>>>;
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let ((own, (shared, (foreign, structured))), unknown) =
-        json::read::<(CompletionBody, (SharedBody, (ForeignBody, StructuredBody)))>(body, limits)?;
+    let (Both(own, Both(shared, Both(foreign, structured))), unknown) =
+        json::read::<CompletionRequest>(body, limits)?;
     own.refuse_unavailable()?;
-    foreign.check()?;
+    foreign.0.check()?;
     let model = shared.model.clone();
     let echo = own.echo.unwrap_or(false);
-    let max_tokens = shared.max_tokens("max_completion_tokens", own.max_completion_tokens, 0)?;
+    let max_tokens = shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 0)?;
     if max_tokens == Some(0) && !echo {
         return Err(ApiError::invalid_value("max_tokens", "0 is only allowed together with `echo: true`"));
     }
@@ -73,7 +92,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         logprobs,
         echo,
         echoed_content: None,
-        grammar: structured.check()?,
+        grammar: structured.check(None)?,
     };
     Ok(Call { unknown, ..call(own, shared)? })
 }
@@ -163,7 +182,12 @@ pub(super) enum PromptField {
     Nothing,
 }
 
-impl Inside for PromptField {}
+inline_schema!(PromptField, generator => {
+    let text = json_schema!({"type": "string", "minLength": 1});
+    let ids = json_schema!({"type": "array", "minItems": 1, "items": generator.subschema_for::<TokenId>()});
+    let many = |items: &Schema| json_schema!({"type": "array", "minItems": 1, "maxItems": MAX_REPLIES, "items": items});
+    json_schema!({"anyOf": [text, many(&text), ids, many(&ids)]})
+});
 
 impl PromptField {
     fn check(self, limits: &Limits) -> Result<Vec<Prompt>, ApiError> {
@@ -256,7 +280,7 @@ impl<'de> Deserialize<'de> for PromptItem {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PromptItem, A::Error> {
                 let mut ids = Vec::new();
-                while let Some(Int(id)) = seq.next_element::<Int>()? {
+                while let Some(Int(id)) = seq.next_element::<TokenId>()? {
                     ids.push(id);
                 }
                 Ok(PromptItem::Ids(ids))

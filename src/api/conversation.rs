@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::call::{Call, Own, call};
 use super::foreign::ForeignBody;
+use super::json::Both;
 use super::messages;
 use super::params::SharedBody;
 use super::reasoning::ReasoningBody;
@@ -15,7 +16,7 @@ use crate::generate::{Calls, ChatPrompt, ChatReply, Prompt, SamplingDefaults, Sa
 use crate::grammar::GrammarSpec;
 
 /// The fields that every dialect reads from its body beside its own.
-pub(super) type CommonBody = (ReasoningBody, (SharedBody, (ForeignBody, StructuredBody)));
+pub(super) type CommonBody = Both<ReasoningBody, Both<SharedBody, Both<ForeignBody, StructuredBody>>>;
 
 /// What a dialect has read of a request.
 pub(super) struct Conversation {
@@ -41,7 +42,7 @@ pub(super) struct Conversation {
 impl Conversation {
     /// Checks what is left to check.
     pub(super) fn check(self, limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-        self.foreign.check()?;
+        self.foreign.0.check()?;
         let reasoning = self.reasoning.check(limits.reasoning)?;
         let grammar = tools::grammar(&self.choice, &self.tools, self.parallel_calls, self.structured)?;
         let continue_final_message = self.messages.continues(self.continue_final_message)?;
@@ -115,7 +116,7 @@ pub(super) fn refuse_lists(shared: &SharedBody) -> Result<(), ApiError> {
     if shared.return_token_ids == Some(true) {
         return Err(ApiError::elsewhere("return_token_ids", "token ids in the answer"));
     }
-    if shared.stream_options.as_ref().is_some_and(|options| options.0.continuous_usage_stats == Some(true)) {
+    if shared.stream_options.as_ref().is_some_and(|options| options.continuous_usage_stats == Some(true)) {
         let name = "stream_options.continuous_usage_stats";
         return Err(ApiError::elsewhere(name, "usage in every event"));
     }

@@ -56,15 +56,13 @@ impl ApiError {
         self
     }
 
-    /// The same in the words of another dialect: pairs of a field's name in chat and there; one that begins with a dot stands inside of a
-    /// path. The request was read as a chat request, and its client never saw one.
+    /// The same in the words of another dialect: pairs of a field's name in chat and there.
     pub(super) fn in_words(mut self, words: &[(&str, &str)]) -> Self {
         let Some(param) = &self.param else { return self };
         let renamed = words.iter().fold(param.clone(), |path, (chat, own)| {
             let whole = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
             match path.strip_prefix(chat) {
                 Some(rest) if whole(rest) => format!("{own}{rest}"),
-                _ if chat.starts_with('.') => path.replacen(chat, own, 1),
                 _ => path,
             }
         });
@@ -446,14 +444,11 @@ mod tests {
 
     #[test]
     fn fields_have_the_names_of_the_dialect() {
-        let words =
-            [("stop", "stop_sequences"), (".function.parameters", ".input_schema"), (".function", "")];
+        let words = [("stop", "stop_sequences")];
         for (chat, own) in [
             ("stop", "stop_sequences"),
             ("stop[3]", "stop_sequences[3]"),
             ("stop_token_ids", "stop_token_ids"),
-            ("tools[1].function.name", "tools[1].name"),
-            ("tools[1].function.parameters", "tools[1].input_schema"),
             ("model", "model"),
         ] {
             let error = ApiError::invalid_value(chat, "no").in_words(&words);

@@ -3,41 +3,71 @@
 //! Ignoring them would give an answer that is not what was asked for. Fields that only tune one of them, and fields of the public APIs
 //! that change nothing about a reply here, are accepted.
 
-use super::ApiError;
-use super::json::{Shape, wire_object};
+use schemars::{JsonSchema, json_schema};
+use serde::Deserialize;
 
-wire_object! {
-    struct ForeignBody {
-        use_beam_search: Shape,
-        length_penalty: Shape,
-        logits_processors: Shape,
-        custom_logit_processor: Shape,
-        logprob_token_ids: Shape,
-        mirostat: Shape,
-        dry_multiplier: Shape,
-        xtc_probability: Shape,
-        typ_p: Shape,
-        typical_p: Shape,
-        dynatemp_range: Shape,
-        input_ids: Shape,
-        input_embeds: Shape,
-        prompt_embeds: Shape,
-        return_hidden_states: Shape,
-        kv_transfer_params: Shape,
-        bootstrap_host: Shape,
-        bootstrap_port: Shape,
-        bootstrap_room: Shape,
-        lora_path: Shape,
-    }
-    idle [
-        "mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
-        "xtc_threshold", "dynatemp_exponent",
-        "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "metadata", "store",
-        "service_tier", "verbosity", "prediction", "add_special_tokens", "spaces_between_special_tokens", "session_id",
-    ]
+use super::ApiError;
+use super::json::Both;
+use super::values::{AnyValue, Idle, inline_schema};
+
+/// The fields that are refused; none is described.
+#[derive(Debug, Deserialize)]
+pub(super) struct RefusedBody {
+    use_beam_search: Option<AnyValue>,
+    length_penalty: Option<AnyValue>,
+    logits_processors: Option<AnyValue>,
+    custom_logit_processor: Option<AnyValue>,
+    logprob_token_ids: Option<AnyValue>,
+    mirostat: Option<AnyValue>,
+    dry_multiplier: Option<AnyValue>,
+    xtc_probability: Option<AnyValue>,
+    typ_p: Option<AnyValue>,
+    typical_p: Option<AnyValue>,
+    dynatemp_range: Option<AnyValue>,
+    input_ids: Option<AnyValue>,
+    input_embeds: Option<AnyValue>,
+    prompt_embeds: Option<AnyValue>,
+    return_hidden_states: Option<AnyValue>,
+    kv_transfer_params: Option<AnyValue>,
+    bootstrap_host: Option<AnyValue>,
+    bootstrap_port: Option<AnyValue>,
+    bootstrap_room: Option<AnyValue>,
+    lora_path: Option<AnyValue>,
 }
 
-impl ForeignBody {
+inline_schema!(RefusedBody, _generator => json_schema!({"properties": {}}));
+
+/// The fields that are accepted and mean nothing here.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "they mean nothing")]
+pub(super) struct IdleBody {
+    mirostat_tau: Option<Idle>,
+    mirostat_eta: Option<Idle>,
+    dry_base: Option<Idle>,
+    dry_allowed_length: Option<Idle>,
+    dry_penalty_last_n: Option<Idle>,
+    dry_sequence_breakers: Option<Idle>,
+    xtc_threshold: Option<Idle>,
+    dynatemp_exponent: Option<Idle>,
+    user: Option<Idle>,
+    safety_identifier: Option<Idle>,
+    prompt_cache_key: Option<Idle>,
+    prompt_cache_retention: Option<Idle>,
+    prompt_cache_options: Option<Idle>,
+    metadata: Option<Idle>,
+    store: Option<Idle>,
+    service_tier: Option<Idle>,
+    verbosity: Option<Idle>,
+    prediction: Option<Idle>,
+    add_special_tokens: Option<Idle>,
+    spaces_between_special_tokens: Option<Idle>,
+    session_id: Option<Idle>,
+}
+
+/// All of them.
+pub(super) type ForeignBody = Both<RefusedBody, IdleBody>;
+
+impl RefusedBody {
     /// Refuses the first field that asks for something.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         // The number beside a field is the one that asks for nothing.
@@ -64,9 +94,9 @@ impl ForeignBody {
             ("lora_path", &self.lora_path, 0.0, "LoRA"),
         ];
         for (name, value, neutral, what) in fields {
-            let asks = |value: &Shape| match value {
-                Shape::Number(number) => *number != neutral,
-                other => !other.is_empty(),
+            let asks = |value: &AnyValue| match value.number() {
+                Some(number) => number != neutral,
+                None => !value.is_empty(),
             };
             if value.as_ref().is_some_and(asks) {
                 return Err(ApiError::unsupported(name, what));
@@ -82,7 +112,7 @@ mod tests {
     use super::*;
 
     fn check(body: &str) -> Result<(), ApiError> {
-        parse::<ForeignBody>(body.as_bytes())?.check()
+        parse::<ForeignBody>(body.as_bytes())?.0.check()
     }
 
     #[test]

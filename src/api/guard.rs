@@ -3,9 +3,12 @@
 //! `repetition_guard` is a word (`auto`, `off`, `warn`, `stop`, `rescue`) or an object with `mode`, `max_rescues` and `hold_back`;
 //! `repetition_detection` is vLLM's rule. A reply in which the guard found something has `guard: {events: [...]}` in its choice.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::{Free, Int, wire_object};
+use super::params::int;
+use super::values::{Free, Int};
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use crate::generate::GuardChoice;
@@ -14,13 +17,25 @@ use crate::guard::{Event, Mode, PatternRule};
 /// Longest preview of a unit, characters.
 const PREVIEW_CHARS: usize = 64;
 
-wire_object! {
-    /// `repetition_detection`, as vLLM has it.
-    struct PatternFields {
-        max_pattern_size: Int,
-        min_pattern_size: Int,
-        min_count: Int,
-    }
+/// `repetition_detection`, as vLLM has it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct PatternFields {
+    max_pattern_size: Option<Int<0, LONGEST>>,
+    min_pattern_size: Option<Int<0, LONGEST>>,
+    min_count: Option<Int<2, { u16::MAX as i64 }>>,
+}
+
+const LONGEST: i64 = PatternRule::LONGEST as i64;
+/// Largest `max_rescues` and `hold_back`.
+const MAX_RESCUES: u32 = 8;
+const MAX_HOLD_BACK: u32 = 4096;
+
+/// `repetition_guard`.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [{"enum": ["auto", "off", "warn", "stop", "rescue"]}, {"type": "object", "properties": {
+        "mode": {"type": "string"}, "max_rescues": {"type": "integer", "minimum": 0, "maximum": MAX_RESCUES},
+        "hold_back": {"type": "integer", "minimum": 0, "maximum": MAX_HOLD_BACK}}}]})
 }
 
 /// Checks both fields.
@@ -48,10 +63,10 @@ pub(super) fn choice(
                         choice.mode = mode("repetition_guard.mode", word)?;
                     }
                     "max_rescues" => {
-                        choice.max_rescues = Some(count("repetition_guard.max_rescues", value, 8)?)
+                        choice.max_rescues = Some(count("repetition_guard.max_rescues", value, MAX_RESCUES)?)
                     }
                     "hold_back" => {
-                        choice.hold_tokens = Some(count("repetition_guard.hold_back", value, 4096)?)
+                        choice.hold_tokens = Some(count("repetition_guard.hold_back", value, MAX_HOLD_BACK)?)
                     }
                     other => {
                         let shown: String = other.chars().take(32).collect();
@@ -95,17 +110,10 @@ fn count(field: &'static str, value: &Value, most: u32) -> Result<u32, ApiError>
 
 /// `max_pattern_size` 0 switches the rule off, `min_pattern_size` 0 means 1.
 fn rule(fields: PatternFields) -> Result<Option<PatternRule>, ApiError> {
-    let number = |name: &'static str, value: Option<Int>, default: i64, least: i64, most: i64| match value {
-        Some(Int(v)) if !(least..=most).contains(&v) => {
-            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
-        }
-        other => Ok(other.map_or(default, |v| v.0) as u32),
-    };
-    let longest = i64::from(PatternRule::LONGEST);
-    let max_size = number("repetition_detection.max_pattern_size", fields.max_pattern_size, 0, 0, longest)?;
+    let max_size = int("repetition_detection.max_pattern_size", fields.max_pattern_size)?.unwrap_or(0) as u32;
     let min_size =
-        number("repetition_detection.min_pattern_size", fields.min_pattern_size, 0, 0, longest)?.max(1);
-    let min_count = number("repetition_detection.min_count", fields.min_count, 2, 2, i64::from(u16::MAX))?;
+        int("repetition_detection.min_pattern_size", fields.min_pattern_size)?.unwrap_or(0).max(1) as u32;
+    let min_count = int("repetition_detection.min_count", fields.min_count)?.unwrap_or(2) as u32;
     if max_size > 0 && min_size > max_size {
         return Err(ApiError::invalid_value(
             "repetition_detection.min_pattern_size",

@@ -1,461 +1,358 @@
-//! Reading request bodies: typed fields, errors that name the field, and bounds on what a body may make us build.
+//! Reading request bodies: groups of fields, errors that name the field, and names that no group knows.
 //!
-//! Every field is optional at this level and `null` is the same as absent. Unknown fields are skipped without being built, and
-//! their names are kept ([`Unknown`]). A wrong type is reported with its path, such as `messages[2].content[0].text`.
+//! A group is a struct whose fields are all optional; serde reads it and schemars describes it. `null` is the same as absent. Unknown
+//! members are skipped without being built, and their names are kept ([`Unknown`]). A wrong type is reported with its path, such as
+//! `messages[2].content[0].text`.
 
 use std::fmt;
-use std::marker::PhantomData;
 
-use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, IntoDeserializer, MapAccess,
+    SeqAccess, Visitor, value::MapDeserializer,
+};
+use serde::forward_to_deserialize_any;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::unknown::Unknown;
 use super::{ApiError, Limits};
 
 /// Deepest nesting of arrays and objects in a body.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Most values inside one free-form field (`tools`, `chat_template_kwargs`, `tool_calls`).
-const MAX_FREE_VALUES: usize = 100_000;
 
-/// An object with known fields, made by [`wire_object!`].
-pub(super) trait WireObject: Default {
-    /// Takes the value of `key` if the key is known; `Ok(false)` leaves the value unread.
-    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error>;
+/// Fields that a body may have: one group, or [`Both`] of two.
+pub(super) trait Fields: Sized {
+    /// Reads them.
+    fn read(body: &mut Body<'_>) -> Result<Self, ApiError>;
 
-    /// Every key that means something; what describes the fields is held to this.
-    fn fields() -> Vec<&'static str>;
-
-    /// Keys that are accepted and mean nothing here.
-    fn idle() -> Vec<&'static str>;
-
-    /// Adds the unknown members of the objects inside; `path` ends in a dot or is empty.
-    fn add_unknown(&self, path: &str, unknown: &mut Unknown);
+    /// Adds their schemas, where no other group has described the name.
+    fn describe(generator: &mut SchemaGenerator, properties: &mut Map<String, Value>);
 }
 
-/// Two sets of fields read from one object.
-impl<A: WireObject, B: WireObject> WireObject for (A, B) {
-    fn read<'de, M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<bool, M::Error> {
-        Ok(self.0.read(key, map)? || self.1.read(key, map)?)
+impl<T: DeserializeOwned + JsonSchema> Fields for T {
+    fn read(body: &mut Body<'_>) -> Result<Self, ApiError> {
+        // A body without members is asked for the names.
+        let own = if body.members.is_empty() { Vec::new() } else { names::<T>() };
+        let members = body.members.iter().filter(|(name, _)| own.contains(name)).copied();
+        body.track.read(MapDeserializer::new(members))
     }
 
-    fn fields() -> Vec<&'static str> {
-        [A::fields(), B::fields()].concat()
-    }
-
-    fn idle() -> Vec<&'static str> {
-        [A::idle(), B::idle()].concat()
-    }
-
-    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
-        self.0.add_unknown(path, unknown);
-        self.1.add_unknown(path, unknown);
-    }
-}
-
-/// A field's value, as far as objects with unknown members may be in it.
-pub(super) trait Inside {
-    /// Adds the names of those members.
-    fn add_unknown(&self, _path: &str, _unknown: &mut Unknown) {}
-}
-
-impl Inside for String {}
-impl Inside for bool {}
-impl Inside for Num {}
-impl Inside for Int {}
-impl Inside for Shape {}
-impl Inside for Free {}
-
-impl<T: Inside, const MAX: usize> Inside for List<T, MAX> {
-    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
-        let path = format!("{path}[]");
-        self.0.iter().for_each(|item| item.add_unknown(&path, unknown));
-    }
-}
-
-impl<T: WireObject> Inside for Object<T> {
-    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
-        self.1.names().for_each(|name| unknown.add(&format!("{path}.{name}")));
-        self.0.add_unknown(&format!("{path}."), unknown);
-    }
-}
-
-/// Declares a struct of optional fields and how to read it from a JSON object. Fields behind `idle` are accepted and mean nothing.
-macro_rules! wire_object {
-    ($(#[$meta:meta])* struct $name:ident { $($field:ident: $ty:ty,)* } $(idle [$($idle:literal),* $(,)?])?) => {
-        $(#[$meta])*
-        #[derive(Debug, Default)]
-        pub(super) struct $name { $(pub(super) $field: Option<$ty>,)* }
-
-        impl $crate::api::json::WireObject for $name {
-            fn read<'de, A: serde::de::MapAccess<'de>>(
-                &mut self,
-                key: &str,
-                map: &mut A,
-            ) -> Result<bool, A::Error> {
-                $(
-                    let name = $crate::api::json::plain(stringify!($field));
-                    if key == name {
-                        let fresh = self.$field.is_none();
-                        self.$field = $crate::api::json::field(name, fresh, map)?;
-                        return Ok(true);
-                    }
-                )*
-                const IDLE: &[&str] = &[$($($idle),*)?];
-                if IDLE.contains(&key) {
-                    map.next_value::<serde::de::IgnoredAny>()?;
-                    return Ok(true);
-                }
-                Ok(false)
-            }
-
-            fn fields() -> Vec<&'static str> {
-                vec![$($crate::api::json::plain(stringify!($field))),*]
-            }
-
-            fn idle() -> Vec<&'static str> {
-                vec![$($($idle),*)?]
-            }
-
-            fn add_unknown(&self, path: &str, unknown: &mut $crate::api::unknown::Unknown) {
-                $(
-                    if let Some(value) = &self.$field {
-                        let path = format!("{path}{}", $crate::api::json::plain(stringify!($field)));
-                        $crate::api::json::Inside::add_unknown(value, &path, unknown);
-                    }
-                )*
+    fn describe(generator: &mut SchemaGenerator, properties: &mut Map<String, Value>) {
+        if let Some(Value::Object(own)) = T::json_schema(generator).remove("properties") {
+            for (name, schema) in own {
+                properties.entry(name).or_insert(schema);
             }
         }
-    };
-}
-pub(super) use wire_object;
-
-/// A field's name as JSON spells it: `r#type` is `type`.
-pub(super) fn plain(name: &'static str) -> &'static str {
-    name.strip_prefix("r#").unwrap_or(name)
-}
-
-/// Reads one value, putting the field's name before whatever goes wrong inside it.
-pub(super) fn field<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
-    name: &'static str,
-    fresh: bool,
-    map: &mut A,
-) -> Result<Option<T>, A::Error> {
-    if !fresh {
-        return Err(A::Error::custom(format_args!(".{name}: the field is given twice")));
-    }
-    map.next_value::<Option<T>>().map_err(|e| A::Error::custom(join(&format!(".{name}"), &e.to_string())))
-}
-
-/// `path` before a message that may begin with a path of its own.
-fn join(path: &str, message: &str) -> String {
-    let inner = message.starts_with(['.', '[']);
-    format!("{path}{}{message}", if inner { "" } else { ": " })
-}
-
-/// A JSON object read through its [`WireObject`], and its unknown members.
-#[derive(Debug, Default)]
-pub(super) struct Object<T>(pub(super) T, pub(super) Unknown);
-
-impl<'de, T: WireObject> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V<T>(PhantomData<T>);
-        impl<'de, T: WireObject> Visitor<'de> for V<T> {
-            type Value = Object<T>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<T>, A::Error> {
-                let (mut object, mut unknown) = (T::default(), Unknown::default());
-                while let Some(key) = map.next_key::<String>()? {
-                    if !object.read(&key, &mut map)? && map.next_value::<Option<IgnoredAny>>()?.is_some() {
-                        unknown.add(&key);
-                    }
-                }
-                Ok(Object(object, unknown))
-            }
-        }
-        deserializer.deserialize_map(V(PhantomData))
     }
 }
 
-/// A list of at most `MAX` values.
-#[derive(Debug, Default)]
-pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
+/// Two sets of fields of one object.
+#[derive(Debug)]
+pub(super) struct Both<A, B>(pub(super) A, pub(super) B);
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V<T, const MAX: usize>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for V<T, MAX> {
-            type Value = Vec<T>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
-                let mut list = Vec::new();
-                loop {
-                    let next = seq.next_element::<T>();
-                    let next = next
-                        .map_err(|e| A::Error::custom(join(&format!("[{}]", list.len()), &e.to_string())))?;
-                    match next {
-                        None => return Ok(list),
-                        Some(_) if list.len() == MAX => {
-                            return Err(A::Error::custom(format_args!("more than {MAX} entries")));
-                        }
-                        Some(item) => list.push(item),
-                    }
-                }
-            }
-        }
-        deserializer.deserialize_seq(V::<T, MAX>(PhantomData)).map(List)
+impl<A: Fields, B: Fields> Fields for Both<A, B> {
+    fn read(body: &mut Body<'_>) -> Result<Self, ApiError> {
+        Ok(Self(A::read(body)?, B::read(body)?))
+    }
+
+    fn describe(generator: &mut SchemaGenerator, properties: &mut Map<String, Value>) {
+        A::describe(generator, properties);
+        B::describe(generator, properties);
     }
 }
 
-/// A number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Num(pub(super) f64);
-
-impl<'de> Deserialize<'de> for Num {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V;
-        impl Visitor<'_> for V {
-            type Value = Num;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number")
-            }
-            fn visit_f64<E>(self, v: f64) -> Result<Num, E> {
-                Ok(Num(v))
-            }
-            fn visit_i64<E>(self, v: i64) -> Result<Num, E> {
-                Ok(Num(v as f64))
-            }
-            fn visit_u64<E>(self, v: u64) -> Result<Num, E> {
-                Ok(Num(v as f64))
-            }
-        }
-        deserializer.deserialize_any(V)
-    }
+/// A body's members of known names, as they stand in it.
+#[derive(Default)]
+pub(super) struct Body<'a> {
+    members: Vec<(&'static str, &'a RawValue)>,
+    track: Track,
 }
 
-/// A whole number; `4.0` counts as one, as it does for most clients' languages.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Int(pub(super) i64);
-
-impl<'de> Deserialize<'de> for Int {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V;
-        impl Visitor<'_> for V {
-            type Value = Int;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number of at most 64 bits")
-            }
-            fn visit_i64<E>(self, v: i64) -> Result<Int, E> {
-                Ok(Int(v))
-            }
-            fn visit_u64<E: serde::de::Error>(self, v: u64) -> Result<Int, E> {
-                let unexpected = serde::de::Unexpected::Unsigned(v);
-                i64::try_from(v).map(Int).map_err(|_| E::invalid_value(unexpected, &self))
-            }
-            fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<Int, E> {
-                // Beyond 2^53 a float no longer says which whole number was meant.
-                if v.fract() == 0.0 && v.abs() <= 9_007_199_254_740_992.0 {
-                    Ok(Int(v as i64))
-                } else {
-                    Err(E::invalid_value(serde::de::Unexpected::Float(v), &self))
-                }
-            }
-        }
-        deserializer.deserialize_any(V)
-    }
+/// Reads a body with the given fields, and the names that nobody knows; an error where those are refused.
+pub(super) fn read<T: Fields>(body: &[u8], limits: &Limits) -> Result<(T, Unknown), ApiError> {
+    let (object, track) = parse_all::<T>(body)?;
+    track.unknown.check(limits.unknown_fields, &track.known)?;
+    Ok((object, track.unknown))
 }
 
-/// What kind of value stands in a field whose content does not matter, only whether it asks for something.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Shape {
-    /// true or false.
-    Bool(bool),
-    /// Any number.
-    Number(f64),
-    /// A string.
-    Text(String),
-    /// A list of so many values.
-    List(usize),
-    /// An object of so many fields.
-    Object(usize),
-    /// null, inside a list or object.
-    Null,
-}
-
-impl Shape {
-    /// Whether the value asks for nothing: false, zero, or empty.
-    pub(super) fn is_empty(&self) -> bool {
-        match self {
-            Shape::Bool(b) => !b,
-            Shape::Number(n) => *n == 0.0,
-            Shape::Text(t) => t.is_empty(),
-            Shape::List(n) | Shape::Object(n) => *n == 0,
-            Shape::Null => true,
-        }
-    }
-
-    /// Whether it is this string.
-    pub(super) fn is_text(&self, text: &str) -> bool {
-        matches!(self, Shape::Text(t) if t == text)
-    }
-}
-
-impl<'de> Deserialize<'de> for Shape {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> Visitor<'de> for V {
-            type Value = Shape;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
-            fn visit_bool<E>(self, v: bool) -> Result<Shape, E> {
-                Ok(Shape::Bool(v))
-            }
-            fn visit_f64<E>(self, v: f64) -> Result<Shape, E> {
-                Ok(Shape::Number(v))
-            }
-            fn visit_i64<E>(self, v: i64) -> Result<Shape, E> {
-                Ok(Shape::Number(v as f64))
-            }
-            fn visit_u64<E>(self, v: u64) -> Result<Shape, E> {
-                Ok(Shape::Number(v as f64))
-            }
-            fn visit_str<E>(self, v: &str) -> Result<Shape, E> {
-                Ok(Shape::Text(v.to_owned()))
-            }
-            fn visit_unit<E>(self) -> Result<Shape, E> {
-                Ok(Shape::Null)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
-                let mut count = 0;
-                while seq.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Shape::List(count))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
-                let mut count = 0;
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Shape::Object(count))
-            }
-        }
-        deserializer.deserialize_any(V)
-    }
-}
-
-/// Any value, of a bounded number of parts: free-form fields must not turn a few megabytes of brackets into gigabytes.
-#[derive(Debug, Clone)]
-pub(super) struct Free(pub(super) Value);
-
-impl<'de> Deserialize<'de> for Free {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut left = MAX_FREE_VALUES;
-        serde::de::DeserializeSeed::deserialize(FreeSeed(&mut left), deserializer).map(Free)
-    }
-}
-
-struct FreeSeed<'a>(&'a mut usize);
-
-impl<'de> serde::de::DeserializeSeed<'de> for FreeSeed<'_> {
-    type Value = Value;
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        *self.0 = self.0.checked_sub(1).ok_or_else(|| {
-            D::Error::custom(format_args!("more than {MAX_FREE_VALUES} values in one field"))
-        })?;
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for FreeSeed<'_> {
-    type Value = Value;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
-        Ok(Value::Bool(v))
-    }
-    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
-        Ok(v.into())
-    }
-    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
-        Ok(v.into())
-    }
-    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(v).map_or(Value::Null, Value::Number))
-    }
-    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
-        Ok(Value::String(v.to_owned()))
-    }
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(value) = seq.next_element_seed(FreeSeed(self.0))? {
-            list.push(value);
-        }
-        Ok(Value::Array(list))
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut object = Map::new();
-        while let Some(key) = map.next_key::<String>()? {
-            let value = map.next_value_seed(FreeSeed(self.0))?;
-            object.insert(key, value);
-        }
-        Ok(Value::Object(object))
-    }
-}
-
-/// Reads a body as an object with the given fields, and the names that nobody knows; an error where those are refused.
-pub(super) fn read<T: WireObject>(body: &[u8], limits: &Limits) -> Result<(T, Unknown), ApiError> {
-    let Object(object, mut unknown) = parse_object::<T>(body)?;
-    object.add_unknown("", &mut unknown);
-    unknown.check(limits.unknown_fields, &[T::fields(), T::idle()].concat())?;
-    Ok((object, unknown))
+/// The names of the fields: those that are asked for in a body that has none.
+pub(super) fn names<T: Fields>() -> Vec<&'static str> {
+    let mut body = Body::default();
+    let _ = T::read(&mut body);
+    body.track.known
 }
 
 /// The fields alone.
 #[cfg(test)]
-pub(super) fn parse<T: WireObject>(body: &[u8]) -> Result<T, ApiError> {
-    parse_object(body).map(|object| object.0)
+pub(super) fn parse<T: Fields>(body: &[u8]) -> Result<T, ApiError> {
+    parse_all(body).map(|(object, _)| object)
 }
 
-/// A value of a request, made here, as the type that its field has.
-pub(super) fn from_value<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, ApiError> {
-    serde_json::from_value(value).map_err(|error| {
-        let path = join(name, &error.to_string());
-        let (path, detail) = path.split_once(": ").unwrap_or((name, &path));
-        ApiError::invalid_type(path, detail)
-    })
+fn parse_all<T: Fields>(body: &[u8]) -> Result<(T, Track), ApiError> {
+    let mut body = Body::open(body, &names::<T>())?;
+    Ok((T::read(&mut body)?, body.track))
 }
 
-fn parse_object<T: WireObject>(body: &[u8]) -> Result<Object<T>, ApiError> {
-    let text = std::str::from_utf8(body)
-        .map_err(|e| ApiError::invalid_json(format!("the body is not UTF-8: {e}; send JSON in UTF-8")))?;
-    if text.trim_ascii().is_empty() {
-        return Err(ApiError::invalid_json("the body is empty; send a JSON object"));
-    }
-    check_depth(body)?;
-    match serde_json::from_str::<Object<T>>(text) {
-        Ok(object) => Ok(object),
-        Err(error) => Err(explain(text, &error.to_string())),
+impl<'a> Body<'a> {
+    fn open(body: &'a [u8], names: &[&'static str]) -> Result<Self, ApiError> {
+        let text = std::str::from_utf8(body)
+            .map_err(|e| ApiError::invalid_json(format!("the body is not UTF-8: {e}; send JSON in UTF-8")))?;
+        if text.trim_ascii().is_empty() {
+            return Err(ApiError::invalid_json("the body is empty; send a JSON object"));
+        }
+        check_depth(body)?;
+        let mut json = serde_json::Deserializer::from_str(text);
+        let mut unknown = Unknown::default();
+        let found = json.deserialize_map(MembersOf { names, unknown: &mut unknown });
+        let found = found.and_then(|found| json.end().map(|()| found));
+        let members = found.map_err(|error| match serde_json::from_str::<IgnoredAny>(text) {
+            Err(syntax) => ApiError::invalid_json(format!("the body is not valid JSON: {syntax}")),
+            Ok(_) => ApiError::invalid_json(format!("the body must be a JSON object: {error}")),
+        })??;
+        Ok(Self { members, track: Track { unknown, ..Track::default() } })
     }
 }
 
-/// Tells a body that is no JSON from one whose field has a wrong type.
-fn explain(text: &str, message: &str) -> ApiError {
-    if let Err(syntax) = serde_json::from_str::<IgnoredAny>(text) {
-        return ApiError::invalid_json(format!("the body is not valid JSON: {syntax}"));
+/// Keeps the members of known names; the inner error is a name that is given twice.
+struct MembersOf<'a> {
+    names: &'a [&'static str],
+    unknown: &'a mut Unknown,
+}
+
+impl<'de> Visitor<'de> for MembersOf<'_> {
+    type Value = Result<Vec<(&'static str, &'de RawValue)>, ApiError>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
     }
-    match message.strip_prefix('.').and_then(|m| m.split_once(": ")) {
-        Some((path, detail)) => ApiError::invalid_type(path, detail),
-        None => ApiError::invalid_json(format!("the body must be a JSON object: {message}")),
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members: Vec<(&'static str, &'de RawValue)> = Vec::new();
+        let mut twice = None;
+        while let Some(key) = map.next_key::<String>()? {
+            let Some(name) = self.names.iter().find(|name| **name == key) else {
+                if map.next_value::<Option<IgnoredAny>>()?.is_some() {
+                    self.unknown.add(&key);
+                }
+                continue;
+            };
+            let value = map.next_value::<&'de RawValue>()?;
+            if members.iter().any(|(known, _)| known == name) {
+                twice = twice.or(Some(*name));
+            } else if value.get() != "null" {
+                members.push((name, value));
+            }
+        }
+        Ok(match twice {
+            Some(name) => Err(ApiError::invalid_type(name, TWICE)),
+            None => Ok(members),
+        })
+    }
+}
+
+const TWICE: &str = "the field is given twice";
+
+/// Where the value stands that is being read, the body's names that were asked for, and the unknown ones on the way. A step that fails
+/// stays on the path.
+#[derive(Debug, Default)]
+struct Track {
+    path: Vec<Step>,
+    known: Vec<&'static str>,
+    unknown: Unknown,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Name(&'static str),
+    Entry(usize),
+}
+
+impl Track {
+    fn read<'de, T: DeserializeOwned>(
+        &mut self,
+        inner: impl Deserializer<'de, Error = serde_json::Error>,
+    ) -> Result<T, ApiError> {
+        T::deserialize(Tracked { inner, track: self }).map_err(|error| {
+            let mut detail = error.to_string();
+            // The place is one in the text of a single member, and the path says more.
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            detail.truncate(detail.strip_suffix(&place).unwrap_or(&detail).len());
+            ApiError::invalid_type(&self.path(true), detail)
+        })
+    }
+
+    /// The path, with the number of each entry or without.
+    fn path(&self, numbered: bool) -> String {
+        self.path.iter().fold(String::new(), |path, step| match step {
+            Step::Name(name) if path.is_empty() => (*name).to_owned(),
+            Step::Name(name) => path + "." + name,
+            Step::Entry(at) if numbered => format!("{path}[{at}]"),
+            Step::Entry(_) => path + "[]",
+        })
+    }
+}
+
+/// A deserializer that keeps track through structs, options and whatever is read as a list; other values have no place of their own.
+struct Tracked<'t, D> {
+    inner: D,
+    track: &'t mut Track,
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_any(visitor)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_ignored_any(visitor)
+    }
+
+    /// Raw values are read so.
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_newtype_struct(name, visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_option(Within { visitor, track: self.track })
+    }
+
+    /// A list, or a text where the visitor takes one.
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_any(Within { visitor, track: self.track })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        if self.track.path.is_empty() {
+            self.track.known.extend(fields);
+        }
+        self.inner.deserialize_map(Struct { fields, within: Within { visitor, track: self.track } })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf unit unit_struct
+        tuple tuple_struct map enum identifier
+    }
+}
+
+/// A visitor, or another part of a reader, with the track.
+struct Within<'t, V> {
+    visitor: V,
+    track: &'t mut Track,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Within<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visitor.expecting(f)
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_none()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
+        self.visitor.visit_some(Tracked { inner, track: self.track })
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<V::Value, E> {
+        self.visitor.visit_str(text)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
+        self.visitor.visit_seq(Entries { entries, at: 0, track: self.track })
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Within<'_, S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
+        self.visitor.deserialize(Tracked { inner, track: self.track })
+    }
+}
+
+struct Entries<'t, A> {
+    entries: A,
+    at: usize,
+    track: &'t mut Track,
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Entries<'_, A> {
+    type Error = A::Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        self.track.path.push(Step::Entry(self.at));
+        let element = self.entries.next_element_seed(Within { visitor: seed, track: self.track })?;
+        self.track.path.pop();
+        self.at += 1;
+        Ok(element)
+    }
+}
+
+/// The visitor of a derived struct, which is shown the members that it knows.
+struct Struct<'t, V> {
+    fields: &'static [&'static str],
+    within: Within<'t, V>,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Struct<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        let Within { visitor, track } = self.within;
+        visitor.visit_map(Members { map, fields: self.fields, seen: Vec::new(), track })
+    }
+}
+
+struct Members<'t, A> {
+    map: A,
+    fields: &'static [&'static str],
+    seen: Vec<&'static str>,
+    track: &'t mut Track,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        while let Some(key) = self.map.next_key::<String>()? {
+            if let Some(name) = self.fields.iter().find(|name| **name == key) {
+                self.track.path.push(Step::Name(name));
+                if self.seen.contains(name) {
+                    return Err(A::Error::custom(TWICE));
+                }
+                self.seen.push(name);
+                return seed.deserialize((*name).into_deserializer()).map(Some);
+            }
+            if self.map.next_value::<Option<IgnoredAny>>()?.is_some() {
+                let path = self.track.path(false);
+                self.track.unknown.add(&format!("{path}.{key}"));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        let value = self.map.next_value_seed(Within { visitor: seed, track: self.track })?;
+        self.track.path.pop();
+        Ok(value)
     }
 }
 
@@ -491,13 +388,25 @@ fn check_depth(body: &[u8]) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde::Deserialize;
 
-    wire_object! {
-        struct Inner { text: String, }
+    use super::super::values::{AnyValue, Free, Int, List, MAX_FREE_VALUES};
+    use super::*;
+    use serde_json::Number;
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    struct Inner {
+        text: Option<String>,
     }
-    wire_object! {
-        struct Outer { n: Int, x: Num, list: List<Object<Inner>, 3>, free: Free, shape: Shape, }
+    #[derive(Debug, Deserialize, JsonSchema)]
+    struct Outer {
+        n: Option<Int<0, 9>>,
+        x: Option<Number>,
+        list: Option<List<Inner, 3>>,
+        #[schemars(skip)]
+        free: Option<Free>,
+        #[schemars(skip)]
+        shape: Option<AnyValue>,
     }
 
     fn error(body: &str) -> (Option<String>, String) {
@@ -507,17 +416,16 @@ mod tests {
 
     #[test]
     fn reads_known_fields_and_skips_others() {
-        let o: Outer = parse(
-            br#" {"n": 4.0, "x": 1, "unknown": [[{}]], "list": [{"text": "a", "b": 1}], "free": {"a": [1]},
-                        "shape": {"type": "text"}} "#,
-        )
-        .unwrap();
+        let body = br#" {"n": 4.0, "x": 1, "unknown": [[{}]], "list": [{"text": "a", "b": 1, "c": null}], "free": {"a": [1]},
+                        "shape": {"type": "text"}} "#;
+        let (o, track) = parse_all::<Outer>(body).unwrap();
         assert_eq!(o.n.unwrap().0, 4);
-        assert_eq!(o.x.unwrap().0, 1.0);
-        assert_eq!(o.list.unwrap().0[0].0.text.as_deref(), Some("a"));
+        assert_eq!(o.x.unwrap().as_f64(), Some(1.0));
+        assert_eq!(o.list.unwrap().0[0].text.as_deref(), Some("a"));
         assert_eq!(o.free.unwrap().0, serde_json::json!({"a": [1]}));
-        assert_eq!(o.shape, Some(Shape::Object(1)));
-        let o: Outer = parse(br#"{"n": null}"#).unwrap();
+        assert!(!o.shape.unwrap().is_empty());
+        assert_eq!(track.unknown.names().collect::<Vec<_>>(), ["unknown", "list[].b"]);
+        let o: Outer = parse(br#"{"n": null, "n": null}"#).unwrap();
         assert!(o.n.is_none());
     }
 
@@ -532,11 +440,13 @@ mod tests {
             (r#"{"x": 1, "x": 2}"#, "x"),
             (r#"{"list": 3}"#, "list"),
             (r#"{"list": [{}, {"text": []}]}"#, "list[1].text"),
+            (r#"{"list": [{"text": "a", "text": "b"}]}"#, "list[0].text"),
             (r#"{"list": [{}, 7]}"#, "list[1]"),
             (r#"{"list": [{}, {}, {}, {}]}"#, "list"),
         ] {
             let (got, message) = error(body);
             assert_eq!(got.as_deref(), Some(param), "{body}: {message}");
+            assert!(!message.contains(" at line "), "{message}");
         }
     }
 

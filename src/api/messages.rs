@@ -1,89 +1,81 @@
 //! Messages of a conversation: roles, content parts, and what may stand in them.
 
-use std::fmt;
+use std::borrow::Cow;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::ApiError;
-use super::json::{Free, Inside, List, Object, wire_object};
-use super::unknown::Unknown;
+use super::values::{Free, Idle, List, TextOr};
 
 /// Most messages of a conversation.
 const MAX_MESSAGES: usize = 16_384;
 /// Most parts of one message's content.
 const MAX_PARTS: usize = 4096;
 
-wire_object! {
-    /// One message as it stands in the body.
-    struct Message {
-        role: String,
-        content: Content,
-        name: String,
-        tool_call_id: String,
-        tool_calls: Free,
-        reasoning_content: String,
-        reasoning: String,
-        partial: bool,
-        prefix: bool,
-        tools: Free,
-    }
-    // What clients send back of an answer.
-    idle ["refusal", "annotations"]
+/// One message as it stands in the body.
+#[derive(Debug, Deserialize)]
+pub(super) struct Message {
+    role: Option<String>,
+    content: Option<Content>,
+    name: Option<String>,
+    tool_call_id: Option<String>,
+    tool_calls: Option<Free>,
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
+    partial: Option<bool>,
+    prefix: Option<bool>,
+    tools: Option<Free>,
+    #[expect(dead_code, reason = "clients send it back of an answer")]
+    refusal: Option<Idle>,
+    #[expect(dead_code, reason = "clients send it back of an answer")]
+    annotations: Option<Idle>,
 }
 
-wire_object! {
-    /// One part of a message's content.
-    struct Part {
-        r#type: String,
-        text: String,
-        refusal: String,
+/// What the roles have in common is less than what they do not: each has a schema of its own.
+impl JsonSchema for Message {
+    fn schema_name() -> Cow<'static, str> {
+        "Message".into()
     }
-    idle ["cache_control", "annotations"]
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let part = json!({"type": "object", "required": ["type", "text"],
+            "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
+        let text = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]});
+        let call = json!({"type": "object", "required": ["id", "function"], "properties": {
+            "id": {"type": "string"}, "type": {"const": "function"}, "function": {"type": "object", "required": ["name", "arguments"],
+                "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}});
+        json_schema!({"anyOf": [
+            {"type": "object", "required": ["role", "content"], "properties": {
+                "role": {"enum": ["system", "developer", "user"]}, "content": text, "name": {"type": "string"}}},
+            {"type": "object", "required": ["role", "content"], "properties": {
+                "role": {"const": "assistant"}, "content": {"anyOf": [text, {"type": "null"}]}, "name": {"type": "string"},
+                "reasoning_content": {"type": "string", "description": "Reasoning of an earlier reply; `reasoning` is the same."},
+                "tool_calls": {"type": "array", "items": call}}},
+            {"type": "object", "required": ["role", "content", "tool_call_id"], "properties": {
+                "role": {"const": "tool"}, "content": text, "tool_call_id": {"type": "string"}}},
+        ]})
+    }
+}
+
+/// One part of a message's content.
+#[derive(Debug, Deserialize)]
+pub(super) struct Part {
+    r#type: Option<String>,
+    text: Option<String>,
+    refusal: Option<String>,
+    #[expect(dead_code, reason = "accepted, and means nothing")]
+    cache_control: Option<Idle>,
+    #[expect(dead_code, reason = "accepted, and means nothing")]
+    annotations: Option<Idle>,
 }
 
 /// `messages`.
-pub(super) type Messages = List<Object<Message>, MAX_MESSAGES>;
+pub(super) type Messages = List<Message, MAX_MESSAGES>;
 
 /// `content`: a string or a list of parts.
-#[derive(Debug)]
-pub(super) enum Content {
-    Text(String),
-    Parts(Vec<Object<Part>>),
-}
-
-impl Inside for Content {
-    fn add_unknown(&self, path: &str, unknown: &mut Unknown) {
-        if let Self::Parts(parts) = self {
-            let path = format!("{path}[]");
-            parts.iter().for_each(|part| part.add_unknown(&path, unknown));
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> Visitor<'de> for V {
-            type Value = Content;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a list of content parts")
-            }
-            fn visit_str<E>(self, v: &str) -> Result<Content, E> {
-                Ok(Content::Text(v.to_owned()))
-            }
-            fn visit_string<E>(self, v: String) -> Result<Content, E> {
-                Ok(Content::Text(v))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Content, A::Error> {
-                let list = serde::de::value::SeqAccessDeserializer::new(seq);
-                List::<Object<Part>, MAX_PARTS>::deserialize(list).map(|l| Content::Parts(l.0))
-            }
-        }
-        deserializer.deserialize_any(V)
-    }
-}
+type Content = TextOr<Part, MAX_PARTS>;
 
 /// Checked messages, as the objects that chat templates read.
 #[derive(Debug)]
@@ -94,6 +86,15 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
+    /// Messages that a dialect has made of what stands in its `field`.
+    pub(super) fn new(field: &str, messages: Vec<Value>, partial: bool) -> Result<Self, ApiError> {
+        match messages.len() {
+            0 => Err(ApiError::invalid_value(field, "the list is empty: at least one message is needed")),
+            1..=MAX_MESSAGES => Ok(Self { messages, partial }),
+            _ => Err(ApiError::invalid_type(field, format!("more than {MAX_MESSAGES} entries"))),
+        }
+    }
+
     /// Whether the reply continues the last message, which must be the assistant's; `asked` is what the request says of it.
     pub(super) fn continues(&self, asked: Option<bool>) -> Result<bool, ApiError> {
         let continues = asked.unwrap_or(self.partial);
@@ -110,13 +111,10 @@ impl Conversation {
 /// Checks the messages.
 pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError> {
     let messages = messages.ok_or_else(|| ApiError::missing("messages"))?.0;
-    if messages.is_empty() {
-        return Err(ApiError::invalid_value("messages", "the list is empty: at least one message is needed"));
-    }
-    let last = messages.len() - 1;
+    let last = messages.len().saturating_sub(1);
     let mut partial = false;
     let mut checked = Vec::with_capacity(messages.len());
-    for (i, Object(message, _)) in messages.into_iter().enumerate() {
+    for (i, message) in messages.into_iter().enumerate() {
         let path = format!("messages[{i}]");
         for (name, value) in [("partial", message.partial), ("prefix", message.prefix)] {
             if value != Some(true) {
@@ -132,7 +130,7 @@ pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError
         }
         checked.push(message.check(&path)?);
     }
-    Ok(Conversation { messages: checked, partial })
+    Conversation::new("messages", checked, partial)
 }
 
 impl Message {
@@ -159,11 +157,11 @@ impl Message {
         message.insert("role".into(), role.as_str().into());
         match self.content {
             Some(Content::Text(text)) => drop(message.insert("content".into(), Value::String(text))),
-            Some(Content::Parts(parts)) => {
+            Some(Content::List(parts)) => {
                 let parts: Result<Vec<Value>, ApiError> = parts
                     .into_iter()
                     .enumerate()
-                    .map(|(i, Object(part, _))| part.check(&format!("{path}.content[{i}]")))
+                    .map(|(i, part)| part.check(&format!("{path}.content[{i}]")))
                     .collect();
                 message.insert("content".into(), Value::Array(parts?));
             }
@@ -237,11 +235,12 @@ fn check_calls(calls: Value, path: &str) -> Result<Value, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::json::{parse, wire_object};
+    use super::super::json::parse;
     use super::*;
 
-    wire_object! {
-        struct Body { messages: Messages, }
+    #[derive(Deserialize, JsonSchema)]
+    struct Body {
+        messages: Option<Messages>,
     }
 
     fn read(messages: &str) -> Result<Vec<Value>, ApiError> {

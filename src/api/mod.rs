@@ -25,6 +25,7 @@ mod structured;
 mod tokenize;
 mod tools;
 mod unknown;
+mod values;
 mod write;
 
 pub use error::ApiError;

@@ -3,14 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Number;
 
 use super::guard::{self, PatternFields};
-use super::json::{Free, Inside, Int, List, Num, Object, wire_object};
+use super::values::{Free, Idle, Int, List, MAX_U32, TextOr, TokenId, inline_schema};
 use super::{ApiError, Limits};
 use crate::generate::{Applied, GuardChoice, SamplingDefaults, SamplingMode, Truncate, TruncateSide};
-use crate::sampling::{MAX_LOGIT_BIAS, SamplingParams, TokenMask};
+use crate::sampling::{LIMITS, MAX_LOGIT_BIAS, Range, SamplingParams, TokenMask};
 use crate::text::StopPatterns;
 
 /// Most replies per prompt.
@@ -30,55 +32,131 @@ pub(super) const MAX_BIAS_COPIES: usize = 1 << 20;
 /// Below this, a temperature that is not 0 is raised to it: logits divided by less overflow.
 const MIN_TEMPERATURE: f64 = 0.01;
 
-wire_object! {
-    /// `stream_options`.
-    struct StreamOptions {
-        include_usage: bool,
-        continuous_usage_stats: bool,
-    }
-    idle ["include_obfuscation"]
+/// `stream_options`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct StreamOptions {
+    pub(super) include_usage: Option<bool>,
+    pub(super) continuous_usage_stats: Option<bool>,
+    #[schemars(skip)]
+    #[expect(dead_code, reason = "accepted, and means nothing")]
+    include_obfuscation: Option<Idle>,
 }
 
-wire_object! {
-    /// The fields, as they stand in the body.
-    struct SharedBody {
-        model: String,
-        n: Int,
-        stream: bool,
-        stream_options: Object<StreamOptions>,
-        max_tokens: Int,
-        temperature: Num,
-        top_p: Num,
-        top_k: Int,
-        min_p: Num,
-        repetition_penalty: Num,
-        presence_penalty: Num,
-        frequency_penalty: Num,
-        logit_bias: LogitBias,
-        seed: Int,
-        stop: Stop,
-        stop_token_ids: List<Int, MAX_STOP_IDS>,
-        min_tokens: Int,
-        ignore_eos: bool,
-        include_stop_str_in_output: bool,
-        skip_special_tokens: bool,
-        truncate_prompt_tokens: Int,
-        truncation_side: String,
-        prompt_logprobs: Int,
-        priority: Int,
-        cache_salt: String,
-        request_id: String,
-        return_token_ids: bool,
-        return_tokens_as_token_ids: bool,
-        best_of: Int,
-        repetition_guard: Free,
-        repetition_detection: Object<PatternFields>,
-        allowed_token_ids: List<Int, MAX_LOGIT_BIAS>,
-        bad_words: List<String, MAX_BAD_WORDS>,
-        stop_regex: Stop,
-        // Names of other servers for the same.
-        n_predict: Int,
-        repeat_penalty: Num,
+/// The fields, as they stand in the body.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub(super) struct SharedBody {
+    /// One of the names of /v1/models.
+    pub(super) model: Option<String>,
+    /// Replies per prompt.
+    pub(super) n: Option<Int<1, MAX_N>>,
+    /// Whether the reply comes as server-sent events while it is made.
+    pub(super) stream: Option<bool>,
+    /// Only together with `stream: true`.
+    pub(super) stream_options: Option<StreamOptions>,
+    /// Most reply tokens.
+    pub(super) max_tokens: Option<Int<1, MAX_U32>>,
+    /// 0 is greedy.
+    #[schemars(transform = within(LIMITS.temperature))]
+    pub(super) temperature: Option<Number>,
+    /// Smallest set of tokens with this probability together; 1 is all.
+    #[schemars(transform = within(LIMITS.top_p))]
+    pub(super) top_p: Option<Number>,
+    /// 0 or -1: all.
+    pub(super) top_k: Option<Int<-1, MAX_U32>>,
+    /// Least probability, as a share of the likeliest token's; 0 is all.
+    #[schemars(transform = within(LIMITS.min_p))]
+    pub(super) min_p: Option<Number>,
+    /// Divides the logits of tokens that occurred in prompt or reply; 1 is none.
+    #[schemars(transform = within(LIMITS.repetition_penalty))]
+    pub(super) repetition_penalty: Option<Number>,
+    /// Taken from the logits of tokens that occurred in the reply.
+    #[schemars(transform = within(LIMITS.presence_penalty))]
+    pub(super) presence_penalty: Option<Number>,
+    /// The same, times how often they occurred.
+    #[schemars(transform = within(LIMITS.frequency_penalty))]
+    pub(super) frequency_penalty: Option<Number>,
+    /// Token ids to what is added to their logits.
+    pub(super) logit_bias: Option<LogitBias>,
+    /// Equal seeds give equal replies.
+    pub(super) seed: Option<Int<{ i64::MIN }, { i64::MAX }>>,
+    /// Texts that end the reply; they are not part of it.
+    #[schemars(transform = texts(64))]
+    pub(super) stop: Option<Stop>,
+    /// Tokens that end the reply.
+    pub(super) stop_token_ids: Option<List<TokenId, MAX_STOP_IDS>>,
+    /// At most the token limit.
+    pub(super) min_tokens: Option<Int<0, MAX_U32>>,
+    /// Whether the reply goes on after the end of the turn, for benchmarks.
+    pub(super) ignore_eos: Option<bool>,
+    /// Whether the text that ended the reply is part of it.
+    pub(super) include_stop_str_in_output: Option<bool>,
+    /// Whether control tokens are left out of the text; they are by default.
+    pub(super) skip_special_tokens: Option<bool>,
+    /// Prompt tokens kept; -1: as many as fit. Not 0.
+    pub(super) truncate_prompt_tokens: Option<Int<-1, MAX_U32>>,
+    /// Which end of the prompt `truncate_prompt_tokens` drops.
+    #[schemars(extend("enum" = ["left", "right", null]))]
+    pub(super) truncation_side: Option<String>,
+    /// -1: the whole vocabulary. Not together with `stream: true`.
+    pub(super) prompt_logprobs: Option<TopCount>,
+    /// Lower runs first.
+    pub(super) priority: Option<Int<{ i32::MIN as i64 }, { i32::MAX as i64 }>>,
+    /// Prefixes are shared only between requests with the same salt.
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[^@/\\\u0000]+$"))]
+    pub(super) cache_salt: Option<String>,
+    /// The id in the answer and in the log; made when absent.
+    #[schemars(regex(pattern = "^[!-~]{1,128}$"))]
+    pub(super) request_id: Option<String>,
+    /// Whether the answer has the token ids of prompt and reply.
+    pub(super) return_token_ids: Option<bool>,
+    /// Whether `logprobs` names tokens as `token_id:N`.
+    pub(super) return_tokens_as_token_ids: Option<bool>,
+    /// Only equal to `n`.
+    pub(super) best_of: Option<Int<1, MAX_N>>,
+    /// How the reply is watched for loops.
+    #[schemars(schema_with = "guard::schema")]
+    pub(super) repetition_guard: Option<Free>,
+    /// vLLM's rule, beside the guard.
+    pub(super) repetition_detection: Option<PatternFields>,
+    /// The only tokens that a reply may have; not together with a reply that must have a shape.
+    #[schemars(length(min = 1))]
+    pub(super) allowed_token_ids: Option<List<TokenId, MAX_LOGIT_BIAS>>,
+    /// Texts whose tokens a reply must not have, with and without a space before them.
+    #[schemars(inner(length(min = 1, max = 64)))]
+    pub(super) bad_words: Option<List<String, MAX_BAD_WORDS>>,
+    /// Patterns that end the reply like `stop`; without anchors, and of at most 4096 bytes of text.
+    #[schemars(transform = texts(None))]
+    pub(super) stop_regex: Option<Stop>,
+    /// llama.cpp's name for `max_tokens`; -1 is no limit.
+    pub(super) n_predict: Option<Int<-1, MAX_U32>>,
+    /// llama.cpp's name for `repetition_penalty`.
+    #[schemars(transform = within(LIMITS.repetition_penalty))]
+    pub(super) repeat_penalty: Option<Number>,
+}
+
+/// How many alternatives to report per token; -1 is the whole vocabulary.
+pub(super) type TopCount = Int<-1, MAX_TOP_LOGPROBS>;
+
+/// Adds the range to a number's schema.
+fn within(range: Range) -> impl FnMut(&mut Schema) {
+    move |schema| {
+        let least = if range.above { "exclusiveMinimum" } else { "minimum" };
+        schema.insert(least.to_owned(), range.low.into());
+        schema.insert("maximum".to_owned(), range.high.into());
+    }
+}
+
+/// Adds to the schema of an optional [`Stop`] that no text is empty, and the most characters of each.
+fn texts(most: impl Into<Option<u32>>) -> impl FnMut(&mut Schema) {
+    let most = most.into();
+    move |schema| {
+        for text in ["/anyOf/0/anyOf/0", "/anyOf/0/anyOf/1/items"] {
+            if let Some(text) = schema.pointer_mut(text) {
+                text["minLength"] = 1.into();
+                most.into_iter().for_each(|most| text["maxLength"] = most.into());
+            }
+        }
     }
 }
 
@@ -114,14 +192,14 @@ impl SharedBody {
     pub(super) fn max_tokens(
         &self,
         name: &'static str,
-        own: Option<Int>,
+        own: Option<i64>,
         least: i64,
     ) -> Result<Option<u32>, ApiError> {
         // For llama.cpp -1 is no limit.
-        let predict = self.n_predict.filter(|n| n.0 != -1);
+        let predict = self.n_predict.map(|n| n.0).filter(|n| *n != -1);
         let predict = token_limit("n_predict", predict, least)?;
         let limit = match token_limit(name, own, least)? {
-            None => token_limit("max_tokens", self.max_tokens, least)?,
+            None => token_limit("max_tokens", self.max_tokens.map(|n| n.0), least)?,
             some => some,
         };
         same("n_predict", predict, "max_tokens", limit)
@@ -147,12 +225,12 @@ impl SharedBody {
                 "only allowed together with `stream: true`",
             ));
         }
-        let options = self.stream_options.map(|o| o.0).unwrap_or_default();
+        let options = self.stream_options.unwrap_or_default();
         let prompt_logprobs = top_count("prompt_logprobs", self.prompt_logprobs, limits)?;
         if prompt_logprobs.is_some() && stream {
             return Err(ApiError::invalid_value("prompt_logprobs", "not available with `stream: true`"));
         }
-        let min_tokens = int("min_tokens", self.min_tokens, 0, i64::from(u32::MAX))?.unwrap_or(0) as u32;
+        let min_tokens = int("min_tokens", self.min_tokens)?.unwrap_or(0) as u32;
         if let Some(max) = max_tokens
             && min_tokens > max
         {
@@ -163,9 +241,9 @@ impl SharedBody {
         }
         let repetition_penalty = same(
             "repeat_penalty",
-            above("repeat_penalty", self.repeat_penalty, 0.0, 10.0)?,
+            real("repeat_penalty", self.repeat_penalty, LIMITS.repetition_penalty)?,
             "repetition_penalty",
-            above("repetition_penalty", self.repetition_penalty, 0.0, 10.0)?,
+            real("repetition_penalty", self.repetition_penalty, LIMITS.repetition_penalty)?,
         )?;
         let mut applied = Vec::new();
         let mut rule = |field, asked: Option<f32>, default: f32| -> Result<f32, ApiError> {
@@ -176,20 +254,20 @@ impl SharedBody {
         let mut sampling = SamplingParams {
             temperature: rule(
                 "temperature",
-                real("temperature", self.temperature, 0.0, 2.0)?,
+                real("temperature", self.temperature, LIMITS.temperature)?,
                 defaults.temperature,
             )?,
-            top_p: rule("top_p", above("top_p", self.top_p, 0.0, 1.0)?, defaults.top_p)?,
-            min_p: rule("min_p", real("min_p", self.min_p, 0.0, 1.0)?, defaults.min_p)?,
+            top_p: rule("top_p", real("top_p", self.top_p, LIMITS.top_p)?, defaults.top_p)?,
+            min_p: rule("min_p", real("min_p", self.min_p, LIMITS.min_p)?, defaults.min_p)?,
             repetition_penalty: rule("repetition_penalty", repetition_penalty, defaults.repetition_penalty)?,
             presence_penalty: rule(
                 "presence_penalty",
-                real("presence_penalty", self.presence_penalty, -2.0, 2.0)?,
+                real("presence_penalty", self.presence_penalty, LIMITS.presence_penalty)?,
                 defaults.presence_penalty,
             )?,
             frequency_penalty: rule(
                 "frequency_penalty",
-                real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?,
+                real("frequency_penalty", self.frequency_penalty, LIMITS.frequency_penalty)?,
                 defaults.frequency_penalty,
             )?,
             logit_bias: logit_bias(self.logit_bias, limits)?,
@@ -208,9 +286,9 @@ impl SharedBody {
                 .value(mode, field, asked, default, &mut applied)?
                 .clamp(0.0, f64::from(u32::MAX)) as u32)
         };
-        let top_k = int("top_k", self.top_k, -1, i64::from(u32::MAX))?.map(|k| k.max(0) as f64);
+        let top_k = int("top_k", self.top_k)?.map(|k| k.max(0) as f64);
         sampling.top_k = count("top_k", top_k, f64::from(defaults.top_k))?;
-        let n = count("n", int("n", self.n, 1, MAX_N)?.map(|n| n as f64), 1.0)?;
+        let n = count("n", int("n", self.n)?.map(|n| n as f64), 1.0)?;
         // Open stays open, unless a rule has a value for it.
         let max_tokens = match count("max_tokens", max_tokens.map(f64::from), 0.0)? {
             0 => max_tokens,
@@ -243,13 +321,12 @@ impl SharedBody {
             skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             truncate: truncate(self.truncate_prompt_tokens, self.truncation_side)?,
-            priority: int("priority", self.priority, i64::from(i32::MIN), i64::from(i32::MAX))?.unwrap_or(0)
-                as i32,
+            priority: int("priority", self.priority)?.unwrap_or(0) as i32,
             cache_salt: cache_salt(self.cache_salt)?,
             request_id: request_id(self.request_id)?,
             return_token_ids: self.return_token_ids.unwrap_or(false),
             tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
-            guard: guard::choice(self.repetition_guard, self.repetition_detection.map(|o| o.0), limits)?,
+            guard: guard::choice(self.repetition_guard, self.repetition_detection, limits)?,
         })
     }
 }
@@ -259,28 +336,26 @@ fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
-/// A whole number in a range.
-pub(super) fn int(
+/// A whole number in the range of its type.
+pub(super) fn int<const LEAST: i64, const MOST: i64>(
     name: &'static str,
-    value: Option<Int>,
-    least: i64,
-    most: i64,
+    value: Option<Int<LEAST, MOST>>,
 ) -> Result<Option<i64>, ApiError> {
+    between(name, value.map(|v| v.0), LEAST, MOST)
+}
+
+fn between(name: &'static str, value: Option<i64>, least: i64, most: i64) -> Result<Option<i64>, ApiError> {
     match value {
-        Some(Int(v)) if !(least..=most).contains(&v) => {
+        Some(v) if !(least..=most).contains(&v) => {
             Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
         }
-        other => Ok(other.map(|v| v.0)),
+        other => Ok(other),
     }
 }
 
 /// A token limit.
-pub(super) fn token_limit(
-    name: &'static str,
-    value: Option<Int>,
-    least: i64,
-) -> Result<Option<u32>, ApiError> {
-    Ok(int(name, value, least, i64::from(u32::MAX))?.map(|v| v as u32))
+fn token_limit(name: &'static str, value: Option<i64>, least: i64) -> Result<Option<u32>, ApiError> {
+    Ok(between(name, value, least, MAX_U32)?.map(|v| v as u32))
 }
 
 /// The value of a field with two names.
@@ -299,13 +374,13 @@ fn same<T: PartialEq + std::fmt::Display>(
     }
 }
 
-/// How many alternatives to report; -1 is the whole vocabulary.
+/// How many alternatives to report.
 pub(super) fn top_count(
     name: &'static str,
-    value: Option<Int>,
+    value: Option<TopCount>,
     limits: &Limits,
 ) -> Result<Option<u32>, ApiError> {
-    Ok(int(name, value, -1, MAX_TOP_LOGPROBS)?.map(|v| match v {
+    Ok(int(name, value)?.map(|v| match v {
         -1 => limits.vocab_size as u32,
         count => count as u32,
     }))
@@ -313,7 +388,7 @@ pub(super) fn top_count(
 
 /// `allowed_token_ids`.
 fn allowed(
-    ids: Option<List<Int, MAX_LOGIT_BIAS>>,
+    ids: Option<List<TokenId, MAX_LOGIT_BIAS>>,
     limits: &Limits,
 ) -> Result<Option<Arc<TokenMask>>, ApiError> {
     const NAME: &str = "allowed_token_ids";
@@ -339,29 +414,21 @@ fn bad_words(words: Option<List<String, MAX_BAD_WORDS>>) -> Result<Vec<String>, 
 
 /// `stop_regex`.
 fn stop_patterns(patterns: Option<Stop>) -> Result<Option<Arc<StopPatterns>>, ApiError> {
-    let Some(Stop(patterns)) = patterns.filter(|patterns| !patterns.0.is_empty()) else { return Ok(None) };
+    let Some(patterns) = patterns.map(Stop::texts).filter(|patterns| !patterns.is_empty()) else {
+        return Ok(None);
+    };
     let patterns = StopPatterns::new(&patterns);
     patterns
         .map(|patterns| Some(Arc::new(patterns)))
         .map_err(|error| ApiError::invalid_value("stop_regex", error.to_string()))
 }
 
-fn real(name: &'static str, value: Option<Num>, least: f64, most: f64) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(Num(v)) if !(least..=most).contains(&v) => {
-            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
+fn real(name: &'static str, value: Option<Number>, range: Range) -> Result<Option<f32>, ApiError> {
+    match value.and_then(|value| value.as_f64()) {
+        Some(v) if !range.contains(v) => {
+            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {range}")))
         }
-        other => Ok(other.map(|v| v.0 as f32)),
-    }
-}
-
-fn above(name: &'static str, value: Option<Num>, floor: f64, most: f64) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(Num(v)) if !(v as f32 > floor as f32 && v <= most) => Err(ApiError::invalid_value(
-            name,
-            format!("{v} is out of range, allowed: above {floor}, at most {most}"),
-        )),
-        other => Ok(other.map(|v| v.0 as f32)),
+        other => Ok(other.map(|v| v as f32)),
     }
 }
 
@@ -379,10 +446,10 @@ fn logit_bias(bias: Option<LogitBias>, limits: &Limits) -> Result<Vec<(u32, f32)
                     format!("`{shown}` is no token id, allowed: 0 to {last}"),
                 ));
             };
-            if !(-100.0..=100.0).contains(&value) {
+            if !LIMITS.logit_bias.contains(value) {
                 return Err(ApiError::invalid_value(
                     "logit_bias",
-                    format!("{value} for token {id} is out of range, allowed: -100 to 100"),
+                    format!("{value} for token {id} is out of range, allowed: {}", LIMITS.logit_bias),
                 ));
             }
             Ok((id, value as f32))
@@ -390,7 +457,7 @@ fn logit_bias(bias: Option<LogitBias>, limits: &Limits) -> Result<Vec<(u32, f32)
         .collect()
 }
 
-fn stop_token_ids(ids: Option<List<Int, MAX_STOP_IDS>>, limits: &Limits) -> Result<Vec<u32>, ApiError> {
+fn stop_token_ids(ids: Option<List<TokenId, MAX_STOP_IDS>>, limits: &Limits) -> Result<Vec<u32>, ApiError> {
     let ids = ids.map(|l| l.0).unwrap_or_default();
     ids.into_iter().map(|Int(id)| token_id("stop_token_ids", id, limits)).collect()
 }
@@ -407,7 +474,7 @@ pub(super) fn token_id(name: &'static str, id: i64, limits: &Limits) -> Result<u
 }
 
 fn stop_strings(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
-    let Some(Stop(stop)) = stop else { return Ok(Vec::new()) };
+    let stop = stop.map_or_else(Vec::new, Stop::texts);
     for (i, string) in stop.iter().enumerate() {
         if string.is_empty() {
             return Err(ApiError::invalid_value("stop", format!("string {i} is empty")));
@@ -422,7 +489,7 @@ fn stop_strings(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
     Ok(stop)
 }
 
-fn truncate(keep: Option<Int>, side: Option<String>) -> Result<Option<Truncate>, ApiError> {
+fn truncate(keep: Option<Int<-1, MAX_U32>>, side: Option<String>) -> Result<Option<Truncate>, ApiError> {
     let side = match side.as_deref() {
         None | Some("left") => TruncateSide::Left,
         Some("right") => TruncateSide::Right,
@@ -434,7 +501,7 @@ fn truncate(keep: Option<Int>, side: Option<String>) -> Result<Option<Truncate>,
             ));
         }
     };
-    match int("truncate_prompt_tokens", keep, -1, i64::from(u32::MAX))? {
+    match int("truncate_prompt_tokens", keep)? {
         None => Ok(None),
         Some(-1) => Ok(Some(Truncate { keep: None, side })),
         Some(0) => Err(ApiError::invalid_value(
@@ -473,35 +540,25 @@ pub fn is_request_id(id: &str) -> bool {
 }
 
 /// `stop`: a string or a list of strings.
-#[derive(Debug)]
-pub(super) struct Stop(pub(super) Vec<String>);
+pub(super) type Stop = TextOr<String, MAX_STOPS>;
 
-impl Inside for Stop {}
-impl Inside for LogitBias {}
-
-impl<'de> Deserialize<'de> for Stop {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> Visitor<'de> for V {
-            type Value = Stop;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a list of strings")
-            }
-            fn visit_str<E>(self, v: &str) -> Result<Stop, E> {
-                Ok(Stop(vec![v.to_owned()]))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Stop, A::Error> {
-                let list = serde::de::value::SeqAccessDeserializer::new(seq);
-                List::<String, MAX_STOPS>::deserialize(list).map(|l| Stop(l.0))
-            }
+impl Stop {
+    fn texts(self) -> Vec<String> {
+        match self {
+            Self::Text(text) => vec![text],
+            Self::List(texts) => texts,
         }
-        deserializer.deserialize_any(V)
     }
 }
 
 /// `logit_bias`: token ids, as JSON keys, to numbers.
 #[derive(Debug)]
 pub(super) struct LogitBias(Vec<(String, f64)>);
+
+inline_schema!(LogitBias, _generator => json_schema!({
+    "type": "object", "propertyNames": {"pattern": "^[0-9]+$"},
+    "additionalProperties": {"type": "number", "minimum": LIMITS.logit_bias.low, "maximum": LIMITS.logit_bias.high},
+}));
 
 impl<'de> Deserialize<'de> for LogitBias {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -513,13 +570,13 @@ impl<'de> Deserialize<'de> for LogitBias {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
                 let mut entries = Vec::new();
-                while let Some((key, Num(value))) = map.next_entry::<String, Num>()? {
+                while let Some((key, value)) = map.next_entry::<String, Number>()? {
                     if entries.len() == MAX_LOGIT_BIAS {
                         return Err(serde::de::Error::custom(format_args!(
                             "more than {MAX_LOGIT_BIAS} entries"
                         )));
                     }
-                    entries.push((key, value));
+                    entries.push((key, value.as_f64().unwrap_or(f64::NAN)));
                 }
                 Ok(LogitBias(entries))
             }
@@ -618,7 +675,7 @@ mod tests {
         let s = check(r#"{"repeat_penalty": 1.5}"#).unwrap();
         assert_eq!(s.sampling.repetition_penalty, 1.5);
         let limit = |body: &str| {
-            parse::<SharedBody>(body.as_bytes())?.max_tokens("max_completion_tokens", Some(Int(7)), 1)
+            parse::<SharedBody>(body.as_bytes())?.max_tokens("max_completion_tokens", Some(7), 1)
         };
         assert_eq!(limit(r#"{"n_predict": 7}"#), Ok(Some(7)));
         assert_eq!(limit(r#"{"n_predict": -1, "max_tokens": 9}"#), Ok(Some(7)));

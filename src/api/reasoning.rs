@@ -1,36 +1,48 @@
 //! What a request says about reasoning, in the words of several dialects, as template variables and a budget.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ApiError;
-use super::json::{Free, Int, Object, wire_object};
 use super::params::int;
+use super::values::{Free, Int, MAX_U32};
 use crate::generate::{Budget, ReasoningSwitch};
 
 /// Reasoning tokens of the efforts that ask for little; the others have the operator's default.
 const EFFORT_TOKENS: [(&str, u32); 3] = [("minimal", 256), ("low", 1024), ("medium", 8192)];
 const EFFORTS: &str = "none, minimal, low, medium, high, xhigh, max";
 
-wire_object! {
-    /// `thinking`.
-    struct Thinking {
-        r#type: String,
-        keep: String,
-        budget_tokens: Int,
-        display: String,
-    }
+/// `thinking`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Thinking {
+    #[schemars(extend("enum" = ["enabled", "adaptive", "disabled", null]))]
+    pub(super) r#type: Option<String>,
+    #[schemars(extend("enum" = ["all", null]))]
+    keep: Option<String>,
+    budget_tokens: Option<Int<0, MAX_U32>>,
+    #[schemars(extend("enum" = ["summarized", "omitted", null]))]
+    display: Option<String>,
 }
 
-wire_object! {
-    /// The fields about reasoning.
-    struct ReasoningBody {
-        thinking: Object<Thinking>,
-        reasoning_effort: String,
-        thinking_token_budget: Int,
-        include_reasoning: bool,
-        separate_reasoning: bool,
-        chat_template_kwargs: Free,
-    }
+/// The fields about reasoning.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ReasoningBody {
+    /// Whether the model reasons first, and for how many tokens.
+    pub(super) thinking: Option<Thinking>,
+    /// `none` answers at once; `minimal`, `low` and `medium` reason for at most 256, 1024 and 8192 tokens, the others as long as the operator allows.
+    #[schemars(extend("enum" = ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]))]
+    pub(super) reasoning_effort: Option<String>,
+    /// Most reasoning tokens; -1: no limit.
+    thinking_token_budget: Option<Int<-1, MAX_U32>>,
+    /// Whether reasoning is given in the answer.
+    include_reasoning: Option<bool>,
+    /// `false`: reasoning stands in the content, between its markers.
+    separate_reasoning: Option<bool>,
+    /// Variables of the chat template; `thinking` switches reasoning.
+    #[schemars(extend("type" = "object"))]
+    chat_template_kwargs: Option<Free>,
 }
 
 /// What they mean.
@@ -49,7 +61,7 @@ pub(super) struct Reasoning {
 impl ReasoningBody {
     pub(super) fn check(self, switch: ReasoningSwitch) -> Result<Reasoning, ApiError> {
         let mut kwargs = kwargs(self.chat_template_kwargs)?;
-        let thinking = self.thinking.map(|thinking| thinking.0).unwrap_or_default();
+        let thinking = self.thinking.unwrap_or_default();
         let effort = self.reasoning_effort.as_deref();
         check_effort("reasoning_effort", effort)?;
         let by_type = by_type(&thinking, switch)?;
@@ -177,10 +189,12 @@ fn by_type(thinking: &Thinking, switch: ReasoningSwitch) -> Result<Option<bool>,
     }
 }
 
-fn budget(of_thinking: Option<Int>, own: Option<Int>) -> Result<Option<Budget>, ApiError> {
-    let most = i64::from(u32::MAX);
-    let own = int("thinking_token_budget", own, -1, most)?;
-    let of_thinking = int("thinking.budget_tokens", of_thinking, 0, most)?;
+fn budget(
+    of_thinking: Option<Int<0, MAX_U32>>,
+    own: Option<Int<-1, MAX_U32>>,
+) -> Result<Option<Budget>, ApiError> {
+    let own = int("thinking_token_budget", own)?;
+    let of_thinking = int("thinking.budget_tokens", of_thinking)?;
     if let (Some(a), Some(b)) = (of_thinking, own)
         && a != b
     {

@@ -2,31 +2,19 @@
 
 use serde_json::Value;
 
-/// Written before the routes: the colours follow the reader's system.
+/// The colours follow the reader's system.
 const STYLE: &str = "\
-:root{--ink:#1b1f24;--soft:#5b6470;--line:#dfe3e8;--paper:#fff;--shade:#f5f7f9;--get:#1a7f4b;--post:#2459c9}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e9ed;--soft:#9aa4b0;--line:#333a43;--paper:#14171b;--shade:#1d2126;--get:#4cc38a;--post:#82aaff}}
-*{box-sizing:border-box}
-body{margin:0;font:15px/1.55 system-ui,sans-serif;color:var(--ink);background:var(--paper);display:grid;grid-template-columns:19rem minmax(0,1fr)}
-nav{position:sticky;top:0;height:100vh;overflow:auto;padding:1.5rem 1rem 2rem 1.5rem;border-right:1px solid var(--line);font-size:14px}
-nav h2{font-size:12px;margin:1.4em 0 .3em;color:var(--soft);text-transform:uppercase;letter-spacing:.06em}
-nav a{display:block;padding:.12em 0;color:inherit;text-decoration:none;overflow-wrap:anywhere}
-nav a:hover{text-decoration:underline}
-main{padding:1.5rem 2.5rem 4rem;max-width:66rem}
-h1{margin:.2em 0}h1 small{font-weight:400;color:var(--soft);font-size:.6em}
-section{border-top:1px solid var(--line);margin-top:2.2rem;padding-top:1.2rem}
-section>h2{font-size:1.05rem;margin:.2em 0;overflow-wrap:anywhere}
-h3{font-size:13px;margin:1.3em 0 .4em;color:var(--soft);text-transform:uppercase;letter-spacing:.06em}
+:root{color-scheme:light dark}
+body{margin:2rem auto;padding:0 1.5rem;max-width:66rem;font:15px/1.55 system-ui,sans-serif}
+nav a{display:inline-block;margin-right:1.5em}
+section{border-top:1px solid #8885;margin-top:2.2rem}
 code,pre{font:13px/1.5 ui-monospace,monospace}
-p code,td code{background:var(--shade);border-radius:3px;padding:.05em .3em}
-pre{background:var(--shade);border:1px solid var(--line);border-radius:6px;padding:.8em 1em;overflow:auto}
-.get{color:var(--get)}.post{color:var(--post)}
+pre,p code,td code{background:#8882;border-radius:4px;padding:.05em .3em}
+pre{padding:.8em 1em;overflow:auto}
 table{border-collapse:collapse;width:100%}
-td{vertical-align:top;padding:.35em 1em .35em 0;border-bottom:1px solid var(--line)}
+td{vertical-align:top;padding:.35em 1em .35em 0;border-bottom:1px solid #8883}
 td:first-child{white-space:nowrap;width:1%}
-td .kind{color:var(--soft)}td b{font-weight:600}
-details table{margin:.4em 0 .2em}summary{cursor:pointer;color:var(--soft)}
-@media (max-width:60rem){body{display:block}nav{position:static;height:auto;border:0}main{padding:0 1.2rem 3rem}td:first-child{white-space:normal}}";
+.kind,summary{opacity:.7}summary{cursor:pointer}";
 
 /// Deepest objects whose fields are listed; what lies below is named by its type.
 const MAX_DEPTH: usize = 4;
@@ -35,15 +23,15 @@ const MAX_DEPTH: usize = 4;
 pub(super) fn page(document: &Value) -> String {
     let page = Page { document };
     let (mut navigation, mut sections) = (String::new(), String::new());
-    for tag in document["tags"].as_array().into_iter().flatten() {
+    for tag in list(&document["tags"]) {
         navigation += &format!("<h2>{}</h2>\n", escape(text(&tag["name"])));
-        for (path, item) in document["paths"].as_object().into_iter().flatten() {
-            for (method, operation) in item.as_object().into_iter().flatten() {
-                if operation["tags"][0] == tag["name"] {
-                    let id = text(&operation["operationId"]);
-                    navigation += &format!("<a href=\"#{id}\"><code>{}</code></a>\n", escape(path));
-                    sections += &page.section(method, path, operation);
-                }
+        for (path, item) in members(&document["paths"]) {
+            for (method, operation) in
+                members(item).filter(|(_, operation)| operation["tags"][0] == tag["name"])
+            {
+                let id = text(&operation["operationId"]);
+                navigation += &format!("<a href=\"#{id}\"><code>{}</code></a>\n", escape(path));
+                sections += &page.section(method, path, operation);
             }
         }
     }
@@ -51,9 +39,8 @@ pub(super) fn page(document: &Value) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>{title} API</title>\n\
-         <style>{STYLE}</style>\n<nav><b>{title}</b> {version}\n{navigation}</nav>\n<main>\n\
-         <h1>{title} API <small>{version}</small></h1>\n<p>{about}</p>\n\
-         <p>The same for machines: <a href=\"/openapi.json\">/openapi.json</a>.</p>\n{sections}</main>\n</html>\n",
+         <style>{STYLE}</style>\n<h1>{title} API {version}</h1>\n<p>{about}</p>\n\
+         <p>The same for machines: <a href=\"/openapi.json\">/openapi.json</a>.</p>\n<nav>{navigation}</nav>\n{sections}</html>\n",
         title = escape(text(&info["title"])),
         version = escape(text(&info["version"])),
         about = marked(text(&info["description"])),
@@ -67,7 +54,7 @@ struct Page<'a> {
 impl Page<'_> {
     fn section(&self, method: &str, path: &str, operation: &Value) -> String {
         let mut section = format!(
-            "<section id=\"{}\">\n<h2><code><span class=\"{method}\">{}</span> {}</code></h2>\n<p>{}</p>\n",
+            "<section id=\"{}\">\n<h2><code><span>{}</span> {}</code></h2>\n<p>{}</p>\n",
             text(&operation["operationId"]),
             method.to_uppercase(),
             escape(path),
@@ -82,14 +69,12 @@ impl Page<'_> {
             section += &self.fields(schema, 0);
         }
         section += "<h3>Answers</h3>\n<table>\n";
-        for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
-            let kinds: Vec<_> =
-                answer["content"].as_object().into_iter().flatten().map(|(kind, _)| kind.as_str()).collect();
+        for (status, answer) in members(&operation["responses"]) {
             section += &format!("<tr><td><code>{status}</code><td>{}", marked(text(&answer["description"])));
             if status == "200" {
+                let kinds: Vec<&str> = members(&answer["content"]).map(|(kind, _)| kind.as_str()).collect();
                 section += &format!(" <span class=\"kind\">{}</span>", escape(&kinds.join(", ")));
-                let schema = &answer["content"]["application/json"]["schema"];
-                section += &self.folded(schema, 0);
+                section += &self.folded(&answer["content"]["application/json"]["schema"], 0);
             }
             section.push('\n');
         }
@@ -103,32 +88,23 @@ impl Page<'_> {
         target.unwrap_or(schema)
     }
 
-    /// The schema without the null that every optional field may be.
-    fn without_null<'s>(&'s self, schema: &'s Value) -> &'s Value {
-        match schema["anyOf"].as_array().map(Vec::as_slice) {
-            Some([one, null]) if null["type"] == "null" => self.resolved(one),
-            _ => self.resolved(schema),
-        }
-    }
-
     /// A table of an object's fields; empty when it names none.
     fn fields(&self, schema: &Value, depth: usize) -> String {
         let schema = self.resolved(schema);
-        let Some(fields) = schema["properties"].as_object().filter(|fields| !fields.is_empty()) else {
-            return String::new();
-        };
-        let required =
-            |name: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|n| n == name));
+        let required = |name: &str| list(&schema["required"]).any(|required| required == name);
         // What must be there comes first.
-        let (first, rest): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| required(name));
+        let (first, rest): (Vec<_>, Vec<_>) =
+            members(&schema["properties"]).partition(|(name, _)| required(name));
+        if first.is_empty() && rest.is_empty() {
+            return String::new();
+        }
         let mut table = String::from("<table>\n");
         for (name, of) in first.into_iter().chain(rest) {
-            let of = self.without_null(of);
             table += &format!("<tr><td><code>{}</code><td>", escape(name));
             if required(name) {
                 table += "<b>required</b> ";
             }
-            table += &format!("<span class=\"kind\">{}</span>", escape(&self.kind(of)));
+            table += &format!("<span class=\"kind\">{}</span>", escape(&self.kind(of, 0)));
             let about = text(&of["description"]);
             if !about.is_empty() {
                 table += &format!("<br>{}", marked(about));
@@ -156,12 +132,8 @@ impl Page<'_> {
         inside
     }
 
-    /// The type and its limits in a few words: `integer, 0 to 20`.
-    fn kind(&self, schema: &Value) -> String {
-        self.kind_at(schema, 0)
-    }
-
-    fn kind_at(&self, schema: &Value, depth: usize) -> String {
+    /// The type and its limits in a few words: `integer, 0 to 20`. The null that every optional field may be is not named.
+    fn kind(&self, schema: &Value, depth: usize) -> String {
         // A schema may hold itself.
         if depth > MAX_DEPTH {
             return "any".to_owned();
@@ -171,33 +143,45 @@ impl Page<'_> {
             return value.to_string();
         }
         if let Some(values) = schema["enum"].as_array() {
-            return values.iter().map(Value::to_string).collect::<Vec<_>>().join(" | ");
+            let values = values.iter().filter(|value| !value.is_null());
+            return values.map(Value::to_string).collect::<Vec<_>>().join(" | ");
         }
         let mut kinds: Vec<String> = Vec::new();
         for alternative in alternatives(schema) {
-            let kind = self.kind_at(alternative, depth + 1);
-            if !kinds.contains(&kind) {
+            let kind = self.kind(alternative, depth + 1);
+            if kind != "null" && !kinds.contains(&kind) {
                 kinds.push(kind);
             }
         }
         if !kinds.is_empty() {
             return kinds.join(", or ");
         }
-        let kind = match &schema["type"] {
-            Value::String(kind) if kind == "array" => match self.kind_at(&schema["items"], depth + 1) {
+        let kinds: Vec<&str> = match &schema["type"] {
+            Value::Array(kinds) => kinds.iter().map(text).filter(|kind| *kind != "null").collect(),
+            kind => kind.as_str().into_iter().collect(),
+        };
+        let kind = match kinds[..] {
+            [] => return "any".to_owned(),
+            ["array"] => match self.kind(&schema["items"], depth + 1) {
                 items if items == "any" => "array".to_owned(),
                 items => format!("array of ({items})"),
             },
-            Value::String(kind) => kind.clone(),
-            Value::Array(kinds) => kinds.iter().map(text).collect::<Vec<_>>().join(" or "),
-            _ => return "any".to_owned(),
+            _ => kinds.join(" or "),
         };
         kind + &limits(schema)
     }
 }
 
 fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
-    ["anyOf", "oneOf"].into_iter().flat_map(|key| schema[key].as_array().into_iter().flatten())
+    list(&schema["anyOf"]).chain(list(&schema["oneOf"]))
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
 }
 
 /// `, 0 to 2`, `, above 0 to 1`, `, 1 to 64 characters`; nothing where a number is only bounded by its type.
@@ -265,11 +249,12 @@ mod tests {
                 "array of (string, 1 to 8 characters), at most 4 items",
             ),
             (json!({"anyOf": [{"type": "string"}, {"type": "object"}]}), "string, or object"),
-            (json!({"type": ["string", "null"]}), "string or null"),
+            (json!({"type": ["string", "null"]}), "string"),
+            (json!({"type": ["object", "string", "null"]}), "object or string"),
             (json!({}), "any"),
         ];
         for (schema, kind) in cases {
-            assert_eq!(page.kind(&schema), kind, "{schema}");
+            assert_eq!(page.kind(&schema, 0), kind, "{schema}");
         }
     }
 

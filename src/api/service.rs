@@ -13,8 +13,6 @@ use super::{
 };
 use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults, Usage};
 
-/// Most replies of one request, over all its prompts and copies.
-const MAX_REPLIES: usize = 1024;
 /// Most unknown names that get a line in the log of their own.
 const MAX_LOGGED_NAMES: usize = 256;
 /// Bodies larger than this are parsed on a blocking thread.
@@ -266,7 +264,7 @@ impl Api {
     fn limits(&self) -> Limits {
         Limits {
             vocab_size: self.generator.facts().vocab_size,
-            max_prompts: MAX_REPLIES,
+            max_prompts: completions::MAX_REPLIES,
             reasoning: self.generator.reasoning_switch(),
             reasoning_field: self.generator.reasoning().field,
             guard_choice: self.generator.guard().client_may_choose,

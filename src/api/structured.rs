@@ -3,44 +3,118 @@
 //! One way of saying it per request. What cannot be honoured is an error that names the field; nothing is dropped silently, for a client
 //! that asked for JSON relies on getting it.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ApiError;
-use super::json::{Free, List, wire_object};
+use super::values::{Free, List};
 use crate::grammar::{AnswerFormat, GrammarSpec, JsonStyle, Reasoning, StructuralTag, StructuralTags};
 
 /// Most texts of a choice.
 const MAX_CHOICES: usize = 10_000;
 
-wire_object! {
-    /// The fields, as they stand in the body.
-    struct StructuredBody {
-        response_format: Free,
-        structured_outputs: Free,
-        guided_json: Free,
-        guided_regex: String,
-        guided_choice: List<String, MAX_CHOICES>,
-        guided_grammar: String,
-        guided_whitespace_pattern: String,
-        regex: String,
-        ebnf: String,
-        grammar: Free,
-        json_schema: Free,
-        structural_tag: Free,
+/// The fields, as they stand in the body.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct StructuredBody {
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::response_format")]
+    pub(super) response_format: Option<Free>,
+    /// Exactly one constraint, and how it is written.
+    #[schemars(schema_with = "described::structured_outputs")]
+    structured_outputs: Option<Free>,
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::schema")]
+    guided_json: Option<Free>,
+    /// What the reply must be; one such field per request.
+    guided_regex: Option<String>,
+    /// What the reply must be; one such field per request.
+    #[schemars(length(min = 1), inner(length(min = 1)))]
+    guided_choice: Option<List<String, MAX_CHOICES>>,
+    /// Lark with a rule `start`, or GBNF with a rule `root`.
+    guided_grammar: Option<String>,
+    /// Only together with `guided_json`.
+    guided_whitespace_pattern: Option<String>,
+    /// What the reply must be; one such field per request.
+    regex: Option<String>,
+    /// What the reply must be; one such field per request.
+    ebnf: Option<String>,
+    /// A grammar as text, or a schema or an expression in the words of TGI; one such field per request.
+    #[schemars(schema_with = "described::grammar")]
+    grammar: Option<Free>,
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::schema")]
+    json_schema: Option<Free>,
+    /// What the reply must be; one such field per request.
+    #[schemars(schema_with = "described::tags")]
+    structural_tag: Option<Free>,
+}
+
+/// Schemas of the fields whose form depends on what stands in them.
+mod described {
+    use schemars::{Schema, SchemaGenerator, json_schema};
+    use serde_json::{Value, json};
+
+    pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["object", "string", "boolean"]})
+    }
+
+    pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
+        let properties = json!({
+            "structures": {"type": "array", "items": {"type": "object", "required": ["begin", "end"], "properties": {
+                "begin": {"type": "string"}, "schema": {"type": "object"}, "end": {"type": "string", "minLength": 1}}}},
+            "triggers": {"type": "array", "items": {"type": "string", "minLength": 1}}});
+        json_schema!({"type": "object", "required": ["structures", "triggers"], "properties": properties})
+    }
+
+    pub(super) fn response_format(generator: &mut SchemaGenerator) -> Schema {
+        let closed = |kind: &str, required: &[&str], mut properties: Value| {
+            properties["type"] = json!({"const": kind});
+            let required = [&["type"], required].concat();
+            json!({"type": "object", "additionalProperties": false, "required": required, "properties": properties})
+        };
+        let mut tags = tags(generator).to_value();
+        tags["required"] = json!(["type", "structures", "triggers"]);
+        tags["properties"]["type"] = json!({"const": "structural_tag"});
+        let named = json!({"type": "object", "additionalProperties": false, "required": ["name", "schema"], "properties": {
+            "name": {"type": "string"}, "description": {"type": "string"}, "strict": {"type": "boolean"}, "schema": {"type": "object"}}});
+        json_schema!({"oneOf": [
+            closed("text", &[], json!({})),
+            closed("json_object", &[], json!({"schema": {"type": "object"}})),
+            closed("json_schema", &["json_schema"], json!({"json_schema": named})),
+            tags,
+            closed("regex", &["regex"], json!({"regex": {"type": "string"}})),
+            closed("grammar", &["grammar"], json!({"grammar": {"type": "string"}})),
+            closed("ebnf", &["ebnf"], json!({"ebnf": {"type": "string"}})),
+            closed("json", &["schema"], json!({"schema": schema(generator)})),
+        ]})
+    }
+
+    pub(super) fn structured_outputs(generator: &mut SchemaGenerator) -> Schema {
+        let choice = json!({"type": "array", "minItems": 1, "maxItems": super::MAX_CHOICES, "items": {"type": "string", "minLength": 1}});
+        let (flag, text) = (json!({"type": "boolean"}), json!({"type": "string"}));
+        json_schema!({"type": "object", "additionalProperties": false, "properties": {
+            "json": schema(generator), "regex": text, "choice": choice, "grammar": text, "json_object": flag, "structural_tag": tags(generator),
+            "disable_any_whitespace": flag, "disable_additional_properties": flag, "whitespace_pattern": text, "disable_fallback": flag}})
+    }
+
+    pub(super) fn grammar(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, {"type": "object", "required": ["type", "value"], "properties": {
+            "type": {"enum": ["json", "regex"]}, "value": schema(generator)}}]})
     }
 }
 
 /// A shape and the field that asked for it.
-type Asked = (&'static str, AnswerFormat);
+pub(super) type Asked = (&'static str, AnswerFormat);
 
 impl StructuredBody {
-    /// What the fields ask for; `None` when they ask for nothing.
-    pub(super) fn check(self) -> Result<Option<GrammarSpec>, ApiError> {
-        let mut asked: Vec<Asked> = Vec::new();
+    /// What the fields ask for, or the dialect's `own` way of asking; `None` when they ask for nothing.
+    pub(super) fn check(self, own: Option<Asked>) -> Result<Option<GrammarSpec>, ApiError> {
+        let mut asked: Vec<Asked> = own.into_iter().collect();
         let whitespace = self.guided_whitespace_pattern;
         let style = JsonStyle { whitespace_pattern: whitespace.clone(), ..JsonStyle::default() };
         if let Some(Free(format)) = self.response_format
-            && let Some(shape) = response_format(&format)?
+            && let Some(shape) = response_format("response_format", &format, false)?
         {
             asked.push(("response_format", shape));
         }
@@ -87,24 +161,30 @@ impl StructuredBody {
     }
 }
 
-/// `response_format` of the public API, with the types that other servers added.
-fn response_format(format: &Value) -> Result<Option<AnswerFormat>, ApiError> {
-    const NAME: &str = "response_format";
-    let fields = object(NAME, format)?;
+/// `response_format` of the public API, with the types that other servers added. Where the form is `flat`, a schema's members stand
+/// beside the type and its name may be left out.
+pub(super) fn response_format(
+    path: &str,
+    format: &Value,
+    flat: bool,
+) -> Result<Option<AnswerFormat>, ApiError> {
+    let fields = object(path, format)?;
+    let at = |member: &str| format!("{path}.{member}");
     let kind = match fields.get("type") {
         Some(Value::String(kind)) => kind.as_str(),
-        Some(_) => return Err(ApiError::invalid_type("response_format.type", "a string is expected")),
-        None => return Err(ApiError::missing("response_format.type")),
+        Some(_) => return Err(ApiError::invalid_type(&at("type"), "a string is expected")),
+        None => return Err(ApiError::missing(at("type"))),
     };
-    let text = |name: &'static str, path: &'static str| match fields.get(name) {
+    let text = |name: &str| match fields.get(name) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(ApiError::invalid_type(path, "a string is expected")),
-        None => Err(ApiError::missing(path)),
+        Some(_) => Err(ApiError::invalid_type(&at(name), "a string is expected")),
+        None => Err(ApiError::missing(at(name))),
     };
     let json = |schema: Value| AnswerFormat::Json { schema, style: JsonStyle::default() };
     let members: &[&str] = match kind {
         "text" => &["type"],
         "json_object" | "json" => &["type", "schema"],
+        "json_schema" if flat => &["type", "name", "description", "schema", "strict"],
         "json_schema" => &["type", "json_schema"],
         "regex" => &["type", "regex"],
         "ebnf" => &["type", "ebnf"],
@@ -113,37 +193,34 @@ fn response_format(format: &Value) -> Result<Option<AnswerFormat>, ApiError> {
         _ => &[],
     };
     if !members.is_empty() {
-        check_members(NAME, fields, members)?;
+        check_members(path, fields, members)?;
     }
     Ok(Some(match kind {
         "text" => return Ok(None),
         // llama.cpp's form of a schema.
         "json_object" => match fields.get("schema").filter(|schema| !schema.is_null()) {
-            Some(inner) => json(schema("response_format.schema", inner)?),
+            Some(inner) => json(schema(&at("schema"), inner)?),
             None => json(any_object()),
         },
+        "json_schema" if flat => json(named_schema(path, fields, false)?),
         "json_schema" => {
-            let path = "response_format.json_schema";
-            let inner = fields.get("json_schema").ok_or_else(|| ApiError::missing(path))?;
-            let inner = object(path, inner)?;
-            check_members(path, inner, &["name", "description", "schema", "strict"])?;
-            let path = "response_format.json_schema.schema";
-            let schema = schema(path, inner.get("schema").ok_or_else(|| ApiError::missing(path))?)?;
-            check_named(inner)?;
-            json(schema)
+            let path = at("json_schema");
+            let inner = fields.get("json_schema").ok_or_else(|| ApiError::missing(&path))?;
+            let inner = object(&path, inner)?;
+            check_members(&path, inner, &["name", "description", "schema", "strict"])?;
+            json(named_schema(&path, inner, true)?)
         }
         "json" => {
-            let path = "response_format.schema";
-            json(schema(path, fields.get("schema").ok_or_else(|| ApiError::missing(path))?)?)
+            json(schema(&at("schema"), fields.get("schema").ok_or_else(|| ApiError::missing(at("schema")))?)?)
         }
-        "regex" => AnswerFormat::Regex(text("regex", "response_format.regex")?),
-        "ebnf" => AnswerFormat::Grammar(text("ebnf", "response_format.ebnf")?),
-        "grammar" => AnswerFormat::Grammar(text("grammar", "response_format.grammar")?),
-        "structural_tag" => tags(NAME, format)?,
+        "regex" => AnswerFormat::Regex(text("regex")?),
+        "ebnf" => AnswerFormat::Grammar(text("ebnf")?),
+        "grammar" => AnswerFormat::Grammar(text("grammar")?),
+        "structural_tag" => tags(path, format)?,
         other => {
             let shown: String = other.chars().take(32).collect();
             return Err(ApiError::invalid_value(
-                "response_format.type",
+                at("type"),
                 format!(
                     "`{shown}` is unknown, allowed: text, json_object, json_schema, structural_tag, regex, grammar, ebnf"
                 ),
@@ -161,30 +238,27 @@ pub(super) fn check_members(path: &str, fields: &Map<String, Value>, known: &[&s
     Err(ApiError::invalid_value(format!("{path}.{shown}"), message))
 }
 
-/// What stands beside the schema: the public API demands a name, and a client that says something else of `strict` means something.
-fn check_named(json_schema: &Map<String, Value>) -> Result<(), ApiError> {
-    let path = "response_format.json_schema.name";
+/// A schema and what stands beside it: the public API demands a name, and a client that says something else of `strict` means something.
+fn named_schema(path: &str, json_schema: &Map<String, Value>, needs_name: bool) -> Result<Value, ApiError> {
+    let at = |member: &str| format!("{path}.{member}");
+    let inner = json_schema.get("schema").ok_or_else(|| ApiError::missing(at("schema")))?;
+    let schema = schema(&at("schema"), inner)?;
     match json_schema.get("name") {
         Some(Value::String(name)) if !name.is_empty() => {}
-        Some(Value::String(_)) => return Err(ApiError::invalid_value(path, "the name is empty")),
-        None | Some(Value::Null) => return Err(ApiError::missing(path)),
-        Some(_) => return Err(ApiError::invalid_type(path, "a string is expected")),
+        Some(Value::String(_)) => return Err(ApiError::invalid_value(at("name"), "the name is empty")),
+        None if !needs_name => {}
+        None | Some(Value::Null) => return Err(ApiError::missing(at("name"))),
+        Some(_) => return Err(ApiError::invalid_type(&at("name"), "a string is expected")),
     }
     let is =
         |key: &str, fits: fn(&Value) -> bool| json_schema.get(key).is_none_or(|v| v.is_null() || fits(v));
     if !is("strict", Value::is_boolean) {
-        return Err(ApiError::invalid_type(
-            "response_format.json_schema.strict",
-            "true or false is expected",
-        ));
+        return Err(ApiError::invalid_type(&at("strict"), "true or false is expected"));
     }
     if !is("description", Value::is_string) {
-        return Err(ApiError::invalid_type(
-            "response_format.json_schema.description",
-            "a string is expected",
-        ));
+        return Err(ApiError::invalid_type(&at("description"), "a string is expected"));
     }
-    Ok(())
+    Ok(schema)
 }
 
 /// `structured_outputs` of vLLM.
@@ -265,14 +339,14 @@ fn grammar(value: &Value) -> Result<AnswerFormat, ApiError> {
 }
 
 /// Structural tags: `structures` and `triggers`.
-fn tags(path: &'static str, value: &Value) -> Result<AnswerFormat, ApiError> {
+fn tags(path: &str, value: &Value) -> Result<AnswerFormat, ApiError> {
     // Some clients send the object as a string of JSON.
     let parsed;
     let value = match value {
         Value::String(text) => {
-            parsed = serde_json::from_str::<Value>(text)
+            parsed = serde_json::from_str::<Free>(text)
                 .map_err(|error| ApiError::invalid_value(path, format!("not valid JSON: {error}")))?;
-            &parsed
+            &parsed.0
         }
         other => other,
     };
@@ -313,11 +387,11 @@ fn any_object() -> Value {
 }
 
 /// A JSON Schema, perhaps as a string of JSON.
-fn schema(path: &'static str, value: &Value) -> Result<Value, ApiError> {
+pub(super) fn schema(path: &str, value: &Value) -> Result<Value, ApiError> {
     match value {
         Value::Object(_) | Value::Bool(_) => Ok(value.clone()),
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(schema),
+        Value::String(text) => match serde_json::from_str::<Free>(text) {
+            Ok(Free(schema @ (Value::Object(_) | Value::Bool(_)))) => Ok(schema),
             Ok(_) => Err(ApiError::invalid_value(path, "the string holds no JSON object")),
             Err(error) => {
                 Err(ApiError::invalid_value(path, format!("the string is not valid JSON: {error}")))
@@ -327,11 +401,11 @@ fn schema(path: &'static str, value: &Value) -> Result<Value, ApiError> {
     }
 }
 
-fn object<'a>(path: &'static str, value: &'a Value) -> Result<&'a Map<String, Value>, ApiError> {
+fn object<'a>(path: &str, value: &'a Value) -> Result<&'a Map<String, Value>, ApiError> {
     value.as_object().ok_or_else(|| ApiError::invalid_type(path, "an object is expected"))
 }
 
-fn texts(path: &'static str, value: &Value) -> Result<Vec<String>, ApiError> {
+fn texts(path: &str, value: &Value) -> Result<Vec<String>, ApiError> {
     let list =
         value.as_array().ok_or_else(|| ApiError::invalid_type(path, "a list of strings is expected"))?;
     let texts: Option<Vec<String>> = list.iter().map(|item| item.as_str().map(str::to_owned)).collect();
@@ -346,7 +420,7 @@ mod tests {
     use super::*;
 
     fn check(body: Value) -> Result<Option<GrammarSpec>, ApiError> {
-        parse::<StructuredBody>(body.to_string().as_bytes())?.check()
+        parse::<StructuredBody>(body.to_string().as_bytes())?.check(None)
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! `/tokenize`, `/detokenize` and `/tokenizer_info`: the vocabulary over HTTP.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::json::{self, Free, Int, List, wire_object};
+use super::json;
 use super::messages::{self, Messages};
 use super::params::token_id;
 use super::unknown::Unknown;
+use super::values::{Free, Idle, Int, List, TokenId};
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use super::{reasoning, tools};
@@ -15,26 +18,38 @@ use crate::text::Tokenizer;
 /// Most ids of one `/detokenize`.
 const MAX_IDS: usize = 4_194_304;
 
-wire_object! {
-    struct TokenizeBody {
-        model: String,
-        prompt: String,
-        messages: Messages,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        chat_template_kwargs: Free,
-        return_token_strs: bool,
-        tools: Free,
-    }
-    // No prompt of this family begins with a token that only a flag adds.
-    idle ["add_special_tokens"]
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct TokenizeBody {
+    /// One of the names of `/v1/models`; the model served when absent.
+    model: Option<String>,
+    /// Either this or `messages`. What is the name of a special token and nothing else is that token.
+    prompt: Option<String>,
+    /// The conversation, oldest first.
+    #[schemars(length(min = 1))]
+    messages: Option<Messages>,
+    /// Whether the prompt ends where the reply begins.
+    add_generation_prompt: Option<bool>,
+    /// The last message is the beginning of the reply.
+    continue_final_message: Option<bool>,
+    /// Variables of the chat template; `thinking` switches reasoning.
+    #[schemars(extend("type" = "object"))]
+    chat_template_kwargs: Option<Free>,
+    /// Whether the answer has the text of each token too.
+    return_token_strs: Option<bool>,
+    /// Functions that may be called.
+    #[schemars(schema_with = "tools::schema")]
+    tools: Option<Free>,
+    #[expect(dead_code, reason = "no prompt of this family begins with a token that only a flag adds")]
+    add_special_tokens: Option<Idle>,
 }
 
-wire_object! {
-    struct DetokenizeBody {
-        model: String,
-        tokens: List<Int, MAX_IDS>,
-    }
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct DetokenizeBody {
+    /// One of the names of `/v1/models`; the model served when absent.
+    model: Option<String>,
+    /// Token ids.
+    #[schemars(required)]
+    tokens: Option<List<TokenId, MAX_IDS>>,
 }
 
 /// A checked `/tokenize`.

@@ -1,15 +1,35 @@
 //! Declared tools and the choice among them.
 
-use serde_json::Value;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
 
 use super::ApiError;
-use super::json::Free;
+use super::values::Free;
 use crate::grammar::{AnswerFormat, GrammarSpec, Reasoning, ToolCalls, ToolFunction, ToolMode};
 
 /// Most tools of one request.
 const MAX_TOOLS: usize = 1024;
 /// Most bytes of a function's name.
 const MAX_NAME_BYTES: usize = 256;
+
+/// `tools`.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "maxItems": MAX_TOOLS, "items": {"type": "object", "required": ["type", "function"], "properties": {
+        "type": {"const": "function"}, "function": {"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
+            "parameters": {"type": "object"}, "strict": {"type": "boolean"}}}}}})
+}
+
+/// `tool_choice`.
+pub(super) fn choice_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"enum": ["none", "auto", "required"]},
+        {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"},
+            "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}},
+        {"type": "object", "required": ["type", "allowed_tools"], "properties": {"type": {"const": "allowed_tools"},
+            "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {"mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}}}}}]})
+}
 
 /// Which calls a request wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +46,8 @@ pub(super) enum ToolChoice {
     Allowed { names: Vec<String>, required: bool },
 }
 
-/// Checks `tools`; an empty list is none.
-pub(super) fn check(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
+/// The entries of `tools`; an empty list is none.
+pub(super) fn entries(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
     let tools = match tools.map(|tools| tools.0) {
         None => return Ok(Vec::new()),
         Some(Value::Array(tools)) => tools,
@@ -36,6 +56,12 @@ pub(super) fn check(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
     if tools.len() > MAX_TOOLS {
         return Err(ApiError::invalid_value("tools", format!("{} tools, limit {MAX_TOOLS}", tools.len())));
     }
+    Ok(tools)
+}
+
+/// Checks `tools`.
+pub(super) fn check(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
+    let tools = entries(tools)?;
     for (index, tool) in tools.iter().enumerate() {
         check_tool(tool, &format!("tools[{index}]"))?;
     }
@@ -61,7 +87,16 @@ fn check_tool(tool: &Value, path: &str) -> Result<(), ApiError> {
     if !function.is_object() {
         return Err(ApiError::missing(format!("{path}.function")));
     }
-    let path = format!("{path}.function");
+    check_function(function, &format!("{path}.function"), "parameters")
+}
+
+/// The tool that a dialect's function is. Its fields stand at `path`, where its parameters are called `schema`.
+pub(super) fn tool(function: Value, path: &str, schema: &str) -> Result<Value, ApiError> {
+    check_function(&function, path, schema)?;
+    Ok(json!({"type": "function", "function": function}))
+}
+
+fn check_function(function: &Value, path: &str, schema: &str) -> Result<(), ApiError> {
     let name = match &function["name"] {
         Value::String(name) => name,
         Value::Null => return Err(ApiError::missing(format!("{path}.name"))),
@@ -80,7 +115,7 @@ fn check_tool(tool: &Value, path: &str) -> Result<(), ApiError> {
     let parameters = &function["parameters"];
     if !(parameters.is_object() || parameters.is_null()) {
         return Err(ApiError::invalid_type(
-            &format!("{path}.parameters"),
+            &format!("{path}.{schema}"),
             "a JSON schema of an object is expected",
         ));
     }
@@ -90,40 +125,42 @@ fn check_tool(tool: &Value, path: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Checks `tool_choice` against the declared tools.
-pub(super) fn check_choice(choice: Option<Free>, tools: &[Value]) -> Result<ToolChoice, ApiError> {
-    let Some(Free(choice)) = choice else {
-        return Ok(if tools.is_empty() { ToolChoice::None } else { ToolChoice::Auto });
-    };
-    let parsed = match &choice {
+/// Reads `tool_choice`. Where the form is `flat`, what is chosen stands beside the type and not one level deeper.
+pub(super) fn choice(choice: Option<Free>, flat: bool) -> Result<Option<ToolChoice>, ApiError> {
+    let Some(Free(choice)) = choice else { return Ok(None) };
+    let below = |value: &'static str| if flat { &choice } else { &choice[value] };
+    match &choice {
         Value::String(word) => match word.as_str() {
-            "none" => ToolChoice::None,
-            "auto" => ToolChoice::Auto,
-            "required" => ToolChoice::Required,
+            "none" => Ok(Some(ToolChoice::None)),
+            "auto" => Ok(Some(ToolChoice::Auto)),
+            "required" => Ok(Some(ToolChoice::Required)),
             other => {
                 let shown: String = other.chars().take(32).collect();
-                return Err(ApiError::invalid_value(
+                Err(ApiError::invalid_value(
                     "tool_choice",
                     format!(
                         "`{shown}` is unknown, allowed: none, auto, required, or an object that names a function"
                     ),
-                ));
+                ))
             }
         },
-        Value::Object(fields) => {
-            match (fields.get("type").and_then(Value::as_str), &choice["function"]["name"]) {
-                (Some("function"), Value::String(name)) => ToolChoice::Named(name.clone()),
-                (Some("function"), _) => return Err(ApiError::missing("tool_choice.function.name")),
-                (Some("allowed_tools"), _) => allowed(&choice["allowed_tools"])?,
-                _ => {
-                    return Err(ApiError::invalid_value(
-                        "tool_choice.type",
-                        "allowed: function, allowed_tools",
-                    ));
-                }
-            }
-        }
-        _ => return Err(ApiError::invalid_type("tool_choice", "a string or an object is expected")),
+        Value::Object(_) => match choice["type"].as_str() {
+            Some("function") => match (&below("function")["name"], flat) {
+                (Value::String(name), _) => Ok(Some(ToolChoice::Named(name.clone()))),
+                (_, true) => Err(ApiError::missing("tool_choice.name")),
+                (_, false) => Err(ApiError::missing("tool_choice.function.name")),
+            },
+            Some("allowed_tools") => allowed(below("allowed_tools"), flat).map(Some),
+            _ => Err(ApiError::invalid_value("tool_choice.type", "allowed: function, allowed_tools")),
+        },
+        _ => Err(ApiError::invalid_type("tool_choice", "a string or an object is expected")),
+    }
+}
+
+/// Checks a choice against the declared tools.
+pub(super) fn check_choice(choice: Option<ToolChoice>, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    let Some(parsed) = choice else {
+        return Ok(if tools.is_empty() { ToolChoice::None } else { ToolChoice::Auto });
     };
     match &parsed {
         ToolChoice::Required if tools.is_empty() => {
@@ -147,19 +184,22 @@ fn is_declared(name: &str, tools: &[Value]) -> Result<(), ApiError> {
 }
 
 /// `allowed_tools` of a choice: all tools stay declared, and these may be called.
-fn allowed(choice: &Value) -> Result<ToolChoice, ApiError> {
-    const PATH: &str = "tool_choice.allowed_tools";
+fn allowed(choice: &Value, flat: bool) -> Result<ToolChoice, ApiError> {
+    let path = if flat { "tool_choice" } else { "tool_choice.allowed_tools" };
     let required = match choice["mode"].as_str() {
         Some("auto") => false,
         Some("required") => true,
-        _ => return Err(ApiError::invalid_value(format!("{PATH}.mode"), "allowed: auto, required")),
+        _ => return Err(ApiError::invalid_value(format!("{path}.mode"), "allowed: auto, required")),
     };
     let tools = choice["tools"].as_array().filter(|tools| !tools.is_empty());
     let tools = tools
-        .ok_or_else(|| ApiError::invalid_value(format!("{PATH}.tools"), "a list of functions is expected"))?;
-    let name = |(index, tool): (usize, &Value)| match (&tool["type"], tool["function"]["name"].as_str()) {
-        (Value::String(kind), Some(name)) if kind == "function" => Ok(name.to_owned()),
-        _ => Err(ApiError::invalid_value(format!("{PATH}.tools[{index}]"), "a function's name is expected")),
+        .ok_or_else(|| ApiError::invalid_value(format!("{path}.tools"), "a list of functions is expected"))?;
+    let name = |(index, tool): (usize, &Value)| {
+        let name = if flat { &tool["name"] } else { &tool["function"]["name"] };
+        let name = name.as_str().filter(|_| tool["type"] == "function").map(str::to_owned);
+        name.ok_or_else(|| {
+            ApiError::invalid_value(format!("{path}.tools[{index}]"), "a function's name is expected")
+        })
     };
     let names: Result<Vec<String>, ApiError> = tools.iter().enumerate().map(name).collect();
     Ok(ToolChoice::Allowed { names: names?, required })
@@ -205,8 +245,6 @@ pub(super) fn grammar(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn weather() -> Value {
@@ -216,7 +254,7 @@ mod tests {
     #[test]
     fn choices() {
         let tools = check(Some(Free(weather()))).unwrap();
-        let choice = |choice: Value, tools: &[Value]| check_choice(Some(Free(choice)), tools);
+        let choice = |of: Value, tools: &[Value]| check_choice(choice(Some(Free(of)), false)?, tools);
         assert_eq!(check_choice(None, &tools), Ok(ToolChoice::Auto));
         assert_eq!(check_choice(None, &[]), Ok(ToolChoice::None));
         assert_eq!(choice(json!("auto"), &[]), Ok(ToolChoice::None));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::SamplingPolicy;
+use crate::sampling::{LIMITS, Range};
 
 /// What a request that names no value gets. Absent fields fall back to the public API's defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,7 +66,7 @@ pub enum DefaultsError {
         /// What stands there.
         value: f64,
         /// The range.
-        allowed: &'static str,
+        allowed: String,
     },
 }
 
@@ -100,23 +101,20 @@ impl SamplingDefaults {
         let raw: Raw = serde_json::from_slice(bytes)?;
         let _ = raw.do_sample;
         let base = Self::default();
-        let real = |field, value: Option<f64>, default: f32, allowed, ok: fn(f64) -> bool| match value {
+        let real = |field, value: Option<f64>, default: f32, range: Range| match value {
             None => Ok(default),
-            Some(v) if ok(v) => Ok(v as f32),
-            Some(value) => Err(DefaultsError::OutOfRange { field, value, allowed }),
+            Some(v) if range.contains(v) => Ok(v as f32),
+            Some(value) => Err(DefaultsError::OutOfRange { field, value, allowed: range.to_string() }),
         };
         Ok(Self {
-            temperature: real("temperature", raw.temperature, base.temperature, "0..2", |v| {
-                (0.0..=2.0).contains(&v)
-            })?,
-            top_p: real("top_p", raw.top_p, base.top_p, "above 0, at most 1", |v| v > 0.0 && v <= 1.0)?,
-            min_p: real("min_p", raw.min_p, base.min_p, "0..1", |v| (0.0..=1.0).contains(&v))?,
+            temperature: real("temperature", raw.temperature, base.temperature, LIMITS.temperature)?,
+            top_p: real("top_p", raw.top_p, base.top_p, LIMITS.top_p)?,
+            min_p: real("min_p", raw.min_p, base.min_p, LIMITS.min_p)?,
             repetition_penalty: real(
                 "repetition_penalty",
                 raw.repetition_penalty,
                 base.repetition_penalty,
-                "above 0, at most 10",
-                |v| v > 0.0 && v <= 10.0,
+                LIMITS.repetition_penalty,
             )?,
             presence_penalty: base.presence_penalty,
             frequency_penalty: base.frequency_penalty,
@@ -125,7 +123,7 @@ impl SamplingDefaults {
                 Some(k) => u32::try_from(k).map_err(|_| DefaultsError::OutOfRange {
                     field: "top_k",
                     value: k as f64,
-                    allowed: "0 (off) or more",
+                    allowed: "0 (off) or more".to_owned(),
                 })?,
             },
             max_new_tokens: match raw.max_new_tokens {
@@ -136,7 +134,7 @@ impl SamplingDefaults {
                         return Err(DefaultsError::OutOfRange {
                             field: "max_new_tokens",
                             value: m as f64,
-                            allowed: "1 or more",
+                            allowed: "1 or more".to_owned(),
                         });
                     }
                 },

@@ -1,5 +1,6 @@
 //! Defaults for what requests leave open.
 
+use super::LIMITS;
 use super::rules::{GenerationOverride, Rules};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -68,21 +69,16 @@ impl Config {
     /// Problems as (key, limit).
     pub fn validate(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
-        for (key, value, low, high) in [
-            ("temperature", self.temperature, 0.0, 2.0),
-            ("min_p", self.min_p, 0.0, 1.0),
-            ("presence_penalty", self.presence_penalty, -2.0, 2.0),
-            ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
+        for (key, value, range) in [
+            ("temperature", self.temperature, LIMITS.temperature),
+            ("min_p", self.min_p, LIMITS.min_p),
+            ("presence_penalty", self.presence_penalty, LIMITS.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty, LIMITS.frequency_penalty),
+            ("top_p", self.top_p, LIMITS.top_p),
+            ("repetition_penalty", self.repetition_penalty, LIMITS.repetition_penalty),
         ] {
-            if value.is_some_and(|v| !(low..=high).contains(&v)) {
-                problems.push((key, format!("must be from {low} to {high}")));
-            }
-        }
-        for (key, value, high) in
-            [("top_p", self.top_p, 1.0), ("repetition_penalty", self.repetition_penalty, 10.0)]
-        {
-            if value.is_some_and(|v| !(v > 0.0 && v <= high)) {
-                problems.push((key, format!("must be above 0, at most {high}")));
+            if value.is_some_and(|v| !range.contains(v.into())) {
+                problems.push((key, format!("must be {}", range.bounds())));
             }
         }
         for (key, rules) in

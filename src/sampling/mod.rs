@@ -19,5 +19,5 @@ pub use block_rule::{BlockGuide, BlockRule};
 pub use constraint::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 pub use history::History;
 pub use logprobs::{Logprobs, TokenLogprobs};
-pub use params::{MAX_LOGIT_BIAS, SamplingError, SamplingParams};
+pub use params::{LIMITS, MAX_LOGIT_BIAS, Range, SamplingError, SamplingParams};
 pub use sampler::{Draw, NoFiniteLogit, Sampler, Survey};

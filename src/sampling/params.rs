@@ -1,5 +1,6 @@
 //! What a request asks of the sampler, validated.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::{BadWords, BlockRule, Draw, History, TokenMask};
@@ -69,25 +70,101 @@ impl Default for SamplingParams {
     }
 }
 
+/// The range of a sampling field.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Range {
+    /// Least value, or the bound below it.
+    pub low: f64,
+    /// Greatest value.
+    pub high: f64,
+    /// `low` itself is outside.
+    pub above: bool,
+}
+
+impl Range {
+    pub(super) const fn from_to(low: f64, high: f64) -> Self {
+        Self { low, high, above: false }
+    }
+
+    const fn above_zero(high: f64) -> Self {
+        Self { low: 0.0, high, above: true }
+    }
+
+    /// Whether a value is inside, also after rounding to f32; a NaN never is.
+    pub fn contains(&self, value: f64) -> bool {
+        let low = if self.above { value as f32 > self.low as f32 } else { value >= self.low };
+        low && value <= self.high
+    }
+
+    /// `from 0 to 2`, or `above 0, at most 1`: what stands behind "must be".
+    pub(super) fn bounds(&self) -> String {
+        format!("{}{self}", if self.above { "" } else { "from " })
+    }
+}
+
+/// `0 to 2`, or `above 0, at most 1`.
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.above {
+            true => write!(f, "above {}, at most {}", self.low, self.high),
+            false => write!(f, "{} to {}", self.low, self.high),
+        }
+    }
+}
+
+/// The range of every sampling field that is a real number.
+#[derive(Debug)]
+pub struct Limits {
+    /// Softmax temperature.
+    pub temperature: Range,
+    /// Nucleus mass.
+    pub top_p: Range,
+    /// Share of the best token's probability.
+    pub min_p: Range,
+    /// Divisor of logits.
+    pub repetition_penalty: Range,
+    /// Subtracted once per token.
+    pub presence_penalty: Range,
+    /// Subtracted per occurrence.
+    pub frequency_penalty: Range,
+    /// Added to the logit of one token.
+    pub logit_bias: Range,
+}
+
+/// The ranges that requests, settings, checkpoints and the OpenAPI document share.
+pub const LIMITS: Limits = Limits {
+    temperature: Range::from_to(0.0, 2.0),
+    top_p: Range::above_zero(1.0),
+    min_p: Range::from_to(0.0, 1.0),
+    repetition_penalty: Range::above_zero(10.0),
+    presence_penalty: Range::from_to(-2.0, 2.0),
+    frequency_penalty: Range::from_to(-2.0, 2.0),
+    logit_bias: Range::from_to(-100.0, 100.0),
+};
+
 /// Most entries of `logit_bias`: above the vocabulary of every model of the family.
 pub const MAX_LOGIT_BIAS: usize = 262_144;
 
 impl SamplingParams {
     /// Checks every field against its range; the first one outside is the error.
     pub fn validate(&self) -> Result<(), SamplingError> {
-        within("temperature", self.temperature, 0.0, 2.0)?;
-        above_zero("top_p", self.top_p, 1.0)?;
-        within("min_p", self.min_p, 0.0, 1.0)?;
-        above_zero("repetition_penalty", self.repetition_penalty, 10.0)?;
-        within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
-        within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        for (field, value, range) in [
+            ("temperature", self.temperature, LIMITS.temperature),
+            ("top_p", self.top_p, LIMITS.top_p),
+            ("min_p", self.min_p, LIMITS.min_p),
+            ("repetition_penalty", self.repetition_penalty, LIMITS.repetition_penalty),
+            ("presence_penalty", self.presence_penalty, LIMITS.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty, LIMITS.frequency_penalty),
+        ] {
+            check(range.contains(value.into()), field, || (value.to_string(), range.to_string()))?;
+        }
         let entries = self.logit_bias.len();
         check(entries <= MAX_LOGIT_BIAS, "logit_bias", || {
             (format!("{entries} entries"), format!("at most {MAX_LOGIT_BIAS} entries"))
         })?;
         for &(token, bias) in &self.logit_bias {
-            check((-100.0..=100.0).contains(&bias), "logit_bias", || {
-                (format!("{bias} for token {token}"), "-100 to 100".to_owned())
+            check(LIMITS.logit_bias.contains(bias.into()), "logit_bias", || {
+                (format!("{bias} for token {token}"), LIMITS.logit_bias.to_string())
             })?;
         }
         check(self.min_tokens <= self.max_tokens, "min_tokens", || {
@@ -132,16 +209,6 @@ pub struct SamplingError {
     pub allowed: String,
 }
 
-/// Fails unless `low <= value <= high`; a NaN never is.
-fn within(field: &'static str, value: f32, low: f32, high: f32) -> Result<(), SamplingError> {
-    check((low..=high).contains(&value), field, || (value.to_string(), format!("{low} to {high}")))
-}
-
-/// Fails unless `0 < value <= high`.
-fn above_zero(field: &'static str, value: f32, high: f32) -> Result<(), SamplingError> {
-    check(value > 0.0 && value <= high, field, || (value.to_string(), format!("above 0, up to {high}")))
-}
-
 fn check(
     holds: bool,
     field: &'static str,
@@ -182,7 +249,7 @@ mod tests {
             ("temperature: 2.1 is out of range, allowed: 0 to 2", |p| p.temperature = 2.1),
             ("temperature: -0.1", |p| p.temperature = -0.1),
             ("temperature: NaN", |p| p.temperature = f32::NAN),
-            ("top_p: 0 is out of range, allowed: above 0, up to 1", |p| p.top_p = 0.0),
+            ("top_p: 0 is out of range, allowed: above 0, at most 1", |p| p.top_p = 0.0),
             ("top_p: 1.01", |p| p.top_p = 1.01),
             ("top_p: NaN", |p| p.top_p = f32::NAN),
             ("min_p: -1", |p| p.min_p = -1.0),

@@ -6,6 +6,8 @@ use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
+use super::{LIMITS, Range};
+
 /// What happens to a request outside a range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -61,16 +63,16 @@ pub struct Rule {
 }
 
 /// The fields that rules exist for, with the values that make sense.
-pub const FIELDS: &[(&str, f64, f64)] = &[
-    ("temperature", 0.0, 2.0),
-    ("top_p", f64::MIN_POSITIVE, 1.0),
-    ("top_k", 0.0, u32::MAX as f64),
-    ("min_p", 0.0, 1.0),
-    ("repetition_penalty", f64::MIN_POSITIVE, 10.0),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("n", 1.0, 1024.0),
-    ("max_tokens", 1.0, u32::MAX as f64),
+const FIELDS: &[(&str, Range)] = &[
+    ("temperature", LIMITS.temperature),
+    ("top_p", LIMITS.top_p),
+    ("top_k", Range::from_to(0.0, u32::MAX as f64)),
+    ("min_p", LIMITS.min_p),
+    ("repetition_penalty", LIMITS.repetition_penalty),
+    ("presence_penalty", LIMITS.presence_penalty),
+    ("frequency_penalty", LIMITS.frequency_penalty),
+    ("n", Range::from_to(1.0, 1024.0)),
+    ("max_tokens", Range::from_to(1.0, u32::MAX as f64)),
 ];
 
 /// Rules by field. Written as a table, or as the same in JSON in a string.
@@ -118,7 +120,7 @@ impl Rules {
     /// What is wrong with them, first thing first.
     pub(super) fn problem(&self) -> Option<String> {
         self.0.iter().find_map(|(field, rule)| {
-            let Some((_, low, high)) = FIELDS.iter().find(|(name, ..)| name == field) else {
+            let Some((_, range)) = FIELDS.iter().find(|(name, ..)| name == field) else {
                 let names: Vec<_> = FIELDS.iter().map(|(name, ..)| *name).collect();
                 return Some(format!("{field} is no sampling field; there are {}", names.join(", ")));
             };
@@ -129,8 +131,8 @@ impl Rules {
             let numbers = || {
                 [rule.default, rule.pin, rule.min, rule.max].into_iter().flatten().chain(only.iter().copied())
             };
-            if let Some(value) = numbers().find(|v| !(*low..=*high).contains(v)) {
-                return Some(format!("{field}: {value} must be from {low} to {high}"));
+            if let Some(value) = numbers().find(|v| !range.contains(*v)) {
+                return Some(format!("{field}: {value} must be {}", range.bounds()));
             }
             let whole = ["top_k", "n", "max_tokens"].contains(&field.as_str());
             if whole && let Some(value) = numbers().find(|v| v.fract() != 0.0) {

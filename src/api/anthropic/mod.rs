@@ -1,7 +1,7 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's dialect over the same walk as chat.
 //!
-//! Turns and tools are translated into messages and tools of chat; every other field is read as it is there, so that all dialects have the
-//! same limits and meanings.
+//! Turns, tools and choices are read into what chat's readers make of theirs; every other field is read as it is there, so that all
+//! dialects have the same limits and meanings.
 
 mod answer;
 mod events;
@@ -10,40 +10,105 @@ mod translate;
 pub(super) use answer::whole;
 pub(super) use events::BlockEvents;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
-use super::json::{self, Free, Shape, wire_object};
-use super::messages;
+use super::json::{self, Both};
 use super::params::Stop;
 use super::reasoning::check_effort;
 use super::stream::Kind;
 use super::tools;
 use super::unknown::Unknown;
+use super::values::{AnyValue, Free, Int, MAX_U32};
 use super::{ApiError, Limits};
 use crate::generate::SamplingDefaults;
 
-wire_object! {
-    /// The fields that only this dialect has, or has in another form.
-    struct MessagesBody {
-        messages: Free,
-        system: Free,
-        stop_sequences: Stop,
-        tools: Free,
-        tool_choice: Free,
-        output_config: Free,
-        output_format: Free,
-        // What follows is read only to be refused when it asks for something.
-        mcp_servers: Shape,
-        container: Shape,
+/// The fields that only this dialect has, or has in another form.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct MessagesBody {
+    /// Most tokens of the reply.
+    #[schemars(required)]
+    max_tokens: Option<Int<1, MAX_U32>>,
+    /// The conversation, oldest first.
+    #[schemars(required, schema_with = "described::messages")]
+    messages: Option<Free>,
+    /// Stands before the conversation.
+    #[schemars(schema_with = "described::system")]
+    system: Option<Free>,
+    /// Texts that end the reply.
+    #[schemars(with = "Vec<String>")]
+    stop_sequences: Option<Stop>,
+    /// Functions that may be called.
+    #[schemars(extend("type" = "array", "items" = {"type": "object"}))]
+    tools: Option<Free>,
+    /// Whether a function may, must or must not be called, or which.
+    #[schemars(extend("type" = "object"))]
+    tool_choice: Option<Free>,
+    /// `format`: what the answer must be. `effort`: how much thinking there is where there is any.
+    #[schemars(schema_with = "described::output_config")]
+    output_config: Option<Free>,
+    /// The name of `output_config.format` in the beta.
+    #[schemars(schema_with = "described::format")]
+    output_format: Option<Free>,
+    // Read to be refused when they ask for something.
+    #[schemars(skip)]
+    mcp_servers: Option<AnyValue>,
+    #[schemars(skip)]
+    container: Option<AnyValue>,
+}
+
+/// The fields of the dialect.
+pub(super) type MessagesRequest = Both<MessagesBody, CommonBody>;
+
+/// Schemas of the fields whose form depends on what stands in them.
+mod described {
+    use schemars::{Schema, SchemaGenerator, json_schema};
+    use serde_json::{Map, Value, json};
+
+    pub(super) fn messages(_: &mut SchemaGenerator) -> Schema {
+        let block = |kind: &str, fields: &[(&str, Value)]| {
+            let own = [("type", json!({"const": kind}))];
+            let properties: Map<String, Value> =
+                own.iter().chain(fields).map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+            let required: Vec<&String> = properties.keys().collect();
+            json!({"type": "object", "required": required, "properties": properties})
+        };
+        let string = || json!({"type": "string"});
+        let text = block("text", &[("text", string())]);
+        let results = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": text}]});
+        let result = block("tool_result", &[("tool_use_id", string()), ("content", results)]);
+        let thinking = block("thinking", &[("thinking", string())]);
+        let call =
+            block("tool_use", &[("id", string()), ("name", string()), ("input", json!({"type": "object"}))]);
+        let turn = |role: &str, blocks: Value| {
+            json!({"type": "object", "required": ["role", "content"], "properties": {"role": {"const": role},
+                "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": blocks}}]}}})
+        };
+        let turns = [turn("user", json!([text, result])), turn("assistant", json!([text, thinking, call]))];
+        json_schema!({"type": "array", "minItems": 1, "items": {"anyOf": turns}})
+    }
+
+    pub(super) fn system(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]})
+    }
+
+    pub(super) fn output_config(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "object", "properties": {"effort": {"type": ["string", "null"]}, "format": format(generator)}})
+    }
+
+    pub(super) fn format(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "null"}, {"type": "object", "required": ["type", "schema"],
+            "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}}}]})
     }
 }
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (body, unknown) = json::read::<(MessagesBody, CommonBody)>(body, limits)?;
-    let (_, (_, (shared, _))) = &body;
+    let (body, unknown) = json::read::<MessagesRequest>(body, limits)?;
+    let Both(_, Both(_, Both(shared, _))) = &body;
     if shared.max_tokens("max_tokens", None, 1)?.is_none() {
         return Err(ApiError::missing("max_tokens"));
     }
@@ -56,12 +121,12 @@ pub(super) fn read_to_count(
     limits: &Limits,
     defaults: &SamplingDefaults,
 ) -> Result<Call, ApiError> {
-    let (body, unknown) = json::read::<(MessagesBody, CommonBody)>(body, limits)?;
+    let (body, unknown) = json::read::<MessagesRequest>(body, limits)?;
     checked(body, unknown, limits, defaults)
 }
 
 fn checked(
-    (own, (mut reasoning, (mut shared, (foreign, mut structured)))): (MessagesBody, CommonBody),
+    Both(own, Both(mut reasoning, Both(mut shared, Both(foreign, structured)))): MessagesRequest,
     mut unknown: Unknown,
     limits: &Limits,
     defaults: &SamplingDefaults,
@@ -88,10 +153,12 @@ fn checked(
     unknown.check(limits.unknown_fields, &[])?;
     let config = own.output_config.map_or(Value::Null, |config| config.0);
     if !config["effort"].is_null() {
-        let effort: String = json::from_value("output_config.effort", config["effort"].clone())?;
-        check_effort("output_config.effort", Some(&effort))?;
+        let path = "output_config.effort";
+        let effort = config["effort"].as_str().map(str::to_owned);
+        let effort = effort.ok_or_else(|| ApiError::invalid_type(path, "a string is expected"))?;
+        check_effort(path, Some(&effort))?;
         // It does not switch thinking on: it says how much of it there should be.
-        let thinks = reasoning.thinking.as_ref().and_then(|thinking| thinking.0.r#type.as_deref());
+        let thinks = reasoning.thinking.as_ref().and_then(|thinking| thinking.r#type.as_deref());
         if matches!(thinks, Some("enabled" | "adaptive")) {
             if reasoning.reasoning_effort.replace(effort).is_some() {
                 return Err(both("reasoning_effort", "output_config.effort"));
@@ -99,48 +166,34 @@ fn checked(
             words.push(("reasoning_effort", "output_config.effort"));
         }
     }
-    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.0.r#type.is_none()) {
+    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.r#type.is_none()) {
         return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
     }
     // The beta had the format at the top.
-    let formats = [
-        ("output_config.format", config["format"].clone()),
-        ("output_format", own.output_format.map_or(Value::Null, |format| format.0)),
-    ];
-    let mut format_field = None;
+    let format = own.output_format.map_or(Value::Null, |format| format.0);
+    let formats = [("output_config.format", &config["format"]), ("output_format", &format)];
+    let mut asked = None;
     for (path, format) in formats.into_iter().filter(|(_, format)| !format.is_null()) {
-        let format = Free(translate::response_format(&format, path)?);
-        if structured.response_format.replace(format).is_some() {
-            return Err(both(path, "response_format"));
+        if let Some((first, _)) = asked.replace((path, translate::shape(format, path)?)) {
+            return Err(both(path, first));
         }
-        format_field = Some(path);
     }
-    let structured = structured.check().map_err(|error| match format_field {
-        Some(path) => error.in_words(&[("response_format.json_schema", path), ("response_format", path)]),
-        None => error,
-    })?;
-    let structured = structured.map(|mut spec| {
-        spec.field = format_field.unwrap_or(spec.field);
-        spec
-    });
-    let turns = translate::turns(own.system, own.messages)?;
-    let messages = messages::check(Some(json::from_value("messages", turns)?))?;
-    let tools = own.tools.map(|tools| translate::tools(tools.0)).transpose()?;
-    let tools = tools::check(tools.map(Free))
-        .map_err(|e| e.in_words(&[(".function.parameters", ".input_schema"), (".function", "")]))?;
-    let (choice, parallel_calls) = match own.tool_choice {
-        Some(Free(choice)) => translate::tool_choice(&choice)?,
-        None => (None, true),
-    };
+    if let Some((path, _)) = asked.as_ref().filter(|_| structured.response_format.is_some()) {
+        return Err(both(path, "response_format"));
+    }
+    let structured = structured.check(asked)?;
+    let messages = translate::turns(own.system, own.messages)?;
+    let tools = translate::declared(own.tools)?;
+    let (choice, parallel_calls) = translate::tool_choice(own.tool_choice)?;
     let conversation = Conversation {
         kind: Kind::Messages,
         messages,
-        choice: tools::check_choice(choice.map(Free), &tools)?,
+        choice: tools::check_choice(choice, &tools)?,
         tools,
         parallel_calls,
         structured,
         reasoning,
-        max_tokens: shared.max_tokens("max_tokens", None, 1)?,
+        max_tokens: shared.max_tokens("max_tokens", own.max_tokens.map(|n| n.0), 1)?,
         shared,
         foreign,
         logprobs: None,

@@ -87,6 +87,8 @@ fn thinking_can_be_left_out_of_the_answer() {
 #[test]
 fn refusals_name_the_place() {
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
+    let with =
+        |field: &str, value: Value| json!({"messages": [{"role": "user", "content": "x"}], field: value});
     for (body, param) in [
         (json!({}), "messages"),
         (json!({"messages": 3}), "messages"),
@@ -123,6 +125,16 @@ fn refusals_name_the_place() {
             "output_config.format.schema",
         ),
         (json!({"messages": [], "output_format": {"type": "json_schema"}}), "output_format.schema"),
+        (
+            json!({"messages": [], "output_format": {"type": "json_schema", "schema": 3}}),
+            "output_format.schema",
+        ),
+        (json!({"messages": []}), "messages"),
+        (with("tools", json!([{"name": "a b"}])), "tools[0].name"),
+        (with("tools", json!([{"name": "f", "input_schema": 3}])), "tools[0].input_schema"),
+        (with("tool_choice", json!({"type": "tool"})), "tool_choice.name"),
+        (with("tool_choice", json!({"type": "any"})), "tool_choice"),
+        (with("output_config", json!({"effort": 3})), "output_config.effort"),
     ] {
         let error = call(&body).map(|_| ()).expect_err(&body.to_string());
         assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);

@@ -3,11 +3,14 @@
 use serde_json::{Value, json};
 
 use super::super::ApiError;
-use super::super::json::Free;
-use super::super::structured::check_members;
+use super::super::messages::Conversation;
+use super::super::structured::{self, check_members};
+use super::super::tools::{self, ToolChoice};
+use super::super::values::Free;
+use crate::grammar::{AnswerFormat, JsonStyle};
 
 /// The messages that say the same.
-pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<Value, ApiError> {
+pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<Conversation, ApiError> {
     let mut messages = Vec::new();
     if let Some(Free(system)) = system {
         let text = match system {
@@ -31,13 +34,9 @@ pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<Value, 
         }
     }
     // A turn of the assistant at the end is the beginning of the reply.
-    if let Some(last) = messages.last_mut()
-        && last["role"] == "assistant"
-        && last.get("tool_calls").is_none()
-    {
-        last["partial"] = true.into();
-    }
-    Ok(messages.into())
+    let partial =
+        messages.last().is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
+    Conversation::new("messages", messages, partial)
 }
 
 /// A string, or the texts of a list of text blocks.
@@ -148,17 +147,12 @@ fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
     Ok(message)
 }
 
-pub(super) fn tools(tools: Value) -> Result<Value, ApiError> {
-    let Value::Array(tools) = tools else {
-        return Err(ApiError::invalid_type("tools", "a list is expected"));
-    };
-    let tool = |(index, tool): (usize, &Value)| {
+pub(super) fn declared(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
+    let tool = |(index, tool): (usize, Value)| {
+        let path = format!("tools[{index}]");
         if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
             let shown: String = kind.chars().take(32).collect();
-            return Err(ApiError::unsupported(
-                format!("tools[{index}].type"),
-                &format!("a tool of type {shown}"),
-            ));
+            return Err(ApiError::unsupported(format!("{path}.type"), &format!("a tool of type {shown}")));
         }
         let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
         for field in ["description", "strict"] {
@@ -166,33 +160,36 @@ pub(super) fn tools(tools: Value) -> Result<Value, ApiError> {
                 function[field] = tool[field].clone();
             }
         }
-        Ok(json!({"type": "function", "function": function}))
+        tools::tool(function, &path, "input_schema")
     };
-    tools.iter().enumerate().map(tool).collect()
+    tools::entries(tools)?.into_iter().enumerate().map(tool).collect()
 }
 
-/// The schema of an answer, one level higher than in chat.
-pub(super) fn response_format(format: &Value, path: &str) -> Result<Value, ApiError> {
+/// What an answer of the format is.
+pub(super) fn shape(format: &Value, path: &str) -> Result<AnswerFormat, ApiError> {
     if let Value::Object(members) = format {
         check_members(path, members, &["type", "schema", "name", "description"])?;
     }
+    let at = format!("{path}.schema");
     match (format["type"].as_str(), &format["schema"]) {
-        (Some("json_schema"), Value::Null) => Err(ApiError::missing(format!("{path}.schema"))),
+        (Some("json_schema"), Value::Null) => Err(ApiError::missing(at)),
         (Some("json_schema"), schema) => {
-            Ok(json!({"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}))
+            Ok(AnswerFormat::Json { schema: structured::schema(&at, schema)?, style: JsonStyle::default() })
         }
         _ => Err(ApiError::invalid_value(format!("{path}.type"), "allowed: json_schema")),
     }
 }
 
 /// The choice, and whether a reply may have more than one call.
-pub(super) fn tool_choice(choice: &Value) -> Result<(Option<Value>, bool), ApiError> {
-    let translated = match choice["type"].as_str() {
-        Some("auto") => json!("auto"),
-        Some("none") => json!("none"),
-        Some("any") => json!("required"),
-        Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
+pub(super) fn tool_choice(choice: Option<Free>) -> Result<(Option<ToolChoice>, bool), ApiError> {
+    let Some(Free(choice)) = choice else { return Ok((None, true)) };
+    let chosen = match (choice["type"].as_str(), &choice["name"]) {
+        (Some("auto"), _) => ToolChoice::Auto,
+        (Some("none"), _) => ToolChoice::None,
+        (Some("any"), _) => ToolChoice::Required,
+        (Some("tool"), Value::String(name)) => ToolChoice::Named(name.clone()),
+        (Some("tool"), _) => return Err(ApiError::missing("tool_choice.name")),
         _ => return Err(ApiError::invalid_value("tool_choice.type", "allowed: auto, any, tool, none")),
     };
-    Ok((Some(translated), choice["disable_parallel_tool_use"] != true))
+    Ok((Some(chosen), choice["disable_parallel_tool_use"] != true))
 }

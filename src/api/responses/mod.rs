@@ -1,22 +1,25 @@
 //! `/v1/responses`: the public API's newer dialect over the same walk as chat. Nothing is stored.
 //!
-//! Items and tools are translated into messages and tools of chat; every other field is read as it is there, so that all dialects have
-//! the same limits and meanings.
+//! Items, tools and choices are read into what chat's readers make of theirs; every other field is read as it is there, so that all
+//! dialects have the same limits and meanings.
 
 mod events;
 mod items;
 mod translate;
 
-use serde_json::{Map, Value, json};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::{Map, Number, Value, json};
 
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
-use super::json::{self, Free, Int, List, Shape, wire_object};
-use super::messages;
-use super::params::{SharedBody, top_count};
+use super::json::{self, Both};
+use super::params::{SharedBody, TopCount, top_count};
 use super::stream::{Format, Kind};
+use super::structured::response_format;
 use super::tools;
 use super::unknown::Unknown;
+use super::values::{AnyValue, Free, Idle, Int, List, MAX_U32};
 use super::write::TokenText;
 use super::{ApiError, Limits};
 use crate::generate::{Finish, FullReply, SamplingDefaults, Usage};
@@ -40,33 +43,82 @@ const INCLUDABLE: &[&str] = &[
     "code_interpreter_call.outputs",
 ];
 
-wire_object! {
-    /// The fields that only this route has, or has in another form.
-    struct ResponsesBody {
-        input: Free,
-        instructions: String,
-        max_output_tokens: Int,
-        tools: Free,
-        tool_choice: Free,
-        parallel_tool_calls: bool,
-        text: Free,
-        reasoning: Free,
-        metadata: Free,
-        include: List<String, 64>,
-        top_logprobs: Int,
-        truncation: String,
-        previous_response_id: Shape,
-        conversation: Shape,
-        background: bool,
-        prompt: Shape,
+/// The fields that only this route has, or has in another form.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ResponsesBody {
+    /// A text, or items: messages, function calls and their outputs.
+    #[schemars(required, schema_with = "described_input")]
+    input: Option<Free>,
+    /// Stands before the conversation.
+    instructions: Option<String>,
+    /// Most tokens of the reply, reasoning included.
+    max_output_tokens: Option<Int<1, MAX_U32>>,
+    /// Functions that may be called.
+    #[schemars(extend("type" = "array", "items" = {"type": "object"}))]
+    tools: Option<Free>,
+    /// Whether a function may, must or must not be called, or which.
+    #[schemars(extend("type" = ["string", "object"]))]
+    tool_choice: Option<Free>,
+    /// Whether a reply may have more than one call.
+    parallel_tool_calls: Option<bool>,
+    /// `format`: what the answer must be.
+    #[schemars(extend("type" = "object"))]
+    text: Option<Free>,
+    /// `effort`.
+    #[schemars(extend("type" = "object"))]
+    reasoning: Option<Free>,
+    /// Given back as it is.
+    #[schemars(extend("type" = "object"))]
+    metadata: Option<Free>,
+    /// `message.output_text.logprobs`: logprobs of the answer. Nothing is encrypted here.
+    #[schemars(transform = includable)]
+    include: Option<List<String, 64>>,
+    /// Only together with `include: ["message.output_text.logprobs"]`; -1: the whole vocabulary.
+    top_logprobs: Option<TopCount>,
+    /// Only `disabled`.
+    #[schemars(extend("enum" = ["disabled", null]))]
+    truncation: Option<String>,
+    #[expect(dead_code, reason = "accepted, and means nothing")]
+    max_tool_calls: Option<Idle>,
+    // Read to be refused when they ask for something.
+    #[schemars(skip)]
+    previous_response_id: Option<AnyValue>,
+    #[schemars(skip)]
+    conversation: Option<AnyValue>,
+    #[schemars(skip)]
+    background: Option<bool>,
+    #[schemars(skip)]
+    prompt: Option<AnyValue>,
+}
+
+/// The fields of the dialect.
+pub(super) type ResponsesRequest = Both<ResponsesBody, CommonBody>;
+
+/// Adds the parts that there are to the schema of `include`.
+fn includable(schema: &mut Schema) {
+    if let Some(items) = schema.pointer_mut("/items") {
+        items["enum"] = INCLUDABLE.into();
     }
-    idle ["max_tool_calls"]
+}
+
+/// `input`.
+fn described_input(_: &mut SchemaGenerator) -> Schema {
+    let item = json!({"anyOf": [
+        {"type": "object", "required": ["role", "content"], "properties": {
+            "type": {"const": "message"}, "role": {"enum": ["system", "developer", "user", "assistant"]}, "content": {"type": "string"}}},
+        {"type": "object", "required": ["type", "call_id", "name", "arguments"], "properties": {
+            "type": {"const": "function_call"}, "call_id": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"}}},
+        {"type": "object", "required": ["type", "call_id", "output"], "properties": {
+            "type": {"const": "function_call_output"}, "call_id": {"type": "string"}, "output": {"type": "string"}}},
+        {"type": "object", "required": ["type"], "properties": {"type": {"const": "reasoning"}}},
+    ]});
+    json_schema!({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": item}]})
 }
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let ((own, (mut reasoning, (shared, (foreign, mut structured)))), mut unknown) =
-        json::read::<(ResponsesBody, CommonBody)>(body, limits)?;
+    let (Both(own, common), mut unknown) = json::read::<ResponsesRequest>(body, limits)?;
+    let Both(mut reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     refuse_lists(&shared)?;
     let format = own.member("text", &own.text, &["format", "verbosity"], &mut unknown)?;
@@ -79,40 +131,31 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         if reasoning.reasoning_effort.is_some() {
             return Err(both("reasoning_effort", "reasoning.effort"));
         }
-        reasoning.reasoning_effort = Some(json::from_value("reasoning.effort", effort)?);
+        let effort = effort.as_str().map(str::to_owned);
+        let effort =
+            effort.ok_or_else(|| ApiError::invalid_type("reasoning.effort", "a string is expected"))?;
+        reasoning.reasoning_effort = Some(effort);
     }
-    let from_text = format.is_some();
-    if let Some(format) = format {
-        if structured.response_format.is_some() {
-            return Err(both("response_format", "text.format"));
-        }
-        structured.response_format = Some(Free(translate::response_format(format)));
+    if format.is_some() && structured.response_format.is_some() {
+        return Err(both("response_format", "text.format"));
     }
-    let format_words = [("response_format.json_schema", "text.format"), ("response_format", "text.format")];
-    let structured = structured.check().map_err(|e| if from_text { e.in_words(&format_words) } else { e })?;
-    let structured = structured.map(|mut spec| {
-        if from_text {
-            spec.field = "text.format";
-        }
-        spec
-    });
-    let turns = translate::turns(own.instructions, own.input)?;
-    let messages = messages::check(Some(json::from_value("input", turns)?));
-    let tools = own.tools.map(|tools| translate::tools(&tools.0)).transpose()?;
-    let tools = tools::check(tools.map(Free)).map_err(|e| e.in_words(&[(".function", "")]))?;
-    let choice = tools::check_choice(own.tool_choice.map(translate::tool_choice), &tools);
+    let format = format.map(|format| response_format("text.format", &format, true)).transpose()?.flatten();
+    let structured = structured.check(format.map(|shape| ("text.format", shape)))?;
+    let messages = translate::turns(own.instructions, own.input)?;
+    let tools = translate::declared(own.tools)?;
+    let choice = tools::check_choice(tools::choice(own.tool_choice, true)?, &tools)?;
     // Errors speak of the limit by the name that the client gave it.
     let words = if shared.max_tokens.is_some() { &WORDS[..2] } else { WORDS };
     let from_reasoning = own.reasoning.is_some();
     let conversation = Conversation {
         kind: Kind::Responses,
-        messages: messages.map_err(|e| e.in_words(WORDS))?,
+        messages,
         tools,
-        choice: choice.map_err(|e| e.in_words(&[(".allowed_tools", ""), (".function", "")]))?,
+        choice,
         parallel_calls: own.parallel_tool_calls.unwrap_or(true),
         structured,
         reasoning,
-        max_tokens: shared.max_tokens("max_output_tokens", own.max_output_tokens, 1)?,
+        max_tokens: shared.max_tokens("max_output_tokens", own.max_output_tokens.map(|n| n.0), 1)?,
         shared,
         foreign,
         logprobs,
@@ -199,6 +242,9 @@ impl ResponsesBody {
     fn echoed(&self, shared: &SharedBody, defaults: &SamplingDefaults) -> Map<String, Value> {
         let free =
             |value: &Option<Free>, absent: Value| value.as_ref().map_or(absent, |value| value.0.clone());
+        let number = |value: &Option<Number>, default: f32| {
+            value.as_ref().and_then(Number::as_f64).unwrap_or(f64::from(default))
+        };
         let fields = json!({
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens.or(shared.max_tokens).map(|tokens| tokens.0),
@@ -207,12 +253,12 @@ impl ResponsesBody {
             "previous_response_id": null,
             "reasoning": free(&self.reasoning, json!({"effort": null, "summary": null})),
             "store": false,
-            "temperature": shared.temperature.map_or(f64::from(defaults.temperature), |t| t.0),
+            "temperature": number(&shared.temperature, defaults.temperature),
             "text": free(&self.text, json!({"format": {"type": "text"}})),
             "tool_choice": free(&self.tool_choice, json!("auto")),
             "tools": free(&self.tools, json!([])),
             "top_logprobs": self.top_logprobs.map_or(0, |top| top.0),
-            "top_p": shared.top_p.map_or(f64::from(defaults.top_p), |p| p.0),
+            "top_p": number(&shared.top_p, defaults.top_p),
             "truncation": "disabled",
         });
         match fields {

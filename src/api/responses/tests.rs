@@ -105,6 +105,13 @@ fn refusals_name_the_place() {
             with("tool_choice", json!({"type": "allowed_tools", "mode": "auto", "tools": []})),
             "tool_choice.tools",
         ),
+        (with("tool_choice", json!({"type": "function"})), "tool_choice.name"),
+        (with("tool_choice", json!({"type": "allowed_tools"})), "tool_choice.mode"),
+        (with("text", json!({"format": {"type": "json_schema"}})), "text.format.schema"),
+        (
+            with("text", json!({"format": {"type": "json_schema", "name": "", "schema": {}}})),
+            "text.format.name",
+        ),
         (with("max_output_tokens", json!(0)), "max_output_tokens"),
         (with("max_tokens", json!(0)), "max_tokens"),
         (with("n", json!(2)), "n"),

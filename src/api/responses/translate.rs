@@ -3,13 +3,15 @@
 use serde_json::{Map, Value, json};
 
 use super::super::ApiError;
-use super::super::json::Free;
+use super::super::messages::Conversation;
+use super::super::tools;
+use super::super::values::Free;
 
 /// Whose words an item can be.
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
 /// The messages that say the same.
-pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result<Value, ApiError> {
+pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result<Conversation, ApiError> {
     let mut turns = Turns::default();
     if let Some(instructions) = instructions {
         turns.messages.push(json!({"role": "system", "content": instructions}));
@@ -24,7 +26,7 @@ pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result
         _ => return Err(ApiError::invalid_type("input", "a string or a list of items is expected")),
     }
     turns.flush();
-    Ok(turns.messages.into())
+    Conversation::new("input", turns.messages, false)
 }
 
 /// Messages, and the assistant's turn that is being put together of several items.
@@ -132,58 +134,17 @@ fn text(content: &Value, path: &str) -> Result<String, ApiError> {
 }
 
 /// Here a function's fields stand beside its type.
-pub(super) fn tools(tools: &Value) -> Result<Value, ApiError> {
-    let tools = tools.as_array().ok_or_else(|| ApiError::invalid_type("tools", "a list is expected"))?;
-    let tool = |(index, tool): (usize, &Value)| {
+pub(super) fn declared(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
+    let tool = |(index, tool): (usize, Value)| {
+        let path = format!("tools[{index}]");
         if tool["type"] != "function" {
             let shown: String = tool["type"].as_str().unwrap_or("none").chars().take(32).collect();
-            return Err(ApiError::unsupported(
-                format!("tools[{index}].type"),
-                &format!("a tool of type {shown}"),
-            ));
+            return Err(ApiError::unsupported(format!("{path}.type"), &format!("a tool of type {shown}")));
         }
-        let mut function = Map::new();
-        for field in ["name", "description", "parameters", "strict"] {
-            if !tool[field].is_null() {
-                function.insert(field.into(), tool[field].clone());
-            }
-        }
-        Ok(json!({"type": "function", "function": function}))
+        let fields = ["name", "description", "parameters", "strict"].into_iter();
+        let fields = fields.filter(|field| !tool[field].is_null());
+        let function: Map<_, _> = fields.map(|field| (field.to_owned(), tool[field].clone())).collect();
+        tools::tool(function.into(), &path, "parameters")
     };
-    tools.iter().enumerate().map(tool).collect()
-}
-
-pub(super) fn tool_choice(choice: Free) -> Free {
-    let Value::Object(fields) = &choice.0 else { return choice };
-    let function = |name: Option<&Value>| json!({"type": "function", "function": {"name": name}});
-    Free(match fields.get("type").and_then(Value::as_str) {
-        Some("function") => function(fields.get("name")),
-        Some("allowed_tools") => {
-            let tools = fields.get("tools").and_then(Value::as_array);
-            let named: Option<Vec<Value>> =
-                tools.map(|tools| {
-                    tools
-                        .iter()
-                        .map(|tool| {
-                            if tool["type"] == "function" { function(tool.get("name")) } else { tool.clone() }
-                        })
-                        .collect()
-                });
-            json!({"type": "allowed_tools", "allowed_tools": {"mode": fields.get("mode"), "tools": named}})
-        }
-        _ => return choice,
-    })
-}
-
-/// `text.format`, where chat has the schema one level deeper.
-pub(super) fn response_format(format: Value) -> Value {
-    if format["type"] != "json_schema" {
-        return format;
-    }
-    let mut schema = format;
-    if let Value::Object(fields) = &mut schema {
-        fields.remove("type");
-        fields.entry("name").or_insert_with(|| "output".into());
-    }
-    json!({"type": "json_schema", "json_schema": schema})
+    tools::entries(tools)?.into_iter().enumerate().map(tool).collect()
 }
