@@ -189,7 +189,7 @@ impl<B: Backend> StepLoop<B> {
         true
     }
 
-    /// Sends or removes tokens as the guard's verdict says.
+    /// Applies the guard's verdict: sends tokens, or removes them.
     fn obey_guard(&mut self, seq: SeqId, verdict: Verdict) {
         let Some(live) = self.live.get_mut(&seq) else { return };
         let event = match verdict {
