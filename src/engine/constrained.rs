@@ -1,7 +1,9 @@
-//! Constrained sequences beside the step: masks are computed on their own threads while the model computes logits.
+//! Constrained sequences beside the step: their threads compute masks while the model computes
+//! logits.
 //!
-//! Invariant: a sequence is only ever sampled under the mask of its present state. One whose mask is late is left out of the step, which
-//! the others do not notice: its last token is computed again in the next one, and by then the mask is there.
+//! Invariant: a sequence is sampled only under the mask of its present state. A sequence whose mask
+//! is late is left out of the step and delays no other sequence: the next step computes its last
+//! token again, and its mask is ready by then.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -9,39 +11,37 @@ use std::time::Duration;
 
 use crate::sampling::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 
-/// How long a step waits for a mask after its logits are there. Most are ready long before.
+/// Longest wait of a step for a mask after its logits are computed. Most masks are ready before.
 const MASK_WAIT: Duration = Duration::from_millis(2);
-/// Most threads that compute masks.
+/// Upper bound on the number of threads that compute masks.
 const MAX_THREADS: usize = 4;
 
-/// A constraint on its way back, with what became of its mask.
+/// A constraint returned by a mask thread, with the result of its mask's computation.
 type Prepared = (Box<dyn TokenConstraint>, Result<(), ConstraintBroken>);
 
-/// A mask to compute.
 struct Job {
     constraint: Box<dyn TokenConstraint>,
     left: usize,
     back: SyncSender<Prepared>,
 }
 
-/// Where a sequence's constraint is.
+/// Location of a sequence's constraint: on the engine's thread, on a mask thread, or lost.
 enum ConstraintState {
     Here(Box<dyn TokenConstraint>),
     Away(Receiver<Prepared>),
-    /// It broke, or its thread died with it.
+    /// The constraint broke, or its thread ended while it was there.
     Lost(ConstraintBroken),
 }
 
 /// The constraint of one sequence.
 pub(super) struct Constrained(ConstraintState);
 
-/// What the sampler may do with a constrained sequence in this step.
 pub(super) enum Ready {
-    /// Sample under [`Constrained::mask`].
+    /// The mask is ready: [`Constrained::mask`].
     Here,
-    /// Not in this step.
+    /// The mask is not ready: the sequence is left out of this step.
     Late,
-    /// Never again.
+    /// The constraint is lost: the sequence ends.
     Broken(ConstraintBroken),
 }
 
@@ -50,7 +50,7 @@ impl Constrained {
         Self(ConstraintState::Here(constraint))
     }
 
-    /// Sends the constraint away to compute its mask, unless it is away already.
+    /// Hands the constraint to a mask thread; no effect while a mask thread has it.
     pub(super) fn send(&mut self, threads: &MaskThreads, left: usize) {
         let gone = ConstraintState::Lost(ConstraintBroken("its thread has ended".into()));
         self.0 = match std::mem::replace(&mut self.0, gone) {
@@ -65,7 +65,7 @@ impl Constrained {
         };
     }
 
-    /// Whether the mask of the present state is there, waiting for it a little.
+    /// State of the mask, after a wait of at most `MASK_WAIT`.
     pub(super) fn ready(&mut self) -> Ready {
         self.fetch(Some(MASK_WAIT));
         match &self.0 {
@@ -76,7 +76,7 @@ impl Constrained {
         }
     }
 
-    /// The mask of the present state, if it is here.
+    /// `None` while a mask thread has the constraint.
     pub(super) fn mask(&self) -> Option<&TokenMask> {
         match &self.0 {
             ConstraintState::Here(constraint) => constraint.mask(),
@@ -89,12 +89,14 @@ impl Constrained {
         self.home()?.take(sampled, left)
     }
 
-    /// Whether a way to the reply's end is known. Not while its mask is being computed.
+    /// Whether a path to the end of the reply is known; false while a mask thread has the
+    /// constraint.
     pub(super) fn knows_end(&self) -> bool {
         matches!(&self.0, ConstraintState::Here(constraint) if constraint.knows_end())
     }
 
-    /// Takes the last tokens back. Waits for a mask under way, which is bounded by the grammar's own limits.
+    /// Removes the last `tokens` tokens. Waits for a mask that is being computed; the grammar's
+    /// limits bound the wait.
     pub(super) fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {
         self.home()?.rewind(tokens)
     }
@@ -108,7 +110,7 @@ impl Constrained {
         }
     }
 
-    /// Takes the constraint back if it comes within `wait` (`None`: however long it takes).
+    /// Receives the constraint from its mask thread within `wait`; `None` waits without limit.
     fn fetch(&mut self, wait: Option<Duration>) {
         let ConstraintState::Away(arriving) = &self.0 else { return };
         let came = match wait {
@@ -126,7 +128,7 @@ impl Constrained {
     }
 }
 
-/// Threads that compute masks; they end when this is dropped.
+/// Threads that compute masks; they end when the value is dropped.
 pub(super) struct MaskThreads {
     jobs: mpsc::Sender<Job>,
 }
@@ -141,10 +143,12 @@ impl MaskThreads {
             let arriving = arriving.clone();
             std::thread::Builder::new().name(format!("perigee-mask-{number}")).spawn(move || {
                 loop {
-                    // The lock is held while waiting: the others wait for it, which is the same.
+                    // A waiting thread holds the lock. The other threads wait for the lock instead
+                    // of the queue, which has the same effect.
                     let job = arriving.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { mut constraint, left, back }) = job else { return };
-                    // A panic must not take the thread: the sequence learns of it from the closed channel.
+                    // A panic must not end the thread. The closed channel reports it to the
+                    // sequence.
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                         let outcome = constraint.prepare(left);
                         let _ = back.send((constraint, outcome));

@@ -1,8 +1,9 @@
-//! Events of a step on their way to their streams, on a thread of their own.
+//! Delivers the events of a step to their streams, on a separate thread.
 //!
-//! Waking a stream's task costs a system call when the async threads sleep, so the engine wakes one thread once per step and that
-//! one wakes the tasks, beside the next forward pass. Invariant: events of one stream keep their order, and what was flushed is delivered
-//! even if the outbox is dropped. Knows nothing of what the events mean.
+//! Waking a stream's task costs a system call when the async threads sleep. The engine therefore
+//! wakes the delivering thread once per step, and that thread wakes the tasks beside the next
+//! forward pass. Invariant: events of one stream keep their order, and flushed events are delivered
+//! even if the outbox is dropped. Does not interpret the events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,19 +15,20 @@ use tokio::sync::mpsc as events;
 use super::handle::EventSender;
 use super::request::EngineEvent;
 
-/// Events of one step with the streams they go to.
 type Batch = Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>;
 
-/// Collects the events of a step. A caller that left is noticed through its `Abort`: a failed delivery is not an error.
+/// Collects the events of a step. Delivery to a dropped stream is not an error: its `Abort` reports
+/// the drop.
 pub(super) struct Outbox {
     pending: Batch,
     deliveries: mpsc::Sender<Batch>,
-    /// The core the engine ran on when it last flushed.
+    /// Core of the engine's thread at its last flush.
     engine_core: Arc<AtomicUsize>,
 }
 
 impl Outbox {
-    /// Starts the delivering thread; it ends when the outbox is dropped and everything is delivered.
+    /// Starts the delivering thread; it ends when the outbox is dropped and all events are
+    /// delivered.
     pub(super) fn new() -> std::io::Result<Self> {
         let (deliveries, arriving) = mpsc::channel::<Batch>();
         let engine_core = Arc::new(AtomicUsize::new(usize::MAX));
@@ -48,7 +50,7 @@ impl Outbox {
         self.pending.push((to.0.clone(), event));
     }
 
-    /// Hands everything over.
+    /// Hands the collected events to the delivering thread.
     pub(super) fn flush(&mut self) {
         if !self.pending.is_empty() {
             let next = Vec::with_capacity(self.pending.len());
@@ -64,13 +66,15 @@ impl Drop for Outbox {
     }
 }
 
-/// Keeps this thread off one core.
+/// Keeps the delivering thread off the engine's core.
 ///
-/// A woken thread may run at once on the core of who woke it: the engine would hand a step over and then wait until it is delivered, while its
-/// other cores have nothing to do. The engine itself is not bound to a core, as it may share them with other programs; this thread follows
-/// where it goes, a step late. It stays within the cores that the process was given; where that is one, nothing is done.
+/// The system may run a woken thread at once on the core of the thread that woke it. The engine
+/// would then wait for the delivery of a step while other cores are idle. The engine's thread is
+/// not bound to a core, because it may share the cores with other programs; the delivering thread
+/// avoids the engine's core of the last flush. Its affinity stays within the cores of the process;
+/// with a single core it is not changed.
 struct Placement {
-    /// The cores of the process, if they are known and more than one.
+    /// Cores of the process; `None` if they are unknown or only one.
     allowed: Option<CpuSet>,
     avoided: usize,
 }
@@ -83,7 +87,8 @@ impl Placement {
     fn keep_off(&mut self, core: usize) {
         let Some(allowed) = self.allowed.filter(|_| core != self.avoided) else { return };
         self.avoided = core;
-        // Refused where the cores of the process were taken away meanwhile; then the system places the thread as it likes.
+        // The call fails where the process has lost these cores since boot; the system then places
+        // the thread.
         if let Some(cores) = without(allowed, core)
             && sched_setaffinity(None, &cores).is_err()
         {
@@ -92,7 +97,7 @@ impl Placement {
     }
 }
 
-/// The cores but one, if that leaves any; `None` for a core that is none of them.
+/// The cores without `core`; `None` if no core remains or `core` is not among them.
 fn without(mut cores: CpuSet, core: usize) -> Option<CpuSet> {
     if core >= CpuSet::MAX_CPU || !cores.is_set(core) {
         return None;

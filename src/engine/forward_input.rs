@@ -1,4 +1,4 @@
-//! From the scheduler's batch to the backend's plan, and which rows of it need logits.
+//! Converts the scheduler's batch to the backend's plan and lists the rows that need logits.
 
 use crate::ops::{Row, StepPlan, TokenId, TokenSource};
 use crate::scheduler::{Batch, LogitsNeed, Scheduler};
@@ -8,7 +8,8 @@ use crate::scheduler::{Batch, LogitsNeed, Scheduler};
 pub(super) struct LogitsRow {
     /// Index of its chunk in the batch.
     pub(super) chunk: usize,
-    /// The prompt token whose logprob this row gives (the one after it), if that was asked for.
+    /// Prompt token scored by this row (the token after it); `None` where no prompt logprob was
+    /// requested.
     pub(super) scores: Option<TokenId>,
     /// Whether a token is sampled from it.
     pub(super) samples: bool,

@@ -1,6 +1,8 @@
-//! A sequence's guard at its place in the step: tokens on their way out, and what changes in sampling after a rescue.
+//! A sequence's guard inside the step: tokens held back from the stream, and changes to sampling
+//! after a rescue.
 //!
-//! Invariant: what has left is never taken back; what is held leaves before the sequence ends, unless it was a loop.
+//! Invariant: a sent token is never removed; a held token is sent before the sequence ends, unless
+//! it belongs to a loop.
 
 use std::collections::VecDeque;
 
@@ -11,16 +13,17 @@ use crate::guard::{Event, Guard, Options, Verdict};
 use crate::ops::{Rule, SampleRow, TokenId};
 use crate::sampling::TokenMask;
 
-/// Ranks among which the end of a turn must be to be taken between copies of a permitted repetition.
+/// An end token among this many most likely ids is taken between copies of a permitted repetition.
 const END_RANK: u32 = 20;
-/// Weight of a rescue in the seed: draws after it are others than those that led into the loop.
+/// Factor on the number of rescues in the seed: draws after a rescue differ from those that led
+/// into the loop.
 const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 
-/// The guard of one sequence, or none, and the tokens it holds back.
+/// The guard of one sequence, or none, and the tokens held back.
 pub(super) struct Guarded {
     guard: Option<Box<Guard>>,
     held: VecDeque<EngineEvent>,
-    /// Reply tokens that left.
+    /// Reply tokens sent to the stream.
     sent: usize,
 }
 
@@ -33,7 +36,8 @@ impl Guarded {
         }
     }
 
-    /// Changes what a rescue changes of the next row; `forbidden` is the row's list so far.
+    /// Applies the guard to the next row: seed, forced token, allowed end, forbidden ids.
+    /// `forbidden` is the row's list so far.
     pub(super) fn adjust(
         &self,
         row: &mut SampleRow,
@@ -55,7 +59,7 @@ impl Guarded {
         guard.forbidden(forbidden);
     }
 
-    /// Takes a sampled token; without a guard everything leaves at once.
+    /// Observes a sampled token; without a guard every token may be sent at once.
     pub(super) fn observe(&mut self, token: u32) -> Verdict {
         match &mut self.guard {
             Some(guard) => guard.observe(token),
@@ -63,17 +67,17 @@ impl Guarded {
         }
     }
 
-    /// Watches no more; what comes leaves at once.
+    /// Stops observing; later tokens are sent at once.
     pub(super) fn retire(&mut self) {
         self.guard = None;
     }
 
-    /// Adds a token's event behind those that wait.
+    /// Adds a token's event behind the held ones.
     pub(super) fn push(&mut self, event: EngineEvent) {
         self.held.push_back(event);
     }
 
-    /// Lets tokens leave until `upto` have.
+    /// Sends held tokens until `upto` reply tokens are sent.
     pub(super) fn send(&mut self, upto: usize, to: &EventSender, outbox: &mut Outbox) {
         while self.sent < upto
             && let Some(event) = self.held.pop_front()
@@ -83,13 +87,13 @@ impl Guarded {
         }
     }
 
-    /// Forgets the tokens that wait; returns how many reply tokens there are now.
+    /// Drops the held tokens; returns the number of reply tokens that remain.
     pub(super) fn drop_held(&mut self) -> usize {
         self.held.clear();
         self.sent
     }
 
-    /// Cuts the reply back to `keep` tokens.
+    /// Cuts the reply to its first `keep` tokens.
     pub(super) fn rewind(&mut self, keep: usize) {
         self.held.truncate(keep.saturating_sub(self.sent));
         self.sent = self.sent.min(keep);
@@ -98,18 +102,16 @@ impl Guarded {
         }
     }
 
-    /// Tokens that wait.
     pub(super) fn num_held(&self) -> usize {
         self.held.len()
     }
 
-    /// Rescues so far.
     pub(super) fn num_rescues(&self) -> usize {
         self.guard.as_ref().map_or(0, |guard| guard.num_rescues())
     }
 }
 
-/// A finding as a line in the log and in the metrics' words.
+/// Writes an event of the guard to the log.
 pub(super) fn log(seq: u64, event: &Event) {
     tracing::warn!(
         seq,

@@ -1,8 +1,9 @@
-//! The async door of the engine: submit, stream, abort on drop. Not generic over the backend.
+//! The async handle of the engine: submit, stream, abort on drop. Not generic over the backend.
 //!
-//! Invariant: a sequence that was accepted always ends: with `Finished`, or with the stream closed because the engine is dead (which
-//! `next` reports as `Finished(Error)`). The command queue is bounded by `max_queue_len` submissions plus one abort per live
-//! stream; a sequence's event queue is bounded by its `max_tokens`.
+//! Invariant: an accepted sequence always ends: with `Finished`, or with its stream closed because
+//! the engine is dead (which `next` reports as `Finished(Error)`). The command queue is bounded by
+//! `max_queue_len` submissions plus one abort per live stream; a sequence's event queue is bounded
+//! by its `max_tokens`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -13,7 +14,7 @@ use tokio::sync::mpsc as events;
 use super::request::{EngineEvent, EngineRequest, SubmitError};
 use crate::scheduler::{FinishReason, SeqId};
 
-/// Longest Retry-After that is ever suggested, seconds; clients give up on much longer ones.
+/// Longest suggested Retry-After, seconds; clients give up on much longer ones.
 const MAX_RETRY_AFTER_S: f64 = 60.0;
 
 /// Facts about the engine that callers need; fixed at boot.
@@ -21,23 +22,23 @@ const MAX_RETRY_AFTER_S: f64 = 60.0;
 pub struct EngineFacts {
     /// Rows of the embedding table.
     pub vocab_size: usize,
-    /// Most tokens of prompt and reply.
+    /// Upper bound on prompt and reply tokens of one sequence.
     pub max_model_len: usize,
-    /// Most sequences that run at once.
+    /// Upper bound on sequences that run at once.
     pub max_num_seqs: usize,
-    /// Most requests that wait.
+    /// Upper bound on requests in the queue.
     pub max_queue_len: usize,
-    /// Most prompt tokens that wait, 0 = no limit.
+    /// Upper bound on prompt tokens in the queue; 0 = no limit.
     pub max_queue_tokens: usize,
     /// Tokens per KV block.
     pub block_size: usize,
-    /// KV blocks.
+    /// Blocks of the KV cache.
     pub num_blocks: usize,
-    /// Whether computed blocks stay for other prompts that begin alike.
+    /// Whether computed blocks are kept for prompts with an equal beginning.
     pub prefix_caching: bool,
-    /// KV element type, for labels.
+    /// KV element type, as metrics label it.
     pub cache_dtype: &'static str,
-    /// Backend name.
+    /// Backend name, as metrics label it.
     pub backend: &'static str,
 }
 
@@ -54,31 +55,31 @@ pub struct EngineSnapshot {
     pub used_blocks: usize,
     /// KV blocks that hold reusable prefixes and no sequence.
     pub cached_blocks: usize,
-    /// Steps done since boot.
+    /// Steps since boot.
     pub steps: u64,
     /// Whether the thread is alive.
     pub alive: bool,
 }
 
-/// What the door tells the engine thread.
+/// A command from a handle to the engine thread.
 pub(super) enum Command {
-    /// Queue a sequence.
+    /// Queue a sequence; `arrived` is the time of submission.
     Submit { id: SeqId, request: Box<EngineRequest>, arrived: Instant, events: EventSender },
-    /// The caller is gone.
+    /// The stream was dropped.
     Abort(SeqId),
-    /// The caller has enough: rewind to `keep` reply tokens and finish.
+    /// The client needs no further tokens: rewind to `keep` reply tokens and finish.
     StopAfter { id: SeqId, keep: usize },
-    /// End the thread when nothing runs any more.
+    /// End the thread once no sequence runs or waits.
     Shutdown,
 }
 
 /// Engine-side end of a sequence's stream.
 pub(super) struct EventSender(pub(super) events::UnboundedSender<EngineEvent>);
 
-/// State that both sides see.
+/// State shared by the handles and the engine thread.
 pub(super) struct Shared {
     pub(super) facts: EngineFacts,
-    /// Submissions accepted and not yet running, the command queue included.
+    /// Submissions accepted and not yet running, including those in the command queue.
     pub(super) waiting: AtomicUsize,
     pub(super) waiting_tokens: AtomicUsize,
     pub(super) running: AtomicUsize,
@@ -94,14 +95,14 @@ pub(super) struct Shared {
     next_id: AtomicU64,
 }
 
-/// Cloneable door to the engine thread.
+/// Cloneable handle to the engine thread.
 #[derive(Clone)]
 pub struct EngineHandle {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
 }
 
-/// Makes the two ends of the door.
+/// Makes the handle and the engine's ends of its channel and shared state.
 pub(super) fn door(facts: EngineFacts) -> (EngineHandle, mpsc::Receiver<Command>, Arc<Shared>) {
     let shared = Arc::new(Shared {
         facts,
@@ -122,7 +123,7 @@ pub(super) fn door(facts: EngineFacts) -> (EngineHandle, mpsc::Receiver<Command>
 }
 
 impl EngineHandle {
-    /// Queues a sequence, or says why not. Returns at once.
+    /// Queues a sequence; returns at once. Errors: `SubmitError` gives the reason of the refusal.
     pub fn submit(&self, request: EngineRequest) -> Result<SequenceStream, SubmitError> {
         self.check(&request)?;
         let tokens = request.prompt.len();
@@ -139,12 +140,12 @@ impl EngineHandle {
         Ok(SequenceStream { id, events: receiver, commands: Some(self.commands.clone()) })
     }
 
-    /// Fixed facts.
+    /// Facts fixed at boot.
     pub fn facts(&self) -> &EngineFacts {
         &self.shared.facts
     }
 
-    /// Current load.
+    /// Load at the time of the call; the figures are read one by one and may be of different steps.
     pub fn snapshot(&self) -> EngineSnapshot {
         let s = &self.shared;
         EngineSnapshot {
@@ -158,18 +159,18 @@ impl EngineHandle {
         }
     }
 
-    /// Refuses new submissions from now on; accepted sequences go on.
+    /// Refuses new submissions from now on; accepted sequences continue.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::Release);
     }
 
-    /// Ends the engine thread once nothing runs or waits.
+    /// Ends the engine thread once no sequence runs or waits.
     pub fn shutdown(&self) {
         self.drain();
         let _ = self.commands.send(Command::Shutdown);
     }
 
-    /// Why the engine died, if it did.
+    /// Reason of the engine's death; `None` while it has not died.
     pub fn death(&self) -> Option<&str> {
         self.shared.death.get().map(String::as_str)
     }
@@ -178,7 +179,7 @@ impl EngineHandle {
     pub fn retry_after_s(&self) -> u32 {
         let gap = f64::from_bits(self.shared.admission_gap_s.load(Ordering::Relaxed));
         let waiting = self.shared.waiting.load(Ordering::Relaxed) as f64;
-        // A quarter of the queue: by then a retry finds room, and the queue has not run empty.
+        // A quarter of the queue: a retry then finds a free place, and the queue has not run empty.
         (gap * waiting / 4.0).ceil().clamp(1.0, MAX_RETRY_AFTER_S) as u32
     }
 
@@ -201,7 +202,7 @@ impl EngineHandle {
         }
     }
 
-    /// Counts the submission into the queue, unless that is full.
+    /// Counts the submission into the queue, unless the queue is full.
     fn take_place(&self, tokens: usize) -> Result<(), SubmitError> {
         let facts = &self.shared.facts;
         let full =
@@ -225,7 +226,8 @@ impl EngineHandle {
     }
 }
 
-/// Events of one sequence. Dropping it aborts the sequence within one step and frees its blocks.
+/// Events of one sequence. Dropping the stream aborts the sequence within one step and frees its
+/// blocks.
 pub struct SequenceStream {
     id: SeqId,
     events: events::UnboundedReceiver<EngineEvent>,
@@ -240,14 +242,15 @@ impl SequenceStream {
         self.note(event)
     }
 
-    /// An event that is already there, without waiting.
+    /// The next event if one is queued; does not wait.
     pub fn try_next(&mut self) -> Option<EngineEvent> {
         let event = self.events.try_recv().ok()?;
         self.note(Some(event))
     }
 
-    /// Ends the sequence after `keep` reply tokens: the engine rewinds it there and finishes it with `Stopped`; tokens already in
-    /// the stream beyond `keep` are the caller's to ignore. No further event is needed or waited for.
+    /// Ends the sequence after `keep` reply tokens: the engine rewinds it and finishes it with
+    /// `Stopped`. The caller ignores tokens beyond `keep` that are already in the stream, and waits
+    /// for no further event.
     pub fn stop_after(mut self, keep: usize) {
         if let Some(commands) = self.commands.take() {
             let _ = commands.send(Command::StopAfter { id: self.id, keep });
@@ -274,7 +277,7 @@ impl Drop for SequenceStream {
     }
 }
 
-/// Marks the engine ended when its thread leaves, however it leaves.
+/// Marks the engine as ended when its thread ends, by return or by panic.
 pub(super) struct EndGuard(pub(super) Arc<Shared>);
 
 impl Drop for EndGuard {

@@ -1,4 +1,4 @@
-//! What the engine keeps of a sequence beside the scheduler: its parameters, its stream, its clock.
+//! The engine's state of a sequence beside the scheduler's: parameters, stream, clock.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ use crate::telemetry::{FinishLabel, Metrics, RequestFigures};
 pub(super) struct LiveSequence {
     pub(super) params: SamplingParams,
     pub(super) events: EventSender,
-    /// Where the reply stands under its block rule, if it has one.
+    /// Position of the reply under its block rule; `None` without a rule.
     pub(super) guide: Option<BlockGuide>,
-    /// Watches the reply, and holds back what may be a loop.
+    /// Checks the reply for loops and holds back tokens that may belong to one.
     pub(super) guarded: Guarded,
-    /// What the reply must be.
+    /// Grammar state of the reply; `None` without a constraint.
     pub(super) constraint: Option<Constrained>,
-    /// A loop was found in a reply that must be whole: nothing follows but the shortest way to its end.
+    /// A loop was found in a constrained reply: only the shortest path to its end remains allowed.
     winding_up: bool,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
@@ -62,8 +62,9 @@ impl LiveSequence {
         }
     }
 
-    /// What the backend samples the next token by: the request's parameters, the mask of its constraint, what its block rule and its
-    /// guard forbid or force. `reply` holds its tokens so far.
+    /// Sampling input of the next token: the request's parameters, its constraint's mask, and the
+    /// ids that its block rule and its guard forbid or force. `reply` holds the reply's tokens so
+    /// far.
     pub(super) fn sample_row<'a>(
         &'a self,
         row: Row,
@@ -101,7 +102,7 @@ impl LiveSequence {
         rows.rows.push(sample);
     }
 
-    /// What its slot's state begins with, `tokens` being prompt and reply.
+    /// Initial state of the sequence's slot; `tokens` are prompt and reply.
     pub(super) fn slot_spec<'a>(&'a self, tokens: &'a [u32]) -> SlotSpec<'a> {
         let counts = self.params.uses_history();
         let (prompt, reply) = tokens.split_at(self.prompt_tokens);
@@ -114,20 +115,21 @@ impl LiveSequence {
         }
     }
 
-    /// Takes note of the token that was taken.
+    /// Advances the block rule by a reply token.
     pub(super) fn advance(&mut self, token: u32) {
         if let Some(guide) = &mut self.guide {
             guide.advance(token);
         }
     }
 
-    /// Reply tokens that may still come, as far as a constraint is to know.
+    /// Reply tokens that remain, as the constraint counts them.
     pub(super) fn tokens_left(&self) -> usize {
         let left = (self.params.max_tokens as usize).saturating_sub(self.reply_tokens);
         if self.winding_up { left.min(1) } else { left }
     }
 
-    /// Instead of ending where it stands, lets the reply go to its end on the way that is known; says whether there is one.
+    /// Completes the reply on the known path to its end instead of ending it here; returns whether
+    /// there is such a path.
     pub(super) fn wind_up(&mut self) -> bool {
         let can = self.knows_end();
         if can {
@@ -137,7 +139,8 @@ impl LiveSequence {
         can
     }
 
-    /// Whether the reply was to go to its end and cannot: what is known of its end was lost when it was cut back.
+    /// Whether the reply must be completed and cannot: the path to its end was lost when it was cut
+    /// back.
     pub(super) fn is_stranded(&self) -> bool {
         self.winding_up && !self.knows_end()
     }
@@ -146,7 +149,7 @@ impl LiveSequence {
         self.constraint.as_ref().is_some_and(Constrained::knows_end)
     }
 
-    /// Notes a new reply token on the clock.
+    /// Records the time of a new reply token.
     pub(super) fn record_token(&mut self, now: Instant, metrics: &Metrics) {
         match self.last_token {
             None => metrics.record_first_token(now - self.arrived),
@@ -157,7 +160,7 @@ impl LiveSequence {
         self.reply_tokens += 1;
     }
 
-    /// Notes the end.
+    /// Records the end of the sequence.
     pub(super) fn record_end(&self, now: Instant, reason: FinishReason, metrics: &Metrics) {
         let between = |a: Option<Instant>, b: Option<Instant>| -> Option<Duration> { Some(b? - a?) };
         let figures = RequestFigures {
@@ -181,7 +184,7 @@ impl LiveSequence {
     }
 }
 
-/// A draw with a request's own parameters, from row 0 for slot 0.
+/// Sampling row of a request's own parameters, with row 0 and slot 0.
 pub(super) fn row_of(params: &SamplingParams, position: u64) -> SampleRow {
     SampleRow {
         seed: params.seed,

@@ -1,6 +1,7 @@
-//! The step loop on one OS thread, and its async door.
+//! The step loop on one OS thread, and its async handle.
 //!
-//! Knows the scheduler, the model and the sampler. Does not know text, HTTP, or which backend it runs.
+//! Knows the scheduler, the model and the sampler. Does not know text, HTTP, or which backend it
+//! runs.
 
 mod constrained;
 mod delivery;

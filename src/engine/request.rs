@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out, per sequence.
+//! A sequence's request to the engine, and the events that answer it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,19 +10,19 @@ use crate::scheduler::FinishReason;
 /// One sequence to run.
 #[derive(Debug, Clone)]
 pub struct EngineRequest {
-    /// Prompt token ids, at least one, all below the vocabulary size (the door checks both).
+    /// Prompt token ids, at least one, all below the vocabulary size (the handle checks both).
     pub prompt: Arc<[u32]>,
-    /// Validated parameters.
+    /// Sampling parameters, already validated.
     pub sampling: SamplingParams,
-    /// Lower runs first.
+    /// Scheduling priority; lower runs first.
     pub priority: i32,
-    /// Latest finish.
+    /// Time after which the sequence ends with `Deadline`.
     pub deadline: Option<Instant>,
-    /// Prefix-cache salt.
+    /// Prefix-cache salt: sequences share cached blocks only with an equal salt.
     pub cache_salt: Option<String>,
-    /// How the reply is watched for loops; `None` = it is not.
+    /// Options of the loop guard; `None` = no guard.
     pub guard: Option<guard::Options>,
-    /// What the reply must be; `None` = anything.
+    /// Grammar of the reply; `None` = unconstrained.
     pub constraint: Option<Box<dyn TokenConstraint>>,
 }
 
@@ -31,34 +31,34 @@ pub struct EngineRequest {
 pub enum EngineEvent {
     /// The sequence left the queue. `cached_tokens` of its prompt came from the prefix cache.
     Started {
-        /// Prompt tokens not computed.
+        /// Prompt tokens found in the prefix cache, not computed.
         cached_tokens: usize,
     },
-    /// Logprobs of prompt tokens, in order over one or several events; the first prompt token has none and is left out, so
-    /// in all there are `prompt.len() - 1` entries.
+    /// Logprobs of prompt tokens, in order, over one or several events. The first prompt token has
+    /// none and is left out: `prompt.len() - 1` entries in total.
     PromptLogprobs(Vec<TokenLogprobs>),
     /// One new reply token. A stop token is delivered too; whether its text is shown is the caller's choice.
     Token {
-        /// Its id.
+        /// Token id, below the vocabulary size.
         id: u32,
-        /// Present when asked for.
+        /// Present when requested.
         logprobs: Option<TokenLogprobs>,
     },
-    /// The guard found something, and did something about it. Tokens that it took back were never in the stream.
+    /// The guard found a loop and acted. Tokens that it removed were never in the stream.
     Guard(Box<guard::Event>),
-    /// The end; nothing follows.
+    /// The end; no event follows.
     Finished(FinishReason),
 }
 
-/// Why a submission was refused at the door.
+/// Reason of a refused submission.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// The queue is full.
     #[error("{waiting} requests are waiting, limit {limit}")]
     QueueFull {
-        /// Requests that wait.
+        /// Requests in the queue.
         waiting: usize,
-        /// `scheduler.max_queue_len` (or tokens for `max_queue_tokens`).
+        /// `scheduler.max_queue_len`, or tokens for `max_queue_tokens`.
         limit: usize,
         /// Estimate of the time until a place is free, seconds.
         retry_after_s: u32,
@@ -69,15 +69,15 @@ pub enum SubmitError {
     /// Prompt and `max_tokens` exceed the model's length.
     #[error("prompt of {prompt_tokens} tokens leaves no room in a context length of {max_model_len}")]
     TooLong {
-        /// Prompt tokens.
+        /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// Limit.
+        /// Longest sequence, prompt and reply tokens.
         max_model_len: usize,
     },
-    /// A token id is not in the vocabulary.
+    /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocab_size}")]
     UnknownToken {
-        /// The id.
+        /// The first such id.
         id: u32,
         /// Vocabulary size.
         vocab_size: usize,
@@ -85,7 +85,7 @@ pub enum SubmitError {
     /// The engine thread ended.
     #[error("the engine has stopped: {reason}")]
     Dead {
-        /// Why.
+        /// Reason of the engine's death.
         reason: String,
     },
 }

@@ -1,4 +1,5 @@
-//! The end of a step: outcomes become tokens, tokens become events, and the guard has its say.
+//! The end of a step: outcomes become tokens, tokens become events, and the guard's verdicts are
+//! applied.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,21 +15,21 @@ use crate::sampling::{Taken, TokenLogprobs};
 use crate::scheduler::{FinishReason, Finished, Sampled, SeqId};
 use crate::telemetry::{GuardFigures, StepTimes};
 
-/// What becomes of a row that was drawn.
+/// Decision about a drawn row.
 pub(super) struct Decision {
     seq: SeqId,
-    /// The token that the backend took.
+    /// The token counted in the state of the backend's slot.
     sampled: TokenId,
-    /// It, or nothing where it is not part of the reply.
+    /// The sampled token; `None` where it is not part of the reply.
     token: Option<[u32; 1]>,
     logprobs: Option<TokenLogprobs>,
     finish: Option<FinishReason>,
-    /// The guard's verdict about it.
+    /// The guard's verdict on the token.
     verdict: Verdict,
 }
 
 impl<B: Backend> StepLoop<B> {
-    /// Waits for the step in flight and does what follows of it. Nothing happens when there is none.
+    /// Waits for the step in flight and applies its outcomes; no effect without one.
     pub(super) fn settle(
         &mut self,
         lap: &mut impl FnMut(&mut Duration),
@@ -44,7 +45,7 @@ impl<B: Backend> StepLoop<B> {
             }
         };
         self.emit(&step, finished);
-        // Before the events: a client that has read the last one finds figures that include it.
+        // Before the events: the figures then include the last event when a client has read it.
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
         self.publish_load();
         self.outbox.flush();
@@ -62,7 +63,7 @@ impl<B: Backend> StepLoop<B> {
         for ticket in &step.tickets {
             self.model.wait(*ticket, &mut self.outcomes)?;
         }
-        // A backend that enqueues computes until here.
+        // The work of an enqueuing backend ends here.
         lap(if B::ENQUEUES { &mut times.forward } else { &mut times.sample });
         for seq in std::mem::take(&mut self.broken) {
             let finished = self.scheduler.finish(seq, FinishReason::Error);
@@ -83,7 +84,7 @@ impl<B: Backend> StepLoop<B> {
         Ok(finished)
     }
 
-    /// Turns outcomes into decisions; prompt logprobs are delivered on the way.
+    /// Turns outcomes into decisions; delivers prompt logprobs at once.
     fn decide(&mut self, step: &InFlight) {
         self.decisions.clear();
         for (&index, outcome) in step.sampled.iter().zip(&self.outcomes.rows) {
@@ -141,10 +142,11 @@ impl<B: Backend> StepLoop<B> {
         };
     }
 
-    /// Takes tokens out of a sequence's sampling state, where it has one; they are not part of its reply any more.
+    /// Removes tokens from a sequence's sampling state, if it has one; they are no longer part of
+    /// its reply.
     fn take_back(&mut self, seq: SeqId, removed: &[TokenId]) {
         if !self.scheduler.is_running(seq) {
-            // Its state is made anew from its tokens when it runs again.
+            // A preempted sequence gets a new state from its tokens when it runs again.
             return;
         }
         let last = self.scheduler.tokens(seq).last().map_or(TokenId(0), |id| TokenId(*id));
@@ -155,7 +157,8 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Cuts a sequence back to `keep` reply tokens everywhere; says whether that was possible.
+    /// Cuts a sequence to its first `keep` reply tokens wherever its tokens are kept; returns
+    /// whether that was possible.
     fn cut_back(&mut self, seq: SeqId, keep: usize) -> bool {
         let Some(live) = self.live.get_mut(&seq) else { return false };
         if keep == live.reply_tokens {
@@ -186,7 +189,7 @@ impl<B: Backend> StepLoop<B> {
         true
     }
 
-    /// Lets tokens leave, or takes them back, as the guard says.
+    /// Applies the guard's verdict: sends tokens, or removes them.
     fn obey_guard(&mut self, seq: SeqId, verdict: Verdict) {
         let Some(live) = self.live.get_mut(&seq) else { return };
         let event = match verdict {
@@ -202,7 +205,8 @@ impl<B: Backend> StepLoop<B> {
                 Some(event)
             }
             Verdict::Rescue { keep, event } => {
-                // A sequence that has just reached its limit is gone; then only the held part is dropped.
+                // A sequence that has just reached its limit has left the scheduler; only the held
+                // tokens are dropped then.
                 if !self.cut_back(seq, keep)
                     && let Some(live) = self.live.get_mut(&seq)
                 {
@@ -237,7 +241,7 @@ impl Decision {
     }
 }
 
-/// Whether a sampled token is part of the reply, and whether it ends it.
+/// Decides whether a sampled token is part of the reply and whether it ends the reply.
 fn decide(seq: SeqId, live: &mut LiveSequence, outcome: &RowOutcome, outcomes: &Outcomes) -> Decision {
     if outcome.flags.has(RowFlags::NON_FINITE) {
         return Decision::failed(seq, FinishReason::NumericFault(RowFault::NonFinite));
@@ -272,7 +276,8 @@ fn decide(seq: SeqId, live: &mut LiveSequence, outcome: &RowOutcome, outcomes: &
     let stops =
         position + 1 > u64::from(live.params.min_tokens) && live.params.stop_token_ids.contains(&token);
     let verdict = match live.guarded.observe(token) {
-        // What must be whole is not cut off: the loop is taken back, and the rest is the shortest there is.
+        // A constrained reply is not cut off: the loop is removed, and the shortest completion
+        // follows.
         Verdict::Stop { keep, event } if !stops && !complete && live.wind_up() => {
             Verdict::Rescue { keep, event }
         }

@@ -1,7 +1,8 @@
 //! The step loop: commands, schedule, forward, sample, commit, emit; on one OS thread.
 //!
-//! Invariant: whatever happens in a step (a refused operation, a panic), every sequence of that step gets its `Finished`, the
-//! scheduler's bookkeeping stays exact, and the next step starts clean. Three failed steps in a row end the engine with the reason.
+//! Invariant: when a step fails (a refused operation, a panic), every sequence of that step gets
+//! its `Finished`, the scheduler's bookkeeping stays exact, and the next step starts clean. Three
+//! failed steps in a row end the engine with the reason.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,25 +25,24 @@ use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, S
 use crate::scheduler::{Batch, FinishReason, Finished, Limits, NewSequence, Scheduler, SeqId};
 use crate::telemetry::{Load, Metrics, StepTimes};
 
-/// Steps that may fail in a row before the engine gives up.
+/// Consecutive failed steps after which the engine ends.
 const MAX_FAILED_STEPS: usize = 3;
 
-/// How long the loop waits for commands when sequences are queued but none can run.
+/// Longest wait for commands when sequences are queued but none can run.
 const STALLED_WAIT: Duration = Duration::from_millis(5);
 
 /// Weight of the newest gap in the moving average of admissions.
 const GAP_WEIGHT: f64 = 0.1;
 
-/// A step whose draws are under way.
+/// A step whose draws are enqueued and not yet settled.
 pub(super) struct InFlight {
     pub(super) batch: Batch,
     pub(super) rows: Vec<LogitsRow>,
-    /// Which of `rows` are drawn or scored, in the order of the outcomes.
+    /// Indices into `rows` that are drawn or scored, in the order of the outcomes.
     pub(super) sampled: Vec<usize>,
     pub(super) tickets: Vec<Ticket>,
 }
 
-/// The engine's state on its thread.
 pub(super) struct StepLoop<B: Backend> {
     pub(super) model: Model<B>,
     pub(super) scheduler: Scheduler,
@@ -55,14 +55,15 @@ pub(super) struct StepLoop<B: Backend> {
     epoch: Instant,
     last_admission: Option<Instant>,
     shutting_down: bool,
-    /// The last plan was empty.
+    /// Whether the last plan was empty.
     stalled: bool,
-    /// The step being planned: its batch, its plan, its rows with logits, and which of them are sampled.
+    /// The step being planned: its batch, its plan, its rows with logits, and the indices of the
+    /// sampled ones.
     batch: Batch,
     plan: StepPlan,
     rows: Vec<LogitsRow>,
     sampled: Vec<usize>,
-    /// The step before it, where it is not settled yet.
+    /// The previous step, until it is settled.
     pub(super) in_flight: Option<InFlight>,
     /// Sequences whose constraint broke: they end when the step is settled.
     pub(super) broken: Vec<SeqId>,
@@ -72,14 +73,15 @@ pub(super) struct StepLoop<B: Backend> {
     pub(super) counted: Counters,
 }
 
-/// Scheduler counters already handed to the metrics.
+/// Scheduler counters already added to the metrics.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) prefix_query_tokens: u64,
     pub(super) prefix_hit_tokens: u64,
 }
 
-/// Starts the engine on its own thread. The thread ends after `EngineHandle::shutdown`, or with the reason of its death.
+/// Starts the engine on a new thread. The thread ends after `EngineHandle::shutdown`, or with the
+/// reason of the engine's death.
 pub fn spawn<B: Backend>(
     model: Model<B>,
     limits: Limits,
@@ -155,7 +157,7 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Takes every command that is there; waits for one when nothing can run.
+    /// Takes all queued commands; waits for one when no sequence can run.
     fn take_commands(&mut self) {
         let idle = self.scheduler.is_empty() && !self.shutting_down;
         if idle {
@@ -209,7 +211,7 @@ impl<B: Backend> StepLoop<B> {
         let EngineRequest { sampling, guard, constraint, .. } = request;
         let live = LiveSequence::new(sampling, request.prompt.len(), guard, constraint, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
-            // The door checks what can be refused; what is left is a broken invariant of one request.
+            // The handle checks what can be refused; the rest is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
             self.leave_queue(live.prompt_tokens);
             self.outbox.push(&live.events, EngineEvent::Finished(FinishReason::Error));
@@ -218,7 +220,8 @@ impl<B: Backend> StepLoop<B> {
         self.live.insert(id, live);
     }
 
-    /// One turn: a step is planned and computed, the step before it is settled. Nothing happens when nothing can run.
+    /// One turn: plans and computes a step, and settles the step before it. No effect when no
+    /// sequence can run.
     fn turn(&mut self) -> Result<(), OpError> {
         let mut times = StepTimes::default();
         let mut clock = Instant::now();
@@ -269,7 +272,6 @@ impl<B: Backend> StepLoop<B> {
         Ok(())
     }
 
-    /// Opens the slots of sequences that left the queue.
     fn open_slots(&mut self) -> Result<(), OpError> {
         for seq in &self.batch.started {
             if let Some(live) = self.live.get(seq) {
@@ -280,7 +282,7 @@ impl<B: Backend> StepLoop<B> {
         Ok(())
     }
 
-    /// Tells callers and metrics who was admitted and who was put back.
+    /// Reports admitted and preempted sequences to their streams and to the metrics.
     fn note_plan(&mut self) {
         let now = Instant::now();
         for admission in &self.batch.admitted {
@@ -307,7 +309,8 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Masks are computed while the model computes: from here until `sample` asks for them.
+    /// Starts the computation of masks: they are computed beside the model, until `sample` needs
+    /// them.
     fn begin_masks(&mut self) {
         for row in self.rows.iter().filter(|row| row.samples) {
             let chunk = &self.batch.chunks[row.chunk];
@@ -321,8 +324,9 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Enqueues the draws of the step. `self.sampled` says which of `self.rows` take part: not those of chunks that became void since
-    /// they were planned, nor those whose mask is late or whose constraint is broken.
+    /// Enqueues the draws of the step. `self.sampled` lists the rows of `self.rows` that take part:
+    /// without those of chunks that became void since the plan, and without those whose mask is
+    /// late or whose constraint is broken.
     fn sample(
         &mut self,
         lap: &mut impl FnMut(&mut Duration),
@@ -381,7 +385,6 @@ impl<B: Backend> StepLoop<B> {
         Ok(tickets)
     }
 
-    /// Ends every sequence of the steps under way.
     fn fail_steps(&mut self) {
         let settling = self.in_flight.take().map(|step| step.batch).unwrap_or_default();
         let chunks = self.batch.chunks.iter().chain(&settling.chunks);
@@ -396,7 +399,7 @@ impl<B: Backend> StepLoop<B> {
         self.outbox.flush();
     }
 
-    /// Closes the stream of a sequence that the scheduler has let go.
+    /// Closes the stream of a sequence that has left the scheduler.
     pub(super) fn end(&mut self, finished: Option<Finished>) {
         let Some(finished) = finished else { return };
         let Some(mut live) = self.live.remove(&finished.seq) else { return };

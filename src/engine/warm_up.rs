@@ -1,4 +1,4 @@
-//! One pass through every path a step can take, before the first request: memory is touched, code is loaded.
+//! Runs every code path of a step once before the first request: memory is touched, code is loaded.
 
 use crate::model::Model;
 use crate::ops::{Backend, BlockId, OpError, Outcomes, Row, SampleRows, SlotSpec, StepPlan, TokenSource};
@@ -6,8 +6,8 @@ use crate::sampling::SamplingParams;
 
 use super::live::row_of;
 
-/// Runs a small prefill in each attention form, a decode step, the head and a draw on block 0, whose content no sequence has
-/// claimed yet.
+/// Runs a small prefill in each attention form, a decode step, the head and a draw on block 0,
+/// whose content belongs to no sequence yet.
 pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<(), OpError> {
     let prefill = block_size.min(model.capacity().max_tokens);
     for (len, expanded_until) in [(prefill, prefill), (prefill, 0), (1, 0)] {

@@ -1,11 +1,11 @@
-//! What one token reads of a checkpoint: the floor of decode.
+//! Bytes of a checkpoint that one token reads: the lower bound of a decode step's memory traffic.
 
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::weight_names::WeightNames;
 
-/// Stored bytes that one token of one sequence multiplies: all of the network but the embedding table (one row of it) and the
-/// experts that are not chosen. Scales count with their codes.
+/// Stored bytes that one token of one sequence multiplies: the whole network except the embedding
+/// table (one row of it) and the experts that are not chosen. Scales count with their codes.
 pub fn active_bytes(checkpoint: &Checkpoint, blueprint: &Blueprint) -> u64 {
     let names = WeightNames::detect(|name| checkpoint.tensor(name).is_some());
     let table = names.embed_tokens();

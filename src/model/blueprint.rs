@@ -1,17 +1,18 @@
-//! Hyperparameters of a checkpoint, parsed once from `config.json` into a type that cannot be wrong.
+//! Hyperparameters of a checkpoint, parsed once from `config.json`; parsing checks every value.
 //!
-//! Accepts `kimi_k2`, `deepseek_v3` (Moonlight too) and the multimodal wrappers `kimi_k25`, `kimi_vl` (their text part), with YaRN under
-//! `rope_scaling` or `rope_parameters`, keyed `type` or `rope_type`.
+//! Accepts `kimi_k2`, `deepseek_v3` (Moonlight too) and the multimodal wrappers `kimi_k25`,
+//! `kimi_vl` (their text part), with YaRN under `rope_scaling` or `rope_parameters`, keyed `type`
+//! or `rope_type`.
 
 use serde_json::{Map, Value};
 
 use crate::ops::{CacheDType, CacheShape, MlaShape, ModelShape, RouterShape};
 
-/// Largest value accepted for any single dimension that has no limit of its own.
+/// Largest accepted value of a dimension without a limit in `LIMITS`.
 const MAX_DIM: u64 = 1 << 22;
 
-/// Limits of single fields: far above the family (10 to 100 times), and small enough that bytes of a network, a cache or a workspace stay
-/// below 2^63 whatever the combination.
+/// Limits of single fields: 10 to 100 times the values of the family, and small enough that the
+/// bytes of a network, a cache or a workspace stay below 2^63 in every combination.
 const LIMITS: [(&str, u64); 15] = [
     ("num_hidden_layers", 1 << 12),
     ("first_k_dense_replace", 1 << 12),
@@ -30,7 +31,8 @@ const LIMITS: [(&str, u64); 15] = [
     ("v_head_dim", 1 << 12),
 ];
 
-/// Largest config.json that is parsed, bytes. Parsed JSON takes up to twenty times its text.
+/// Largest config.json that is parsed, bytes. Parsed JSON takes up to twenty times the size of its
+/// text.
 const MAX_CONFIG_BYTES: usize = 16 << 20;
 
 /// YaRN context extension. Peng et al., arXiv 2309.00071.
@@ -57,11 +59,11 @@ pub struct Blueprint {
     pub model_type: String,
     /// `model_type` of the whole checkpoint (differs for multimodal wrappers).
     pub wrapper_type: String,
-    /// Rows of embedding and head.
+    /// Rows of the embedding table and of the head.
     pub vocab_size: usize,
-    /// D.
+    /// D, the width of the residual stream.
     pub hidden_size: usize,
-    /// Layers.
+    /// Layers of the network, without extra prediction layers.
     pub num_layers: usize,
     /// Layers below this index have a dense FFN.
     pub first_k_dense_replace: usize,
@@ -71,21 +73,21 @@ pub struct Blueprint {
     pub moe_intermediate_size: usize,
     /// Shared experts (one FFN of this many times the expert width).
     pub num_shared_experts: usize,
-    /// Query latent; absent: queries are projected directly.
+    /// Rank of the query's latent; `None`: queries are projected directly from the residual stream.
     pub q_lora_rank: Option<usize>,
     /// Attention sizes and softmax scale.
     pub mla: MlaShape,
     /// Router sizes.
     pub router: RouterShape,
-    /// Epsilon of every norm of the residual stream.
+    /// Epsilon of the norms of the residual stream.
     pub rms_norm_eps: f32,
-    /// Rope base.
+    /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Context extension, if any.
+    /// Context extension; `None` without one.
     pub yarn: Option<YarnScaling>,
-    /// Longest context.
+    /// Longest context, tokens.
     pub max_position_embeddings: usize,
-    /// Whether the head is the embedding table.
+    /// Whether the embedding table is also the head.
     pub tie_word_embeddings: bool,
     /// Extra prediction layers after the last one; not served, their tensors are skipped.
     pub num_nextn_predict_layers: usize,
@@ -93,36 +95,36 @@ pub struct Blueprint {
     pub eos_token_ids: Vec<u32>,
 }
 
-/// What is wrong with a `config.json`.
+/// A `config.json` that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BlueprintError {
     /// Not JSON.
     #[error("config.json is not valid JSON")]
     Json(#[from] serde_json::Error),
-    /// Larger than any real one.
+    /// The file is larger than `MAX_CONFIG_BYTES`.
     #[error("config.json has {bytes} bytes, more than the {limit} that are parsed")]
     TooLong {
-        /// Its size.
+        /// Size of the file.
         bytes: usize,
-        /// Limit.
+        /// Largest size that is parsed.
         limit: usize,
     },
     /// A field is missing.
     #[error("config.json: field `{0}` is missing")]
     Missing(String),
-    /// A field has a value this version cannot serve.
+    /// A field has a value outside the served range.
     #[error("config.json: field `{field}` is {value}, expected {expected}")]
     Invalid {
         /// Field name.
         field: String,
-        /// What the file says.
+        /// Value in the file.
         value: String,
-        /// What is served.
+        /// Values that are served.
         expected: String,
     },
 }
 
-/// Reads fields of one JSON object, with errors that name them.
+/// Reads fields of one JSON object; errors carry the field's name.
 struct Fields<'a>(&'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
@@ -273,7 +275,8 @@ impl Blueprint {
         layer >= self.first_k_dense_replace
     }
 
-    /// Weights that one token multiplies: everything but the embedding table and the experts that are not chosen.
+    /// Weights that one token multiplies: the network without the embedding table and without the
+    /// experts that are not chosen.
     pub fn active_weights_per_token(&self) -> usize {
         let (m, d) = (&self.mla, self.hidden_size);
         let q_out = m.num_heads * (m.qk_nope_head_dim + m.qk_rope_head_dim);
@@ -304,7 +307,7 @@ impl Blueprint {
         }
     }
 
-    /// Physical KV cache of `num_blocks` blocks.
+    /// Shape of the KV cache with `num_blocks` blocks.
     pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDType) -> CacheShape {
         CacheShape {
             num_layers: self.num_layers,

@@ -54,7 +54,7 @@ pub enum LatentNormEps {
     /// The checkpoint's `rms_norm_eps`.
     #[default]
     Checkpoint,
-    /// This value.
+    /// An explicit epsilon.
     Value(f32),
 }
 

@@ -1,30 +1,30 @@
-//! What a `config.json` says about quantization. A cross-check only: formats are recognised per tensor, because files describe their
-//! weights wrongly, incompletely or not at all.
+//! The `quantization_config` of a `config.json`. Used as a cross-check only: formats are recognised
+//! per tensor, because files describe their weights wrongly, incompletely or not at all.
 
 use serde_json::{Map, Value};
 
 use crate::quant::PackedFormat;
 
-/// Quantization methods whose files are read.
+/// Quantization methods whose files can be read.
 const KNOWN_METHODS: [&str; 4] = ["compressed-tensors", "modelopt", "quark", "fp8"];
 
-/// Most schemes that are looked at; real files have one or two.
+/// Upper bound on the schemes that are read; released files have one or two.
 const MAX_SCHEMES: usize = 64;
 
-/// One `quantization_config`, reduced to what can contradict the tensors.
+/// One `quantization_config`, reduced to the fields that can contradict the tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeclaredQuantization {
     /// `quant_method`.
     pub method: String,
     /// `quant_algo` (modelopt) or `format` (compressed-tensors).
     pub algorithm: Option<String>,
-    /// Whether an FP8 KV cache is announced.
+    /// Whether an FP8 KV cache is declared.
     pub kv_cache: bool,
-    /// How weights are said to be quantized.
+    /// Declared formats of the weights.
     pub schemes: Vec<DeclaredScheme>,
 }
 
-/// One group of weights.
+/// Declared format of one group of weights.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeclaredScheme {
     /// Columns per scale.
@@ -40,7 +40,8 @@ pub struct DeclaredScheme {
 }
 
 impl DeclaredQuantization {
-    /// Reads `quantization_config` at top level, else inside `text_config`. `Err` says what is wrong with it.
+    /// Reads `quantization_config` at top level, else inside `text_config`. Errors: the text of its
+    /// first problem.
     pub fn parse(config_json: &[u8]) -> Result<Option<Self>, String> {
         let Ok(Value::Object(root)) = serde_json::from_slice::<Value>(config_json) else { return Ok(None) };
         let nested = || root.get("text_config").and_then(|text| text.get("quantization_config"));
@@ -72,7 +73,7 @@ impl DeclaredQuantization {
         }))
     }
 
-    /// Warnings, and reasons to refuse, given the packed formats that are stored (sorted).
+    /// Warnings, and reasons for a refusal, given the stored packed formats (sorted).
     pub(super) fn contradictions(
         declared: Option<&Self>,
         stored: &[PackedFormat],
@@ -117,7 +118,7 @@ impl DeclaredScheme {
         errors: &mut Vec<String>,
     ) {
         let groups: Vec<i64> = stored.iter().filter_map(|f| f.group()).map(|g| g as i64).collect();
-        // -1 and 0 stand for "no groups".
+        // -1 and 0 mean "no groups".
         if let Some(size) = self.group_size.filter(|size| *size > 0)
             && !groups.contains(&size)
         {
@@ -162,7 +163,8 @@ fn scheme(weights: &Map<String, Value>) -> DeclaredScheme {
         group_size: number("group_size"),
         num_bits: number("num_bits"),
         asymmetric: weights.get("symmetric") == Some(&Value::Bool(false)),
-        // "weight" and "static" order columns while quantizing and store them in their own places.
+        // "weight" and "static" order columns during quantization and store the columns in their
+        // original places.
         reordered: order.filter(|order| matches!(order.as_str(), "group" | "dynamic")),
         block: block
             .and_then(Value::as_array)
@@ -179,7 +181,7 @@ fn clip(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Words of the only warning or error of a config's `quantization_config` against stored formats.
+    /// Checks the only warning or error of a config's `quantization_config` against stored formats.
     fn check(config: Value, stored: &[PackedFormat], warning: &str, error: &str) {
         let text = serde_json::json!({ "quantization_config": config }).to_string();
         let declared = DeclaredQuantization::parse(text.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Straight through the layers, once, over any backend.
+//! The forward pass: all layers once, over any backend.
 
 use std::ops::Range;
 
@@ -31,22 +31,23 @@ impl<B: Backend> Model<B> {
         Ok(Self { runner, weights })
     }
 
-    /// Sizes and switches.
+    /// Sizes and switches of the network.
     pub fn blueprint(&self) -> &Blueprint {
         &self.runner.blueprint
     }
 
-    /// Name of the backend.
+    /// Name of the backend, for logs and metrics.
     pub fn backend_name(&self) -> &'static str {
         self.runner.backend.name()
     }
 
-    /// The largest step.
+    /// Largest step: rows, logits rows, sequences.
     pub fn capacity(&self) -> &Capacity {
         &self.runner.capacity
     }
 
-    /// Computes every row of a step: latents go to the cache, and the rows that the plan names are ready for [`Model::logits`].
+    /// Computes every row of a step: latents are stored in the cache, and the plan's logits rows
+    /// are ready for [`Model::logits`].
     pub fn forward(&mut self, plan: &StepPlan) -> Result<(), OpError> {
         let Self { runner, weights } = self;
         runner.begin(plan)?;
@@ -86,14 +87,15 @@ impl<B: Backend> Model<B> {
         self.runner.backend.wait(ticket, &mut self.runner.workspace, out)
     }
 
-    /// The scales of an FP8 cache without row scales: 2 to these, one per layer. Takes effect on what is cached from now on.
+    /// Sets the scales of an FP8 cache without row scales: `2^exponents[layer]`. Applies to rows
+    /// stored from now on.
     pub fn set_cache_scales(&mut self, exponents: &[i32]) -> Result<(), OpError> {
         self.runner.backend.set_cache_scales(&mut self.runner.cache, exponents)
     }
 }
 
 impl<B: Calibrate> Model<B> {
-    /// [`Model::forward`] with an observer.
+    /// [`Model::forward`] with an observer of the layers.
     pub fn forward_observed(
         &mut self,
         plan: &StepPlan,

@@ -1,6 +1,7 @@
-//! A report of what a checkpoint is: parameters, bytes and formats per module class, what is missing or foreign, what looks pruned.
+//! Report on a checkpoint: parameters, bytes and formats per module class, missing and unexpected
+//! tensors, signs of pruning.
 //!
-//! From headers alone; only the spread of scales reads data.
+//! Reads headers alone; only the distribution of scales reads data.
 
 use serde::Serialize;
 
@@ -10,81 +11,81 @@ use super::inventory::Inventory;
 use super::scale_pass::ScalePass;
 use super::weight_names::ModuleClass;
 
-/// Released networks by their sizes: (hidden_size, layers, moe_intermediate_size, routed experts). A checkpoint of the same sizes with
-/// fewer experts has been pruned.
+/// Released networks by size: (hidden_size, layers, moe_intermediate_size, routed experts). A
+/// checkpoint of the same sizes with fewer experts is pruned.
 const RELEASES: [(usize, usize, usize, usize); 2] = [(7168, 61, 2048, 384), (2048, 27, 1408, 64)];
 
-/// Names listed per kind of problem; counts are always whole.
+/// Upper bound on the names listed per kind of problem; the counts are exact.
 const MAX_NAMES: usize = 1000;
 
-/// What a checkpoint is.
+/// Report on a checkpoint.
 #[derive(Debug, Clone, Serialize)]
 pub struct Inspection {
-    /// Folder.
+    /// Folder of the checkpoint, or `(embedded)`.
     pub source: String,
     /// `model_type` of the checkpoint and of its text part.
     pub architecture: [String; 2],
-    /// Sizes by their names in `config.json`.
+    /// Sizes under their names in `config.json`.
     pub sizes: Vec<(&'static str, usize)>,
-    /// Weight files.
+    /// Number of weight files.
     pub shards: usize,
-    /// Tensors.
+    /// Number of tensors.
     pub tensors: usize,
     /// Bytes of all tensors.
     pub bytes: u64,
-    /// Weights of the text network that are there.
+    /// Stored weights of the text network.
     pub parameters: u64,
-    /// Of these, what one token uses (embedding and head included).
+    /// The part of `parameters` that one token uses (embedding and head included).
     pub active_parameters: u64,
     /// One line per class and format.
     pub classes: Vec<ClassLine>,
-    /// Who wrote the packed weights, with the number of matrices of each.
+    /// Packages that wrote the packed weights, with the number of matrices of each.
     pub dialects: Vec<(String, usize)>,
-    /// What `config.json` says about quantization.
+    /// Quantization declared in `config.json`.
     pub declared: Option<String>,
-    /// Scales of the KV cache that are stored.
+    /// Number of stored scales of the KV cache.
     pub kv_scales: usize,
-    /// Whether the configuration announces an FP8 KV cache.
+    /// Whether `config.json` declares an FP8 KV cache.
     pub kv_cache_declared: bool,
-    /// Calibrated scales of activations.
+    /// Number of calibrated scales of activations.
     pub input_scales: usize,
-    /// What looks pruned.
+    /// Sign of pruning; `None` without one.
     pub pruned: Option<String>,
-    /// Spread of block scales; only if asked for.
+    /// Distribution of block scales; present only on request.
     pub scales: Option<Vec<ScaleLine>>,
-    /// Odd, but no reason to refuse.
+    /// Findings that do not prevent serving.
     pub warnings: Vec<String>,
-    /// Whether it could be served as it is.
+    /// Whether the checkpoint can be served as it is.
     pub servable: bool,
-    /// Reasons why not.
+    /// Reasons against serving.
     pub problems: ProblemLists,
 }
 
 /// Modules of one class in one format.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClassLine {
-    /// Class.
+    /// Name of the module class.
     pub class: &'static str,
-    /// Format.
+    /// Name of the stored format.
     pub format: &'static str,
-    /// Linears, or tensors where there are no linears.
+    /// Number of linears, or of tensors in a class without linears.
     pub modules: usize,
-    /// Weights.
+    /// Number of weights.
     pub parameters: u64,
     /// Stored bytes, scales included.
     pub bytes: u64,
-    /// Whether it is loaded to serve text.
+    /// Whether the class is loaded to serve text.
     pub loaded: bool,
 }
 
-/// Spread of the block scales of one class.
+/// Distribution of the block scales of one class.
 #[derive(Debug, Clone, Serialize)]
 pub struct ScaleLine {
-    /// Class.
+    /// Name of the module class.
     pub class: &'static str,
-    /// Format.
+    /// Name of the stored format.
     pub format: &'static str,
-    /// Scales.
+    /// Number of scales.
     pub count: u64,
     /// Scales that are zero.
     pub zero: u64,
@@ -92,33 +93,33 @@ pub struct ScaleLine {
     pub subnormal: u64,
     /// E4M3 scales at 448.
     pub saturated: u64,
-    /// Smallest above zero.
+    /// Smallest scale above zero.
     pub smallest: f32,
-    /// Largest.
+    /// Largest finite scale.
     pub largest: f32,
 }
 
 /// Counts, and the first names of each kind.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProblemLists {
-    /// Why checkpoint and configuration do not belong together at all.
+    /// Reason why checkpoint and configuration cannot belong together; `None` if they can.
     pub hopeless: Option<String>,
-    /// Missing tensors.
+    /// Number of missing tensors.
     pub num_missing: usize,
-    /// First of them.
+    /// First missing tensors.
     pub missing: Vec<String>,
-    /// Unusable tensors.
+    /// Number of unusable tensors.
     pub num_wrong: usize,
-    /// First of them, with the reason.
+    /// First unusable tensors, with the reason.
     pub wrong: Vec<String>,
-    /// Foreign tensors.
+    /// Number of unexpected tensors.
     pub num_unexpected: usize,
-    /// First of them.
+    /// First unexpected tensors.
     pub unexpected: Vec<String>,
 }
 
 impl Inspection {
-    /// Looks at headers, and at scales if `with_scales`.
+    /// Reads headers; with `with_scales` also all block scales.
     pub fn new(checkpoint: &Checkpoint, blueprint: &Blueprint, with_scales: bool) -> Self {
         let mut inventory = Inventory::take(checkpoint, blueprint);
         let mut scales = None;
@@ -215,7 +216,8 @@ impl Inspection {
     }
 }
 
-/// Fewer experts than the release of the same sizes has, or than the configuration says.
+/// Describes a number of experts below that of the release of the same sizes, or below the
+/// configuration's.
 fn pruned(b: &Blueprint, stored: usize) -> Option<String> {
     let configured = b.router.num_experts;
     let release = RELEASES.iter().find(|(hidden, layers, width, _)| {

@@ -1,7 +1,8 @@
-//! What a checkpoint has against what its network needs, from headers alone: how every linear is stored, bytes per class, and everything
-//! that is missing, wrong or foreign.
+//! Compares a checkpoint with its network, from headers alone: the format of every linear, bytes
+//! per class, and all missing, wrong and unexpected tensors.
 //!
-//! Work and memory are bounded by the checkpoint's own size, not by what its `config.json` claims.
+//! Work and memory are bounded by the checkpoint's actual size, not by the sizes in its
+//! `config.json`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -13,50 +14,50 @@ use super::weight_names::{ModuleClass, Wanted, WeightNames};
 use crate::quant::{Layout, PART_NAMES, PackedFormat, RecognizeError};
 use crate::tensor::TensorView;
 
-/// How many entries of one kind a text lists before it counts the rest.
+/// Upper bound on the listed entries of one kind; the rest are counted.
 const MAX_LISTED: usize = 1000;
 
-/// A network that wants more than this many times the tensors of its checkpoint does not belong to it; listing what is missing would take
-/// memory in proportion to a number that somebody wrote into a file.
+/// A network that wants more than this many times the tensors of its checkpoint does not belong to
+/// it. Listing the missing ones would take memory in proportion to a number in an untrusted file.
 const MAX_WANTED_PER_STORED: usize = 16;
 
-/// A linear of the network that was found and understood.
+/// A stored linear of the network whose format is recognised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Linear {
     /// Name without the part (`.weight`, `.weight_packed`, ...).
     pub name: String,
-    /// Where it belongs.
+    /// Class of the linear.
     pub class: ModuleClass,
-    /// How it is stored.
+    /// Stored form of the linear.
     pub layout: Layout,
 }
 
-/// Modules of one class that are stored in one format.
+/// Modules of one class in one stored format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Holding {
-    /// Linears, or tensors where there are no linears.
+    /// Number of linears, or of tensors in a class without linears.
     pub modules: usize,
-    /// Elements they stand for.
+    /// Elements of the modules, unpacked.
     pub parameters: u64,
     /// Stored bytes, scales included.
     pub bytes: u64,
 }
 
-/// Everything that does not fit, each list sorted as found.
+/// All mismatches, each list sorted as found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems {
-    /// Why checkpoint and configuration do not belong together at all.
+    /// Reason why checkpoint and configuration cannot belong together; `None` if they can.
     pub hopeless: Option<String>,
-    /// Wanted and not there.
+    /// Wanted tensors that are not stored.
     pub missing: Vec<String>,
-    /// There and unusable: `name: reason`.
+    /// Stored tensors that cannot be used: `name: reason`.
     pub wrong: Vec<String>,
-    /// There and not wanted.
+    /// Stored tensors that the network does not want.
     pub unexpected: Vec<String>,
 }
 
 impl Problems {
-    /// Whether there is none.
+    /// Whether there is no mismatch.
     pub fn is_empty(&self) -> bool {
         self.hopeless.is_none()
             && self.missing.is_empty()
@@ -80,41 +81,42 @@ impl fmt::Display for Problems {
     }
 }
 
-/// A checkpoint seen through its network's configuration.
+/// The result of comparing a checkpoint with its network.
 #[derive(Debug, Clone)]
 pub struct Inventory {
-    /// How this checkpoint spells its tensors.
+    /// Spelling of the tensor names.
     pub(super) names: WeightNames,
-    /// Every linear that is there and understood, in binding order.
+    /// Every recognised linear, in binding order.
     pub linears: Vec<Linear>,
-    /// What is stored, by class and format.
+    /// Stored modules, by class and format.
     pub holdings: BTreeMap<(ModuleClass, &'static str), Holding>,
     /// Scales of the KV cache; skipped when weights are loaded.
     pub kv_scales: Vec<String>,
     /// Calibrated scales of activations; skipped when weights are loaded.
     pub num_input_scales: usize,
-    /// Most experts of a layer that have a tensor.
+    /// Largest number of experts with a tensor in one layer.
     pub experts_stored: usize,
-    /// What `config.json` says about quantization.
+    /// Quantization declared in `config.json`.
     pub declared: Option<DeclaredQuantization>,
-    /// Odd, but no reason to refuse.
+    /// Findings that do not prevent serving.
     pub warnings: Vec<String>,
-    /// Reasons to refuse.
+    /// Reasons for a refusal.
     pub problems: Problems,
 }
 
-/// What became of a wanted linear.
+/// Result of the search for a wanted linear.
 #[derive(Clone, Copy)]
 enum Found {
     Linear(Layout),
     Broken,
 }
 
-/// The checkpoint's tensors by the module they are parts of. Made once, so that every wanted name is one look-up.
+/// The checkpoint's tensors, grouped by module. Built once, so that every wanted name costs one
+/// look-up.
 struct Stored<'a> {
     /// Sorted by name.
     tensors: Vec<Part<'a>>,
-    /// Module names to places in `modules`.
+    /// Indices into `modules` by module name.
     places: HashMap<&'a str, usize, ahash::RandomState>,
     modules: Vec<Module>,
 }
@@ -123,16 +125,16 @@ struct Part<'a> {
     name: &'a str,
     /// The last word of the name.
     part: &'a str,
-    /// Place of its module.
+    /// Index of its module.
     module: usize,
     view: TensorView<'a>,
-    /// Whether the network binds it by its whole name.
+    /// Whether the network binds the tensor by its whole name.
     wanted: bool,
 }
 
 /// Tensors whose names differ in the last word.
 struct Module {
-    /// First and last of them; tensors of modules below this one may lie between.
+    /// First and last index of the tensors; tensors of sub-modules may lie between.
     first: usize,
     last: usize,
     found: Option<Found>,
@@ -159,7 +161,7 @@ impl<'a> Stored<'a> {
         stored
     }
 
-    /// Where a part of a module is.
+    /// Index of a part of a module.
     fn find(&self, place: usize, part: &str) -> Option<usize> {
         let Module { first, last, .. } = self.modules[place];
         (first..=last).find(|at| self.tensors[*at].module == place && self.tensors[*at].part == part)
@@ -167,7 +169,7 @@ impl<'a> Stored<'a> {
 }
 
 impl Inventory {
-    /// Looks at every name of the checkpoint once. Reads no tensor data.
+    /// Compares every name of the checkpoint once. Reads no tensor data.
     pub fn take(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Self {
         let has = |name: &str| checkpoint.tensor(name).is_some();
         let mut inventory = Self {
@@ -253,7 +255,7 @@ impl Inventory {
         holding.bytes += bytes as u64;
     }
 
-    /// Puts every stored name where it belongs: a part of something wanted, something that may be skipped, or foreign.
+    /// Classifies every stored name: part of a wanted module, skipped, or unexpected.
     fn account(&mut self, stored: &Stored<'_>, blueprint: &Blueprint) {
         let mut module = usize::MAX;
         for tensor in &stored.tensors {
@@ -268,10 +270,11 @@ impl Inventory {
         }
     }
 
-    /// A tensor that is not bound by its whole name, of a module of which `found` is known.
+    /// Classifies a tensor that is not bound by its whole name; `found` is the result for its
+    /// module.
     fn account_one(&mut self, tensor: &Part<'_>, found: Option<&Found>, blueprint: &Blueprint) {
         let Part { name, part, view, .. } = *tensor;
-        // Stored beside a linear, but no part of its weight.
+        // Stored beside a linear, but not part of its weight.
         let is_input_scale = found.is_some() && matches!(part, "input_scale" | "input_global_scale");
         match found {
             Some(_) if is_input_scale => self.num_input_scales += 1,
@@ -288,7 +291,8 @@ impl Inventory {
         }
     }
 
-    /// Cross-checks `quantization_config`. What is stored decides; what is said can only warn, or refuse where it changes what codes mean.
+    /// Cross-checks `quantization_config`. The stored tensors decide; a declaration adds a warning,
+    /// or an error where it changes the meaning of the codes.
     fn read_declaration(&mut self, checkpoint: &Checkpoint) {
         let Some(config) = checkpoint.file("config.json") else { return };
         match DeclaredQuantization::parse(&config) {
@@ -304,7 +308,8 @@ impl Inventory {
         self.problems.wrong.extend(errors);
     }
 
-    /// Bytes that `kv_b_proj` and routers take beyond what is stored, as attention and routing multiply by plain numbers of `value_bytes` each.
+    /// Bytes that `kv_b_proj` and routers take beyond their stored size: attention and routing
+    /// multiply by plain values of `value_bytes` each.
     pub fn widened_bytes(&self, value_bytes: usize) -> u64 {
         let widened = |linear: &&Linear| {
             let class = linear.class == ModuleClass::Router || linear.name.ends_with(".kv_b_proj");
@@ -329,8 +334,8 @@ impl Inventory {
     }
 }
 
-/// The tensors of a linear by the last word of their names. One descent into the checkpoint's names serves the dozen look-ups that
-/// recognition makes.
+/// The tensors of a linear by the last word of their names. One descent into the checkpoint's names
+/// serves the dozen look-ups of recognition.
 pub(super) fn parts<'a>(
     checkpoint: &'a Checkpoint,
     linear: &str,

@@ -1,33 +1,35 @@
-//! Scales of an FP8 KV cache that a checkpoint stores.
+//! Stored scales of an FP8 KV cache.
 //!
-//! Exporters calibrate keys and values per head, while this cache holds the latent they are made of; engines of this family apply `k_scale` to
-//! that all the same. So a stored scale is used only where it is asked for, and as the power of two that covers it: the cache's scales are powers of two,
-//! which costs an 8-bit float no precision.
+//! Exporters calibrate keys and values per head, while this cache holds the latent that both are
+//! computed from; other engines of this family apply `k_scale` to the latent nevertheless. A stored
+//! scale is therefore used only on request, and as the power of two that covers it: the cache's
+//! scales are powers of two, which costs an 8-bit float no precision.
 
 use super::checkpoint::Checkpoint;
 use crate::quant::covering_exponent;
 
-/// Why a stored scale cannot be used.
+/// A stored scale that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{name}: {problem}; set kv_cache.fp8_scale to token, which uses no stored scale")]
 pub struct KvScaleError {
-    /// Tensor.
+    /// Tensor name.
     pub name: String,
-    /// What is wrong with it.
+    /// Problem of the scale.
     pub problem: String,
 }
 
 /// Scales by layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvScales {
-    /// `[num_layers]`: the cache's scale is 2 to this; 0 where nothing is stored.
+    /// `[num_layers]`: base-2 logarithm of the cache's scale; 0 for a layer without a stored scale.
     pub exponents: Vec<i32>,
-    /// Layers that have a stored scale.
+    /// Number of layers with a stored scale.
     pub num_stored: usize,
 }
 
 impl KvScales {
-    /// Reads the scales `names` of a checkpoint. `k_scale` and `kv_scale` count, the larger of a layer; `v_scale` does not, as no values are cached.
+    /// Reads the scales `names` of a checkpoint. The larger of a layer's `k_scale` and `kv_scale`
+    /// counts; `v_scale` is not used, as no values are cached.
     pub fn read(checkpoint: &Checkpoint, names: &[String], num_layers: usize) -> Result<Self, KvScaleError> {
         let mut found: Vec<Option<i32>> = vec![None; num_layers];
         for name in names.iter().filter(|name| !name.ends_with(".v_scale")) {

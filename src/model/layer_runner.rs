@@ -1,12 +1,12 @@
-//! One layer over the rows of a step: attention, then FFN. Holds workspace and cache, and is given weights, so that a network may have
-//! all of its layers loaded or one at a time.
+//! One layer over the rows of a step: attention, then FFN. Holds workspace and cache and takes
+//! weights as an argument, so that a network may have all layers loaded or one at a time.
 
 use super::blueprint::Blueprint;
 use super::rope;
 use super::weights::{FfnWeights, LayerWeights};
 use crate::ops::{Backend, CacheShape, Capacity, OpError, StepPlan};
 
-/// A backend with workspace and cache: runs layers whose weights it is given.
+/// A backend with workspace and cache; runs the layers passed to it.
 pub(super) struct LayerRunner<B: Backend> {
     pub(super) blueprint: Blueprint,
     pub(super) capacity: Capacity,
@@ -30,7 +30,6 @@ impl<B: Backend> LayerRunner<B> {
         Ok(Self { blueprint, capacity, workspace, cache, backend })
     }
 
-    /// Begins a step.
     pub(super) fn begin(&mut self, plan: &StepPlan) -> Result<(), OpError> {
         self.backend.begin(plan, &mut self.workspace)
     }
@@ -40,8 +39,8 @@ impl<B: Backend> LayerRunner<B> {
         self.backend.norm(gain, &mut self.workspace)
     }
 
-    /// Runs one layer over the step that was begun: `normed` is the norm of `hidden` with this layer's gain before, and with `next`
-    /// after it.
+    /// Runs one layer over the current step. On entry `normed` is the norm of `hidden` with this
+    /// layer's gain; on return, with `next`, the norm with the gain `next`.
     pub(super) fn layer(
         &mut self,
         weights: &LayerWeights<B>,
@@ -61,7 +60,7 @@ impl<B: Backend> LayerRunner<B> {
         backend.project_add_norm(&attention.output, &weights.post_attention_norm, workspace)
     }
 
-    /// `hidden += ffn(normed)`, then the norm of whatever comes next.
+    /// `hidden += ffn(normed)`, then the norm with the gain `next`, if given.
     pub(super) fn ffn(&mut self, weights: &LayerWeights<B>, next: Option<&B::Vector>) -> Result<(), OpError> {
         match &weights.ffn {
             FfnWeights::Dense(dense) => self.backend.dense(dense, next, &mut self.workspace),

@@ -1,5 +1,6 @@
-//! A network of which one layer at a time is loaded, for texts through checkpoints larger than memory: the residual stream of the text stays
-//! on the host, and every layer is loaded once for all of it.
+//! A network with one layer loaded at a time, for texts through checkpoints larger than memory: the
+//! residual stream of the text stays on the host, and every layer is loaded once for the whole
+//! text.
 
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
@@ -10,13 +11,13 @@ use super::weights::{Bindings, LayerWeights, LoadError};
 use crate::ops::{Activation, Backend, CacheShape, Calibrate, Capacity, OpError, Row, StepPlan};
 use crate::tensor::TensorView;
 
-/// What [`LayerStream::layer`] runs: a layer, loaded.
+/// The loaded layer of [`LayerStream::layer`].
 struct Loaded<B: Backend> {
     layer: usize,
     weights: LayerWeights<B>,
 }
 
-/// What makes logits of the residual stream.
+/// Weights that compute logits from the residual stream.
 struct Head<B: Backend> {
     final_norm: B::Vector,
     matrix: B::Matrix,
@@ -24,7 +25,8 @@ struct Head<B: Backend> {
 
 /// A checked checkpoint with workspace and the cache of one layer.
 ///
-/// Computes bit for bit what [`super::Model`] does: the residual stream goes to the host and back between layers, and nothing is rounded on the way.
+/// Results equal those of [`super::Model`] bit for bit: the residual stream moves to the host and
+/// back between layers without rounding.
 pub struct LayerStream<'a, B: Backend> {
     bindings: Bindings<'a>,
     /// `[vocab, D]`.
@@ -35,8 +37,9 @@ pub struct LayerStream<'a, B: Backend> {
 }
 
 impl<'a, B: Calibrate> LayerStream<'a, B> {
-    /// Checks the checkpoint and allocates workspace for steps of `max_tokens` rows (of which `max_logits_rows` with logits at once) and a cache like
-    /// `cache`, of one layer. Loads no weights.
+    /// Checks the checkpoint and allocates workspace for steps of `max_tokens` rows (at most
+    /// `max_logits_rows` with logits at once) and a cache of shape `cache`, reduced to one layer.
+    /// Loads no weights.
     pub fn open(
         checkpoint: &'a Checkpoint,
         blueprint: Blueprint,
@@ -55,17 +58,18 @@ impl<'a, B: Calibrate> LayerStream<'a, B> {
         Ok(Self { bindings, embedding, runner, loaded: None, head: None })
     }
 
-    /// Sizes and switches.
+    /// Sizes and switches of the network.
     pub fn blueprint(&self) -> &Blueprint {
         &self.runner.blueprint
     }
 
-    /// Most rows of one step.
+    /// Upper bound on the rows of one step.
     pub fn max_tokens(&self) -> usize {
         self.runner.capacity.max_tokens
     }
 
-    /// Most rows `logits` takes at once: they are a step's too.
+    /// Upper bound on the rows of one `logits` call; not above `max_tokens`, since they are rows of
+    /// a step.
     pub fn max_logits_rows(&self) -> usize {
         self.runner.capacity.max_logits_rows.min(self.runner.capacity.max_tokens)
     }
@@ -79,9 +83,9 @@ impl<'a, B: Calibrate> LayerStream<'a, B> {
         }
     }
 
-    /// Loads a layer in the place of whatever was loaded before.
+    /// Loads a layer in place of the layer or head loaded before.
     pub fn load(&mut self, layer: usize) -> Result<(), StreamError> {
-        // Gone before its successor comes: two would take twice the memory.
+        // Freed before the next layer is loaded: two layers would take twice the memory.
         (self.loaded, self.head) = (None, None);
         let LayerRunner { blueprint, backend, .. } = &mut self.runner;
         let weights = self.bindings.layer(layer, blueprint, backend)?;
@@ -89,8 +93,8 @@ impl<'a, B: Calibrate> LayerStream<'a, B> {
         Ok(())
     }
 
-    /// Runs the loaded layer over a step whose residual stream is `hidden`, `[T, D]`, in place. What the layer's cache holds of earlier tokens of
-    /// the sequence is what earlier steps left there.
+    /// Runs the loaded layer over a step whose residual stream is `hidden`, `[T, D]`, in place. The
+    /// layer's cache holds the earlier tokens of the sequence as earlier steps stored them.
     ///
     /// Panics if no layer is loaded.
     pub fn layer(
@@ -109,7 +113,7 @@ impl<'a, B: Calibrate> LayerStream<'a, B> {
         Ok(())
     }
 
-    /// Gives the loaded layer's memory back and loads what [`LayerStream::logits`] needs.
+    /// Frees the loaded layer and loads the weights of [`LayerStream::logits`].
     pub fn load_head(&mut self) -> Result<(), StreamError> {
         self.loaded = None;
         let LayerRunner { blueprint, backend, .. } = &mut self.runner;
@@ -138,13 +142,13 @@ impl<'a, B: Calibrate> LayerStream<'a, B> {
     }
 }
 
-/// Why a layer could not be loaded.
+/// Reason of a failed load.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// Weights.
+    /// The checkpoint's weights cannot be bound.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The device.
+    /// The backend refused an operation.
     #[error(transparent)]
     Op(#[from] OpError),
 }

@@ -1,6 +1,7 @@
 //! The network: hyperparameters, names, weights, and the forward pass over a `Backend`.
 //!
-//! Knows the Kimi K2 family (DeepSeek-V3 layout). Does not know which backend runs it, how sequences are scheduled, or text.
+//! Knows the Kimi K2 family (DeepSeek-V3 layout). Does not know which backend runs it, the
+//! scheduling of sequences, or text.
 
 pub mod checkpoint;
 mod active_bytes;

@@ -1,11 +1,11 @@
-//! A layer with an observer: what calibration sees of it. Nothing here runs while serving, and what a step computes does not depend on
-//! it.
+//! A layer with an observer, for calibration. Not used while serving; an observer does not change
+//! the results of a step.
 
 use super::layer_runner::LayerRunner;
 use super::weights::{FfnWeights, LayerWeights};
 use crate::ops::{Activation, Calibrate, OpError, peak};
 
-/// Sees layers while a step is computed; every method does nothing unless it is written.
+/// Observes layers while a step is computed; the default methods record nothing.
 pub trait LayerObserver {
     /// Whether [`LayerObserver::experts`] is called for this layer; it costs the routed experts once more.
     fn wants_experts(&self, _layer: usize) -> bool {
@@ -20,7 +20,7 @@ pub trait LayerObserver {
         false
     }
 
-    /// What went into the matrices of a layer's FFN and into its cache.
+    /// Inputs of the matrices of a layer's FFN, and its cached rows.
     fn inputs(&mut self, _layer: usize, _inputs: &LayerInputs) {}
 }
 
@@ -33,42 +33,44 @@ impl LayerObserver for NoObserver {}
 /// The experts that the rows of a step chose in one layer; `[T, K]` each.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChosenExperts {
-    /// K.
+    /// K, experts per token.
     pub top_k: usize,
-    /// Expert ids.
+    /// Expert ids, `[T, K]`.
     pub experts: Vec<u32>,
-    /// Routing weights without `routed_scaling_factor`: of a checkpoint that normalises them, they sum to 1 per row.
+    /// Routing weights without `routed_scaling_factor`, `[T, K]`: they sum to 1 per row if the
+    /// checkpoint normalises them.
     pub weights: Vec<f32>,
-    /// L2 norm of the expert's output before it is weighted.
+    /// L2 norms of the experts' outputs before the weighting, `[T, K]`.
     pub norms: Vec<f32>,
 }
 
-/// Largest magnitudes that the rows of a step showed in one layer.
+/// Largest magnitudes in one layer over the rows of a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerInputs {
-    /// Of what the cache holds of them.
+    /// Largest magnitude of the cached latents and rope keys.
     pub cached: f32,
-    /// Of the FFN of a layer without routed experts.
+    /// FFN of a layer without routed experts.
     pub dense: Option<FfnInputs>,
-    /// Of the shared expert.
+    /// Shared expert; `None` without one.
     pub shared: Option<FfnInputs>,
-    /// `[E]`: of each routed expert.
+    /// `[E]`: routed experts.
     pub routed: Vec<FfnInputs>,
 }
 
-/// What went into one SwiGLU FFN.
+/// Input magnitudes of one SwiGLU FFN.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FfnInputs {
-    /// Rows, one per token, that went in.
+    /// Number of input rows, one per token.
     pub rows: u64,
-    /// Largest magnitude that went into `gate_proj` and `up_proj`.
+    /// Largest magnitude of the input of `gate_proj` and `up_proj`.
     pub gate_up: f32,
-    /// Largest magnitude that went into `down_proj`.
+    /// Largest magnitude of the input of `down_proj`.
     pub down: f32,
 }
 
 impl<B: Calibrate> LayerRunner<B> {
-    /// [`LayerRunner::layer`] with an observer, and without the next layer's norm: `normed` stays the FFN's input.
+    /// [`LayerRunner::layer`] with an observer and without the next layer's norm: `normed` remains
+    /// the FFN's input.
     pub(super) fn layer_observed(
         &mut self,
         weights: &LayerWeights<B>,
@@ -91,7 +93,7 @@ impl<B: Calibrate> LayerRunner<B> {
         Ok(())
     }
 
-    /// Looks at what attention and FFN of a layer left behind.
+    /// Reads the observed inputs from the workspace and the cache.
     fn layer_inputs(&mut self, weights: &LayerWeights<B>, cached_at: usize) -> Result<LayerInputs, OpError> {
         let Self { backend, workspace: w, cache, blueprint, .. } = self;
         let cached = backend.cached_peak(cached_at, cache, w)?;

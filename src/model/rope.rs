@@ -3,7 +3,7 @@
 use super::blueprint::{Blueprint, YarnScaling, yarn_mscale};
 use crate::ops::RopeTable;
 
-/// The rotations of a checkpoint. YaRN applies at all lengths.
+/// Rotation table of a checkpoint. YaRN applies at all lengths.
 pub(super) fn table(blueprint: &Blueprint) -> RopeTable {
     let dim = blueprint.mla.qk_rope_head_dim;
     let extrapolated = |i: usize| blueprint.rope_theta.powf(-2.0 * i as f64 / dim as f64);

@@ -1,4 +1,4 @@
-//! One pass over the block scales of every packed linear, before anything is uploaded.
+//! One pass over the block scales of every packed linear, before the upload.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,27 +7,29 @@ use super::inventory::{Linear, parts};
 use super::weight_names::ModuleClass;
 use crate::quant::{PackedFormat, ScaleRange, check_scales, repaired_scales, scale_range};
 
-/// Stored bytes of packed linears above which the pass is shared among threads; below it a thread costs more than it saves.
+/// Stored bytes of packed linears above which the pass is split over threads; below it a thread
+/// costs more time than it saves.
 const PARALLEL_BYTES: usize = 64 << 20;
 
-/// Most threads; the pass is bound by memory or by the disk.
+/// Upper bound on threads; the pass is bound by memory or by the disk.
 const MAX_THREADS: usize = 16;
 
-/// What the pass found.
+/// Result of the pass.
 #[derive(Debug, Default)]
 pub struct ScalePass {
     /// Linears that cannot be used: `name: reason`, sorted.
     pub faults: Vec<String>,
-    /// Scales by name of their linear, with what was repairable repaired.
+    /// Scales by name of their linear, with repairable ones repaired.
     pub repaired: HashMap<String, Vec<u8>>,
-    /// Scales that were repaired.
+    /// Number of repaired scales.
     pub num_repaired: u64,
-    /// How scales spread, by class and format; only if asked for.
+    /// Distribution of scales, by class and format; present only on request.
     pub ranges: BTreeMap<(ModuleClass, PackedFormat), ScaleRange>,
 }
 
 impl ScalePass {
-    /// Checks tensor scales, `weight_shape` and every block scale. `with_ranges` also measures how they spread.
+    /// Checks tensor scales, `weight_shape` and every block scale. `with_ranges` also measures the
+    /// distribution of scales.
     pub fn run(checkpoint: &Checkpoint, linears: &[Linear], with_ranges: bool) -> Self {
         let packed: Vec<&Linear> =
             linears.iter().filter(|linear| linear.layout.dialect.format().is_some()).collect();
@@ -36,7 +38,7 @@ impl ScalePass {
             true => std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS),
             false => 1,
         };
-        // Many small pieces in turn, so that one thread's slow disk pages do not hold up the end.
+        // Small pieces in turn, so that the slow disk pages of one thread do not delay the end.
         let piece = packed.len().div_ceil(threads * 8).max(1);
         let next = std::sync::atomic::AtomicUsize::new(0);
         let work = || {

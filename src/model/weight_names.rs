@@ -1,27 +1,28 @@
-//! Checkpoint words to ours: the only place that knows how released checkpoints spell their tensors.
+//! Translates checkpoint names: the only file with the spellings of released checkpoints.
 
 use super::Blueprint;
 
-/// Names of one checkpoint's tensors. K2, K2-Thinking and Moonlight use `model.`, K2.5+ and Kimi-VL `language_model.model.`; an early
-/// re-quantized K2.5 has its layers, and only them or all, under `language_model.` without the inner `model.`.
+/// Names of one checkpoint's tensors. K2, K2-Thinking and Moonlight use `model.`, K2.5+ and Kimi-VL
+/// `language_model.model.`; an early re-quantized K2.5 has its layers, and only them or all, under
+/// `language_model.` without the inner `model.`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WeightNames {
-    /// Before `embed_tokens` and `norm`.
+    /// Prefix of `embed_tokens` and `norm`.
     outer: &'static str,
-    /// Before `layers.`.
+    /// Prefix of `layers.`.
     layers: &'static str,
     /// Name of the head, without `.weight`.
     head: &'static str,
 }
 
-/// (prefix, head) as released, the commonest first.
+/// Released (prefix, head) pairs, the commonest first.
 const SPELLINGS: [(&str, &str); 3] = [
     ("model.", "lm_head"),
     ("language_model.model.", "language_model.lm_head"),
     ("language_model.", "language_model.lm_head"),
 ];
 
-/// Which part of the network a tensor belongs to, for reports and for the memory plan.
+/// Part of the network that a tensor belongs to, for reports and for the memory plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ModuleClass {
     /// `embed_tokens`.
@@ -30,7 +31,7 @@ pub enum ModuleClass {
     Head,
     /// Projections of self attention.
     Attention,
-    /// FFN of the first layers.
+    /// FFN of the first layers (`first_k_dense_replace`).
     DenseFfn,
     /// Shared experts.
     SharedExperts,
@@ -40,14 +41,15 @@ pub enum ModuleClass {
     Router,
     /// Gains of all norms.
     Norms,
-    /// Vision tower and projector; not served, not loaded.
+    /// Vision tower and projector; not loaded.
     Vision,
-    /// Activation and KV scales, inverse frequencies, prediction layers, tensors that nobody expects; not loaded.
+    /// Activation and KV scales, inverse frequencies, prediction layers, unexpected tensors; not
+    /// loaded.
     Other,
 }
 
 impl ModuleClass {
-    /// All, in the order of reports.
+    /// All classes, in the order of reports.
     pub const ALL: [ModuleClass; 10] = [
         ModuleClass::Embedding,
         ModuleClass::Head,
@@ -77,23 +79,24 @@ impl ModuleClass {
         }
     }
 
-    /// Whether its tensors are loaded to serve text.
+    /// Whether the tensors of the class are loaded to serve text.
     pub fn is_loaded(self) -> bool {
         !matches!(self, ModuleClass::Vision | ModuleClass::Other)
     }
 }
 
-/// What the network binds under a name.
+/// Kind of binding of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// A weight `[out, in]` in any format; the name is without `.weight`.
     Linear([usize; 2]),
-    /// A plain float tensor of this shape; the name is whole.
+    /// A plain float tensor of this shape, bound by its whole name.
     Floats(Vec<usize>),
 }
 
 impl WeightNames {
-    /// The spelling of the checkpoint whose tensors `has` knows; the plain one where nothing is known.
+    /// Detects the spelling from the names for which `has` is true; the plain spelling if no name
+    /// is known.
     pub(super) fn detect(has: impl Fn(&str) -> bool) -> Self {
         let layers = |prefix: &str| has(&format!("{prefix}layers.0.input_layernorm.weight"));
         let embedding = |prefix: &str| has(&format!("{prefix}embed_tokens.weight"));
@@ -123,22 +126,20 @@ impl WeightNames {
         format!("{}norm.weight", self.outer)
     }
 
-    /// A linear: without `.weight`.
+    /// Name of the head, without `.weight`.
     pub(super) fn head(&self) -> String {
         self.head.to_string()
     }
 
-    /// `layers.{layer}`.
     pub(super) fn layer_stem(&self, layer: usize) -> String {
         format!("{}layers.{layer}", self.layers)
     }
 
-    /// `layers.{layer}.{rest}`.
     pub(super) fn layer(&self, layer: usize, rest: &str) -> String {
         format!("{}layers.{layer}.{rest}", self.layers)
     }
 
-    /// How many names [`WeightNames::for_each_wanted`] will give.
+    /// Number of names that [`WeightNames::for_each_wanted`] visits.
     pub(super) fn num_wanted(b: &Blueprint) -> usize {
         let dense = b.first_k_dense_replace.min(b.num_layers);
         let per_moe = 3 * b.router.num_experts + 3 * usize::from(b.num_shared_experts > 0) + 2;
@@ -147,7 +148,7 @@ impl WeightNames {
             - usize::from(b.tie_word_embeddings)
     }
 
-    /// Every tensor the network binds, in binding order.
+    /// Visits every tensor that the network binds, in binding order.
     pub(super) fn for_each_wanted(&self, b: &Blueprint, mut visit: impl FnMut(&str, ModuleClass, Wanted)) {
         use ModuleClass::*;
         let d = b.hidden_size;
@@ -155,7 +156,7 @@ impl WeightNames {
         for layer in 0..b.num_layers {
             self.for_each_of_attention(b, layer, &mut visit);
             let mut ffn = |stem: &str, class, width: usize| {
-                // Spelled in place: a release has 70,000 of them.
+                // Formatted in place: a release has 70,000 such names.
                 let mut name = self.layer(layer, stem);
                 let stem = name.len();
                 for (proj, shape) in
@@ -225,19 +226,21 @@ impl WeightNames {
         linear("o_proj", [d, m.num_heads * m.v_head_dim]);
     }
 
-    /// Whether a tensor is one of the vision parts of a multimodal wrapper.
+    /// Whether a name belongs to the vision parts of a multimodal wrapper.
     pub(super) fn is_vision(name: &str) -> bool {
         ["vision_tower.", "mm_projector.", "multi_modal_projector."].iter().any(|p| name.starts_with(p))
     }
 
-    /// The scale of a KV cache entry, in any of the spellings (section 2.6 of the formats: `k_proj.k_scale`, `attn.k_scale`, `kv_scale`).
+    /// Whether a name is a KV cache scale, in any of the spellings (section 2.6 of the formats:
+    /// `k_proj.k_scale`, `attn.k_scale`, `kv_scale`).
     pub(super) fn is_kv_scale(name: &str) -> bool {
         let suffix = name.rsplit_once('.').map_or("", |(_, suffix)| suffix);
         matches!(suffix, "k_scale" | "v_scale" | "kv_scale") && name.contains("attn.")
     }
 
-    /// Whether a tensor that is not wanted may be there all the same: stored inverse frequencies (always recomputed), extra
-    /// prediction layers, a tied head's copy, the vision parts of a multimodal wrapper, scales of the KV cache.
+    /// Whether an unwanted tensor may be stored: inverse frequencies (always recomputed), extra
+    /// prediction layers, a tied head's copy, the vision parts of a multimodal wrapper, scales of
+    /// the KV cache.
     pub(super) fn may_skip(&self, name: &str, b: &Blueprint) -> bool {
         let is_head = || name.strip_prefix(self.head).is_some_and(|rest| rest.starts_with(".weight"));
         if name.ends_with(".rotary_emb.inv_freq") || (b.tie_word_embeddings && is_head()) {

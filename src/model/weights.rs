@@ -1,7 +1,7 @@
 //! Binds a checkpoint's tensors to the network and uploads them.
 //!
-//! First everything is checked (missing, unexpected, wrongly shaped and unusable tensors, all in one error), then uploaded in
-//! layer order, so that a bad checkpoint costs no upload.
+//! All checks come first (missing, unexpected, wrongly shaped and unusable tensors, in one error);
+//! the upload follows in layer order. A bad checkpoint thus costs no upload.
 
 use std::collections::HashMap;
 
@@ -14,37 +14,37 @@ use crate::ops::{AttentionInMatrices, Backend, ExpertMatrices, ExpertSplit, OpEr
 use crate::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
 use crate::tensor::TensorView;
 
-/// Why a checkpoint could not be bound.
+/// Reason why a checkpoint cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Names, shapes or dtypes do not fit the configuration.
     #[error("{source_name} does not fit its config.json:\n{problems}")]
     Mismatch {
-        /// Checkpoint.
+        /// Folder of the checkpoint, or `(embedded)`.
         source_name: String,
         /// One problem per line.
         problems: String,
     },
-    /// A linear turned out unreadable.
+    /// A linear cannot be read.
     #[error("{name}: {source}")]
     Stored {
-        /// Linear.
+        /// Name of the linear.
         name: String,
-        /// Reason.
+        /// Error of the recognition.
         source: RecognizeError,
     },
     /// A backend refused a tensor.
     #[error("tensor {name}: {source}")]
     Upload {
-        /// Tensor or group.
+        /// Name of the tensor or group.
         name: String,
-        /// Reason.
+        /// Error of the backend.
         source: OpError,
     },
 }
 
 impl LoadError {
-    /// `Ok` where there is no problem.
+    /// Errors: `problems` is not empty.
     pub fn check(checkpoint: &Checkpoint, problems: &Problems) -> Result<(), LoadError> {
         if problems.is_empty() {
             return Ok(());
@@ -65,20 +65,19 @@ pub(super) struct AttentionWeights<B: Backend> {
 
 /// FFN weights of one layer.
 pub(super) enum FfnWeights<B: Backend> {
-    /// One SwiGLU.
+    /// One SwiGLU FFN.
     Dense(B::Experts),
     /// Router, routed experts, shared expert.
     Moe { router: B::Router, routed: B::Experts, shared: Option<B::Experts> },
 }
 
-/// One layer.
 pub(super) struct LayerWeights<B: Backend> {
     pub(super) attention: AttentionWeights<B>,
     pub(super) post_attention_norm: B::Vector,
     pub(super) ffn: FfnWeights<B>,
 }
 
-/// All weights, uploaded.
+/// All weights of a network, uploaded.
 pub struct Weights<B: Backend> {
     pub(super) embed_tokens: B::Matrix,
     pub(super) layers: Vec<LayerWeights<B>>,
@@ -87,11 +86,11 @@ pub struct Weights<B: Backend> {
     pub(super) head: Option<B::Matrix>,
 }
 
-/// A checkpoint in which everything that its network wants is there and usable.
+/// A checkpoint with all tensors of its network, all usable.
 pub(super) struct Bindings<'a> {
     checkpoint: &'a Checkpoint,
     names: WeightNames,
-    /// Block scales by linear, where some had to be repaired.
+    /// Repaired block scales by linear; linears without repairs are absent.
     repaired: HashMap<String, Vec<u8>>,
 }
 
@@ -113,12 +112,11 @@ impl<'a> Bindings<'a> {
         Ok(Self { checkpoint, names: inventory.names, repaired: scales.repaired })
     }
 
-    /// The embedding table, `[vocab, D]`, as it is stored.
+    /// The embedding table, `[vocab, D]`, in its stored format.
     pub(super) fn embedding(&self) -> TensorView<'a> {
         self.view(&self.names.embed_tokens())
     }
 
-    /// Uploads one layer.
     pub(super) fn layer<B: Backend>(
         &self,
         layer: usize,
@@ -126,12 +124,12 @@ impl<'a> Bindings<'a> {
         backend: &mut B,
     ) -> Result<LayerWeights<B>, LoadError> {
         let weights = Binder { bindings: self, blueprint, backend }.layer(layer);
-        // Uploaded means copied: the file's own pages need not stay beside the copies.
+        // The upload copies: the mapped pages are not needed any more.
         self.checkpoint.release_under(&self.names.layer_stem(layer));
         weights
     }
 
-    /// Uploads the final norm, and the head; `None`: the embedding table is the head.
+    /// Uploads the final norm and the head; `None`: the embedding table is the head.
     pub(super) fn head<B: Backend>(
         &self,
         blueprint: &Blueprint,
@@ -146,7 +144,6 @@ impl<'a> Bindings<'a> {
         Ok((final_norm, head))
     }
 
-    /// Uploads the embedding table.
     pub(super) fn embed_tokens<B: Backend>(
         &self,
         blueprint: &Blueprint,
@@ -161,7 +158,7 @@ impl<'a> Bindings<'a> {
 }
 
 impl<B: Backend> Weights<B> {
-    /// Checks and uploads. `progress(done, total)` is called after every layer, in layers.
+    /// Checks and uploads. `progress(done, total)` is called after every layer and counts layers.
     pub fn load(
         checkpoint: &Checkpoint,
         blueprint: &Blueprint,
@@ -171,7 +168,7 @@ impl<B: Backend> Weights<B> {
         Self::load_inventory(checkpoint, blueprint, Inventory::take(checkpoint, blueprint), backend, progress)
     }
 
-    /// As [`Weights::load`], with the inventory taken before (for the memory plan).
+    /// [`Weights::load`] with an inventory taken before (for the memory plan).
     pub fn load_inventory(
         checkpoint: &Checkpoint,
         blueprint: &Blueprint,
@@ -194,7 +191,7 @@ impl<B: Backend> Weights<B> {
     }
 }
 
-/// Uploads to one backend.
+/// Uploads weights to one backend.
 struct Binder<'a, 'm, B> {
     bindings: &'a Bindings<'m>,
     blueprint: &'a Blueprint,
@@ -202,7 +199,7 @@ struct Binder<'a, 'm, B> {
 }
 
 impl<'a, B: Backend> Binder<'a, '_, B> {
-    /// A linear as it is stored, repaired scales in their place.
+    /// A linear in its stored format, with repaired scales.
     fn stored(&self, name: &str) -> Result<StoredMatrix<'a>, LoadError> {
         let (_, matrix) = recognize(parts(self.bindings.checkpoint, name))
             .map_err(|source| LoadError::Stored { name: name.into(), source })?;

@@ -1,8 +1,10 @@
-//! The seam between the model and the devices: one method per model-shaped operation, and the whole step stays on the device.
+//! The interface between the model and the devices: one method per model-shaped operation; the
+//! whole step stays on the device.
 //!
-//! A step is one plan that is uploaded once, layers of four operations each, logits, and sampling; only tokens come back. A backend
-//! that enqueues returns from each call before its work is done, in the order of the calls; everything but [`Backend::wait`] then
-//! costs the host no more than a launch.
+//! A step is one plan that is uploaded once, layers of four operations each, logits, and sampling;
+//! only tokens come back. A backend that enqueues returns from each call before the work is done,
+//! and works in the order of the calls; a call other than [`Backend::wait`] then costs the host no
+//! more than a launch.
 //!
 //! Notation: T rows (tokens) of the step, S rows with logits, D hidden size, H heads, N `qk_nope_head_dim`, R `qk_rope_head_dim`,
 //! V `v_head_dim`, C `kv_lora_rank`, E routed experts, K experts per token.
@@ -28,7 +30,8 @@ pub trait Backend: Send + 'static {
     type Matrix: Send + Sync;
     /// An f32 vector: norm gains.
     type Vector: Send + Sync;
-    /// What makes queries and latents of the residual stream, in whatever layout one pass wants.
+    /// Weights that compute queries and latents from the residual stream, in the backend's own
+    /// layout.
     type AttentionIn: Send + Sync;
     /// `kv_b_proj` `[H * (N + V), C]`, laid out for both attention forms.
     type KvUp: Send + Sync;
@@ -36,14 +39,15 @@ pub trait Backend: Send + 'static {
     type Router: Send + Sync;
     /// SwiGLU matrices of one or many experts of one layer.
     type Experts: Send + Sync;
-    /// The plan, activations and sampling state, at addresses that never change: the residual stream `[T, D]`, its norm `[T, D]`,
-    /// queries `[T, H * (N + R)]`, attention's result `[T, H * V]`, logits `[S, vocab]`, a state per slot.
+    /// The plan, activations and sampling state, at fixed addresses: the residual stream `[T, D]`,
+    /// its norm `[T, D]`, queries `[T, H * (N + R)]`, attention's result `[T, H * V]`, logits
+    /// `[S, vocab]`, a state per slot.
     type Workspace: Send;
     /// The paged latent cache of all layers.
     type Cache: Send;
 
-    /// Whether calls return before their work is done. The engine then plans step n + 1 before it waits for step n; any other
-    /// backend is waited for first.
+    /// Whether calls return before the work is done. The engine then plans step n + 1 before the
+    /// wait for step n; with any other backend it waits first.
     const ENQUEUES: bool = false;
 
     /// Name for logs and errors.
@@ -51,16 +55,17 @@ pub trait Backend: Send + 'static {
 
     // -- boot: nothing allocates after warm-up --
 
-    /// What a workspace for steps of this capacity and a cache of this shape take, before anything is allocated.
+    /// Bytes of a workspace for steps of this capacity and of a cache of this shape, before any
+    /// allocation.
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds;
-    /// What the engine takes where the operator says nothing.
+    /// Defaults for values that the operator leaves open.
     fn preferences(&self) -> Preferences;
 
-    /// Uploads a linear weight; ranks take the part that `split` gives them.
+    /// Uploads a linear weight; each rank keeps its part under `split`.
     fn load_matrix(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError>;
     /// Uploads a vector as f32.
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError>;
-    /// Uploads the weights in front of attention.
+    /// Uploads the weights of [`Backend::attention_in`].
     fn load_attention_in(
         &mut self,
         host: &AttentionInMatrices<'_>,
@@ -75,14 +80,14 @@ pub trait Backend: Send + 'static {
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Self::Router, OpError>;
-    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of one. Ranks take the part that
-    /// `split` gives them.
+    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of
+    /// one. Each rank keeps its part under `split`.
     fn load_experts(
         &mut self,
         experts: &[ExpertMatrices<'_>],
         split: ExpertSplit,
     ) -> Result<Self::Experts, OpError>;
-    /// Workspace for steps of this capacity. Rotations are those of `rope`.
+    /// Workspace for steps of this capacity. Rotations are computed from `rope`.
     fn allocate_workspace(
         &mut self,
         shape: &ModelShape,
@@ -91,13 +96,14 @@ pub trait Backend: Send + 'static {
     ) -> Result<Self::Workspace, OpError>;
     /// The latent cache, zeroed.
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError>;
-    /// Sets the scales under which an FP8 cache without row scales stores what is written from now on: `2^exponents[layer]` for
-    /// every row of a layer, 1 until then. Caches of other types are left alone.
+    /// Sets the scales of an FP8 cache without row scales for rows stored from now on:
+    /// `2^exponents[layer]` for every row of a layer, 1 until the first call. Has no effect on
+    /// caches of other types.
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError>;
 
     // -- the step, in the order of the model --
 
-    /// Begins a step: takes the plan over, by value.
+    /// Begins a step: the backend copies the plan.
     fn begin(&mut self, plan: &StepPlan, workspace: &mut Self::Workspace) -> Result<(), OpError>;
 
     /// `hidden[t] = table[token[t]]`, `table` `[vocab, D]`.
@@ -106,8 +112,9 @@ pub trait Backend: Send + 'static {
     /// `normed[t] = gain * hidden[t] / sqrt(mean(hidden[t]^2) + eps)`; statistics in f32.
     fn norm(&mut self, gain: &Self::Vector, workspace: &mut Self::Workspace) -> Result<(), OpError>;
 
-    /// Queries and latents of `normed`: projections, norms of the latents, rotation of pairs `(2i, 2i + 1)` of the rope parts; latent
-    /// and rope key go to the cache of `layer` at the plan's slots.
+    /// Queries and latents of `normed`: projections, norms of the latents, rotation of pairs
+    /// `(2i, 2i + 1)` of the rope parts. Latent and rope key are stored in the cache of `layer` at
+    /// the plan's slots.
     fn attention_in(
         &mut self,
         weights: &Self::AttentionIn,
@@ -116,8 +123,9 @@ pub trait Backend: Send + 'static {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
 
-    /// Causal attention of the queries, each row in the form the plan says: *expanded*, keys and values come from the cached latents
-    /// through `kv_up`; *absorbed*, queries go through W_UK into the latent space, the result through W_UV.
+    /// Causal attention of the queries, each row in the form of the plan. *Expanded*: keys and
+    /// values are computed from the cached latents through `kv_up`. *Absorbed*: queries are
+    /// multiplied by W_UK into the latent space, the result by W_UV.
     fn attend(
         &mut self,
         kv_up: &Self::KvUp,
@@ -165,7 +173,7 @@ pub trait Backend: Send + 'static {
 
     // -- sampling: state by slot, on the device --
 
-    /// Begins the state of a slot anew, for the sequence that holds it from now on.
+    /// Resets the state of a slot for the sequence that holds it from now on.
     fn open_slot(
         &mut self,
         slot: SeqSlot,
@@ -173,7 +181,7 @@ pub trait Backend: Send + 'static {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
 
-    /// Takes the last `removed` tokens out of a slot's state; `last` is the one before them.
+    /// Removes the last `removed` tokens from a slot's state; `last` is the token before them.
     fn rewind_slot(
         &mut self,
         slot: SeqSlot,
@@ -182,12 +190,12 @@ pub trait Backend: Send + 'static {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
 
-    /// Samples from rows of the logits. Tokens are taken into the slots' states and are what [`super::TokenSource::LastSampled`]
-    /// stands for in later plans.
+    /// Samples from rows of the logits. The tokens are added to the slots' states, and
+    /// [`super::TokenSource::LastSampled`] in later plans refers to them.
     fn sample(&mut self, rows: &SampleRows<'_>, workspace: &mut Self::Workspace) -> Result<Ticket, OpError>;
 
-    /// Waits for a [`Backend::sample`] call, not for what was enqueued after it, and appends its outcomes. Calls are waited for in
-    /// their order, each once.
+    /// Waits for a [`Backend::sample`] call, not for later work, and appends its outcomes. Calls
+    /// are waited for in their order, each once.
     fn wait(
         &mut self,
         ticket: Ticket,
@@ -196,31 +204,33 @@ pub trait Backend: Send + 'static {
     ) -> Result<(), OpError>;
 }
 
-/// Activations of a workspace that the host can look at.
+/// Activations of a workspace that the host can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// The residual stream, `[T, D]`.
     Hidden,
     /// Its norm, `[T, D]`.
     Normed,
-    /// `[S, vocab]`.
+    /// Logits, `[S, vocab]`.
     Logits,
 }
 
-/// Of the router: experts `[T, K]`, their weights `[T, K]`, and the L2 norms of their outputs before they are weighted `[T, K]`.
+/// Result of the router: experts `[T, K]`, their weights `[T, K]`, and the L2 norms of their
+/// outputs before the weighting `[T, K]`.
 pub type Routed = (Vec<u32>, Vec<f32>, Vec<f32>);
 
-/// What calibration and tests see of a step; never called while serving.
+/// Access to a step for calibration and tests; not called while serving.
 pub trait Calibrate: Backend {
-    /// Rows on the host, row-major.
+    /// An activation on the host, row-major.
     fn read<'a>(&'a mut self, what: Activation, workspace: &'a Self::Workspace)
     -> Result<&'a [f32], OpError>;
 
-    /// Sets the residual stream to `rows`, `[T, D]`, T as the plan says.
+    /// Sets the residual stream to `rows`, `[T, D]`, with the plan's T.
     fn write_hidden(&mut self, rows: &[f32], workspace: &mut Self::Workspace) -> Result<(), OpError>;
 
-    /// Picks experts for `normed` as [`Backend::moe`] does, without `routed_scaling_factor`: experts and weights on the host, `[T, K]`
-    /// each, and the L2 norm of the output of each chosen expert before it is weighted.
+    /// Chooses experts for `normed` as [`Backend::moe`] does, without `routed_scaling_factor`:
+    /// experts and weights on the host, `[T, K]` each, and the L2 norm of the output of each chosen
+    /// expert before the weighting.
     fn route(
         &mut self,
         router: &Self::Router,
@@ -228,11 +238,11 @@ pub trait Calibrate: Backend {
         workspace: &mut Self::Workspace,
     ) -> Result<Routed, OpError>;
 
-    /// The experts that the last [`Backend::moe`] chose, `[T, K]`.
+    /// Experts chosen by the last [`Backend::moe`], `[T, K]`.
     fn chosen(&mut self, workspace: &Self::Workspace) -> Result<Vec<u32>, OpError>;
 
-    /// The largest magnitude among `silu(gate x) * up x` of expert `expert` of `weights` over the rows `rows` of `normed`, which is
-    /// what goes into its `down`; 0 without rows, NaN if one of the values is.
+    /// Largest magnitude among `silu(gate x) * up x` (the input of `down`) of expert `expert` of
+    /// `weights` over the rows `rows` of `normed`; 0 without rows, NaN if a value is NaN.
     fn inner_peak(
         &mut self,
         rows: &[u32],
@@ -241,8 +251,8 @@ pub trait Calibrate: Backend {
         workspace: &Self::Workspace,
     ) -> Result<f32, OpError>;
 
-    /// The largest magnitude of what the cache holds of `layer` at the plan's slots, latents and rope keys; NaN if one of the values
-    /// is.
+    /// Largest magnitude in the cache of `layer` at the plan's slots, latents and rope keys; NaN if
+    /// a value is NaN.
     fn cached_peak(
         &mut self,
         layer: usize,

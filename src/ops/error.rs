@@ -1,22 +1,22 @@
-//! What an operation refuses, and what a device reports.
+//! Refusals of operations and errors of devices.
 
-/// An operation that was not done.
+/// Reason why an operation was not executed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpError {
-    /// Two shapes that must agree do not.
+    /// Two shapes differ that must be equal.
     #[error("{op}: expected shape {expected:?}, got {got:?}")]
     ShapeMismatch {
-        /// Operation.
+        /// Name of the operation.
         op: &'static str,
-        /// What it needs.
+        /// Required shape.
         expected: Vec<usize>,
-        /// What it was given.
+        /// Given shape.
         got: Vec<usize>,
     },
     /// A stored weight of a dtype or format this backend cannot multiply.
     #[error("{op}: weights of format {dtype} are not supported by the {backend} backend")]
     UnsupportedDType {
-        /// Operation.
+        /// Name of the operation.
         op: &'static str,
         /// Stored dtype.
         dtype: String,
@@ -26,45 +26,46 @@ pub enum OpError {
     /// The device could not provide the memory.
     #[error("{what}: {bytes} bytes could not be allocated")]
     OutOfMemory {
-        /// What it was for.
+        /// Purpose of the memory.
         what: &'static str,
-        /// The size asked for.
+        /// Requested size.
         bytes: usize,
     },
-    /// Something cannot be split over that many ranks.
+    /// A size cannot be split over the number of ranks.
     #[error(
         "{op}: {size} {what} cannot be split into parts like {start}..{end}, only at multiples of {unit}: lower device.ranks"
     )]
     Indivisible {
-        /// Operation.
+        /// Name of the operation.
         op: &'static str,
-        /// What is split.
+        /// Name of the split dimension.
         what: String,
-        /// How much there is of it.
+        /// Whole size of the dimension.
         size: usize,
-        /// Where the part would begin.
+        /// First index of the part.
         start: usize,
-        /// Where it would end.
+        /// End of the part, exclusive.
         end: usize,
-        /// What stays together.
+        /// Number of consecutive indices that stay together.
         unit: usize,
     },
-    /// Another rank failed, so that a sum over ranks cannot be made.
+    /// Another rank failed: a sum over ranks cannot be computed.
     #[error("{op}: another rank failed")]
     Abandoned {
-        /// Operation.
+        /// Name of the operation.
         op: &'static str,
     },
     /// The device or its driver failed.
     #[error("{op}: device error {code}: {text}")]
     Device {
-        /// Operation.
+        /// Name of the operation.
         op: &'static str,
-        /// The driver's code.
+        /// Error code of the driver.
         code: i32,
-        /// The driver's words.
+        /// Error text of the driver.
         text: String,
-        /// The device cannot be used any more: the engine ends at once, with this as the reason.
+        /// Whether the device is unusable: the engine then ends at once with this error as the
+        /// reason.
         fatal: bool,
     },
 }
@@ -76,7 +77,7 @@ impl OpError {
     }
 }
 
-/// `Err` unless `expected == got`.
+/// Errors: `expected` and `got` differ.
 pub(crate) fn expect(op: &'static str, expected: &[usize], got: &[usize]) -> Result<(), OpError> {
     if expected == got {
         return Ok(());

@@ -18,7 +18,7 @@ pub(super) struct Meeting {
     world: usize,
     /// Ranks that wait for the others.
     arrived: AtomicUsize,
-    /// Number of times all ranks have met.
+    /// Number of completed meetings of all ranks.
     met: AtomicU64,
     abandoned: AtomicBool,
     floats: Vec<RwLock<Vec<f32>>>,
@@ -27,7 +27,6 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Of `world` ranks.
     pub(super) fn new(world: usize) -> Self {
         Self {
             world,
@@ -45,7 +44,7 @@ impl Meeting {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
-    /// Begins anew. No rank is in an exchange.
+    /// Resets the exchange. Must not be called during one.
     pub(super) fn reset(&self) {
         self.arrived.store(0, Ordering::SeqCst);
         self.abandoned.store(false, Ordering::SeqCst);
@@ -104,12 +103,12 @@ pub struct Member {
 }
 
 impl Member {
-    /// Rank `share` of the group that meets at `meeting`.
+    /// Rank `share` of the group of `meeting`.
     pub(super) fn new(share: Share, meeting: Arc<Meeting>) -> Self {
         Self { share, meeting }
     }
 
-    /// Its share.
+    /// Rank and number of ranks.
     pub fn share(&self) -> Share {
         self.share
     }

@@ -1,5 +1,6 @@
-//! Several backends as one: each is a rank on a thread of its own, holds its share of every weight and of the cache, and is given the
-//! same plan. Sums over ranks are inside the ranks' own operations; nothing above this file knows of them.
+//! Several backends as one: each is a rank on its own thread, holds its share of every weight and
+//! of the cache, and gets the same plan. Sums over ranks are inside the ranks' own operations; the
+//! callers of this module do not see them.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,16 +16,17 @@ use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 use crate::threads::ThreadPool;
 
-/// A backend that can be one of several ranks. What it loads has been cut for it; sizes here are those of all ranks together.
+/// A backend that can be one of several ranks. Its weights are cut before the load; sizes are those
+/// of all ranks together.
 pub trait Rank: Backend {
-    /// Uploads some of a layer's routed experts; `first` is the number of the first.
+    /// Uploads a range of a layer's routed experts; `first` is the number of the first one.
     fn load_expert_range(
         &mut self,
         experts: &[ExpertMatrices<'_>],
         first: usize,
     ) -> Result<Self::Experts, OpError>;
 
-    /// A workspace whose operations meet those of the other ranks.
+    /// A workspace whose operations exchange values with the other ranks.
     fn allocate_rank_workspace(
         &mut self,
         shape: &ModelShape,
@@ -37,23 +39,23 @@ pub trait Rank: Backend {
     fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError>;
 }
 
-/// The backend made of ranks.
+/// A backend made of ranks.
 pub struct Group<B> {
-    /// Worker `r` runs rank `r`.
+    /// Worker `r` of the pool runs rank `r`.
     pool: ThreadPool,
     ranks: Vec<Mutex<B>>,
     meeting: Arc<Meeting>,
-    /// What was read last.
+    /// Buffer of the last read values.
     values: Vec<f32>,
 }
 
-/// A value of each rank.
+/// One value per rank.
 pub struct PerRank<T>(Vec<T>);
 
-/// A state of each rank.
+/// One mutable state per rank.
 pub struct RankStates<T>(Vec<Mutex<T>>);
 
-/// Experts of each rank.
+/// Experts of one layer, split over ranks.
 pub struct GroupExperts<T> {
     ranks: Vec<T>,
     split: ExpertSplit,
@@ -67,11 +69,11 @@ impl<T> RankStates<T> {
 }
 
 fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic ends the step; the next `begin` overwrites what the rank left half done.
+    // A panic ends the step; the next `begin` overwrites the rank's incomplete state.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the other ranks' exchanges when the rank panics.
+/// Abandons the exchange on a panic of the rank, which ends the wait of the other ranks.
 struct Abandon<'a>(&'a Meeting);
 
 impl Drop for Abandon<'_> {
@@ -83,7 +85,7 @@ impl Drop for Abandon<'_> {
 }
 
 impl<B: Rank> Group<B> {
-    /// Of these ranks, in their order.
+    /// A group of these ranks, in their order.
     ///
     /// Errors: [`OpError::Device`] if the system starts too few threads.
     pub fn new(ranks: Vec<B>) -> Result<Self, OpError> {
@@ -97,7 +99,8 @@ impl<B: Rank> Group<B> {
         Ok(Self { pool, ranks: ranks.into_iter().map(Mutex::new).collect(), meeting, values: Vec::new() })
     }
 
-    /// Runs `work` on every rank; results in rank order. The first error that is not another rank's ends it.
+    /// Runs `work` on every rank; results in rank order. Errors: the first error that is not the
+    /// report of another rank's failure.
     fn each<R: Send>(
         &mut self,
         work: impl Fn(Share, &mut B) -> Result<R, OpError> + Sync,
@@ -133,13 +136,13 @@ impl<B: Rank> Group<B> {
     }
 }
 
-/// The rows or columns of `size` that a rank holds of `num_units` equal runs of them.
+/// The rank's rows or columns of `size`, which consists of `num_units` equal runs.
 fn part(share: Share, size: usize, num_units: usize) -> Range<usize> {
     let (units, len) = (share.of(num_units, 1), size / num_units.max(1));
     units.start * len..units.end * len
 }
 
-/// A rank's inner units of an FFN: rows of gate and up, columns of down.
+/// The rank's inner units of an FFN: rows of gate and up, columns of down.
 fn units<'a>(share: Share, ffn: &ExpertMatrices<'a>) -> Result<[Part<'a>; 3], OpError> {
     let op = "load_experts";
     let [inner, _] = share::sizes(op, &ffn.gate_proj)?;
@@ -170,8 +173,9 @@ impl<B: Rank> Backend for Group<B> {
         locked(&self.ranks[0]).name()
     }
 
-    /// That of one backend for every rank, whose activations are mostly whole; the weights in front of the heads and routers once more
-    /// for each rank but one; and one layer of the cache for each.
+    /// The memory of one backend per rank, whose activations are mostly whole; a further copy of
+    /// the weights in front of the heads and of the routers for each rank but one; one layer of the
+    /// cache for each rank.
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let world = self.ranks.len() as u64;
         let one = locked(&self.ranks[0]).memory_needs(shape, capacity, cache);
@@ -404,7 +408,7 @@ impl<B: Rank> Backend for Group<B> {
     }
 
     fn wait(&mut self, ticket: Ticket, w: &mut Self::Workspace, out: &mut Outcomes) -> Result<(), OpError> {
-        // All ranks have the same outcomes; the first one's are taken.
+        // All ranks have the same outcomes; those of the first rank are used.
         let first = Mutex::new(out);
         self.on_each(|at, rank| match at.rank {
             0 => rank.wait(ticket, &mut w.at(at), &mut locked(&first)),
@@ -413,7 +417,7 @@ impl<B: Rank> Backend for Group<B> {
     }
 }
 
-/// Attention with a rank's heads, and the heads of all ranks.
+/// The attention shape of a rank's heads, and the number of heads of all ranks.
 fn own_heads(share: Share, shape: &MlaShape) -> (MlaShape, usize) {
     let num_heads = share.of(shape.num_heads, 1).len();
     (MlaShape { num_heads, ..*shape }, shape.num_heads)
@@ -439,7 +443,7 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
     ) -> Result<Routed, OpError> {
         let ranks =
             self.each(|at, rank| rank.route(&router.0[at.rank], &routed.ranks[at.rank], &mut w.at(at)))?;
-        // The norm of an expert is that of the rank that holds it, and 0 on the others.
+        // The rank that holds an expert computes its norm; the norm is 0 on the other ranks.
         let sum = |mut all: Routed, (_, _, norms): Routed| {
             all.2.iter_mut().zip(&norms).for_each(|(sum, norm)| *sum += norm);
             all

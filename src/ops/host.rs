@@ -1,6 +1,7 @@
-//! Every set of host operations as a backend: workspace, plan, sampling and calibration are the same for all of them.
+//! Makes a backend from any set of host operations: workspace, plan, sampling and calibration are
+//! common to all of them.
 //!
-//! Nothing is enqueued: each call has done its work when it returns.
+//! No work is enqueued: each call returns after its work is done.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -39,7 +40,7 @@ pub struct HostWorkspace<H: HostOps> {
     hidden: H::Buffer,
     /// `[T, D]`.
     normed: H::Buffer,
-    /// `[T, q_lora_rank]`, if the checkpoint has one: raw and normalised.
+    /// `[T, q_lora_rank]`: raw and normalised; `None` for a checkpoint with direct queries.
     query_latent: Option<(H::Buffer, H::Buffer)>,
     /// `[T, H * (N + R)]`.
     query: H::Buffer,
@@ -50,18 +51,18 @@ pub struct HostWorkspace<H: HostOps> {
     routing: H::Routing,
     /// `[S, vocab]`.
     logits: H::Buffer,
-    /// `[T, K]`; made when a calibration asks.
+    /// `[T, K]`; allocated at the first calibration.
     expert_norms: Option<H::Buffer>,
     max_tokens: usize,
     sampler: HostSampler,
-    /// One per thread.
+    /// One sampler per thread.
     scratch: Vec<Mutex<RowSampler>>,
-    /// What the backend has as one of several ranks.
+    /// State of a backend that is one of several ranks.
     rank: Option<RankState<H>>,
 }
 
 impl<H: HostOps> HostWorkspace<H> {
-    /// The attention of this backend: of its own heads, where it is a rank.
+    /// Attention shape of this backend: of its own heads if it is a rank.
     fn mla(&self) -> &MlaShape {
         self.rank.as_ref().map_or(&self.shape.mla, |rank| &rank.mla)
     }
@@ -69,12 +70,12 @@ impl<H: HostOps> HostWorkspace<H> {
 
 /// The latent cache.
 pub struct HostCache<H: HostOps> {
-    /// This backend's positions.
+    /// Positions held by this backend.
     own: H::Cache,
     rank: Option<RankCache<H>>,
 }
 
-/// The step under way, in the types that the operations take.
+/// The current step, in the types of the operations.
 #[derive(Default)]
 struct HostPlan {
     /// `[T]`.
@@ -379,7 +380,7 @@ impl<H: HostOps> Backend for H {
         let (sampler, scratch, vocab) = (&w.sampler, &w.scratch, w.shape.vocab_size);
         let logits = H::values(&w.logits);
         let mine = w.rank.as_ref().map_or(0..rows.rows.len(), |rank| {
-            // Every rank has all logits: each samples some of the rows.
+            // Every rank has all logits: each rank samples a share of the rows.
             rank.member.share().of(rows.rows.len(), 1)
         });
         let results: Vec<Mutex<RowResult>> = mine.clone().map(|_| Mutex::default()).collect();
@@ -481,7 +482,8 @@ impl<H: HostOps> Calibrate for H {
         routed: &Self::Experts,
         w: &mut Self::Workspace,
     ) -> Result<super::Routed, OpError> {
-        // Routed without the scaling factor: dividing it out of the weights would not give their bits.
+        // Routed without the scaling factor: a division of the weights by the factor would not
+        // restore their bits.
         let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
         HostOps::route(self, &w.normed, router, &unscaled, &mut w.routing)?;
         let (mut chosen, mut weights) = (Vec::new(), Vec::new());

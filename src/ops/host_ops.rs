@@ -9,11 +9,11 @@ use super::{
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 
-/// What a backend on the host is made of: one method per step of the formulas, over memory that the caller can see. Such a backend is
-/// a [`super::Backend`] by `host.rs`.
+/// Operations of a backend on the host: one method per step of the formulas, over memory that the
+/// caller can read. `host.rs` implements [`super::Backend`] for every such set.
 ///
-/// Buffers are `[rows, cols]` f32 matrices whose row count is set per step and never exceeds the capacity they were
-/// allocated with. "adds to `out`" means `out += ...`; otherwise `out` is overwritten.
+/// Buffers are `[rows, cols]` f32 matrices whose row count is set per step and never exceeds their
+/// allocated capacity. "adds to `out`" means `out += ...`; otherwise `out` is overwritten.
 pub trait HostOps: Send + 'static {
     /// A linear layer's weight, `[out, in]`, in the backend's own layout.
     type Matrix: Send + Sync;
@@ -37,9 +37,9 @@ pub trait HostOps: Send + 'static {
 
     // -- memory: called at boot only, nothing below allocates after warm-up --
 
-    /// Values per row of a step that operations keep for themselves.
+    /// Scratch values per row of a step, kept by the operations.
     fn scratch_values(&self, shape: &ModelShape) -> usize;
-    /// What the engine takes where the operator says nothing.
+    /// Defaults for values that the operator leaves open.
     fn preferences(&self) -> Preferences;
 
     /// Uploads a linear weight.
@@ -55,8 +55,8 @@ pub trait HostOps: Send + 'static {
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Self::Router, OpError>;
-    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of one. `first` is the number of the
-    /// first one among the experts that the router knows.
+    /// Uploads SwiGLU matrices; all experts have the same sizes. A dense or shared FFN is a list of
+    /// one. `first` is the router's number of the first one.
     fn load_experts(
         &mut self,
         experts: &[ExpertMatrices<'_>],
@@ -69,8 +69,9 @@ pub trait HostOps: Send + 'static {
     /// The latent cache, zeroed.
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError>;
 
-    /// Sets the scales under which an FP8 cache without row scales stores what is written from now on: `2^exponents[layer]` for every row of a
-    /// layer, 1 until then. Caches of other types are left alone.
+    /// Sets the scales of an FP8 cache without row scales for rows stored from now on:
+    /// `2^exponents[layer]` for every row of a layer, 1 until the first call. Has no effect on
+    /// caches of other types.
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError>;
 
     // -- the step, in the order of the model --
@@ -128,8 +129,9 @@ pub trait HostOps: Send + 'static {
         cache: &mut Self::Cache,
     ) -> Result<(), OpError>;
 
-    /// Causal attention of the rows of `segments` (all of form `Expanded`): keys and values are expanded from the cached latents
-    /// with `kv_up`. Writes those rows of `out` `[T, H * V]` and leaves the others alone. Sets `out` to `q`'s row count.
+    /// Causal attention of the rows of `segments` (all of form `Expanded`): keys and values are
+    /// expanded from the cached latents with `kv_up`. Writes those rows of `out` `[T, H * V]` and
+    /// leaves the others unchanged. Sets `out` to `q`'s row count.
     fn attend_expanded(
         &mut self,
         shape: &MlaShape,
@@ -142,7 +144,8 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// The same for segments of form `Absorbed`: queries go through W_UK into the latent space, the result through W_UV.
+    /// As [`HostOps::attend_expanded`] for segments of form `Absorbed`: queries are multiplied by
+    /// W_UK into the latent space, the result by W_UV.
     fn attend_absorbed(
         &mut self,
         shape: &MlaShape,
@@ -155,8 +158,9 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Absorbed attention in three parts, for ranks that hold some of the heads and some of the cache. This is the first: queries
-    /// of the rows `rows` in the latent space. Sets `out` to `[rows.len(), H, C + R]`.
+    /// First of three parts of absorbed attention, for ranks that hold some of the heads and some
+    /// of the cache: queries of the rows `rows` in the latent space. Sets `out` to
+    /// `[rows.len(), H, C + R]`.
     fn latent_queries(
         &mut self,
         shape: &MlaShape,
@@ -166,8 +170,9 @@ pub trait HostOps: Send + 'static {
         out: &mut Vec<f32>,
     ) -> Result<(), OpError>;
 
-    /// The second: attention of latent queries `[n, H, C + R]` to the cached latents, not yet divided by the sum. Sets `out` to
-    /// `[n, H, 2 + C]`: the largest score (minus infinity without keys), the sum of the exponentials, the weighted sum of latents.
+    /// Second part: attention of latent queries `[n, H, C + R]` to the cached latents, not yet
+    /// divided by the sum. Sets `out` to `[n, H, 2 + C]`: the largest score (minus infinity without
+    /// keys), the sum of the exponentials, the weighted sum of latents.
     fn attend_latents(
         &mut self,
         shape: &MlaShape,
@@ -180,8 +185,8 @@ pub trait HostOps: Send + 'static {
         out: &mut Vec<f32>,
     ) -> Result<(), OpError>;
 
-    /// The third: the rows `rows` of `out` `[T, H * V]` are `latents` `[rows.len(), H, C]` through W_UV. Sets `out` to `num_rows`
-    /// rows and leaves the others alone.
+    /// Third part: the rows `rows` of `out` `[T, H * V]` are `latents` `[rows.len(), H, C]` times
+    /// W_UV. Sets `out` to `num_rows` rows and leaves the others unchanged.
     fn project_latents(
         &mut self,
         shape: &MlaShape,
@@ -192,7 +197,8 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Appends the rows of `layer` at `slots` to `out`, as they are stored; every row has the same number of bytes.
+    /// Appends the rows of `layer` at `slots` to `out`, in their stored format; every row has the
+    /// same number of bytes.
     fn read_cached(
         &mut self,
         cache: &Self::Cache,
@@ -201,7 +207,7 @@ pub trait HostOps: Send + 'static {
         out: &mut Vec<u8>,
     ) -> Result<(), OpError>;
 
-    /// Stores rows that [`HostOps::read_cached`] read from a cache of the same type.
+    /// Stores rows read by [`HostOps::read_cached`] from a cache of the same type.
     fn write_cached(
         &mut self,
         rows: &[u8],
@@ -220,8 +226,8 @@ pub trait HostOps: Send + 'static {
         routing: &mut Self::Routing,
     ) -> Result<(), OpError>;
 
-    /// `out[t] += sum_k weight[t,k] * expert[t,k](x[t])`, summed in order of k, plus `shared(x[t])` with weight 1 if given. Experts that
-    /// are not in `routed` are left out.
+    /// `out[t] += sum_k weight[t,k] * expert[t,k](x[t])`, summed in order of k, plus `shared(x[t])`
+    /// with weight 1 if given. Experts outside `routed` are left out.
     fn experts(
         &mut self,
         x: &Self::Buffer,
@@ -231,9 +237,9 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// For calibration: `out[t, k] = || expert[t,k](x[t]) ||`, the L2 norm of the output of each chosen expert before it is weighted, 0 for
-    /// experts that are not in `routed`. Sets `out`
-    /// (`[T, K]`) to T rows. Slots are in the order of [`HostOps::read_routing`].
+    /// For calibration: `out[t, k] = || expert[t,k](x[t]) ||`, the L2 norm of the output of each
+    /// chosen expert before the weighting, 0 for experts outside `routed`. Sets `out` (`[T, K]`) to
+    /// T rows. Slots are in the order of [`HostOps::read_routing`].
     fn expert_norms(
         &mut self,
         x: &Self::Buffer,
@@ -242,8 +248,9 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// For calibration: the largest magnitude among `silu(gate x) * up x` of expert `expert` of `weights` over the rows `rows` of `x`, which is
-    /// what goes into its `down`; 0 without rows, NaN if one of the values is.
+    /// For calibration: the largest magnitude among `silu(gate x) * up x` (the input of `down`) of
+    /// expert `expert` of `weights` over the rows `rows` of `x`; 0 without rows, NaN if a value is
+    /// NaN.
     fn inner_peak(
         &mut self,
         x: &Self::Buffer,
@@ -252,7 +259,8 @@ pub trait HostOps: Send + 'static {
         expert: usize,
     ) -> Result<f32, OpError>;
 
-    /// For calibration: the largest magnitude of what the cache holds of `layer` at `slots`, latents and rope keys; NaN if one of the values is.
+    /// For calibration: the largest magnitude in the cache of `layer` at `slots`, latents and rope
+    /// keys; NaN if a value is NaN.
     fn cached_peak(&mut self, cache: &Self::Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError>;
 
     /// `out += down(silu(gate x) * up x)`, `weights` holding one expert.
@@ -272,16 +280,17 @@ pub trait HostOps: Send + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `work(worker, index)` for every index below `count`, on as many threads as the backend has; a worker runs one call at a time.
+    /// Calls `work(worker, index)` for every index below `count`, on all threads of the backend; a
+    /// worker runs one call at a time.
     fn for_each(&mut self, count: usize, work: &(dyn Fn(usize, usize) + Sync));
 
-    /// Threads of [`HostOps::for_each`].
+    /// Number of threads of [`HostOps::for_each`].
     fn num_workers(&self) -> usize;
 
     /// The buffer's rows, row-major.
     fn values(buffer: &Self::Buffer) -> &[f32];
 
-    /// The same, to change.
+    /// The buffer's rows, row-major and mutable.
     fn values_mut(buffer: &mut Self::Buffer) -> &mut [f32];
 
     /// The chosen experts and their weights on the host, `[T, K]` each, row-major; the lists are overwritten.
@@ -292,6 +301,7 @@ pub trait HostOps: Send + 'static {
         weights: &mut Vec<f32>,
     ) -> Result<(), OpError>;
 
-    /// Sets the first `rows.len() / cols` rows from the host; for tests, and for rows the model does not compute itself.
+    /// Sets the first `rows.len() / cols` rows from the host; for tests, and for rows that the
+    /// model does not compute.
     fn write(&mut self, rows: &[f32], buffer: &mut Self::Buffer) -> Result<(), OpError>;
 }

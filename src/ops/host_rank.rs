@@ -1,8 +1,10 @@
-//! A host backend as one rank of a group: what it holds beside its share, and the sums and exchanges inside its operations.
+//! A host backend as one rank of a group: its state beside the share, and the sums and exchanges
+//! inside its operations.
 //!
-//! Heads, the inner units of dense and shared FFNs, experts and the vocabulary are split over ranks. The cache is split by sequence: of
-//! each block, rank `r` of `world` holds the `r`-th part of the positions. So which rank holds a position depends on the position alone
-//! and not on the block's id, and the bits of a result do not depend on which blocks were free.
+//! Heads, the inner units of dense and shared FFNs, experts and the vocabulary are split over
+//! ranks. The cache is split by sequence: of each block, rank `r` of `world` holds the `r`-th part
+//! of the positions. The rank of a position thus depends on the position alone and not on the
+//! block's id, and the bits of a result do not depend on which blocks were free.
 
 use std::ops::Range;
 
@@ -11,12 +13,12 @@ use super::{
     CacheShape, Capacity, KvSlot, LatentSpan, Member, MlaShape, ModelShape, OpError, Segment, Share,
 };
 
-/// What a rank's workspace holds beside that of a lone backend.
+/// State of a rank's workspace in addition to that of a lone backend.
 pub(super) struct RankState<H: HostOps> {
     pub(super) member: Member,
-    /// This rank's heads.
+    /// Attention shape of this rank's heads.
     pub(super) mla: MlaShape,
-    /// This rank's ids of the vocabulary.
+    /// Vocabulary ids of this rank.
     pub(super) vocab: Range<usize>,
     /// Positions of a block that this rank holds.
     part_len: usize,
@@ -24,13 +26,14 @@ pub(super) struct RankState<H: HostOps> {
     pub(super) partial: H::Buffer,
     /// `[S, vocab.len()]`.
     pub(super) logits: H::Buffer,
-    /// `[n]`: rows in absorbed form, and what they attend to on this rank.
+    /// `[n]`: rows in absorbed form, and their keys on this rank.
     rows: Vec<u32>,
     spans: Vec<LatentSpan>,
     floats: [Vec<f32>; 3],
 }
 
-/// The cache of a rank: its positions, and one layer with all of them for attention in expanded form.
+/// The cache of a rank: its own positions, and one layer with the positions of all ranks for
+/// attention in expanded form.
 pub(super) struct RankCache<H: HostOps> {
     gathered: H::Cache,
     /// Tokens per block over all ranks.
@@ -39,9 +42,9 @@ pub(super) struct RankCache<H: HostOps> {
     slots: Vec<Vec<u32>>,
 }
 
-/// The part of a block of `block_size` tokens that each of `world` ranks holds.
+/// Positions of a block of `block_size` tokens that each of `world` ranks holds.
 ///
-/// Errors: [`OpError::Indivisible`] where the parts would differ.
+/// Errors: [`OpError::Indivisible`] where the parts would differ in size.
 fn part_len(block_size: usize, world: usize) -> Result<usize, OpError> {
     match block_size.is_multiple_of(world) {
         true => Ok(block_size / world),
@@ -56,13 +59,13 @@ fn part_len(block_size: usize, world: usize) -> Result<usize, OpError> {
     }
 }
 
-/// The rank that holds a slot, and its slot there.
+/// The rank that holds a slot, and the slot's index on that rank.
 fn owner(slot: u32, block_size: usize, part_len: usize) -> (usize, u32) {
     let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
     (offset / part_len, (block * part_len + offset % part_len) as u32)
 }
 
-/// How many of the positions `0..len` a rank holds.
+/// Number of the positions `0..len` that a rank holds.
 fn num_held(len: usize, block_size: usize, share: Share) -> usize {
     let part_len = block_size / share.world;
     len / block_size * part_len + (len % block_size).saturating_sub(share.rank * part_len).min(part_len)
@@ -91,7 +94,8 @@ impl<H: HostOps> RankState<H> {
         })
     }
 
-    /// Takes the step's attention over: `slots` become this rank's, of rows that others hold [`KvSlot::PAD`].
+    /// Begins a step's attention: `slots` become this rank's slots, [`KvSlot::PAD`] for rows that
+    /// other ranks hold.
     pub(super) fn begin(&mut self, slots: &mut [u32], absorbed: &[Segment]) {
         let share = self.member.share();
         let block_size = self.part_len * share.world;
@@ -154,8 +158,8 @@ impl<H: HostOps> RankState<H> {
         Ok(())
     }
 
-    /// Absorbed attention: queries of all heads meet this rank's keys; the partial results of this rank's heads are then merged in
-    /// rank order.
+    /// Absorbed attention: queries of all heads attend to this rank's keys; the partial results of
+    /// this rank's heads are then merged in rank order.
     pub(super) fn attend_absorbed(
         &mut self,
         ops: &mut H,
@@ -206,7 +210,7 @@ impl<H: HostOps> RankState<H> {
         ops.project_latents(mla, latents, kv_up, rows, num_rows, out)
     }
 
-    /// `logits[s] = all ids` of this rank's `[S, vocab.len()]` and the others'.
+    /// Gathers the logits of all ids: from `[S, vocab.len()]` of every rank to `[S, vocab]`.
     pub(super) fn gather_logits(
         &mut self,
         ops: &mut H,
@@ -241,7 +245,7 @@ fn merge(to: &mut [f32], from: &[f32]) {
 }
 
 impl<H: HostOps> RankCache<H> {
-    /// Beside this rank's own cache. `shape` is that of all ranks together.
+    /// The cache parts beside the rank's own. `shape` is that of all ranks together.
     pub(super) fn new(ops: &mut H, shape: &CacheShape) -> Result<Self, OpError> {
         let gathered = ops.allocate_cache(&CacheShape { num_layers: 1, ..*shape })?;
         Ok(Self { gathered, block_size: shape.block_size, bytes: Vec::new(), slots: Vec::new() })
@@ -252,7 +256,8 @@ impl<H: HostOps> RankCache<H> {
         Ok(CacheShape { block_size: part_len(shape.block_size, share.world)?, ..*shape })
     }
 
-    /// One layer with the positions of all ranks that `segments` attend to, under the step's own block tables.
+    /// Gathers one layer with the positions of all ranks that `segments` attend to, under the
+    /// step's own block tables.
     pub(super) fn gather(
         &mut self,
         ops: &mut H,

@@ -1,5 +1,5 @@
-//! Sampling on the host, for every backend whose logits are there: one row is independent of the others, so rows may be drawn on
-//! any number of threads. The oracle of a device's sampler.
+//! Sampling on the host, for every backend with logits in host memory. Rows are independent, so
+//! they may be drawn on any number of threads. The reference for a device's sampler.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::guard::is_flat;
 use crate::sampling::{Draw, History, Logprobs, Sampler};
 
-/// Sampling state by slot, and outcomes that wait to be fetched.
+/// Sampling state by slot, and outcomes not fetched yet.
 #[derive(Debug, Default)]
 pub(super) struct HostSampler {
     slots: Vec<Slot>,
@@ -27,14 +27,14 @@ struct Slot {
     last: TokenId,
 }
 
-/// Scratch of one thread.
+/// Scratch memory of one thread.
 #[derive(Debug, Default)]
 pub(super) struct RowSampler {
     sampler: Sampler,
     logprobs: Logprobs,
 }
 
-/// What one row gave.
+/// Result of one row.
 #[derive(Debug, Clone)]
 pub(super) struct RowResult {
     outcome: RowOutcome,
@@ -50,17 +50,16 @@ impl Default for RowResult {
 }
 
 impl HostSampler {
-    /// State for `num_slots` slots.
     pub(super) fn new(num_slots: usize) -> Self {
         Self { slots: (0..num_slots).map(|_| Slot::default()).collect(), ..Self::default() }
     }
 
-    /// The token sampled last for a slot.
+    /// The last sampled token of a slot.
     pub(super) fn last(&self, slot: SeqSlot) -> TokenId {
         self.slots[slot.at()].last
     }
 
-    /// Begins a slot's state anew.
+    /// Resets a slot's state.
     pub(super) fn open(&mut self, slot: SeqSlot, spec: &SlotSpec<'_>) {
         let state = &mut self.slots[slot.at()];
         state.history = History::new(if spec.counts { spec.prompt } else { &[] });
@@ -73,7 +72,7 @@ impl HostSampler {
         state.last = TokenId(spec.reply.last().copied().unwrap_or(0));
     }
 
-    /// Takes the last `removed` tokens out of a slot's counts; `last` is the one before them.
+    /// Removes the last `removed` tokens from a slot's counts; `last` is the token before them.
     pub(super) fn rewind(&mut self, slot: SeqSlot, removed: &[TokenId], last: TokenId) {
         let state = &mut self.slots[slot.at()];
         state.last = last;
@@ -83,7 +82,7 @@ impl HostSampler {
         }
     }
 
-    /// Samples one row. `logits` are all rows, `[S, vocab]`.
+    /// Samples one row. `logits` holds all rows, `[S, vocab]`.
     pub(super) fn row(
         &self,
         scratch: &mut RowSampler,
@@ -125,7 +124,7 @@ impl HostSampler {
         result
     }
 
-    /// Takes note of the rows' tokens and keeps their outcomes until they are fetched.
+    /// Adds the rows' tokens to their slots and keeps the outcomes for `fetch`.
     pub(super) fn complete(&mut self, rows: &SampleRows<'_>, results: Vec<RowResult>) -> Ticket {
         for (row, result) in rows.rows.iter().zip(&results) {
             if matches!(row.rule, Rule::Score(_)) {
@@ -143,7 +142,7 @@ impl HostSampler {
         ticket
     }
 
-    /// Appends the outcomes of a call. Those of earlier calls that were not fetched are dropped.
+    /// Appends the outcomes of a call. Outcomes of earlier calls that were not fetched are dropped.
     pub(super) fn fetch(&mut self, ticket: Ticket, out: &mut Outcomes) {
         while let Some((at, results)) = self.outcomes.pop_front() {
             if at < ticket {

@@ -1,4 +1,5 @@
-//! Indices of a step, one type each: a row, a slot and a block are all small numbers, and mixing them up compiles otherwise.
+//! Indices of a step, one type each: rows, slots and blocks are all small numbers, and the compiler
+//! cannot tell plain integers apart.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -27,11 +28,11 @@ index! {
     BlockId
 }
 index! {
-    /// Where one token's latent lies in a layer of the KV cache: block x block size + offset.
+    /// Position of one token's latent in a layer of the KV cache: block x block size + offset.
     KvSlot
 }
 index! {
-    /// Place of a running sequence, `0..max_num_seqs`: names its sampling state on the device.
+    /// Slot of a running sequence, `0..max_num_seqs`: selects its sampling state on the device.
     SeqSlot
 }
 index! {
@@ -40,6 +41,6 @@ index! {
 }
 
 impl KvSlot {
-    /// The slot of a padded row: nothing is stored there.
+    /// The slot of a padded row, whose latent is not stored.
     pub const PAD: Self = Self(u32::MAX);
 }

@@ -1,11 +1,12 @@
-//! The operations a model of this family needs, and their specification.
+//! The operations of the models of this family, and their specification.
 //!
-//! `backend.rs` is the seam between the model and the devices. A backend on the host is a set of smaller operations
-//! (`host_ops.rs`) with everything around them in `host.rs`; `reference.rs` is the slow, obvious one that every other backend is
-//! tested against, within `tolerance.rs`.
+//! `backend.rs` is the interface between the model and the devices. A backend on the host consists
+//! of smaller operations (`host_ops.rs`), completed by `host.rs`; `reference.rs` is the slow, plain
+//! one that every other backend is tested against, within `tolerance.rs`.
 //!
-//! Several backends are one by `group.rs`: each is a rank that holds its share of weights and cache (`share.rs`) and meets the others
-//! inside the operations that sum over ranks (`exchange.rs`).
+//! `group.rs` makes one backend of several: each is a rank that holds its share of weights and
+//! cache (`share.rs`) and exchanges values with the others inside the operations that sum over
+//! ranks (`exchange.rs`).
 
 mod error;
 mod index;

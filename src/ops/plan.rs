@@ -1,13 +1,14 @@
-//! One step as a backend sees it: tokens, positions, and where their latents lie. Uploaded once a step.
+//! The plan of one step for a backend: tokens, positions, and the slots of their latents. Uploaded
+//! once a step.
 
 use super::{AttentionForm, BlockId, KvSlot, Row, Segment, SeqSlot, TokenId};
 
-/// Where the token of a row comes from.
+/// Source of a row's token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenSource {
-    /// The host knows it.
+    /// A token with its value on the host.
     Known(TokenId),
-    /// The token that was sampled last for a slot; its value may still be on the device.
+    /// The last sampled token of a slot; its value may still be on the device.
     LastSampled(SeqSlot),
 }
 
@@ -17,20 +18,20 @@ impl From<u32> for TokenSource {
     }
 }
 
-/// A step's rows, `[T]` each, and what belongs to them.
+/// Rows of a step, `[T]` each, with their segments and block tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepPlan {
-    /// `[T]`.
+    /// `[T]`, the token of each row.
     pub tokens: Vec<TokenSource>,
     /// `[T]` position of each token in its sequence.
     pub positions: Vec<u32>,
     /// `[T]` where each token's latent is stored.
     pub kv_slots: Vec<KvSlot>,
-    /// Rows attending in expanded form.
+    /// Rows in expanded form.
     pub expanded: Vec<Segment>,
-    /// Rows attending in absorbed form. The two lists together cover each row once.
+    /// Rows in absorbed form. The two lists together cover each row once.
     pub absorbed: Vec<Segment>,
-    /// Block ids of all sequences of the step, flat; segments hold ranges of it.
+    /// Block ids of all sequences of the step, flat; segments refer to ranges of the list.
     pub block_tables: Vec<BlockId>,
     /// `[S]` rows whose logits are needed, ascending.
     pub logits_rows: Vec<Row>,
@@ -53,8 +54,9 @@ impl StepPlan {
         self.logits_rows.clear();
     }
 
-    /// Appends rows of one sequence: its tokens at positions `start..`, of which those below `expanded_until` attend in expanded
-    /// form. `block_table` holds its blocks from position 0 on and covers the last row. Returns the first row.
+    /// Appends rows of one sequence: its tokens at positions `start..`, in expanded form below
+    /// `expanded_until`. `block_table` holds its blocks from position 0 on and covers the last row.
+    /// Returns the first row.
     pub fn add(
         &mut self,
         tokens: impl IntoIterator<Item = TokenSource>,

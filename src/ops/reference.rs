@@ -1,7 +1,8 @@
-//! Slow, obvious f32 backend: the specification of every operation.
+//! Slow, plain f32 backend: the specification of every operation.
 //!
-//! Every loop is written as the formula reads; nothing is fused, packed or parallel. Weights are widened to f32 exactly. A fast
-//! backend is right when it agrees with this one within `tolerance.rs`. Knows no threads and no instruction sets.
+//! Every loop follows the formula; no loop is fused, packed or parallel. Weights are widened to f32
+//! exactly. A fast backend is correct when its results equal these within `tolerance.rs`. Uses no
+//! threads and no instruction sets.
 
 use super::error::expect;
 use super::{
@@ -80,13 +81,13 @@ pub struct Expert {
 /// Experts of one layer.
 #[derive(Debug)]
 pub struct Experts {
-    /// Number of the first one among those that the router knows.
+    /// The router's number of the first expert.
     first: usize,
     list: Vec<Expert>,
 }
 
 impl Experts {
-    /// The expert of that number, if it is held here.
+    /// The expert with this number, if it is held here.
     fn get(&self, number: usize) -> Option<&Expert> {
         self.list.get(number.checked_sub(self.first)?)
     }
@@ -103,7 +104,7 @@ pub struct Routing {
 pub struct Cache {
     shape: CacheShape,
     values: Vec<f32>,
-    /// `[num_layers]`, see [`HostOps::set_cache_scales`].
+    /// `[num_layers]`; see [`HostOps::set_cache_scales`].
     exponents: Vec<i32>,
 }
 
@@ -196,8 +197,9 @@ impl ReferenceBackend {
         (0..len).map(|p| cache.slot(layer, table[p / size] as usize * size + p % size)).collect()
     }
 
-    /// Attention of one head over the rows of one segment, in the form of DeepSeek-V2 equations 9-19: `keys` and `values` `[L][...]` are what
-    /// the queries see, `queries` `[rows][...]` what they ask with. Row `i` sees the first `first + i + 1` entries.
+    /// Attention of one head over the rows of one segment, in the form of DeepSeek-V2 equations
+    /// 9-19: `queries` `[rows][...]` attend to `keys` and `values` `[L][...]`. Row `i` attends to
+    /// the first `first + i + 1` entries.
     fn attend_head(
         &self,
         scale: f32,
@@ -477,7 +479,8 @@ impl HostOps for ReferenceBackend {
             let stored = cache.slot_mut(layer, *slot as usize);
             stored[..c].copy_from_slice(&normalise(latent, gain, eps));
             stored[c..].copy_from_slice(&rope_key);
-            // The other types are about speed and memory; this one is a format, whose rounding is part of its specification.
+            // The other dtypes trade memory for precision; FP8 is a format, whose rounding is part
+            // of its specification.
             if let CacheDType::Fp8(format) = dtype {
                 format.round(stored, c, exponent);
             }

@@ -1,9 +1,9 @@
-//! Sampling as an operation: plain numbers go to the device, tokens come back.
+//! Sampling as an operation: parameters are uploaded, tokens are returned.
 
 use super::{Row, SeqSlot, TokenId};
 use crate::sampling::TokenMask;
 
-/// What a sequence brings to its slot: fixed while it holds the slot.
+/// Sampling input of a sequence that is fixed while it holds a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotSpec<'a> {
     /// Prompt tokens, counted for the repetition penalty; empty where no penalty is on.
@@ -14,21 +14,22 @@ pub struct SlotSpec<'a> {
     pub counts: bool,
     /// Added to the logits of these ids.
     pub logit_bias: &'a [(u32, f32)],
-    /// Ids that end the reply, for [`Rule::EndIfRankBelow`].
+    /// Ids that end the reply; used by [`Rule::EndIfRankBelow`].
     pub stops: &'a [u32],
 }
 
-/// How the token of a row is found.
+/// Rule that selects the token of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, u32)]
 pub enum Rule {
-    /// Drawn from what mask, temperature and nucleus leave.
+    /// Drawn from the ids that mask, temperature and nucleus leave.
     Draw,
-    /// This one, whatever the row says.
+    /// This token, independent of the row.
     Forced(TokenId),
-    /// The likeliest of the slot's stops if fewer than so many ids have a larger logit, else drawn.
+    /// The likeliest of the slot's stops if fewer than this many ids have a larger logit, else
+    /// drawn.
     EndIfRankBelow(u32),
-    /// Nothing is drawn: this token is scored.
+    /// No draw: this token is scored.
     Score(TokenId),
 }
 
@@ -36,66 +37,67 @@ pub enum Rule {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct SampleRow {
-    /// Keys the noise, with `position`.
+    /// Seed of the noise, together with `position`.
     pub seed: u64,
     /// Index of the token in its reply.
     pub position: u64,
     /// Row of the logits given to [`super::Backend::sample`].
     pub row: Row,
-    /// The sequence whose token it is: its tokens so far are what the penalties count.
+    /// Slot of the sequence; the penalties count its tokens.
     pub slot: SeqSlot,
     /// Softmax temperature; 0 is greedy.
     pub temperature: f32,
-    /// Nucleus mass.
+    /// Nucleus mass, in (0, 1].
     pub top_p: f32,
-    /// Least probability relative to the best one's.
+    /// Least probability relative to the best one's, in [0, 1].
     pub min_p: f32,
     /// Most likely tokens kept; 0 is off.
     pub top_k: u32,
-    /// Repetition penalty.
+    /// Repetition penalty; 1 is off.
     pub repetition: f32,
-    /// Presence penalty.
+    /// Presence penalty; 0 is off.
     pub presence: f32,
-    /// Frequency penalty.
+    /// Frequency penalty; 0 is off.
     pub frequency: f32,
     /// Index into [`SampleRows::masks`], or [`SampleRow::NO_MASK`].
     pub mask: u32,
     /// Range of [`SampleRows::forbidden`].
     pub forbidden: (u32, u32),
-    /// How the token is found.
+    /// Rule that selects the token.
     pub rule: Rule,
-    /// Number of most likely ids reported beside the token's own logprob; [`SampleRow::NO_LOGPROBS`]: neither.
+    /// Number of most likely ids reported beside the token's own logprob;
+    /// [`SampleRow::NO_LOGPROBS`]: no logprob is reported.
     pub top: u32,
 }
 
 impl SampleRow {
-    /// No mask.
+    /// Value of `mask` for a row without a mask.
     pub const NO_MASK: u32 = u32::MAX;
-    /// No logprob is computed.
+    /// Value of `top` for a row without logprobs.
     pub const NO_LOGPROBS: u32 = u32::MAX;
-    /// Largest `top`; the whole row is reported where it is shorter.
+    /// Largest `top`; a shorter row is reported whole.
     pub const MAX_TOP: u32 = u32::MAX - 1;
 }
 
-/// Rows to sample from, and what they refer to.
+/// Rows to sample from, and the lists that they refer to.
 #[derive(Debug, Clone, Default)]
 pub struct SampleRows<'a> {
     /// One entry per row, in the order of the outcomes.
     pub rows: Vec<SampleRow>,
-    /// Sets of ids that may be drawn.
+    /// Masks: sets of ids that may be drawn.
     pub masks: Vec<&'a TokenMask>,
     /// Ids that are not drawn, flat.
     pub forbidden: Vec<u32>,
 }
 
-/// What is known of a sampled or scored row.
+/// Outcome of a sampled or scored row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowOutcome {
-    /// The token; 0 where `flags` say that the row is broken.
+    /// The token; 0 where `flags` mark the row as broken.
     pub token: TokenId,
-    /// Its logprob in the raw row, natural logarithm; 0 if none was asked for.
+    /// Logprob of the token in the raw row, natural logarithm; 0 if no logprob was requested.
     pub logprob: f32,
-    /// Its rank in the raw row, 1 = most likely; 0 if no logprob was asked for.
+    /// Rank of the token in the raw row, 1 = most likely; 0 if no logprob was requested.
     pub rank: u32,
     /// Findings about the row.
     pub flags: RowFlags,
@@ -112,15 +114,15 @@ impl RowFlags {
     pub const NON_FINITE: Self = Self(1);
     /// All values are equal.
     pub const FLAT: Self = Self(2);
-    /// [`Rule::EndIfRankBelow`] took a stop.
+    /// [`Rule::EndIfRankBelow`] selected a stop.
     pub const ENDED: Self = Self(4);
 
-    /// Whether all findings of `other` are among these.
+    /// Whether these flags include all of `other`.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// With those of `other`.
+    /// Union of the flags.
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -129,7 +131,7 @@ impl RowFlags {
 /// Outcomes of one or several [`super::Backend::sample`] calls, in the order of their rows.
 #[derive(Debug, Clone, Default)]
 pub struct Outcomes {
-    /// One per row.
+    /// One outcome per row.
     pub rows: Vec<RowOutcome>,
     /// Most likely ids and their logprobs, best first, flat.
     pub top: Vec<(TokenId, f32)>,
@@ -148,6 +150,6 @@ impl Outcomes {
     }
 }
 
-/// Names a [`super::Backend::sample`] call whose outcome was not fetched yet.
+/// Identifies a [`super::Backend::sample`] call whose outcomes are not fetched yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);

@@ -1,12 +1,12 @@
-//! Which rows of a step's batch belong to which sequence.
+//! Maps the rows of a step to sequences.
 
 use std::ops::Range;
 
-/// Which of the two mathematically equal forms of MLA a query token uses.
+/// Selects one of the two mathematically equal forms of MLA for a query token.
 ///
-/// The forms differ in rounding, so the choice must depend on the token alone (its place in its own request),
-/// never on who shares the batch or how the prompt was cut into chunks: that is what makes a result
-/// reproducible bit for bit.
+/// The forms differ in rounding. The choice must depend on the token alone (its position in its own
+/// request), never on the other sequences of the step or on the chunks of its prompt: results are
+/// then reproducible bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttentionForm {
     /// Keys and values are expanded from the latent per head: cheapest for many query tokens (long prefill).
@@ -15,23 +15,23 @@ pub enum AttentionForm {
     Absorbed,
 }
 
-/// A run of consecutive rows of the batch that belong to one sequence and use one attention form.
+/// A run of consecutive rows of the step that belong to one sequence and use one attention form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Rows of the batch.
+    /// Rows of the step.
     pub rows: Range<usize>,
     /// Position of the first row in its sequence. Row `rows.start + i` is at `first_position + i` and attends
     /// to positions `0..=first_position + i`.
     pub first_position: usize,
-    /// Form of the query tokens.
+    /// Attention form of the query tokens.
     pub form: AttentionForm,
-    /// Where this sequence's block ids stand in the step's flat `block_tables`; covers at least
+    /// Range of this sequence's block ids in the step's flat `block_tables`; covers at least
     /// `first_position + rows.len()` tokens.
     pub block_table: Range<usize>,
 }
 
 impl Segment {
-    /// Tokens in the cache that the last row attends to, itself included.
+    /// Cached tokens that the last row attends to, its own included.
     pub fn context_len(&self) -> usize {
         self.first_position + self.rows.len()
     }
@@ -42,8 +42,9 @@ impl Segment {
 pub struct LatentSpan {
     /// Index of the first query.
     pub first: usize,
-    /// For each query, how many of the cached rows it attends to: the first so many of the block table. They do not fall.
+    /// Number of cached rows that each query attends to, counted from the start of the block table;
+    /// not decreasing.
     pub num_keys: Vec<u32>,
-    /// Where this sequence's block ids stand in the step's flat `block_tables`.
+    /// Range of this sequence's block ids in the step's flat `block_tables`.
     pub block_table: Range<usize>,
 }

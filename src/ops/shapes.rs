@@ -1,4 +1,4 @@
-//! Sizes of the model's operations and weights on the host, as backends are given them.
+//! Sizes of the model's operations, and weights on the host, as arguments of backends.
 
 use crate::quant::{CachedRowFormat, StoredMatrix};
 use crate::tensor::TensorView;
@@ -17,15 +17,15 @@ pub struct ExpertMatrices<'a> {
 /// Sizes and scale of multi-head latent attention. DeepSeek-V2, arXiv 2405.04434, section 2.1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MlaShape {
-    /// H.
+    /// H, attention heads.
     pub num_heads: usize,
-    /// N.
+    /// N, values of a query and key head without rotation.
     pub qk_nope_head_dim: usize,
-    /// R.
+    /// R, values of the rope part of a head.
     pub qk_rope_head_dim: usize,
-    /// V.
+    /// V, values of a value head.
     pub v_head_dim: usize,
-    /// C.
+    /// C, values of the latent.
     pub kv_lora_rank: usize,
     /// Softmax scale, YaRN's factor included.
     pub scale: f32,
@@ -38,16 +38,16 @@ impl MlaShape {
     }
 }
 
-/// How the router picks experts. DeepSeek-V3, arXiv 2412.19437, section 2.1.2.
+/// Sizes of the router. DeepSeek-V3, arXiv 2412.19437, section 2.1.2.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RouterShape {
-    /// E.
+    /// E, routed experts.
     pub num_experts: usize,
-    /// K.
+    /// K, experts per token.
     pub top_k: usize,
     /// Expert groups (1: no group limit).
     pub n_group: usize,
-    /// Groups that stay eligible.
+    /// Groups that remain eligible.
     pub topk_group: usize,
     /// Whether the chosen scores are divided by their sum (plus 1e-20).
     pub norm_topk_prob: bool,
@@ -58,7 +58,7 @@ pub struct RouterShape {
 /// The weights in front of attention: from the normalised residual stream to queries and latents.
 #[derive(Debug, Clone)]
 pub struct AttentionInMatrices<'a> {
-    /// The query's.
+    /// Matrices of the query.
     pub query: QueryMatrices<'a>,
     /// `[C + R, D]`.
     pub kv_a: StoredMatrix<'a>,
@@ -66,10 +66,10 @@ pub struct AttentionInMatrices<'a> {
     pub kv_a_norm: TensorView<'a>,
 }
 
-/// The two ways a query is made.
+/// The two forms of a query projection.
 #[derive(Debug, Clone)]
 pub enum QueryMatrices<'a> {
-    /// `q_b(norm(q_a(x)))`.
+    /// `q_b(norm(q_a(x)))`, through a latent.
     Latent {
         /// `[q_lora_rank, D]`.
         a: StoredMatrix<'a>,
@@ -82,20 +82,21 @@ pub enum QueryMatrices<'a> {
     Direct(StoredMatrix<'a>),
 }
 
-/// Sizes of a network, as far as its operations know them.
+/// Sizes of a network that its operations depend on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelShape {
-    /// D.
+    /// D, width of the residual stream.
     pub hidden_size: usize,
     /// Rows of the embedding table and of the head.
     pub vocab_size: usize,
-    /// Width of the query's latent; `None`: queries come straight from the residual stream.
+    /// Width of the query's latent; `None`: queries are projected directly from the residual
+    /// stream.
     pub q_lora_rank: Option<usize>,
-    /// Attention.
+    /// Attention sizes and softmax scale.
     pub mla: MlaShape,
-    /// Router.
+    /// Router sizes.
     pub router: RouterShape,
-    /// Inner units that a row takes at once: of a dense FFN, or of its chosen and shared experts together.
+    /// Inner units of one row: of a dense FFN, or of its chosen and shared experts together.
     pub ffn_units: usize,
     /// Epsilon of the norms over the residual stream.
     pub rms_norm_eps: f32,
@@ -103,14 +104,14 @@ pub struct ModelShape {
     pub latent_norm_eps: f32,
 }
 
-/// The largest step, how many sequences run at once, and the blocks they are cached in.
+/// The largest step, the number of sequences that run at once, and the size of their blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Most rows of a step.
+    /// Upper bound on the rows of a step.
     pub max_tokens: usize,
-    /// Most rows with logits at once.
+    /// Upper bound on the rows with logits at once.
     pub max_logits_rows: usize,
-    /// Sampling slots.
+    /// Number of sampling slots.
     pub max_num_seqs: usize,
     /// Tokens per block of the cache.
     pub block_size: usize,
@@ -119,18 +120,19 @@ pub struct Capacity {
 /// Memory of a backend beside its weights, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryNeeds {
-    /// Activations and scratch of the largest step, and what ranks hold more than once.
+    /// Activations and scratch of the largest step, and the weights that ranks hold more than once.
     pub workspace_bytes: u64,
-    /// The cache of the shape asked about.
+    /// The cache of the given shape.
     pub cache_bytes: u64,
 }
 
-/// What a backend is fastest with, where the operator says nothing else.
+/// Values at which a backend is fastest, used where the operator sets none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preferences {
-    /// Prompt tokens of a step: enough that matrix products are bound by arithmetic, few enough that a prompt's neighbours stream on.
+    /// Prompt tokens of a step: enough that arithmetic bounds matrix products, few enough that the
+    /// other sequences of the step continue to stream.
     pub prefill_tokens: usize,
-    /// Rows whose logits exist at once.
+    /// Rows with logits at once.
     pub max_logits_rows: usize,
 }
 
@@ -141,7 +143,7 @@ pub enum CacheDType {
     F32,
     /// 2 bytes per value.
     Bf16,
-    /// 1 byte per value, scales beside them; the rope key may keep 2.
+    /// 1 byte per value, with scales; the rope key may use 2 bytes per value.
     Fp8(CachedRowFormat),
 }
 
@@ -156,7 +158,7 @@ impl CacheDType {
     }
 }
 
-/// Largest magnitude, NaN if one of the values is.
+/// Largest magnitude; NaN if a value is NaN.
 pub fn peak(values: impl IntoIterator<Item = f32>) -> f32 {
     // `f32::max` would drop a NaN.
     let larger = |peak: f32, x: f32| if peak.is_nan() || x <= peak { peak } else { x };
@@ -166,15 +168,15 @@ pub fn peak(values: impl IntoIterator<Item = f32>) -> f32 {
 /// Physical shape of the paged latent cache: `[num_layers, num_blocks, block_size, C + R]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Layers.
+    /// Number of layers.
     pub num_layers: usize,
-    /// Blocks per layer.
+    /// Number of blocks per layer.
     pub num_blocks: usize,
     /// Tokens per block.
     pub block_size: usize,
     /// C + R.
     pub latent_dim: usize,
-    /// R, the last values of a row.
+    /// R, values of the rope key at the end of a row.
     pub rope_dim: usize,
     /// Element type.
     pub dtype: CacheDType,

@@ -1,8 +1,9 @@
-//! Which part of a weight a rank holds, and how that part is cut out of a stored matrix.
+//! Defines a rank's part of a weight and cuts it out of a stored matrix.
 //!
-//! Columns of attention and of an FFN's first products are split by output rows, the products behind them by input columns, so that each
-//! rank computes a partial sum of the residual stream (Megatron-LM, arXiv 1909.08053, section 3). A packed matrix is cut between its
-//! scale blocks only: codes and scales of a part are bytes of the whole.
+//! Attention and the first products of an FFN are split by output rows, the products behind them by
+//! input columns, so that each rank computes a partial sum of the residual stream (Megatron-LM,
+//! arXiv 1909.08053, section 3). A packed matrix is cut between its scale blocks only: codes and
+//! scales of a part are bytes of the whole.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use crate::tensor::{DType, TensorView};
 /// One of `world` ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// `0..world`.
+    /// Index of the rank, `0..world`.
     pub rank: usize,
     /// Number of ranks.
     pub world: usize,
@@ -34,12 +35,13 @@ impl Share {
 pub enum Split {
     /// By output: heads, ids of the vocabulary. `num_units` equal runs of rows stay whole.
     Rows {
-        /// Heads, or the rows themselves.
+        /// Number of runs: heads, or the rows themselves.
         num_units: usize,
     },
-    /// By input: each rank's product is a partial sum.
+    /// By input: each rank's product is a partial sum. `num_units` equal runs of columns stay
+    /// whole.
     Cols {
-        /// Heads, or the columns themselves.
+        /// Number of runs: heads, or the columns themselves.
         num_units: usize,
     },
 }
@@ -49,7 +51,7 @@ pub enum Split {
 pub enum ExpertSplit {
     /// Whole experts.
     Experts,
-    /// Every expert by its inner units: rows of gate and up, columns of down.
+    /// Inner units of every expert: rows of gate and up, columns of down.
     Units,
 }
 
@@ -88,7 +90,7 @@ impl Part<'_> {
     }
 }
 
-/// Rows that stay together.
+/// Number of consecutive rows that stay together.
 pub(super) fn row_unit(matrix: &StoredMatrix<'_>) -> usize {
     match matrix.packed() {
         Some(packed) if packed.format == PackedFormat::Fp8Block => FP8_BLOCK,
@@ -96,18 +98,18 @@ pub(super) fn row_unit(matrix: &StoredMatrix<'_>) -> usize {
     }
 }
 
-/// Columns that stay together.
+/// Number of consecutive columns that stay together.
 pub(super) fn col_unit(matrix: &StoredMatrix<'_>) -> usize {
     matrix.packed().and_then(|packed| packed.format.group()).unwrap_or(1)
 }
 
-/// `[out, in]`, or the error of a tensor that is no matrix.
+/// `[out, in]`. Errors: the tensor is not a matrix.
 pub(super) fn sizes(op: &'static str, matrix: &StoredMatrix<'_>) -> Result<[usize; 2], OpError> {
     let shape = matrix.shape();
     shape.try_into().map_err(|_| OpError::ShapeMismatch { op, expected: vec![0, 0], got: shape.to_vec() })
 }
 
-/// `Err` unless `range` is a part that ranks can hold: not empty, cut between units.
+/// Errors: `range` is empty or not cut between units.
 fn check(
     op: &'static str,
     matrix: &StoredMatrix<'_>,
@@ -126,7 +128,7 @@ fn check(
 
 /// Rows `range` of a matrix.
 ///
-/// Errors: [`OpError::Indivisible`] where that is no part.
+/// Errors: [`OpError::Indivisible`] where `range` is empty or not cut between units.
 pub(super) fn rows<'a>(
     op: &'static str,
     matrix: &StoredMatrix<'a>,
@@ -160,7 +162,7 @@ pub(super) fn rows<'a>(
 
 /// Columns `range` of a matrix.
 ///
-/// Errors: [`OpError::Indivisible`] where that is no part.
+/// Errors: [`OpError::Indivisible`] where `range` is empty or not cut between units.
 pub(super) fn cols<'a>(
     op: &'static str,
     matrix: &StoredMatrix<'a>,

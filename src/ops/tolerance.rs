@@ -1,7 +1,8 @@
-//! Allowed difference of a fast operation from `reference`, in one table, each with its reason.
+//! Allowed difference of a fast operation from `reference`, in one table, with the reasons.
 //!
-//! A difference is the largest absolute one over an output, divided by the largest absolute value of the reference's
-//! output: rounding errors of a sum scale with its terms, not with what cancellation leaves of it.
+//! A difference is the largest absolute one over an output, divided by the largest absolute value
+//! of the reference's output: rounding errors of a sum scale with its terms, not with the remainder
+//! after cancellation.
 
 /// Allowed difference of one operation, by what the backend rounds its inputs to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,7 +16,7 @@ pub struct Tolerance {
     pub int8_activations: f32,
 }
 
-/// Reads and choices: the same bits.
+/// Reads and choices: equal bits.
 pub const EXACT: Tolerance = Tolerance { f32_activations: 0.0, bf16_activations: 0.0, int8_activations: 0.0 };
 
 /// Norms and rotations: never rounded, a few operations per value.
@@ -38,7 +39,8 @@ pub const SWIGLU: Tolerance =
 pub const ATTEND: Tolerance =
     Tolerance { f32_activations: 3e-5, bf16_activations: 3e-2, int8_activations: 3e-2 };
 
-/// The difference the table speaks of; infinite where the lengths differ or a value is not finite.
+/// The difference as defined in the table; infinite where the lengths differ or a value is not
+/// finite.
 pub fn difference(got: &[f32], reference: &[f32]) -> f32 {
     if got.len() != reference.len() || !got.iter().all(|x| x.is_finite()) {
         return f32::INFINITY;

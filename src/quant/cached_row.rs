@@ -1,17 +1,20 @@
-//! A row of the latent KV cache in eight bits: the latent as E4M3 with a power of two of its own, the rope key in bf16 or likewise.
+//! A row of the latent KV cache in eight bits: the latent as E4M3 with its own power-of-two scale,
+//! the rope key in bf16 or in the same format.
 //!
-//! The scale is the smallest power of two that keeps the row's largest value within E4M3. A power of two moves exponents and nothing
-//! else: it loses no precision against an exact scale, and what is read back is exact in bf16, so attention rounds nothing a second time.
+//! The scale is the smallest power of two that keeps the row's largest value within E4M3. A power
+//! of two changes only exponents: it loses no precision against an exact scale, and the decoded
+//! value is exact in bf16, so attention adds no second rounding.
 //!
-//! Bytes of a row `[C + R]`: C codes; R codes, or R bf16 little-endian; the latent's scale as E8M0, and the rope key's if that is in codes;
-//! padding to four bytes.
+//! Bytes of a row `[C + R]`: C codes; R codes, or R bf16 little-endian; the latent's scale as E8M0,
+//! and the rope key's if the rope key is in codes; padding to four bytes.
 
 use super::fp8::E4M3_MAX;
 
-/// The two choices the format leaves.
+/// The two options of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CachedRowFormat {
-    /// Whether every row has scales of its own; otherwise all rows of a layer have one that is given, and values beyond 448 times it saturate.
+    /// Whether every row has its own scales; otherwise all rows of a layer share a given one, and
+    /// values beyond 448 times it saturate.
     pub row_scales: bool,
     /// Whether the rope key is in eight bits too.
     pub rope_codes: bool,
@@ -20,10 +23,12 @@ pub struct CachedRowFormat {
 /// Scale of 1.
 const ONE: u8 = 127;
 
-/// Scale of a row that holds a value that is not finite: all of it reads as NaN, so that the fault is seen and not read as a number.
+/// Scale of a row with a value that is not finite: the whole row reads as NaN, so the fault stays
+/// visible.
 const NOT_FINITE: u8 = 0xff;
 
-/// Scales that are used otherwise, as exponents around `ONE`; within them every code times the scale is a normal bf16, or zero.
+/// Bound of all other scales, as exponents around `ONE`; within it every code times the scale is a
+/// normal bf16, or zero.
 const LARGEST_EXPONENT: i32 = 100;
 
 impl CachedRowFormat {
@@ -33,7 +38,8 @@ impl CachedRowFormat {
         (c + rope + scales).next_multiple_of(4)
     }
 
-    /// Writes `values` `[c + r]` to `row` (`bytes(c, r)` long), under the scale `2^exponent` if rows have none of their own.
+    /// Writes `values` `[c + r]` to `row` (`bytes(c, r)` long), under the scale `2^exponent` if
+    /// rows have no scales of their own.
     pub fn encode(self, values: &[f32], c: usize, exponent: i32, row: &mut [u8]) {
         let r = values.len() - c;
         let (latent, rope) = values.split_at(c);
@@ -67,7 +73,7 @@ impl CachedRowFormat {
         (i32::from(ONE) + exponent) as u8
     }
 
-    /// Reads `row` back as the bits of bf16, `out` `[c + r]`; exact.
+    /// Decodes `row` to the bits of bf16, `out` `[c + r]`; exact.
     #[inline(always)]
     pub fn decode(self, row: &[u8], c: usize, out: &mut [u16]) {
         let r = out.len() - c;
@@ -86,7 +92,7 @@ impl CachedRowFormat {
         }
     }
 
-    /// What `values` become by being stored and read.
+    /// Replaces `values` by their encoded and decoded values.
     pub fn round(self, values: &mut [f32], c: usize, exponent: i32) {
         let mut row = vec![0; self.bytes(c, values.len() - c)];
         let mut bits = vec![0; values.len()];
@@ -98,14 +104,14 @@ impl CachedRowFormat {
     }
 }
 
-/// Two multiplications and an or per value; written so that it vectorises.
+/// Two multiplications and an or per value, in a form that the compiler vectorises.
 #[inline(always)]
 fn decode_part(codes: &[u8], scale: u8, out: &mut [u16]) {
     if scale == NOT_FINITE {
         return out.fill(half::bf16::NAN.to_bits());
     }
-    // Exponent and mantissa of a code as those of an f32 are 2^-120 too small. Two exact steps, because one power of two has no room for
-    // that and a large scale.
+    // Exponent and mantissa of a code, taken as those of an f32, are 2^-120 too small. Two exact
+    // steps, because one power of two cannot represent the factor for a large scale.
     let (first, second) = (power_of_two(100), power_of_two(i32::from(scale) - i32::from(ONE) + 20));
     for (to, code) in out.iter_mut().zip(codes) {
         let code = u32::from(*code);
@@ -114,14 +120,15 @@ fn decode_part(codes: &[u8], scale: u8, out: &mut [u16]) {
     }
 }
 
-/// `2^n` for `n` in -126..=127, and infinity above, which no caller asks for.
+/// `2^n` for `n` in -126..=127; infinity above, which no caller passes.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((127 + n).clamp(1, 255) as u32) << 23)
 }
 
-/// The smallest `n` with `scale <= 2^n`: a stored scale as this cache uses it. It holds all that the scale holds, at the same precision, since a
-/// power of two moves E4M3's exponents only. `None` for what is no scale.
+/// The smallest `n` with `scale <= 2^n`, the cache's form of a stored scale. It covers the same
+/// range at the same precision, since a power of two changes E4M3's exponents only. `None` for a
+/// scale that is not finite and above 0.
 pub fn covering_exponent(scale: f32) -> Option<i32> {
     if !scale.is_finite() || scale <= 0.0 {
         return None;
@@ -137,7 +144,8 @@ fn scale_exponent(values: &[f32]) -> i32 {
     if peak == 0.0 {
         return 0;
     }
-    // 448 is 1.75 * 2^8: the exponent is that of the peak less 8, or one more if its mantissa is above 1.75.
+    // 448 is 1.75 * 2^8: the exponent is the peak's less 8, or one more if the peak's mantissa is
+    // above 1.75.
     let bits = peak.to_bits();
     let above = (bits & 0x007f_ffff) > 0x0060_0000;
     let exponent = (bits >> 23) as i32 - 127 - 8 + i32::from(above);
@@ -197,7 +205,8 @@ mod tests {
                 format.round(&mut read, c, 0);
                 let peak = values.iter().fold(0.0f32, |m, x| m.max(x.abs()));
                 for (i, (x, y)) in values.iter().zip(&read).enumerate() {
-                    // A normal code is off by at most 1/16 of its value (half of 2^-3), a subnormal by half of 2^-9 of the scale.
+                    // The error of a normal code is at most 1/16 of its value (half of 2^-3), that
+                    // of a subnormal half of 2^-9 of the scale.
                     let scale = if format.row_scales { peak / 224.0 } else { 1.0 };
                     let allowed = if i < c || format.rope_codes {
                         x.abs() / 16.0 + scale / 1024.0

@@ -1,6 +1,7 @@
-//! How much a format changed the numbers.
+//! Measures the error of a format.
 
-/// Sums over the elements of one or more tensors, in f64. Adding tensors in another order may change the last bits.
+/// Sums over the elements of one or more tensors, in f64. The order of tensors may change the last
+/// bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Distortion {
     /// Sum of squared differences.
@@ -12,17 +13,18 @@ pub struct Distortion {
 }
 
 impl Distortion {
-    /// Of two slices of one length.
+    /// Sums over two slices of equal length: original and changed values.
     pub fn of(original: &[f32], changed: &[f32]) -> Self {
         let mut sums = Self::default();
         sums.add(original, changed);
         sums
     }
 
-    /// Adds the elements of two slices of one length.
+    /// Adds the elements of two slices of equal length.
     pub fn add(&mut self, original: &[f32], changed: &[f32]) {
         assert_eq!(original.len(), changed.len());
-        // Sixteen f32 partial sums of at most 64 terms each are exact enough for a figure and let the compiler use vectors.
+        // Sixteen f32 partial sums of at most 64 terms each are exact enough for a report and can
+        // be vectorised.
         for (a, b) in original.chunks(1024).zip(changed.chunks(1024)) {
             let (mut error, mut signal, mut largest) = ([0.0f32; 16], [0.0f32; 16], [0.0f32; 16]);
             let (wide_a, tail_a) = a.as_chunks::<16>();
@@ -48,7 +50,7 @@ impl Distortion {
         }
     }
 
-    /// Adds the sums of another.
+    /// Adds the sums of another value.
     pub fn merge(&mut self, other: &Self) {
         self.error += other.error;
         self.signal += other.signal;

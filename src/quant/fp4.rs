@@ -1,6 +1,6 @@
 //! E2M1: four-bit floats, a sign and the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. OCP Microscaling Formats 1.0, section 5.3.3.
 
-/// Value of each code, sign in bit 3. Code 8 is minus zero, which readers take as zero.
+/// Value of each code, sign in bit 3. Code 8 is minus zero, which decoders read as zero.
 pub const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
@@ -13,12 +13,12 @@ pub fn decode_e2m1(code: u8) -> f32 {
     E2M1[usize::from(code & 15)]
 }
 
-/// The code nearest to a value, ties to the even mantissa, saturating at 6. A negative that rounds to zero keeps its sign (code 8); minus
-/// zero itself and NaN give code 0.
+/// The code nearest to a value, ties to the even mantissa, saturating at 6. A negative value that
+/// rounds to zero keeps its sign (code 8); minus zero and NaN give code 0.
 #[inline(always)]
 pub fn encode_e2m1(value: f32) -> u8 {
     let a = value.abs();
-    // An edge whose tie belongs to the code above is passed by equality, the others only from beyond.
+    // `>=` at an edge whose tie belongs to the code above, `>` at the others.
     let index = u8::from(a > 0.25)
         + u8::from(a >= 0.75)
         + u8::from(a > 1.25)
@@ -33,15 +33,15 @@ pub fn encode_e2m1(value: f32) -> u8 {
 #[inline(always)]
 pub fn round_e2m1(a: f32) -> f32 {
     let a = if a < E2M1_MAX { a } else { E2M1_MAX };
-    // Adding 2^22 times the power of two below `a` leaves one bit of mantissa, rounded to nearest even by the adder. Below 1 the
-    // step stays that of [1, 2).
+    // Adding 2^22 times the power of two below `a` leaves one bit of mantissa, rounded to nearest
+    // even by the addition. Below 1 the step stays that of [1, 2).
     let binade = if a > 1.0 { a } else { 1.0 };
     let magic = f32::from_bits((binade.to_bits() & 0x7f80_0000) + (22 << 23));
     // [4, 8) rounds to a multiple of 2, and `a` is at most 6.
     (a + magic) - magic
 }
 
-/// Packs codes, the even one into the low nibble. `codes` two per byte of `packed`.
+/// Packs codes, the even one into the low nibble. `codes` has two per byte of `packed`.
 #[inline(always)]
 pub(super) fn pack_nibbles(codes: &[u8], packed: &mut [u8]) {
     for (byte, pair) in packed.iter_mut().zip(codes.chunks_exact(2)) {

@@ -9,7 +9,8 @@ pub const fn decode_e4m3(code: u8) -> f32 {
     if code & 0x7f == 0x7f {
         return f32::NAN;
     }
-    // The code's exponent and mantissa as those of an f32 are the value times 2^-120, subnormals included.
+    // The code's exponent and mantissa, taken as those of an f32, are the value times 2^-120,
+    // subnormals included.
     let magnitude = f32::from_bits(((code & 0x7f) as u32) << 20) * f32::from_bits((127 + 120) << 23);
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
@@ -24,7 +25,7 @@ pub fn encode_e4m3(value: f32) -> u8 {
     // Normal values: keep three bits of mantissa, rounded to even, and move the bias from 127 to 7.
     let kept = clamped.to_bits();
     let normal = ((kept + 0x7_ffff + (kept >> 20 & 1)) >> 20).wrapping_sub(120 << 3) as u8;
-    // Below 2^-6 the step is 2^-9, the last place of 2^14: the adder rounds.
+    // Below 2^-6 the step is 2^-9, the last place of 2^14: the addition rounds.
     let subnormal = ((clamped + 16384.0).to_bits() - 16384f32.to_bits()) as u8;
     let code = if clamped < 0.015625 { subnormal } else { normal };
     sign | if a.is_nan() { 0x7f } else { code }
@@ -40,8 +41,9 @@ pub fn decode_e8m0(code: u8) -> f32 {
     }
 }
 
-/// The E8M0 scale of a group with this largest magnitude, for E2M1 codes, by the rule that Quark and compressed-tensors call "even": the
-/// exponent of `amax` rounded up from a mantissa of 1.75 on, less the two binades of E2M1.
+/// The E8M0 scale of a group of E2M1 codes with this largest magnitude, by the rule that Quark and
+/// compressed-tensors call "even": the exponent of `amax`, rounded up from a mantissa of 1.75 on,
+/// less the two binades of E2M1.
 #[inline(always)]
 pub fn encode_e8m0_even(amax: f32) -> u8 {
     let exponent = amax.abs().to_bits().wrapping_add(0x20_0000) >> 23;

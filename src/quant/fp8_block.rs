@@ -3,7 +3,8 @@
 use super::fp8::{E4M3_MAX, encode_e4m3};
 use super::packed::FP8_BLOCK;
 
-/// Smallest scale, and that of an all-zero block: dividing zero by it is zero, by zero it would be NaN.
+/// Smallest scale, used for an all-zero block: zero divided by it is zero, zero divided by zero
+/// would be NaN.
 const SMALLEST_SCALE: f32 = 1e-30;
 
 /// The scale that maps this largest magnitude to 448.
@@ -11,8 +12,9 @@ pub fn fp8_scale(amax: f32) -> f32 {
     (amax / E4M3_MAX).max(SMALLEST_SCALE)
 }
 
-/// Encodes a band of at most 128 rows, the last one of a matrix perhaps fewer: `values` `[rows, in_features]` finite; `codes` a byte each;
-/// `scales` `[ceil(in_features / 128)]`, which multiply.
+/// Encodes a band of at most 128 rows (the last band of a matrix may have fewer): `values`
+/// `[rows, in_features]` finite; `codes` a byte each; `scales` `[ceil(in_features / 128)]`, which
+/// multiply.
 pub fn encode_fp8_band(values: &[f32], in_features: usize, codes: &mut [u8], scales: &mut [f32]) {
     assert!(values.len() <= FP8_BLOCK * in_features && codes.len() == values.len());
     assert!(scales.len() == in_features.div_ceil(FP8_BLOCK));

@@ -1,14 +1,15 @@
-//! INT4 in groups of 32: codes -7 to 7 stored as code + 8, a BF16 scale per group. What Kimi's own INT4 checkpoints hold.
+//! INT4 in groups of 32: codes -7 to 7 stored as code + 8, a BF16 scale per group. The format of
+//! Kimi's own INT4 checkpoints.
 
 use super::fp4::pack_nibbles;
 
 /// Values that share a scale.
 pub const INT4_GROUP: usize = 32;
 
-/// Largest code that is written; readers also take -8.
+/// Largest code written; decoders also accept -8.
 const LARGEST: f32 = 7.0;
 
-/// Smallest scale, and that of an all-zero group.
+/// Smallest scale, used for an all-zero group.
 const SMALLEST_SCALE: f32 = 1e-5;
 
 /// Encodes whole groups by scale = max(amax / 7, 1e-5), rounded to BF16: `values` finite, a multiple of 32; `codes` half as many bytes;
@@ -23,9 +24,10 @@ pub fn encode_int4(values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
     encode_int4_codes(values, -LARGEST as i8, scales, codes);
 }
 
-/// Codes under given scales: nearest, ties to even, f32 division, clamped to `smallest..=7` (-7 or -8). `scales` BF16, all above zero.
+/// Codes under given scales: nearest, ties to even, f32 division, clamped to `smallest..=7` (-7 or
+/// -8). `scales` BF16, all above zero.
 pub fn encode_int4_codes(values: &[f32], smallest: i8, scales: &[u8], codes: &mut [u8]) {
-    /// 1.5 times 2^23: adding it rounds to an integer, to nearest even, whatever the sign.
+    /// 1.5 times 2^23: adding it rounds to the nearest integer, ties to even, for both signs.
     const ROUND: f32 = 12_582_912.0;
     let (groups, rest) = values.as_chunks::<INT4_GROUP>();
     assert!(rest.is_empty() && codes.len() * 2 == values.len());

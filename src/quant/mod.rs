@@ -1,8 +1,9 @@
 //! Number formats of quantized checkpoints, as pure maths. Knows no file and no device.
 //!
-//! A linear weight is either plain floats or one of the packed formats; [`StoredMatrix`] is both, borrowed as it lies in the
-//! checkpoint. [`recognize()`] tells which one a linear's tensors are, [`check_scales`] whether its scales can be multiplied with. Its
-//! `row_to_f32` is the specification that every fast product is tested against. The way back is [`Packing`]: f32 rows in, codes and
+//! A linear weight is either plain floats or one of the packed formats; [`StoredMatrix`] borrows
+//! both from the checkpoint. [`recognize()`] determines the format of a linear's tensors,
+//! [`check_scales`] whether its scales can be used. `row_to_f32` is the specification that every
+//! fast product is tested against. [`Packing`] is the reverse direction: f32 rows in, codes and
 //! scales out, byte for byte as the reference packages write them.
 
 mod cached_row;

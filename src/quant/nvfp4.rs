@@ -1,7 +1,8 @@
 //! NVFP4 encoding: E2M1 codes, an E4M3 scale per 16 values, an f32 scale per tensor.
 //!
-//! Two conventions, two ways to choose block scales. modelopt's tensor scale multiplies, compressed-tensors' divides; the arithmetic
-//! follows each package's order, so that its bytes come out. All in f32, with true divisions.
+//! Two conventions, two ways to choose block scales. modelopt's tensor scale multiplies,
+//! compressed-tensors' divides. The arithmetic follows each package's order, so that the bytes are
+//! equal. All in f32, with true divisions.
 
 use super::fp4::{E2M1_MAX, encode_e2m1, pack_nibbles, round_e2m1};
 use super::fp8::{E4M3_MAX, decode_e4m3, encode_e4m3};
@@ -10,26 +11,28 @@ use super::packed::TensorScale;
 /// Values that share a block scale.
 pub const NVFP4_BLOCK: usize = 16;
 
-/// Largest value over the tensor scale: the largest code at the largest block scale.
+/// Largest value divided by the tensor scale: the largest code at the largest block scale.
 pub const NVFP4_RANGE: f32 = E2M1_MAX * E4M3_MAX;
 
 /// Smallest block scale that modelopt writes: the first E4M3 subnormal, 2^-9.
 const SMALLEST_SCALE: f32 = 1.0 / 512.0;
 
-/// What compressed-tensors stores as the scale of an all-zero block.
+/// Scale that compressed-tensors stores for an all-zero block.
 const CT_ZERO_SCALE: u8 = 0x20;
 
-/// How the scale of a block is chosen.
+/// Choice of a block's scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockScales {
-    /// The largest magnitude of the block becomes 6.
+    /// The scale maps the largest magnitude of the block to 6.
     Max,
-    /// The one of the 126 positive E4M3 values that gives the least squared error; the smallest of equals.
+    /// The one of the 126 positive E4M3 values with the least squared error; the smallest of
+    /// equals.
     Sweep,
 }
 
-/// modelopt's tensor scale of a matrix, or of matrices that share it, with this largest magnitude. An all-zero tensor has no
-/// range to cover; it takes the scale of a largest magnitude of 1, as readers refuse a scale of zero.
+/// modelopt's tensor scale of a matrix, or of matrices that share it, with this largest magnitude.
+/// An all-zero tensor has no range to cover; its scale is that of a largest magnitude of 1, as
+/// decoders refuse a scale of zero.
 pub fn tensor_scale(amax: f32) -> TensorScale {
     let scale = amax / NVFP4_RANGE;
     TensorScale::Multiply(if scale > 0.0 { scale } else { 1.0 / NVFP4_RANGE })
@@ -51,13 +54,13 @@ pub struct Nvfp4Encoder {
 }
 
 impl Nvfp4Encoder {
-    /// An encoder for matrices under this scale, as [`tensor_scale`] or [`global_scale`] give it.
+    /// An encoder under this scale, as [`tensor_scale`] or [`global_scale`] return it.
     pub fn new(scales: BlockScales, tensor_scale: TensorScale) -> Self {
         let effective = std::array::from_fn(|byte| tensor_scale.apply(decode_e4m3(byte as u8)));
         Self { scales, tensor_scale, effective }
     }
 
-    /// The scale all blocks stand under.
+    /// The scale common to all blocks.
     pub fn tensor_scale(&self) -> TensorScale {
         self.tensor_scale
     }
@@ -95,12 +98,14 @@ impl Nvfp4Encoder {
         }
     }
 
-    /// The scale of least squared error: what testing 0x01 to 0x7e in order and keeping the first best gives, without testing all.
+    /// The scale of least squared error: the result of testing 0x01 to 0x7e in order and keeping
+    /// the first best, without testing all.
     ///
-    /// Two bounds leave candidates out, and both hold in f32 as computed, because every step of a loss is monotone in each
-    /// of its terms: with a scale so small that the largest value is clipped, the loss is at least that value's own error, which grows
-    /// as the scale shrinks; and the values that a scale rounds to zero stay zero under every larger one, so the squares
-    /// of these are a floor for all larger scales.
+    /// Two bounds exclude candidates, and both hold in f32 as computed, because every step of a
+    /// loss is monotone in each of its terms. With a scale so small that the largest value is
+    /// clipped, the loss is at least that value's own error, which grows as the scale shrinks. The
+    /// values that a scale rounds to zero stay zero under every larger one, so the sum of their
+    /// squares is a lower bound for all larger scales.
     fn best_scale(&self, block: &[f32; NVFP4_BLOCK]) -> u8 {
         let magnitudes: [f32; NVFP4_BLOCK] = std::array::from_fn(|i| block[i].abs());
         let amax = largest(block);
@@ -165,7 +170,8 @@ fn largest(block: &[f32; NVFP4_BLOCK]) -> f32 {
 mod tests {
     use super::*;
 
-    /// All 126 candidates in order, as the reference does it, with our order of additions.
+    /// Tests all 126 candidates in order, as the reference does, with the encoder's order of
+    /// additions.
     fn full_sweep(encoder: &Nvfp4Encoder, block: &[f32; 16]) -> u8 {
         let magnitudes = block.map(f32::abs);
         let mut best = (f32::INFINITY, 0x01);

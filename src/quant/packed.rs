@@ -1,11 +1,12 @@
-//! Packed matrices: codes of four or eight bits, scales per block, perhaps a scale per tensor.
+//! Packed matrices: codes of four or eight bits, scales per block, in some formats a scale per
+//! tensor.
 
 use super::fp4::E2M1;
 use super::fp8::{decode_e4m3, decode_e8m0};
 use crate::tensor::{DType, TensorView};
 
-/// How the codes and scales of a matrix `[out, in]` are stored. In every 4-bit format the even element sits in the low nibble and bytes
-/// run along `in`.
+/// Format of the codes and scales of a matrix `[out, in]`. In every 4-bit format the even element
+/// is in the low nibble and bytes are ordered along `in`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PackedFormat {
     /// E2M1 codes, E4M3 scales `[out, in / 16]`, a tensor scale.
@@ -95,7 +96,7 @@ impl PackedFormat {
 /// The scale of a whole tensor, beside the block scales.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TensorScale {
-    /// The format has none.
+    /// The format has no tensor scale.
     None,
     /// Block scales are multiplied by it (modelopt's `weight_scale_2`).
     Multiply(f32),
@@ -104,7 +105,8 @@ pub enum TensorScale {
 }
 
 impl TensorScale {
-    /// A block's scale with this one applied, in f32, in the order of the reference packages.
+    /// A block's scale with the tensor scale applied, in f32, in the order of the reference
+    /// packages.
     #[inline]
     pub fn apply(self, block: f32) -> f32 {
         match self {
@@ -115,78 +117,79 @@ impl TensorScale {
     }
 }
 
-/// Why stored codes and scales are not a matrix of a format.
+/// Reason why stored codes and scales are not a matrix of a format.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FormatError {
-    /// `in` is cut into groups, and some would be partial.
+    /// `in` is not a multiple of the group.
     #[error("{format} needs a multiple of {group} columns, got {in_features}")]
     PartialGroup {
-        /// Format.
+        /// Name of the format.
         format: &'static str,
         /// Columns per group.
         group: usize,
-        /// Columns.
+        /// Columns of the matrix.
         in_features: usize,
     },
-    /// The codes have another size than the shape asks for.
+    /// The codes differ in size from the shape.
     #[error("{format} codes of a [{out}, {in_features}] matrix are {expected} bytes, got {got}", out = shape[0], in_features = shape[1])]
     CodeBytes {
-        /// Format.
+        /// Name of the format.
         format: &'static str,
         /// `[out, in]`.
         shape: [usize; 2],
-        /// Bytes needed.
+        /// Bytes required by format and shape.
         expected: usize,
-        /// Bytes there.
+        /// Bytes stored.
         got: usize,
     },
-    /// The scales have another shape.
+    /// The scales have the wrong shape.
     #[error("{format} scales have shape {got:?}, expected {expected:?}")]
     ScaleShape {
-        /// Format.
+        /// Name of the format.
         format: &'static str,
-        /// Shape needed.
+        /// Shape required by format and shape.
         expected: Vec<usize>,
-        /// Shape there.
+        /// Shape stored.
         got: Vec<usize>,
     },
-    /// The scales have another dtype.
+    /// The scales have an unsupported dtype.
     #[error("{format} scales of dtype {dtype} are not known")]
     ScaleDType {
-        /// Format.
+        /// Name of the format.
         format: &'static str,
-        /// Dtype there.
+        /// Dtype stored.
         dtype: DType,
     },
-    /// The tensor scale is not a usable number.
+    /// The tensor scale is not finite and above zero.
     #[error("{format} tensor scale is {value}; it must be finite and above zero")]
     TensorScale {
-        /// Format.
+        /// Name of the format.
         format: &'static str,
-        /// Value there.
+        /// Value stored.
         value: f32,
     },
 }
 
 /// A packed matrix `[out, in]`, borrowed.
 ///
-/// Invariant: codes and scales have the sizes and dtypes that format and shape ask for. The values of scales are not checked here.
+/// Invariant: codes and scales have the sizes and dtypes of format and shape. The values of scales
+/// are not checked here.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedMatrix<'a> {
-    /// Format.
+    /// Format of codes and scales.
     pub format: PackedFormat,
     /// `[out, in]`.
     pub shape: [usize; 2],
     /// Codes, row-major.
     pub codes: &'a [u8],
-    /// Scales as stored.
+    /// Scales in their stored dtype and shape.
     pub scales: TensorView<'a>,
-    /// Scale of the tensor.
+    /// Scale of the whole tensor.
     pub tensor_scale: TensorScale,
 }
 
 impl<'a> PackedMatrix<'a> {
-    /// Checks sizes and dtypes.
+    /// Errors: sizes or dtypes do not match the format.
     pub fn new(
         format: PackedFormat,
         shape: [usize; 2],
@@ -239,7 +242,7 @@ impl<'a> PackedMatrix<'a> {
         &self.codes[o * bytes..(o + 1) * bytes]
     }
 
-    /// Scales in a row, of the formats that have them per row: one per group.
+    /// Scales in a row, for formats with scales per row: one per group.
     pub fn row_groups(&self) -> usize {
         self.format.group().map_or(1, |group| self.shape[1].div_ceil(group))
     }

@@ -1,4 +1,4 @@
-//! From f32 rows to a packed matrix, whatever the format.
+//! Packs f32 rows into a matrix of any packed format.
 
 use super::fp8_block::{encode_fp8, encode_fp8_band, fp8_scale};
 use super::int4::encode_int4;
@@ -7,7 +7,7 @@ use super::nvfp4::{BlockScales, Nvfp4Encoder, global_scale, tensor_scale};
 use super::packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 
-/// A format to write, with the choices that change its bytes.
+/// A target format, with the options that change its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
     /// NVFP4 with modelopt's tensor scale, which multiplies.
@@ -28,7 +28,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// The format that comes out.
+    /// The packed format of the result.
     pub fn format(self) -> PackedFormat {
         match self {
             Packing::Nvfp4(_) | Packing::Nvfp4Global(_) => PackedFormat::Nvfp4,
@@ -49,14 +49,16 @@ impl Packing {
         }
     }
 
-    /// Whether the largest magnitude of the whole matrix (or of all that share its tensor scale) must be known first.
+    /// Whether the largest magnitude of the whole matrix (or of all matrices that share its tensor
+    /// scale) must be known first.
     pub fn needs_amax(self) -> bool {
         matches!(self, Packing::Nvfp4(_) | Packing::Nvfp4Global(_) | Packing::Fp8Tensor)
     }
 
-    /// An encoder of matrices with `in_features` columns, under the tensor scale for this largest magnitude.
+    /// An encoder of matrices with `in_features` columns, under the tensor scale of the largest
+    /// magnitude `amax`.
     ///
-    /// Errors: the columns do not make whole groups.
+    /// Errors: the columns do not form whole groups.
     pub fn encoder(self, in_features: usize, amax: f32) -> Result<MatrixEncoder, FormatError> {
         let format = self.format();
         if let (4, Some(group)) = (format.code_bits(), format.group())
@@ -81,7 +83,8 @@ impl Packing {
         self.pack_with_amax(values, shape, amax)
     }
 
-    /// [`Packing::pack`] under the tensor scale of a given largest magnitude, as matrices do that share one.
+    /// [`Packing::pack`] under the tensor scale of a given largest magnitude, for matrices that
+    /// share one.
     pub fn pack_with_amax(
         self,
         values: &[f32],
@@ -116,8 +119,8 @@ impl Packing {
     }
 }
 
-/// Encodes rows of one matrix, any number of bands at a time and in any order: rows do not depend on each other, except within a
-/// band of [`MatrixEncoder::band_rows`].
+/// Encodes rows of one matrix, any number of bands at a time and in any order: rows are
+/// independent, except within a band of [`MatrixEncoder::band_rows`].
 #[derive(Debug, Clone)]
 pub struct MatrixEncoder {
     packing: Packing,
@@ -127,7 +130,7 @@ pub struct MatrixEncoder {
 
 #[derive(Debug, Clone)]
 enum Rows {
-    /// Boxed for its table.
+    /// Boxed because of the size of its table.
     Nvfp4(Box<Nvfp4Encoder>),
     Mxfp4 {
         smallest_scale: u8,
@@ -145,12 +148,13 @@ impl MatrixEncoder {
         if self.packing == Packing::Fp8Block { FP8_BLOCK } else { 1 }
     }
 
-    /// Bytes of the codes of so many rows.
+    /// Bytes of the codes of `rows` rows.
     pub fn code_bytes(&self, rows: usize) -> usize {
         rows * self.in_features * self.packing.format().code_bits() / 8
     }
 
-    /// Bytes of the scales of so many rows, counted from row 0. None where one scale serves the whole matrix.
+    /// Bytes of the scales of `rows` rows, counted from row 0; 0 where one scale covers the whole
+    /// matrix.
     pub fn scale_bytes(&self, rows: usize) -> usize {
         match self.rows {
             Rows::Nvfp4(_) => rows * self.in_features / 16,
@@ -161,7 +165,7 @@ impl MatrixEncoder {
         }
     }
 
-    /// The scale beside the block scales.
+    /// The tensor scale beside the block scales.
     pub fn tensor_scale(&self) -> TensorScale {
         match &self.rows {
             Rows::Nvfp4(encoder) => encoder.tensor_scale(),
@@ -169,7 +173,7 @@ impl MatrixEncoder {
         }
     }
 
-    /// The one scale of a matrix that has no others.
+    /// The only scale of a matrix without block scales; `None` for other formats.
     pub fn only_scale(&self) -> Option<f32> {
         match self.rows {
             Rows::Fp8Tensor { scale } => Some(scale),
@@ -177,8 +181,8 @@ impl MatrixEncoder {
         }
     }
 
-    /// Encodes rows: `values` `[rows, in]` finite; `codes` and `scales` as [`MatrixEncoder::code_bytes`] and
-    /// [`MatrixEncoder::scale_bytes`] say for them.
+    /// Encodes rows: `values` `[rows, in]` finite; `codes` and `scales` have
+    /// [`MatrixEncoder::code_bytes`] and [`MatrixEncoder::scale_bytes`] bytes.
     pub fn encode_rows(&self, values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
         match &self.rows {
             Rows::Nvfp4(encoder) => encoder.encode(values, codes, scales),
@@ -204,7 +208,7 @@ impl MatrixEncoder {
 /// A packed matrix that owns its bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedBuffer {
-    /// Format.
+    /// Format of codes and scales.
     pub format: PackedFormat,
     /// `[out, in]`.
     pub shape: [usize; 2],
@@ -216,12 +220,12 @@ pub struct PackedBuffer {
     pub scale_dtype: DType,
     /// Shape of the scales.
     pub scale_shape: Vec<usize>,
-    /// Scale of the tensor.
+    /// Scale of the whole tensor.
     pub tensor_scale: TensorScale,
 }
 
 impl PackedBuffer {
-    /// Borrows it.
+    /// The same matrix, borrowed. Errors: sizes or dtypes do not match the format.
     pub fn matrix(&self) -> Result<PackedMatrix<'_>, FormatError> {
         let scales = TensorView { dtype: self.scale_dtype, shape: &self.scale_shape, bytes: &self.scales };
         PackedMatrix::new(self.format, self.shape, &self.codes, scales, self.tensor_scale)

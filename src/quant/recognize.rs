@@ -1,18 +1,22 @@
-//! What a linear weight is stored as, told from the names, dtypes and shapes of its tensors.
+//! Recognises the stored format of a linear weight from the names, dtypes and shapes of its
+//! tensors.
 //!
-//! Released checkpoints mix formats and describe them wrongly or not at all in `config.json`, so every linear is recognised by itself. The
-//! function is pure: it sees a linear's tensors ("parts", by the last word of their names) through a closure. [`Layout::of`] reads names,
-//! dtypes and shapes only; [`Layout::bind`] also reads the few bytes of tensor scales and `weight_shape`. Block scales are checked
-//! by [`super::check_scales`], a pass of its own, because it reads a ninth of a checkpoint.
+//! Released checkpoints mix formats and describe them wrongly or not at all in `config.json`, so
+//! every linear is recognised by itself. The function is pure: a closure returns a linear's tensors
+//! ("parts", by the last word of their names). [`Layout::of`] reads names, dtypes and shapes only;
+//! [`Layout::bind`] also reads the few bytes of tensor scales and `weight_shape`. Block scales are
+//! checked by [`super::check_scales`], a separate pass, because it reads a ninth of a checkpoint.
 
 use super::packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
 use super::stored::StoredMatrix;
 use crate::tensor::{DType, TensorView};
 
-/// Bounds of a sensible NVFP4 tensor scale (amax / 2688). The reciprocal convention is wrong by eight orders of magnitude or more.
+/// Bounds of a plausible NVFP4 tensor scale (amax / 2688). A scale of the reciprocal convention
+/// differs by eight orders of magnitude or more.
 const TENSOR_SCALE_BOUNDS: (f32, f32) = (1e-8, 1.0);
 
-/// How a linear is spelled in a checkpoint: the format together with the names and conventions of the package that wrote it.
+/// Spelling of a linear in a checkpoint: the format together with the names and conventions of the
+/// package that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dialect {
     /// `weight` of this float type.
@@ -37,7 +41,7 @@ pub enum Dialect {
     Fp8Tensor,
 }
 
-/// The float types that a plain weight may have.
+/// Float types of a plain weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum FloatType {
@@ -46,7 +50,7 @@ pub enum FloatType {
     F32,
 }
 
-/// Words after a linear's name that mean something to a reader of quantized weights.
+/// Last words of tensor names that a reader of quantized weights interprets.
 pub const PART_NAMES: [&str; 15] = [
     "weight",
     "weight_packed",
@@ -89,7 +93,7 @@ impl Dialect {
         }
     }
 
-    /// Whose spelling it is, for reports.
+    /// Package with this spelling, for reports.
     pub fn writer(self) -> &'static str {
         match self {
             Dialect::Plain(_) => "plain",
@@ -108,8 +112,9 @@ impl Dialect {
         self.parts()[0]
     }
 
-    /// All parts that belong to the dialect, codes first. The last ones, `input_scale` and `input_global_scale`, may be absent: they are
-    /// calibrated scales of activations, which weight-only products do not use.
+    /// All parts of the dialect, codes first. The last ones, `input_scale` and
+    /// `input_global_scale`, may be absent: they are calibrated scales of activations, which
+    /// weight-only products do not use.
     pub fn parts(self) -> &'static [&'static str] {
         match self {
             Dialect::Plain(_) => &["weight"],
@@ -133,7 +138,7 @@ impl Dialect {
     }
 }
 
-/// What the tensors of a linear say by their names, dtypes and shapes.
+/// Format of a linear, as its tensors' names, dtypes and shapes determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Format and spelling.
@@ -144,87 +149,87 @@ pub struct Layout {
     pub bytes: usize,
 }
 
-/// Why the tensors of a linear are no weight that can be read. The linear's name is the caller's to say.
+/// Reason why the tensors of a linear are not a readable weight. The caller adds the linear's name.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RecognizeError {
-    /// Nothing that holds values.
+    /// No tensor holds values.
     #[error("neither weight nor weight_packed is stored{}", found.map_or(String::new(), |f| format!(", only {f}")))]
     NoWeight {
-        /// A scale that is there all the same.
+        /// A scale that is stored nevertheless.
         found: Option<&'static str>,
     },
-    /// Two forms of one weight.
+    /// Two forms of one weight are stored.
     #[error("both {first} and {second} are stored; only one of them can be meant")]
     Both {
-        /// First part.
+        /// Name of the first part.
         first: &'static str,
-        /// Second part.
+        /// Name of the second part.
         second: &'static str,
     },
-    /// A part without which the codes mean nothing.
+    /// A part is missing that the codes need.
     #[error("{part} is {dtype}, so {partner} is needed beside it and is missing{hint}")]
     MissingPartner {
-        /// Part that is there.
+        /// Name of the stored part.
         part: &'static str,
-        /// Its dtype.
+        /// Dtype of the stored part.
         dtype: DType,
-        /// Part that is not.
+        /// Name of the missing part.
         partner: &'static str,
-        /// What may have happened.
+        /// Possible cause.
         hint: &'static str,
     },
-    /// A part that contradicts the others.
+    /// A stored part contradicts the codes.
     #[error("{part} is {dtype}, which does not go with the {partner} stored beside it")]
     StrayPartner {
-        /// Part that holds the codes.
+        /// Name of the part with the codes.
         part: &'static str,
-        /// Its dtype.
+        /// Dtype of the codes.
         dtype: DType,
-        /// Part that is too much.
+        /// Name of the contradicting part.
         partner: &'static str,
     },
-    /// A dtype that no known format has there.
+    /// A part has a dtype of no known format.
     #[error("{part} has dtype {dtype}, expected {expected}")]
     PartDType {
-        /// Part.
+        /// Name of the part.
         part: &'static str,
-        /// Dtype there.
+        /// Dtype stored.
         dtype: DType,
-        /// What is read.
+        /// Dtypes that can be read.
         expected: &'static str,
     },
-    /// A shape that no known format has there.
+    /// A part has a shape of no known format.
     #[error("{part} has shape {shape:?}, expected {expected}")]
     PartShape {
-        /// Part.
+        /// Name of the part.
         part: &'static str,
-        /// Shape there.
+        /// Shape stored.
         shape: Vec<usize>,
-        /// What is read.
+        /// Shapes that can be read.
         expected: String,
     },
-    /// Another group size.
+    /// The group size is not served.
     #[error(
         "{part} has shape {shape:?}: {format} with groups of {group}, but only groups of {expected} are served; quantize the model again"
     )]
     GroupSize {
-        /// Part.
+        /// Name of the part.
         part: &'static str,
-        /// Shape there.
+        /// Shape stored.
         shape: Vec<usize>,
-        /// Format.
+        /// Name of the format.
         format: &'static str,
         /// Columns per scale as stored.
         group: usize,
         /// Columns per scale as served.
         expected: usize,
     },
-    /// A transform that changes what the codes mean.
+    /// A stored transform changes the meaning of the codes.
     #[error("{part} is stored: {what}, which is not served; export the model without it")]
     NotServed {
-        /// Part that betrays it.
+        /// Name of the part that indicates the transform.
         part: &'static str,
-        /// What it means.
+        /// Meaning of the transform.
         what: &'static str,
     },
     /// A tensor scale of the other convention.
@@ -233,43 +238,44 @@ pub enum RecognizeError {
          the other's name"
     )]
     Reciprocal {
-        /// Part.
+        /// Name of the part.
         part: &'static str,
-        /// Value there.
+        /// Value stored.
         value: f32,
-        /// Lower bound.
+        /// Lower bound of plausible scales.
         low: f32,
-        /// Upper bound.
+        /// Upper bound of plausible scales.
         high: f32,
-        /// The other convention.
+        /// Name of the other convention.
         looks_like: &'static str,
     },
-    /// A tensor scale that no convention explains.
+    /// A tensor scale outside the bounds of every convention.
     #[error("{part} is {value:e}, outside {low:e} to {high:e}")]
     TensorScale {
-        /// Part.
+        /// Name of the part.
         part: &'static str,
-        /// Value there.
+        /// Value stored.
         value: f32,
-        /// Lower bound.
+        /// Lower bound of plausible scales.
         low: f32,
-        /// Upper bound.
+        /// Upper bound of plausible scales.
         high: f32,
     },
-    /// `weight_shape` says something else than the codes.
+    /// `weight_shape` contradicts the codes.
     #[error("weight_shape says {declared:?}, the codes are of a {shape:?} matrix")]
     DeclaredShape {
         /// Content of `weight_shape`.
         declared: Vec<i64>,
-        /// Shape by the codes.
+        /// Shape computed from the codes.
         shape: [usize; 2],
     },
-    /// Sizes do not go together.
+    /// Sizes of codes and scales do not match.
     #[error(transparent)]
     Format(#[from] FormatError),
 }
 
-/// Recognises a linear and borrows it; see [`Layout`]. `part` returns the tensor whose name is the linear's name, a dot, and the word given.
+/// Recognises and borrows a linear; see [`Layout`]. `part` returns the tensor whose name is the
+/// linear's name, a dot, and the given word.
 pub fn recognize<'a>(
     part: impl Fn(&str) -> Option<TensorView<'a>>,
 ) -> Result<(Layout, StoredMatrix<'a>), RecognizeError> {
@@ -504,7 +510,8 @@ impl Layout {
         Ok(Self { dialect, shape, bytes: weight.bytes.len() + scale.bytes.len() })
     }
 
-    /// Borrows the matrix. Reads tensor scales and `weight_shape`, no block scales. `part` is the closure that made the layout.
+    /// Borrows the matrix. Reads tensor scales and `weight_shape`, no block scales. `part` must be
+    /// the closure that made the layout.
     pub fn bind<'a>(
         &self,
         part: impl Fn(&str) -> Option<TensorView<'a>>,
@@ -548,7 +555,7 @@ impl Layout {
     }
 }
 
-/// Parts that make a plain weight doubtful.
+/// Parts that contradict a plain weight.
 const SCALES: [&str; 5] =
     ["weight_scale", "weight_scale_inv", "weight_scale_2", "weight_global_scale", "weight_shape"];
 

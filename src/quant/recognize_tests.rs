@@ -1,4 +1,4 @@
-//! Every spelling is recognised, every trap is named.
+//! Every spelling is recognised, and every known fault has its own error.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn every_spelling_is_recognised() {
     check(&[fp8, ("weight_scale", F32, &[200, 1])], Dialect::Fp8Row, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[])], Dialect::Fp8Tensor, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[1]), ("input_scale", F32, &[])], Dialect::Fp8Tensor, [200, 320]);
-    // One row of blocks is not one scale per row.
+    // One row of blocks is not the same as one scale per row.
     check(&[("weight", F8E4M3, &[3, 384]), ("weight_scale", F32, &[1, 3])], Dialect::Fp8Block, [3, 384]);
     check(&[("weight", F8E4M3, &[3, 384]), ("weight_scale", F32, &[3])], Dialect::Fp8Row, [3, 384]);
     check(&[("weight", F8E4M3, &[3, 8]), ("weight_scale", F32, &[1, 1])], Dialect::Fp8Block, [3, 8]);

@@ -1,20 +1,22 @@
-//! Values of block scales: which poison a product, which can be put right, and how they spread.
+//! Values of block scales: faults, repairs and distribution.
 //!
-//! Exporters are known to have written NaN as the scale of a block whose codes are all zero (0 * NaN spoils a row although nothing is lost), so
-//! that case is repaired; any other scale that is NaN, infinite or negative means the file cannot be trusted and is refused.
+//! Exporters are known to have written NaN as the scale of a block whose codes are all zero (0 *
+//! NaN spoils a row although the block has no information), so that case is repaired. Any other
+//! scale that is NaN, infinite or negative means that the file cannot be trusted and is refused.
 
 use super::fp8::{decode_e4m3, decode_e8m0};
 use super::packed::{FP8_BLOCK, PackedFormat, PackedMatrix};
 use crate::tensor::DType;
 
-/// What a pass over the block scales of one matrix found.
+/// Result of a pass over the block scales of one matrix.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ScaleCheck {
-    /// Scales that are NaN, infinite or negative on blocks whose codes are all zero: harmless once repaired.
+    /// Number of scales that are NaN, infinite or negative on blocks whose codes are all zero:
+    /// harmless once repaired.
     pub repairable: u64,
-    /// Scales that make the matrix unusable.
+    /// Number of scales that make the matrix unusable.
     pub faults: u64,
-    /// The first of them.
+    /// First of these scales.
     pub first_fault: Option<ScaleFault>,
 }
 
@@ -23,11 +25,11 @@ pub struct ScaleCheck {
 pub struct ScaleFault {
     /// First row of the block.
     pub row: usize,
-    /// Block along `in`.
+    /// Index of the block along `in`.
     pub block: usize,
-    /// Bits as stored, in as many bytes as the dtype has.
+    /// Bits as stored, in the width of the dtype.
     pub bits: u32,
-    /// What they mean.
+    /// Decoded value.
     pub value: f32,
 }
 
@@ -37,20 +39,21 @@ impl std::fmt::Display for ScaleFault {
     }
 }
 
-/// How block scales spread, tensor scales left out.
+/// Distribution of block scales, tensor scales excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ScaleRange {
-    /// Scales.
+    /// Number of scales.
     pub count: u64,
-    /// Scales that are zero.
+    /// Number of scales that are zero.
     pub zero: u64,
-    /// Scales at the format's largest value (E4M3 only): blocks that may have been clipped.
+    /// Number of scales at the format's largest value (E4M3 only): the blocks may have been
+    /// clipped.
     pub saturated: u64,
-    /// E4M3 scales below 2^-6, which have less than three bits of mantissa.
+    /// Number of E4M3 scales below 2^-6, which have less than three bits of mantissa.
     pub subnormal: u64,
-    /// Smallest that is above zero; 0 where there is none.
+    /// Smallest scale above zero; 0 without one.
     pub smallest: f32,
-    /// Largest finite.
+    /// Largest finite scale.
     pub largest: f32,
 }
 
@@ -85,7 +88,8 @@ impl ScaleRange {
     }
 }
 
-/// Checks every block scale. Codes are read only where a scale is bad (and where an FP8 scale is zero: a NaN code would survive it).
+/// Checks every block scale. Codes are read only for a faulty scale, and for a zero FP8 scale (a
+/// NaN code would survive it).
 pub fn check_scales(matrix: &PackedMatrix<'_>) -> ScaleCheck {
     let mut check = ScaleCheck::default();
     for_each_bad(matrix, |index, bits, value| {
@@ -102,7 +106,7 @@ pub fn check_scales(matrix: &PackedMatrix<'_>) -> ScaleCheck {
     check
 }
 
-/// The scales with every repairable one replaced by 1: the same matrix, with nothing left in it that could poison a product.
+/// The scales with every repairable one replaced by 1: the same matrix, without a repairable fault.
 pub fn repaired_scales(matrix: &PackedMatrix<'_>) -> Vec<u8> {
     let mut bytes = matrix.scales.bytes.to_vec();
     let size = matrix.scales.dtype.size().unwrap_or(1);
@@ -121,7 +125,7 @@ pub fn repaired_scales(matrix: &PackedMatrix<'_>) -> Vec<u8> {
     bytes
 }
 
-/// How the block scales spread.
+/// Distribution of the block scales of one matrix.
 pub fn scale_range(matrix: &PackedMatrix<'_>) -> ScaleRange {
     let mut range = ScaleRange::default();
     let scales = &matrix.scales;
@@ -140,12 +144,13 @@ pub fn scale_range(matrix: &PackedMatrix<'_>) -> ScaleRange {
     range
 }
 
-/// Calls `found(index, bits, value)` for every scale that needs a look.
+/// Calls `found(index, bits, value)` for every scale that may be faulty.
 fn for_each_bad(matrix: &PackedMatrix<'_>, mut found: impl FnMut(usize, u32, f32)) {
     let bytes = matrix.scales.bytes;
     match matrix.scales.dtype {
-        // NaN is 0x7f and 0xff, negative everything from 0x80: one comparison, which compiles to vector code. A chunk without any, the normal
-        // case, is passed over at the speed of memory.
+        // NaN is 0x7f and 0xff, negative codes begin at 0x80: one comparison, which the compiler
+        // vectorises. A chunk without such codes, the normal case, is skipped at the speed of
+        // memory.
         DType::F8E4M3 => {
             for_each_byte(bytes, |b| b >= 0x7f && b != 0x80, |i, b| found(i, b.into(), decode_e4m3(b)))
         }
@@ -205,8 +210,9 @@ enum ScaleState {
     Fault,
 }
 
-/// A NaN, infinite or negative scale is repairable where the block's codes are all zero: nothing is lost when it becomes 1. E8M0 has no such
-/// excuse, its 0xff is no rounding accident of an empty block. A zero FP8 scale is fine as it is unless a code is NaN.
+/// A NaN, infinite or negative scale is repairable where the block's codes are all zero: replacing
+/// it by 1 loses nothing. E8M0 is an exception: 0xff is not a rounding result of an empty block. A
+/// zero FP8 scale is valid unless a code is NaN.
 fn scale_state(matrix: &PackedMatrix<'_>, row: usize, block: usize, value: f32) -> ScaleState {
     if matrix.format == PackedFormat::Mxfp4 {
         return ScaleState::Fault;

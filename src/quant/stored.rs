@@ -13,7 +13,7 @@ pub enum StoredMatrix<'a> {
 }
 
 impl<'a> StoredMatrix<'a> {
-    /// Dimensions: `[out, in]`; a plain tensor may turn out to have others.
+    /// `[out, in]`; a plain tensor may have other dimensions.
     pub fn shape(&self) -> &[usize] {
         match self {
             StoredMatrix::Plain(view) => view.shape,
@@ -37,7 +37,7 @@ impl<'a> StoredMatrix<'a> {
         }
     }
 
-    /// The packed matrix, if it is one.
+    /// The packed matrix; `None` for plain floats.
     pub fn packed(&self) -> Option<&PackedMatrix<'a>> {
         match self {
             StoredMatrix::Plain(_) => None,
@@ -45,7 +45,7 @@ impl<'a> StoredMatrix<'a> {
         }
     }
 
-    /// Every element as f32, row-major. Empty for a plain tensor that is not of floats.
+    /// Every element as f32, row-major. Empty for a plain tensor of a type that is not a float.
     pub fn to_f32(&self) -> Vec<f32> {
         match self {
             StoredMatrix::Plain(view) => view.to_f32(),

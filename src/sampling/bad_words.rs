@@ -10,7 +10,7 @@ pub struct BadWords {
 }
 
 impl BadWords {
-    /// These sequences; an empty one forbids nothing.
+    /// An empty sequence forbids no token.
     pub fn new(words: Vec<Vec<u32>>) -> Self {
         Self { words }
     }

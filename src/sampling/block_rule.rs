@@ -1,14 +1,14 @@
-//! Leads a reply out of a block that it is in (reasoning): the block ends in time, and content follows it.
+//! Ends a block of the reply (reasoning) in time and requires content after it.
 //!
-//! A rule says before each draw which token is forced or which ids are forbidden. It depends on the reply's tokens alone, so a
-//! reply that was cut back continues as if it had never been longer.
+//! Before each draw a rule forces a token or forbids ids. It depends on the reply's tokens alone,
+//! so a reply that was cut back continues as one that was never longer.
 
 use std::sync::Arc;
 
-/// Tokens without content that may follow a block before they are forbidden too.
+/// Upper bound on blank tokens after a block; further ones are forbidden.
 const MAX_BLANK: u32 = 4;
 
-/// What a request asks for its reply's block.
+/// A request's rule for the block of its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockRule {
     /// The prompt left the block open.
@@ -17,30 +17,32 @@ pub struct BlockRule {
     pub open: u32,
     /// Closes the block; forced when the limit is reached.
     pub close: u32,
-    /// Tokens that leave the block for something that is content by itself.
+    /// Tokens that leave the block and are content by themselves.
     pub leave: Vec<u32>,
-    /// Tokens that leave the block and promise content that must still come: what they begin may be empty.
+    /// Tokens that leave the block without being content: their section may be empty, so content
+    /// must still follow.
     pub promise: Vec<u32>,
-    /// Most tokens inside, over all blocks of the reply; 0 closes it at once.
+    /// Upper bound on the tokens inside, over all blocks of the reply; 0 closes a block at once.
     pub max_tokens: u32,
-    /// Tokens that end the reply; forbidden inside the block, and behind it until content has followed.
+    /// Tokens that end the reply; forbidden inside the block, and after it until content has
+    /// followed.
     pub ends: Vec<u32>,
-    /// Tokens that are no content (white space, markers), ascending.
+    /// Tokens without content (white space, markers), ascending.
     pub blank: Arc<[u32]>,
 }
 
-/// Where a reply stands under its rule.
+/// Position of a reply under its rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Standing {
     inside: bool,
-    /// Tokens inside so far.
+    /// Tokens inside the block so far.
     spent: u32,
-    /// A block was closed and nothing but blanks has followed.
+    /// A block was closed and only blank tokens have followed.
     owes_content: bool,
     blanks: u32,
 }
 
-/// A rule and where one reply stands under it.
+/// A rule and the position of one reply under it.
 #[derive(Debug, Clone)]
 pub struct BlockGuide {
     rule: Arc<BlockRule>,
@@ -54,12 +56,12 @@ impl BlockGuide {
         Self { rule, standing }
     }
 
-    /// The token that must come next whatever the model says.
+    /// The forced next token; `None` if the draw is free.
     pub fn forced(&self) -> Option<u32> {
         (self.standing.inside && self.standing.spent >= self.rule.max_tokens).then_some(self.rule.close)
     }
 
-    /// Appends the ids that must not come next.
+    /// Appends the ids forbidden as the next token.
     pub fn forbid(&self, out: &mut Vec<u32>) {
         let (rule, standing) = (&*self.rule, &self.standing);
         if standing.inside || standing.owes_content {
@@ -73,7 +75,7 @@ impl BlockGuide {
         }
     }
 
-    /// Takes note of the token that was taken.
+    /// Advances the position by a reply token.
     pub fn advance(&mut self, token: u32) {
         let (rule, standing) = (&*self.rule, &mut self.standing);
         if standing.inside {
@@ -94,7 +96,7 @@ impl BlockGuide {
         }
     }
 
-    /// Starts over with the tokens that a cut left.
+    /// Restarts with the tokens that a cut left.
     pub fn replay(&mut self, reply: &[u32]) {
         *self = Self::new(Arc::clone(&self.rule));
         reply.iter().for_each(|&token| self.advance(token));
@@ -126,7 +128,8 @@ mod tests {
         }))
     }
 
-    /// What a model that wants to write `wants` gets to write; it stops wanting what it was refused.
+    /// Tokens written by a model that wants to write `wants`; a refused token is dropped from
+    /// `wants`.
     fn written(guide: &mut BlockGuide, wants: &[u32]) -> Vec<u32> {
         let mut reply = Vec::new();
         for &want in wants {
@@ -153,12 +156,12 @@ mod tests {
             (true, 0, &[5, END], &[CLOSE, 5, END]),
             (true, 9, &[5, CLOSE, END, END], &[5, CLOSE, 50, END]),
             (true, 9, &[5, CLOSE, BLANK, END, END], &[5, CLOSE, BLANK, 50, END]),
-            // The reply does not end inside; the model closes the block itself.
+            // The reply does not end inside the block; the model closes the block itself.
             (true, 9, &[5, END, 7, CLOSE, 8, END], &[5, 50, 7, CLOSE, 8, END]),
             (true, 9, &[5, CALLS, END], &[5, CALLS, END]),
             (true, 9, &[5, CLOSE, CALLS, END], &[5, CLOSE, CALLS, END]),
             (true, 9, &[5, SECTION, CALLS, END], &[5, SECTION, CALLS, END]),
-            // A section without a call is no content, however it is reached.
+            // A section without a call is not content, by whichever token it begins.
             (
                 true,
                 9,
@@ -166,7 +169,7 @@ mod tests {
                 &[5, CLOSE, SECTION, SECTION_END, 50, END],
             ),
             (true, 9, &[5, SECTION, SECTION_END, END, END], &[5, SECTION, SECTION_END, 50, END]),
-            // The blanks before it do not keep a call out.
+            // Blank tokens before a call do not forbid it.
             (
                 true,
                 9,

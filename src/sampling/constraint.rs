@@ -1,14 +1,16 @@
-//! What a grammar may say about the next token. The engine and the sampler know these words and nothing of grammars.
+//! Interface of a grammar's constraint on the next token. The engine and the sampler use it and
+//! know no grammars.
 //!
-//! A constraint follows its reply token by token, as `take` accepts them, and can be taken back. Its invariant is its caller's guarantee:
-//! as long as every token came from `take`, the reply is a beginning of something the grammar allows.
+//! A constraint follows its reply token by token through `take`, and can be rewound. Invariant,
+//! guaranteed to the caller: as long as every token came from `take`, the reply is a prefix of a
+//! text that the grammar allows.
 
 use std::fmt;
 
-/// Bits of one word.
+/// Bits per word.
 const WORD: usize = u32::BITS as usize;
 
-/// The set of token ids that may come next.
+/// The set of token ids allowed next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenMask {
     /// Bit `id % 32` of word `id / 32`; ids beyond the last word are not allowed.
@@ -16,7 +18,7 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    /// A mask of these words: bit `id % 32` of word `id / 32` allows `id`.
+    /// A mask from its words: bit `id % 32` of word `id / 32` allows `id`.
     pub fn from_words(words: Vec<u32>) -> Self {
         Self { words }
     }
@@ -31,18 +33,18 @@ impl TokenMask {
         Self { words }
     }
 
-    /// Whether the id may come next.
+    /// Whether the mask contains the id.
     pub fn allows(&self, id: u32) -> bool {
         self.words.get(id as usize / WORD).is_some_and(|word| word >> (id as usize % WORD) & 1 == 1)
     }
 
-    /// The smallest id allowed.
+    /// The smallest allowed id; `None` if no id is allowed.
     pub fn first(&self) -> Option<u32> {
         let at = self.words.iter().position(|&word| word != 0)?;
         Some((at * WORD) as u32 + self.words[at].trailing_zeros())
     }
 
-    /// How many ids are allowed.
+    /// Number of allowed ids.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
@@ -66,44 +68,47 @@ impl TokenMask {
     }
 }
 
-/// What became of a sampled token.
+/// Result of offering a sampled token to a constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It is part of the reply.
+    /// The token is part of the reply.
     Accepted {
-        /// Whether the reply is complete with it and nothing but an end token could follow: no further token is needed.
+        /// Whether the reply is complete and only an end token could follow: no further token is
+        /// needed.
         ends: bool,
     },
-    /// It would leave too little room for the reply to be completed. The reply stands where it stood, and the next mask allows only
-    /// what leads to its end: another token is to be sampled.
+    /// The token would leave too few tokens to complete the reply. The reply is unchanged, and the
+    /// next mask allows only the path to its end: another token is to be sampled.
     Refused,
 }
 
-/// The constraint can no longer say what may follow; the sequence cannot go on.
+/// The constraint cannot compute the allowed tokens any more; the sequence cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the grammar cannot go on: {0}")]
 pub struct ConstraintBroken(pub String);
 
-/// Follows one reply and says what may come next.
+/// Follows one reply and computes the tokens allowed next.
 pub trait TokenConstraint: Send + fmt::Debug {
-    /// A constraint in the same state that goes its own way from here.
+    /// An independent copy in the same state.
     fn fork(&self) -> Box<dyn TokenConstraint>;
 
-    /// Computes what may come next, with `left` tokens still to come (at least 1), and keeps it for `mask`. May take milliseconds: the
-    /// engine calls it beside the forward pass. Computing it again before the next `take` or `rewind` costs nothing.
+    /// Computes the mask of the next token, with `left` tokens still to come (at least 1), and
+    /// keeps it for `mask`. May take milliseconds: the engine calls it beside the forward pass. A
+    /// repeated call before the next `take` or `rewind` costs no time.
     fn prepare(&mut self, left: usize) -> Result<(), ConstraintBroken>;
 
-    /// The set that `prepare` computed; `None` before that.
+    /// The mask computed by `prepare`; `None` before the first one.
     fn mask(&self) -> Option<&TokenMask>;
 
-    /// Takes a token that the mask allowed, with room for `left` more after it, or refuses it. A token of a mask that followed a
-    /// refusal is not refused.
+    /// Takes an allowed token with room for `left` more after it, or refuses it. A token from the
+    /// mask after a refusal is not refused.
     fn take(&mut self, sampled: u32, left: usize) -> Result<Taken, ConstraintBroken>;
 
-    /// Whether a way to the end of the reply is known: with no token left but that way's, `take` follows it.
+    /// Whether a path to the end of the reply is known: `take` follows it when no other tokens
+    /// remain.
     fn knows_end(&self) -> bool;
 
-    /// Takes the last `tokens` tokens back. Rewound then continued equals never having gone there.
+    /// Removes the last `tokens` tokens. The state then equals that of a reply without them.
     fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken>;
 }
 

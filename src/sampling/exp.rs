@@ -1,14 +1,15 @@
 //! `exp` for many values at once.
 //!
-//! The standard library's `expf` is a call per value; this one is plain arithmetic without branches, so that the compiler
-//! makes vector code of a loop over it, and gives the same bits on every machine (no fused multiply-add). Cephes `expf`: the exponent is
-//! split off as a power of two, a polynomial of degree 6 does the rest.
+//! The standard library's `expf` is a call per value. This version is plain arithmetic without
+//! branches: the compiler vectorises a loop over it, and it gives the same bits on every machine
+//! (no fused multiply-add). Cephes `expf`: the exponent is split off as a power of two, and a
+//! polynomial of degree 6 approximates the rest.
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
-/// ln 2 in two parts, the first exact in few bits, so that `x - n ln 2` loses nothing.
+/// ln 2 in two parts; the first has few bits, so that `x - n ln 2` loses no precision.
 const LN2_HI: f32 = 355.0 / 512.0;
 const LN2_LO: f32 = -2.121_944_4e-4;
-/// Added and subtracted, it rounds to the nearest integer.
+/// Adding and subtracting the constant rounds to the nearest integer.
 const ROUND: f32 = 12_582_912.0;
 /// Below this the result is 0; a little above the smallest normal number.
 const LOWEST: f32 = -87.0;

@@ -1,7 +1,8 @@
-//! Which tokens the draw chooses from: top_k, top_p, min_p.
+//! Filters on the tokens of a draw: top_k, top_p, min_p.
 //!
-//! Works on unnormalised weights, the best token's being 1, and sets those that do not stay to 0. Nothing is sorted but the few tokens
-//! around the border: a histogram over the leading bits of the weights, which order as the weights do, finds where it lies.
+//! Input: unnormalised weights, the best token's being 1; filtered weights become 0. Only the few
+//! tokens around the border are sorted: a histogram over the leading bits of the weights, which
+//! order as the weights do, finds the border.
 
 use std::cmp::Ordering;
 
@@ -9,21 +10,22 @@ use super::Draw;
 
 /// Leading bits that are dropped: 64 bins per power of two.
 const SHIFT: u32 = 17;
-/// Bins down to 2^-32; what is smaller shares the last one.
+/// Bins down to 2^-32; smaller weights share the last one.
 const NUM_BINS: usize = 32 * 64;
-/// One past the last bin collects what min_p has taken out.
+/// The bin after the last one counts the tokens that min_p removed.
 const OUT: usize = NUM_BINS;
-/// Masses are summed as multiples of this: integers add up to the same in any order. 2^18 weights of 1 stay below 2^63.
+/// Unit of summed masses: integer sums are the same in any order. 2^18 weights of 1 stay below
+/// 2^63.
 const UNIT: f32 = (1u64 << 44) as f32;
 
-/// Scratch of the filters.
+/// Scratch memory of the filters.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     bins: Vec<Bin>,
     border: Vec<Candidate>,
 }
 
-/// Tokens of about the same weight.
+/// Count and mass of tokens of about the same weight.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bin {
     count: u64,
@@ -34,10 +36,10 @@ struct Bin {
 type Candidate = (f32, u32);
 
 impl Filter {
-    /// Sets the weights of tokens that the filters take out to 0; at least the best one stays.
+    /// Sets the weights of filtered tokens to 0; at least the best one stays.
     ///
-    /// As in vLLM, min_p comes first, then top_k, then top_p on the mass that is left. Of tokens with equal weight at a border, those
-    /// with lower ids stay.
+    /// The order is vLLM's: min_p, then top_k, then top_p on the remaining mass. Of tokens with
+    /// equal weight at a border, those with lower ids stay.
     pub(super) fn apply(&mut self, weights: &mut [f32], params: &Draw<'_>) {
         // The best weight is 1, so min_p is the least weight itself.
         let least = params.min_p.max(f32::MIN_POSITIVE);
@@ -67,7 +69,7 @@ impl Filter {
             && let Some((bin, before)) = self.border(u64::from(params.top_k), |bin| bin.count)
         {
             self.collect(weights, bin, least);
-            // The border bin holds at least the missing ones.
+            // The border bin holds at least the missing tokens.
             let missing = (u64::from(params.top_k) - before.count) as usize;
             last = *self.border.select_nth_unstable_by(missing - 1, better).1;
             total = before.mass + self.border[..missing].iter().map(|&(weight, _)| mass(weight)).sum::<u64>();
@@ -89,7 +91,8 @@ impl Filter {
         last
     }
 
-    /// The bin in which the running total reaches `goal`, and the totals before it; `None` if it is never reached.
+    /// The bin in which the running total reaches `goal`, and the totals before it; `None` if the
+    /// sum of all bins is below `goal`.
     fn border(&self, goal: u64, of: impl Fn(&Bin) -> u64) -> Option<(usize, Bin)> {
         let mut before = Bin::default();
         for (index, bin) in self.bins.iter().enumerate() {
@@ -130,7 +133,7 @@ mod tests {
     use super::super::{History, SamplingParams};
     use super::*;
 
-    /// Every filter by its definition, over a full sort.
+    /// Every filter by its definition, after a full sort.
     fn naive(weights: &[f32], params: &SamplingParams) -> Vec<Candidate> {
         let mut all: Vec<Candidate> = weights.iter().copied().zip(0..).collect();
         all.sort_by(better);

@@ -1,18 +1,20 @@
-//! Token counts of prompt and reply, for the penalties. Sparse; only kept when penalties are on.
+//! Token counts of prompt and reply, for the penalties. Sparse; kept only for requests with a
+//! penalty.
 
 use std::collections::HashMap;
 
-/// Which tokens stand in the prompt, and how often each stands in the reply.
+/// The set of prompt tokens and the count of each reply token.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// One entry per distinct token, in order of first appearance; entries stay when a rewind empties them.
+    /// One entry per distinct token, in order of first appearance; a rewind keeps entries with a
+    /// count of 0.
     entries: Vec<Entry>,
     index: HashMap<u32, u32>,
-    /// Reply tokens as indices of entries, so that a rewind knows what to take back.
+    /// Reply tokens as indices of entries, for rewinds.
     reply: Vec<u32>,
 }
 
-/// What is known of one token.
+/// Counts of one token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) token: u32,
@@ -21,7 +23,8 @@ pub(super) struct Entry {
 }
 
 impl History {
-    /// Counts of a prompt with an empty reply. For sequences without penalties use `History::default()`, which costs nothing.
+    /// Counts of a prompt with an empty reply. Sequences without penalties use the empty
+    /// `History::default()`.
     pub fn new(prompt: &[u32]) -> Self {
         let mut history = Self::default();
         for &token in prompt {
@@ -31,14 +34,14 @@ impl History {
         history
     }
 
-    /// One more reply token.
+    /// Counts a further reply token.
     pub fn add(&mut self, token: u32) {
         let entry = self.entry(token);
         self.entries[entry].in_reply += 1;
         self.reply.push(entry as u32);
     }
 
-    /// Cuts the reply back to `to` tokens; more than there are leaves it as it is.
+    /// Cuts the reply to its first `to` tokens; no effect if it has fewer.
     pub fn rewind(&mut self, to: usize) {
         while self.reply.len() > to {
             let entry = self.reply.pop().expect("longer than `to`");

@@ -6,35 +6,38 @@ use super::row;
 /// Logprobs at one position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that stands at this position.
+    /// The token at this position.
     pub token: u32,
-    /// Its logprob, natural logarithm; -inf for a logit that is -inf or NaN.
+    /// Logprob of the token, natural logarithm; -inf for a logit that is -inf or NaN.
     pub logprob: f32,
-    /// Its rank by raw logit, 1 = most likely (1 + number of tokens with a larger logit, or an equal one and a lower id).
+    /// Rank of the token by raw logit, 1 = most likely (1 + number of tokens with a larger logit,
+    /// or an equal one and a lower id).
     pub rank: u32,
     /// The most likely tokens and their logprobs, best first; ties by lower id.
     pub top: Vec<(u32, f32)>,
 }
 
-/// Computes logprobs; owns the scratch.
+/// Computes logprobs; owns the scratch memory.
 #[derive(Debug, Default)]
 pub struct Logprobs {
     candidates: Vec<(f32, u32)>,
 }
 
-/// Independent sums, so that the additions do not wait for each other; added up in a fixed order.
+/// Independent sums, which shorten the dependency chain of the additions; added up in a fixed
+/// order.
 const LANES: usize = 8;
 /// Terms computed at a time, a multiple of `LANES`.
 const BLOCK: usize = 64;
 
 impl Logprobs {
-    /// Logprobs of `token` in a row of raw logits `[vocab]`, with the `num_top` most likely ones (the whole row at most). Bits depend on
-    /// the row alone. In a row without a finite logit every logprob is -inf. Panics if `token` is outside the row.
+    /// Logprobs of `token` in a row of raw logits `[vocab]`, with the `num_top` most likely ones
+    /// (at most the whole row). The bits depend on the row alone. In a row without a finite logit
+    /// every logprob is -inf. Panics if `token` is outside the row.
     pub fn of(&mut self, logits: &[f32], token: u32, num_top: usize) -> TokenLogprobs {
         let log_sum = log_sum_exp(logits);
         let logprob = |logit: f32| (f64::from(row::clean(logit)) - log_sum) as f32;
         let own = row::clean(logits[token as usize]);
-        // Equal logits rank by id: those in front of the token count, those behind do not.
+        // Equal logits rank by id: lower ids count as larger, higher ids do not.
         let (before, after) = logits.split_at(token as usize);
         let larger = before.iter().filter(|&&logit| row::clean(logit) >= own).count()
             + after.iter().filter(|&&logit| row::clean(logit) > own).count();
@@ -51,17 +54,18 @@ impl Logprobs {
             return candidates;
         }
         let better = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
-        // Candidates are what beats the worst of the best `num` so far; they are thinned out when twice as many have come.
+        // Candidates are the logits above the `num`-th best so far; the list is pruned at twice
+        // that length.
         let limit = (2 * num).max(64);
         let mut floor = f32::NEG_INFINITY;
         for (number, block) in logits.chunks(BLOCK).enumerate() {
-            // Most blocks hold nothing that gets in; a NaN never does by itself.
+            // Most blocks hold no candidate; a NaN alone never is one.
             if candidates.len() >= num && !block.iter().fold(false, |any, &logit| any | (logit > floor)) {
                 continue;
             }
             for (inside, &logit) in block.iter().enumerate() {
                 let logit = row::clean(logit) + 0.0;
-                // Later ids lose ties, so only a larger logit can get in once there are enough.
+                // Later ids lose ties: once `num` candidates exist only a larger logit is added.
                 if logit > floor || candidates.len() < num {
                     candidates.push((logit, (number * BLOCK + inside) as u32));
                     if candidates.len() == limit {
@@ -83,7 +87,7 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     let Some(max) = row::maximum(logits) else { return f64::INFINITY };
     let mut sums = [0.0; LANES];
     for block in logits.chunks(BLOCK) {
-        // Two loops: the compiler makes vector code of the first only while no f64 is in it.
+        // Two loops: the compiler vectorises the first one only without f64 in it.
         let mut terms = [0.0; BLOCK];
         for (term, &logit) in terms.iter_mut().zip(block) {
             *term = exp_nonpositive(row::clean(logit) - max);
@@ -140,7 +144,7 @@ mod tests {
             {
                 assert!(got.1 == expected.1 || (got.1 - expected.1).abs() < 1e-5, "{got:?} {expected:?}");
             }
-            // The token's float is the one of its entry, and an equal logit has an equal logprob.
+            // The token's logprob equals that of its entry, and equal logits have equal logprobs.
             for &(id, logprob) in &got.top {
                 if id == got.token {
                     assert_eq!(logprob.to_bits(), got.logprob.to_bits());

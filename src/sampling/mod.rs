@@ -1,4 +1,5 @@
-//! From a row of logits to a token. Pure: randomness is (seed, position, id), there is no clock and no global state.
+//! From a row of logits to a token. Pure: randomness is a function of (seed, position, id); no
+//! clock and no global state.
 
 pub mod config;
 mod bad_words;

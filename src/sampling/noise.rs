@@ -1,8 +1,11 @@
-//! The noise of a draw: one number per (seed, position, token id), the same wherever and whenever the token is sampled.
+//! The noise of a draw: one number per (seed, position, token id), independent of the machine, the
+//! step and the batch.
 //!
-//! A draw is the argmax of `logit / temperature + gumbel(seed, position, id)` (Gumbel, "Statistical Theory of Extreme Values",
-//! 1954, as used by Maddison, Tarlow, Minka, "A* Sampling", arXiv 1411.0030). Ids that a filter removed take no part, and the
-//! others keep their numbers, so two distributions that are close draw the same token with a probability close to one: a draft
+//! A draw is the argmax of `logit / temperature + gumbel(seed, position, id)` (Gumbel, "Statistical
+//! Theory of Extreme Values", 1954, as used by Maddison, Tarlow, Minka, "A* Sampling", arXiv
+//! 1411.0030). Removed ids take no part, and the others keep their numbers, so two distributions
+//! that are close draw the same token with a probability close to one: a draft model with the same
+//! noise proposes what the target model draws.
 //! model with the same noise proposes what the target model draws.
 
 /// The noise of one position of one reply.
@@ -90,7 +93,7 @@ mod tests {
             check_even((0..20_000).map(|position| at(fixed, position, 5)));
             check_even((0..20_000).map(|seed| at(seed, fixed, 163_839)));
         }
-        // Differences of neighbours are even too, so neighbours do not move together.
+        // Differences of neighbours are even too: neighbours are not correlated.
         check_even((0..20_000).map(|id| (at(7, 3, id) - at(7, 3, id + 1)).rem_euclid(1.0)));
         check_even((0..20_000).map(|seed| (at(seed, 0, 3) - at(seed + 1, 0, 3)).rem_euclid(1.0)));
         check_even((0..20_000).map(|p| (at(7, p, 3) - at(7, p + 1, 3)).rem_euclid(1.0)));
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn fixed_for_ever() {
-        // Replies that users reproduce by seed depend on these bits.
+        // Replies reproduced by seed depend on these bits.
         let bits = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1), (u64::MAX, 5, 163_839)]
             .map(|(seed, position, id)| Noise::new(seed, position).bits(id));
         assert_eq!(bits, FIXED);

@@ -1,4 +1,4 @@
-//! What a request asks of the sampler, validated.
+//! Validated sampling parameters of a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,25 +28,26 @@ pub struct SamplingParams {
     pub seed: u64,
     /// Most reply tokens; at least 1 (0 only with prompt logprobs or echo).
     pub max_tokens: u32,
-    /// No stop token is taken before this many reply tokens.
+    /// Stop tokens are forbidden before this many reply tokens.
     pub min_tokens: u32,
     /// Token ids that end the reply (end-of-turn tokens unless `ignore_eos`, and the request's own).
     pub stop_token_ids: Vec<u32>,
     /// Number of most likely tokens reported per reply token, the whole row at most: `None` reports nothing, `Some(0)` the chosen token's
     /// logprob only.
     pub logprobs: Option<u32>,
-    /// The same for prompt tokens.
+    /// As `logprobs`, for prompt tokens.
     pub prompt_logprobs: Option<u32>,
-    /// Leads the reply out of its reasoning in time.
+    /// Rule that ends the reply's reasoning in time; `None` = no rule.
     pub block_rule: Option<Arc<BlockRule>>,
-    /// The only ids that may be sampled; `None` = all. At least one id; no other constraint stands beside it.
+    /// Ids that may be sampled, at least one; `None` = all. Excludes any other constraint.
     pub allowed_token_ids: Option<Arc<TokenMask>>,
-    /// Token sequences that must not occur in the reply. A grammar that allows nothing else goes before them.
+    /// Token sequences that must not occur in the reply. A grammar that allows no other token takes
+    /// precedence.
     pub bad_words: Option<Arc<BadWords>>,
 }
 
 impl Default for SamplingParams {
-    /// Plain sampling at temperature 1, sixteen tokens, no stop token.
+    /// Sampling at temperature 1, sixteen tokens, no stop token.
     fn default() -> Self {
         Self {
             temperature: 1.0,
@@ -146,7 +147,7 @@ pub const LIMITS: Limits = Limits {
 pub const MAX_LOGIT_BIAS: usize = 262_144;
 
 impl SamplingParams {
-    /// Checks every field against its range; the first one outside is the error.
+    /// Checks every field against its range. Errors: the first field outside its range.
     pub fn validate(&self) -> Result<(), SamplingError> {
         for (field, value, range) in [
             ("temperature", self.temperature, LIMITS.temperature),
@@ -191,7 +192,7 @@ impl SamplingParams {
         }
     }
 
-    /// Whether a penalty is on, so that the sequence must keep a `History`.
+    /// Whether a penalty is on and the sequence must keep a `History`.
     pub fn uses_history(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
@@ -201,11 +202,11 @@ impl SamplingParams {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{field}: {value} is out of range, allowed: {allowed}")]
 pub struct SamplingError {
-    /// Request field.
+    /// Name of the request field.
     pub field: &'static str,
-    /// What was given.
+    /// Given value.
     pub value: String,
-    /// What is allowed.
+    /// Allowed values.
     pub allowed: String,
 }
 

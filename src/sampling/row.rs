@@ -1,8 +1,9 @@
 //! Passes over a row of logits that the sampler and the logprobs share.
 //!
-//! A NaN counts as -inf and +inf as the largest finite number, so that one broken logit does not take the row with it.
+//! A NaN counts as -inf and +inf as the largest finite number, so that one broken logit does not
+//! invalidate the row.
 
-/// Values in flight in a pass: enough for the compiler's vector registers.
+/// Values processed in parallel in a pass: enough to fill the vector registers.
 const LANES: usize = 16;
 
 /// The largest value of the row, or `None` if no value is finite. +inf counts as `f32::MAX`.
@@ -11,7 +12,7 @@ pub(super) fn maximum(row: &[f32]) -> Option<f32> {
     let (chunks, rest) = row.as_chunks::<LANES>();
     for chunk in chunks {
         for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            // A comparison with NaN is false, so NaN never gets in.
+            // A comparison with NaN is false, so a NaN is never the maximum.
             *lane = if value > *lane { value } else { *lane };
         }
     }
@@ -41,12 +42,12 @@ pub(super) fn survey(row: &[f32]) -> (Option<f32>, bool) {
     let best = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| best.max(value));
     match best.is_finite() {
         true => (Some(best), sound),
-        // Rare, and for `maximum` to say.
+        // Rare; `maximum` computes the value.
         false => (maximum(row), sound),
     }
 }
 
-/// The first index with this value, which stands in the row (or +inf does, for `f32::MAX`).
+/// The first index with this value, which must occur in the row (for `f32::MAX`, +inf counts too).
 pub(super) fn first_index(row: &[f32], value: f32) -> usize {
     let (chunks, rest) = row.as_chunks::<LANES>();
     for (number, chunk) in chunks.iter().enumerate() {
@@ -59,7 +60,7 @@ pub(super) fn first_index(row: &[f32], value: f32) -> usize {
     row.len() - rest.len() + inside
 }
 
-/// A logit as the passes see it.
+/// A logit with NaN and +inf replaced.
 #[inline(always)]
 pub(super) fn clean(logit: f32) -> f32 {
     let logit = if logit >= f32::MAX { f32::MAX } else { logit };

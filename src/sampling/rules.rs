@@ -117,7 +117,7 @@ fn table_or_json<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D
 }
 
 impl Rules {
-    /// What is wrong with them, first thing first.
+    /// The first problem of the rules; `None` if they are valid.
     pub(super) fn problem(&self) -> Option<String> {
         self.0.iter().find_map(|(field, rule)| {
             let Some((_, range)) = FIELDS.iter().find(|(name, ..)| name == field) else {
@@ -154,7 +154,7 @@ impl Rules {
 }
 
 impl GenerationOverride {
-    /// What is wrong with it, first thing first.
+    /// The first problem of the values; `None` if they are valid.
     pub(super) fn problem(&self) -> Option<String> {
         self.0.iter().find_map(|(key, value)| {
             let Some((_, field)) = OVERRIDES.iter().find(|(name, _)| name == key) else {
@@ -168,7 +168,7 @@ impl GenerationOverride {
         })
     }
 
-    /// The value it gives a field.
+    /// The value of a field; `None` if it is not set.
     pub fn get(&self, field: &str) -> Option<f64> {
         let (key, _) = OVERRIDES.iter().find(|(_, name)| *name == field)?;
         self.0.get(*key).map(|value| if *value == -1.0 && field == "top_k" { 0.0 } else { *value })

@@ -8,19 +8,20 @@ use super::filter::Filter;
 use super::noise::Noise;
 use super::{History, TokenMask, row};
 
-/// Temperatures between 0 and this are raised to it, as in vLLM: below, differences of logits overflow to no purpose.
+/// Temperatures between 0 and this value are raised to it, as in vLLM: below it differences of
+/// logits overflow.
 const MIN_TEMPERATURE: f32 = 0.01;
-/// Weights tested at once for a chance to win.
+/// Weights tested together for a possible winner.
 const BLOCK: usize = 64;
 /// Weight of the last of the 24 leading bits of the noise.
 const NOISE_ULP: f32 = 1.0 / 16_777_216.0;
 
-/// Every logit of the row is NaN or infinite: the model has failed on this sequence.
+/// Every logit of the row is NaN or infinite: the forward pass failed for this sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no logit of the row is finite")]
 pub struct NoFiniteLogit;
 
-/// What one draw depends on beside the row of logits.
+/// Inputs of one draw beside the row of logits.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw<'a> {
     /// Softmax temperature; 0 is greedy.
@@ -37,17 +38,18 @@ pub struct Draw<'a> {
     pub presence_penalty: f32,
     /// See [`super::SamplingParams`].
     pub frequency_penalty: f32,
-    /// Keys the noise, with `position`.
+    /// Seed of the noise, together with `position`.
     pub seed: u64,
     /// Index of the token in its reply.
     pub position: u64,
     /// Added to the logits of these ids.
     pub logit_bias: &'a [(u32, f32)],
-    /// Ids that are not drawn.
+    /// Ids that must not be drawn.
     pub forbidden: &'a [u32],
-    /// Token counts; read only where a penalty is on.
+    /// Token counts; read only for a request with a penalty.
     pub history: &'a History,
-    /// Ids that may be drawn, at least one; `None` = all. An id outside is never drawn, whatever the rest says.
+    /// Ids that may be drawn, at least one; `None` = all. Neither bias nor bans can lead to the draw
+    /// of another id.
     pub mask: Option<&'a TokenMask>,
 }
 
@@ -57,16 +59,17 @@ impl Draw<'_> {
     }
 }
 
-/// What a look at a row shows.
+/// Result of a pass over a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Survey {
     /// The largest logit; +inf counts as the largest finite number. `None`: no logit is finite.
     pub max: Option<f32>,
-    /// No NaN and no +inf. A row that has one is drawn from as well as it can be, but is no distribution.
+    /// Whether the row has no NaN and no +inf. A row with one is not a distribution; a draw from it
+    /// is best effort.
     pub sound: bool,
 }
 
-/// Draws tokens; owns the scratch. The result depends on the arguments alone.
+/// Draws tokens; owns the scratch memory. The result depends on the arguments alone.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// The row after bias and penalties.
@@ -76,15 +79,16 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Looks at a row of raw logits `[vocab]`.
+    /// Computes the maximum and the soundness of a row of raw logits `[vocab]`.
     pub fn survey(&self, logits: &[f32]) -> Survey {
         let (max, sound) = row::survey(logits);
         Survey { max, sound }
     }
 
-    /// A token of a row of raw logits `[vocab]`. A NaN logit counts as -inf, +inf as the largest finite number.
+    /// Draws a token from a row of raw logits `[vocab]`. A NaN logit counts as -inf, +inf as the
+    /// largest finite number.
     pub fn draw(&mut self, logits: &[f32], draw: &Draw<'_>) -> Result<u32, NoFiniteLogit> {
-        // A row that was broken before must not be mended by the adjustments, so the raw one is looked at first.
+        // The raw row is surveyed first: the adjustments must not hide a broken row.
         let Survey { max, sound } = self.survey(logits);
         let raw_max = max.ok_or(NoFiniteLogit)?;
         if !draw.has_penalties() && draw.mask.is_none() && only_forbids(logits, raw_max, sound, draw) {
@@ -99,16 +103,18 @@ impl Sampler {
         }
         let token = match (row::maximum(&adjusted), draw.mask) {
             (Some(max), _) => self.choose(&adjusted, max, draw),
-            // Everything is forbidden: the raw best is the least wrong.
+            // Every id is forbidden: the id with the largest raw logit is drawn.
             (None, None) => row::first_index(logits, raw_max) as u32,
-            // What the grammar allows was forbidden by something else, or has no finite logit: the grammar decides, by the raw row.
+            // Every id that the grammar allows is banned or has no finite logit: the grammar takes
+            // precedence, by the raw row.
             (None, Some(mask)) => best_allowed(logits, mask),
         };
         self.adjusted = adjusted;
         Ok(token)
     }
 
-    /// Temperature, filters and noise on a row whose largest logit is `max`. Forbidden ids have no weight, whatever their logit says.
+    /// Temperature, filters and noise on a row whose largest logit is `max`. Forbidden ids have no
+    /// weight, independent of their logit.
     fn choose(&mut self, logits: &[f32], max: f32, draw: &Draw<'_>) -> u32 {
         if draw.temperature == 0.0 {
             return row::first_index(logits, max) as u32;
@@ -134,16 +140,17 @@ impl Sampler {
     }
 }
 
-/// The id with the smallest `time / weight`, which is the one with the largest `ln(weight) + gumbel`; ties by lower id. The
-/// largest weight is 1.
+/// The id with the smallest `time / weight`, which is the one with the largest
+/// `ln(weight) + gumbel`; ties by lower id. The largest weight is 1.
 ///
-/// An id of which the noise alone says that it cannot win is passed over: its time is at least the uniform number it is made of.
+/// An id whose noise alone excludes it is skipped: its time is at least the uniform number it is
+/// computed from.
 fn race(weights: &[f32], noise: Noise) -> u32 {
     let favourite = row::first_index(weights, 1.0) as u32;
     let (mut winner, mut best) = (favourite, noise.time(favourite));
     for (number, block) in weights.chunks(BLOCK).enumerate() {
         let first = (number * BLOCK) as u32;
-        // Rounded up: an f32 product may fall short by some units in its last place.
+        // Rounded up: an f32 product may be too small by some units in its last place.
         let limit = best as f32 * 1.000_001;
         let mut any = 0;
         for (id, &weight) in (first..).zip(block) {
@@ -164,14 +171,15 @@ fn race(weights: &[f32], noise: Noise) -> u32 {
     winner
 }
 
-/// A bound below an id's time: the leading bits of its noise, which convert to f32 exactly and in vector registers.
+/// A lower bound of an id's time: the leading bits of its noise, which convert to f32 exactly and
+/// in vector registers.
 #[inline(always)]
 fn least_time(noise: Noise, id: u32) -> f32 {
     (noise.bits(id) >> 8) as i32 as f32 * NOISE_ULP
 }
 
-/// Whether bias and bans, if there are any, only forbid ids other than the best one of a sound row: then the others' weights
-/// stay what they are in the raw row, and no copy of it is needed.
+/// Whether bias and bans only forbid ids other than the best one of a sound row: the weights of the
+/// other ids then equal those of the raw row, and no copy is needed.
 fn only_forbids(logits: &[f32], max: f32, sound: bool, draw: &Draw<'_>) -> bool {
     let beaten = |id: u32| logits.get(id as usize).is_none_or(|&logit| logit < max);
     if draw.logit_bias.is_empty() && draw.forbidden.is_empty() {
@@ -182,7 +190,8 @@ fn only_forbids(logits: &[f32], max: f32, sound: bool, draw: &Draw<'_>) -> bool 
         && draw.forbidden.iter().all(|&id| beaten(id))
 }
 
-/// The allowed id with the largest raw logit, ties by lower id; the first allowed one if none of them is finite.
+/// The allowed id with the largest raw logit, ties by lower id; the first allowed one if none of
+/// these logits is finite.
 fn best_allowed(logits: &[f32], mask: &TokenMask) -> u32 {
     let mut best = (f32::NEG_INFINITY, mask.first().unwrap_or(0));
     for (id, &logit) in (0..).zip(logits) {
@@ -193,7 +202,7 @@ fn best_allowed(logits: &[f32], mask: &TokenMask) -> u32 {
     best.1
 }
 
-/// Bias, bans and penalties, in place. Ids outside the row change nothing.
+/// Applies bias, bans and penalties in place. Ids outside the row have no effect.
 fn adjust(row: &mut [f32], draw: &Draw<'_>) {
     for &(token, bias) in draw.logit_bias {
         if let Some(logit) = row.get_mut(token as usize) {

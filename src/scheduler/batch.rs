@@ -6,22 +6,25 @@ use crate::ops::AttentionForm;
 /// Which rows of a chunk need logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitsNeed {
-    /// None: a middle chunk of a prompt.
+    /// No row: a middle chunk of a prompt.
     None,
-    /// The last so many rows: tokens are sampled from them. 1 without a draft.
+    /// The last rows, by number: tokens are sampled from them. 1 without a draft.
     Tail(u32),
-    /// Every row (prompt logprobs); a token is sampled from the last row iff `Chunk::samples`. Each prompt position is
-    /// in exactly one such chunk, also when the sequence is preempted and computed again.
+    /// Every row (prompt logprobs); a token is sampled from the last row iff `Chunk::samples`. Each
+    /// prompt position is in exactly one such chunk, even when the sequence is preempted and
+    /// computed again.
     All,
 }
 
-/// Tokens of one sequence in one step: positions `start..start + len` of its known tokens (prompt, then reply).
+/// Tokens of one sequence in one step: positions `start..start + len` of its known tokens (prompt,
+/// then reply).
 ///
-/// The tokens are `scheduler.tokens(seq)[start..start + len]`, the physical blocks `scheduler.block_table(seq)`. A position at
-/// the end of `tokens(seq)` is that of the unsettled token.
+/// The tokens are `scheduler.tokens(seq)[start..start + len]`, the physical blocks
+/// `scheduler.block_table(seq)`. A position at the end of `tokens(seq)` belongs to the unsettled
+/// token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// The sequence they belong to.
+    /// Sequence of the tokens.
     pub seq: SeqId,
     /// First position computed in this step.
     pub start: usize,
@@ -31,10 +34,12 @@ pub struct Chunk {
     pub expanded_until: usize,
     /// Rows that need logits.
     pub logits: LogitsNeed,
-    /// Whether this chunk ends the known tokens and the sequence wants another one, so that a token is sampled from its last row.
-    /// The engine clears it before `advance` where none could be sampled; the row is then computed again.
+    /// Whether the chunk ends the known tokens of a sequence that is to get another token: a token
+    /// is sampled from its last row. The engine clears the flag before `advance` where no token
+    /// could be sampled; the row is then computed again.
     pub samples: bool,
-    /// Its sequence was ended, rewound or planned anew between plan and `advance`: the rows were computed for nobody.
+    /// The sequence was ended, rewound or planned anew between plan and `advance`: the rows are not
+    /// used.
     pub void: bool,
 }
 
@@ -44,7 +49,7 @@ impl Chunk {
         self.start + self.len
     }
 
-    /// Form of the query at `position`.
+    /// Attention form of the query at `position`.
     pub fn form(&self, position: usize) -> AttentionForm {
         if position < self.expanded_until { AttentionForm::Expanded } else { AttentionForm::Absorbed }
     }
@@ -53,11 +58,11 @@ impl Chunk {
 /// A sequence that left the queue for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// Which.
+    /// The admitted sequence.
     pub seq: SeqId,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
-    /// Time from arrival to now, microseconds.
+    /// Time from arrival to admission, microseconds.
     pub waited_us: u64,
 }
 
@@ -70,17 +75,18 @@ pub struct Batch {
     pub preempted: Vec<SeqId>,
     /// Sequences that left the queue for the first time.
     pub admitted: Vec<Admission>,
-    /// Sequences that left the queue, the first time or again: each has a new slot, whose state is to be opened.
+    /// Sequences that left the queue, the first time or again: each has a new slot, whose state
+    /// must be opened.
     pub started: Vec<SeqId>,
 }
 
 impl Batch {
-    /// Rows of the step.
+    /// Rows of the step: one per token.
     pub fn num_tokens(&self) -> usize {
         self.chunks.iter().map(|c| c.len).sum()
     }
 
-    /// Empties the plan and keeps its memory.
+    /// Empties all lists and keeps their memory.
     pub fn clear(&mut self) {
         self.chunks.clear();
         self.preempted.clear();

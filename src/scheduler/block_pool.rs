@@ -1,22 +1,22 @@
-//! The KV blocks: who holds them, which are free, which only the prefix cache still holds.
+//! The KV blocks: their reference counts, the free ones, and those held by the prefix cache alone.
 //!
-//! A block is in exactly one of three states: *used* (reference count above 0), *cached* (count 0 but named, on the
-//! least-recently-used list), *free* (count 0, no name, on the free stack). All operations are O(1). Knows neither
-//! sequences nor tokens.
+//! A block is in exactly one of three states: *used* (reference count above 0), *cached* (count 0
+//! but named, on the least-recently-used list), *free* (count 0, no name, on the free stack). All
+//! operations are O(1). Knows neither sequences nor tokens.
 
 use super::prefix_index::{BlockHash, PrefixIndex};
 use crate::ops::BlockId;
 
-/// End of the intrusive list.
+/// End mark of the intrusive list.
 const NIL: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
 struct Block {
     ref_count: u32,
-    /// Neighbours on the list of cached blocks, towards older and newer.
+    /// Neighbours on the list of cached blocks: the next older and the next newer one.
     older: u32,
     newer: u32,
-    /// Set exactly while the index holds this block.
+    /// Set exactly while the prefix index holds the block.
     hash: Option<BlockHash>,
 }
 
@@ -48,37 +48,37 @@ impl BlockPool {
         }
     }
 
-    /// All blocks.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Blocks that hold nothing.
+    /// Blocks in the state *free*.
     pub(super) fn num_free(&self) -> usize {
         self.free.len()
     }
 
-    /// Blocks that only the prefix cache holds.
+    /// Blocks in the state *cached*.
     pub(super) fn num_cached(&self) -> usize {
         self.num_cached
     }
 
-    /// Blocks that `allocate` could hand out: free ones, then cached ones.
+    /// Blocks that `allocate` can return: free ones, then cached ones.
     pub(super) fn num_available(&self) -> usize {
         self.free.len() + self.num_cached
     }
 
-    /// Blocks that sequences hold.
+    /// Blocks in the state *used*.
     pub(super) fn num_used(&self) -> usize {
         self.blocks.len() - self.num_available()
     }
 
-    /// Cached blocks that were given up for new content, since the start.
+    /// Cached blocks reused for new content, since the start.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// A block with reference count 1 and no name: a free one, else the least recently used cached one.
+    /// Returns a block with reference count 1 and no name: a free one, else the least recently used
+    /// cached one.
     pub(super) fn allocate(&mut self) -> Option<BlockId> {
         let id = match self.free.pop() {
             Some(id) => id,
@@ -96,7 +96,7 @@ impl BlockPool {
         Some(BlockId(id))
     }
 
-    /// One more holder.
+    /// Adds a reference.
     pub(super) fn acquire(&mut self, BlockId(id): BlockId) {
         if self.blocks[id as usize].ref_count == 0 {
             self.unlink(id);
@@ -104,7 +104,8 @@ impl BlockPool {
         self.blocks[id as usize].ref_count += 1;
     }
 
-    /// One holder less; the last one leaves the block cached (as the most recently used) if it has a name, free otherwise.
+    /// Removes a reference. After the last one the block is cached (as the most recently used) if
+    /// it has a name, free otherwise.
     pub(super) fn release(&mut self, BlockId(id): BlockId) {
         let block = &mut self.blocks[id as usize];
         assert!(block.ref_count > 0, "block {id} released more often than held");
@@ -119,7 +120,7 @@ impl BlockPool {
         }
     }
 
-    /// Names a full block that somebody holds, unless the name or the block is taken already.
+    /// Names a full used block; no effect if the name or the block is already in the index.
     pub(super) fn publish(&mut self, BlockId(id): BlockId, hash: BlockHash) {
         let block = &mut self.blocks[id as usize];
         debug_assert!(block.ref_count > 0);
@@ -128,7 +129,8 @@ impl BlockPool {
         }
     }
 
-    /// Takes the name of a block that somebody holds away: it is free once nobody does, and the name can be given anew.
+    /// Removes the name of a used block: the block becomes free after its last reference, and the
+    /// name can be given again.
     pub(super) fn unname(&mut self, BlockId(id): BlockId) {
         debug_assert!(self.blocks[id as usize].ref_count > 0);
         if let Some(hash) = self.blocks[id as usize].hash.take() {
@@ -136,17 +138,17 @@ impl BlockPool {
         }
     }
 
-    /// The block of this name, used or cached.
+    /// The block with this name, used or cached.
     pub(super) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
         self.index.get(hash).map(BlockId)
     }
 
-    /// Number of holders.
     pub(super) fn ref_count(&self, BlockId(id): BlockId) -> u32 {
         self.blocks[id as usize].ref_count
     }
 
-    /// Whether its one holder may write into it: nobody else sees it, now or by name.
+    /// Whether the block may be written by its holder: one reference and no name, so no other
+    /// sequence reads it.
     pub(super) fn is_private(&self, BlockId(id): BlockId) -> bool {
         let block = &self.blocks[id as usize];
         block.ref_count == 1 && block.hash.is_none()

@@ -1,35 +1,35 @@
-//! Applies what a step computed: positions advance, tokens are appended when their values arrive, full blocks get names, sequences
-//! end. And the way back: `rewind`.
+//! Applies a computed step: positions advance, tokens are appended when their values arrive, full
+//! blocks get names, sequences end. `rewind` is the reverse operation.
 
 use super::sequence::{Phase, Planned};
 use super::{Batch, Chunk, FinishReason, Finished, Scheduler, SeqId};
 
-/// What the engine decided for a chunk that samples.
+/// The engine's result for a chunk that samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampled<'a> {
     /// The chunk's sequence.
     pub seq: SeqId,
-    /// New tokens in order, usually one. Tokens beyond `tokens_left` are dropped. Empty: nothing could be sampled, and the
-    /// last known token is computed again in the next step.
+    /// New tokens in order, usually one. Tokens beyond `tokens_left` are dropped. Empty: no token
+    /// could be sampled, and the next step computes the last known token again.
     pub tokens: &'a [u32],
-    /// Whether the sequence ends after the last of them, and why.
+    /// Reason of the end if the sequence ends after the last of `tokens`; `None` if it continues.
     pub finish: Option<FinishReason>,
 }
 
-/// Why a sequence was not rewound.
+/// Reason of a refused rewind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RewindError {
-    /// It is not live.
+    /// The sequence is neither running nor waiting.
     #[error("sequence {} is not running or waiting", .0.0)]
     Unknown(SeqId),
-    /// A prompt cannot be cut, and what is not known cannot be kept.
+    /// The target is shorter than the prompt or longer than the known tokens.
     #[error("cannot rewind to {to} tokens: the prompt has {prompt_len}, prompt and reply have {known}")]
     OutOfRange {
-        /// Asked for.
+        /// Requested length, tokens.
         to: usize,
-        /// Least.
+        /// Shortest length, tokens.
         prompt_len: usize,
-        /// Most.
+        /// Longest length, tokens.
         known: usize,
     },
 }
@@ -45,9 +45,10 @@ impl Scheduler {
         self.settle(batch, sampled)
     }
 
-    /// The step is under way: positions move on, and a chunk that samples has one token more, of which only the device knows the
-    /// value. A chunk that ends the known tokens and does not sample is computed up to its last token, which the next step
-    /// computes again. Chunks of sequences that were ended, rewound or planned anew since the plan become void.
+    /// Advances positions when the step is enqueued. A chunk that samples adds one token whose
+    /// value is on the device only. A chunk that ends the known tokens and does not sample counts
+    /// as computed up to its last token, which the next step computes again. Chunks of sequences
+    /// that were ended, rewound or planned anew since the plan become void.
     pub fn advance(&mut self, batch: &mut Batch) {
         for chunk in &mut batch.chunks {
             chunk.void = self.is_void(chunk);
@@ -65,17 +66,18 @@ impl Scheduler {
         }
     }
 
-    /// Whether the sequence of a planned chunk was ended, rewound or planned anew since.
+    /// Whether the sequence of a planned chunk was ended, rewound or planned anew since the plan.
     pub fn is_void(&self, chunk: &Chunk) -> bool {
         let planned = Planned { start: chunk.start, len: chunk.len };
         self.slots.get(&chunk.seq).is_none_or(|&slot| self.sequences[slot].planned != Some(planned))
     }
 
-    /// The outcome of a step that was advanced. `sampled` may come in any order; an entry counts only if its sequence has a
-    /// token under way. A chunk that sampled and has no entry, or one without tokens, is computed up to its last token, which
-    /// the next step computes again.
+    /// Applies the outcome of an advanced step. `sampled` may be in any order; an entry counts only
+    /// if its sequence has an unsettled token. A chunk that sampled and has no entry, or an entry
+    /// without tokens, counts as computed up to its last token, which the next step computes again.
     ///
-    /// Returns the sequences that ended here, in batch order: for the engine's reason, else with `Length`. They are gone.
+    /// Returns the sequences that ended, in batch order, with the engine's reason or `Length`. The
+    /// scheduler has removed them.
     pub fn settle<'a>(
         &mut self,
         batch: &Batch,
@@ -95,7 +97,7 @@ impl Scheduler {
             if sequence.phase == Phase::Waiting {
                 self.queued_tokens += accepted.len();
             }
-            // Whatever ended after tokens that were dropped ended by length before.
+            // A sequence whose tokens were dropped had already ended by length.
             if let Some(reason) = entry.finish.filter(|_| accepted.len() == entry.tokens.len()) {
                 ending.push((slot, reason));
             }
@@ -115,14 +117,15 @@ impl Scheduler {
                 Some((_, reason)) => Some(*reason),
                 None => at_length.then_some(FinishReason::Length),
             };
-            // Only settled tokens are named. The last one is computed again if nothing followed it, so its block may be written
-            // again; and what a failed step computed is not passed on.
+            // Only settled tokens are named. The last one is computed again if no token followed,
+            // so its block may be written again; the tokens of a failed step are not shared.
             let covered = sequence.block_table.len() * self.limits.block_size;
             let whole = at_length && sequence.computed + 1 >= chunk.end();
             let len = if whole { chunk.end().min(covered) } else { chunk.end().min(sequence.computed) };
             match reason {
                 Some(FinishReason::Error) => {}
-                // Blocks of a sequence with broken numbers may hold them from its beginning: nobody finds them any more.
+                // The blocks of a sequence with non-finite numbers may hold them from its first
+                // position: no prompt may match them.
                 Some(FinishReason::NumericFault(_)) => self.unname_blocks(slot),
                 _ => self.publish(slot, len),
             }
@@ -133,7 +136,7 @@ impl Scheduler {
         finished
     }
 
-    /// Names the blocks that `len` computed tokens fill, as far as others may use them.
+    /// Names the blocks that `len` computed tokens fill, up to the last shareable one.
     fn publish(&mut self, slot: usize, len: usize) {
         if !self.limits.prefix_caching {
             return;
@@ -146,20 +149,21 @@ impl Scheduler {
         }
     }
 
-    /// Takes the names of all blocks of a sequence away. Others that hold one of them keep it.
+    /// Removes the names of all blocks of a sequence. Other holders of a block keep it.
     fn unname_blocks(&mut self, slot: usize) {
         for &block in &self.sequences[slot].block_table {
             self.pool.unname(block);
         }
     }
 
-    /// Cuts a live sequence back to its first `to` tokens, prompt included, as if it had never gone further: what is computed
-    /// next is the row after token `to - 1`.
+    /// Cuts a live sequence to its first `to` tokens, prompt included. The state equals that of a
+    /// sequence that has not computed more: the next row is the one after token `to - 1`.
     ///
-    /// Blocks behind that point are given back; named ones stay cached, for a name says what its block holds. The rule for the
-    /// block that the next step writes into: if somebody else holds it, or it is named, the sequence lets go of it and computes
-    /// its tokens again, from the block's start, into a fresh one; otherwise it is written in place. Full blocks that others can
-    /// see are thus never written.
+    /// Blocks behind that point are released; named ones stay cached, because a name identifies the
+    /// content of its block. The block that the next step writes into is released if it is shared
+    /// or named, and its tokens are computed again, from the block's start, into a fresh block;
+    /// otherwise it is written in place. Full blocks that other sequences can match are thus never
+    /// written.
     pub fn rewind(&mut self, seq: SeqId, to: usize) -> Result<(), RewindError> {
         let slot = *self.slots.get(&seq).ok_or(RewindError::Unknown(seq))?;
         let block_size = self.limits.block_size;
@@ -170,7 +174,7 @@ impl Scheduler {
         }
         if sequence.phase == Phase::Waiting {
             self.queued_tokens -= known - to;
-            self.blocked = None; // It may need fewer blocks now.
+            self.blocked = None; // The shorter sequence may need fewer blocks.
         }
         sequence.tokens.truncate(to);
         sequence.unsettled = 0;

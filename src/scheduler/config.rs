@@ -39,83 +39,84 @@ impl Default for Config {
     }
 }
 
-/// The numbers a scheduler runs with: the settings, completed by what the backend, the checkpoint and the memory plan say.
+/// Numbers of a scheduler: the settings, completed by the backend, the checkpoint and the memory
+/// plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most sequences that run at once.
+    /// Upper bound on sequences that run at once.
     pub max_num_seqs: usize,
-    /// Most tokens of one step.
+    /// Upper bound on the tokens of one step.
     pub max_num_batched_tokens: usize,
-    /// Most prompt (and recomputed) tokens of one step.
+    /// Upper bound on the prompt (and recomputed) tokens of one step.
     pub max_prefill_tokens: usize,
-    /// Most tokens of prompt and reply together.
+    /// Upper bound on prompt and reply tokens of one sequence.
     pub max_model_len: usize,
     /// Tokens per KV block.
     pub block_size: usize,
-    /// KV blocks.
+    /// Blocks of the KV cache.
     pub num_blocks: usize,
-    /// Whether full blocks are kept and found again.
+    /// Whether full blocks are kept after their sequence and matched by later prompts.
     pub prefix_caching: bool,
     /// Prompts of at least this many tokens use the expanded form of attention.
     pub expand_min_prompt_tokens: usize,
 }
 
-/// Why a scheduler cannot run with these numbers.
+/// Reason why these numbers cannot make a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitsError {
     /// A count that must be at least 1.
     #[error("{field} is 0, must be at least 1")]
     Zero {
-        /// Which.
+        /// Name of the number.
         field: &'static str,
     },
-    /// More than the kernels' 32-bit indices can name.
+    /// A number above the range of the kernels' 32-bit indices.
     #[error("{field} is {value}, limit {limit}: lower it")]
     TooLarge {
-        /// Which.
+        /// Name of the number.
         field: &'static str,
-        /// What it is.
+        /// Value of the number.
         value: usize,
-        /// What it may be.
+        /// Largest allowed value.
         limit: usize,
     },
-    /// Every running sequence needs one token of a step.
+    /// Every running sequence needs at least one token of a step.
     #[error(
         "max_num_seqs is {max_num_seqs}, more than max_num_batched_tokens {max_num_batched_tokens}: a step could not give every \
          running sequence a token; lower the first or raise the second"
     )]
     TooFewTokens {
-        /// Sequences.
+        /// Upper bound on running sequences.
         max_num_seqs: usize,
-        /// Tokens.
+        /// Token budget of a step.
         max_num_batched_tokens: usize,
     },
-    /// A part of the budget larger than the budget.
+    /// The prompt budget exceeds the token budget of a step.
     #[error(
         "max_prefill_tokens is {max_prefill_tokens}, more than max_num_batched_tokens {max_num_batched_tokens}: lower the first \
          or raise the second"
     )]
     PrefillAboveBudget {
-        /// The part.
+        /// Prompt budget of a step.
         max_prefill_tokens: usize,
-        /// The whole.
+        /// Token budget of a step.
         max_num_batched_tokens: usize,
     },
-    /// The checkpoint was trained for less.
+    /// The length exceeds the one the checkpoint was trained for.
     #[error(
         "max_model_len is {max_model_len}, the checkpoint allows {checkpoint_max_len}: lower it, or set 0 for the checkpoint's"
     )]
     BeyondCheckpoint {
-        /// Asked for.
+        /// Requested length, tokens.
         max_model_len: usize,
-        /// Allowed.
+        /// Longest length of the checkpoint, tokens.
         checkpoint_max_len: usize,
     },
 }
 
 impl Config {
-    /// Completes the settings. `default_prefill_tokens` stands in for `max_prefill_tokens` = 0 (cut to the token budget),
-    /// `checkpoint_max_len` for `max_model_len` = 0.
+    /// Completes the settings. `default_prefill_tokens` replaces `max_prefill_tokens` = 0 (cut to
+    /// the token budget), `checkpoint_max_len` replaces `max_model_len` = 0.
     pub fn limits(
         &self,
         default_prefill_tokens: usize,
@@ -149,7 +150,7 @@ impl Config {
 }
 
 impl Limits {
-    /// Names the first combination that cannot work.
+    /// Errors: the first combination of numbers that cannot work.
     pub fn validate(&self) -> Result<(), LimitsError> {
         // Positions and block ids are i32 in kernels.
         let limit = i32::MAX as usize;
@@ -183,15 +184,16 @@ impl Limits {
         Ok(())
     }
 
-    /// Reply tokens a prompt of `prompt_len` tokens leaves room for, in the model's length and in the whole KV cache.
-    /// `None` when the prompt itself does not fit; 0 when exactly nothing can follow it.
+    /// Reply tokens that fit after a prompt of `prompt_len` tokens, in the model's length and in
+    /// the whole KV cache. `None` when the prompt itself does not fit; 0 when the prompt fits and
+    /// no reply token does.
     pub fn max_tokens_that_fit(&self, prompt_len: usize) -> Option<usize> {
         // The last token of a reply is never computed, so it needs no slot.
         let by_blocks = (self.num_blocks * self.block_size).checked_sub(prompt_len)? + 1;
         Some(self.max_model_len.checked_sub(prompt_len)?.min(by_blocks))
     }
 
-    /// Longest sequence, prompt and reply, that can run: what a refusal should name.
+    /// Longest sequence, prompt and reply tokens, that can run; for the text of a refusal.
     pub fn max_sequence_len(&self) -> usize {
         self.max_model_len.min(self.num_blocks * self.block_size + 1)
     }

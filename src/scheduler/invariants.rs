@@ -1,10 +1,11 @@
-//! What must hold between any two calls.
+//! Invariants of the scheduler between any two calls.
 
 use super::Scheduler;
 use super::sequence::{Phase, Sequence};
 
 impl Scheduler {
-    /// Checks every count against what it counts, and says what is wrong first. Linear in blocks and block tables; for tests.
+    /// Recomputes every count and compares; the error is the first difference. Linear in blocks and
+    /// block tables; for tests.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut references = vec![0u32; self.pool.len()];
         let mut seen_in = vec![usize::MAX; self.pool.len()];

@@ -10,17 +10,17 @@
 //! scheduler.settle(batch, sampled) values arrive: full blocks get names, ended sequences come back
 //! ```
 //!
-//! A backend that computes in the background is given step n + 1 before step n is settled; any other settles before it plans,
-//! and `commit` is both calls in one.
+//! A backend that computes in the background gets step n + 1 before step n is settled. For any
+//! other backend step n is settled before step n + 1 is planned; `commit` is both calls in one.
 //!
-//! `add`, `abort`, `finish`, `rewind` may be called between any two of these, in any order; a chunk whose sequence changed since
-//! it was planned is void: `advance` and `settle` ignore it.
+//! `add`, `abort`, `finish`, `rewind` may be called between any two of these, in any order. A chunk
+//! whose sequence changed since the plan is void: `advance` and `settle` ignore it.
 //!
-//! What a token's keys and values are depends on its own request alone, so a batch may be cut anywhere:
+//! A token's keys and values depend on its own request alone, so a batch may be cut anywhere:
 //!
-//! - A prompt of at least `expand_min_prompt_tokens` tokens is of class *expanded*: prompt positions use the expanded form,
-//!   reply positions the absorbed one, also when they are computed again after a preemption. A shorter prompt is of class
-//!   *absorbed* everywhere.
+//! - A prompt of at least `expand_min_prompt_tokens` tokens is of class *expanded*: prompt
+//!   positions use the expanded form, reply positions the absorbed one, even when they are computed
+//!   again after a preemption. A shorter prompt is of class *absorbed* at all positions.
 //! - Class and salt are part of every cached block's name. Of class expanded only blocks that lie wholly inside the prompt
 //!   are named; of class absorbed reply blocks are named too.
 //! - A cached prefix never covers the last known token: its row gives the next one.
@@ -55,13 +55,13 @@ use schedule::Blocked;
 use sequence::{Phase, Rank, Sequence};
 use slab::Slab;
 
-/// Why a sequence was not taken.
+/// Reason of a refused `add`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
     /// The id is in use.
     #[error("sequence {} is already known", .0.0)]
     Duplicate(SeqId),
-    /// Nothing to compute.
+    /// The prompt has no token to compute.
     #[error("the prompt of sequence {} is empty, it needs at least one token", .0.0)]
     EmptyPrompt(SeqId),
     /// The prompt alone exceeds the model's length or the whole KV cache.
@@ -69,31 +69,31 @@ pub enum AddError {
     TooLong {
         /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// Longest that can run.
+        /// Longest sequence that can run, tokens.
         limit: usize,
     },
 }
 
-/// Counts for metrics. Counters run since the start, the others are of this moment.
+/// Counts for metrics. Counters run since the start, the other counts are of the time of the call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Sequences in the queue.
     pub waiting: usize,
     /// Known tokens of the sequences in the queue.
     pub queued_tokens: usize,
-    /// Sequences that hold blocks.
+    /// Sequences that run: they hold blocks and a slot.
     pub running: usize,
-    /// Blocks that sequences hold; shared ones count once.
+    /// Blocks held by sequences; a shared block counts once.
     pub used_blocks: usize,
-    /// Blocks that only the prefix cache holds.
+    /// Blocks held by the prefix cache alone.
     pub cached_blocks: usize,
-    /// Blocks that hold nothing.
+    /// Blocks without content.
     pub free_blocks: usize,
     /// Counter: prompt tokens of first admissions.
     pub prefix_query_tokens: u64,
-    /// Counter: those of them that came from the prefix cache.
+    /// Counter: the part of `prefix_query_tokens` found in the prefix cache.
     pub prefix_hit_tokens: u64,
-    /// Counter: cached blocks given up for new content.
+    /// Counter: cached blocks reused for new content.
     pub evicted_blocks: u64,
     /// Counter: sequences put back into the queue.
     pub preemptions: u64,
@@ -106,17 +106,17 @@ pub struct Scheduler {
     pool: BlockPool,
     sequences: Slab<Sequence>,
     slots: HashMap<SeqId, usize, ahash::RandomState>,
-    /// Sampling slots that no running sequence has.
+    /// Sampling slots without a running sequence.
     free_slots: Vec<SeqSlot>,
-    /// Slots in rank order, so that the last one is the next to be preempted.
+    /// Places of the running sequences in rank order; the last one is the next to be preempted.
     running: Vec<usize>,
     waiting: BTreeMap<Rank, usize>,
     /// Deadlines of all live sequences, earliest first.
     deadlines: BTreeSet<(u64, usize)>,
     queued_tokens: usize,
-    /// Ties of priority and arrival go by order of `add`.
+    /// Sequences added; orders those of equal priority and arrival.
     num_added: u64,
-    /// The head of the queue did not fit: what it waits for.
+    /// Set while the head of the queue does not fit: the condition of the next attempt.
     blocked: Option<Blocked>,
     prefix_query_tokens: u64,
     prefix_hit_tokens: u64,
@@ -124,7 +124,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// An empty scheduler, all blocks free.
+    /// An empty scheduler with all blocks free. Errors: the limits cannot work.
     pub fn new(limits: Limits) -> Result<Self, LimitsError> {
         limits.validate()?;
         Ok(Self {
@@ -145,8 +145,9 @@ impl Scheduler {
         })
     }
 
-    /// Queues a sequence. `max_tokens` is cut to what the model's length and the KV cache can hold, so that the sequence
-    /// ends with `Length` there; with `max_tokens` 0 the prompt is computed and the sequence ends without a reply.
+    /// Queues a sequence. `max_tokens` is cut to what the model's length and the KV cache can hold,
+    /// so that the sequence ends with `Length` there. With `max_tokens` 0 the prompt is computed
+    /// and the sequence ends without a reply.
     pub fn add(&mut self, new: NewSequence) -> Result<(), AddError> {
         let prompt_len = new.prompt.len();
         if self.slots.contains_key(&new.id) {
@@ -192,7 +193,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends every sequence whose deadline is at or before `now_us`. They are gone, from the plan too, when this returns.
+    /// Ends every sequence whose deadline is at or before `now_us`; they have left the plan too
+    /// when the call returns.
     pub fn expire(&mut self, now_us: u64) -> Vec<Finished> {
         let mut expired = Vec::new();
         while let Some(&(deadline, slot)) = self.deadlines.first() {
@@ -204,55 +206,60 @@ impl Scheduler {
         expired
     }
 
-    /// Ends a sequence whose caller went away; its blocks are free when this returns. `None` if it is not live.
+    /// Ends a sequence at the request of its client; its blocks are free when the call returns.
+    /// `None` if the sequence is not live.
     pub fn abort(&mut self, seq: SeqId) -> Option<Finished> {
         self.finish(seq, FinishReason::Aborted)
     }
 
-    /// Ends a sequence for the engine's reasons. `None` if it is not live.
+    /// Ends a sequence with a reason of the engine. `None` if the sequence is not live.
     pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Option<Finished> {
         let slot = *self.slots.get(&seq)?;
         Some(self.remove(slot, reason))
     }
 
-    /// Ends a sequence as if it had stopped after `reply_len` reply tokens (all of them if it has fewer). `None` if it is
-    /// not live. Named blocks beyond stay cached: their names say what they hold.
+    /// Ends a sequence after `reply_len` reply tokens (after all if it has fewer), with reason
+    /// `Stopped`. `None` if the sequence is not live. Named blocks beyond stay cached: a name
+    /// identifies the content of its block.
     pub fn finish_at(&mut self, seq: SeqId, reply_len: usize) -> Option<Finished> {
         let finished = self.finish(seq, FinishReason::Stopped)?;
         Some(Finished { reply_len: finished.reply_len.min(reply_len), ..finished })
     }
 
-    /// The numbers it runs with.
+    /// The limits given to `new`.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Whether nothing is waiting or running.
+    /// Whether no sequence waits or runs.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Whether a sequence is waiting or running.
+    /// Whether a sequence waits or runs.
     pub fn contains(&self, seq: SeqId) -> bool {
         self.slots.contains_key(&seq)
     }
 
-    /// Prompt and reply so far, as far as they are settled. Panics if the sequence is not live; those of a batch are until something ends them.
+    /// Settled tokens, prompt then reply. Panics if the sequence is not live; the sequences of a
+    /// batch are live until a call ends them.
     pub fn tokens(&self, seq: SeqId) -> &[u32] {
         &self.sequence(seq).tokens
     }
 
-    /// Physical blocks of the sequence in order; they cover the tokens of its planned chunk. Panics if it is not live.
+    /// Physical blocks of the sequence in order; they cover the tokens of its planned chunk. Panics
+    /// if the sequence is not live.
     pub fn block_table(&self, seq: SeqId) -> &[BlockId] {
         &self.sequence(seq).block_table
     }
 
-    /// Whether a sequence runs, and so has a slot.
+    /// Whether a sequence runs and so has a slot.
     pub fn is_running(&self, seq: SeqId) -> bool {
         self.slots.get(&seq).is_some_and(|&slot| self.sequences[slot].seq_slot.is_some())
     }
 
-    /// Place of a running sequence's sampling state. It is another one after a preemption. Panics if the sequence does not run.
+    /// Slot of a running sequence's sampling state; a preemption changes the slot. Panics if the
+    /// sequence does not run.
     pub fn seq_slot(&self, seq: SeqId) -> SeqSlot {
         self.sequence(seq).seq_slot.expect("a running sequence has a slot")
     }
@@ -262,13 +269,14 @@ impl Scheduler {
         self.sequence(seq).prompt_len
     }
 
-    /// Reply tokens that may still come, after cutting to what fits. Panics if the sequence is not live.
+    /// Reply tokens that remain, after the cut to what fits. Panics if the sequence is not live.
     pub fn tokens_left(&self, seq: SeqId) -> usize {
         let sequence = self.sequence(seq);
         sequence.max_tokens - sequence.reply_len()
     }
 
-    /// Prompt tokens that came from the prefix cache at the first admission; `None` before it or if it is not live.
+    /// Prompt tokens found in the prefix cache at the first admission; `None` before it or if the
+    /// sequence is not live.
     pub fn cached_tokens(&self, seq: SeqId) -> Option<usize> {
         self.sequences[*self.slots.get(&seq)?].cached_tokens
     }
@@ -310,12 +318,13 @@ impl Scheduler {
         self.waiting.remove(&sequence.rank);
     }
 
-    /// Where a rank stands, or would stand, among the running.
+    /// Index of a rank among the running sequences, or the index it would be inserted at.
     fn running_place(&self, rank: Rank) -> usize {
         self.running.partition_point(|&slot| self.sequences[slot].rank < rank)
     }
 
-    /// Gives all blocks back, the last first: when cached ones are evicted, a prefix then outlives its continuations.
+    /// Releases all blocks of a sequence, the last one first: under eviction a prefix then outlives
+    /// its continuations.
     fn release_blocks(&mut self, slot: usize) {
         let sequence = &mut self.sequences[slot];
         for block in sequence.block_table.drain(..).rev() {

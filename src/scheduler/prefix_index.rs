@@ -1,15 +1,16 @@
-//! Finds the block that already holds a given piece of a given history.
+//! Maps the name of a full block to the block that holds its content.
 //!
-//! A block's name is a 32-byte blake3 hash chained over everything that decides its content: the salt, the attention
-//! class, and every token from position 0 to the block's end. Equal names therefore mean equal content, also between
-//! tenants who try to make them collide, and a name stays valid however long its block is kept.
+//! A block's name is a 32-byte blake3 hash chained over everything that decides its content: the
+//! salt, the attention class, and every token from position 0 to the block's end. Equal names
+//! therefore mean equal content, even between tenants that try to construct a collision, and a name
+//! stays valid however long its block is kept.
 
 use std::collections::HashMap;
 
 /// Name of a full block: chained over salt, class and all tokens up to its end.
 pub(super) type BlockHash = [u8; 32];
 
-/// The name every chain of one (salt, class) starts from. `None` and `Some("")` are different salts.
+/// First name of every chain of one (salt, class). `None` and `Some("")` are different salts.
 pub(super) fn root_hash(expanded: bool, salt: Option<&str>) -> BlockHash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(if expanded { b"expanded" } else { b"absorbed" });
@@ -20,11 +21,12 @@ pub(super) fn root_hash(expanded: bool, salt: Option<&str>) -> BlockHash {
     *hasher.finalize().as_bytes()
 }
 
-/// The name of the block that follows `parent` and holds `tokens` (always a full block).
+/// Name of the block that follows `parent` and holds `tokens` (always a full block).
 pub(super) fn block_hash(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
-    /// Larger blocks take the incremental path, which spends longer on its state than on a small block's bytes.
+    /// Larger blocks use the incremental hasher, whose set-up costs more than hashing a small
+    /// block.
     const ONE_SHOT_TOKENS: usize = 64;
-    // A fixed byte order, so that names mean the same on every machine that may one day exchange blocks.
+    // A fixed byte order: names are equal on all machines, as an exchange of blocks would need.
     if tokens.len() <= ONE_SHOT_TOKENS {
         let mut bytes = [0u8; 32 + 4 * ONE_SHOT_TOKENS];
         bytes[..32].copy_from_slice(parent);
@@ -41,24 +43,23 @@ pub(super) fn block_hash(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
     *hasher.finalize().as_bytes()
 }
 
-/// From names to blocks. Holds at most one block per name.
+/// Names and their blocks; at most one block per name.
 #[derive(Debug, Default)]
 pub(super) struct PrefixIndex {
     blocks: HashMap<BlockHash, u32, ahash::RandomState>,
 }
 
 impl PrefixIndex {
-    /// An index that never grows its table as long as at most `capacity` blocks exist.
+    /// An index whose table does not grow while at most `capacity` blocks exist.
     pub(super) fn with_capacity(capacity: usize) -> Self {
         Self { blocks: HashMap::with_capacity_and_hasher(capacity, ahash::RandomState::default()) }
     }
 
-    /// The block of this name.
     pub(super) fn get(&self, hash: &BlockHash) -> Option<u32> {
         self.blocks.get(hash).copied()
     }
 
-    /// Names a block, unless another one has this name already; says whether it did.
+    /// Names a block unless another block has the name; returns whether the name was given.
     pub(super) fn insert(&mut self, hash: BlockHash, block: u32) -> bool {
         match self.blocks.entry(hash) {
             std::collections::hash_map::Entry::Occupied(_) => false,
@@ -69,12 +70,10 @@ impl PrefixIndex {
         }
     }
 
-    /// Forgets a name.
     pub(super) fn remove(&mut self, hash: &BlockHash) {
         self.blocks.remove(hash);
     }
 
-    /// Number of named blocks.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }

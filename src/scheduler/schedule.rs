@@ -1,8 +1,10 @@
-//! Plans a step: who computes how many tokens, in which blocks; admits, cuts prompts into chunks, preempts.
+//! Plans a step: the tokens of each sequence and the blocks that hold them; admits, cuts prompts
+//! into chunks, preempts.
 //!
-//! Order of a step: decoding sequences, then prompts already begun, then the queue, each by rank (priority, arrival). When
-//! blocks run out, the running sequence of the last rank gives up its own and goes back to the queue with its tokens. The
-//! first running sequence is therefore never preempted and computes something in every step: work always gets done.
+//! Order of a step: decoding sequences, then prompts already begun, then the queue, each by rank
+//! (priority, arrival). When blocks run out, the running sequence of the last rank releases its
+//! blocks and returns to the queue with its tokens. The first running sequence is therefore never
+//! preempted and computes at least one token in every step, which guarantees progress.
 
 use super::batch::{Admission, Batch};
 use super::prefix_index::BlockHash;
@@ -10,8 +12,9 @@ use super::sequence::{Phase, Planned, Rank, Sequence};
 use super::{Scheduler, SeqId};
 use crate::ops::BlockId;
 
-/// Why the head of the queue was not admitted. It is looked at again when enough blocks are spare or the first block its
-/// prefix lacked exists: a look costs time in proportion to its prompt, these two questions do not.
+/// Reason why the head of the queue was not admitted. The next attempt follows when enough blocks
+/// are spare or the first block that its prefix lacked exists: an attempt costs time in proportion
+/// to the prompt, these two tests do not.
 #[derive(Debug)]
 pub(super) struct Blocked {
     rank: Rank,
@@ -19,12 +22,12 @@ pub(super) struct Blocked {
     missing: Option<BlockHash>,
 }
 
-/// What is left to give in a step.
+/// Tokens that remain in a step.
 struct Budget {
     tokens: usize,
     /// Prompt tokens; never more than `tokens`.
     prefill: usize,
-    /// What `prefill` was before any prompt took from it, which is also what the next step is expected to have.
+    /// `prefill` before any prompt took from it; also the estimate for the next step.
     prefill_total: usize,
 }
 
@@ -34,8 +37,9 @@ impl Budget {
         self.prefill -= len;
     }
 
-    /// Whether a prompt that would have to be split here should rather be computed whole in the next step: it would fit
-    /// there, and this step already has at least half of the prompt tokens it can have.
+    /// Whether a prompt that would be split in this step should rather be computed whole in the
+    /// next one: it would fit there, and this step has already used at least half of its prompt
+    /// tokens.
     fn prefers_next_step(&self, remaining: usize) -> bool {
         remaining > self.prefill
             && remaining <= self.prefill_total
@@ -44,11 +48,12 @@ impl Budget {
 }
 
 impl Scheduler {
-    /// Fills `batch` with the plan of the next step. It stays planned until [`Scheduler::advance`]; planning again without it
-    /// (after a failed step) plans the same positions anew.
+    /// Fills `batch` with the plan of the next step. The plan stays until [`Scheduler::advance`];
+    /// planning again without `advance` (after a failed step) plans the same positions anew.
     ///
-    /// Tokens that were sampled and are not settled count as known: the chunk that computes one is planned before its value is
-    /// on the host. A sequence whose unsettled token is its last one is left out.
+    /// Sampled tokens that are not settled count as known: the chunk that computes such a token is
+    /// planned before its value is on the host. A sequence whose unsettled token is its last one is
+    /// left out.
     pub fn schedule(&mut self, now_us: u64, batch: &mut Batch) {
         batch.clear();
         let (mut decodes, mut prefills) = (0, 0);
@@ -76,8 +81,8 @@ impl Scheduler {
         }
     }
 
-    /// Every decoding sequence gets its one token (several after a commit of several). Those who come later keep at least
-    /// one each, and so does a prompt in progress.
+    /// Plans one token of every decoding sequence (several after a commit of several). At least one
+    /// token is kept for each later sequence, and one for a prompt in progress.
     fn schedule_decodes(&mut self, batch: &mut Batch, budget: &mut Budget, decodes: usize, prefills: bool) {
         let mut reserved = decodes + usize::from(prefills);
         let mut place = 0;
@@ -94,7 +99,7 @@ impl Scheduler {
             while missing > self.pool.num_available() {
                 self.preempt_last(batch, budget);
                 if place >= self.running.len() {
-                    return; // It was the last itself.
+                    return; // The sequence was itself the last one.
                 }
             }
             self.plan(slot, len, batch);
@@ -103,7 +108,8 @@ impl Scheduler {
         }
     }
 
-    /// Prompts that were begun go on. Short of blocks they take what there is; without any, sequences of later rank go.
+    /// Continues the prompts that were begun. When blocks are short a prompt takes the available
+    /// ones; without any, sequences of later rank are preempted.
     fn schedule_prefills(&mut self, batch: &mut Batch, budget: &mut Budget) {
         let mut place = 0;
         while place < self.running.len() && budget.prefill > 0 {
@@ -122,7 +128,8 @@ impl Scheduler {
             let len = loop {
                 let slots = (covered + self.pool.num_available()) * self.limits.block_size;
                 let len = wanted.min(budget.prefill).min(slots - computed);
-                // The last of the running waits for a block rather than lose what it has.
+                // The last running sequence waits for a block: preempting it would lose its own
+                // blocks.
                 if len > 0 || place == self.running.len() {
                     break len;
                 }
@@ -135,9 +142,11 @@ impl Scheduler {
         }
     }
 
-    /// The queue, strictly in order: who does not fit is waited for. A sequence is admitted when blocks for all its known
-    /// tokens are available beyond what admitted prompts still need, plus one for every running sequence (and at least 1 %),
-    /// so that the next steps do not preempt what this one admitted. Alone it is always admitted: `add` saw to it that it fits.
+    /// Admits the queue strictly in order: a head that does not fit is waited for. A sequence is
+    /// admitted when blocks for all its known tokens are available beyond those that admitted
+    /// prompts still need, plus one for every running sequence (and at least 1 %), so that the next
+    /// steps do not preempt what this one admitted. A sequence that would run alone is always
+    /// admitted: `add` checked that it fits.
     fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
         if budget.prefill == 0 || self.waiting.is_empty() || self.running.len() >= self.limits.max_num_seqs {
             return;
@@ -151,7 +160,7 @@ impl Scheduler {
             .sum();
         while budget.prefill > 0 && self.running.len() < self.limits.max_num_seqs {
             let Some((&rank, &slot)) = self.waiting.first_key_value() else { break };
-            // Preempted with a token under way: its prefix is complete when that token is settled.
+            // Preempted with an unsettled token: its prefix is complete when the token is settled.
             if self.sequences[slot].unsettled > 0 {
                 break;
             }
@@ -200,7 +209,7 @@ impl Scheduler {
         }
     }
 
-    /// From the queue to the running, with the blocks of its prefix that exist.
+    /// Moves a sequence from the queue to the running ones, with the existing blocks of its prefix.
     fn start(&mut self, slot: usize, matched: Vec<BlockId>, batch: &mut Batch) {
         self.dequeue(slot);
         for &block in &matched {
@@ -217,14 +226,14 @@ impl Scheduler {
         self.running.insert(place, slot);
     }
 
-    /// The longest run of existing blocks that a sequence may take instead of computing, and the name it ended at, if it
-    /// ended for want of a block.
+    /// The longest run of existing blocks that a sequence may take instead of computing them, and
+    /// the first missing name if a missing block ended the run.
     fn match_prefix(&mut self, slot: usize) -> (Vec<BlockId>, Option<BlockHash>) {
         let mut matched = Vec::new();
         let block_size = self.limits.block_size;
         let sequence = &mut self.sequences[slot];
         for index in 0..sequence.reusable_blocks(&self.limits) {
-            // Names are computed only as far as the search goes.
+            // Names are computed only as far as the search reaches.
             let hash = sequence.block_hash(index, block_size);
             match self.pool.lookup(&hash) {
                 Some(block) => matched.push(block),
@@ -234,13 +243,14 @@ impl Scheduler {
         (matched, None)
     }
 
-    /// Whether at least half of the blocks that a waiting sequence could take, and that do not exist yet, are just being
-    /// computed by another one's prompt (several replies to one prompt were asked for, say): then it waits for them.
+    /// Whether the prompt of another sequence is computing at least half of the reusable blocks
+    /// that a waiting sequence lacks (`n` replies to one prompt, for example); the sequence then
+    /// waits for them.
     fn prefix_is_in_progress(&mut self, slot: usize, matched: usize) -> bool {
         let block_size = self.limits.block_size;
         let sequence = &mut self.sequences[slot];
         let root = sequence.root;
-        // Names are chained: equal here is equal before.
+        // Names are chained: equal names here mean equal tokens before.
         let index = matched + (sequence.reusable_blocks(&self.limits) - matched).div_ceil(2) - 1;
         let hash = sequence.block_hash(index, block_size);
         for &other in &self.running {
@@ -256,7 +266,7 @@ impl Scheduler {
         false
     }
 
-    /// Adds the chunk to the plan, and the blocks it needs, which must be available, to the sequence.
+    /// Adds the chunk to the plan and its blocks to the sequence. The blocks must be available.
     fn plan(&mut self, slot: usize, len: usize, batch: &mut Batch) {
         let sequence = &mut self.sequences[slot];
         for _ in 0..sequence.blocks_missing(sequence.computed + len, self.limits.block_size) {
@@ -267,7 +277,8 @@ impl Scheduler {
         batch.chunks.push(sequence.chunk(len));
     }
 
-    /// The running sequence of the last rank goes back to the queue. Its tokens are kept, its chunk leaves the plan.
+    /// Returns the running sequence of the last rank to the queue. Its tokens are kept, its chunk
+    /// leaves the plan.
     fn preempt_last(&mut self, batch: &mut Batch, budget: &mut Budget) {
         let slot = self.running.pop().expect("somebody holds the blocks");
         let sequence = &self.sequences[slot];
@@ -288,7 +299,7 @@ impl Scheduler {
     }
 }
 
-/// Blocks an admitted prompt still has to get.
+/// Blocks that an admitted prompt still needs.
 fn promised_blocks(sequence: &Sequence, block_size: usize) -> usize {
     if sequence.phase == Phase::Prefill {
         sequence.blocks_missing(sequence.tokens.len(), block_size)
@@ -299,7 +310,7 @@ fn promised_blocks(sequence: &Sequence, block_size: usize) -> usize {
 
 #[cfg(test)]
 impl Scheduler {
-    /// Preempts the last of the running, as if blocks had run out.
+    /// Preempts the last running sequence, as a shortage of blocks does.
     pub(super) fn preempt_last_for_test(&mut self) {
         self.preempt_last(&mut Batch::default(), &mut Budget { tokens: 0, prefill: 0, prefill_total: 0 });
     }

@@ -1,4 +1,4 @@
-//! One sequence as the scheduler sees it.
+//! The scheduler's record of one sequence.
 
 use super::batch::{Chunk, LogitsNeed};
 use super::config::Limits;
@@ -10,106 +10,109 @@ use crate::ops::{BlockId, SeqSlot};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
 
-/// Why a sequence ended.
+/// Reason of a sequence's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// A stop token (its id) was sampled.
+    /// A stop token was sampled: its id.
     StopToken(u32),
-    /// The caller ended it (a stop string was found in the text).
+    /// The client ended the sequence (a stop string was found in the text).
     Stopped,
     /// `max_tokens` or the model's length was reached.
     Length,
-    /// The caller went away or cancelled.
+    /// The client disconnected or cancelled.
     Aborted,
-    /// Its deadline passed.
+    /// The sequence's deadline passed.
     Deadline,
-    /// The engine failed on it.
+    /// The engine failed on the sequence.
     Error,
-    /// It repeated itself without end.
+    /// The reply repeats itself without end.
     Repetition,
-    /// Its logits were no numbers; what was computed for it may be no numbers either, and is not kept for others.
+    /// The logits are not finite numbers; the cached values may not be finite either and are not
+    /// shared.
     NumericFault(RowFault),
 }
 
-/// What the engine hands to the scheduler at admission to the queue.
+/// A sequence as the engine adds it to the queue.
 #[derive(Debug, Clone)]
 pub struct NewSequence {
-    /// Identity.
+    /// Identity, not in use by another live sequence.
     pub id: SeqId,
     /// Prompt token ids, at least one.
     pub prompt: std::sync::Arc<[u32]>,
-    /// Most reply tokens.
+    /// Upper bound on reply tokens.
     pub max_tokens: u32,
-    /// Lower runs first; ties by arrival.
+    /// Scheduling priority; lower runs first, ties by arrival.
     pub priority: i32,
     /// Arrival, microseconds on the engine's clock.
     pub arrival_us: u64,
-    /// Latest finish, microseconds on the engine's clock.
+    /// Deadline, microseconds on the engine's clock.
     pub deadline_us: Option<u64>,
-    /// Separates prefix-cache users: sequences share cached blocks only with an equal salt.
+    /// Prefix-cache salt: sequences share cached blocks only with an equal salt.
     pub cache_salt: Option<String>,
-    /// Whether every prompt position needs logits (then no cached block may be skipped).
+    /// Whether every prompt position needs logits (no cached block may then be skipped).
     pub prompt_logits: bool,
 }
 
-/// A sequence that ended at a commit, or was ended.
+/// A sequence that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
-    /// Which; the scheduler no longer knows it.
+    /// Id of the sequence; the scheduler no longer knows it.
     pub seq: SeqId,
-    /// Why.
+    /// Reason of the end.
     pub reason: FinishReason,
-    /// Reply tokens it ended with.
+    /// Reply tokens at the end.
     pub reply_len: usize,
 }
 
-/// Place in line: priority, then arrival, then order of `add`. Smaller runs first and is preempted last.
+/// Order of sequences: priority, then arrival, then order of `add`. The smallest runs first and is
+/// preempted last.
 pub(super) type Rank = (i32, u64, u64);
 
-/// Where a sequence is.
+/// Phase of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// In the queue, holding no blocks.
     Waiting,
-    /// Running; prompt, or tokens known from before a preemption, are still to be computed.
+    /// Running; tokens of the prompt, or tokens known from before a preemption, are not computed
+    /// yet.
     Prefill,
-    /// Running; computes what was sampled last.
+    /// Running; computes the token sampled last.
     Decode,
 }
 
-/// A chunk that is planned and not committed.
+/// Positions of a chunk that is planned and not committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Planned {
     pub(super) start: usize,
     pub(super) len: usize,
 }
 
-/// The scheduler's own record of a sequence.
+/// The scheduler's record of a sequence.
 ///
-/// Invariants: `computed < known()` (the last known token is the one whose row gives the next), the block table covers
-/// the computed tokens, and a partly filled last block is private.
+/// Invariants: `computed < known()` (the row of the last known token gives the next token), the
+/// block table covers the computed tokens, and a partly filled last block is private.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) rank: Rank,
     pub(super) phase: Phase,
-    /// Prompt, then reply, as far as they are settled.
+    /// Settled tokens: prompt, then reply.
     pub(super) tokens: Vec<u32>,
-    /// Tokens behind them that were sampled and whose values are not on the host yet.
+    /// Sampled tokens behind `tokens` whose values are not on the host yet.
     pub(super) unsettled: usize,
-    /// Place of its sampling state while it runs.
+    /// Slot of its sampling state; set while the sequence runs.
     pub(super) seq_slot: Option<SeqSlot>,
     pub(super) prompt_len: usize,
-    /// Already cut to what fits.
+    /// Cut to what fits.
     pub(super) max_tokens: usize,
     pub(super) deadline_us: Option<u64>,
     /// Whether prompt positions use the expanded form; decided by the prompt's length alone.
     pub(super) expanded: bool,
-    /// Name the block names chain from.
+    /// Name from which the block names are chained.
     pub(super) root: BlockHash,
-    /// Names of the leading full blocks, as far as they were needed.
+    /// Names of the leading full blocks, computed on demand.
     pub(super) hashes: Vec<BlockHash>,
-    /// Leading blocks of the table that were offered to the index.
+    /// Leading blocks of the table that were offered to the prefix index.
     pub(super) published: usize,
     pub(super) block_table: Vec<BlockId>,
     /// Leading tokens whose keys and values are in the blocks.
@@ -118,19 +121,19 @@ pub(super) struct Sequence {
     /// Prompt positions whose logits were delivered.
     pub(super) logits_delivered: usize,
     pub(super) planned: Option<Planned>,
-    /// Its prompt was held back once to be computed whole.
+    /// The prompt was held back once to be computed whole.
     pub(super) deferred: bool,
-    /// Set at the first admission.
+    /// Prompt tokens found in the prefix cache; set at the first admission.
     pub(super) cached_tokens: Option<usize>,
 }
 
 impl Sequence {
-    /// Tokens that are settled or under way.
+    /// Known tokens: settled and unsettled.
     pub(super) fn known(&self) -> usize {
         self.tokens.len() + self.unsettled
     }
 
-    /// Whether the token under way is its last one by length: nothing is to be computed for it.
+    /// Whether the unsettled token is the last one by length: no further row is computed.
     pub(super) fn awaits_its_end(&self) -> bool {
         self.unsettled > 0 && self.known() - self.prompt_len >= self.max_tokens
     }
@@ -149,15 +152,16 @@ impl Sequence {
         len.div_ceil(block_size).saturating_sub(self.block_table.len())
     }
 
-    /// Leading full blocks among `len` tokens that have one content whoever computes them. Reply positions of a long prompt's
-    /// sequence are absorbed, but would be expanded in a prompt that quotes them, so they are nobody else's.
+    /// Leading full blocks among `len` tokens whose content does not depend on the sequence that
+    /// computes them. Reply positions of an expanded prompt are absorbed, but would be expanded in
+    /// a prompt that quotes them, so they are not shared.
     pub(super) fn shareable_blocks(&self, len: usize, block_size: usize) -> usize {
         let len = if self.expanded { len.min(self.prompt_len) } else { len };
         len / block_size
     }
 
-    /// Leading full blocks that need not be computed if they exist: never the one with the last known token, and none
-    /// with a prompt position whose logits are still owed.
+    /// Leading full blocks that need not be computed if they exist: never the one with the last
+    /// known token, and none with a prompt position whose logits are not delivered yet.
     pub(super) fn reusable_blocks(&self, limits: &Limits) -> usize {
         if !limits.prefix_caching {
             return 0;
@@ -169,7 +173,8 @@ impl Sequence {
         self.shareable_blocks(len, limits.block_size)
     }
 
-    /// Name of block `index`, whose tokens are all known; names before it are computed on the way.
+    /// Name of block `index`, whose tokens are all known; missing names before it are computed
+    /// first.
     pub(super) fn block_hash(&mut self, index: usize, block_size: usize) -> BlockHash {
         while self.hashes.len() <= index {
             let start = self.hashes.len() * block_size;
@@ -180,7 +185,7 @@ impl Sequence {
         self.hashes[index]
     }
 
-    /// The planned tokens, with the logits they need.
+    /// The chunk of the next `len` tokens, with its logits need.
     pub(super) fn chunk(&self, len: usize) -> Chunk {
         let end = self.computed + len;
         let samples = end == self.known() && self.known() - self.prompt_len < self.max_tokens;
@@ -198,8 +203,8 @@ impl Sequence {
         Chunk { seq: self.id, start: self.computed, len, expanded_until, logits, samples, void: false }
     }
 
-    /// Most tokens of one chunk: a chunk of a prompt with logits lies wholly before or wholly after the point up to which
-    /// logits were delivered, so that none is delivered twice.
+    /// Upper bound on the tokens of one chunk: a chunk of a prompt with logits lies wholly before
+    /// or wholly after the end of the delivered logits, so that no row is delivered twice.
     pub(super) fn chunk_limit(&self) -> usize {
         let until_delivered = self.logits_delivered.saturating_sub(self.computed);
         if until_delivered > 0 && self.logits_delivered < self.prompt_len {

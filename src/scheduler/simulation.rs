@@ -1,11 +1,13 @@
 //! A million seeded steps of random traffic on pools far too small for it, against a model of what the KV cache holds.
 //!
-//! The model keeps one fingerprint per physical slot. The fingerprint of a position chains over the salt and over token
-//! and attention form of every position up to it, which is exactly what its keys and values depend on (the salt besides,
-//! so that sharing between salts is seen). Before each step the context of each chunk, read through its block table, must be
-//! its sequence's own history; a wrong hit, a block freed too early, written while shared or not written at all shows there.
-//! Half of the episodes plan and compute a step before the one in front of it is settled.
-//! The "engine" samples as a function of the fingerprint, so equal histories have equal replies.
+//! The model keeps one fingerprint per physical slot. The fingerprint of a position chains over the
+//! salt and over token and attention form of every position up to it: exactly the inputs of its
+//! keys and values (and the salt, so that sharing between salts is detected). Before each step the
+//! context of each chunk, read through its block table, must be its sequence's own history: the
+//! check detects a wrong hit, a block freed too early, a block written while shared, and a block
+//! not written at all. Half of the episodes plan and compute a step before the previous one is
+//! settled. The simulated engine samples as a function of the fingerprint, so equal histories have
+//! equal replies.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +27,7 @@ fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What a sequence should be, kept independently of the scheduler.
+/// The expected state of a sequence, kept independently of the scheduler.
 struct Model {
     prompt_len: usize,
     max_tokens: usize,
@@ -34,13 +36,13 @@ struct Model {
     prompt_logits: bool,
     deadline_us: Option<u64>,
     tokens: Vec<u32>,
-    /// Per known token.
+    /// One per known token.
     fingerprints: Vec<u64>,
-    /// Prompt rows whose logits the engine has seen.
+    /// Prompt rows whose logits were delivered to the engine.
     logit_rows: usize,
-    /// Changes what is sampled after a rewind.
+    /// Changes the sampled tokens after a rewind.
     variation: u64,
-    /// Sampled, and not settled.
+    /// A sampled, unsettled token.
     under_way: Option<u32>,
     admitted: bool,
     last_step: u64,
@@ -69,7 +71,7 @@ impl Model {
         }
     }
 
-    /// Tokens that are settled or under way.
+    /// Known tokens: settled and unsettled.
     fn known(&self) -> usize {
         self.tokens.len() + usize::from(self.under_way.is_some())
     }
@@ -85,7 +87,7 @@ impl Model {
         self.tokens.len() - self.prompt_len
     }
 
-    /// The `count` tokens that follow, without taking them.
+    /// The next `count` sampled tokens, without appending them.
     fn sample(&self, count: usize) -> Vec<u32> {
         let mut state = mix(*self.fingerprints.last().unwrap(), self.variation);
         std::iter::repeat_with(|| {
@@ -97,7 +99,7 @@ impl Model {
     }
 }
 
-/// What the traffic made happen, to show that the simulation reached it.
+/// Counts of events in the traffic, to show that the simulation reached them.
 #[derive(Debug, Default)]
 struct Tally {
     steps: u64,
@@ -123,7 +125,7 @@ struct World {
     rng: fastrand::Rng,
     scheduler: Scheduler,
     batch: Batch,
-    /// Whether a step is planned and computed before the one in front of it is settled.
+    /// Whether a step is planned and computed before the previous one is settled.
     overlaps: bool,
     pending: Pending,
     /// Fingerprint per slot (`block * block_size + offset`).
@@ -177,7 +179,7 @@ impl World {
         *self.scheduler.limits()
     }
 
-    /// A prompt that often shares its beginning with others.
+    /// A prompt that often shares its beginning with other prompts.
     fn prompt(&mut self) -> (Vec<u32>, Option<&'static str>) {
         let longest = self.limits().max_sequence_len().min(2000);
         let usual = if self.rng.u32(..20) == 0 { longest } else { longest.div_ceil(4).min(80) };
@@ -241,7 +243,7 @@ impl World {
         self.models.keys().nth(nth).copied()
     }
 
-    /// Takes over what the scheduler says ended.
+    /// Removes a sequence that the scheduler reports as ended.
     fn ended(&mut self, finished: Finished) {
         let model = self.models.remove(&finished.seq).expect("only live sequences end, once");
         assert!(!self.scheduler.contains(finished.seq));
@@ -271,7 +273,7 @@ impl World {
         self.past.truncate(6);
     }
 
-    /// What callers do at any time.
+    /// A random call of a client: abort, finish, rewind.
     fn disturb(&mut self) {
         let Some(seq) = self.any_live() else { return };
         let model = self.models.get_mut(&seq).unwrap();
@@ -307,7 +309,7 @@ impl World {
         self.scheduler.check_invariants().unwrap();
     }
 
-    /// The plan's rules, and every chunk's context.
+    /// Checks the plan's rules and every chunk's context.
     fn check_plan(&mut self) {
         let limits = self.limits();
         let (mut prefill_tokens, mut prefill_seen) = (0, false);
@@ -356,7 +358,7 @@ impl World {
         assert!(self.batch.num_tokens() <= limits.max_num_batched_tokens);
         assert!(prefill_tokens <= limits.max_prefill_tokens);
         assert!(self.batch.chunks.len() <= limits.max_num_seqs);
-        // Work always gets done: this is why everything ends.
+        // Every step makes progress, which is why every sequence ends.
         let busy = |slot: &&usize| !self.scheduler.sequences[**slot].awaits_its_end();
         if let Some(&first) = self.scheduler.running.first().filter(busy) {
             let first = self.scheduler.sequences[first].id;
@@ -375,7 +377,7 @@ impl World {
         }
     }
 
-    /// The engine's forward: writes what each chunk computes.
+    /// The forward pass of the simulated engine: writes the fingerprints of each chunk.
     fn forward(&mut self) {
         let block_size = self.limits().block_size;
         for chunk in &self.batch.chunks {
@@ -394,13 +396,14 @@ impl World {
         }
     }
 
-    /// The engine's draws, and the step moves on.
+    /// Draws of the simulated engine; then the step advances.
     fn sample(&mut self) {
         let mut sampled = vec![];
         for chunk in &mut self.batch.chunks {
             let Some(model) = self.models.get_mut(&chunk.seq) else {
                 self.tally.stale_chunks += 1;
-                // The engine does not know yet; what it sends must change nothing.
+                // The simulated engine does not know that the chunk is void; its entry must have no
+                // effect.
                 sampled.push((chunk.seq, vec![1], None));
                 continue;
             };
@@ -442,7 +445,7 @@ impl World {
         self.pending = Pending { batch: std::mem::take(&mut self.batch), sampled };
     }
 
-    /// The values of the step before arrive.
+    /// Settles the previous step: its values arrive.
     fn settle(&mut self) {
         let Pending { batch, mut sampled } = std::mem::take(&mut self.pending);
         let mut expected_end = vec![];
@@ -507,7 +510,7 @@ impl World {
         }
     }
 
-    /// Traffic for a while, then no more of it until everything has ended.
+    /// Runs traffic for some steps, then runs without new traffic until every sequence has ended.
     fn run(&mut self) {
         for _ in 0..STEPS_PER_EPISODE {
             while self.models.len() < self.target_live && self.rng.u32(..3) > 0 {
@@ -519,7 +522,8 @@ impl World {
             }
         }
         self.calm = true;
-        // In every step the first rank computes a token or gets one; failed steps and empty samples are the slack.
+        // In every step the first rank computes or gets a token; failed steps and empty samples are
+        // the slack.
         let known: usize = self.models.values().map(|model| model.prompt_len + model.max_tokens).sum();
         let mut bound = 3 * known + 1000;
         while !self.models.is_empty() {
@@ -561,7 +565,7 @@ fn a_million_random_steps_keep_every_invariant() {
         seed += 1;
     }
     println!("{seed} episodes: {total:#?}");
-    // A simulation that no longer meets what it is for would pass in silence.
+    // A simulation that no longer reaches its cases would pass without notice.
     for (what, count, at_least) in [
         ("preemptions", total.preemptions, 10_000),
         ("evictions", total.evictions, 100_000),

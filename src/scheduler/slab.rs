@@ -35,7 +35,7 @@ impl<T> Slab<T> {
         value
     }
 
-    /// Places in use and their values.
+    /// Indices in use and their values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.values.iter().enumerate().filter_map(|(slot, value)| Some((slot, value.as_ref()?)))
     }

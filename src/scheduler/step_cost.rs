@@ -1,4 +1,4 @@
-//! What a decode step of the scheduler costs; prints, judges nothing.
+//! Measures the cost of a decode step of the scheduler; prints figures and asserts nothing.
 //!
 //! `cargo test --release --lib scheduler::step_cost -- --ignored --nocapture`
 

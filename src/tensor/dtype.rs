@@ -13,7 +13,7 @@ pub enum DType {
     F8E4M3,
     /// 8-bit power of two, bias 127.
     F8E8M0,
-    /// Byte; also what packed 4-bit codes are stored as.
+    /// Byte; also the storage type of packed 4-bit codes.
     U8,
     /// Signed byte.
     I8,
@@ -21,12 +21,12 @@ pub enum DType {
     I32,
     /// 64-bit integer.
     I64,
-    /// Any other type a header may carry; kept so that errors can name it.
+    /// Any other type of a header; kept for error messages.
     Other(&'static str),
 }
 
 impl DType {
-    /// Bytes of one element, or `None` where the type is not one that is read here.
+    /// Bytes of one element; `None` for a type without support.
     pub fn size(self) -> Option<usize> {
         match self {
             DType::I64 => Some(8),
@@ -37,7 +37,7 @@ impl DType {
         }
     }
 
-    /// Whether a tensor of this type alone, without scales, is a tensor of numbers the engine computes with.
+    /// Whether a tensor of this type, without scales, holds numbers to compute with.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F16 | DType::Bf16)
     }

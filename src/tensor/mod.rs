@@ -1,4 +1,4 @@
-//! Dtypes, shapes and borrowed host tensors. Knows no file, no device, no format of packed numbers.
+//! Dtypes, shapes and borrowed host tensors. Knows no files, devices or packed number formats.
 
 mod dtype;
 mod view;

@@ -7,11 +7,11 @@ use super::DType;
 /// Invariant: `bytes.len()` equals the product of `shape` times the element size whenever the dtype has one.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
-    /// Element type.
+    /// Type of the elements.
     pub dtype: DType,
     /// Dimensions, outermost first.
     pub shape: &'a [usize],
-    /// Raw elements, row-major.
+    /// Elements, row-major, little-endian.
     pub bytes: &'a [u8],
 }
 

@@ -1,7 +1,7 @@
-//! Worker threads, and what they share.
+//! Worker threads and the data they share.
 //!
-//! `pool.rs` runs one job on every worker; `shards.rs` hands each worker its part of the result. Knows nothing of what the jobs
-//! compute.
+//! `pool.rs` runs one job on every worker; `shards.rs` gives each worker its part of the result.
+//! Does not know what the jobs compute.
 
 mod pool;
 mod shards;

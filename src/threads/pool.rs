@@ -1,7 +1,8 @@
 //! A pool of threads: dispatch in about a microsecond, because a decode step dispatches a few hundred times.
 //!
-//! The calling thread is worker 0. Between jobs a worker spins for a short while (the gaps inside a step are microseconds) and
-//! then parks (the gaps between requests are not). Knows nothing of what the jobs compute.
+//! The calling thread is worker 0. Between jobs a worker spins for a short while (the gaps inside a
+//! step are microseconds) and then parks (the gaps between requests are longer). Does not know what
+//! the jobs compute.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -22,7 +23,7 @@ type Job = dyn Fn(usize) + Sync;
 pub(super) struct Padded<T>(pub(super) T);
 
 struct Shared {
-    /// Number of jobs ever dispatched; a change is the signal to run `job`.
+    /// Number of jobs dispatched so far; a change is the signal to run `job`.
     epoch: Padded<AtomicU64>,
     /// Workers that have not finished the current job.
     running: Padded<AtomicUsize>,
@@ -41,14 +42,15 @@ unsafe impl Send for Shared {}
 /// A fixed set of worker threads.
 pub(crate) struct ThreadPool {
     shared: Arc<Shared>,
-    /// Indices each worker has left in `for_each`: first in the high half, end in the low one.
+    /// Remaining indices of each worker in `for_each`: first in the high half, end in the low one.
     ranges: Vec<Padded<AtomicU64>>,
     threads: Vec<(Thread, Option<JoinHandle<()>>)>,
 }
 
 impl ThreadPool {
-    /// A pool of `num_threads` workers named `name-1` and so on, the caller included; 0 means as many as the machine offers this process.
-    /// A thread the system refuses to start is done without.
+    /// A pool of `num_threads` workers named `name-1` and so on, the caller included; 0 means the
+    /// parallelism available to this process. If the system refuses a thread, the pool has one
+    /// worker less.
     pub(crate) fn new(name: &str, num_threads: usize) -> Self {
         let wanted = match num_threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -73,25 +75,28 @@ impl ThreadPool {
         Self { shared, ranges, threads }
     }
 
-    /// Workers, the caller included.
+    /// Number of workers, the caller included.
     pub(crate) fn num_threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Calls `job(worker)` once on every worker and returns when all are done. A panic in any of them is raised here.
+    /// Calls `job(worker)` once on every worker and returns when all calls have returned. A panic
+    /// in any of them is raised here.
     pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
         if self.threads.is_empty() {
             return job(0);
         }
         let shared = &*self.shared;
         shared.running.0.store(self.threads.len(), Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. This function returns after every worker has finished with the pointer, and
-        // `&mut self` keeps a second job from being dispatched meanwhile, so nobody reads `job` now.
+        // SAFETY: only the lifetime changes. This function returns after every worker has finished
+        // with the pointer, and `&mut self` keeps a second job from being dispatched meanwhile, so
+        // no worker reads `job` now.
         unsafe {
             let job = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job);
             *shared.job.get() = Some(job);
         }
-        // Sequentially consistent with the worker's store of `parked`: one of the two sees the other.
+        // Sequentially consistent with the worker's store of `parked`: at least one of the two
+        // threads sees the other's store.
         shared.epoch.0.fetch_add(1, Ordering::SeqCst);
         for (parked, (thread, _)) in shared.parked.iter().zip(&self.threads) {
             if parked.0.load(Ordering::SeqCst) {
@@ -114,8 +119,9 @@ impl ThreadPool {
         }
     }
 
-    /// Calls `task(worker, index)` once for every index below `count`. Each worker starts with a run of its own, which it takes
-    /// from the front (consecutive indices mostly mean consecutive memory); who is done takes from the ends of the others' runs.
+    /// Calls `task(worker, index)` once for every index below `count`. Each worker starts with its
+    /// own run of indices, taken from the front (consecutive indices mostly mean consecutive
+    /// memory); a worker with an empty run takes from the ends of the others' runs.
     pub(crate) fn for_each(&mut self, count: usize, task: impl Fn(usize, usize) + Sync) {
         if count <= 1 || self.threads.is_empty() {
             return (0..count).for_each(|index| task(0, index));
@@ -160,14 +166,14 @@ impl Drop for ThreadPool {
         for (thread, handle) in &mut self.threads {
             thread.unpark();
             if let Some(handle) = handle.take() {
-                // A worker catches its panics, so there is nothing to learn from the result.
+                // A worker catches its panics, so the result carries no information.
                 let _ = handle.join();
             }
         }
     }
 }
 
-/// A worker's life: wait for the epoch to move, run the job, say so.
+/// Loop of a worker: wait for the epoch to change, run the job, report the end.
 fn work(shared: &Shared, worker: usize) {
     let mut seen = 0;
     loop {
@@ -237,7 +243,8 @@ mod tests {
                 total.fetch_add(1, Ordering::Relaxed);
             });
             if round % 500 == 0 {
-                // Long enough for the workers to park on most machines; the result does not depend on it.
+                // Long enough for the workers to park on most machines; the result does not depend
+                // on the length.
                 (0..200_000).for_each(|_| std::hint::spin_loop());
             }
         }

@@ -1,4 +1,4 @@
-//! What workers of one job write: a value each, or elements of one slice each.
+//! Outputs of the workers of one job: a value each, or separate elements of one slice.
 
 use std::cell::UnsafeCell;
 
@@ -11,7 +11,7 @@ pub(crate) struct PerWorker<T>(Vec<Padded<UnsafeCell<T>>>);
 unsafe impl<T: Send> Sync for PerWorker<T> {}
 
 impl<T> PerWorker<T> {
-    /// One value per worker.
+    /// One value per worker, made by `make`.
     pub(crate) fn new(num_threads: usize, make: impl Fn() -> T) -> Self {
         Self((0..num_threads).map(|_| Padded(UnsafeCell::new(make()))).collect())
     }
@@ -27,7 +27,7 @@ impl<T> PerWorker<T> {
     }
 }
 
-/// A slice several workers write, each its own elements.
+/// A slice written by several workers, each to separate elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Shards<T> {
     start: *mut T,
@@ -40,7 +40,7 @@ unsafe impl<T: Send> Send for Shards<T> {}
 unsafe impl<T: Send> Sync for Shards<T> {}
 
 impl<T> Shards<T> {
-    /// Shares `whole` for as long as the caller keeps it borrowed.
+    /// Shares `whole`; usable while the caller keeps it borrowed.
     pub(crate) fn new(whole: &mut [T]) -> Self {
         Self { start: whole.as_mut_ptr(), len: whole.len() }
     }

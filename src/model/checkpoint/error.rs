@@ -1,16 +1,16 @@
-//! What can be wrong with a checkpoint. One error carries every problem that was found.
+//! Errors of a checkpoint. One error carries all problems found.
 
 use std::io;
 
-/// Problems shown in the error's text; the rest are counted. The value itself always holds all of them.
+/// Problems listed in the error's text; the rest are counted. The value holds all of them.
 const MAX_SHOWN: usize = 200;
 
-/// A checkpoint that cannot be used, with everything that is wrong with it.
+/// A checkpoint that cannot be used, with all its problems.
 #[derive(Debug)]
 pub struct CheckpointError {
-    /// Folder or embedded model the problems are about.
+    /// Folder or embedded model with the problems.
     pub origin: String,
-    /// At least one.
+    /// All problems, at least one.
     pub problems: Vec<Problem>,
 }
 
@@ -45,13 +45,13 @@ impl std::error::Error for CheckpointError {
     }
 }
 
-/// One thing that is wrong. `file` is the name inside the checkpoint.
+/// One problem. `file` is the name inside the checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// The folder itself is missing or no folder.
+    /// The folder is missing, or the path is not a folder.
     #[error("it is not a folder; name a folder that holds config.json and model.safetensors")]
     NotAFolder,
-    /// Neither an index nor a single file of weights.
+    /// The folder holds neither an index nor a single file of weights.
     #[error("it holds neither model.safetensors.index.json nor model.safetensors")]
     NoWeights,
     /// Reading failed.
@@ -59,15 +59,15 @@ pub enum Problem {
     Io {
         /// File that could not be read.
         file: String,
-        /// Why.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A file is larger than what is read into memory.
+    /// A file is larger than the limit of files read into memory.
     #[error("{file}: has {bytes} bytes, more than the {limit} that are read into memory")]
     TooLarge {
-        /// File.
+        /// File name.
         file: String,
-        /// Its size, bytes.
+        /// Size of the file, bytes.
         bytes: u64,
         /// Limit, bytes.
         limit: u64,
@@ -75,32 +75,32 @@ pub enum Problem {
     /// A file name that leads out of the folder.
     #[error("{file:?} leads out of the checkpoint's folder ({how}); put the file into the folder itself")]
     Escapes {
-        /// Name as written in the index, or asked for.
+        /// Name as written in the index, or as requested.
         file: String,
-        /// Which rule it breaks.
+        /// The rule that the name breaks.
         how: &'static str,
     },
-    /// The index is not what it should be.
+    /// The index cannot be parsed.
     #[error("{file}: {reason}")]
     Index {
-        /// The index file.
+        /// Name of the index file.
         file: &'static str,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// The index names a shard that is not there.
+    /// A shard of the index does not exist.
     #[error(
         "shard {shard} is missing ({num_tensors} tensors, first {first_tensor}); copy it into the folder"
     )]
     MissingShard {
         /// Shard file name.
         shard: String,
-        /// Tensors the index expects in it.
+        /// Number of the shard's tensors in the index.
         num_tensors: usize,
-        /// The first of them by name.
+        /// First of these tensors by name.
         first_tensor: String,
     },
-    /// The index names a tensor that its shard does not have.
+    /// A tensor of the index is missing from its shard.
     #[error("{shard}: has no tensor {tensor}, which the index expects there")]
     MissingTensor {
         /// Shard file name.
@@ -108,7 +108,7 @@ pub enum Problem {
         /// Tensor name.
         tensor: String,
     },
-    /// The same name in two shards.
+    /// Two shards have a tensor of the same name.
     #[error("tensor {tensor} is stored twice, in {first} and in {second}")]
     DuplicateTensor {
         /// Tensor name.
@@ -123,21 +123,21 @@ pub enum Problem {
     Header {
         /// Shard file name.
         shard: String,
-        /// What is wrong.
+        /// Problem of the header.
         problem: HeaderProblem,
     },
 }
 
-/// One thing that is wrong with the header of a safetensors file. All figures are bytes unless they say otherwise.
+/// One problem of a safetensors header. All figures are bytes unless stated otherwise.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderProblem {
-    /// Fewer bytes than the length field has.
+    /// The file is shorter than the length field.
     #[error("has only {len} bytes, a safetensors file begins with 8 bytes of header length")]
     NoLength {
         /// File size.
         len: usize,
     },
-    /// More header than is ever sensible.
+    /// The header exceeds the format's limit.
     #[error("its header claims {len} bytes, limit {limit}")]
     TooLong {
         /// Claimed length.
@@ -155,36 +155,36 @@ pub enum HeaderProblem {
         /// Bytes after the length field.
         available: usize,
     },
-    /// The header is not the JSON object it should be.
+    /// The header is not a JSON object of tensors.
     #[error("its header is not valid: {0}")]
     Json(String),
-    /// Element type nobody knows.
+    /// The element type is not in the format's list.
     #[error("tensor {tensor}: dtype {dtype:?} is unknown")]
     UnknownDtype {
         /// Tensor name.
         tensor: String,
-        /// As written.
+        /// Element type as written.
         dtype: String,
     },
-    /// A name twice in one header.
+    /// A name occurs twice in one header.
     #[error("tensor {tensor} is listed twice")]
     Duplicate {
         /// Tensor name.
         tensor: String,
     },
-    /// End before begin, or beyond the file.
+    /// Offsets end before they begin, or lie beyond the file.
     #[error("tensor {tensor}: data offsets {start}..{end} do not lie in the {data_len} bytes of data")]
     OutOfRange {
         /// Tensor name.
         tensor: String,
-        /// First byte, from the end of the header.
+        /// First byte, counted from the end of the header.
         start: u64,
         /// One past the last byte.
         end: u64,
-        /// Bytes of data the file has.
+        /// Bytes of data in the file.
         data_len: usize,
     },
-    /// Shape times element size does not fit the machine.
+    /// Shape times element size overflows `usize`.
     #[error("tensor {tensor}: shape {shape:?} of {dtype} overflows")]
     Overflow {
         /// Tensor name.
@@ -194,7 +194,7 @@ pub enum HeaderProblem {
         /// Element type.
         dtype: String,
     },
-    /// Offsets and shape disagree.
+    /// Offsets and shape give different sizes.
     #[error("tensor {tensor}: shape {shape:?} of {dtype} takes {expected} bytes, its offsets span {got}")]
     WrongSize {
         /// Tensor name.
@@ -213,9 +213,9 @@ pub enum HeaderProblem {
     Overlap {
         /// Tensor that begins first.
         first: String,
-        /// The other.
+        /// Tensor that begins later.
         second: String,
-        /// Offset of the second.
+        /// Offset at which the second tensor begins.
         at: usize,
     },
     /// Bytes that belong to no tensor.

@@ -1,7 +1,7 @@
-//! Where a checkpoint's files come from: a folder on disk, or bytes compiled into the binary.
+//! Access to a checkpoint's files: a folder on disk, or bytes compiled into the binary.
 //!
-//! Invariant: a name, whoever wrote it, never reaches a file outside the folder. One layout is let through on purpose:
-//! the Hugging Face cache, whose `snapshots/REVISION/` holds symbolic links into its own `blobs/`.
+//! Invariant: no name reaches a file outside the folder. One layout is an intended exception: the
+//! Hugging Face cache, whose `snapshots/REVISION/` holds symbolic links into its own `blobs/`.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::error::Problem;
 
-/// Most bytes of a file that [`Files::read`] brings into memory.
+/// Largest file that [`Files::read`] reads, bytes.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Deepest sub-folder that [`Files::names`] enters.
@@ -18,9 +18,9 @@ const MAX_DEPTH: usize = 8;
 
 /// The files of one checkpoint by name.
 pub(super) enum Files {
-    /// A folder and the canonical paths its links may lead into.
+    /// A folder and the canonical paths that its links may lead into.
     Folder { dir: PathBuf, roots: Vec<PathBuf> },
-    /// Name and content.
+    /// Pairs of name and content.
     Embedded(&'static [(&'static str, &'static [u8])]),
 }
 
@@ -45,7 +45,7 @@ impl Files {
         Ok(Files::Folder { dir: canonical, roots })
     }
 
-    /// The path of a file that exists, `None` where there is none. Never a path outside the folder.
+    /// Path of an existing file, inside the folder or an allowed root; `None` for a missing file.
     pub(super) fn resolve(&self, name: &str) -> Result<Option<PathBuf>, Problem> {
         let Files::Folder { dir, roots } = self else { return Ok(None) };
         check_name(name)?;
@@ -57,7 +57,6 @@ impl Files {
         }
     }
 
-    /// The embedded file of this name.
     pub(super) fn embedded(&self, name: &str) -> Option<&'static [u8]> {
         match self {
             Files::Embedded(files) => files.iter().find(|(n, _)| *n == name).map(|(_, bytes)| *bytes),
@@ -65,8 +64,9 @@ impl Files {
         }
     }
 
-    /// Names of at most `limit` regular files, sorted, those of sub-folders as `folder/name`. Hidden ones (a name that begins with a dot)
-    /// are left out, and so is what lies deeper than eight folders.
+    /// Names of at most `limit` regular files, sorted; a file of a sub-folder as `folder/name`.
+    /// Hidden files (a name that begins with a dot) and files deeper than eight folders are left
+    /// out.
     pub(super) fn names(&self, limit: usize) -> Result<Vec<String>, Problem> {
         let dir = match self {
             Files::Embedded(files) => return Ok(files.iter().map(|(name, _)| (*name).to_owned()).collect()),
@@ -83,7 +83,7 @@ impl Files {
                     continue;
                 }
                 let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-                // Not followed: a folder behind a link is not part of the checkpoint.
+                // Links are not followed: a folder behind a link is not part of the checkpoint.
                 if entry.file_type().map_err(problem)?.is_dir() {
                     if depth < MAX_DEPTH {
                         folders.push((path, depth + 1));
@@ -110,14 +110,14 @@ impl Files {
         Ok(Box::new(File::open(path).map_err(io_problem)?))
     }
 
-    /// When a file was last changed, nanoseconds since 1970; 0 where that is not known.
+    /// Time of a file's last change, nanoseconds since 1970; 0 if unknown.
     pub(super) fn modified(&self, name: &str) -> u128 {
         let path = self.resolve(name).ok().flatten();
         let modified = path.and_then(|path| path.metadata().ok()?.modified().ok());
         modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |d| d.as_nanos())
     }
 
-    /// The whole content of a small file, `None` where there is none.
+    /// Whole content of a small file; `None` for a missing file.
     pub(super) fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, Problem> {
         if let Some(bytes) = self.embedded(name) {
             return Ok(Some(Cow::Borrowed(bytes)));
@@ -140,7 +140,8 @@ impl Files {
     }
 }
 
-/// Opens a regular file. What it is gets asked first: opening a pipe would wait for somebody to write into it.
+/// Opens a regular file. Its type is checked first: opening a pipe would block until a writer opens
+/// it.
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     let regular = |metadata: std::fs::Metadata| match metadata.is_file() {
         true => Ok(()),
@@ -152,7 +153,7 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A name is a relative path of plain components.
+/// Checks that a name is a relative path of plain components.
 pub(super) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.contains('\0') {
         return Err(escapes(name, "not a file name"));

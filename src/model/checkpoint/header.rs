@@ -1,11 +1,13 @@
-//! The header of one safetensors file: 8 bytes little-endian length, that many bytes of JSON, then the data.
+//! The header of one safetensors file: 8 bytes of little-endian length, that many bytes of JSON,
+//! then the data.
 //!
-//! Format: <https://github.com/huggingface/safetensors>. The invariant of what [`parse`] returns: the tensors tile
-//! the data exactly, in offset order, and each spans as many bytes as its shape and dtype take. Memory use is
-//! linear in the header's own length, whatever the header claims.
+//! Format: <https://github.com/huggingface/safetensors>. Invariant of the result of [`parse`]: the
+//! tensors tile the data exactly, in offset order, and each spans as many bytes as its shape and
+//! dtype take. Memory use is linear in the header's actual length, not in the length it claims.
 //!
-//! The format's own crate is what tests hold this against, and no part of it: its `Metadata` forgets a name that is listed twice, takes
-//! shapes of any rank, and stops at the first fault without saying which tensor or bytes it is about.
+//! Tests compare with the format's own crate, which is not used otherwise: its `Metadata` drops a
+//! name that is listed twice, accepts shapes of any rank, and stops at the first fault without
+//! naming the tensor or the bytes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -20,10 +22,11 @@ use crate::tensor::DType;
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes of the length field.
 const LENGTH_BYTES: usize = 8;
-/// Most dimensions of a tensor. Real ones have at most five; the bound keeps hostile shapes from costing memory.
+/// Upper bound on the dimensions of a tensor. Released tensors have at most five; the bound limits
+/// the memory of hostile shapes.
 const MAX_RANK: usize = 16;
 
-/// Where one tensor lies in its file.
+/// Location of one tensor in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TensorEntry {
     /// Name as stored.
@@ -34,11 +37,12 @@ pub(super) struct TensorEntry {
     pub(super) shape: Box<[usize]>,
     /// First byte, from the beginning of the file.
     pub(super) start: usize,
-    /// One past the last byte.
+    /// End of the data, exclusive.
     pub(super) end: usize,
 }
 
-/// Reads and checks the header of a whole `file`; lists everything that is wrong. Entries come in offset order.
+/// Reads and checks the header of a whole `file`; entries are in offset order. Errors: all problems
+/// of the header.
 pub(super) fn parse(file: &[u8]) -> Result<Vec<TensorEntry>, Vec<HeaderProblem>> {
     let (json, data_start) = split(file).map_err(|p| vec![p])?;
     let raw: RawHeader =
@@ -54,14 +58,14 @@ pub(super) fn parse(file: &[u8]) -> Result<Vec<TensorEntry>, Vec<HeaderProblem>>
     }
     check_names(&entries, &mut problems);
     if problems.is_empty() {
-        // With a tensor missing from the list its bytes would be reported as a gap, which is no second fault.
+        // A tensor missing from the list would leave a gap, which is not a second fault.
         entries.sort_by_key(|e| (e.start, e.end)); // Mostly sorted already, which this sort makes use of.
         check_tiling(&entries, data_start, data_len, &mut problems);
     }
     if problems.is_empty() { Ok(entries) } else { Err(problems) }
 }
 
-/// The JSON bytes, and where the data begin.
+/// The JSON bytes, and the offset of the data.
 fn split(file: &[u8]) -> Result<(&[u8], usize), HeaderProblem> {
     let Some((length, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
         return Err(HeaderProblem::NoLength { len: file.len() });
@@ -79,7 +83,7 @@ fn split(file: &[u8]) -> Result<(&[u8], usize), HeaderProblem> {
     Ok((json, LENGTH_BYTES + len as usize))
 }
 
-/// Checks what can be checked of one tensor alone.
+/// Checks one tensor by itself.
 fn check_tensor(
     name: String,
     raw: RawTensor,
@@ -150,7 +154,7 @@ fn check_tiling(
     }
 }
 
-/// Our type and the bits of one element. The names are those of the format's own list.
+/// Dtype and bits per element. The names are those of the format's own list.
 fn dtype_of(name: &str) -> Option<(DType, usize)> {
     Some(match name {
         "F32" => (DType::F32, 32),
@@ -179,12 +183,12 @@ fn dtype_of(name: &str) -> Option<(DType, usize)> {
     })
 }
 
-/// Bits of one element of a type of the format, by its name.
+/// Bits per element of a type name of the format.
 pub(super) fn element_bits(dtype: &str) -> Option<usize> {
     dtype_of(dtype).map(|(_, bits)| bits)
 }
 
-/// The JSON object, with duplicates kept so that they can be reported.
+/// The JSON object, with duplicate names kept for the report.
 struct RawHeader {
     tensors: Vec<(String, RawTensor)>,
 }
@@ -196,11 +200,12 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-/// Told while it is read: a release's headers name a quarter of a million types, and none of them has to be kept.
+/// Resolved during parsing: the headers of a release have a quarter of a million types, and none of
+/// the strings is stored.
 enum RawDType {
-    /// Our type and the bits of one element.
+    /// Dtype and bits per element.
     Known(DType, usize),
-    /// As written, shortened.
+    /// The name as written, shortened.
     Unknown(String),
 }
 
@@ -386,8 +391,8 @@ pub(super) mod tests {
         assert_eq!(parse(&file(json, 16)).unwrap_err().len(), 3);
     }
 
-    /// Whatever a header says, an accepted one keeps the invariant and means what the format's own crate reads from it, and none
-    /// panics. We are stricter in that names do not repeat and shapes have a bounded rank.
+    /// An accepted header keeps the invariant and equals the format crate's reading; no header
+    /// causes a panic. This parser is stricter: names do not repeat and shapes have a bounded rank.
     fn check_outcome(bytes: &[u8]) -> bool {
         let theirs = safetensors::SafeTensors::deserialize(bytes);
         let entries = match parse(bytes) {
@@ -475,7 +480,8 @@ pub(super) mod tests {
                         bytes.splice(at..at, rng.choice(FRAGMENTS).unwrap().bytes());
                     }
                     _ => {
-                        // Replace a stretch and repair the length, so that the JSON behind it is reached.
+                        // Replace a stretch and repair the length, so that the parser reaches the
+                        // JSON behind it.
                         let at = rng.usize(0..=bytes.len());
                         let end = (at + rng.usize(0..12)).min(bytes.len());
                         bytes.splice(at..end, rng.choice(FRAGMENTS).unwrap().bytes());

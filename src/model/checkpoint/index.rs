@@ -9,10 +9,10 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 /// Name of the index in a checkpoint's folder.
 pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
-/// Name of the weights where there is one file only.
+/// Name of the weights of a checkpoint without an index.
 pub(super) const SINGLE_FILE: &str = "model.safetensors";
 
-/// A name of the index: borrowed from its JSON where it is written there without escapes, as all real ones are.
+/// A name of the index: borrowed from its JSON where it has no escapes, as in all released files.
 pub(super) type Name<'a> = Cow<'a, str>;
 
 /// Tensor names by shard. Shards are sorted, tensors in the order of the file.
@@ -21,7 +21,7 @@ pub(super) struct Index<'a> {
     pub(super) shards: BTreeMap<Name<'a>, Vec<Name<'a>>>,
 }
 
-/// Parses the index. `metadata` may be absent, its `total_size` is often wrong and therefore not read.
+/// Parses the index. `metadata` is not read: it may be absent, and its `total_size` is often wrong.
 pub(super) fn parse(json: &[u8]) -> Result<Index<'_>, String> {
     #[derive(Deserialize)]
     struct RawIndex<'a> {
@@ -35,10 +35,9 @@ pub(super) fn parse(json: &[u8]) -> Result<Index<'_>, String> {
     Ok(Index { shards: raw.weight_map.0.into_iter().collect() })
 }
 
-/// Shards with their tensors; a tensor named twice is an error, as only one of the two shards could be meant.
+/// Shards with their tensors. A tensor named twice is an error: its shard would be ambiguous.
 struct WeightMap<'a>(Vec<(Name<'a>, Vec<Name<'a>>)>);
 
-/// One name.
 struct OneName<'a>(Name<'a>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for OneName<'a> {
@@ -79,7 +78,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
                 let mut seen: HashMap<Name<'de>, usize, ahash::RandomState> = HashMap::default();
                 let mut id = 0;
                 while let Some((OneName(tensor), OneName(shard))) = map.next_entry()? {
-                    // Most tensors lie in the shard of the one before.
+                    // Most tensors lie in the same shard as the tensor before.
                     if shards.get(id).is_none_or(|(name, _)| *name != shard) {
                         id = *shard_ids.entry(shard.clone()).or_insert(shards.len());
                         if id == shards.len() {

@@ -1,8 +1,10 @@
-//! Safetensors in and out: a Hugging Face folder (or a model compiled into the binary) as names, shapes and mapped bytes.
+//! Safetensors in and out: a Hugging Face folder (or a model compiled into the binary) as names,
+//! shapes and mapped bytes.
 //!
-//! Everything a file claims is checked once, when it is opened: after that every [`TensorView`](crate::tensor::TensorView)
-//! handed out lies inside its shard and has as many bytes as its shape and dtype say. All problems of a checkpoint are
-//! reported together. Has no model knowledge: which names a network needs is the business of `model/`.
+//! Headers are checked once, when the checkpoint is opened: afterwards every
+//! [`TensorView`](crate::tensor::TensorView) lies inside its shard and has the size of its shape
+//! and dtype. All problems of a checkpoint are reported together. Has no model knowledge: the
+//! tensor names of a network are defined in `model/`.
 
 mod error;
 mod folder;

@@ -16,11 +16,13 @@ use super::header::{self, TensorEntry};
 use super::index::{self, INDEX_FILE, Index, Name, SINGLE_FILE};
 use crate::tensor::{DType, TensorView};
 
-/// A readable checkpoint: every tensor lies inside its shard and has the size its shape and dtype say.
+/// A readable checkpoint: every tensor lies inside its shard and has the size of its shape and
+/// dtype.
 ///
-/// Shards are mapped read-only, so opening costs the headers only and weights are paged in when they are touched.
-/// Sizes are checked when the checkpoint is opened: a shard that is truncated *afterwards* makes the next touch of its
-/// lost pages a SIGBUS, which ends the process. Replace checkpoints by renaming new files over old ones, never in place.
+/// Shards are mapped read-only: opening costs the headers only, and weights are paged in at their
+/// first use. Sizes are checked at opening. Access to the lost pages of a shard that is truncated
+/// *afterwards* raises SIGBUS, which ends the process. Replace checkpoints by renaming new files
+/// over old ones, never in place.
 pub struct Checkpoint {
     files: Files,
     origin: String,
@@ -53,9 +55,10 @@ struct Location {
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face folder: `model.safetensors.index.json` with its shards, or a single `model.safetensors`.
+    /// Opens a Hugging Face folder: `model.safetensors.index.json` with its shards, or a single
+    /// `model.safetensors`.
     ///
-    /// Errors: everything that is wrong with the folder's weights, in one error.
+    /// Errors: all problems of the folder's weights, in one error.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
         let origin = dir.display().to_string();
         match Files::folder(dir) {
@@ -64,7 +67,7 @@ impl Checkpoint {
         }
     }
 
-    /// Opens a model that is compiled into the binary: (file name, content), the same files as in a folder.
+    /// Opens a model compiled into the binary: (file name, content), the same files as in a folder.
     pub fn from_embedded(files: &'static [(&'static str, &'static [u8])]) -> Result<Self, CheckpointError> {
         Self::build(Files::Embedded(files), "(embedded)".into())
     }
@@ -95,7 +98,7 @@ impl Checkpoint {
         }
     }
 
-    /// Adds the shards of the index and checks that they have what the index promises.
+    /// Adds the shards of the index and checks that they hold the tensors of the index.
     fn add_indexed_shards(&mut self, index: &Index<'_>, problems: &mut Vec<Problem>) {
         let mapped: Vec<Result<Option<ShardBytes>, Problem>> =
             index.shards.keys().map(|name| self.map_shard(name)).collect();
@@ -110,7 +113,7 @@ impl Checkpoint {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => {
                     let (shard, num_tensors) = (name.to_string(), expected.len());
-                    // A shard is in the index because a tensor names it.
+                    // Every shard of the index has at least one tensor.
                     let first_tensor = expected.iter().min().map(|t| t.to_string()).unwrap_or_default();
                     problems.push(Problem::MissingShard { shard, num_tensors, first_tensor });
                     continue;
@@ -128,7 +131,7 @@ impl Checkpoint {
         self.tensors = self.merge(runs, problems);
     }
 
-    /// Adds a shard and gives its tensors, sorted by name; `None` where its header is damaged.
+    /// Adds a shard and returns its tensors, sorted by name; `None` for a damaged header.
     fn add_shard(
         &mut self,
         name: &str,
@@ -140,7 +143,8 @@ impl Checkpoint {
         let Header { mut tensors, missing } = match header {
             Ok(header) => header,
             Err(found) => {
-                // That a damaged header lacks tensors would say the same thing again.
+                // The tensors missing from a damaged header are not reported: they follow from the
+                // damage.
                 problems.extend(found.into_iter().map(|problem| Problem::Header { shard: shard(), problem }));
                 return None;
             }
@@ -151,11 +155,12 @@ impl Checkpoint {
         Some(tensors)
     }
 
-    /// Sorted runs of tensors as one; a name that two shards have is reported.
+    /// Merges sorted runs of tensors; reports names that occur in two shards.
     fn merge(&self, runs: Vec<Vec<Tensor>>, problems: &mut Vec<Problem>) -> Vec<Tensor> {
         let mut merged: Vec<Tensor> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
         let mut runs: Vec<_> = runs.into_iter().map(|run| run.into_iter().peekable()).collect();
-        // Shards hold whole layers mostly: long stretches come from one run, with one comparison each.
+        // Most shards hold whole layers: long stretches come from one run, with one comparison per
+        // tensor.
         let mut heads: BinaryHeap<Reverse<(String, usize)>> = BinaryHeap::new();
         let head = |run: &mut std::iter::Peekable<std::vec::IntoIter<Tensor>>, i: usize| {
             run.peek().map(|tensor| Reverse((tensor.name.clone(), i)))
@@ -182,7 +187,7 @@ impl Checkpoint {
         merged
     }
 
-    /// The bytes of a shard, `None` where there is no such file.
+    /// Bytes of a shard; `None` for a missing file.
     fn map_shard(&self, name: &str) -> Result<Option<ShardBytes>, Problem> {
         if let Some(bytes) = self.files.embedded(name) {
             return Ok(Some(ShardBytes::Embedded(bytes)));
@@ -203,7 +208,7 @@ impl Checkpoint {
         self.tensors.iter().map(|tensor| (tensor.name.as_str(), self.view(&tensor.location)))
     }
 
-    /// A tensor by its name. Dtypes that nothing here reads come as `DType::Other`.
+    /// A tensor by name. Unsupported dtypes are `DType::Other`.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         self.find(name).map(|location| self.view(location))
     }
@@ -227,24 +232,26 @@ impl Checkpoint {
         TensorView { dtype: location.dtype, shape: &location.shape, bytes }
     }
 
-    /// The shard file that holds a tensor, for messages.
+    /// Shard file of a tensor, for messages.
     pub fn shard_of(&self, name: &str) -> Option<&str> {
         self.find(name).map(|location| self.shards[location.shard].name.as_str())
     }
 
-    /// Another file of the checkpoint (config.json, tokenizer files, ...) as bytes, `None` where there is none.
+    /// Content of another file of the checkpoint (config.json, tokenizer files, ...); `None` for a
+    /// missing file.
     ///
-    /// Errors: the file exists but cannot be read, is larger than 256 MiB, or its name leads out of the folder.
+    /// Errors: the file exists but cannot be read, is larger than 256 MiB, or its name leads out of
+    /// the folder.
     pub fn read_file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>, CheckpointError> {
         self.files.read(name).map_err(|problem| CheckpointError::one(self.origin.clone(), problem))
     }
 
-    /// [`Checkpoint::read_file`] where a file that cannot be read is as good as none.
+    /// [`Checkpoint::read_file`] with errors treated as a missing file.
     pub fn file(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         self.read_file(name).ok().flatten()
     }
 
-    /// The folder it was opened from, symbolic links resolved; `None` for an embedded model.
+    /// Folder of the checkpoint, symbolic links resolved; `None` for an embedded model.
     pub fn folder(&self) -> Option<&Path> {
         match &self.files {
             Files::Folder { dir, .. } => Some(dir),
@@ -252,23 +259,24 @@ impl Checkpoint {
         }
     }
 
-    /// Names of at most `limit` files of the folder, weights included, sorted; hidden ones left out.
+    /// Names of at most `limit` files of the folder, weights included, sorted; hidden files are
+    /// left out.
     pub fn file_names(&self, limit: usize) -> Result<Vec<String>, CheckpointError> {
         self.files.names(limit).map_err(|problem| CheckpointError::one(self.origin.clone(), problem))
     }
 
-    /// Content of a file as a stream.
     pub(super) fn open_file(&self, name: &str) -> Result<Box<dyn std::io::Read>, CheckpointError> {
         self.files.open(name).map_err(|problem| CheckpointError::one(self.origin.clone(), problem))
     }
 
-    /// Names of the weight files, sorted as the index has them.
+    /// Names of the weight files, in the order of the index.
     pub fn shard_names(&self) -> impl Iterator<Item = &str> {
         self.shards.iter().map(|shard| shard.name.as_str())
     }
 
-    /// A digest of what the weights are: names, dtypes, shapes and places of all tensors, sizes and times of change of their files. Two
-    /// openings that agree in it read the same weights, unless somebody changed a file and set its time back.
+    /// A digest of the weights' identity: names, dtypes, shapes and offsets of all tensors, sizes
+    /// and modification times of their files. Equal digests mean equal weights, unless a file was
+    /// changed and its time was set back.
     pub fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         let mut field = |bytes: &[u8]| {
@@ -293,7 +301,7 @@ impl Checkpoint {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Bytes of all tensors together, without headers.
+    /// Bytes of all tensors, without headers.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|t| (t.location.end - t.location.start) as u64).sum()
     }
@@ -308,13 +316,14 @@ impl Checkpoint {
         self.shards.len()
     }
 
-    /// Where the checkpoint comes from, for messages: its folder as given, or `(embedded)`.
+    /// Source of the checkpoint, for messages: the folder as given, or `(embedded)`.
     pub fn source(&self) -> &str {
         &self.origin
     }
 
-    /// Lets the operating system take back the memory of a part of a tensor that has been read: `bytes` of its data. The part can be read
-    /// again, from the file. A hint for who reads a checkpoint larger than memory once, from front to back.
+    /// Releases the memory of a part of a tensor that has been read: `bytes` of its data. A later
+    /// access reads the part from the file again. For a single pass over a checkpoint larger than
+    /// memory.
     pub fn release(&self, name: &str, bytes: std::ops::Range<usize>) {
         if let Some(location) = self.find(name) {
             let start = location.start + bytes.start.min(location.end - location.start);
@@ -323,7 +332,8 @@ impl Checkpoint {
         }
     }
 
-    /// [`Checkpoint::release`] of all tensors of a module and of the modules below it; of all there are, if its name is empty.
+    /// [`Checkpoint::release`] of all tensors of a module and its sub-modules; of all tensors if
+    /// the name is empty.
     pub fn release_under(&self, module: &str) {
         if module.is_empty() {
             return self.shards.iter().for_each(|shard| release_bytes(shard, 0..usize::MAX));
@@ -356,7 +366,7 @@ impl ShardBytes {
     }
 }
 
-/// Gives back the memory of bytes of a shard, as far as it is mapped and as long.
+/// Releases the memory of bytes of a shard, if it is mapped, within the length of the map.
 fn release_bytes(shard: &Shard, bytes: std::ops::Range<usize>) {
     let ShardBytes::Mapped(map) = &shard.bytes else { return };
     let (start, end) = (bytes.start, bytes.end.min(map.len()));
@@ -367,19 +377,19 @@ fn release_bytes(shard: &Shard, bytes: std::ops::Range<usize>) {
     }
 }
 
-/// What one shard holds.
+/// Parsed header of one shard.
 struct Header {
-    /// Sorted by name; their shard is not yet numbered.
+    /// Sorted by name; the shard number is not set yet.
     tensors: Vec<Tensor>,
-    /// What the index expects and the shard does not have, sorted.
+    /// Tensors of the index that the shard lacks, sorted.
     missing: Vec<String>,
 }
 
-/// Most threads that read headers.
+/// Upper bound on the number of threads that read headers.
 const MAX_HEADER_THREADS: usize = 8;
 
-/// Reads the headers of shards that are there, several at a time, and holds each against what the index expects of it. A release has a quarter of
-/// a million tensors: this is what opening it costs.
+/// Reads the headers of the existing shards in parallel and compares each with the index. The cost
+/// of opening a checkpoint: a release has a quarter of a million tensors.
 fn read_headers(
     shards: &[(Option<&ShardBytes>, &[Name<'_>])],
 ) -> Vec<Option<Result<Header, Vec<HeaderProblem>>>> {
@@ -420,9 +430,10 @@ fn read_header(bytes: &ShardBytes, expected: &[Name<'_>]) -> Result<Header, Vec<
 /// Maps a regular file for reading.
 fn map_file(path: &Path) -> io::Result<Mmap> {
     let file = open_regular(path)?;
-    // SAFETY: the map is read-only and private to this process; nobody in it writes to the file. The length is taken
-    // from the open file and every slice is checked against it. A file that another process changes under the map can
-    // change weights, and one that it truncates ends this process with SIGBUS: the type's docs say so.
+    // SAFETY: the map is read-only and private to this process; no code in this process writes to
+    // the file. The length is taken from the open file and every slice is checked against it. A
+    // file that another process changes under the map can change weights, and one that it truncates
+    // ends this process with SIGBUS: the docs of `Checkpoint` state both.
     unsafe { Mmap::map(&file) }
 }
 

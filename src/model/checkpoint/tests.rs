@@ -1,4 +1,4 @@
-//! Folders as they should be, and as they should not.
+//! Tests of valid and of damaged checkpoint folders.
 
 use std::fs;
 use std::path::Path;

@@ -1,24 +1,26 @@
-//! Flushes a file behind its writer, so that the disk works while the next bytes are made and little is left to flush at the end.
+//! Flushes a file behind its writer: the disk works while the next bytes are computed, and little
+//! is left to flush at the end.
 //!
-//! Invariant: an error of any flush is kept for [`WriteBehind::finish`]. The system reports a failed write-back once per open file; whoever
-//! happened to flush must not be the only one to know.
+//! Invariant: an error of any flush is kept for [`WriteBehind::finish`]. The system reports a
+//! failed write-back once per open file, so a flush must not drop its result.
 
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Bytes between two flushes: a fraction of a second of a fast disk, and far fewer flushes than would be felt.
+/// Bytes between two flushes: a fraction of a second of a fast disk, few enough that flushes do not
+/// slow the writer.
 const FLUSH_BYTES: u64 = 64 << 20;
 
-/// The flushing thread of one file, started when enough was written to be worth it.
+/// The flushing thread of one file, started at the first `FLUSH_BYTES` bytes.
 #[derive(Debug, Default)]
 pub(super) struct WriteBehind {
     unflushed: u64,
     thread: Option<Flusher>,
 }
 
-/// Asks for a flush, and what became of them.
+/// Channel of flush requests, and the thread that returns their result.
 type Flusher = (SyncSender<()>, JoinHandle<io::Result<()>>);
 
 fn start(file: &File) -> io::Result<Flusher> {
@@ -30,8 +32,8 @@ fn start(file: &File) -> io::Result<Flusher> {
 }
 
 impl WriteBehind {
-    /// Notes that `bytes` more were written to `file`, and has them flushed when there are enough. Returns at once. Where the system refuses
-    /// the thread, nothing is flushed before the end.
+    /// Counts `bytes` more bytes written to `file` and requests a flush after `FLUSH_BYTES`.
+    /// Returns at once. If the system refuses the thread, the file is flushed at the end only.
     pub(super) fn wrote(&mut self, file: &File, bytes: usize) {
         self.unflushed += bytes as u64;
         if self.unflushed < FLUSH_BYTES {
@@ -42,12 +44,13 @@ impl WriteBehind {
             self.thread = start(file).ok();
         }
         if let Some((wake, _)) = &self.thread {
-            // Full: a flush is asked for and not yet begun, which will cover these bytes. Closed: it failed, `finish` says why.
+            // Full: a requested flush has not begun, and covers these bytes. Closed: a flush
+            // failed, `finish` returns its error.
             let _ = wake.try_send(());
         }
     }
 
-    /// Waits for the flush under way.
+    /// Waits for the flush under way. Errors: the first failed flush.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         let Some((wake, thread)) = self.thread.take() else { return Ok(()) };
         drop(wake);

@@ -1,8 +1,9 @@
 //! New shards, complete or absent.
 //!
-//! Invariant: a file appears under its own name only when all its bytes are on the disk: it is written aside in the same folder, flushed,
-//! and renamed. What a kill leaves behind is a file whose name begins with a dot and ends in `.partial`; the next attempt
-//! overwrites it. Memory use does not depend on the size of a shard.
+//! Invariant: a file appears under its own name only when all its bytes are on the disk: it is
+//! written under a temporary name in the same folder, flushed, and renamed. A killed process leaves
+//! a file whose name begins with a dot and ends in `.partial`; the next attempt overwrites it.
+//! Memory use does not depend on the size of a shard.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -17,12 +18,12 @@ use super::reader::Checkpoint;
 use super::write_behind::WriteBehind;
 use crate::tensor::DType;
 
-/// Most entries of a source folder that [`copy_side_files`] looks at.
+/// Upper bound on the entries of a source folder that [`copy_side_files`] reads.
 const MAX_SIDE_FILES: usize = 10_000;
 /// Alignment of the data behind the header, bytes: the format's own writer pads to it.
 const ALIGNMENT: usize = 8;
 
-/// A tensor to be written.
+/// Header entry of a tensor to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Name in the header.
@@ -34,12 +35,12 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A spec.
+    /// A spec from its parts, unchecked.
     pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), dtype, shape: shape.into() }
     }
 
-    /// Bytes of the data, `None` where that is no whole number a machine can hold.
+    /// Bytes of the data; `None` where the bits are not whole bytes or the size overflows `usize`.
     pub fn bytes(&self) -> Option<usize> {
         let bits = element_bits(self.dtype.name())?;
         let bits = self.shape.iter().try_fold(bits, |product, dim| product.checked_mul(*dim))?;
@@ -47,43 +48,43 @@ impl TensorSpec {
     }
 }
 
-/// Why something could not be written.
+/// Reason of a failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The operating system refused.
+    /// Error of the operating system.
     #[error("{path}: {error}")]
     Io {
         /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A spec that no file can hold: the name twice, or a size that overflows.
+    /// A spec that cannot be written: a repeated name, or a size that overflows.
     #[error("{shard}: tensor {tensor}: {reason}")]
     Spec {
         /// Shard file name.
         shard: String,
-        /// Tensor.
+        /// Tensor name.
         tensor: String,
-        /// What is wrong with it.
+        /// Problem of the tensor.
         reason: &'static str,
     },
-    /// The bytes given are not those that the spec announced.
+    /// The given bytes differ in size from the spec.
     #[error("{shard}: tensor {tensor} takes {expected} bytes, got {got}")]
     Bytes {
         /// Shard file name.
         shard: String,
-        /// Tensor.
+        /// Tensor name.
         tensor: String,
         /// Bytes by dtype and shape.
         expected: usize,
         /// Bytes written.
         got: usize,
     },
-    /// A name that would lead out of the folder.
+    /// A name that leads out of the folder.
     #[error("{0:?} is not a plain file name")]
     Name(String),
-    /// The target is the source, lies in it, or holds it.
+    /// The target is the source folder, lies in it, or contains it.
     #[error("target {target} overlaps the source {origin}; name another folder")]
     Overlaps {
         /// Target folder.
@@ -91,7 +92,7 @@ pub enum WriteError {
         /// Source folder.
         origin: PathBuf,
     },
-    /// Another process writes there.
+    /// Another process holds the target's lock.
     #[error("target {0} is being written by another process; wait for it or stop it")]
     Busy(PathBuf),
     /// The source has too many files.
@@ -107,7 +108,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
     move |error| WriteError::Io { path, error }
 }
 
-/// One safetensors file being written. Dropped before [`ShardWriter::finish`] it leaves nothing.
+/// A safetensors file being written. Dropped before [`ShardWriter::finish`] it leaves no file.
 #[derive(Debug)]
 pub struct ShardWriter {
     aside: Aside,
@@ -125,8 +126,9 @@ struct Slot {
 }
 
 impl ShardWriter {
-    /// Begins `dir/name` with a header for these tensors. Their data are laid out by falling element size, then by name, as the format's own
-    /// writer does, so that every tensor is aligned; they may be written in any order.
+    /// Begins `dir/name` with a header for these tensors. Their data are ordered by falling element
+    /// size, then by name, as in the format's own writer, so that every tensor is aligned. Tensors
+    /// may be written in any order.
     pub fn create(dir: &Path, name: &str, specs: &[TensorSpec]) -> Result<Self, WriteError> {
         let (header, slots, bytes) = layout(name, specs)?;
         let aside = Aside::create(dir, name)?;
@@ -164,9 +166,9 @@ impl ShardWriter {
         WriteError::Bytes { shard: self.name.clone(), tensor: tensor.into(), expected, got }
     }
 
-    /// Flushes the file to the disk and gives it its name. Returns its size, bytes.
+    /// Flushes the file to the disk and renames it to its own name. Returns its size, bytes.
     ///
-    /// Errors: a tensor was not written whole; the disk.
+    /// Errors: a tensor is not complete; the operating system.
     pub fn finish(mut self) -> Result<u64, WriteError> {
         let mut missing: Vec<_> = self.slots.iter().filter(|(_, slot)| slot.written < slot.bytes).collect();
         missing.sort_by_key(|(name, _)| *name);
@@ -179,8 +181,8 @@ impl ShardWriter {
     }
 }
 
-/// Whether `dir/name` is the finished shard of these tensors: it has their header and the size that goes with it. A file that has its name is
-/// whole, so its data need not be read.
+/// Whether `dir/name` is the finished shard of these tensors: their header, and the size that
+/// follows from it. A file under its own name is complete, so the data are not read.
 pub fn is_complete(dir: &Path, name: &str, specs: &[TensorSpec]) -> Result<bool, WriteError> {
     let (header, _, bytes) = layout(name, specs)?;
     check_name(name)?;
@@ -198,7 +200,7 @@ pub fn is_complete(dir: &Path, name: &str, specs: &[TensorSpec]) -> Result<bool,
     Ok(begins == header)
 }
 
-/// Header bytes (with the length field), where each tensor lies, and the size of the file.
+/// Header bytes (with the length field), the range of each tensor, and the size of the file.
 type Layout = (Vec<u8>, HashMap<String, Slot>, u64);
 
 fn layout(shard: &str, specs: &[TensorSpec]) -> Result<Layout, WriteError> {
@@ -208,7 +210,7 @@ fn layout(shard: &str, specs: &[TensorSpec]) -> Result<Layout, WriteError> {
     let bits = |spec: &TensorSpec| element_bits(spec.dtype.name()).unwrap_or(0);
     order.sort_by(|a, b| bits(b).cmp(&bits(a)).then_with(|| a.name.cmp(&b.name)));
     let mut header = serde_json::Map::new();
-    // Readers of the model hub look for this key.
+    // The model hub's readers require this key.
     header.insert("__metadata__".into(), serde_json::json!({"format": "pt"}));
     let mut slots = HashMap::with_capacity(specs.len());
     let mut end = 0usize;
@@ -258,7 +260,7 @@ impl Aside {
         self.file.sync_all().map_err(io_error(&self.partial))?;
         fs::rename(&self.partial, &self.path).map_err(io_error(&self.path))?;
         self.renamed = true;
-        // The rename itself is on the disk only when the folder is.
+        // The rename is durable only after a flush of the folder.
         let folder = self.path.parent().unwrap_or(Path::new("."));
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error(folder))
     }
@@ -272,12 +274,12 @@ impl Drop for Aside {
     }
 }
 
-/// A name is a relative path of plain components.
+/// Checks that a name is a relative path of plain components.
 fn check_name(name: &str) -> Result<(), WriteError> {
     super::folder::check_name(name).map_err(|_| WriteError::Name(name.into()))
 }
 
-/// Writes `dir/name` whole, complete or absent.
+/// Writes `dir/name` whole: the file is complete or absent.
 pub fn write_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), WriteError> {
     let mut aside = Aside::create(dir, name)?;
     aside.file.write_all(bytes).map_err(io_error(&aside.partial))?;
@@ -297,8 +299,9 @@ pub fn write_index(
     write_file(dir, INDEX_FILE, format!("{index:#}\n").as_bytes())
 }
 
-/// Copies every file of a checkpoint byte for byte that is neither weights (`*.safetensors`) nor their index, nor named in `except`, nor
-/// hidden (a name that begins with a dot), folders included. Returns their names, sorted.
+/// Copies every file of a checkpoint byte for byte, sub-folders included, except weights
+/// (`*.safetensors`), their index, the files in `except`, and hidden files (a name that begins with
+/// a dot). Returns the names, sorted.
 pub fn copy_side_files(source: &Checkpoint, dir: &Path, except: &[&str]) -> Result<Vec<String>, WriteError> {
     let mut names = source.file_names(MAX_SIDE_FILES + 1)?;
     if names.len() > MAX_SIDE_FILES {
@@ -319,23 +322,26 @@ pub fn copy_side_files(source: &Checkpoint, dir: &Path, except: &[&str]) -> Resu
     Ok(names)
 }
 
-/// A folder that a new checkpoint goes into: made if it is not there, apart from its source, and held by this process alone until dropped.
+/// Target folder of a new checkpoint: created if missing, disjoint from its source, and locked by
+/// this process until dropped.
 #[derive(Debug)]
 pub struct Target {
     dir: PathBuf,
-    /// Locked while open; the operating system unlocks it when the process ends, however it ends.
+    /// Locked while open; the operating system unlocks it when the process ends.
     lock: File,
 }
 
-/// Name of the file whose lock a process holds that writes into a folder.
+/// Name of the lock file of a target folder.
 const LOCK_FILE: &str = ".perigee.lock";
 
 impl Target {
-    /// Opens or makes the folder.
+    /// Opens or creates the folder.
     ///
-    /// Errors: it is the source's folder, lies in it or holds it; another process holds it; the disk.
+    /// Errors: the folder is the source's, lies in it or contains it; another process holds its
+    /// lock; the operating system.
     pub fn open(dir: &Path, source: &Checkpoint) -> Result<Self, WriteError> {
-        // The nearest folder that exists decides, so that none is made inside the source only to be refused.
+        // Checked on the nearest existing ancestor, so that a refused folder is not created inside
+        // the source.
         let existing = dir.ancestors().find_map(|path| {
             let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
             path.canonicalize().ok()
@@ -357,19 +363,21 @@ impl Target {
         let path = dir.join(LOCK_FILE);
         let lock = File::create(&path).map_err(io_error(&path))?;
         match lock.try_lock() {
-            // Whoever held it may have removed the file between the opening and the locking here: then this is the lock of nothing.
+            // The former holder may have removed the file between opening and locking: the lock is
+            // then on a file without a name.
             Ok(()) if same_file(&lock, &path) => Ok(Self { dir, lock }),
             Ok(()) | Err(fs::TryLockError::WouldBlock) => Err(WriteError::Busy(dir)),
             Err(fs::TryLockError::Error(error)) => Err(WriteError::Io { path, error }),
         }
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Names of what lies in it, sorted, without files that a kill left half-written and the lock.
+    /// Names of its entries, sorted, without the lock and without partial files of a killed
+    /// process.
     pub fn entries(&self) -> Result<Vec<String>, WriteError> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(io_error(&self.dir))? {
@@ -382,7 +390,7 @@ impl Target {
         Ok(names)
     }
 
-    /// Content of a small file, `None` where there is none or it is larger than `limit` bytes.
+    /// Content of a small file; `None` for a missing file or one larger than `limit` bytes.
     pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, WriteError> {
         check_name(name)?;
         let path = self.dir.join(name);
@@ -396,22 +404,22 @@ impl Target {
         Ok((bytes.len() as u64 <= limit).then_some(bytes))
     }
 
-    /// Size of a file, bytes; `None` where there is none.
+    /// Size of a file, bytes; `None` for a missing file.
     pub fn file_bytes(&self, name: &str) -> Option<u64> {
         fs::metadata(self.dir.join(name)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
     }
 }
 
 impl Drop for Target {
-    /// Leaves no lock file behind, except when the process is killed.
+    /// Removes the lock file; a killed process leaves it.
     fn drop(&mut self) {
         let _ = fs::remove_file(self.dir.join(LOCK_FILE));
-        // Said, not left to the closing of the file: a child process that was just forked may still have it open.
+        // Unlocked explicitly: a child process forked just now may still hold the file open.
         let _ = self.lock.unlock();
     }
 }
 
-/// Whether an open file is the one that a path names.
+/// Whether an open file is the file at `path`.
 fn same_file(file: &File, path: &Path) -> bool {
     let id = |m: fs::Metadata| (m.dev(), m.ino());
     matches!((file.metadata().map(id), fs::metadata(path).map(id)), (Ok(a), Ok(b)) if a == b)

@@ -1,4 +1,4 @@
-//! Files appear whole or not at all.
+//! Tests of the writer: files are complete or absent.
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn an_unfinished_shard_is_absent() {
     let text = shard.finish().unwrap_err().to_string();
     assert_eq!(text, "x.safetensors: tensor a takes 4 bytes, got 0");
     assert_eq!(names(dir.path()), [""; 0]);
-    // What a kill left is overwritten, longer or not.
+    // A partial file of a killed process is overwritten, longer or not.
     fs::write(dir.path().join(".x.safetensors.partial"), [9; 5000]).unwrap();
     write_all(ShardWriter::create(dir.path(), "x.safetensors", &specs()).unwrap());
     let again = tempfile::tempdir().unwrap();

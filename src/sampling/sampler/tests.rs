@@ -5,7 +5,7 @@ fn params() -> SamplingParams {
     SamplingParams::default()
 }
 
-/// What the engine does: `min_tokens` forbids the stop tokens.
+/// As in the engine, `min_tokens` forbids the stop tokens.
 fn draw_at(
     sampler: &mut Sampler,
     logits: &[f32],
@@ -22,7 +22,7 @@ fn sample(logits: &[f32], params: &SamplingParams) -> u32 {
     draw_at(&mut Sampler::default(), logits, params, &History::default(), 0).unwrap()
 }
 
-/// Probabilities by the definition, every step over the whole row in f64.
+/// Probabilities by definition, every step over the whole row in f64.
 fn exact(logits: &[f32], params: &SamplingParams, history: &History) -> Vec<f64> {
     let mut row: Vec<f64> =
         logits.iter().map(|&logit| if logit.is_nan() { f64::NEG_INFINITY } else { logit.into() }).collect();
@@ -63,13 +63,14 @@ fn exact(logits: &[f32], params: &SamplingParams, history: &History) -> Vec<f64>
     weights.iter().map(|weight| weight / total).collect()
 }
 
-/// Draws at 20,000 positions against the exact probabilities. A wrong distribution fails; a right one with these seeds passes, always.
+/// Compares draws at 20,000 positions with the exact probabilities. A wrong distribution fails; the
+/// correct one passes deterministically with these seeds.
 fn check_draws(logits: &[f32], params: &SamplingParams, history: &History) {
     let expected = exact(logits, params, history);
     let mut counts = vec![0u32; logits.len()];
     let mut sampler = Sampler::default();
     const DRAWS: u32 = 20_000;
-    // `min_tokens` forbids by position; the rest of the positions only key the draw.
+    // `min_tokens` forbids by position; the other positions only select the noise.
     for position in 0..DRAWS {
         let params = SamplingParams { seed: u64::from(position) << 20, ..params.clone() };
         counts[draw_at(&mut sampler, logits, &params, history, 0).unwrap() as usize] += 1;
@@ -86,7 +87,7 @@ fn check_draws(logits: &[f32], params: &SamplingParams, history: &History) {
             cells += 1.0;
         }
     }
-    // Wilson and Hilferty: the chi-square value that is passed once in about 100,000.
+    // Wilson and Hilferty: the chi-square value exceeded once in about 100,000.
     let freedom: f64 = f64::max(cells - 1.0, 1.0);
     let limit = freedom * (1.0 - 2.0 / (9.0 * freedom) + 4.3 * (2.0 / (9.0 * freedom)).sqrt()).powi(3);
     assert!(chi < limit, "chi-square {chi} of {limit} with {freedom} degrees: {params:?}");
@@ -136,13 +137,13 @@ fn penalties_bias_and_min_tokens() {
     check_draws(&logits, &SamplingParams { logit_bias: vec![(0, 5.0), (1, -100.0)], ..params() }, &none);
     let forbidden = SamplingParams { min_tokens: 3, stop_token_ids: vec![0, 5, 11], ..params() };
     check_draws(&logits, &forbidden, &none);
-    // The bias of a forbidden token does not bring it back, and the ban ends with the position.
+    // A bias does not override the ban of a token, and the ban ends with the position.
     let greedy = SamplingParams { logit_bias: vec![(5, 50.0)], temperature: 0.0, ..forbidden };
     assert_ne!(sample(&logits, &greedy), 5);
     let at = |position| draw_at(&mut Sampler::default(), &logits, &greedy, &none, position).unwrap();
     assert_ne!(at(2), 5);
     assert_eq!(at(3), 5);
-    // Ids outside the row change nothing.
+    // Ids outside the row have no effect.
     let outside = SamplingParams { logit_bias: vec![(9999, 5.0)], temperature: 0.0, ..params() };
     assert_eq!(sample(&logits, &outside), sample(&logits, &SamplingParams { temperature: 0.0, ..params() }));
 }
@@ -209,7 +210,7 @@ fn broken_rows() {
             assert_eq!(sample(&[-3.0e38, f32::INFINITY, 3.0e38], &params), 1);
         }
     }
-    // Everything forbidden.
+    // All ids are forbidden.
     let forbidden = SamplingParams { min_tokens: 1, stop_token_ids: vec![0, 1], ..params() };
     assert_eq!(sample(&[1.0, 2.0], &forbidden), 1);
 }
@@ -230,7 +231,8 @@ fn depends_on_seed_and_position_alone() {
     assert_ne!(forward, tokens(&mut sampler, 4, &mut (0..50)));
 }
 
-/// What speculation rests on: a change of the distribution by total variation d changes at most a share of 2d / (1 + d) of draws.
+/// The bound that speculation depends on: a change of the distribution by total variation d changes
+/// at most a share of 2d / (1 + d) of draws.
 #[test]
 fn close_distributions_draw_the_same_token() {
     let mut rng = fastrand::Rng::with_seed(11);
@@ -257,7 +259,7 @@ fn close_distributions_draw_the_same_token() {
     }
 }
 
-/// The shortcuts against the definition: argmax of logit over temperature plus Gumbel noise.
+/// Compares the shortcuts with the definition: argmax of logit over temperature plus Gumbel noise.
 #[test]
 fn equal_to_the_argmax_over_noisy_scores() {
     let mut rng = fastrand::Rng::with_seed(12);
@@ -271,7 +273,7 @@ fn equal_to_the_argmax_over_noisy_scores() {
         };
         let mut scores: Vec<(f64, usize)> = (0..logits.len()).map(|id| (score(id), id)).collect();
         scores.sort_by(|a, b| b.0.total_cmp(&a.0));
-        // Weights are rounded to f32: what is closer than that is no mistake.
+        // Weights are rounded to f32: closer scores may draw either id.
         if scores.len() > 1 && scores[0].0 - scores[1].0 < 1e-5 {
             continue;
         }
@@ -282,7 +284,7 @@ fn equal_to_the_argmax_over_noisy_scores() {
     }
 }
 
-/// Not a check of right or wrong: prints the costs. Run with `--run-ignored only --no-capture`.
+/// Prints costs and asserts nothing. Run with `--run-ignored only --no-capture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

@@ -1,4 +1,4 @@
-//! Who computes how much in a step, and who has to wait or go.
+//! Tests of batching: tokens per sequence and step, waiting, preemption.
 
 use super::*;
 use crate::ops::AttentionForm;
@@ -55,7 +55,8 @@ fn a_prompt_that_fits_the_next_step_whole_is_not_split_but_only_once() {
     assert_eq!(rig.step(), [(1, 0, 12)]);
     assert_eq!(rig.step(), [(2, 0, 12), (3, 0, 3)]);
 
-    // Less than half of the step is used, or the prompt would be split anyway: it starts now.
+    // Less than half of the step is used, or the prompt would be split anyway: the prompt starts in
+    // this step.
     rig.add(4, &prompt(300, 9), 1, |_| ());
     rig.add(5, &prompt(400, 12), 1, |_| ());
     assert_eq!(rig.step(), [(4, 0, 9), (5, 0, 11)]);
@@ -64,7 +65,7 @@ fn a_prompt_that_fits_the_next_step_whole_is_not_split_but_only_once() {
     rig.add(7, &prompt(600, 21), 1, |_| ());
     assert_eq!(rig.step(), [(6, 0, 12), (7, 0, 8)]);
 
-    // Held back a second time by a better rank, it starts as well.
+    // A prompt held back a second time, by a better rank, starts in this step too.
     let mut rig = Rig::new(*rig.scheduler.limits());
     rig.add(8, &prompt(0, 12), 1, |_| ());
     rig.add(9, &prompt(100, 12), 1, |_| ());
@@ -85,8 +86,9 @@ fn a_long_prompt_goes_on_although_short_ones_keep_arriving() {
 
 #[test]
 fn blocks_that_a_begun_prompt_still_needs_are_not_given_to_the_queue() {
-    // A prompt whose delivered logits end at token 8 is cut there when it is computed again, which leaves budget to others
-    // while it holds 2 blocks of 8. Of 14, 6 are promised to it and 1 is kept for it: 5 to spare.
+    // A prompt whose delivered logits end at token 8 is cut there when it is computed again, which
+    // leaves budget to other prompts while it holds 2 blocks of 8. Of 14, 6 are promised to it and
+    // 1 is kept for it: 5 to spare.
     for (len, admitted) in [(20, true), (21, false)] {
         let mut rig = Rig::new(Limits { num_blocks: 14, prefix_caching: false, ..LIMITS });
         rig.add(1, &prompt(0, 32), 1, |new| new.prompt_logits = true);
@@ -151,7 +153,8 @@ fn admission_leaves_a_block_for_every_running_sequence() {
 
 #[test]
 fn a_begun_prompt_goes_on_in_every_step_at_the_cost_of_later_ranks() {
-    // The last in rank decodes into the blocks that the prompt was promised; block sizes shift who comes up short.
+    // The sequence of the last rank decodes into the blocks promised to the prompt; the block sizes
+    // vary which sequence lacks a block.
     for (num_blocks, max_prefill_tokens) in [(12, 2), (11, 2), (12, 3), (11, 3), (12, 1)] {
         let limits = Limits { num_blocks, max_prefill_tokens, prefix_caching: false, ..LIMITS };
         let mut rig = Rig::new(limits);

@@ -1,4 +1,4 @@
-//! How sequences come, end, fail and go back.
+//! Tests of a sequence's life: add, end, failure, rewind.
 
 use super::*;
 

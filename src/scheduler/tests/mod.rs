@@ -1,4 +1,4 @@
-//! One behaviour per test. The simulation next door looks for what nobody thought of.
+//! One behaviour per test. `simulation.rs` covers combinations that no single test names.
 
 mod batching;
 mod lifecycle;
@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits {
     expand_min_prompt_tokens: 1000,
 };
 
-/// A scheduler and an engine that "computes" the reply token at position `p` as `1000 + p`.
+/// A scheduler with a simulated engine, whose reply token at position `p` is `1000 + p`.
 struct Rig {
     scheduler: Scheduler,
     batch: Batch,
@@ -78,7 +78,7 @@ impl Rig {
         chunks
     }
 
-    /// Steps until nothing is left.
+    /// Runs steps until no sequence is left.
     fn drain(&mut self) -> Vec<Finished> {
         let mut finished = vec![];
         for _ in 0..10_000 {

@@ -1,4 +1,4 @@
-//! What is computed once and used again, and what never is.
+//! Tests of prefix reuse: blocks that are shared, and blocks that must not be.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn a_prompt_waits_for_the_same_prompt_that_is_just_being_computed() {
     assert_eq!(rig.step(), [(1, 0, 20)]);
     assert_eq!(rig.step(), [(1, 20, 1), (2, 16, 4), (3, 16, 2)]);
 
-    // Not for less than half of what it lacks, not for another salt.
+    // Not for less than half of the lacking blocks, not for another salt.
     let mut rig = Rig::new(LIMITS);
     let mut half: Vec<u32> = prompt(0, 8);
     half.extend(prompt(500, 17));
