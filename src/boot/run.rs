@@ -1,5 +1,6 @@
-//! The boot walk, one line per station: configuration → listener → checkpoint → text → memory plan → weights → warm-up → ready; and
-//! the way out: a signal drains, a dead engine ends the process with its reason.
+//! The boot walk, one line per station: configuration → listener → checkpoint → text → memory plan
+//! → weights → warm-up → ready. On the way out a signal drains the server, and a failed engine ends
+//! the process with its reason.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use crate::server::{Drained, Readiness, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
 use crate::text::{ChatTemplate, Family, Tokenizer};
 
-/// Any error of a boot station; its chain of sources is printed whole.
+/// Any error of a boot station; printed with its whole chain of sources.
 pub(crate) type BootError = Box<dyn Error + Send + Sync>;
 
 /// Exit code of a shutdown that cut requests off.
@@ -61,7 +62,7 @@ pub(crate) fn serve(loaded: &Loaded) -> ExitCode {
     }
 }
 
-/// Listens, boots behind the listener, serves until a signal or the engine's death. Gives the
+/// Listens, boots behind the listener, serves until a signal or the engine's failure. Returns the
 /// number of requests that were cut off.
 async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
     let mut signals = Signals::new()?;
@@ -108,7 +109,7 @@ async fn serve_until_end(
         () = signals.next() => {}
         end = &mut ended => {
             let error = death(&handle, end?);
-            // Its requests have ended with it: what is left is that their clients read so.
+            // The engine's requests ended with it; the drain lets their clients read the error.
             server.drain().await;
             return Err(error);
         }
@@ -136,7 +137,7 @@ async fn serve_until_end(
     Ok(cut)
 }
 
-/// What an operator should know about who can ask what.
+/// Logs a server that other machines reach without a key, and pages that need no key.
 fn note_exposure(settings: &Settings, server: &Server) {
     let server_settings = &settings.server;
     let keys = !server_settings.api_keys.is_empty();
@@ -153,7 +154,7 @@ fn note_exposure(settings: &Settings, server: &Server) {
     }
 }
 
-/// What the blocking part of the boot makes.
+/// Results of the blocking part of the boot.
 struct Booted {
     api: Api,
     engine: StartedEngine,
@@ -205,7 +206,7 @@ fn boot(
         .with_guard(settings.guard.clone())
         .with_structured_output(settings.structured_output.clone());
     let generator = Arc::new(generator);
-    // Beside the first requests: only one with a grammar would wait for it.
+    // Runs beside the first requests: only a request with a grammar would wait for it.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
     let api = Api::new(generator, card, timeout).with_unknown_fields(settings.server.unknown_fields);
@@ -252,7 +253,8 @@ pub(crate) fn load_text(
     Ok(ModelText { tokenizer: Arc::new(tokenizer), template })
 }
 
-/// The operator's values before the checkpoint's `generation_config.json` before the public API's defaults.
+/// Sampling defaults in order of precedence: the operator's values, the checkpoint's
+/// `generation_config.json`, the public API's defaults.
 pub(crate) fn sampling_defaults(
     settings: &Settings,
     checkpoint: &Checkpoint,
@@ -265,7 +267,7 @@ pub(crate) fn sampling_defaults(
     };
     let mut defaults = match settings.sampling.use_generation_config {
         true => from_file,
-        // The end tokens are facts about the model, not preferences.
+        // End tokens are facts about the model, not preferences.
         false => SamplingDefaults { eos_token_ids: from_file.eos_token_ids, ..Default::default() },
     };
     defaults.eos_token_ids.extend(&blueprint.eos_token_ids);
@@ -301,7 +303,7 @@ pub(crate) fn sampling_defaults(
     Ok(defaults)
 }
 
-/// Names that clients may use: the operator's, else the folder's, else the embedded model's.
+/// Model names for clients: the operator's, else the folder's, else the embedded model's.
 fn served_names(settings: &Settings) -> Vec<String> {
     if !settings.model.served_name.is_empty() {
         return settings.model.served_name.clone();
@@ -324,7 +326,7 @@ fn death(handle: &EngineHandle, end: std::thread::Result<Result<(), String>>) ->
     format!("the engine has stopped: {reason}").into()
 }
 
-/// An error with everything that caused it.
+/// An error with its chain of sources, in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
