@@ -23,8 +23,8 @@ pub(super) const MAX_CLOSING_BYTES: usize = 64 * 1024;
 const MAX_DEPTH: usize = 64;
 /// Ways kept per length in a breadth-first search: further states are variants of the kept ones.
 const MAX_WIDTH: usize = 32;
-/// Most bytes tried in a search over all byte values for a short way, which counts towards the fuel
-/// of the walk.
+/// Most bytes tried in a search over all byte values for a short way, and the part of the remaining
+/// fuel, one in this many, that such a search may use.
 const SHORT_SEARCH_FUEL: usize = 20_000;
 const SHORT_SEARCH_SHARE: usize = 8;
 /// Memory of new lexer states above which a walk no longer searches over all byte values. The

@@ -139,8 +139,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Reads `[^a-z
-    /// ]` as a regular expression.
+    /// Reads `[^a-z\n]` as a regular expression.
     fn class(&mut self) -> Result<String, GrammarError> {
         self.next();
         let mut regex = String::from("/[");

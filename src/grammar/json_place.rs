@@ -2,7 +2,7 @@
 //!
 //! Input is limited to bytes that a JSON grammar has allowed, so there are no errors.
 
-/// The token class of the next byte.
+/// The element that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     /// A value begins here.
