@@ -170,6 +170,7 @@ impl PatternMatcher {
         found
     }
 
+    /// Number of compiled patterns.
     pub fn num_patterns(&self) -> usize {
         self.patterns.patterns.len()
     }
@@ -241,7 +242,7 @@ impl PatternMatcher {
                 State::BinaryUnion { alt1, alt2 } => open.extend([*alt2, *alt1]),
                 State::Capture { next, .. } => open.push(*next),
                 State::Match { pattern_id } => found = found.or(Some(pattern_id.as_usize())),
-                // Look-around states were refused at compile time.
+                // Anchors and word boundaries were refused when the patterns were compiled.
                 State::Look { .. } | State::Fail => {}
                 State::ByteRange { .. } | State::Sparse(_) | State::Dense(_) => {
                     threads.push(Thread { state, start });

@@ -21,8 +21,8 @@ pub enum Family {
 /// The family whose built-in template fits a checkpoint without one. The `model_type` (of
 /// `config.json`) `kimi_k25` stands for K2.5 to K2.7 and is taken as K2.6, whose prompts equal
 /// those of K2.5 unless requested otherwise. Any other is K2-Thinking if the vocabulary has the
-/// think markers, else K2-Instruct. K2.7-Code has the same files as K2.6, so it must be chosen by
-/// name.
+/// think markers, else K2-Instruct. K2.7-Code and K2.6 cannot be told apart by their
+/// files, so K2.7-Code must be chosen by name.
 pub fn family_of(model_type: &str, tokenizer: &Tokenizer) -> Family {
     if model_type == "kimi_k25" {
         Family::K26
