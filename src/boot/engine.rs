@@ -123,7 +123,7 @@ pub enum EngineError {
     /// The model or its cache does not fit in memory.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The batching limits contradict each other or the model.
+    /// The batching limits are invalid.
     #[error(transparent)]
     Limits(#[from] LimitsError),
     /// The checkpoint cannot be loaded.

@@ -41,7 +41,7 @@ pub struct PlanInput<'a> {
 /// The memory plan, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights as stored, except the widened ones.
+    /// Weights as stored, never expanded, except the widened ones.
     pub weights_bytes: u64,
     /// Bytes of the weights by class.
     pub weight_classes: Vec<(&'static str, u64)>,
