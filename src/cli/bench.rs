@@ -32,8 +32,8 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     let mut options = EngineOptions::from_settings(settings, &blueprint);
-    // Every prompt is new, so no token comes from the cache, and a prompt is one step where the
-    // budget allows.
+    // Every prompt must be new: no token may come from the cache, and a prompt is one step where
+    // the budget allows.
     options.prefix_caching = false;
     let metrics = Arc::new(Metrics::new("bench", false));
     let active = active_bytes(&checkpoint, &blueprint);
