@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const FAREWELL_TIME: Duration = Duration::from_secs(2);
 
 /// The stages of the server's end; the value only grows. A drain begins in [`Life::Serving`]:
-/// refusals are the readiness's business.
+/// the readiness decides on refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
     /// Requests run to their end.
