@@ -1,4 +1,5 @@
-//! From a checkpoint to a running engine: plan memory, load weights, warm up, start the thread. The backend's type ends here.
+//! From a checkpoint to a running engine: plan memory, load weights, warm up, start the thread. The
+//! backend's type is not visible above this file.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,31 +23,31 @@ const SMALL_MODEL_BYTES: usize = 32 << 20;
 /// Which backend runs the model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BackendChoice {
-    /// Exact and slow.
+    /// The reference backend, exact and slow.
     Reference,
-    /// Fast.
+    /// The fast CPU backend.
     Cpu(CpuOptions),
-    /// The same as several ranks, each with threads of its own.
+    /// Several ranks of the fast CPU backend, each with its own threads.
     CpuRanks {
         /// Number of ranks, at least 1.
         ranks: usize,
-        /// Of each.
+        /// Options of each rank.
         each: CpuOptions,
     },
 }
 
-/// How the engine is built: settings already resolved.
+/// Resolved settings of the engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Backend and its mode.
+    /// Backend and its options.
     pub backend: BackendChoice,
-    /// Batching.
+    /// Batching limits.
     pub scheduler: scheduler::Config,
     /// Tokens per block.
     pub block_size: usize,
-    /// Bytes of the cache, 0 = choose.
+    /// Bytes of the cache, 0 = chosen by the memory plan.
     pub cache_bytes: u64,
-    /// Blocks of the cache, 0 = by bytes.
+    /// Blocks of the cache, 0 = follows from the bytes.
     pub num_blocks: usize,
     /// Element type of the cache; `None` follows the activations.
     pub cache_dtype: Option<CacheDType>,
@@ -57,7 +58,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// What the settings ask for.
+    /// Resolves the settings for one network.
     pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Self {
         let activations = match settings.device.activations {
             device::Activations::Auto if is_small(blueprint) => Activations::F32,
@@ -109,39 +110,40 @@ fn share_threads(options: CpuOptions, ranks: usize) -> CpuOptions {
     CpuOptions { threads: (all / ranks).max(1), ..options }
 }
 
-/// Whether exact activations cost little: the weights of one token fit in a cache. Small routed networks also need them most: a
-/// rounding that picks another expert changes much of their result.
+/// Whether f32 activations cost little: the weights of one token fit in a processor cache. Small
+/// routed networks also need f32 most: a rounding error that picks another expert changes much of
+/// their result.
 fn is_small(blueprint: &Blueprint) -> bool {
     2 * blueprint.active_weights_per_token() < SMALL_MODEL_BYTES
 }
 
-/// Why the engine did not start.
+/// Reasons why the engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Memory.
+    /// The model or its cache does not fit in memory.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Batching numbers.
+    /// The batching limits are invalid.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// Checkpoint.
+    /// The checkpoint cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Its KV scales.
+    /// The checkpoint's KV scales cannot be used.
     #[error(transparent)]
     KvScale(#[from] KvScaleError),
-    /// Device.
+    /// An operation of the backend failed.
     #[error(transparent)]
     Op(OpError),
-    /// Memory that the plan counted on is not there.
+    /// The system refused memory that the plan counted on.
     #[error("the memory plan counted on memory that the system does not give; {}", remedy(.what))]
     NoMemory {
-        /// What it was for.
+        /// Use of the allocation.
         what: &'static str,
-        /// With the bytes.
+        /// The failed allocation with its bytes.
         source: OpError,
     },
-    /// Thread.
+    /// The engine's thread could not be started.
     #[error("the engine thread could not be started")]
     Thread(#[from] std::io::Error),
 }
@@ -155,7 +157,7 @@ impl From<OpError> for EngineError {
     }
 }
 
-/// The settings that the size of an allocation follows from.
+/// The settings that determine the size of an allocation.
 fn remedy(what: &str) -> &'static str {
     match what {
         "latent cache" => {
@@ -167,27 +169,27 @@ fn remedy(what: &str) -> &'static str {
     }
 }
 
-/// What boot reports while the engine is built.
+/// Progress of building the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EngineProgress {
     /// Memory is planned.
     Planned(MemoryPlan),
     /// `done` of `total` layers are loaded.
     Weights {
-        /// Loaded.
+        /// Layers loaded so far.
         done: usize,
-        /// All.
+        /// Layers in all.
         total: usize,
     },
-    /// Weights are loaded, the first passes run.
+    /// Weights are loaded; the first passes run.
     WarmingUp,
 }
 
 /// A started engine.
 pub struct StartedEngine {
-    /// Its door.
+    /// The door for submissions.
     pub handle: EngineHandle,
-    /// Its thread; ends with the reason of its death, or with `Ok` after `shutdown`.
+    /// The engine's thread; returns the reason of a failure, or `Ok` after `shutdown`.
     pub thread: JoinHandle<Result<(), String>>,
 }
 
@@ -216,7 +218,7 @@ pub fn start_engine(
     }
 }
 
-/// Element type of the cache where no other is named.
+/// Element type of the cache if the settings name none.
 fn cache_dtype_beside(activations: Activations) -> CacheDType {
     match activations {
         Activations::F32 => CacheDType::F32,
@@ -224,8 +226,8 @@ fn cache_dtype_beside(activations: Activations) -> CacheDType {
     }
 }
 
-/// [`start_engine`] on a backend of the caller's, with a cache of `default_dtype` unless the options name another; their backend is not
-/// looked at.
+/// [`start_engine`] on a given backend, with a cache of `default_dtype` unless the options name
+/// another. `options.backend` is ignored.
 pub fn start_on<B: Backend>(
     mut backend: B,
     default_dtype: CacheDType,
@@ -251,7 +253,8 @@ pub fn start_on<B: Backend>(
     };
     let one_block = blueprint.cache_shape(1, options.block_size, dtype);
     let inventory = Inventory::take(checkpoint, &blueprint);
-    // Before the plan: that a checkpoint belongs to another configuration is a better reason than that it does not fit.
+    // Before the plan: a checkpoint of another configuration is a better reason to give than lack
+    // of memory.
     LoadError::check(checkpoint, &inventory.problems)?;
     let plan = MemoryPlan::new(&PlanInput {
         weights: &inventory.loaded_bytes(),
@@ -301,7 +304,7 @@ pub fn start_on<B: Backend>(
     Ok(StartedEngine { handle, thread })
 }
 
-/// The checkpoint's scales for a cache that takes them; says in the log what becomes of stored ones.
+/// The checkpoint's scales for a cache type that takes them; logs the use made of stored scales.
 fn stored_kv_scales(
     checkpoint: &Checkpoint,
     inventory: &Inventory,

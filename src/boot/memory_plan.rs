@@ -1,56 +1,57 @@
-//! Bytes per use, computed before anything is loaded, printed as one table, refused with the remedy when it does not fit.
+//! Bytes per use, computed before loading, printed as one table, and refused with the remedy if
+//! they do not fit.
 
 use std::fmt::Write as _;
 
 use crate::model::ModuleClass;
 use crate::ops::MemoryNeeds;
 
-/// Memory kept free for the process itself: code, queues, tokenizer, connections.
+/// Memory reserved for the process itself: code, queues, tokenizer, connections.
 const PROCESS_BYTES: u64 = 200 << 20;
 
-/// Most bytes the cache takes when nobody says how many (`kv_cache.memory_bytes` = 0).
+/// Most bytes of a cache whose size is automatic (`kv_cache.memory_bytes` = 0).
 const AUTO_CACHE_LIMIT: u64 = 8 << 30;
 
-/// Share of what is left after weights and workspace that the cache takes when nobody says how much.
+/// Share of the memory after weights and workspace that an automatic cache takes.
 const AUTO_CACHE_SHARE: f64 = 0.5;
 
-/// What the plan is made from.
+/// Inputs of the plan.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInput<'a> {
-    /// Bytes of the weights that are loaded, as stored, by class.
+    /// Stored bytes of the loaded weights, by class.
     pub weights: &'a [(ModuleClass, u64)],
-    /// What `kv_b_proj` and routers take beyond that, where they are stored packed and widened when they are loaded.
+    /// Additional bytes of `kv_b_proj` and routers that are stored packed and widened when loaded.
     pub widened_bytes: u64,
-    /// What the backend needs beside them, with a cache of one block.
+    /// Memory that the backend needs besides the weights, with a cache of one block.
     pub needs: MemoryNeeds,
-    /// Sequences at once.
+    /// Most sequences that run at once.
     pub max_num_seqs: usize,
     /// Tokens of the longest sequence.
     pub max_model_len: usize,
     /// Tokens per block.
     pub block_size: usize,
-    /// Bytes the operator gives to the cache, 0 = choose.
+    /// Bytes of the cache that the operator sets, 0 = automatic.
     pub cache_bytes: u64,
-    /// Blocks the operator asks for, 0 = by bytes.
+    /// Blocks of the cache that the operator sets, 0 = follows from the bytes.
     pub num_blocks: usize,
-    /// Memory that can be taken now.
+    /// Bytes available to the process.
     pub available_bytes: u64,
 }
 
-/// Where the memory goes.
+/// The memory plan, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights: as stored, never expanded, except what is widened.
+    /// Weights as stored, never expanded, except the widened ones.
     pub weights_bytes: u64,
-    /// What they are made of.
+    /// Bytes of the weights by class.
     pub weight_classes: Vec<(&'static str, u64)>,
     /// Activations of the largest step.
     pub workspace_bytes: u64,
-    /// KV cache.
+    /// The KV cache.
     pub cache_bytes: u64,
-    /// Everything else.
+    /// The process itself: code, queues, tokenizer, connections.
     pub process_bytes: u64,
-    /// Memory that was available.
+    /// Bytes available to the process when the plan was made.
     pub available_bytes: u64,
     /// Blocks of the cache.
     pub num_blocks: usize,
@@ -58,7 +59,7 @@ pub struct MemoryPlan {
     pub block_size: usize,
 }
 
-/// Why the model does not fit.
+/// Reasons why the model does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Weights and workspace alone exceed the memory.
@@ -74,7 +75,7 @@ pub enum PlanError {
         /// Formatted size.
         available: String,
     },
-    /// The cache asked for does not fit beside them.
+    /// The requested cache does not fit beside weights and workspace.
     #[error(
         "the KV cache ({cache}) does not fit in the {left} left after weights and workspace: lower kv_cache.memory_bytes or \
          kv_cache.num_blocks, or set both to 0 to let the plan choose"
@@ -85,7 +86,7 @@ pub enum PlanError {
         /// Formatted size.
         left: String,
     },
-    /// Not even one sequence of full length fits.
+    /// The cache is too small for one sequence of full length.
     #[error(
         "a KV cache of {cache} holds {tokens} tokens, less than one sequence of scheduler.max_model_len = {max_model_len}: raise \
          kv_cache.memory_bytes to {needed} or lower scheduler.max_model_len"
@@ -97,13 +98,13 @@ pub enum PlanError {
         tokens: usize,
         /// Tokens asked for.
         max_model_len: usize,
-        /// Formatted size that would do.
+        /// Formatted size that would be enough.
         needed: String,
     },
 }
 
 impl MemoryPlan {
-    /// Plans; fails with the remedy.
+    /// Computes the plan. Errors name the remedy.
     pub fn new(input: &PlanInput<'_>) -> Result<Self, PlanError> {
         let mut weight_classes: Vec<_> =
             input.weights.iter().map(|(class, bytes)| (class.name(), *bytes)).collect();
@@ -180,7 +181,8 @@ impl MemoryPlan {
     }
 }
 
-/// Memory that can be taken now: what the kernel calls available, cut to the control group's limit. `None` where neither can be read.
+/// Bytes available to the process: the kernel's figure, capped by the control group's limit. `None`
+/// if neither can be read.
 pub fn available_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
     let available = meminfo.as_deref().and_then(|text| {
@@ -199,7 +201,7 @@ pub fn available_memory() -> Option<u64> {
     }
 }
 
-/// `1.5 GiB` style.
+/// Bytes in the style of `1.5 GiB`.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -1,4 +1,4 @@
-//! The boot walk: from loaded settings to a server that takes requests, and its end.
+//! The boot walk, from loaded settings to a server that accepts requests, and the shutdown.
 
 pub mod engine;
 pub mod memory_plan;

@@ -1,4 +1,5 @@
-//! Boot progress for two readers: `/health/startup`, and the log (a bar on a terminal, a line per stage otherwise).
+//! Boot progress for `/health/startup` and for the log: a bar on a terminal, otherwise one line per
+//! stage.
 
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -20,14 +21,14 @@ impl<'a> Progress<'a> {
         Self { readiness, current: None, bar: None }
     }
 
-    /// Ends the stage before, begins this one.
+    /// Ends the current stage and begins the next.
     pub(super) fn stage(&mut self, name: &'static str) {
         self.end_stage();
         self.readiness.begin(name);
         self.current = Some((name, Instant::now()));
     }
 
-    /// Follows the engine's own stages.
+    /// Updates the progress from the engine's own stages.
     pub(super) fn engine(&mut self, at: &EngineProgress) {
         match at {
             EngineProgress::Planned(_) => self.stage("weights"),
@@ -39,7 +40,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Draws nothing where stderr is no terminal.
+    /// Draws a bar if stderr is a terminal.
     fn draw(&mut self, done: u64, total: u64) {
         if self.bar.is_none() && std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(total);
@@ -55,7 +56,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Ends the last stage: everything went well.
+    /// Ends the last stage of a successful boot.
     pub(super) fn done(mut self) {
         self.end_stage();
     }
@@ -75,7 +76,8 @@ impl<'a> Progress<'a> {
 }
 
 impl Drop for Progress<'_> {
-    /// A boot that failed leaves no half-drawn bar, and says nothing about the stage it failed in: its error does.
+    /// A failed boot leaves no half-drawn bar and no line on the failed stage: the error names
+    /// that.
     fn drop(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

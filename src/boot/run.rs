@@ -1,5 +1,6 @@
-//! The boot walk, one line per station: configuration → listener → checkpoint → text → memory plan → weights → warm-up → ready; and
-//! the way out: a signal drains, a dead engine ends the process with its reason.
+//! The boot walk, one line per station: configuration → listener → checkpoint → text → memory plan
+//! → weights → warm-up → ready. On the way out a signal drains the server, and a failed engine ends
+//! the process with its reason.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use crate::nano;
 use crate::server::{Drained, Readiness, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
 
-/// Any error of a boot station; its chain of sources is printed whole.
+/// Any error of a boot station; printed with its whole chain of sources.
 pub(crate) type BootError = Box<dyn Error + Send + Sync>;
 
 /// Exit code of a shutdown that cut requests off.
@@ -58,7 +59,7 @@ pub(crate) fn serve(loaded: &Loaded) -> ExitCode {
     }
 }
 
-/// Listens, boots behind the listener, serves until a signal or the engine's death. Gives the
+/// Listens, boots behind the listener, serves until a signal or the engine's failure. Returns the
 /// number of requests that were cut off.
 async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
     let mut signals = Signals::new()?;
@@ -105,7 +106,7 @@ async fn serve_until_end(
         () = signals.next() => {}
         end = &mut ended => {
             let error = death(&handle, end?);
-            // Its requests have ended with it: what is left is that their clients read so.
+            // The engine's requests ended with it; the drain lets their clients read the error.
             server.drain().await;
             return Err(error);
         }
@@ -133,7 +134,7 @@ async fn serve_until_end(
     Ok(cut)
 }
 
-/// What an operator should know about who can ask what.
+/// Logs a server that other machines reach without a key, and pages that need no key.
 fn note_exposure(settings: &Settings, server: &Server) {
     let server_settings = &settings.server;
     let keys = !server_settings.api_keys.is_empty();
@@ -150,7 +151,7 @@ fn note_exposure(settings: &Settings, server: &Server) {
     }
 }
 
-/// What the blocking part of the boot makes.
+/// Results of the blocking part of the boot.
 struct Booted {
     api: Api,
     engine: StartedEngine,
@@ -202,7 +203,7 @@ fn boot(
         .with_guard(settings.guard.clone())
         .with_structured_output(settings.structured_output.clone());
     let generator = Arc::new(generator);
-    // Beside the first requests: only one with a grammar would wait for it.
+    // Runs beside the first requests: only a request with a grammar would wait for it.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
     let api = Api::new(generator, card, timeout).with_unknown_fields(settings.server.unknown_fields);
@@ -232,7 +233,7 @@ fn death(handle: &EngineHandle, end: std::thread::Result<Result<(), String>>) ->
     format!("the engine has stopped: {reason}").into()
 }
 
-/// An error with everything that caused it.
+/// An error with its chain of sources, in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

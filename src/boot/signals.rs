@@ -1,18 +1,18 @@
-//! Signals: SIGTERM and SIGINT end the server, the others that would kill it do nothing but a line
-//! in the log.
+//! Signals: SIGTERM and SIGINT end the server; other signals that would kill the process are
+//! ignored with a line in the log.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT, to be waited for.
+/// Receiver of SIGTERM and SIGINT.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    /// Takes over SIGTERM and SIGINT, and from then on ignores the signals of [`IGNORED`].
+    /// Takes over SIGTERM and SIGINT, and ignores the signals of [`IGNORED`] from then on.
     pub(super) fn new() -> io::Result<Self> {
         for (kind, name, why) in IGNORED {
             let mut signals = signal(kind())?;
@@ -25,7 +25,7 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => tracing::info!("SIGTERM"),
@@ -34,11 +34,11 @@ impl Signals {
     }
 }
 
-/// A kind of signal, its name, and what is said about it.
+/// A kind of signal, its name, and its log message.
 type Ignored = (fn() -> SignalKind, &'static str, &'static str);
 
-/// Whoever sends them to other servers asks for another log file or new settings; a terminal that
-/// goes away sends SIGHUP.
+/// Other servers take these signals as a request to reopen the log file or reload settings; a
+/// terminal that closes sends SIGHUP.
 const IGNORED: [Ignored; 3] = [
     (SignalKind::hangup, "SIGHUP", "nothing is reloaded, settings are read at the start; requests go on"),
     (SignalKind::user_defined1, "SIGUSR1", "has no meaning here; requests go on"),

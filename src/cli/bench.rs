@@ -1,4 +1,4 @@
-//! `perigee bench`: an engine without HTTP, measured.
+//! `perigee bench`: measures an engine without HTTP.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     let mut options = EngineOptions::from_settings(settings, &blueprint);
-    // Every prompt is new: nothing may come from the cache, and a prompt is one step where the budget allows.
+    // Every prompt must be new: no token may come from the cache, and a prompt is one step where
+    // the budget allows.
     options.prefix_caching = false;
     let metrics = Arc::new(Metrics::new("bench", false));
     let active = active_bytes(&checkpoint, &blueprint);
@@ -41,7 +42,8 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
             eprintln!("memory plan\n{}", plan.table().trim_end());
         }
     })?;
-    // Before and after, the larger: on a shared machine the bandwidth moves, and the floor is what the memory can do.
+    // Bandwidth is measured before and after, and the larger value counts: on a shared machine the
+    // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;
     let before = cpu::read_bandwidth(threads)?;
     let plan = BenchPlan {

@@ -9,7 +9,7 @@ use crate::config::{self, Environment, Loaded};
 /// Exit code of wrong use or wrong settings.
 pub(super) const EXIT_USAGE: u8 = 2;
 
-/// Loads the settings; prints what is wrong with them.
+/// Loads the settings; prints their errors.
 pub(super) fn load_settings(args: &impl RequestSettings) -> Result<Loaded, ExitCode> {
     config::load(&args.request(), &Environment::from_process()).map_err(|errors| {
         eprintln!("perigee: {errors}");
@@ -55,7 +55,7 @@ pub(super) fn version() -> ExitCode {
     print(concat!("perigee ", env!("CARGO_PKG_VERSION"), "\n"))
 }
 
-/// Prints what is odd but no error.
+/// Prints warnings about settings.
 fn warn(loaded: &Loaded) {
     for warning in &loaded.warnings {
         eprintln!("perigee: {warning}");
@@ -77,7 +77,7 @@ pub(super) fn print_json(value: &serde_json::Value) -> ExitCode {
     print(&format!("{value:#}\n"))
 }
 
-/// Writes to stdout. A reader that closed its end (`| head`) has what it wanted.
+/// Writes to stdout. A reader that closes its end (`| head`) is no error.
 pub(super) fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,10 +16,10 @@ use tokio::net::{TcpStream, UnixStream};
 use super::commands::load_settings;
 use crate::config::args::HealthArgs;
 
-/// Bytes of an answer after which no more is read.
+/// Most bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// Asks; 0 if the answer is a 2xx, 1 otherwise.
+/// Sends the request; exit code 0 if the answer is a 2xx, 1 otherwise.
 pub(super) fn health(args: &HealthArgs) -> ExitCode {
     let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(2));
     let (url, answer) = match &args.url {
@@ -55,7 +55,7 @@ pub(super) fn health(args: &HealthArgs) -> ExitCode {
     }
 }
 
-/// Where a server that listens at `host` is reached from its own machine.
+/// The URL of a server that listens at `host`, as reached from its own machine.
 fn ready_url(host: &str, port: u16) -> String {
     let host = match host {
         "0.0.0.0" => "127.0.0.1",
@@ -122,7 +122,7 @@ where
     Ok((response.status().as_u16(), String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// An error with its cause, which hyper and the resolver say apart.
+/// An error with its cause: hyper and the resolver give both as separate errors.
 fn words(error: impl std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),

@@ -1,4 +1,4 @@
-//! `perigee inspect`: what a checkpoint is, as a table or as JSON.
+//! `perigee inspect`: a report on a checkpoint, as a table or as JSON.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::model::checkpoint::Checkpoint;
 /// Names shown per kind of problem in the table.
 const MAX_SHOWN: usize = 20;
 
-/// Prints the report. Exit code 0 if the checkpoint could be served, 1 if not.
+/// Prints the report. Exit code 0 if the checkpoint can be served, 1 if not.
 pub(super) fn inspect(args: &InspectArgs) -> ExitCode {
     let inspection = match look(args) {
         Ok(inspection) => inspection,

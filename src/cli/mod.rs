@@ -1,4 +1,5 @@
-//! The subcommands: the command line is parsed, one function is called, its exit code returned. The boot walk of `perigee serve` is `boot/`'s.
+//! The subcommands: parse the command line, call one function, return its exit code. The boot walk
+//! of `perigee serve` is in `boot/`.
 
 mod bench;
 mod commands;
@@ -24,7 +25,7 @@ pub fn main() -> ExitCode {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(error) => {
-            // Help and version also come this way, with exit code 0.
+            // Help and version take this path too, with exit code 0.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }

@@ -1,16 +1,17 @@
-//! Progress of offline work: a bar on a terminal, otherwise a line every tenth, at most one per second. Everything goes to stderr.
+//! Progress of offline work on stderr: a bar on a terminal, otherwise a line every tenth, at most
+//! one per second.
 
 use std::io::IsTerminal;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What is counted.
+/// The unit of the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Bytes, with a rate.
     Bytes,
-    /// Anything else, by its name.
+    /// Any other unit, by its name.
     Of(&'static str),
 }
 
@@ -20,7 +21,7 @@ pub(super) struct OfflineProgress {
     unit: Unit,
     begun: Instant,
     bar: Option<ProgressBar>,
-    /// Tenths that were reported, and when.
+    /// Tenths reported so far, and the time of the last report.
     tenths: u64,
     reported: Instant,
 }
@@ -31,7 +32,7 @@ impl OfflineProgress {
         Self { what, unit, begun: now, bar: None, tenths: 0, reported: now }
     }
 
-    /// `done` of `total`.
+    /// Reports `done` of `total`.
     pub(super) fn at(&mut self, done: u64, total: u64) {
         if std::io::stderr().is_terminal() {
             let bar = self.bar.get_or_insert_with(|| {

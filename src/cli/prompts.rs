@@ -1,4 +1,5 @@
-//! `perigee render` and `perigee parse`: a request's prompt, and what a raw reply says; no engine runs.
+//! `perigee render` and `perigee parse`: the prompt of a request, and the pieces of a raw reply; no
+//! engine runs.
 
 use std::io::Read;
 use std::path::Path;
@@ -90,7 +91,7 @@ pub(super) fn parse(args: &ParseArgs) -> ExitCode {
     })())
 }
 
-/// A text that closes reasoning it never opened began inside.
+/// Reasoning that is closed and never opened was opened by the prompt.
 fn likely_start(text: &str) -> ReplyStart {
     match (text.find(markers::THINK), text.find(markers::THINK_END)) {
         (None, Some(_)) => ReplyStart::Reasoning,

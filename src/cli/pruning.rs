@@ -194,7 +194,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), BootError> {
     }
 }
 
-/// Work on a model of any backend. May be begun again on another one.
+/// Work on a model of any backend. May run a second time on another backend.
 pub(super) trait OnModel {
     type Out;
     fn run<B: Calibrate>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Self::Out, BootError>;
@@ -219,7 +219,7 @@ impl OnModel for Collect<'_> {
     }
 }
 
-/// Has the first model, opens the second.
+/// Holds the first model and opens the second.
 struct CompareFirst<'a> {
     args: &'a CompareArgs,
     a: &'a Checkpoint,
@@ -253,7 +253,8 @@ impl<A: Calibrate> OnModel for CompareBoth<'_, '_, A> {
     }
 }
 
-/// Opens the checkpoint on the backend of the flags and does the work. Activations are f32: these are measurements.
+/// Opens the checkpoint on the backend of the flags and runs the work. Activations are f32, because
+/// the results are measurements.
 pub(super) fn with_backend<W: OnModel>(
     args: &TextPassArgs,
     checkpoint: &Checkpoint,
@@ -326,7 +327,7 @@ fn write(file: &Path, bytes: &[u8]) -> Result<(), BootError> {
     Ok(std::fs::write(file, bytes).map_err(|e| format!("{}: {e}", file.display()))?)
 }
 
-/// Writes to stdout. A reader that closed its end has what it wanted.
+/// Writes to stdout. A reader that closes its end is no error.
 fn print(text: &str) -> Result<(), BootError> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),

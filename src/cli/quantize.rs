@@ -1,4 +1,4 @@
-//! `perigee quantize`: options, progress, report; the work is `compress/`'s.
+//! `perigee quantize`: options, progress, report; the work is in `compress/`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use crate::model::checkpoint::Checkpoint;
 use crate::ops;
 use crate::text::Tokenizer;
 
-/// Tokens of a step of calibration: enough that each expert's matrices are used for several rows.
+/// Tokens of a calibration step: enough that each expert's matrices serve several rows.
 const STEP_TOKENS: u32 = 256;
 
-/// Makes the folder, prints what was lost.
+/// Writes the folder and prints the loss.
 pub(super) fn quantize(args: &QuantizeArgs) -> ExitCode {
     let options = Options::parse(
         &args.format,
@@ -83,7 +83,7 @@ fn run(args: &QuantizeArgs, options: &Options) -> Result<(), BootError> {
     Ok(())
 }
 
-/// The texts of `--calibrate`, and how they are run.
+/// The texts of `--calibrate` and their run options.
 struct Measurement<'a> {
     source: &'a Checkpoint,
     documents: Vec<Documents>,
@@ -91,7 +91,7 @@ struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    /// Reads the texts.
+    /// Reads the calibration texts.
     fn new(args: &QuantizeArgs, source: &'a Checkpoint) -> Result<Self, BootError> {
         let parse =
             |file: &PathBuf| Ok::<_, BootError>(Documents::parse(&file.display().to_string(), &read(file)?)?);
@@ -108,7 +108,7 @@ impl<'a> Measurement<'a> {
         Ok(Self { source, documents, pass })
     }
 
-    /// Texts and options in words.
+    /// Texts and options in words, as an identifier of the run.
     fn id(&self) -> String {
         let texts: Vec<&str> = self.documents.iter().map(|text| text.fingerprint.as_str()).collect();
         format!(

@@ -1,14 +1,14 @@
-//! Progress of long work on files, with bytes per second. Everything goes to stderr.
+//! Progress on stderr of long work on files, in bytes per second.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shortest time between two lines where stderr is no terminal.
+/// Shortest time between two lines if stderr is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Progress of long work on files: a bar on a terminal, otherwise a line now and then; bytes per second and time left in both.
+/// A bar on a terminal, otherwise a line at intervals; both with bytes per second and time left.
 pub(super) struct WorkProgress {
     begun: Instant,
     line: Instant,
@@ -22,7 +22,8 @@ impl WorkProgress {
         Self { begun: now, line: now, bar: None, shown: std::io::stderr().is_terminal() }
     }
 
-    /// So much is done: `skipped` of the bytes by an earlier run, which says nothing about the speed of this one.
+    /// Reports `done` of `total` bytes. `skipped` bytes come from an earlier run and do not count
+    /// towards the speed.
     pub(super) fn at(&mut self, what: &str, done: u64, skipped: u64, total: u64) {
         if self.shown {
             let bar = self.bar.get_or_insert_with(|| {
@@ -41,7 +42,7 @@ impl WorkProgress {
         }
     }
 
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub(super) fn seconds(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
     }

@@ -1,4 +1,5 @@
-//! The reasoning of one served model: what its template lets requests switch, and the rule that ends it in time.
+//! The reasoning of one served model: the switches its template offers to requests, and the rule
+//! that ends reasoning in time.
 
 use std::sync::Arc;
 
@@ -7,21 +8,22 @@ use serde_json::{Map, Value, json};
 use crate::sampling::BlockRule;
 use crate::text::{ChatTemplate, RenderOptions, ReplyStart, Tokenizer, markers};
 
-/// Part of `max_tokens` that stays for the answer, whatever the budget: one in this many, and at most so many tokens.
+/// Share of `max_tokens` reserved for the answer whatever the budget: one part in this many, and at
+/// most the number of tokens below.
 const ANSWER_SHARE: u32 = 4;
 const MAX_ANSWER_TOKENS: u32 = 256;
 
-/// What requests can choose about a model's reasoning.
+/// The choices that requests have about a model's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningSwitch {
-    /// The model reasons at all.
+    /// Whether the model reasons at all.
     pub reasons: bool,
-    /// The template can be told not to reason.
+    /// Whether the template can switch reasoning off.
     pub can_disable: bool,
 }
 
 impl ReasoningSwitch {
-    /// Asks the template itself, which may be the checkpoint's own.
+    /// Probes the template itself by rendering, because a checkpoint may bring its own.
     pub fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> Self {
         let probe = [json!({"role": "user", "content": "Hi"})];
         let start = |thinking: bool| {
@@ -37,7 +39,7 @@ impl ReasoningSwitch {
     }
 }
 
-/// The parts of a [`BlockRule`] that are the model's.
+/// The model's part of a [`BlockRule`].
 #[derive(Debug)]
 pub(super) struct ReasoningTokens {
     open: u32,
@@ -54,7 +56,7 @@ impl ReasoningTokens {
         let ids = |names: &[&'static str]| -> Vec<u32> {
             names.iter().filter_map(|name| tokenizer.special_id(name)).collect()
         };
-        // Markers that say nothing where no call is open.
+        // Markers without a meaning where no call is open.
         let stray =
             [markers::TOOL_CALLS_SECTION_END, markers::TOOL_CALL_ARGUMENT_BEGIN, markers::TOOL_CALL_END];
         let stray = ids(&stray);
@@ -77,7 +79,7 @@ impl ReasoningTokens {
         })
     }
 
-    /// The rule of a reply of at most `max_tokens` tokens: the budget leaves room for an answer.
+    /// The rule for a reply of at most `max_tokens` tokens; its budget leaves room for an answer.
     pub(super) fn rule(
         &self,
         start: ReplyStart,
@@ -107,7 +109,7 @@ impl ReasoningTokens {
 mod tests {
     use super::*;
 
-    /// The embedded model's, whose vocabulary has every marker.
+    /// The embedded model's tokenizer, whose vocabulary has every marker.
     fn nano_tokenizer() -> Tokenizer {
         let file = |name: &str| match name {
             "tiktoken.model" => Some(include_bytes!("../nano/model/tiktoken.model").to_vec()),

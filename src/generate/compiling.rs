@@ -1,13 +1,13 @@
-//! The compilation of a request's grammar, which ends with the request.
+//! The compilation of a request's grammar; ends with the request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A compilation that a request waits for: dropping this stops it.
+/// A compilation that a request waits for; dropping this stops the compilation.
 #[derive(Default)]
 pub(super) struct Compiling(Arc<Stop>);
 
-/// Tells the compiling thread to stop, and why.
+/// Signals the compiling thread to stop, with the reason.
 #[derive(Default)]
 pub(super) struct Stop {
     flag: Arc<AtomicBool>,
@@ -15,7 +15,7 @@ pub(super) struct Stop {
 }
 
 impl Compiling {
-    /// What the compiling thread looks at.
+    /// The signal that the compiling thread checks.
     pub(super) fn stop(&self) -> Arc<Stop> {
         self.0.clone()
     }
@@ -39,7 +39,7 @@ impl Stop {
         &self.flag
     }
 
-    /// Why it had to stop.
+    /// The reason for the stop.
     pub(super) fn why(&self) -> &'static str {
         self.why.get().copied().unwrap_or_default()
     }

@@ -41,7 +41,7 @@ impl Config {
         }
     }
 
-    /// The budget of a request: its own or the default one, within the operator's limit.
+    /// The budget of a request: its own or the default, capped by the operator's limit.
     pub fn budget(&self, asked: Option<Budget>) -> Option<u32> {
         let budget = match asked {
             None => self.budget_tokens,
@@ -55,12 +55,12 @@ impl Config {
     }
 }
 
-/// The reasoning budget a request names.
+/// The reasoning budget that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
-    /// As long as it takes.
+    /// No limit of the request's own.
     Unlimited,
-    /// So many tokens.
+    /// At most this many tokens.
     Tokens(u32),
 }
 

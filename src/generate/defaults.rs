@@ -7,7 +7,8 @@ use serde::Deserialize;
 use super::SamplingPolicy;
 use crate::sampling::{LIMITS, Range};
 
-/// What a request that names no value gets. Absent fields fall back to the public API's defaults.
+/// Sampling values for requests that name none. Absent fields fall back to the public API's
+/// defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingDefaults {
     /// Softmax temperature, 0..2.
@@ -26,11 +27,11 @@ pub struct SamplingDefaults {
     pub frequency_penalty: f32,
     /// Reply tokens of a chat request without a limit of its own; `None` = the rest of the context.
     pub max_new_tokens: Option<u32>,
-    /// End tokens the checkpoint names.
+    /// End tokens that the checkpoint names.
     pub eos_token_ids: Vec<u32>,
-    /// What requests may ask for.
+    /// The operator's policy for values that requests name.
     pub policy: Arc<SamplingPolicy>,
-    /// Whether a request that does not say thinks.
+    /// Whether a request reasons if it does not choose.
     pub thinks: bool,
 }
 
@@ -61,16 +62,17 @@ pub enum DefaultsError {
     /// A value outside its range.
     #[error("generation_config.json: {field} is {value}, allowed: {allowed}")]
     OutOfRange {
-        /// Its key.
+        /// The key in the file.
         field: &'static str,
-        /// What stands there.
+        /// The value in the file.
         value: f64,
         /// The range.
         allowed: String,
     },
 }
 
-/// The keys read from the file; the others (`max_length`, `transformers_version` ...) mean nothing here.
+/// The keys read from the file; the others (`max_length`, `transformers_version` ...) have no
+/// meaning here.
 #[derive(Deserialize)]
 struct Raw {
     temperature: Option<f64>,
@@ -93,8 +95,9 @@ enum OneOrMany {
 impl SamplingDefaults {
     /// Reads the bytes of a `generation_config.json`.
     ///
-    /// `do_sample` is read only to be ignored by name: greedy is what `temperature: 0` asks for, and files that say
-    /// `do_sample: false` without a temperature come from library defaults, not from a wish of the model's authors.
+    /// `do_sample` is ignored: `temperature: 0` requests greedy sampling, and files with
+    /// `do_sample: false` and no temperature come from library defaults, not from a choice of the
+    /// model's authors.
     ///
     /// Errors: not JSON, a wrong type, or a value outside its range.
     pub fn from_generation_config(bytes: &[u8]) -> Result<Self, DefaultsError> {

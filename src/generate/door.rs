@@ -1,6 +1,6 @@
-//! The engine as the request walk sees it: a door to submit through and a stream of events to read.
+//! The engine as the request walk sees it: a door for submissions and a stream of events.
 //!
-//! A trait, so that the walk and everything above it can be driven by a deterministic engine in tests.
+//! A trait, so that tests can drive the walk and everything above it with a deterministic engine.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,23 +10,23 @@ use crate::engine::{
     EngineEvent, EngineFacts, EngineHandle, EngineRequest, EngineSnapshot, SequenceStream, SubmitError,
 };
 
-/// What the walk needs from an engine.
+/// The walk's view of an engine.
 pub trait Engine: Send + Sync + 'static {
-    /// Queues a sequence, or says why not. Returns at once.
+    /// Queues a sequence and returns at once. Errors: the reason for a refusal.
     fn submit(&self, request: EngineRequest) -> Result<Box<dyn TokenStream>, SubmitError>;
     /// Facts fixed at boot.
     fn facts(&self) -> &EngineFacts;
-    /// Current load.
+    /// The engine's load at this moment.
     fn snapshot(&self) -> EngineSnapshot;
     /// Refuses new submissions from now on.
     fn drain(&self);
 }
 
-/// Events of one sequence. Dropping it aborts the sequence within one step.
+/// Events of one sequence. Dropping the stream aborts the sequence within one step.
 pub trait TokenStream: Send {
     /// The next event; `None` only after `Finished`, or when the engine died.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<EngineEvent>>;
-    /// Ends the sequence after `keep` reply tokens; nothing more is read from it.
+    /// Ends the sequence after `keep` reply tokens; no further event is read.
     fn stop_after(self: Box<Self>, keep: usize);
 }
 

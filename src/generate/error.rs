@@ -1,19 +1,19 @@
-//! Why a valid request got no (whole) reply.
+//! Reasons why a valid request got no reply, or only part of one.
 
 use crate::engine::SubmitError;
 use crate::grammar::GrammarError;
 
-/// What can end the walk early.
+/// Errors that end the walk early.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GenerateError {
-    /// Too many requests wait.
+    /// Too many requests or prompt tokens wait.
     #[error("the queue is full: {waiting} are waiting, limit {limit}; try again in {retry_after_s} s")]
     QueueFull {
         /// Requests (or tokens) that wait.
         waiting: usize,
-        /// Limit.
+        /// Most that may wait.
         limit: usize,
-        /// Estimate of the time until a place is free, seconds.
+        /// Estimated time until a place is free, seconds.
         retry_after_s: u32,
     },
     /// No new requests are taken.
@@ -22,12 +22,12 @@ pub enum GenerateError {
     /// A token id of the request is not in the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocab_size} tokens")]
     UnknownToken {
-        /// The id.
+        /// The id outside the vocabulary.
         id: u32,
-        /// Vocabulary size.
+        /// Number of tokens in the vocabulary.
         vocab_size: usize,
     },
-    /// Prompt, or prompt and reply together, do not fit.
+    /// The prompt alone, or prompt and reply together, exceed the context.
     #[error(
         "this model's maximum context length is {max_model_len} tokens, but the prompt has {prompt_tokens} tokens{}; \
          shorten the prompt{}",
@@ -37,12 +37,12 @@ pub enum GenerateError {
     TooLong {
         /// Prompt tokens.
         prompt_tokens: usize,
-        /// Reply tokens asked for, when the request said so.
+        /// Reply tokens asked for; `None` if the request named no limit.
         max_tokens: Option<u32>,
-        /// Most tokens of prompt and reply.
+        /// Most tokens of prompt and reply together.
         max_model_len: usize,
     },
-    /// The prompt is no token long.
+    /// The prompt has no tokens.
     #[error("the prompt is empty: at least one token is needed")]
     EmptyPrompt,
     /// The chat template refused the messages.
@@ -51,37 +51,37 @@ pub enum GenerateError {
     /// The reply cannot be constrained as asked.
     #[error("{reason}")]
     Grammar {
-        /// The request's field that asked for it.
+        /// The request field behind the constraint.
         field: &'static str,
-        /// Why not.
+        /// The reason for the refusal.
         reason: GrammarError,
     },
-    /// Nothing that the grammar allows is as short as the reply must be.
+    /// The shortest reply that the grammar allows exceeds the token limit.
     #[error(
         "`{field}` asks for a reply that takes at least {needs} tokens, but only {allowed} are allowed; \
          ask for a longer reply, or for less in it"
     )]
     TooFewTokens {
-        /// The request's field that asked for it.
+        /// The request field behind the constraint.
         field: &'static str,
-        /// Tokens the shortest reply found takes.
+        /// Tokens of the shortest reply found.
         needs: usize,
         /// Reply tokens of the request.
         allowed: usize,
     },
-    /// The answer would hold more logprobs than one may.
+    /// The answer would hold more logprobs than the limit.
     #[error(
         "{top} alternatives for each of {positions} tokens are more than {limit} in one answer; \
          ask for fewer of them, or for a shorter reply"
     )]
     TooManyLogprobs {
-        /// The request's field that asked for them.
+        /// The request field that asked for the logprobs.
         field: &'static str,
         /// Alternatives per token.
         top: u32,
-        /// Tokens that would have them.
+        /// Tokens that would carry alternatives.
         positions: usize,
-        /// Most of them in one answer.
+        /// Most alternatives in one answer.
         limit: usize,
     },
     /// The text could not be tokenized.
@@ -93,13 +93,13 @@ pub enum GenerateError {
         /// `server.request_timeout_s`.
         limit_s: f64,
     },
-    /// The engine gave the sequence up because it is shutting down.
+    /// The engine aborted the sequence because the server is shutting down.
     #[error("the reply was cut off: the server is shutting down")]
     Aborted,
     /// The engine failed on this sequence.
     #[error("the engine failed on this request")]
     EngineFailed,
-    /// The model's numbers broke.
+    /// The model's logits were not a distribution.
     #[error(
         "the model computed values that are no numbers for this request; nothing of it is kept, trying again may help"
     )]

@@ -1,4 +1,4 @@
-//! The request walk: render, tokenize, fit, submit; then the replies follow the engine.
+//! The request walk: render, tokenize, fit, submit, then follow the engine's replies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,21 +22,22 @@ use crate::text::{
     TemplateError, Tokenizer, markers,
 };
 
-/// Prompts with more bytes of text than this are rendered and tokenized on a blocking thread (about a millisecond of work), so
-/// that a long prompt never holds up other connections' streams.
+/// Bytes of text above which a prompt is rendered and tokenized on a blocking thread (about a
+/// millisecond of work), so that a long prompt never delays other connections' streams.
 const INLINE_TEXT_BYTES: usize = 4096;
 
-/// The checkpoint's text side.
+/// The text side of the checkpoint.
 pub struct ModelText {
-    /// Its tokenizer.
+    /// Encodes prompts and decodes replies.
     pub tokenizer: Arc<Tokenizer>,
-    /// Its chat template.
+    /// The chat template, the checkpoint's own or a built-in one.
     pub template: ChatTemplate,
 }
 
-/// Alternatives per token that need no bound on the whole answer.
+/// Alternatives per token up to which the whole answer needs no bound.
 const FREE_TOP_LOGPROBS: u32 = 20;
-/// Most alternatives in one answer that has more per token: 8 MB in the engine, about ten times that as JSON.
+/// Most alternatives in one answer with more than [`FREE_TOP_LOGPROBS`] per token: 8 MB in the
+/// engine, about ten times as much as JSON.
 const MAX_ANSWER_LOGPROBS: usize = 1 << 20;
 
 /// Turns valid requests into replies. Cheap to share behind an `Arc`.
@@ -49,20 +50,21 @@ pub struct Generator {
     switch: ReasoningSwitch,
     reasoning_tokens: Option<ReasoningTokens>,
     reply_format: ReplyFormat,
-    /// Markers that begin calls.
+    /// Ids of the markers that begin calls.
     call_markers: Vec<u32>,
     request_timeout_s: f64,
-    /// Bounds how many long prompts are tokenized at once.
+    /// Limits how many long prompts are tokenized at once.
     tokenizing: Arc<Semaphore>,
     grammars: Arc<Grammars>,
-    /// Bounds how many grammars are compiled at once.
+    /// Limits how many grammars are compiled at once.
     compiling: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     guard: GuardPlan,
 }
 
 impl Generator {
-    /// A generator for one engine and its checkpoint's text. `request_timeout_s` is only named in messages.
+    /// A generator for one engine and its checkpoint's text. `request_timeout_s` only appears in
+    /// messages.
     pub fn new(
         engine: Arc<dyn Engine>,
         text: ModelText,
@@ -100,13 +102,13 @@ impl Generator {
         }
     }
 
-    /// The same with other switches of the guard.
+    /// Replaces the guard's settings.
     pub fn with_guard(mut self, config: guard::Config) -> Self {
         self.guard = GuardPlan::new(config, self.text.tokenizer.clone());
         self
     }
 
-    /// The same with other bounds on grammars.
+    /// Replaces the bounds on grammars.
     pub fn with_structured_output(mut self, config: grammar::Config) -> Self {
         let grammars =
             Grammars::new(self.text.tokenizer.clone(), self.facts().vocab_size, self.turn_ends.clone());
@@ -115,12 +117,13 @@ impl Generator {
         self
     }
 
-    /// The guard's switches.
+    /// The guard's settings in force.
     pub fn guard(&self) -> &guard::Config {
         self.guard.config()
     }
 
-    /// The walk. Dropping what it returns aborts every sequence of the request within one step.
+    /// Runs the walk. Dropping the returned [`Replies`] aborts every sequence of the request within
+    /// one step.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Replies, GenerateError> {
         let arrived = Instant::now();
         let format = self.format(&request);
@@ -137,7 +140,7 @@ impl Generator {
         Ok(Replies::new(replies, prompts, request.n as usize, cache_block, arrived))
     }
 
-    /// Ids of the request's prompts (and their text, when it is to be echoed).
+    /// Ids of the request's prompts, and their text if the prompt is to be echoed.
     async fn encode(
         &self,
         mut request: GenerateRequest,
@@ -168,7 +171,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Refuses an answer with more alternatives than one may hold.
+    /// Refuses an answer with more alternatives than the limit.
     fn bound_logprobs(
         &self,
         prompts: &[EncodedPrompt],
@@ -200,7 +203,7 @@ impl Generator {
         self.off_thread(bytes, move |text| text.encode(prompt, false)).await.map(|p| p.tokens)
     }
 
-    /// Runs text work here when it is short, else on a blocking thread.
+    /// Runs short text work in place and longer work on a blocking thread.
     async fn off_thread<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -235,7 +238,8 @@ impl Generator {
                     self.truncate(&mut prompt, truncate, room, request.echo);
                 }
                 let prompt_tokens = prompt.tokens.len();
-                // A reply of no token (scoring the prompt) needs no room; any other needs one at least.
+                // Scoring the prompt alone (0 reply tokens) needs no room; any other request needs
+                // at least one token.
                 let least = if request.max_tokens == Some(0) { 0 } else { wanted.max(1) };
                 if prompt_tokens == 0 {
                     return Err(GenerateError::EmptyPrompt);
@@ -263,7 +267,8 @@ impl Generator {
         }
     }
 
-    /// The compiled grammar of the request, if it has one and every reply has room for the least that it allows.
+    /// The compiled grammar of the request, if the request has one. Errors: a reply without room
+    /// for the shortest text that the grammar allows.
     async fn constrain(
         &self,
         prompts: &[EncodedPrompt],
@@ -295,7 +300,8 @@ impl Generator {
         Ok(Some(grammar))
     }
 
-    /// Whether a thought comes before the answer: one that the prompt has opened, or one that the model opens by habit.
+    /// Whether reasoning precedes the answer: opened by the prompt, or possibly opened by the model
+    /// itself.
     fn reasoning_before(&self, prompts: &[EncodedPrompt], is_chat: bool) -> Reasoning {
         let think = self.text.tokenizer.special_id(markers::THINK);
         match prompts {
@@ -305,7 +311,7 @@ impl Generator {
         }
     }
 
-    /// Compiles on a blocking thread, unless it is known already.
+    /// Compiles on a blocking thread, unless the grammar is in the cache.
     async fn compile(&self, spec: GrammarSpec, compiling: &Compiling) -> Result<Arc<Grammar>, GrammarError> {
         let internal = |error: tokio::task::JoinError| GrammarError::Internal(error.to_string());
         let grammars = self.grammars.clone();
@@ -335,12 +341,14 @@ impl Generator {
         .map_err(internal)?
     }
 
-    /// Builds what all grammars share, so that the first request with one need not wait for it.
+    /// Builds the tables shared by all grammars, so that the first request with a grammar does not
+    /// wait for them.
     pub fn warm_up_grammars(&self) {
         self.grammars.warm_up();
     }
 
-    /// Submits every copy of every prompt. When the engine refuses one, those already submitted are dropped, which aborts them.
+    /// Submits every copy of every prompt. If the engine refuses one, the submitted ones are
+    /// dropped, which aborts them.
     fn submit(
         &self,
         prompts: &[EncodedPrompt],
@@ -402,7 +410,7 @@ impl Generator {
     fn sampling(&self, request: &GenerateRequest, prompt: &EncodedPrompt, copy: u32) -> SamplingParams {
         let mut sampling = request.sampling.clone();
         let room = (self.facts().max_model_len - prompt.tokens.len()).min(u32::MAX as usize) as u32;
-        // A limit of nobody's choosing makes room for the least that was asked for.
+        // A default limit is raised to the minimum that the request asked for.
         let default = || request.default_max_tokens.map_or(room, |m| m.max(sampling.min_tokens).min(room));
         sampling.max_tokens = request.max_tokens.unwrap_or_else(default);
         sampling.min_tokens = sampling.min_tokens.min(sampling.max_tokens);
@@ -421,7 +429,7 @@ impl Generator {
                     tokens.rule(prompt.start, budget, sampling.max_tokens, &request.sampling.stop_token_ids);
                 sampling.block_rule = Some(Arc::new(rule));
             }
-            // A call that nobody wants would be taken out of the reply, and what is left be no answer.
+            // A forbidden call would be removed from the reply and could leave no answer.
             if chat.calls == Calls::Forbidden {
                 sampling.logit_bias.extend(self.call_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
             }
@@ -429,7 +437,7 @@ impl Generator {
         sampling
     }
 
-    /// How the request's replies are taken apart; `None` for replies that are plain text.
+    /// The parse format of the request's replies; `None` for plain-text replies.
     fn format(&self, request: &GenerateRequest) -> Option<ReplyFormat> {
         let chat = request.chat.as_ref()?;
         let tools = request.prompts.iter().find_map(|prompt| match prompt {
@@ -440,7 +448,7 @@ impl Generator {
         Some(if chat.calls == Calls::Wanted { format } else { format.without_calls() })
     }
 
-    /// What requests can choose about the model's reasoning.
+    /// The request's choices about the model's reasoning.
     pub fn reasoning_switch(&self) -> ReasoningSwitch {
         self.switch
     }
@@ -450,38 +458,38 @@ impl Generator {
         &self.reasoning
     }
 
-    /// The text and the ids of a prompt, for who wants to see it.
+    /// Renders and tokenizes a prompt without generating.
     pub async fn render(&self, prompt: Prompt) -> Result<EncodedPrompt, GenerateError> {
         let bytes = prompt.text_bytes();
         self.off_thread(bytes, move |text| text.encode(prompt, true)).await
     }
 
-    /// Text of token ids, special tokens included.
+    /// Decodes token ids, special tokens included.
     pub fn detokenize(&self, ids: &[u32]) -> String {
         self.text.tokenizer.decode(ids, false)
     }
 
-    /// The tokenizer, for what shows tokens one by one.
+    /// The tokenizer, for displaying single tokens.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.text.tokenizer
     }
 
-    /// What is measured of the walk.
+    /// The metrics that the walk records.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Values for requests that leave them open.
+    /// Sampling values for requests that name none.
     pub fn defaults(&self) -> &SamplingDefaults {
         &self.defaults
     }
 
-    /// Facts of the engine.
+    /// Facts of the engine, fixed at boot.
     pub fn facts(&self) -> &EngineFacts {
         self.engine.facts()
     }
 
-    /// Load of the engine.
+    /// The engine's load at this moment.
     pub fn snapshot(&self) -> EngineSnapshot {
         self.engine.snapshot()
     }
@@ -493,7 +501,7 @@ impl Generator {
 }
 
 impl ModelText {
-    /// Ids of a prompt, and its text where that is wanted.
+    /// Ids of a prompt, and its text if `echo` asks for it.
     pub fn encode(&self, prompt: Prompt, echo: bool) -> Result<EncodedPrompt, GenerateError> {
         let plain = |tokens: Vec<u32>, text| EncodedPrompt {
             tokens: tokens.into(),
@@ -544,7 +552,7 @@ impl ModelText {
 }
 
 impl Prompt {
-    /// Bytes that rendering and tokenizing have to read, roughly.
+    /// Approximate bytes of text to render and tokenize.
     fn text_bytes(&self) -> usize {
         match self {
             Prompt::Text(text) => text.len(),
@@ -557,7 +565,7 @@ impl Prompt {
     }
 }
 
-/// Bytes of text in a value, roughly.
+/// Approximate bytes of text in a value.
 fn text_bytes_of(value: &serde_json::Value) -> usize {
     match value {
         serde_json::Value::String(text) => text.len(),

@@ -1,24 +1,24 @@
-//! From the operator's and a request's wishes to the guard of each reply.
+//! From the operator's settings and a request's choices to the guard of each reply.
 
 use std::sync::Arc;
 
 use crate::guard::{Config, Licence, Markers, Mode, Options, PatternRule, Roles, Vocabulary};
 use crate::text::{Specials, Tokenizer, markers};
 
-/// What a request says about its guard; the rest is the operator's.
+/// A request's choices about its guard; absent ones fall back to the operator's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuardChoice {
-    /// Another mode.
+    /// Response to a loop.
     pub mode: Option<Mode>,
-    /// Other limits.
+    /// Rescues per reply.
     pub max_rescues: Option<u32>,
-    /// Tokens held back at most.
+    /// Most tokens held back.
     pub hold_tokens: Option<u32>,
-    /// A rule of its own.
+    /// The request's own `repetition_detection` rule.
     pub pattern: Option<PatternRule>,
 }
 
-/// What all replies of one model share.
+/// Guard settings and vocabulary facts shared by all replies of one model.
 pub struct GuardPlan {
     config: Config,
     vocabulary: Arc<Vocabulary>,
@@ -30,9 +30,9 @@ pub struct GuardPlan {
 }
 
 impl GuardPlan {
-    /// From the switches and a vocabulary.
+    /// Computes the facts of every token once, for all replies.
     pub fn new(config: Config, tokenizer: Arc<Tokenizer>) -> Self {
-        // A control token is no text: nothing of a word or a line is in it.
+        // Control tokens have no text, so no word or line continues through them.
         let text = |id| match tokenizer.is_added(id) {
             true => &[][..],
             false => tokenizer.token_bytes(id).unwrap_or_default(),
@@ -65,13 +65,14 @@ impl GuardPlan {
         Self { config, vocabulary, markers, roles, padding, close_thinking, tokenizer }
     }
 
-    /// The switches.
+    /// The operator's settings.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The guard of a reply to `prompt`; `None` if nothing is to be watched. With `ignore_eos` a request asks for tokens, not for an
-    /// answer: then nothing is done about a loop unless the request says what. `structured`: the reply is held to a grammar.
+    /// The guard of a reply to `prompt`; `None` if no check is on. A request with `ignore_eos` asks
+    /// for tokens rather than an answer: loops are left alone unless the request chooses a mode.
+    /// `structured`: the reply is under a grammar.
     pub fn options(
         &self,
         choice: &GuardChoice,
@@ -84,7 +85,7 @@ impl GuardPlan {
             mode => mode,
         };
         let mode = match choice.mode.unwrap_or(usual) {
-            // Its own rule stops by itself; nothing else is done.
+            // A pattern rule of the request stops the reply by itself; no other check is on.
             Mode::Off if choice.pattern.is_none() => return None,
             Mode::Off => Mode::Warn,
             mode => mode,
@@ -106,7 +107,7 @@ impl GuardPlan {
         })
     }
 
-    /// Whether the last thinking marker of the prompt's last turn opens a thought.
+    /// Whether the last thinking marker in the prompt's last turn opens a thought.
     fn opens_thought(&self, prompt: &[u32]) -> bool {
         let Some(think) = self.markers.think else { return false };
         let last = prompt.iter().rev().find(|id| self.tokenizer.is_added(**id));

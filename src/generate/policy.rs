@@ -1,15 +1,16 @@
-//! The operator's sampling policy: what a request gets of what it asks for.
+//! The operator's sampling policy, applied to the values that requests ask for.
 //!
-//! Per field and per mode; a rule of a mode goes before the one for both. What was applied is said wherever it is not what was asked for.
+//! Rules stand per field and per mode; a rule of one mode takes precedence over the rule for both.
+//! Every value that differs from the requested one is reported as [`Applied`].
 
 use crate::sampling::rules::{Outside, Rule, Rules};
 
-/// Two kinds of replies, for which other values are good.
+/// Kinds of replies that a policy tells apart: each needs other sampling values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingMode {
-    /// With reasoning before the answer.
+    /// Reasoning before the answer.
     Thinking,
-    /// Without.
+    /// No reasoning.
     Instant,
 }
 
@@ -22,44 +23,45 @@ impl SamplingMode {
     }
 }
 
-/// Rules for both modes.
+/// Rules for each mode and for both.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingPolicy {
-    /// For both.
+    /// Rules for both modes.
     pub both: Rules,
-    /// With reasoning.
+    /// Rules for replies with reasoning.
     pub thinking: Rules,
-    /// Without.
+    /// Rules for replies without reasoning.
     pub instant: Rules,
 }
 
-/// A value that is not the one that was asked for.
+/// A value that differs from the requested one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Applied {
-    /// Request field.
+    /// Name of the request field.
     pub field: &'static str,
-    /// What was asked.
+    /// The requested value.
     pub asked: f64,
-    /// What is used.
+    /// The value in use.
     pub applied: f64,
 }
 
-/// A request that the policy refuses.
+/// A value that the policy refuses.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("invalid {field}: only {allowed} is allowed for this model in {mode} mode, not {asked}")]
 pub struct PolicyRefusal {
-    /// Request field.
+    /// Name of the request field.
     pub field: &'static str,
-    /// What was asked.
+    /// The requested value.
     pub asked: f64,
-    /// What is allowed, in words.
+    /// The allowed values, in words.
     pub allowed: String,
-    /// The mode's name.
+    /// Name of the mode.
     pub mode: &'static str,
 }
 
 impl SamplingPolicy {
-    /// The value of a field; what was changed is added to `applied`. `default` is for requests that leave it open and have no rule.
+    /// The value in use for a field; a change is added to `applied`. `default` applies to requests
+    /// that name no value where no rule gives one.
     pub fn value(
         &self,
         mode: SamplingMode,
@@ -72,7 +74,7 @@ impl SamplingPolicy {
         let refusal = |asked, allowed| PolicyRefusal { field, asked, allowed, mode: mode.name() };
         if let Some(only) = &rule.only {
             let Some(asked) = asked else { return Ok(only.values().first().copied().unwrap_or(default)) };
-            // Numbers come as decimal text; f32 is what they become.
+            // Requests carry decimal text, sampling runs in f32: compare as f32.
             let allowed = only.values().iter().find(|value| asked as f32 == **value as f32);
             return allowed.copied().ok_or_else(|| refusal(asked, either(only.values())));
         }
@@ -96,7 +98,7 @@ impl SamplingPolicy {
     }
 }
 
-/// "1, 0.6 or 0".
+/// Joins values as "1, 0.6 or 0".
 fn either(values: &[f64]) -> String {
     let mut words: Vec<String> = values.iter().map(f64::to_string).collect();
     let last = words.pop().unwrap_or_default();

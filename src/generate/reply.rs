@@ -1,6 +1,6 @@
-//! Replies as they grow: tokens become text, the text of a conversation is taken apart, stop strings end it, and everything
-//! is counted. Stop strings and patterns are looked for in the answer alone: what ends an answer may well stand in the reasoning or in
-//! a call's arguments.
+//! Replies under way: tokens become text, a conversation's text is parsed into pieces, stop strings
+//! end the reply, and tokens are counted. Stop strings and patterns are searched for in the answer
+//! only, because the reasoning and the arguments of a call may contain them.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ use crate::text::{
     Detokenizer, ReplyEnd, ReplyParser, ReplyPiece, StopOptions, StopPatterns, Tokenizer, WholeReply, markers,
 };
 
-/// How a reply ended.
+/// The end of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
     /// The model ended its turn.
@@ -31,41 +31,42 @@ pub enum Finish {
     StopString(String),
     /// The token limit or the end of the context.
     Length,
-    /// It repeated itself without end, and was cut off before that.
+    /// The reply repeated itself without end and was cut back to the text before the loop.
     Repetition {
-        /// Whether it goes by a name of its own; otherwise it counts as cut off.
+        /// Whether the finish reason is `repetition`; otherwise the reply counts as cut off.
         strict: bool,
     },
 }
 
 impl Finish {
-    /// Whether more would have followed.
+    /// Whether the reply was cut off before its own end.
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Length | Self::Repetition { .. })
     }
 }
 
-/// What is new in one reply.
+/// New content of one reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyPart {
-    /// The prompt has been computed; comes first, and only when the prompt was to be echoed or scored.
+    /// The prompt has been computed. Comes first, and only for a prompt that is echoed or scored.
     Prompt {
-        /// One entry per prompt token from the second on; empty unless asked for.
+        /// One entry per prompt token from the second on; empty unless requested.
         logprobs: Vec<TokenLogprobs>,
     },
-    /// What can be shown, and the tokens behind it. Tokens that complete nothing wait for the next part.
+    /// Text that can be shown, and its tokens. Tokens that complete no text wait for the next part.
     Pieces {
-        /// Never empty unless tokens came without text at the end of the reply. Replies that are not conversations have only
-        /// content.
+        /// Never empty, except at the end of a reply whose last tokens have no text. Replies to
+        /// plain prompts have content only.
         pieces: Vec<ReplyPiece>,
         /// Ids since the last part.
         tokens: Vec<u32>,
-        /// Their logprobs, when asked for.
+        /// Logprobs of `tokens`, if requested.
         logprobs: Vec<TokenLogprobs>,
-        /// Of each of the logprobs, whether its token is the answer's: no reasoning, no call, no marker.
+        /// Per logprob, whether its token belongs to the answer: not to reasoning, a call or a
+        /// marker.
         in_answer: Vec<bool>,
     },
-    /// The end.
+    /// The reply is complete.
     Finished(Finish),
 }
 
@@ -74,7 +75,7 @@ pub enum ReplyPart {
 pub struct ReplyEvent {
     /// Index over prompts and copies, prompt-major.
     pub choice: usize,
-    /// What is new.
+    /// The new content.
     pub part: ReplyPart,
 }
 
@@ -83,11 +84,11 @@ pub struct ReplyEvent {
 pub struct Usage {
     /// Prompt tokens, each prompt once however many copies it has.
     pub prompt_tokens: usize,
-    /// Reply tokens over all replies, the ending ones included.
+    /// Reply tokens over all replies, end tokens included.
     pub completion_tokens: usize,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
-    /// Prompt tokens that are new in the prefix cache.
+    /// Prompt tokens added to the prefix cache by this request.
     pub cache_written_tokens: usize,
     /// Reply tokens inside the reasoning, over all replies.
     pub reasoning_tokens: usize,
@@ -98,19 +99,19 @@ pub struct Usage {
 pub struct FullReply {
     /// Reasoning, answer and calls.
     pub said: WholeReply,
-    /// All its tokens.
+    /// All tokens of the reply.
     pub tokens: Vec<u32>,
-    /// Their logprobs, when asked for.
+    /// Logprobs of `tokens`, if requested.
     pub logprobs: Vec<TokenLogprobs>,
-    /// Of each of the logprobs, whether its token is the answer's.
+    /// Per logprob, whether its token belongs to the answer.
     pub in_answer: Vec<bool>,
-    /// Logprobs of the prompt from its second token on, when asked for.
+    /// Logprobs of the prompt from its second token on, if requested.
     pub prompt_logprobs: Vec<TokenLogprobs>,
-    /// How it ended.
+    /// How the reply ended.
     pub finish: Finish,
 }
 
-/// What a reply needs to know of its request.
+/// The part of a request that its replies depend on.
 pub(super) struct ReplySetup<'a> {
     pub(super) tokenizer: Arc<Tokenizer>,
     /// For conversations.
@@ -134,7 +135,7 @@ pub(super) struct ReplySetup<'a> {
     pub(super) strict_finish_reasons: bool,
 }
 
-/// One reply while it grows.
+/// One reply under way.
 pub(super) struct Reply {
     /// `None` once the reply has ended.
     stream: Option<Box<dyn TokenStream>>,
@@ -154,7 +155,7 @@ pub(super) struct Reply {
     /// Set until the prompt's part has been given.
     prompt_part: bool,
     prompt_logprobs: Vec<TokenLogprobs>,
-    /// Tokens and logprobs whose text is still held back.
+    /// Tokens whose text is still held back, and their logprobs.
     tokens: Vec<u32>,
     logprobs: Vec<TokenLogprobs>,
     in_answer: Vec<bool>,
@@ -229,7 +230,7 @@ impl Reply {
             self.first_token = Some(Instant::now());
         }
         self.num_tokens += 1;
-        // A stop token's own text is shown only when the request wants to see what stopped it.
+        // The text of a stop token is shown only on request.
         let hidden = !self.include_stop && self.stop_ids.binary_search(&id).is_ok();
         self.tokens.push(id);
         if let Some(logprobs) = logprobs {
@@ -268,7 +269,7 @@ impl Reply {
         }
     }
 
-    /// Ends the reply after the last token, whatever the engine has made since.
+    /// Ends the reply after the last token and discards any later tokens of the engine.
     fn end_here(&mut self, finish: Finish) {
         self.give_rest(Vec::new());
         self.ready.push_back(ReplyPart::Finished(finish));
@@ -277,8 +278,8 @@ impl Reply {
         }
     }
 
-    /// Runs the content among the pieces of one token through the stop strings; gives what can be shown, and a stop string that
-    /// was found. Content that was held back goes before a call.
+    /// Passes the content among one token's pieces through the stop strings. Returns the pieces to
+    /// show and a stop string that was found. Held-back content precedes a call.
     fn stop_in_content(
         &mut self,
         pieces: Vec<ReplyPiece>,
@@ -359,7 +360,7 @@ impl Reply {
         });
     }
 
-    /// The pieces with reasoning as content between its markers, where the request wants it so.
+    /// Turns reasoning pieces into content between markers, if the request asks for it.
     fn inlined(&mut self, pieces: Vec<ReplyPiece>) -> Vec<ReplyPiece> {
         let Some(mut open) = self.inline else { return pieces };
         let mut inlined = Vec::with_capacity(pieces.len() + 1);
@@ -379,7 +380,7 @@ impl Reply {
         inlined
     }
 
-    /// What is left when the reply ends: pieces, or tokens that never became any.
+    /// Emits the remaining pieces when the reply ends, or the remaining tokens if they became none.
     fn give_rest(&mut self, pieces: Vec<ReplyPiece>) {
         if !pieces.is_empty() || !self.tokens.is_empty() {
             self.give_pieces(pieces);
@@ -391,16 +392,16 @@ impl Reply {
     }
 }
 
-/// All replies of one request, merged as they come.
+/// All replies of one request, merged in order of arrival.
 pub struct Replies {
     replies: Vec<Reply>,
     prompts: Vec<EncodedPrompt>,
     copies: usize,
     /// Tokens per block of the prefix cache, if there is one.
     cache_block: Option<usize>,
-    /// Where the next poll begins, so that no reply starves the others.
+    /// Index of the reply that the next poll begins with, so that no reply starves the others.
     turn: usize,
-    /// Replies that have not ended.
+    /// Number of replies that have not ended.
     open: usize,
     arrived: Instant,
 }
@@ -449,7 +450,7 @@ impl Replies {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Waits for all replies. Cancel-safe in the sense that matters: dropping the future and `self` aborts the sequences.
+    /// Waits for all replies. Dropping the future and `self` aborts the sequences.
     pub async fn collect(&mut self) -> Result<Vec<FullReply>, GenerateError> {
         let mut full: Vec<FullReply> = self
             .replies
@@ -477,7 +478,7 @@ impl Replies {
                 ReplyPart::Finished(finish) => reply.finish = finish,
             }
         }
-        // Reasoning that stayed empty is something else than none.
+        // Empty reasoning differs from no reasoning.
         for (reply, full) in self.replies.iter().zip(&mut full) {
             if reply.inline.is_none() && reply.parser.as_ref().is_some_and(ReplyParser::has_reasoning) {
                 full.said.reasoning.get_or_insert_default();
@@ -496,7 +497,7 @@ impl Replies {
         &self.prompts[choice / self.copies]
     }
 
-    /// What the guard reported of a reply so far.
+    /// Findings of the guard in a reply so far.
     pub fn guard_events(&self, choice: usize) -> &[guard::Event] {
         &self.replies[choice].guard_events
     }
@@ -504,7 +505,7 @@ impl Replies {
     /// Token counts so far.
     pub fn usage(&self) -> Usage {
         let firsts = || self.replies.iter().step_by(self.copies);
-        // Whole blocks are cached; those that were not there are there now.
+        // Whole blocks are cached; the blocks that were not cached before are now.
         let written = |(prompt, reply): (&EncodedPrompt, &Reply)| {
             let shareable = self.cache_block.map_or(0, |block| prompt.tokens.len() / block * block);
             shareable.saturating_sub(reply.cached_tokens)

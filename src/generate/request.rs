@@ -1,4 +1,4 @@
-//! What the walk is given: prompts and wishes, checked where they entered.
+//! The input of the walk: prompts and options, validated where they entered.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use crate::grammar::GrammarSpec;
 use crate::sampling::SamplingParams;
 use crate::text::{ReplyStart, StopPatterns};
 
-/// One prompt, in any of the forms a client may send.
+/// One prompt, in any of the forms that clients send.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// Text, tokenized without markers: `<|im_end|>` in it is eight characters of text.
+    /// Text, tokenized without markers: `<|im_end|>` in the text stays text.
     Text(String),
-    /// Token ids, taken as they are: nothing is added or re-encoded.
+    /// Token ids, used as given: no token is added or re-encoded.
     Tokens(Vec<u32>),
     /// A conversation for the chat template.
     Chat(ChatPrompt),
@@ -29,24 +29,24 @@ pub struct ChatPrompt {
     pub messages: Vec<Value>,
     /// Declared tools in OpenAI form, checked.
     pub tools: Vec<Value>,
-    /// Whether the assistant's turn is opened at the end.
+    /// Whether the prompt ends with the header of an assistant turn.
     pub add_generation_prompt: bool,
-    /// The last message is an unfinished assistant turn, which the reply continues.
+    /// Whether the last message is an unfinished assistant turn, which the reply continues.
     pub continue_final_message: bool,
     /// Variables for the template (`chat_template_kwargs`).
     pub kwargs: Option<Map<String, Value>>,
 }
 
-/// How replies to a conversation are read.
+/// Reading of the replies to a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChatReply {
     /// Whether calls are wanted.
     pub calls: Calls,
-    /// More than one call is wanted.
+    /// Whether a reply may hold more than one call.
     pub parallel_calls: bool,
-    /// The request's reasoning budget.
+    /// The reasoning budget; `None` falls back to the operator's.
     pub budget: Option<Budget>,
-    /// Reasoning stands in the content, between its markers.
+    /// Whether reasoning is given as content, between its markers.
     pub inline_reasoning: bool,
 }
 
@@ -55,16 +55,17 @@ pub struct ChatReply {
 pub enum Calls {
     /// Tools are declared.
     Wanted,
-    /// No tools are declared, or they must not be called: the model is kept from it, and what looks like a call is taken out of the reply.
+    /// No tools are declared, or calls are forbidden: the markers of calls are masked, and text
+    /// that looks like a call is removed from the reply.
     Forbidden,
 }
 
-/// Which end of a prompt that is too long stays.
+/// The end at which a prompt that is too long is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TruncateSide {
-    /// The beginning is cut off.
+    /// Cut off the beginning.
     Left,
-    /// The end is cut off.
+    /// Cut off the end.
     Right,
 }
 
@@ -73,11 +74,12 @@ pub enum TruncateSide {
 pub struct Truncate {
     /// Most prompt tokens kept; `None` = as many as fit with the reply.
     pub keep: Option<u32>,
-    /// What is cut off.
+    /// The end that is cut.
     pub side: TruncateSide,
 }
 
-/// A request whose every value was checked when it was made; only lengths remain to be checked against the context.
+/// A request whose values were validated when it was made; only lengths remain to be checked
+/// against the context.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
     /// At least one.
@@ -86,49 +88,50 @@ pub struct GenerateRequest {
     pub n: u32,
     /// Sampling of every reply. `max_tokens` is filled in by the walk and `stop_token_ids` holds the request's own ones only.
     pub sampling: SamplingParams,
-    /// Most reply tokens the client asked for: an error when they do not fit.
+    /// Most reply tokens that the client asked for; an error if they do not fit.
     pub max_tokens: Option<u32>,
-    /// Most reply tokens when the client did not say: cut down to what fits. `None` = all that fits.
+    /// Most reply tokens if the client named no limit; reduced to what fits. `None` = all that
+    /// fits.
     pub default_max_tokens: Option<u32>,
-    /// Go on through the end-of-turn tokens.
+    /// Whether the reply continues past end-of-turn tokens.
     pub ignore_eos: bool,
-    /// Stop strings.
+    /// Texts that end the answer.
     pub stop: Vec<String>,
-    /// Stop patterns.
+    /// Regular expressions that end the answer.
     pub stop_patterns: Option<Arc<StopPatterns>>,
     /// Texts whose tokens must not stand in the reply.
     pub bad_words: Vec<String>,
-    /// Leave the stop string (or stop token) in the text.
+    /// Whether the stop string (or stop token) stays in the text.
     pub include_stop: bool,
-    /// Leave tokens with the special flag out of the text.
+    /// Whether tokens with the special flag are left out of the text.
     pub skip_special_tokens: bool,
-    /// What to do with a prompt that is too long.
+    /// Cut for a prompt that is too long; `None` refuses such a prompt.
     pub truncate: Option<Truncate>,
-    /// Set for conversations: replies are taken apart into reasoning, answer and calls.
+    /// Set for conversations: replies are parsed into reasoning, answer and calls.
     pub chat: Option<ChatReply>,
-    /// Whether the prompt's text is wanted back, so that a prompt of ids must be decoded.
+    /// Whether the answer includes the prompt's text; a prompt of ids is then decoded.
     pub echo: bool,
-    /// Lower runs first.
+    /// Scheduling priority; lower values run first.
     pub priority: i32,
-    /// Latest finish.
+    /// The instant at which the sequence is ended.
     pub deadline: Option<Instant>,
-    /// Prefix-cache salt.
+    /// Separates prefix-cache entries: prompts share blocks only under equal salts.
     pub cache_salt: Option<String>,
-    /// What it says about being watched.
+    /// Choices about the guard.
     pub guard: GuardChoice,
-    /// What every reply must be; `None` = anything.
+    /// The constraint on every reply; `None` = no constraint.
     pub grammar: Option<GrammarSpec>,
 }
 
-/// A prompt as the engine gets it.
+/// A prompt as the engine receives it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncodedPrompt {
-    /// Its ids.
+    /// Token ids of the prompt.
     pub tokens: Arc<[u32]>,
-    /// Its text, when `echo` was asked for; empty otherwise.
+    /// Text of the prompt if `echo` is set; empty otherwise.
     pub text: String,
-    /// What the reply begins with.
+    /// The part that the reply begins in.
     pub start: ReplyStart,
-    /// Tool calls in the conversation.
+    /// Tool calls in the conversation so far.
     pub num_calls: usize,
 }

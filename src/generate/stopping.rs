@@ -1,6 +1,7 @@
-//! What ends a reply by its text: strings and patterns, one behind the other.
+//! Ends a reply by its text: stop strings and stop patterns in sequence.
 //!
-//! Patterns see the text first and strings what the patterns let through, so that both hold back what may still become a match.
+//! Patterns read the text first, strings read the text that the patterns release; both hold back
+//! text that may still become a match.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use crate::text::{PatternMatcher, StopMatcher, StopOptions, StopPatterns};
 pub(super) struct Stops {
     strings: StopMatcher,
     patterns: Option<PatternMatcher>,
-    /// The strings, then the patterns, as the request has them.
+    /// The strings, then the patterns, as the request gives them.
     names: Vec<String>,
 }
 
 impl Stops {
     pub(super) fn new(strings: &[String], patterns: Option<Arc<StopPatterns>>, options: StopOptions) -> Self {
-        // The strings were checked where the request was made; a list that is refused here matches nothing.
+        // The strings were validated with the request; a list that is refused here matches nothing.
         let matcher = StopMatcher::new(strings, options)
             .or_else(|_| StopMatcher::new(&[], options))
             .expect("a matcher without strings");
@@ -27,7 +28,8 @@ impl Stops {
         Self { strings: matcher, patterns, names }
     }
 
-    /// Takes the text of one more token and appends to `shown` what can be shown; gives the string or pattern that was found.
+    /// Takes the text of one more token and appends the text that can be shown to `shown`. Returns
+    /// the string or pattern that was found.
     pub(super) fn push(&mut self, text: &str, shown: &mut String) -> Option<String> {
         let Some(patterns) = &mut self.patterns else {
             let found = self.strings.push(text, shown)?;
@@ -39,7 +41,7 @@ impl Stops {
         self.found(string, pattern, shown)
     }
 
-    /// The end of the reply: takes text that came without a token, and gives all that was held back.
+    /// Ends the reply: takes text that came without a token, and releases all held-back text.
     pub(super) fn finish(&mut self, text: &str, shown: &mut String) -> Option<String> {
         let (mut passed, mut pattern) = (text.to_owned(), None);
         if let Some(patterns) = &mut self.patterns {
@@ -50,7 +52,7 @@ impl Stops {
         self.found(string, pattern, shown)
     }
 
-    /// A string that was found lies before a pattern, which let its text through.
+    /// A found string precedes a found pattern, because the pattern released the string's text.
     fn found(&mut self, string: Option<usize>, pattern: Option<usize>, shown: &mut String) -> Option<String> {
         let strings = self.names.len() - self.patterns.as_ref().map_or(0, PatternMatcher::num_patterns);
         if string.is_none() && pattern.is_some() {

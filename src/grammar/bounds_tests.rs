@@ -1,4 +1,4 @@
-//! What a request may make the grammar engine take, and that it stops there.
+//! Bounds on the resources that a request can make the grammar engine use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +89,7 @@ fn patterns_of_real_use_compile() {
     }
 }
 
-/// It ended the process: rules are read by recursion, and the stack of a thread has 2 MiB.
+/// Regression: rules are read by recursion, the stack of a thread has 2 MiB, and the process ended.
 #[test]
 fn a_long_chain_of_rules_overflows_no_stack() {
     let chain = |name: &str, count: usize| {
@@ -114,7 +114,7 @@ fn the_cache_is_bounded_by_what_its_grammars_hold() {
     let format = |letter: char| spec(AnswerFormat::Regex(format!("({letter}[a-z]{{1,60}} ?){{1,60}}")));
     let grammars = bytes();
     let grammar = grammars.compile(&format('a')).unwrap();
-    // What is counted is what another parser of it takes, its patterns and tables besides.
+    // Counted: the bytes of another parser, without the patterns and tables of the grammar.
     let before = heap::allocated();
     let parser = grammar.parser();
     let parser_bytes = usize::try_from(heap::allocated() - before).unwrap();
@@ -130,7 +130,7 @@ fn the_cache_is_bounded_by_what_its_grammars_hold() {
     assert!(kept('b') && kept('a'));
     grammars.compile(&format('c')).unwrap();
     assert_eq!([kept('a'), kept('b'), kept('c')], [true, false, true]);
-    // One that does not fit is compiled each time, and drives out no other.
+    // A grammar that does not fit in the cache is compiled each time and evicts no other.
     let large = spec(AnswerFormat::Choice((0..3000).map(|n| format!("{n} of a long choice")).collect()));
     grammars.compile(&large).unwrap();
     assert!(grammars.known(&large).unwrap().is_none());
@@ -156,8 +156,8 @@ fn a_reply_whose_parser_grows_beyond_its_bound_ends_whole() {
     }
 }
 
-/// Its first row has more items than the parser takes: the reply failed with an error of the
-/// engine.
+/// Regression: the first row has more items than the parser takes, and the reply failed with an
+/// error of the engine.
 #[test]
 fn more_members_than_the_parser_takes_at_once_still_end_whole() {
     let members: serde_json::Map<String, Value> =

@@ -1,9 +1,10 @@
 //! Bounds on memory and work of the grammar engine.
 //!
-//! The engine looks at limits of its own between its steps; what one step may build is bounded before the first one
-//! (`expansion.rs`). A budget is looked at between the stages of a compilation, in the search for an end, and after each call for a
-//! running reply: what the thread has allocated since the work began is counted by the allocator. Work that is over is
-//! dropped, and everything it has built is freed.
+//! The engine checks its own limits between its steps; the size of a single step is bounded before
+//! the first one (`expansion.rs`). A budget is checked between the stages of a compilation, in the
+//! search for an end, and after each call for a running reply. The allocator counts the bytes that
+//! the thread has allocated since the work began. Work over its budget is dropped, which frees all
+//! memory it built.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,18 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::telemetry::heap;
 
-/// What a piece of work may take.
+/// Limits of a piece of work.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Budget {
-    /// Bytes that it may hold at any time.
+    /// Most bytes held at any time.
     pub(super) bytes: usize,
     /// Steps of the grammar engine.
     pub(super) work: u64,
-    /// Set from outside when nobody wants it any longer.
+    /// Set from outside when the result is no longer needed.
     pub(super) stop: Option<Arc<AtomicBool>>,
 }
 
-/// Why work was stopped.
+/// Reason why work was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     Memory,
@@ -33,15 +34,15 @@ pub(super) enum Over {
     Panic,
 }
 
-/// What all replies hold together.
+/// Bytes held by all replies together.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     held: AtomicUsize,
-    /// Freed since memory was last given back to the system.
+    /// Bytes freed since memory was last returned to the system.
     freed: AtomicUsize,
 }
 
-/// Freed memory that is worth being given back.
+/// Freed bytes from which memory is returned to the system.
 const MUCH_FREED: usize = 16 << 20;
 
 impl Account {
@@ -50,28 +51,29 @@ impl Account {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// A parser holds `now` bytes instead of `before`; what it no longer holds is freed already.
+    /// Records that a parser holds `now` bytes instead of `before`; the difference is freed
+    /// already.
     pub(super) fn change(&self, before: usize, now: usize) {
         self.held.fetch_add(now, Ordering::Relaxed);
         self.held.fetch_sub(before, Ordering::Relaxed);
         if now < before && self.freed(before - now) {
-            // Not here: this is the engine's thread, and it takes milliseconds.
+            // On a thread of its own: this is the engine's thread, and the call takes milliseconds.
             let _ = std::thread::Builder::new().name("perigee-free".into()).spawn(heap::give_back);
         }
     }
 
-    /// Notes that so many bytes were freed. Whether enough were, since this last said so, to be
-    /// given back.
+    /// Records freed bytes. Returns whether enough have accumulated, since the last `true`, to be
+    /// returned to the system.
     pub(super) fn freed(&self, bytes: usize) -> bool {
         let freed = self.freed.fetch_add(bytes, Ordering::Relaxed) + bytes;
         freed >= MUCH_FREED && self.freed.swap(0, Ordering::Relaxed) >= MUCH_FREED
     }
 }
 
-/// The budget under which this thread works.
+/// The budget of the work that runs on this thread.
 struct Running {
     budget: Budget,
-    /// What the thread had allocated when the work began.
+    /// Bytes that the thread had allocated when the work began.
     start: isize,
     over: Option<Over>,
 }
@@ -80,19 +82,19 @@ thread_local! {
     static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
 }
 
-/// What came of work.
+/// Resources that work has used.
 pub(super) struct Spent {
     /// Most bytes that the work held.
     pub(super) most_bytes: usize,
 }
 
 impl Budget {
-    /// Does the work within the budget. Not inside of other work with a budget.
+    /// Runs the work within the budget. Must not be nested inside other work with a budget.
     pub(super) fn run<T>(self, work: impl FnOnce() -> T) -> (Result<T, Over>, Spent) {
         let start = heap::begin();
         RUNNING.set(Some(Running { budget: self, start, over: None }));
         let outcome = catch_unwind(AssertUnwindSafe(work));
-        // What is held in the end counts too, wherever it was allocated.
+        // Bytes held at the end count too, wherever they were allocated.
         let over = spend(0);
         RUNNING.take();
         let most_bytes = usize::try_from(heap::most().wrapping_sub(start)).unwrap_or(0);
@@ -105,7 +107,7 @@ impl Budget {
     }
 }
 
-/// Whether the work of this thread has to end, `work` more steps of the grammar engine counted.
+/// Whether this thread's work has to end, after counting `work` more steps of the grammar engine.
 pub(super) fn spend(work: u64) -> Option<Over> {
     RUNNING.with_borrow_mut(|running| running.as_mut().and_then(|running| running.spend(work)))
 }

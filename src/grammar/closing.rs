@@ -1,10 +1,12 @@
-//! The shortest way to the end of a reply, from wherever it stands.
+//! The shortest way from a state of a reply to its end.
 //!
-//! Asks the grammar itself, byte by byte: whatever is found was accepted by the parser, so it is a legal end. How short it is, is a
-//! matter of search. Inside JSON the search knows JSON: containers close as soon as they may, a required member gets the shortest value
-//! that its schema allows, alternatives are compared. A string or number with a pattern or limits, and everything outside JSON, is
-//! searched breadth first over the lexer's states. The answer is the shortest one for schemas whose alternatives do not depend on each
-//! other; in others it may be longer than need be. A search is bounded by the bytes it may try.
+//! The search asks the grammar byte by byte: the parser has accepted every end that is found, so
+//! the end is legal, and only its length is a matter of search. Inside JSON the search uses JSON's
+//! structure: containers close as soon as they may, a required member gets the shortest value that
+//! its schema allows, and alternatives are compared. Strings or numbers with a pattern or limits,
+//! and all text outside JSON, are searched breadth first over the lexer's states. The result is
+//! shortest for schemas whose alternatives are independent of each other; in others it may be
+//! longer than necessary. The number of bytes tried bounds a search.
 
 use std::collections::HashSet;
 
@@ -15,46 +17,48 @@ use super::budget;
 use super::json_place::{At, JsonPlace};
 use crate::telemetry::heap;
 
-/// Longest end that is looked for, bytes.
+/// Longest end that is searched for, bytes.
 pub(super) const MAX_CLOSING_BYTES: usize = 64 * 1024;
 /// Deepest nesting of values in an end.
 const MAX_DEPTH: usize = 64;
-/// Ways kept per length in a breadth-first search: states beyond are variants of those before.
+/// Ways kept per length in a breadth-first search: further states are variants of the kept ones.
 const MAX_WIDTH: usize = 32;
-/// Bytes that a search tries at most for a short way of all bytes, and its share of what may be
-/// tried.
+/// Most bytes tried in a search over all byte values for a short way, and the part of the remaining
+/// fuel, one in this many, that such a search may use.
 const SHORT_SEARCH_FUEL: usize = 20_000;
 const SHORT_SEARCH_SHARE: usize = 8;
-/// Memory of new lexer states after which no short way of all bytes is looked for any longer in a walk.
-/// The lexer's allowance is `max_step_work`, and one that has used it up takes nothing more; what its
-/// states take follows what they cost.
+/// Memory of new lexer states above which a walk no longer searches over all byte values. The
+/// lexer's allowance is `max_step_work`, and an exhausted lexer accepts nothing more; the memory of
+/// its states is proportional to their cost.
 const SHORT_SEARCH_BYTES: isize = 128 << 10;
-/// Required keys tried where a key must come.
+/// Most required keys tried at one place.
 const MAX_KEYS_TRIED: usize = 16;
-/// Comparisons within a row of the parser's table that take as long as trying a byte, or a step of
-/// its lexer.
+/// Comparisons within a row of the parser's table that take as long as trying a byte, or as a step
+/// of its lexer.
 const ROW_WORK: usize = 1024;
-/// Bytes in the order in which they are tried where any would do; the quote and the backslash have meanings of their own.
+/// Bytes in the order in which they are tried inside text; the quote and the backslash are absent
+/// because of their own meaning.
 const PLAIN: &[u8] =
     b"a0bcdefghijklmnopqrstuvwxyz123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/@+ ,;!?()[]{}<>=#$%&'*|~^`";
 
-/// What may follow a backslash, the short ones first.
+/// Bytes that may follow a backslash, short escapes first.
 const ESCAPES: &[u8] = b"nt\"\\/bfru";
 
-/// What a grammar's ends are made of. A special token is spelled `0xFF [id]`, as the parser reads it.
+/// The texts that the ends of a grammar consist of. A special token is spelled `0xFF [id]`, as the
+/// parser reads it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Landmarks {
     /// Tokens that end the reply.
     pub(super) ends: Vec<Vec<u8>>,
-    /// Tokens on the way there, those that close things first.
+    /// Special tokens on the way to the end, closing ones first.
     pub(super) specials: Vec<Special>,
     /// `"key":` of every member that some object requires.
     pub(super) keys: Vec<Vec<u8>>,
-    /// Whole heads, up to the JSON value behind them, that may be chosen from.
+    /// Alternative heads, each up to the JSON value after it.
     pub(super) heads: Vec<Vec<u8>>,
     /// Texts after which a JSON value begins.
     pub(super) openers: Vec<Vec<u8>>,
-    /// Whether the reply itself begins with a JSON value.
+    /// Whether the reply begins with a JSON value.
     pub(super) starts_with_json: bool,
 }
 
@@ -62,11 +66,11 @@ pub(super) struct Landmarks {
 #[derive(Debug, Clone)]
 pub(super) struct Special {
     pub(super) spelled: Vec<u8>,
-    /// Whether a JSON value begins behind it.
+    /// Whether a JSON value begins after the token.
     pub(super) opens_json: bool,
 }
 
-/// The place of a reply: in JSON, or outside it.
+/// The place in a reply: in JSON, or outside JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     Plain,
@@ -79,7 +83,7 @@ impl Landmarks {
         if self.starts_with_json { Place::Json(JsonPlace::start()) } else { Place::Plain }
     }
 
-    /// The place after `bytes[from..]`, which end `bytes`; specials are spelled.
+    /// Advances the place over `bytes[from..]`, the newest bytes; specials are spelled.
     pub(super) fn advance(&self, place: &mut Place, bytes: &[u8], from: usize) {
         let mut at = from;
         while at < bytes.len() {
@@ -105,52 +109,52 @@ impl Landmarks {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
     /// The bytes that lead to the end; the end token itself is not in them.
     Closing(Vec<u8>),
-    /// Nothing within the bounds.
+    /// No end within the bounds.
     Nothing,
 }
 
-/// A walk through the grammar from its present state; every byte can be taken back.
+/// A walk through the grammar from its present state; every byte can be undone.
 pub(super) struct Walk<'a, 'b> {
     parser: &'a mut ParserRecognizer<'b>,
     marks: &'a Landmarks,
     path: Vec<u8>,
-    /// Bytes that may still be tried.
+    /// Number of bytes that may still be tried.
     fuel: usize,
     /// Bytes that the thread held when the walk began.
     held_at_start: isize,
 }
 
-/// What a breadth-first search looks for.
+/// The goal of a breadth-first search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
-    /// The quote that ends a string; it is part of the way.
+    /// The quote that ends a string; included in the way.
     Quote,
-    /// A place where a number or literal may end; what follows is not part of the way.
+    /// A place where a number or literal may end; the byte after it is not part of the way.
     Boundary,
     /// A special token or the end, outside JSON; not part of the way.
     Landmark,
 }
 
-/// What a breadth-first search tries.
+/// The bytes that a breadth-first search tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bytes {
     /// Every byte at every place.
     All,
-    /// Those of `PLAIN`, and others only where none of them goes on to anything new.
+    /// The bytes of `PLAIN`; others only where none of those leads to a new state.
     Usual,
 }
 
-/// A way that a breadth-first search goes on from.
+/// A way that a breadth-first search extends.
 #[derive(Debug, Default)]
 struct Trail {
-    /// Behind what all ways have in common.
+    /// Bytes after the common start of all ways.
     bytes: Vec<u8>,
-    /// Rows of the parser's table that it has added.
+    /// Rows of the parser's table that the way has added.
     rows: usize,
 }
 
@@ -161,13 +165,13 @@ impl<'a, 'b> Walk<'a, 'b> {
         Self { parser, marks, path: Vec::new(), fuel, held_at_start: heap::allocated() }
     }
 
-    /// Ends the walk and takes everything back.
+    /// Ends the walk and undoes all its bytes.
     pub(super) fn finish(mut self) {
         self.pop_to(0);
         self.parser.trie_finished();
     }
 
-    /// Whether these bytes lead to the end from here.
+    /// Whether these bytes lead from the present state to the end.
     pub(super) fn closes(&mut self, bytes: &[u8]) -> bool {
         let start = self.path.len();
         let closes = self.push_all(bytes) && self.can_end();
@@ -175,24 +179,24 @@ impl<'a, 'b> Walk<'a, 'b> {
         closes
     }
 
-    /// Whether the reply may end here.
+    /// Whether the reply may end at the present state.
     pub(super) fn can_end(&mut self) -> bool {
         let marks = self.marks;
-        // The grammar allows all of them where it allows one.
+        // The grammar allows either all end tokens or none.
         marks.ends.first().is_some_and(|end| self.allows(end))
     }
 
-    /// Whether nothing may follow here but an end token.
+    /// Whether the grammar allows nothing but an end token at the present state.
     pub(super) fn must_end(&mut self) -> bool {
         let marks = self.marks;
         if !self.can_end() || marks.specials.iter().any(|special| self.allows(&special.spelled)) {
             return false;
         }
-        // The bytes that are most likely to go on first, so that an open text is told at once.
+        // The likeliest bytes first, so that an open text is recognised at once.
         (0x20..=0xfe).chain(0..0x20).all(|byte: u8| !self.allows(&[byte]))
     }
 
-    /// Looks for the shortest end. `recent` are the last bytes of the reply so far.
+    /// Searches for the shortest end. `recent` are the last bytes of the reply so far.
     pub(super) fn close(&mut self, mut place: Place, recent: &[u8]) -> Found {
         let start = self.path.len();
         let mut text = recent.to_vec();
@@ -230,7 +234,7 @@ impl<'a, 'b> Walk<'a, 'b> {
                         || self.special()
                         || self.push(b',')
                         || self.shortest(Goal::Boundary, usize::MAX)
-                        // Behind a value that is whole: a literal end tag.
+                        // After a complete value: a literal end tag.
                         || self.shortest(Goal::Landmark, usize::MAX)
                 }
                 At::Key => self.push(b'}') || self.member(usize::MAX, 0),
@@ -244,13 +248,13 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
     }
 
-    /// A special token that is allowed here.
+    /// Takes a special token that is allowed at the present state.
     fn special(&mut self) -> bool {
         let marks = self.marks;
         marks.specials.iter().any(|special| self.push_all(&special.spelled))
     }
 
-    /// A head and its value, whichever are shortest together.
+    /// Takes the head and value that are shortest together.
     fn head(&mut self) -> bool {
         let marks = self.marks;
         let start = self.path.len();
@@ -265,7 +269,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         best.is_some_and(|best| self.push_all(&best))
     }
 
-    /// The rest of an opener that has begun, or a whole one.
+    /// Takes the rest of an opener that has begun, or a whole opener.
     fn opener(&mut self, text: &[u8]) -> bool {
         let marks = self.marks;
         marks.openers.iter().any(|opener| {
@@ -275,7 +279,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         })
     }
 
-    /// A member that the object must have: a required one where one is known, else whatever key comes first. Not longer than `bound`.
+    /// Takes a member that the object must have: a required key where one is known, else the first
+    /// key allowed. At most `bound` bytes.
     fn member(&mut self, bound: usize, depth: usize) -> bool {
         let marks = self.marks;
         let start = self.path.len();
@@ -305,14 +310,14 @@ impl<'a, 'b> Walk<'a, 'b> {
         found
     }
 
-    /// The shortest value that may stand here, of fewer than `bound` bytes.
+    /// Takes the shortest value allowed at the present state, of fewer than `bound` bytes.
     fn value(&mut self, mut bound: usize, depth: usize) -> bool {
         if depth > MAX_DEPTH {
             return false;
         }
         let start = self.path.len();
         let mut best: Option<Vec<u8>> = None;
-        // The cheapest kinds first, so that the others are given up early.
+        // The cheapest kinds first, so that searches for the others are abandoned early.
         for kind in *b"0\"[{-ntf" {
             let found = match kind {
                 b'0' => {
@@ -340,7 +345,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         best.is_some_and(|best| self.push_all(&best))
     }
 
-    /// The rest of an array that has just been opened.
+    /// Takes the rest of an array that has just been opened.
     fn items(&mut self, start: usize, bound: usize, depth: usize) -> bool {
         loop {
             if self.push(b']') {
@@ -356,7 +361,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
     }
 
-    /// The rest of an object that has just been opened.
+    /// Takes the rest of an object that has just been opened.
     fn members(&mut self, start: usize, bound: usize, depth: usize) -> bool {
         loop {
             if self.push(b'}') {
@@ -372,8 +377,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
     }
 
-    /// The shortest way to the goal, of fewer than `bound` bytes: a short one whatever bytes it
-    /// takes, or else a longer one of usual bytes.
+    /// Takes the shortest way to the goal, of fewer than `bound` bytes: a short way over all byte
+    /// values, or else a longer one over usual bytes.
     fn shortest(&mut self, goal: Goal, bound: usize) -> bool {
         if goal == Goal::Quote && self.push(b'"') {
             return true;
@@ -386,22 +391,22 @@ impl<'a, 'b> Walk<'a, 'b> {
         found || self.breadth_first(goal, bound, Bytes::Usual)
     }
 
-    /// Whether the searches among all bytes have had their share of the lexer's allowance, which is
-    /// not theirs alone.
+    /// Whether the searches over all byte values have used their share of the lexer's allowance,
+    /// which other searches need too.
     fn short_work_is_spent(&self) -> bool {
         heap::allocated().wrapping_sub(self.held_at_start) > SHORT_SEARCH_BYTES
     }
 
-    /// The shortest way to the goal, of fewer than `bound` bytes, breadth first. Ways that lead to
-    /// one state of the lexer in one row of the parser are one way: exact inside a lexeme, and a
-    /// heuristic across them.
+    /// The shortest way to the goal, of fewer than `bound` bytes, breadth first. Ways to the same
+    /// lexer state in the same row of the parser count as one: exact inside a lexeme, a heuristic
+    /// across lexemes.
     fn breadth_first(&mut self, goal: Goal, bound: usize, bytes: Bytes) -> bool {
         let start = self.path.len();
         let mut frontier = vec![Trail::default()];
         let mut known = HashSet::new();
         for length in 1..bound.min(MAX_CLOSING_BYTES) {
             if let [only] = &mut frontier[..] {
-                // One way: it is gone for good, so that it need not be gone again and again.
+                // A single way is committed, so that its bytes need not be replayed for each try.
                 if !self.push_all(&std::mem::take(&mut only.bytes)) {
                     break;
                 }
@@ -415,8 +420,8 @@ impl<'a, 'b> Walk<'a, 'b> {
                 let escaped = goal == Goal::Quote && self.ends_in_escape(start);
                 let unusual = (0..=0xfe).filter(|byte| !PLAIN.contains(byte));
                 for (number, byte) in PLAIN.iter().copied().chain(unusual).enumerate() {
-                    // Unusual bytes only where nothing usual goes on: the middle of a character, an
-                    // escape, a control character.
+                    // Unusual bytes only where no usual byte leads on: the middle of a character,
+                    // an escape, a control character.
                     if bytes == Bytes::All && number % 16 == 0 && self.short_work_is_spent() {
                         self.pop_to(start);
                         return false;
@@ -435,7 +440,7 @@ impl<'a, 'b> Walk<'a, 'b> {
                     }
                     let rows = trail.rows + usize::from(self.parser.stats_mut().all_items > items);
                     if known.insert((rows, self.parser.lexer_state())) {
-                        // The quote behind a backslash is a part of the text.
+                        // A quote after a backslash is part of the text.
                         if !(goal == Goal::Quote && self.ends_in_escape(start)) && self.reached(goal) {
                             return true;
                         }
@@ -456,7 +461,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         false
     }
 
-    /// Whether the way from `start`, which is inside of quotes, ends with a backslash that waits for what it escapes.
+    /// Whether the way from `start`, which is inside quotes, ends with a backslash that still needs
+    /// its escaped byte.
     fn ends_in_escape(&self, start: usize) -> bool {
         self.path[start..].iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
     }
@@ -481,7 +487,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         allowed
     }
 
-    /// Goes over all the bytes, or over none.
+    /// Advances over all the bytes, or over none.
     fn push_all(&mut self, bytes: &[u8]) -> bool {
         let before = self.path.len();
         let all = bytes.iter().all(|&byte| self.push(byte));
@@ -500,7 +506,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         let allowed = self.parser.try_push_byte(byte);
         let added = self.parser.stats_mut().all_items - items;
         if added > 0 {
-            // The parser looks for each item of a row in all of the row.
+            // The parser compares each item of a row with all of the row.
             let work = added * added / ROW_WORK;
             self.fuel = self.fuel.saturating_sub(work);
             if budget::spend(work as u64).is_some() {

@@ -1,4 +1,4 @@
-//! Compiles grammars, once each, within bounds; nothing here runs on the engine's thread.
+//! Compiles each grammar once, within bounds, and never on the engine's thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,69 +18,71 @@ use crate::sampling::TokenConstraint;
 use crate::telemetry::heap;
 use crate::text::Tokenizer;
 
-/// Bytes the search for a grammar's first end may try: some ten milliseconds.
+/// Bytes that the search for a grammar's first end may try: some ten milliseconds.
 const FIRST_SEARCH_FUEL: usize = 2_000_000;
 
-/// Work of one compilation, in units of `max_lexer_work`: each of its stages is held to that bound, and this to all of them.
+/// Work of one compilation in units of `max_lexer_work`. Each stage is limited to one unit, all
+/// stages together to this many.
 const COMPILE_WORK: u64 = 8;
-/// Work for one token of a reply, in units of `max_step_work`: the same within a step.
+/// Work for one token of a reply in units of `max_step_work`, with the same two limits within a
+/// step.
 const STEP_WORK: u64 = 8;
-/// What the parser of a reply may take whatever others do.
+/// Bytes that a reply's parser may hold whatever other replies hold.
 const REPLY_BYTES: usize = 4 << 20;
-/// Stack of a compilation, of which only what is used takes memory: rules are read by recursion.
+/// Stack of a compilation: rules are read by recursion. Only the used part takes memory.
 const STACK_BYTES: usize = 128 << 20;
-/// What there is too much of when patterns take too long.
+/// The part of the limit error for patterns that take too long.
 const LEXER_WORK: &str =
     "steps in working out its patterns, enumerations and lengths (structured_output.max_lexer_work)";
 
-/// Compiles and keeps grammars for one vocabulary.
+/// Compiles grammars for one vocabulary and caches them.
 pub struct Grammars {
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) vocab_size: usize,
     /// Tokens that end a reply.
     pub(super) ends: Vec<u32>,
     config: Config,
-    /// Built at the first use: a quarter of a second for a large vocabulary.
+    /// Built at the first use, which takes a quarter of a second for a large vocabulary.
     factory: OnceLock<Result<ParserFactory, String>>,
     cache: Mutex<Cache>,
     account: Arc<Account>,
 }
 
-/// A compiled grammar, from which any number of replies can start.
+/// A compiled grammar; any number of replies can start from one.
 pub struct Grammar {
-    /// Never advanced; the lock is for the caches inside.
+    /// Never advanced; the lock guards its inner caches.
     template: Mutex<TokenParser>,
     pub(super) marks: Arc<Landmarks>,
     pub(super) spelling: Spelling,
-    /// What a reply may take.
+    /// Limits of a reply's parser.
     pub(super) limits: ReplyLimits,
-    /// The shortest reply found, without its end token; `None` where none was looked for in vain.
+    /// The shortest reply found, without its end token; `None` where the search found none.
     shortest: Option<Vec<u8>>,
     needs_tokens: usize,
-    /// Bytes that all of this holds.
+    /// Bytes held by the whole grammar.
     bytes: usize,
 }
 
-/// What the parser of a reply may take.
+/// Limits of a reply's parser.
 #[derive(Debug, Clone)]
 pub(super) struct ReplyLimits {
     pub(super) bytes: usize,
-    /// What the parsers of all replies may take together, and what they do.
+    /// Most bytes of the parsers of all replies together, and the bytes they hold.
     pub(super) all_bytes: usize,
     pub(super) account: Arc<Account>,
-    /// Work per token.
+    /// Most work per token.
     pub(super) work: u64,
 }
 
 impl ReplyLimits {
-    /// Bytes that a parser which holds `held` may hold.
+    /// Most bytes for a parser that now holds `held`.
     pub(super) fn bytes_for(&self, held: usize) -> usize {
         let left = self.all_bytes.saturating_sub(self.account.held());
         (held + left).max(REPLY_BYTES).min(self.bytes)
     }
 }
 
-/// Grammars by the hash of their source, and when each was last asked for.
+/// Grammars by the hash of their source, with the time of their last use.
 #[derive(Default)]
 struct Cache {
     entries: HashMap<blake3::Hash, (Arc<Grammar>, u64)>,
@@ -88,21 +90,22 @@ struct Cache {
     clock: u64,
 }
 
-/// What one grammar may cost.
+/// Limits on the cost of one grammar.
 fn limits(config: &Config) -> ParserLimits {
     ParserLimits {
         max_lexer_states: config.max_lexer_states as usize,
         initial_lexer_fuel: config.max_lexer_work.into(),
         step_lexer_fuel: config.max_step_work.into(),
         max_grammar_size: config.max_grammar_size as usize,
-        // What the parser says of its state means nothing to a client.
+        // The parser's description of its state has no meaning for a client.
         verbose_errors: false,
         ..ParserLimits::default()
     }
 }
 
 impl Grammars {
-    /// A compiler for replies in this tokenizer's tokens that end with one of `ends`; `vocab_size` is the width of a row of logits.
+    /// A compiler for replies in this tokenizer's tokens that end with one of `ends`; `vocab_size`
+    /// is the width of a logit row.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, ends: Vec<u32>) -> Self {
         let config = Config::default();
         Self {
@@ -116,35 +119,34 @@ impl Grammars {
         }
     }
 
-    /// The same within other bounds.
+    /// Replaces the bounds and empties the cache.
     pub fn with_config(self, config: Config) -> Self {
-        // What was built or kept before has other bounds.
+        // Tables and grammars built earlier have other bounds.
         Self { config, factory: OnceLock::new(), cache: Mutex::default(), ..self }
     }
 
-    /// The bounds.
+    /// The bounds in force.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Builds what all grammars share, so that the first request need not.
+    /// Builds the tables shared by all grammars, so that the first request does not wait for them.
     pub fn warm_up(&self) {
         let _ = self.factory();
     }
 
-    /// The grammar of `spec`. Takes milliseconds: call it where blocking is allowed.
+    /// The grammar of `spec`. Takes milliseconds: call only where blocking is allowed.
     pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
         self.compile_until(spec, &Arc::default())
     }
 
-    /// The grammar of `spec` if it was compiled before and is kept. Takes as long as it takes to
-    /// read `spec`.
+    /// The cached grammar of `spec`, if there is one. Takes the time to read `spec`.
     pub fn known(&self, spec: &GrammarSpec) -> Result<Option<Arc<Grammar>>, GrammarError> {
         let fingerprint = self.source(spec)?.fingerprint();
         Ok(self.cache().get(&fingerprint))
     }
 
-    /// The same as `compile`; `stop` ends it within some milliseconds when it is set.
+    /// As [`Grammars::compile`]; setting `stop` ends the compilation within some milliseconds.
     pub fn compile_until(
         &self,
         spec: &GrammarSpec,
@@ -155,7 +157,7 @@ impl Grammars {
         if let Some(known) = self.cache().get(&fingerprint) {
             return Ok(known);
         }
-        // Built before anything is counted: it is shared, and it stays.
+        // Built before counting begins: the factory is shared and permanent.
         let factory = self.factory()?;
         let budget = Budget {
             bytes: self.config.max_grammar_bytes as usize,
@@ -196,7 +198,7 @@ impl Grammars {
         let read = init.to_internal(Some(factory.tok_env().clone()), limits(&self.config));
         let (rules, lexer) = read.map_err(|error| refused(&error))?;
         self.stop_if_over()?;
-        // What takes more than all steps may is not begun: nothing could end it.
+        // A step that exceeds the limit of all steps is not begun: nothing could interrupt it.
         let work = u64::from(self.config.max_lexer_work);
         let expressions = lexer.regex_builder.exprset();
         if expansion::of_one_step(expressions) > work {
@@ -216,7 +218,7 @@ impl Grammars {
             return Err(GrammarError::Limit { what, limit });
         }
         parser.start_without_prompt();
-        // A first mask fills the lexer's caches, which every reply then starts with.
+        // A first mask fills the lexer's caches, which every reply then inherits.
         parser.compute_mask().map_err(|error| refused(&error))?;
         self.stop_if_over()?;
         let spelling = Spelling(factory.tok_env().clone());
@@ -228,14 +230,15 @@ impl Grammars {
                 let tokens = spelling.count_tokens(&bytes);
                 (Some(bytes), tokens)
             }
-            // Nothing can be promised, and JSON that may come out broken is not what was asked for.
+            // Without a known end the reply could be cut, and broken JSON does not meet the
+            // request.
             Found::Nothing if matches!(spec.format, AnswerFormat::Json { .. } | AnswerFormat::Tools(_)) => {
                 return Err(GrammarError::NoEnd {
                     least: least(&spec.format),
                     why: self.why_no_end(&parser),
                 });
             }
-            // Its bounds are met before the first token already: no reply would get far.
+            // The bounds are met before the first token: no reply would get far.
             Found::Nothing if parser.is_exhausted() => {
                 return Err(GrammarError::Syntax(format!(
                     "no end of it was found {}",
@@ -254,7 +257,8 @@ impl Grammars {
         Ok(Grammar { template, marks, spelling, limits, shortest, needs_tokens, bytes: 0 })
     }
 
-    /// Between two stages of a compilation: fails where it has taken too much, or nobody wants it any longer.
+    /// Check between two stages of a compilation. Errors: a limit is exceeded, or the result is no
+    /// longer needed.
     fn stop_if_over(&self) -> Result<(), GrammarError> {
         budget::spend(0).map_or(Ok(()), |over| Err(self.over(over)))
     }
@@ -272,7 +276,7 @@ impl Grammars {
         GrammarError::Limit { what, limit }
     }
 
-    /// Why the search for a first end stopped.
+    /// The reason why the search for a first end stopped.
     fn why_no_end(&self, parser: &Parser) -> String {
         match parser.is_exhausted() {
             true => format!(
@@ -314,7 +318,7 @@ impl Cache {
         Some(grammar.clone())
     }
 
-    /// Keeps the grammar if it fits, in place of those that were not asked for the longest.
+    /// Caches the grammar if it fits, evicting the least recently used ones.
     fn insert(&mut self, fingerprint: blake3::Hash, grammar: Arc<Grammar>, limit: usize) {
         if grammar.bytes > limit {
             return;
@@ -332,7 +336,7 @@ impl Cache {
     }
 }
 
-/// Runs the work on a thread whose stack is as deep as `Source` lets rules refer to each other.
+/// Runs the work on a thread whose stack fits the deepest chain of rules that `Source` allows.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, GrammarError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("perigee-grammar".into()).stack_size(STACK_BYTES);
@@ -342,10 +346,10 @@ fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, GrammarE
     })
 }
 
-/// Longest refusal passed on.
+/// Longest refusal that is passed on to a client.
 const MAX_REFUSAL_CHARS: usize = 300;
 
-/// Characters of the shortest reply that the format can allow.
+/// Lower bound on the characters of a reply in the format.
 fn least(format: &AnswerFormat) -> usize {
     match format {
         AnswerFormat::Json { schema, .. } => least::characters(schema),
@@ -356,7 +360,7 @@ fn least(format: &AnswerFormat) -> usize {
     }
 }
 
-/// The compiler's refusal on one line; where it is one of its bounds, the setting with it.
+/// The compiler's refusal on one line, with the setting if the refusal is one of its bounds.
 fn refusal(format: &AnswerFormat, error: &dyn fmt::Display, config: &Config) -> GrammarError {
     let text = error.to_string();
     if ["fuel exhausted", "initial lexer configuration", "lexer precomputation failed"]
@@ -370,7 +374,7 @@ fn refusal(format: &AnswerFormat, error: &dyn fmt::Display, config: &Config) -> 
         return GrammarError::Limit { what, limit: limit as usize };
     }
     let of_schema = matches!(format, AnswerFormat::Json { .. } | AnswerFormat::Tools(_));
-    // Around a schema stands a grammar of our own, whose lines say nothing to the client.
+    // A schema is wrapped in a generated grammar, whose lines have no meaning for the client.
     let ours = |line: &str| {
         of_schema && line.split_once(" | ").is_some_and(|(number, _)| number.trim().parse::<u32>().is_ok())
     };
@@ -384,12 +388,12 @@ fn refusal(format: &AnswerFormat, error: &dyn fmt::Display, config: &Config) -> 
 }
 
 impl Grammar {
-    /// Fewest tokens a reply was found to need, its end token not counted.
+    /// Fewest tokens found for a reply, without its end token.
     pub fn needs_tokens(&self) -> usize {
         self.needs_tokens
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory that the grammar holds.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -399,13 +403,12 @@ impl Grammar {
         Box::new(Matcher::new(self.clone(), self.shortest.clone()))
     }
 
-    /// A parser at the beginning.
+    /// A parser at the start of a reply.
     pub(super) fn parser(&self) -> Parser {
         let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
         Parser::new(template, self.marks.clone())
     }
 
-    /// Whether the token ends a reply.
     pub(super) fn is_end(&self, token: u32) -> bool {
         self.marks.ends.iter().any(|end| *end == super::source::spelled(token))
     }

@@ -1,20 +1,20 @@
-//! Why a reply cannot be constrained as asked.
+//! Reasons why a reply cannot be constrained as requested.
 
-/// What is wrong with a grammar, or with asking for it here.
+/// A fault of a grammar, or of the request for one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    /// The JSON Schema says something that cannot be enforced, or nothing that can be satisfied.
+    /// The JSON Schema contains a rule that cannot be enforced, or allows no value.
     #[error("the JSON Schema cannot be enforced: {0}")]
     Schema(String),
-    /// The regular expression, grammar or tags are malformed or use what is not supported.
+    /// The regular expression, grammar or tags are malformed or use an unsupported feature.
     #[error("{0}")]
     Syntax(String),
-    /// Too large.
+    /// A part of the grammar exceeds its limit.
     #[error("too many {what}: at most {limit} are allowed")]
     Limit {
-        /// What there is too much of, and the setting that says so.
+        /// The counted part, and the setting with its limit.
         what: &'static str,
-        /// How much there may be.
+        /// Most that are allowed.
         limit: usize,
     },
     /// Compiling took too long.
@@ -22,23 +22,23 @@ pub enum GrammarError {
         "the grammar was not compiled within {limit_s} s (structured_output.compile_timeout_s); make it simpler, or try again under less load"
     )]
     TooSlow {
-        /// Seconds.
+        /// `structured_output.compile_timeout_s`, seconds.
         limit_s: u32,
     },
-    /// It was stopped from outside.
+    /// The compilation was stopped from outside.
     #[error("compiling the grammar was stopped")]
     Stopped,
     /// The vocabulary lacks a token that the format needs.
     #[error("this model's vocabulary has no {0} token, which calling tools needs")]
     NoMarker(&'static str),
-    /// No end of the reply was found, so that none can be promised.
+    /// No end of the reply was found, so that no end can be promised.
     #[error(
         "no value that the schema allows was found: the shortest has at least {least} characters, and the search ended {why}"
     )]
     NoEnd {
-        /// Characters that every value has.
+        /// Lower bound on the characters of every value.
         least: usize,
-        /// Where the search ended.
+        /// The bound at which the search ended.
         why: String,
     },
     /// The compiler failed.

@@ -1,11 +1,14 @@
-//! What the grammar engine may build where it does not look at its limits: found out from a grammar's expressions beforehand.
+//! Sizes that the grammar engine may build between two checks of its limits, computed from a
+//! grammar's expressions beforehand.
 //!
-//! The engine takes Brzozowski derivatives of patterns, counts what they cost, and looks at its limits between two of them. One
-//! derivative can be quadratic: that of `a?a?a?...` is, for each of its ends, the list of all shorter ends. Its size follows from
-//! the expressions alone, in one pass in their own order.
+//! The engine takes Brzozowski derivatives of patterns, counts their cost, and checks its limits
+//! between two derivatives. One derivative can be quadratic: that of `a?a?a?...` is, for each of
+//! its ends, the list of all shorter ends. Its size follows from the expressions alone, in one pass
+//! in their own order.
 //!
-//! Building a lexer takes the first derivative by every byte and asks of each whether it matches anything. For intersections and
-//! complements that is a search over products of states, `(a{3})*b & (a{5})*b & ...`, and there, unlike later, it has no limit.
+//! Building a lexer takes the first derivative by every byte and asks of each whether any text
+//! matches. For intersections and complements that is a search over products of states, `(a{3})*b &
+//! (a{5})*b & ...`, and this first search, unlike later ones, has no limit in the engine.
 
 use derivre::raw::{DerivCache, ExprSet, RelevanceCache};
 use derivre::{AlphabetInfo, ExprRef};
@@ -16,9 +19,10 @@ const CONCAT: u8 = 10;
 const OR: u8 = 11;
 const AND: u8 = 12;
 
-/// Entries in all lists that one derivative of each of these expressions has, at most. Saturates.
+/// Upper bound on the entries in all lists that one derivative of each of these expressions has.
+/// Saturates.
 pub(super) fn of_one_step(expressions: &ExprSet) -> u64 {
-    // Of each expression: alternatives of its derivative.
+    // Per expression: alternatives of its derivative.
     let mut alternatives: Vec<u64> = Vec::with_capacity(expressions.len());
     let mut total: u64 = 0;
     for id in 0..expressions.len() as u32 {
@@ -28,7 +32,7 @@ pub(super) fn of_one_step(expressions: &ExprSet) -> u64 {
             alternatives.push(0);
             continue;
         }
-        // An expression comes after those it is made of.
+        // An expression comes after its parts.
         let of = |part: &ExprRef| alternatives.get(part.as_usize()).copied().unwrap_or(1);
         let parts = expressions.get_args(expression);
         let own = match (expressions.get_tag(expression) as u8, parts) {
@@ -43,8 +47,9 @@ pub(super) fn of_one_step(expressions: &ExprSet) -> u64 {
     total
 }
 
-/// Steps that the engine takes to tell whether any text begins with each byte, over all intersections and complements; none where
-/// one byte takes more than `limit`, or all of them more than `limit_of_all`.
+/// Steps that the engine takes to decide whether any text begins with each byte, over all
+/// intersections and complements. `None` where one byte takes more than `limit`, or all of them
+/// more than `limit_of_all`.
 pub(super) fn first_steps(expressions: &ExprSet, limit: u64, limit_of_all: u64) -> Option<u64> {
     let searched: Vec<ExprRef> = (0..expressions.len() as u32)
         .map(ExprRef::new)
@@ -55,7 +60,7 @@ pub(super) fn first_steps(expressions: &ExprSet, limit: u64, limit_of_all: u64) 
     }
     let (alphabet, mut expressions, searched) = AlphabetInfo::from_exprset(expressions.clone(), &searched);
     let (mut derivatives, mut relevance) = (DerivCache::new(), RelevanceCache::new());
-    // Of bytes that no pattern tells apart, one.
+    // One byte stands for all bytes that no pattern tells apart.
     let mut known = [false; 256];
     let bytes: Vec<u8> =
         (0..=255).filter(|&byte| !std::mem::replace(&mut known[alphabet.map(byte)], true)).collect();
@@ -96,7 +101,8 @@ mod tests {
         assert_eq!(builder.exprset().get_tag(made) as u8, AND);
     }
 
-    /// `(a{n})*b`, one `a` missing, for each length: the shortest match has as many as their product, less one.
+    /// `(a{n})*b`, one `a` missing, for each length: the shortest match has the product of the
+    /// lengths, less one, as its number of `a`.
     fn steps_of_cycles(lengths: &[usize], limit: u64) -> Option<u64> {
         let patterns: Vec<String> =
             lengths.iter().map(|&length| format!("{}(a{{{length}}})*b", "a".repeat(length - 1))).collect();

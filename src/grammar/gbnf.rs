@@ -1,11 +1,12 @@
-//! GBNF, the grammar notation of llama.cpp, in Lark's words.
+//! Translates GBNF, the grammar notation of llama.cpp, into Lark.
 //!
-//! `root ::= "a" [0-9]+ item*` becomes `start: root` and `root: "a" /[0-9]/+ item*`. Rule names are prefixed, for Lark reads names in capitals
-//! as terminals. Comments go, newlines inside a rule's parentheses go.
+//! `root ::= "a" [0-9]+ item*` becomes `start: root` and `root: "a" /[0-9]/+ item*`. Rule names get
+//! a prefix, because Lark reads names in capitals as terminals. Comments, and newlines inside a
+//! rule's parentheses, are dropped.
 
 use super::{GrammarError, source::quoted};
 
-/// Whether the text is GBNF: it defines something with `::=`, which Lark does not.
+/// Whether the text is GBNF, recognised by a `::=`, which Lark does not have.
 pub(super) fn is_gbnf(text: &str) -> bool {
     text.lines().any(|line| {
         line.split_once("::=")
@@ -17,7 +18,7 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }
 
-/// The Lark of a GBNF grammar. Errors name the place.
+/// The Lark of a GBNF grammar. Errors name the position.
 pub(super) fn to_lark(text: &str) -> Result<String, GrammarError> {
     let mut lark = String::from("start: r_root\n");
     let mut chars = Cursor { rest: text, line: 1 };
@@ -65,7 +66,7 @@ fn rule(name: &str) -> String {
     format!("r_{}", name.to_ascii_lowercase().replace('-', "_"))
 }
 
-/// What is left to read.
+/// The unread rest of the text.
 struct Cursor<'a> {
     rest: &'a str,
     line: usize,
@@ -87,7 +88,7 @@ impl Cursor<'_> {
         GrammarError::Syntax(format!("line {} of the GBNF grammar: {what}", self.line))
     }
 
-    /// Whitespace and comments.
+    /// Skips whitespace and comments.
     fn skip_space(&mut self) {
         while let Some(c) = self.peek() {
             if c == '#' {
@@ -113,7 +114,7 @@ impl Cursor<'_> {
         self.rest.trim_start_matches(is_name).trim_start().starts_with("::=")
     }
 
-    /// `{2,5}`, which both notations have.
+    /// Reads `{2,5}`, which both notations have.
     fn times(&mut self) -> Result<String, GrammarError> {
         let end = self.rest.find('}').ok_or_else(|| self.error("a `{` has no `}`"))?;
         let times = &self.rest[..=end];
@@ -138,7 +139,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// `[^a-z\n]` as a regular expression.
+    /// Reads `[^a-z\n]` as a regular expression.
     fn class(&mut self) -> Result<String, GrammarError> {
         self.next();
         let mut regex = String::from("/[");

@@ -1,8 +1,8 @@
-//! Where in a JSON text its last byte stands: enough of a lexer to know what would end the text.
+//! The place of the last byte in a JSON text: as much of a lexer as a search for the end needs.
 //!
-//! It is fed only bytes that a JSON grammar has allowed, so it never has to refuse anything.
+//! Input is limited to bytes that a JSON grammar has allowed, so there are no errors.
 
-/// What the next byte belongs to.
+/// The element that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     /// A value begins here.
@@ -21,25 +21,26 @@ pub(super) enum At {
     After,
 }
 
-/// The place, and the containers that are open around it.
+/// The place, and the containers open around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JsonPlace {
     at: At,
     /// `{` and `[`, outermost first.
     open: Vec<u8>,
-    /// The last byte was a backslash inside quotes.
+    /// Whether the last byte was a backslash inside quotes.
     escaped: bool,
     /// Bytes of the number or literal, and digits of its exponent where it has one.
     scalar: usize,
     exponent: Option<usize>,
 }
 
-/// Longest number, and longest exponent: what is longer means nothing to a reader, or is out of its range.
+/// Most bytes of a number, and most digits of an exponent: longer ones are out of the range of JSON
+/// readers.
 const MAX_NUMBER_BYTES: usize = 40;
 const MAX_EXPONENT_DIGITS: usize = 2;
 
 impl JsonPlace {
-    /// Before the text.
+    /// The place before the first byte.
     pub(super) fn start() -> Self {
         Self { at: At::Value, open: Vec::new(), escaped: false, scalar: 0, exponent: None }
     }
@@ -48,17 +49,18 @@ impl JsonPlace {
         self.at
     }
 
-    /// Whether the last byte was a backslash, so that a quote would not end the text.
+    /// Whether the last byte was a backslash, so that a following quote does not end the text.
     pub(super) fn is_escaped(&self) -> bool {
         self.escaped
     }
 
-    /// Whether a number has grown beyond what readers of JSON take. A grammar knows no such bound, and a model may write digits for ever.
+    /// Whether a number exceeds the range of JSON readers. A grammar has no such bound, and a model
+    /// may write digits without end.
     pub(super) fn is_overlong(&self) -> bool {
         self.scalar > MAX_NUMBER_BYTES || self.exponent.is_some_and(|digits| digits > MAX_EXPONENT_DIGITS)
     }
 
-    /// Moves over one byte.
+    /// Advances over one byte.
     pub(super) fn feed(&mut self, byte: u8) {
         self.feed_place(byte);
         if self.at != At::Scalar {
@@ -68,7 +70,7 @@ impl JsonPlace {
         self.scalar += 1;
         match (byte, &mut self.exponent) {
             (b'0'..=b'9', Some(digits)) => *digits += 1,
-            // `true` and `false` have one too, and no digits.
+            // `true` and `false` contain an `e` too, without digits after it.
             (b'e' | b'E', None) => self.exponent = Some(0),
             _ => {}
         }

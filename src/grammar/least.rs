@@ -1,10 +1,10 @@
-//! How long a schema's values are at least: what a refusal can say when no value was found.
+//! Lower bounds on the length of a schema's values, for refusals when no value was found.
 
 use serde_json::Value;
 
-/// Deepest level looked at; below it nothing is counted.
+/// Deepest level counted.
 const MAX_DEPTH: usize = 24;
-/// Schemas looked at; what comes after them is not counted.
+/// Most schemas counted.
 const MAX_VISITS: usize = 100_000;
 
 /// A lower bound on the characters of a JSON value of this schema.
@@ -88,7 +88,7 @@ impl Bound<'_> {
     }
 }
 
-/// Characters of a value as it is written without spaces.
+/// Characters of a value written without spaces.
 fn written(value: &Value) -> usize {
     value.to_string().chars().count()
 }
@@ -123,7 +123,7 @@ mod tests {
         ] {
             assert_eq!(characters(&schema), shortest.chars().count(), "{schema}");
         }
-        // What never ends, and what is beyond any length, ends here.
+        // Endless recursion, and lengths beyond any limit, are cut off here.
         let endless = json!({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "required": ["a"],
             "properties": {"a": {"$ref": "#/$defs/a"}}}}});
         assert!(characters(&endless) > 20);

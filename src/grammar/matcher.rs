@@ -1,8 +1,11 @@
-//! Follows a reply through its grammar: masks, advances, rewinds, and keeps a way to the end within the budget.
+//! Follows a reply through its grammar: masks, advances, rewinds, and keeps a way to the end within
+//! the budget.
 //!
-//! Invariant: `closing`, where there is one, leads from the present state to an end of the reply, and the tokens it takes fit in what is left.
-//! It holds at the start (the request is refused otherwise), and `take` keeps it: a sampled token after which no such way is found is
-//! refused, and the next mask allows the first token of the known way alone. Only a grammar of which no end was found at the start has none.
+//! Invariant: `closing`, if present, leads from the present state to an end of the reply, and its
+//! tokens fit in the remaining budget. The invariant holds at the start (the request is refused
+//! otherwise), and `take` preserves it: a sampled token after which no such way is found is
+//! refused, and the next mask allows only the first token of the known way. `closing` is absent
+//! only for a grammar without a known end at the start.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +20,17 @@ use super::closing::{Found, Landmarks, Place, Walk};
 use crate::sampling::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 use crate::telemetry::heap;
 
-/// Bytes a search may try while a reply runs: about a millisecond.
+/// Bytes that a search may try while a reply runs: about a millisecond.
 const SEARCH_FUEL: usize = 20_000;
-/// Bytes a search may try besides, per byte of the way that was known before.
+/// Additional bytes that a search may try per byte of the previously known way.
 const FUEL_PER_BYTE: usize = 200;
-/// Bytes of a reply that a search is shown.
+/// Bytes of a reply that a search sees.
 const RECENT_BYTES: usize = 512;
-/// The same for a second look, before a token is given up because no way from it was found: some milliseconds, and rare.
+/// The same for a second search, before a token is refused because the first search found no way:
+/// some milliseconds, and rare.
 const PATIENT_FUEL: usize = 100_000;
 
-/// The grammar engine's parser, and the searches in it.
+/// The grammar engine's parser and the searches in it.
 pub(super) struct Parser {
     inner: TokenParser,
     marks: Arc<Landmarks>,
@@ -37,7 +41,7 @@ impl Parser {
         Self { inner, marks }
     }
 
-    /// Whether the lexer has come to its bounds; it takes nothing more then.
+    /// Whether the lexer has reached its bounds; an exhausted lexer accepts nothing more.
     pub(super) fn is_exhausted(&self) -> bool {
         self.inner.parser.get_error().is_some()
     }
@@ -46,13 +50,13 @@ impl Parser {
         self.inner
     }
 
-    /// The shortest way to the end that `fuel` tries find.
+    /// The shortest way to the end found within `fuel` tries.
     pub(super) fn close(&mut self, place: Place, recent: &[u8], fuel: usize) -> Found {
         self.walk(fuel, |walk| walk.close(place, recent))
     }
 
     fn walk<T>(&mut self, fuel: usize, go: impl FnOnce(&mut Walk<'_, '_>) -> T) -> T {
-        // The lexer builds its states as they are needed, out of an allowance that only a mask renews.
+        // The lexer builds its states on demand, within an allowance that only a mask renews.
         let refuel = Refuel(self.inner.token_env.clone());
         self.inner.parser.compute_bias(&refuel, b"-");
         let marks = self.marks.clone();
@@ -73,11 +77,11 @@ impl Parser {
     }
 }
 
-/// The vocabulary, for telling the tokens of bytes.
+/// The vocabulary, for mapping bytes to tokens.
 pub(super) struct Spelling(pub(super) TokEnv);
 
 impl Spelling {
-    /// Tokens that spell these bytes, special ones included.
+    /// Number of tokens that spell these bytes, special tokens included.
     pub(super) fn count_tokens(&self, bytes: &[u8]) -> usize {
         let (mut at, mut count) = (0, 0);
         while at < bytes.len() {
@@ -88,7 +92,7 @@ impl Spelling {
         count
     }
 
-    /// The longest token at the beginning of these bytes, and how many of them it takes.
+    /// The longest token at the start of these bytes, and its length in bytes.
     fn first_token(&self, bytes: &[u8]) -> (u32, usize) {
         if bytes[0] == TokTrie::SPECIAL_TOKEN_MARKER {
             return match toktrie::parse_numeric_token(&bytes[1..]) {
@@ -102,7 +106,7 @@ impl Spelling {
     }
 }
 
-/// Renews the lexer's allowance and computes nothing.
+/// Renews the lexer's allowance without computing a mask.
 struct Refuel(toktrie::TokEnv);
 
 impl BiasComputer for Refuel {
@@ -115,7 +119,8 @@ impl BiasComputer for Refuel {
     }
 }
 
-/// A way to the end: what is left of it. Shared, because most tokens leave it as it is or take from its front.
+/// The rest of a way to the end. Shared, because most tokens leave it unchanged or take from its
+/// front.
 #[derive(Debug, Clone)]
 struct Way {
     bytes: Arc<[u8]>,
@@ -131,19 +136,19 @@ impl Way {
         &self.bytes[self.from..]
     }
 
-    /// The way behind its first `len` bytes.
+    /// The way without its first `len` bytes.
     fn behind(&self, len: usize) -> Self {
         Self { bytes: self.bytes.clone(), from: self.from + len }
     }
 }
 
-/// What is known of the end after a token.
+/// Knowledge of the end after a token.
 enum Outlook {
-    /// A way that fits; and whether the reply must end at once.
+    /// A way that fits; the flag says that the reply must end at once.
     Fits(Way, bool),
-    /// A way that takes more tokens than are left.
+    /// A way that takes more tokens than remain.
     TooLong,
-    /// None was found within the bounds of a search.
+    /// No way was found within the bounds of a search.
     Unknown,
 }
 
@@ -151,16 +156,16 @@ enum Outlook {
 #[derive(Debug, Clone)]
 struct ReplyToken {
     token: u32,
-    /// Where its bytes begin.
+    /// Start of the token's bytes.
     from: usize,
-    /// The way to the end that was known before it.
+    /// The way to the end known before the token.
     way: Option<Way>,
 }
 
 /// The constraint of one reply.
 pub(super) struct Matcher {
     grammar: Arc<Grammar>,
-    /// Made when it is first needed, so that a reply that waits holds none.
+    /// Created on demand, so that a waiting reply holds no parser.
     parser: Option<Parser>,
     /// Bytes that the parser holds.
     parser_bytes: usize,
@@ -170,17 +175,18 @@ pub(super) struct Matcher {
     place: Place,
     closing: Option<Way>,
     mask: Option<TokenMask>,
-    /// The grammar engine has given up: from the token of this number on, the known way is followed without it.
+    /// Number of the token from which the known way is followed without the grammar engine, after
+    /// that failed.
     given_up_at: Option<usize>,
-    /// A token was refused for want of room: the next one is on the known way.
+    /// A token was refused for lack of room: the next one follows the known way.
     refused: bool,
 }
 
-/// Why the grammar engine gave no answer.
+/// Reasons why the grammar engine gave no answer.
 enum Failed {
-    /// It cannot go on.
+    /// The grammar engine cannot continue.
     Broken(ConstraintBroken),
-    /// It would take more memory or work than a reply may.
+    /// The answer would take more memory or work than a reply may use.
     TooMuch(Over),
 }
 
@@ -216,14 +222,15 @@ impl Matcher {
         }
     }
 
-    /// Asks the parser, within what a reply may take; without one, a new one goes the reply's way
-    /// first. `work` gives its answer, and the bytes in it. A parser that took too much is gone.
+    /// Asks the parser, within the reply's limits; a new parser first replays the reply. `work`
+    /// returns its answer and the number of bytes consumed. A parser that exceeded its limits is
+    /// dropped.
     fn ask<T>(
         &mut self,
         work: impl FnOnce(&mut Parser) -> Result<(T, usize), ConstraintBroken>,
     ) -> Result<T, Failed> {
         let limits = &self.grammar.limits;
-        // A new parser goes all of the way.
+        // A new parser replays the whole reply.
         let consumed = if self.parser.is_some() { 1 } else { 1 + self.tokens.len() as u64 };
         let budget = Budget {
             bytes: limits.bytes_for(self.parser_bytes).saturating_sub(self.parser_bytes),
@@ -260,7 +267,7 @@ impl Matcher {
         }
     }
 
-    /// Notes what the parser holds now.
+    /// Records the bytes that the parser holds.
     fn account(&mut self, bytes: usize) {
         self.grammar.limits.account.change(std::mem::replace(&mut self.parser_bytes, bytes), bytes);
     }
@@ -270,7 +277,7 @@ impl Matcher {
         self.account(0);
     }
 
-    /// The known way is followed from here on, without the grammar engine. Errors: none is known.
+    /// Follows the known way from here on, without the grammar engine. Errors: no way is known.
     fn give_up(&mut self, failed: Failed) -> Result<(), ConstraintBroken> {
         if self.closing.is_none() {
             return Err(failed.into());
@@ -280,13 +287,13 @@ impl Matcher {
         Ok(())
     }
 
-    /// The first token of the known way, if the way is not at its end.
+    /// The first token of the known way, unless the way is at its end.
     fn next_on_way(&self) -> Option<(u32, usize)> {
         let closing = self.closing.as_ref().map(Way::left).filter(|closing| !closing.is_empty())?;
         Some(self.grammar.spelling.first_token(closing))
     }
 
-    /// The set that leads along the known way alone.
+    /// The mask that allows only the next token of the known way.
     fn way_mask(&self) -> Option<TokenMask> {
         let closing = self.closing.as_ref()?.left();
         if !closing.is_empty() {
@@ -298,7 +305,7 @@ impl Matcher {
         Some(TokenMask::of(&ids))
     }
 
-    /// Whether the known way takes all that is left, so that it must be followed.
+    /// Whether the known way takes all remaining tokens, so that it must be followed.
     fn must_follow(&self, left: usize) -> bool {
         let closing = self.closing.as_ref().map(Way::left).filter(|closing| !closing.is_empty());
         let Some(closing) = closing else { return false };
@@ -318,8 +325,7 @@ impl Matcher {
         self.ask(|parser| parser.consume(token).map(|()| ((), 0)))
     }
 
-    /// Follows the known way by one token, or ends where it is at its end, without asking the
-    /// grammar engine.
+    /// Follows the known way by one token, or ends at its end, without asking the grammar engine.
     fn follow(&mut self) -> Result<Taken, ConstraintBroken> {
         match (self.next_on_way(), self.way_mask()) {
             (Some((token, len)), _) => Ok(self.go_on_way(token, len)),
@@ -332,7 +338,7 @@ impl Matcher {
         }
     }
 
-    /// Notes the first token of the known way, of `len` bytes.
+    /// Records the first token of the known way, of `len` bytes.
     fn go_on_way(&mut self, token: u32, len: usize) -> Taken {
         self.note(token);
         self.closing = self.closing.as_ref().map(|way| way.behind(len));
@@ -340,7 +346,8 @@ impl Matcher {
         Taken::Accepted { ends }
     }
 
-    /// Looks for a way to the end, of at most `left` tokens, from the state after the last token.
+    /// Searches for a way to the end, of at most `left` tokens, from the state after the last
+    /// token.
     fn outlook(&mut self, left: usize, fuel: usize) -> Result<Outlook, Failed> {
         let from = self.tokens.last().map_or(0, |t| t.from);
         let taken = self.bytes[from..].to_vec();
@@ -354,7 +361,7 @@ impl Matcher {
                 if walk.can_end() {
                     return (Some(Way::new(Vec::new())), walk.must_end());
                 }
-                // Most tokens follow the old way, or leave it as it is, or stand for a part of it.
+                // Most tokens follow the old way, leave it unchanged, or stand for a part of it.
                 if let Some(old) = old {
                     let shorter = (taken.len() < old.left().len()).then(|| old.behind(taken.len()));
                     let ways = match old.left().starts_with(&taken) {
@@ -402,13 +409,13 @@ impl Matcher {
             && self
                 .ask(|parser| {
                     let back = parser.inner.rollback(consumed);
-                    // It names states by their number, and other states will get the same.
+                    // The cache names states by number, and other states will get the same numbers.
                     parser.inner.invalidate_bias_cache();
                     back.map(|()| ((), 0)).map_err(|error| broken(&error))
                 })
                 .is_ok();
         if !rolled_back {
-            // The parser has given up or cannot go back: a new one goes the way again.
+            // The parser has failed or cannot rewind: a new one replays the reply.
             self.forget_parser();
         }
     }
@@ -448,7 +455,8 @@ impl TokenConstraint for Matcher {
         match set {
             Ok(words) => self.mask = Some(TokenMask::from_words(words)),
             Err(failed) => {
-                // The grammar asks for more than it is allowed to cost. What is known leads to an end that is still whole.
+                // The grammar takes more than its allowed cost. The known way still leads to a
+                // complete end.
                 self.give_up(failed)?;
                 self.mask = self.way_mask();
             }
@@ -471,7 +479,7 @@ impl TokenConstraint for Matcher {
             return self.follow();
         }
         if let Err(failed) = self.consume(sampled) {
-            // The token was allowed, so it is a bound of the grammar engine that it has met.
+            // The token was allowed, so the failure is a bound of the grammar engine.
             self.give_up(failed)?;
             return if follows { self.follow() } else { Ok(Taken::Refused) };
         }
@@ -527,7 +535,7 @@ impl fmt::Debug for Matcher {
     }
 }
 
-/// The first line of what the grammar engine says.
+/// The first line of the grammar engine's error.
 fn broken(error: &dyn fmt::Display) -> ConstraintBroken {
     ConstraintBroken(error.to_string().lines().next().unwrap_or_default().to_owned())
 }

@@ -1,8 +1,10 @@
-//! Structured output: schemas, regular expressions, grammars, choices, tags and tool calls become constraints on tokens.
+//! Structured output: schemas, regular expressions, grammars, choices, tags and tool calls become
+//! constraints on tokens.
 //!
-//! The parsing is llguidance's. What is ours: the words of requests, the family's tool-call markers as tokens, and that a reply always gets
-//! to its end within its budget. Compiling takes milliseconds and is bounded; it never happens on the engine's thread. Knows text and
-//! the constraint trait of `sampling`; knows no engine and no wire format.
+//! llguidance parses. This module adds the vocabulary of requests, the family's tool-call markers
+//! as tokens, and the guarantee that a reply reaches its end within its budget. Compiling takes
+//! milliseconds, is bounded, and never runs on the engine's thread. Knows text and the constraint
+//! trait of `sampling`; knows no engine and no wire format.
 
 mod budget;
 mod closing;

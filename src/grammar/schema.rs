@@ -1,7 +1,8 @@
-//! JSON Schemas as clients send them, made ready for the grammar compiler.
+//! Prepares clients' JSON Schemas for the grammar compiler.
 //!
-//! What the compiler cannot enforce it refuses by name; nothing is made lenient. What is changed here only narrows how JSON may be
-//! written (bounded whitespace), never what it may say. Keys come in the order of the schema, which is what the compiler enforces.
+//! The compiler refuses rules it cannot enforce by name; no schema is loosened. Changes here only
+//! narrow the notation of the JSON (bounded whitespace), never its content. Keys come in the order
+//! of the schema, which the compiler enforces.
 
 use std::collections::HashSet;
 
@@ -9,37 +10,39 @@ use serde_json::{Map, Value, json};
 
 use super::GrammarError;
 
-/// Most nested values of a schema.
+/// Deepest nesting of values in a schema.
 const MAX_SCHEMA_DEPTH: usize = 64;
-/// Most comparisons of a pattern of keys with another one or with a key, each some ten
+/// Most comparisons of a key pattern with another pattern or with a key; each takes some ten
 /// microseconds.
 const MAX_KEY_COMPARISONS: usize = 20_000;
-/// Whitespace between the parts of a JSON text: room for pretty printing, and an end for a model that would go on writing spaces.
+/// Whitespace between the parts of a JSON text: enough for pretty printing, and bounded so that a
+/// model cannot write spaces forever.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
 
-/// How the JSON of a schema may be written.
+/// Notation of the JSON of a schema.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct JsonStyle {
-    /// No whitespace at all between the parts.
+    /// Whether whitespace between the parts is forbidden.
     pub compact: bool,
-    /// A regular expression for the whitespace between two parts.
+    /// Regular expression for the whitespace between two parts.
     pub whitespace_pattern: Option<String>,
-    /// Objects that do not say so themselves have no members but those they name.
+    /// Whether objects without a rule of their own allow only the members they name.
     pub closed_objects: bool,
 }
 
-/// Checks the schema's size (`max_values` over all levels) and puts the compiler's own settings into it.
+/// Checks the schema's size (`max_values` over all levels) and adds the compiler's settings to it.
 pub(super) fn ready(schema: &Value, style: &JsonStyle, max_values: usize) -> Result<Value, GrammarError> {
     let mut left = max_values;
     check(schema, 0, &mut left, max_values)?;
     let mut schema = match schema {
         Value::Object(_) => schema.clone(),
-        // `true` allows everything; `false` nothing, which the compiler says itself.
+        // `true` allows every value; the compiler refuses `false` itself.
         Value::Bool(true) => json!({}),
         Value::Bool(false) => json!({"not": {}}),
         _ => return Err(GrammarError::Schema("a schema is an object".into())),
     };
-    // An `$id` is the name that remote references start from, and those are refused; as a name it may be anything.
+    // An `$id` only names the base of remote references, and those are refused, so any text may
+    // stand there.
     let local = !says_ref(&schema, &|target| !target.starts_with('#'));
     visit(&mut schema, &mut |object| {
         if style.closed_objects
@@ -63,13 +66,14 @@ pub(super) fn ready(schema: &Value, style: &JsonStyle, max_values: usize) -> Res
         own.insert("whitespace_pattern".into(), pattern.into());
     }
     if let Value::Object(root) = &mut schema {
-        // Members of these names are the compiler's settings, not the client's.
+        // Members of these names are settings of the compiler, so the client's are replaced.
         root.insert("x-guidance".into(), own.into());
     }
     Ok(schema)
 }
 
-/// A schema whose values are objects: what a tool's arguments are, also where the schema leaves it open.
+/// A schema for a tool's arguments, which are objects even where the tool's schema leaves that
+/// open.
 pub(super) fn of_arguments(parameters: Option<&Value>) -> Value {
     let mut schema = match parameters {
         Some(Value::Object(schema)) => schema.clone(),
@@ -128,7 +132,7 @@ const HOLD_ONE: [&str; 3] = ["items", "additionalProperties", "not"];
 const HOLD_SEVERAL: [&str; 8] =
     ["properties", "patternProperties", "$defs", "definitions", "prefixItems", "anyOf", "oneOf", "allOf"];
 
-/// What is done to one schema.
+/// A change to one schema.
 type Change<'c> = dyn FnMut(&mut Map<String, Value>) -> Result<(), GrammarError> + 'c;
 
 /// Calls `change` on every schema within the schema, itself included.
@@ -150,7 +154,7 @@ fn visit(schema: &mut Value, change: &mut Change<'_>) -> Result<(), GrammarError
     Ok(())
 }
 
-/// Whether some `$ref` of the schema has a target like this.
+/// Whether some `$ref` of the schema has a target that `like` accepts.
 fn says_ref(value: &Value, like: &dyn Fn(&str) -> bool) -> bool {
     match value {
         Value::Object(object) => {
@@ -162,7 +166,8 @@ fn says_ref(value: &Value, like: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// The compiler does not tell a repeated key from another one, so it can count only keys that are named.
+/// Refuses counts of keys that are not named: the compiler cannot tell a repeated key from a new
+/// one.
 fn refuse_counted_keys(object: &Map<String, Value>) -> Result<(), GrammarError> {
     let least = object.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
     let required = object.get("required").and_then(Value::as_array).map_or(0, Vec::len) as u64;
@@ -174,8 +179,7 @@ fn refuse_counted_keys(object: &Map<String, Value>) -> Result<(), GrammarError> 
     Ok(())
 }
 
-/// The compiler compares the pattern of every key with all others, and with every key that is
-/// named.
+/// Refuses many key patterns: the compiler compares each with all others and with every named key.
 fn refuse_many_patterns(object: &Map<String, Value>) -> Result<(), GrammarError> {
     let count = |key: &str| object.get(key).and_then(Value::as_object).map_or(0, Map::len);
     let patterns = count("patternProperties");
@@ -187,8 +191,9 @@ fn refuse_many_patterns(object: &Map<String, Value>) -> Result<(), GrammarError>
     Ok(())
 }
 
-/// The compiler lets a whole number pass as a value above it when the other bound lies within the same whole number (0 as a number
-/// above 0 and at most 0.5). A bound a millionth further in says almost the same, and it keeps that one.
+/// Narrows an exclusive bound by a millionth. The compiler lets a whole number pass as a value
+/// above an exclusive bound if the other bound lies within the same whole number (0 as a number
+/// above 0 and at most 0.5); it respects the narrowed bound, whose meaning is almost the same.
 fn narrow_open_end(object: &mut Map<String, Value>) -> Result<(), GrammarError> {
     const STEP: f64 = 1e-6;
     let number = |object: &Map<String, Value>, key: &str| object.get(key).and_then(Value::as_f64);

@@ -1,4 +1,5 @@
-//! From what a request asks to the source that the grammar compiler reads, with the landmarks of its ends.
+//! From a request's constraint to the source that the grammar compiler reads, with the landmarks of
+//! its ends.
 
 use std::fmt::Write;
 
@@ -12,15 +13,14 @@ use crate::text::{Tokenizer, markers};
 /// Most texts to choose from.
 const MAX_CHOICES: usize = 10_000;
 
-/// Most rules and terminals of a request's own grammar. A chain of as many fits on the stack of a
-/// compilation.
+/// Most rules and terminals of a request's own grammar. A chain of this length fits on the stack of
+/// a compilation.
 const MAX_RULES: usize = 10_000;
-/// Most work that classes of characters may be to the reader of patterns: 8 for a large one such as
-/// `\p{L}`, which takes 5 kB, 4 times as much where a pattern ignores case.
+/// Most work of character classes for the pattern reader: 8 for a large class such as `\p{L}`,
+/// which takes 5 kB, and 4 times as much where a pattern ignores case.
 const MAX_CLASS_WORK: usize = 32_000;
 
-/// Work that the classes of characters in the patterns of a grammar are, by how they are written:
-/// an upper bound.
+/// Upper bound on the work of the character classes in a grammar's patterns, from their notation.
 fn class_work(text: &str) -> usize {
     let ignores_case = text.match_indices("(?").any(|(at, _)| {
         let flags = text[at + 2..].bytes().take_while(|byte| byte.is_ascii_alphabetic() || *byte == b'-');
@@ -39,16 +39,16 @@ fn class_work(text: &str) -> usize {
     if ignores_case { classes.saturating_mul(4) } else { classes }
 }
 
-/// A grammar while it is written.
+/// A grammar under construction.
 pub(super) struct Source<'a> {
     pub(super) lark: String,
     pub(super) marks: Landmarks,
-    /// A grammar of the request's own, which the rules call `@own`.
+    /// The request's own grammar, named `@own` in the rules.
     own: Option<String>,
     tokenizer: &'a Tokenizer,
     config: &'a Config,
     jsons: usize,
-    /// Bytes of the schemas so far, as text.
+    /// Bytes of the schemas written so far, as text.
     schema_bytes: usize,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// Refuses what would take too long before the first checkpoint of a compilation.
+    /// Refuses sources that would take too long before the first checkpoint of a compilation.
     fn bounded(&self) -> Result<(), GrammarError> {
         let texts = [Some(&self.lark), self.own.as_ref()];
         let classes = texts.into_iter().flatten().map(|text| class_work(text)).sum();
@@ -84,7 +84,7 @@ impl<'a> Source<'a> {
         bounded("rules", rules, MAX_RULES)
     }
 
-    /// What comes before the answer; what a thought closes with is a landmark.
+    /// Writes the part before the answer; the end marker of a thought is a landmark.
     fn reasoning(&mut self, spec: &GrammarSpec) -> Result<String, GrammarError> {
         let is_json = matches!(spec.format, AnswerFormat::Json { .. });
         if spec.reasoning == Reasoning::None {
@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
         if spec.reasoning == Reasoning::Open {
             return Ok("thought".into());
         }
-        // The answer may begin at once, or a thought before it.
+        // The answer may begin at once, or after a thought.
         self.marks.starts_with_json = is_json;
         Ok(format!("({} thought)?", self.marker(markers::THINK)?))
     }
@@ -151,7 +151,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// A rule for JSON of this schema; gives its name.
+    /// Adds a rule for JSON of this schema and returns its name.
     pub(super) fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
         let ready = schema::ready(schema, style, self.config.max_schema_values as usize)?.to_string();
         self.schema_bytes += ready.len();
@@ -164,17 +164,17 @@ impl<'a> Source<'a> {
         Ok(name)
     }
 
-    /// A marker as a grammar names it.
+    /// A marker in the notation of a grammar.
     pub(super) fn marker(&self, name: &'static str) -> Result<String, GrammarError> {
         self.tokenizer.special_id(name).map(|id| format!("<[{id}]>")).ok_or(GrammarError::NoMarker(name))
     }
 
-    /// A marker as the parser reads it.
+    /// A marker in the bytes that the parser reads.
     pub(super) fn spelled(&self, name: &'static str) -> Result<Vec<u8>, GrammarError> {
         self.tokenizer.special_id(name).map(spelled).ok_or(GrammarError::NoMarker(name))
     }
 
-    /// What names this grammar in a cache.
+    /// The key of this grammar in the cache.
     pub(super) fn fingerprint(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         for part in [Some(&self.lark), self.own.as_ref()].into_iter().flatten() {
@@ -183,7 +183,7 @@ impl<'a> Source<'a> {
         hasher.finalize()
     }
 
-    /// What the compiler reads.
+    /// The input of the compiler.
     pub(super) fn grammar(&self) -> TopLevelGrammar {
         let mut top = TopLevelGrammar::from_lark(self.lark.clone());
         if let Some(own) = &self.own {
@@ -195,19 +195,20 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A special token as the parser reads it.
+/// A special token in the bytes that the parser reads.
 pub(super) fn spelled(id: u32) -> Vec<u8> {
     let mut bytes = vec![toktrie::TokTrie::SPECIAL_TOKEN_MARKER];
     bytes.extend(format!("[{id}]").into_bytes());
     bytes
 }
 
-/// A text as a grammar's literal.
+/// A text as a literal of a grammar.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A regular expression matches the whole answer here, so anchors at its ends say nothing.
+/// Removes anchors at the ends of a regular expression, which are redundant: the whole answer must
+/// match.
 fn unanchored(regex: &str) -> &str {
     let regex = regex.strip_prefix('^').unwrap_or(regex);
     match regex.strip_suffix('$') {

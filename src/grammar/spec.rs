@@ -1,4 +1,4 @@
-//! What a reply must be, as a request says it.
+//! The constraint on a reply, as a request states it.
 
 use serde_json::Value;
 
@@ -7,22 +7,22 @@ use super::{JsonStyle, StructuralTags, ToolCalls};
 /// A constraint on a reply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GrammarSpec {
-    /// What the answer must be.
+    /// Format of the answer.
     pub format: AnswerFormat,
-    /// What may come before the answer.
+    /// Reasoning allowed before the answer.
     pub reasoning: Reasoning,
-    /// The request's field that asked for it, for messages.
+    /// The request field behind the constraint, for messages.
     pub field: &'static str,
 }
 
-/// What an answer must be.
+/// Format of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnswerFormat {
     /// A JSON value that the schema allows.
     Json {
         /// A JSON Schema.
         schema: Value,
-        /// How it may be written.
+        /// Notation of the JSON.
         style: JsonStyle,
     },
     /// Text that the regular expression matches as a whole.
@@ -38,7 +38,7 @@ pub enum AnswerFormat {
 }
 
 impl AnswerFormat {
-    /// Whether all of the answer is structure, with no free text in it.
+    /// Whether the whole answer is structured, without free text.
     pub fn is_structure(&self) -> bool {
         match self {
             Self::Json { .. } | Self::Regex(_) | Self::Choice(_) | Self::Grammar(_) => true,
@@ -48,10 +48,10 @@ impl AnswerFormat {
     }
 }
 
-/// What a reply may begin with before the answer.
+/// The part of a reply before the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reasoning {
-    /// Nothing: the answer begins at once.
+    /// None: the answer begins at once.
     #[default]
     None,
     /// The prompt ends inside a thought: the answer begins after its end marker.

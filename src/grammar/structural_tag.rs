@@ -13,15 +13,15 @@ const MAX_TAGS: usize = 128;
 /// One tag.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StructuralTag {
-    /// The text it begins with; begins with one of the triggers.
+    /// The opening text; begins with one of the triggers.
     pub begin: String,
-    /// JSON Schema of what it holds.
+    /// JSON Schema of the content.
     pub schema: Value,
-    /// The text it ends with.
+    /// The closing text.
     pub end: String,
 }
 
-/// Tags, and the texts that begin one.
+/// Tags and their triggers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StructuralTags {
     tags: Vec<StructuralTag>,
@@ -29,9 +29,10 @@ pub struct StructuralTags {
 }
 
 impl StructuralTags {
-    /// Text with these tags. After a trigger nothing but a tag that begins with it can follow.
+    /// Text with these tags. A trigger must continue as a tag that begins with it.
     ///
-    /// Errors: no tag or trigger, too many, an empty trigger or end, and a tag that begins with no trigger.
+    /// Errors: no tag or trigger, too many, an empty trigger or end, and a tag that begins with no
+    /// trigger.
     pub fn new(tags: Vec<StructuralTag>, triggers: Vec<String>) -> Result<Self, GrammarError> {
         let syntax = |text: String| Err(GrammarError::Syntax(text));
         if tags.is_empty() || triggers.is_empty() {
@@ -58,7 +59,7 @@ impl StructuralTags {
     pub(super) fn write(&self, source: &mut Source<'_>) -> Result<(), GrammarError> {
         let mut names = Vec::new();
         for (number, tag) in self.tags.iter().enumerate() {
-            // The longest trigger that fits is the one that leaves least to be chosen after it.
+            // The longest matching trigger leaves the fewest tags open.
             let trigger = self
                 .triggers
                 .iter()

@@ -1,4 +1,5 @@
-//! Replies under a grammar, without a model: tokens are drawn at random from the masks, which is worse than any model.
+//! Replies under a grammar without a model: tokens are drawn at random from the masks, a harder
+//! test than any model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(super) fn json_format(schema: Value) -> AnswerFormat {
     AnswerFormat::Json { schema, style: JsonStyle::default() }
 }
 
-/// A token that the mask allows: any of them, or (`sober`) one of few bytes, as models rather write.
+/// A token that the mask allows: any, or (`sober`) one of few bytes, closer to a model's choice.
 fn draw(constraint: &dyn TokenConstraint, rng: &mut fastrand::Rng, vocab: usize) -> u32 {
     let mask = constraint.mask().expect("a mask was prepared");
     assert!(mask.count() > 0);
@@ -54,7 +55,8 @@ fn draw(constraint: &dyn TokenConstraint, rng: &mut fastrand::Rng, vocab: usize)
     allowed[rng.usize(0..allowed.len())]
 }
 
-/// The next token of a reply, with room for `left` more after it, and whether it ends the reply: drawn again where one was refused.
+/// The next token of a reply with room for `left` more, and whether it ends the reply; draws again
+/// after a refusal.
 fn next(
     constraint: &mut dyn TokenConstraint,
     left: usize,
@@ -71,7 +73,8 @@ fn next(
     panic!("a token that leads to the end was refused");
 }
 
-/// Runs a reply of at most `budget` tokens; gives its tokens, its end token left out, and whether it came to its end.
+/// Runs a reply of at most `budget` tokens. Returns its tokens without the end token, and whether
+/// the reply reached its end.
 pub(super) fn run(
     grammars: &Grammars,
     grammar: &Arc<Grammar>,
@@ -99,7 +102,8 @@ pub(super) fn text(grammars: &Grammars, tokens: &[u32]) -> String {
     .expect("a whole reply is UTF-8")
 }
 
-/// Every budget from the least to a comfortable one ends in a whole value that the schema allows.
+/// Every budget from the least to a comfortable one ends in a complete value that the schema
+/// allows.
 fn check_schema(grammars: &Grammars, schema: &Value, rng: &mut fastrand::Rng) -> usize {
     let validator = jsonschema::validator_for(schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
     let grammar = grammars
@@ -247,7 +251,7 @@ fn tools_of_the_family_are_called_right() {
     assert!(tight < 20, "{tight} schemas need more than 256 tokens");
 }
 
-/// Masks along a reply, with detours that are taken back.
+/// Masks along a reply, with detours that are rewound.
 #[test]
 fn rewound_then_continued_equals_never_having_gone_there() {
     let grammars = kimi();
@@ -269,7 +273,7 @@ fn rewound_then_continued_equals_never_having_gone_there() {
             let (mut straight, mut winding) = (grammar.start(), grammar.start());
             let budget: usize = 60;
             for left in (0..budget).rev() {
-                // A detour of a few tokens, to the end perhaps, and back.
+                // A detour of a few tokens, perhaps to the end, and back.
                 let mut gone = 0;
                 for ahead in 0..rng.usize(0..5) {
                     let Some(left) = left.checked_sub(ahead) else { break };
@@ -300,7 +304,7 @@ fn rewound_then_continued_equals_never_having_gone_there() {
     }
 }
 
-/// Replies of a text grammar, as random walks end them.
+/// Replies of a text grammar, ended by random walks.
 fn check_text(format: AnswerFormat, budget: usize, allowed: impl Fn(&str) -> bool) {
     let grammars = bytes();
     let mut rng = fastrand::Rng::with_seed(15);
@@ -314,8 +318,8 @@ fn check_text(format: AnswerFormat, budget: usize, allowed: impl Fn(&str) -> boo
     }
 }
 
-/// The reply was cut at its limit, in the digits: bytes that are not printable ASCII were tried
-/// only where none of those went on.
+/// Regression: the reply was cut at its limit, in the digits, because bytes that are not printable
+/// ASCII were tried only where no printable byte led on.
 #[test]
 fn a_required_line_feed_behind_an_open_repetition_is_found() {
     for (regex, least, end) in [
@@ -425,7 +429,8 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     }
 }
 
-/// A quote behind a backslash does not end a text; the search for an end once took it for one.
+/// Regression: a quote after a backslash does not end a text; the search for an end took it for
+/// one.
 #[test]
 fn escaped_quotes_are_on_the_way_to_the_end() {
     for (schema, least) in [
@@ -487,7 +492,8 @@ fn bounds_are_settings_and_refusals_name_them() {
     bytes().compile(&enumeration).unwrap();
 }
 
-/// Not a check of right or wrong: prints what constrained decoding costs. Run with `--run-ignored only --no-capture`.
+/// A measurement: prints the cost of constrained decoding. Run with `--run-ignored only
+/// --no-capture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

@@ -1,8 +1,10 @@
-//! Tool calls that must, or may, be made: the family's call section as a grammar.
+//! Required or optional tool calls: the family's call section as a grammar.
 //!
-//! `<|tool_calls_section_begin|>` then per call `<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>` JSON
-//! `<|tool_call_end|>`, then `<|tool_calls_section_end|>`. The markers are tokens; the arguments are JSON of the tool's schema,
-//! whether or not the request says `strict`: a schema that cannot be enforced is refused, never loosened.
+//! `<|tool_calls_section_begin|>` then per call
+//! `<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>` JSON `<|tool_call_end|>`,
+//! then `<|tool_calls_section_end|>`. The markers are tokens; the arguments are JSON of the tool's
+//! schema, whether or not the request says `strict`: a schema that cannot be enforced is refused,
+//! never loosened.
 
 use std::fmt::Write;
 
@@ -21,27 +23,27 @@ const MAX_NAME_BYTES: usize = 256;
 /// A function the model can call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolFunction {
-    /// Its name, as it stands in the declaration.
+    /// Name as declared.
     pub name: String,
-    /// JSON Schema of its arguments; `None` is any object.
+    /// JSON Schema of the arguments; `None` allows any object.
     pub parameters: Option<Value>,
 }
 
 impl ToolFunction {
-    /// The schema of its arguments.
+    /// The schema of the arguments, restricted to objects.
     pub(super) fn schema(&self) -> Value {
         schema::of_arguments(self.parameters.as_ref())
     }
 }
 
-/// Whether tools are called.
+/// Whether a reply calls tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolMode {
-    /// If the model wants to: text, then perhaps calls. What is called is called right.
+    /// Text, then calls at the model's choice; every call matches its tool's schema.
     Auto,
-    /// At least one call, and nothing else.
+    /// At least one call and no text.
     Required,
-    /// One call of this function, and nothing else.
+    /// One call of this function and no text.
     Named(String),
 }
 
@@ -54,9 +56,11 @@ pub struct ToolCalls {
 }
 
 impl ToolCalls {
-    /// Calls of these tools. `parallel` allows more than one; a named function is called once in any case.
+    /// Calls of these tools. `parallel` allows more than one; a named function is called once in
+    /// any case.
     ///
-    /// Errors: no tool, too many, a name that is empty, too long or given twice, and a named function that is not among the tools.
+    /// Errors: no tool, too many, a name that is empty, too long or given twice, and a named
+    /// function that is not among the tools.
     pub fn new(tools: Vec<ToolFunction>, mode: ToolMode, parallel: bool) -> Result<Self, GrammarError> {
         let syntax = |text: String| Err(GrammarError::Syntax(text));
         if tools.is_empty() {
@@ -85,7 +89,7 @@ impl ToolCalls {
         Ok(Self { tools, mode, parallel })
     }
 
-    /// Whether there is nothing but calls.
+    /// Whether the reply consists of calls only.
     pub(super) fn is_forced(&self) -> bool {
         self.mode != ToolMode::Auto
     }
@@ -126,7 +130,8 @@ impl ToolCalls {
             ToolMode::Auto => "body: FREE_TEXT? section?\nFREE_TEXT: /(.|\\n)+/\n",
             _ => "body: section\n",
         });
-        // What closes comes first; what opens a call comes last, for it is only gone where nothing else is left.
+        // Closing markers come first. The opener of a call comes last: it is only taken where no
+        // other way is left.
         for (marker, opens_json) in [
             (markers::TOOL_CALL_END, false),
             (markers::TOOL_CALLS_SECTION_END, false),

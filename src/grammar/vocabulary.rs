@@ -1,13 +1,14 @@
-//! The model's vocabulary as the grammar engine sees it: a trie of token bytes.
+//! The model's vocabulary as the grammar engine reads it: a trie of token bytes.
 //!
-//! Added tokens are in it as themselves, never as their text: a grammar allows one by its id, and text that spells one is text.
+//! Added tokens stand in the trie by id, never by their text: a grammar allows an added token by
+//! its id, and text that spells one is text.
 
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use crate::text::Tokenizer;
 
-/// The trie, without a tokenizer behind it: the mask allows every way of writing the same bytes, so no text is ever tokenized here but
-/// by longest match.
+/// The trie without a tokenizer: the mask allows every spelling of the same bytes, so text is only
+/// ever tokenized by longest match.
 struct Vocabulary(TokTrie);
 
 impl TokenizerEnv for Vocabulary {
@@ -24,7 +25,8 @@ impl TokenizerEnv for Vocabulary {
     }
 }
 
-/// A vocabulary of `vocab_size` ids (the width of a row of logits); ids that the tokenizer does not know are never allowed.
+/// A vocabulary of `vocab_size` ids (the width of a logit row); ids unknown to the tokenizer are
+/// never allowed.
 pub(super) fn of(tokenizer: &Tokenizer, vocab_size: usize) -> TokEnv {
     let words: Vec<Vec<u8>> = (0..vocab_size as u32)
         .map(|id| match tokenizer.token_bytes(id) {

@@ -1,6 +1,6 @@
-//! A counter for every period up to a limit: the definition. It serves requests that bring their
-//! own rule in vLLM's form, where two copies of two tokens may count, and it is what
-//! [`super::Periods`] is tested against.
+//! One counter for every period up to a limit: the definition that [`super::Periods`] is tested
+//! against. Requests with a rule of their own in vLLM's form run on these counters, because two
+//! copies of two tokens may count there.
 
 /// `repetition_detection` as vLLM has it: stop when the last `min_count` copies of any unit of
 /// `min_size` to `max_size` tokens are equal.
@@ -15,7 +15,7 @@ pub struct PatternRule {
 }
 
 impl PatternRule {
-    /// Longest unit of a rule: a token costs a pass over as many counters.
+    /// Longest unit of a rule: each token costs a pass over this many counters.
     pub const LONGEST: u32 = 1024;
 }
 
@@ -32,12 +32,12 @@ impl AllPeriods {
         Self { runs: vec![0; limit as usize] }
     }
 
-    /// Forgets everything.
+    /// Sets every run to 0.
     pub fn clear(&mut self) {
         self.runs.fill(0);
     }
 
-    /// Takes the last token of `tokens`; the others are those it was fed before.
+    /// Counts the last token of `tokens`; earlier calls counted the tokens before it.
     pub fn push(&mut self, tokens: &[u32]) {
         let newest = tokens.len() - 1;
         let before = newest.min(self.runs.len());

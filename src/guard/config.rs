@@ -82,7 +82,7 @@ impl Config {
 }
 
 impl Mode {
-    /// Its name in configuration and requests.
+    /// The name in configuration and requests.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",

@@ -1,25 +1,25 @@
-//! What the guard reports.
+//! Findings of the guard, as replies, logs and metrics report them.
 
 use super::Phase;
 
-/// What was found.
+/// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A unit again and again, exactly.
+    /// Exact copies of a unit.
     Loop,
-    /// The same with up to a fifth of the tokens changing: counters, small variations.
+    /// Copies of a unit in which up to a fifth of the tokens change: counters, small variations.
     NoisyLoop,
     /// The request's own `repetition_detection` rule was met.
     Pattern,
-    /// A run of the padding token, or of token 0, which is what broken numbers print.
+    /// A run of the padding token, or of token 0, the token that broken logits yield.
     NumericSuspect,
 }
 
 impl Kind {
-    /// All kinds.
+    /// Every kind, in the order of the enum.
     pub const ALL: [Self; 4] = [Self::Loop, Self::NoisyLoop, Self::Pattern, Self::NumericSuspect];
 
-    /// Its name in replies, logs and metrics.
+    /// The name in replies, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loop => "loop",
@@ -30,24 +30,24 @@ impl Kind {
     }
 }
 
-/// What was done.
+/// The response to a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Nothing: it is only reported.
+    /// None: the finding is only reported.
     Warned,
-    /// Cut back, and gone on with the loop's own words forbidden.
+    /// The reply is cut back and continues with the loop's phrases forbidden.
     Rescued,
-    /// Cut back, and the thinking closed.
+    /// The reply is cut back and its thinking is closed.
     ClosedThinking,
-    /// Ended.
+    /// The reply is ended.
     Stopped,
 }
 
 impl Action {
-    /// All actions.
+    /// Every action, in the order of the enum.
     pub const ALL: [Self; 4] = [Self::Warned, Self::Rescued, Self::ClosedThinking, Self::Stopped];
 
-    /// Its name in replies, logs and metrics.
+    /// The name in replies, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Warned => "warned",
@@ -58,26 +58,26 @@ impl Action {
     }
 }
 
-/// One finding and what became of it.
+/// One finding and the response to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What.
+    /// Kind of repetition.
     pub kind: Kind,
-    /// Where in the reply.
+    /// Phase of the reply at the finding.
     pub phase: Phase,
     /// Tokens of the unit.
     pub period: u32,
-    /// Copies of it, the first one included.
+    /// Copies of the unit, the first one included.
     pub copies: u32,
     /// First token of the repetition, counted from the start of the reply.
     pub start: u32,
-    /// The token behind the last one.
+    /// First token after the repetition, counted from the start of the reply.
     pub end: u32,
     /// The unit's tokens, at most [`Event::MAX_UNIT`] of them.
     pub unit: Vec<u32>,
-    /// What was done.
+    /// The response taken.
     pub action: Action,
-    /// Tokens that were generated and never delivered.
+    /// Tokens generated and never delivered.
     pub discarded: u32,
 }
 

@@ -1,37 +1,38 @@
-//! Repetition that a request asks for, without a word of any language: from its numbers, from its
-//! text, and from what it repeats itself.
+//! Repetition that a request asks for, told from the prompt's numbers, its text and its own
+//! repetitions; no rule depends on a language.
 //!
-//! Looked at only when a reply has repeated something for a while, and made ready at the first such
-//! question.
+//! A licence is consulted only after a reply has repeated a unit for a while. The prompt is
+//! analysed at the first consultation.
 
 use std::sync::{Arc, OnceLock};
 
 use super::vocabulary::is_unspaced;
 use super::{Periods, Vocabulary};
 
-/// Tokens of a reply that is repetition from its start.
+/// Tokens permitted to a reply that is repetition from its start.
 const FREE_TOKENS: u32 = 4096;
-/// What a unit that stands in the prompt, or a prompt that repeats something itself, multiplies.
+/// Factor on the threshold of a unit that occurs in the prompt, or of any unit if the prompt itself
+/// is repetitive.
 const PROMPT_TIMES: u32 = 8;
-/// Copies from which a prompt repeats something, and the shortest unit that counts.
+/// Copies from which a prompt counts as repetitive, and the shortest unit that counts.
 const LEAST_COPIES: u32 = 3;
 const LEAST_UNIT: u32 = 4;
-/// Prompt tokens that are read, the last ones.
+/// Prompt tokens that are read, from the end of the prompt.
 const MAX_READ: usize = 32 * 1024;
-/// Longest unit that is looked for in the prompt, and most of its rotations.
+/// Longest unit searched for in the prompt, and the most of its rotations.
 const MAX_UNIT: usize = 512;
 const MAX_ROTATIONS: usize = 32;
-/// Characters between numbers that are multiplied with each other: "64x64", "8 by 8".
+/// Most characters between two numbers that are multiplied with each other: "64x64", "8 by 8".
 const MAX_GAP: usize = 4;
 
-/// How much longer than its threshold a repetition may be.
+/// The repetition permitted beyond the threshold; the largest of the three limits applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permit {
-    /// The threshold times this.
+    /// Factor on the threshold.
     pub times: u32,
-    /// So many copies.
+    /// Permitted copies of the unit.
     pub copies: u32,
-    /// So many tokens.
+    /// Permitted tokens.
     pub tokens: u32,
 }
 
@@ -39,14 +40,14 @@ impl Permit {
     /// Nothing beyond the threshold.
     pub const NONE: Self = Self { times: 1, copies: 0, tokens: 0 };
 
-    /// The run at which a unit of `period` tokens is a loop, where `threshold` is that of one that
-    /// nobody asked for.
+    /// The run, in tokens, at which a unit of `period` tokens is a loop. `threshold` is the run for
+    /// a unit without a permit.
     pub fn limit(self, period: u32, threshold: u32) -> u32 {
         threshold.saturating_mul(self.times).max(self.copies.saturating_mul(period)).max(self.tokens)
     }
 }
 
-/// Control tokens of a conversation; absent ones never come.
+/// Control tokens of a conversation; `None` or an empty list where the vocabulary has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roles {
     /// Opens a user's turn.
@@ -55,33 +56,34 @@ pub struct Roles {
     pub assistant: Option<u32>,
     /// Opens a turn of the system: instructions, declarations, results of tools.
     pub system: Option<u32>,
-    /// The name of instructions among those.
+    /// Tokens of the name that marks a system turn as instructions.
     pub instructions: Vec<u32>,
-    /// Stands between a turn's name and its text.
+    /// Separates a turn's name from its text.
     pub middle: Option<u32>,
     /// Ends a turn.
     pub end: Option<u32>,
 }
 
-/// What one prompt permits.
+/// The repetition that one prompt permits.
 pub struct Licence {
     vocabulary: Arc<Vocabulary>,
     roles: Roles,
     prompt: Arc<[u32]>,
-    /// Made at the first question.
+    /// Filled at the first consultation.
     request: OnceLock<Request>,
 }
 
-/// What a prompt says, as far as it matters here.
+/// The facts about a prompt that a permit follows from.
 #[derive(Debug)]
 struct Request {
-    /// The largest of its numbers and of the products of adjacent ones.
+    /// The largest number in the request's text, products of adjacent numbers included.
     number: u32,
-    /// Copies of what it repeats most often.
+    /// Copies of the unit that the prompt repeats most often.
     copies: u32,
-    /// Its text, normalised.
+    /// Normalised text of the prompt.
     text: String,
-    /// It is a conversation: what goes on with a plain text has no start.
+    /// Whether the prompt is a conversation: the reply to a plain-text prompt continues text, so a
+    /// repetition never begins at its start.
     is_conversation: bool,
 }
 
@@ -99,12 +101,12 @@ impl std::fmt::Debug for Licence {
 }
 
 impl Licence {
-    /// Of a prompt.
+    /// A licence for `prompt`, which is not read before the first [`Licence::permit`].
     pub fn new(vocabulary: Arc<Vocabulary>, roles: Roles, prompt: Arc<[u32]>) -> Self {
         Self { vocabulary, roles, prompt, request: OnceLock::new() }
     }
 
-    /// What is permitted of a unit. `from_start`: the reply is its repetition from the very start.
+    /// The permit of a unit. `from_start`: the reply is a repetition of the unit from its start.
     pub fn permit(&self, unit: &[u32], from_start: bool) -> Permit {
         let request = self.request.get_or_init(|| self.read());
         let from_start = from_start && request.is_conversation;
@@ -135,7 +137,7 @@ impl Licence {
             asks.extend(turns.iter().rfind(|turn| Some(turn.role) == roles.user).map(|turn| turn.text));
             let is_system = |turn: &&Turn| Some(turn.role) == roles.system && turn.name == roles.instructions;
             asks.extend(turns.iter().rfind(is_system).map(|turn| turn.text));
-            // What the model wrote itself asks for nothing.
+            // Text that the model wrote itself is no request for repetition.
             let others = turns.iter().filter(|turn| Some(turn.role) != roles.assistant);
             others.for_each(|turn| text.extend(turn.text));
         } else {
@@ -152,7 +154,7 @@ impl Licence {
         }
     }
 
-    /// The turns of the prompt; none if it is plain text.
+    /// The turns of the prompt; none if the prompt is plain text.
     fn turns(&self) -> Vec<Turn<'_>> {
         let roles = [self.roles.user, self.roles.assistant, self.roles.system];
         let is_role = |token: &u32| roles.contains(&Some(*token));
@@ -169,7 +171,7 @@ impl Licence {
             .collect()
     }
 
-    /// Whether a unit, wherever it begins, stands in a normalised text as words of their own.
+    /// Whether some rotation of a unit occurs in a normalised text as whole words.
     fn is_in(&self, text: &str, unit: &[u32]) -> bool {
         if unit.is_empty() || unit.len() > MAX_UNIT {
             return false;
@@ -183,7 +185,7 @@ impl Licence {
     }
 }
 
-/// The last tokens of a text, as many as are read.
+/// The last `MAX_READ` tokens of a text.
 fn last(tokens: &[u32]) -> &[u32] {
     &tokens[tokens.len().saturating_sub(MAX_READ)..]
 }
@@ -192,7 +194,7 @@ fn a_quarter_more(copies: u32) -> u32 {
     copies.saturating_add(copies.div_ceil(4))
 }
 
-/// Copies of what a text repeats most often back to back, exactly or with noise.
+/// Copies of the unit that a text repeats most often back to back, exactly or with noise.
 fn most_copies(tokens: &[u32]) -> u32 {
     let mut periods = Periods::new(tokens.len());
     let mut most = 0;
@@ -204,8 +206,8 @@ fn most_copies(tokens: &[u32]) -> u32 {
     most
 }
 
-/// The largest number in a text, in digits, and product of two adjacent ones. Thousands may be set
-/// apart.
+/// The largest number written in digits in a text, products of two adjacent numbers included.
+/// Separators of thousands are allowed.
 fn largest_number(text: &str) -> u32 {
     let characters: Vec<char> = text.chars().collect();
     let digit = |at: usize| characters.get(at).and_then(|&c| digit_of(c));
@@ -245,8 +247,8 @@ fn digit_of(c: char) -> Option<u32> {
     zeros.into_iter().map(|zero| (c as u32).wrapping_sub(zero as u32)).find(|value| *value < 10)
 }
 
-/// A text in lower case, its letters and digits, with one blank in place of whatever stands between
-/// them.
+/// A text in lower case, reduced to its letters and digits; any other characters between them
+/// become one blank.
 fn normalised(text: &str) -> String {
     let mut words = String::from(" ");
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -259,7 +261,7 @@ fn normalised(text: &str) -> String {
     words
 }
 
-/// Whether a phrase stands in a text with no word going across its ends.
+/// Whether a phrase occurs in a text as whole words.
 fn stands_in(text: &str, phrase: &str) -> bool {
     let joins = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() && !is_unspaced(c));
     let (first, last) = (joins(phrase.chars().next()), joins(phrase.chars().next_back()));

@@ -1,22 +1,22 @@
-//! Tells degenerate output from honest repetition, and says what to do about it.
+//! Tells degenerate output from honest repetition and decides on the response.
 //!
-//! One [`Guard`] per sequence is fed with committed tokens. Everything is a function of those
-//! tokens and of the options the request came with: no clock, no randomness, so a reply at
-//! temperature 0 stays the same reply whatever else runs. A guard that is rewound equals one that
-//! never went further.
+//! One [`Guard`] per sequence is fed with committed tokens. Its state is a function of those tokens
+//! and of the request's options alone, without clock or randomness: a reply at temperature 0 stays
+//! the same reply under any load. A rewound guard equals a guard that never saw the discarded
+//! tokens.
 //!
 //! ```text
-//! period      which distances repeat, exactly and with noise
+//! period      distances that repeat, exactly and with noise
 //! thresholds  how long a repetition must be to be a loop
 //! phase       free text, structured text
 //! licence     what the request permits of it
 //! policy      one verdict per token: deliver, hold, rescue, stop
 //! nudge       what changes after a rescue
 //! vocabulary  facts about tokens, by id
-//! numeric     rows of logits that are no distribution
+//! numeric     logit rows that are not a distribution
 //! ```
 //!
-//! Knows token ids and their bytes. Does not know a language, the engine, or who asked.
+//! Knows token ids and their bytes. Does not know languages, the engine, or the client.
 
 mod all_periods;
 pub mod config;

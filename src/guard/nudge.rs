@@ -1,7 +1,7 @@
-//! What changes after a rescue, so that the model does not write the same loop again.
+//! Changes to generation after a rescue, so that the model does not write the same loop again.
 //!
-//! Everything is decided by the position in the reply and by the tokens there: at temperature 0 a
-//! rescued reply is as deterministic as any.
+//! Every change follows from the position in the reply and the tokens before it: at temperature 0 a
+//! rescued reply is as deterministic as any other.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ use std::collections::HashMap;
 /// only the discarded loop's are forbidden.
 const GRAM: usize = 4;
 
-/// One rescue's effect.
+/// The effect of one rescue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Nudge {
     /// Reply tokens that were kept.
     pub at: usize,
     /// Last position of the ban.
     until: usize,
-    /// From the last three tokens to those that would complete a phrase of the loop.
+    /// Last three tokens → tokens that would complete a phrase of the loop.
     forbidden: HashMap<[u32; GRAM - 1], Vec<u32>>,
     /// Whether thinking is closed from `at` on.
     pub closes_thinking: bool,
 }
 
 impl Nudge {
-    /// After a rescue that kept `at` tokens. `unit` repeats; `said` are forms of it that differ.
+    /// The effect of a rescue that kept `at` tokens. `unit` repeats; `said` holds variants of it.
     pub(super) fn new(at: usize, ban: usize, unit: &[u32], said: &[u32], closes_thinking: bool) -> Self {
         let mut forbidden: HashMap<[u32; GRAM - 1], Vec<u32>> = HashMap::new();
         let cycle: Vec<u32> = unit.iter().copied().cycle().take(unit.len() + GRAM - 1).collect();
@@ -38,7 +38,7 @@ impl Nudge {
         Self { at, until: at + ban, forbidden, closes_thinking }
     }
 
-    /// Tokens that may not follow.
+    /// Tokens that may not follow `tokens`.
     pub(super) fn forbidden_after(&self, tokens: &[u32]) -> &[u32] {
         if tokens.len() >= self.until || tokens.len() < GRAM - 1 {
             return &[];

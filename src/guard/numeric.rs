@@ -1,20 +1,20 @@
-//! Rows of logits that are no distribution.
+//! Detects logit rows that are not a distribution: NaN, +inf, or all equal.
 //!
-//! Such a row used to print as a stream of "!" (token id 0): the largest of values that are all
-//! NaN, or all equal, is the first one. It is a fault of numbers, not of language: the sequence
-//! ends with a server error, and nothing it computed is kept for others.
+//! Without the check such a row prints as a stream of "!" (token id 0): the argmax of values that
+//! are all NaN, or all equal, is the first one. The fault lies in the numbers, not in the language:
+//! the sequence ends with a server error and nothing computed for it is kept for other sequences.
 
-/// What is wrong with a row.
+/// The fault of a logit row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RowFault {
-    /// A value is NaN or +inf, so the probabilities do not exist.
+    /// A value is NaN or +inf, so the probabilities are undefined.
     NonFinite,
-    /// All values are equal: a network does not do that.
+    /// All values are equal, which no working network produces.
     Flat,
 }
 
 impl RowFault {
-    /// Its name in metrics and logs.
+    /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::NonFinite => "non_finite",
@@ -23,7 +23,7 @@ impl RowFault {
     }
 }
 
-/// Whether all logits of a row are equal. Looks at a few values unless the row is.
+/// Whether all logits of a row are equal. Reads only a few values of a row that is not flat.
 pub fn is_flat(row: &[f32]) -> bool {
     match row {
         [] | [_] => false,

@@ -1,44 +1,44 @@
-//! At which distances the newest tokens repeat: exactly (`run`) and with noise (`score`), for
+//! Distances at which the newest tokens repeat, exactly (`run`) and with noise (`score`), for
 //! periods of any length.
 //!
-//! A counter for every period up to 1,024 is the obvious way; it costs a pass over 1,024 counters
-//! per token and sees no longer period. Here a distance is followed from the moment the last
-//! `SHORT` (or `LONG`) tokens have stood there before, which a table of hashes tells in constant
-//! time; at most `MAX_FOLLOWED` distances are followed at once. A period's run is counted backwards
-//! when its distance is taken up, so what is said of it is exact, and a loop is reported at the
-//! same token as by the counters (tested).
+//! The obvious way is a counter for every period up to 1,024: a pass over 1,024 counters per token,
+//! blind to longer periods. Here a distance is followed from the moment the last `SHORT` (or
+//! `LONG`) tokens have occurred before, which a hash table answers in constant time; at most
+//! `MAX_FOLLOWED` distances are followed at once. The run of a distance is counted backwards when
+//! the distance is taken up, so `run` is exact and a loop is reported at the same token as by the
+//! counters (tested).
 //!
-//! What is lost: a period whose every window of `LONG` tokens has a nearer twin inside the period.
-//! A run below `SHORT` is not seen either; nothing is decided on so few tokens.
+//! Not seen: a period whose every window of `LONG` tokens has a nearer twin inside the period, and
+//! a run below `SHORT`, on which no decision rests.
 
 use super::policy::Judgement;
 
 /// Tokens that must match before a distance is followed.
 const SHORT: usize = 6;
-/// The same for long periods of few distinct tokens, whose short windows all have nearer twins.
+/// The same for long periods of few distinct tokens, whose every short window has a nearer twin.
 const LONG: usize = 48;
-/// What a mismatch takes from a score: noise of up to a fifth of the tokens leaves it growing.
+/// Cost of a mismatch: a score grows while at most a fifth of the tokens mismatch.
 const MISMATCH: u32 = 4;
-/// Entries of a table, at most. A window that was overwritten is found again one period later, so
-/// longer outputs need no larger table.
+/// Most entries of a table. An overwritten window is found again one period later, so longer
+/// outputs need no larger table.
 const MAX_TABLE: usize = 4096;
-/// Farthest that a run is counted backwards.
+/// Longest run that is counted backwards, in tokens.
 const MAX_RUN: usize = 1 << 20;
-/// Distances that are followed at once.
+/// Most distances that are followed at once.
 const MAX_FOLLOWED: usize = 8;
 
 /// A distance at which the newest tokens repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Repeat {
-    /// The distance, tokens.
+    /// The distance, in tokens.
     pub period: u32,
     /// Newest tokens that equal those `period` before them, without a gap.
     pub run: u32,
     /// Matches less four per mismatch since the distance was taken up, never below 0.
     pub score: u32,
-    /// Where the first copy began, tokens from the start.
+    /// Start of the first copy, in tokens from the start of the sequence.
     pub start: u32,
-    /// What the guard has found out about its unit.
+    /// The guard's judgement of the unit, once there is one.
     pub(super) judgement: Option<Judgement>,
 }
 
@@ -49,7 +49,7 @@ impl Repeat {
     }
 }
 
-/// The distances that are followed; the one with the least score makes room.
+/// The followed distances. A new distance replaces the one with the lowest score.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Periods {
     short: Windows,
@@ -57,15 +57,15 @@ pub struct Periods {
     followed: Vec<Repeat>,
 }
 
-/// Where each window of `width` tokens was seen last.
+/// Position of the last occurrence of each window of `width` tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Windows {
     width: usize,
     /// Polynomial hash of the last `width` tokens.
     hash: u64,
-    /// Weight of the token that leaves.
+    /// Weight of the token that leaves the window.
     oldest: u64,
-    /// Position behind the window, 0 = none; one entry per hash, the latest wins.
+    /// Position after the window, 0 = none; one entry per hash, the latest wins.
     ends: Vec<u32>,
 }
 
@@ -82,19 +82,19 @@ impl Periods {
         }
     }
 
-    /// Forgets everything; keeps the memory.
+    /// Empties the tables and keeps their memory.
     pub fn clear(&mut self) {
         self.short.clear();
         self.long.clear();
         self.followed.clear();
     }
 
-    /// Follows no distance any more; one that goes on is taken up again.
+    /// Drops every followed distance; a repetition that continues is taken up again.
     pub(super) fn forget_repeats(&mut self) {
         self.followed.clear();
     }
 
-    /// Takes the last token of `tokens`; the others are those it was fed before.
+    /// Counts the last token of `tokens`; earlier calls counted the tokens before it.
     pub fn push(&mut self, tokens: &[u32]) {
         let newest = tokens.len() - 1;
         self.followed.retain_mut(|r| {
@@ -112,18 +112,17 @@ impl Periods {
         }
     }
 
-    /// The distances that are followed.
+    /// The followed distances, in no particular order.
     pub fn repeats(&self) -> &[Repeat] {
         &self.followed
     }
 
-    /// The same, to be written to.
     pub(super) fn repeats_mut(&mut self) -> &mut [Repeat] {
         &mut self.followed
     }
 
-    /// Whether a shorter distance, of which this is a multiple, says as much (in tenths) of what
-    /// repeats: a run at p is also one at 2p, 3p and so on.
+    /// Whether a shorter distance explains at least `tenths` of a repetition at one of its
+    /// multiples: a run at p is also one at 2p, 3p and so on.
     pub(super) fn is_explained(
         &self,
         multiple: &Repeat,
@@ -132,7 +131,7 @@ impl Periods {
     ) -> bool {
         let stretch = |r: &Repeat| u64::from(value(r)) + u64::from(r.period);
         let of = stretch(multiple) * tenths;
-        // Divisions are slow.
+        // Divisions are slow, so the cheap comparison comes first.
         let explains = |r: &Repeat| {
             r.period < multiple.period && stretch(r) * 10 >= of && multiple.period.is_multiple_of(r.period)
         };
@@ -140,7 +139,7 @@ impl Periods {
     }
 }
 
-/// Follows a distance, if it is new and there is room, or one with a lower score.
+/// Follows a new distance if there is room, or in place of one with a lower score.
 fn take_up(followed: &mut Vec<Repeat>, distance: u32, tokens: &[u32]) {
     if followed.iter().any(|r| r.period == distance) {
         return;
@@ -171,7 +170,7 @@ impl Windows {
         self.ends.fill(0);
     }
 
-    /// Notes the newest window; returns the distance to where it stood last. `known` saves the
+    /// Records the newest window; returns the distance to its last occurrence. `known` saves the
     /// comparison.
     fn push(&mut self, tokens: &[u32], known: impl Fn(u32) -> bool) -> Option<u32> {
         let end = tokens.len();
@@ -190,14 +189,15 @@ impl Windows {
             return None;
         }
         let distance = (end - before) as u32;
-        // Most entries are of another window: its last token tells that soonest.
+        // Most entries belong to another window; comparing its last token first rejects them
+        // soonest.
         let equal = tokens[before - 1] == tokens[end - 1]
             && (known(distance) || tokens[before - self.width..before] == tokens[end - self.width..]);
         equal.then_some(distance)
     }
 }
 
-/// Token ids are small and dense; a hash wants all bits.
+/// Spreads small, dense token ids over all bits, as the hash needs.
 fn spread(token: u32) -> u64 {
     let z = (u64::from(token) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z ^ (z >> 29)

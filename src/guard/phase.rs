@@ -1,4 +1,4 @@
-//! The phase of a reply at its end: free text, or structured text. Follows control tokens and
+//! The phase at the end of a reply: free text or structured text. Derived from control tokens and
 //! fences.
 
 use super::Vocabulary;
@@ -7,15 +7,15 @@ use super::vocabulary::LinePlace;
 /// The two kinds of text that are judged differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Words, in an answer or a thought: they can be taken back and said in others.
+    /// Words of an answer or a thought, which can be taken back and written differently.
     Text,
-    /// A fence, the arguments of a tool call, a reply that is held to a grammar: what was begun
-    /// cannot be said otherwise.
+    /// A fence, the arguments of a tool call, or a reply under a grammar: the beginning fixes the
+    /// rest, so no other wording exists.
     Structured,
 }
 
 impl Phase {
-    /// Its name in events, logs and metrics.
+    /// The name in events, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -24,7 +24,7 @@ impl Phase {
     }
 }
 
-/// Control tokens that change the phase; absent ones never come.
+/// Control tokens that change the phase; `None` where the vocabulary has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Markers {
     /// Opens thinking.
@@ -33,30 +33,30 @@ pub struct Markers {
     pub think_end: Option<u32>,
     /// Opens the section of tool calls.
     pub tools: Option<u32>,
-    /// Closes it.
+    /// Closes the section of tool calls.
     pub tools_end: Option<u32>,
 }
 
-/// Follows one reply.
+/// Tracks the phase of one reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PhaseTracker {
-    /// The reply is held to a grammar, its thought is not.
+    /// The reply is under a grammar; its thought is not.
     constrained: bool,
     thinking: bool,
     tools: bool,
     fenced: bool,
     line: LinePlace,
-    /// Tokens since the reply or the last marker began.
+    /// Tokens since the start of the reply or the last marker.
     since: usize,
 }
 
 impl PhaseTracker {
-    /// At the start of a reply; `thinking` if the prompt ends inside an open thought.
+    /// The state at the start of a reply; `thinking` if the prompt ends inside an open thought.
     pub fn new(constrained: bool, thinking: bool) -> Self {
         Self { constrained, thinking, tools: false, fenced: false, line: LinePlace::default(), since: 0 }
     }
 
-    /// Takes the next token.
+    /// Advances over the next token.
     pub fn push(&mut self, token: u32, vocabulary: &Vocabulary, markers: &Markers) {
         let token_is = |marker: Option<u32>| marker == Some(token);
         if [markers.think, markers.think_end, markers.tools, markers.tools_end].into_iter().any(token_is) {
@@ -69,7 +69,7 @@ impl PhaseTracker {
         self.since += 1;
     }
 
-    /// The phase of what comes next.
+    /// The phase of the next token.
     pub fn phase(&self) -> Phase {
         let constrained = self.constrained && !self.thinking;
         if constrained || self.tools || self.fenced { Phase::Structured } else { Phase::Text }
@@ -80,8 +80,8 @@ impl PhaseTracker {
         self.thinking
     }
 
-    /// Tokens since the answer began, or the last marker; `None` in a thought, in tool arguments
-    /// and under a grammar.
+    /// Tokens since the start of the answer or the last marker; `None` in a thought, in tool
+    /// arguments and under a grammar.
     pub fn answer_len(&self) -> Option<usize> {
         (!(self.constrained || self.thinking || self.tools)).then_some(self.since)
     }

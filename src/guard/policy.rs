@@ -1,11 +1,11 @@
-//! One verdict per committed token: deliver, hold back, take back and go on, or end.
+//! One verdict per committed token: deliver, hold back, rescue, or stop.
 //!
-//! Tokens are held back from the moment one copy and at least twelve tokens have repeated, until
-//! the repetition breaks off (they are delivered) or is a loop (they never are). What was delivered
-//! is never taken back, so streamed and whole replies are the same.
+//! Tokens are held back from the moment one copy and at least twelve tokens have repeated. They are
+//! delivered when the repetition breaks off and never delivered when the repetition is a loop.
+//! Delivered tokens are never taken back, so streamed and whole replies are the same.
 //!
-//! The state is a function of the tokens, apart from two things that cannot be undone: what has
-//! been delivered, and rescues at or before the point that is rewound to.
+//! The state is a function of the tokens, apart from two irreversible facts: the delivered tokens,
+//! and rescues at or before the point of a rewind.
 
 use super::nudge::Nudge;
 use super::thresholds::{LEAST_RUN, LONGEST_RECORD, noisy_threshold, structured_threshold};
@@ -14,8 +14,8 @@ use super::{
     Repeat, exact_threshold, hold_start,
 };
 
-/// Tokens at the start of an answer within which a repetition begins that is all of it: an
-/// introduction, an opening fence.
+/// A repetition that begins within this many tokens of an answer's start counts as all of the
+/// answer; before it stand an introduction or an opening fence.
 const OPENING: usize = 48;
 /// Tokens of a loop with noise whose phrases are forbidden after a rescue.
 const NOISY_FORMS: usize = 256;
@@ -24,59 +24,59 @@ const MAX_EVENTS: u32 = 16;
 /// Longest stretch in which a period's unit is reduced to its primitive one.
 const MAX_PRIMITIVE: usize = 1 << 16;
 
-/// What is to be done with a reply after a token.
+/// The action due on a reply after a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The first `upto` tokens may be delivered.
     Deliver {
-        /// Tokens of the reply; never less than before.
+        /// Tokens of the reply; never decreases.
         upto: usize,
-        /// Something to report.
+        /// A finding to report.
         event: Option<Event>,
     },
     /// Cut the reply back to `keep` tokens (all that was delivered) and go on.
     Rescue {
-        /// Tokens of the reply.
+        /// Tokens of the reply that remain.
         keep: usize,
-        /// What happened.
+        /// The finding behind the rescue.
         event: Event,
     },
     /// End the reply with its first `keep` tokens.
     Stop {
-        /// Tokens of the reply.
+        /// Tokens of the reply that remain.
         keep: usize,
-        /// What happened.
+        /// The finding behind the stop.
         event: Event,
     },
 }
 
-/// What is known of a repetition under way.
+/// The guard's judgement of a repetition under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Judgement {
     /// The shortest unit that makes the same stretch.
     unit: u32,
-    /// Tokens of the reply when it was judged.
+    /// Length of the reply at the judgement, in tokens.
     at: usize,
     permit: Permit,
-    /// A quarter of the unit is numbers and marks of code.
+    /// At least a quarter of the unit is numbers and marks of code.
     code: bool,
-    /// Its copies make one word without an end.
+    /// The copies form one word without an end.
     endless: bool,
-    /// It was held as long as may be; what comes of it is delivered.
+    /// The hold ran out once; tokens of this repetition are delivered from then on.
     released: bool,
-    /// It was reported and goes on.
+    /// The repetition was reported and continues.
     reported: bool,
 }
 
-/// Where one repetition stands.
+/// The state of one repetition after a token.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
-    /// A loop, and its kind.
+    /// The kind of loop, if the repetition is one.
     found: Option<Kind>,
     holds: bool,
-    /// Its copies make one word without an end.
+    /// The copies form one word without an end.
     endless: bool,
-    /// It is permitted, nearly as often as it may be, and a copy ends here.
+    /// The repetition is permitted, has almost used up its permit, and a copy ends at this token.
     may_end: bool,
 }
 
@@ -111,7 +111,7 @@ impl Guard {
         }
     }
 
-    /// Takes the next token of the reply.
+    /// Judges the next token of the reply.
     pub fn observe(&mut self, token: u32) -> Verdict {
         let verdict = self.look(token);
         match &verdict {
@@ -124,8 +124,8 @@ impl Guard {
         verdict
     }
 
-    /// Cuts the reply back to its first `keep` tokens; a guard that never went further is in the
-    /// same state.
+    /// Cuts the reply back to its first `keep` tokens. The state equals that of a guard that saw
+    /// only those.
     pub fn rewind(&mut self, keep: usize) {
         if keep >= self.tokens.len() {
             return;
@@ -142,7 +142,7 @@ impl Guard {
         (self.delivered, self.may_end) = (0, false);
         self.tokens.reserve(keep);
         for &token in &kept {
-            // What was reported then is not reported again.
+            // Findings before the cut were reported already.
             if let Verdict::Deliver { upto, .. } = self.look(token) {
                 self.delivered = self.delivered.max(upto);
             }
@@ -150,7 +150,7 @@ impl Guard {
         self.delivered = self.delivered.max(delivered);
     }
 
-    /// The token that must come next, whatever the model says: thinking is being closed.
+    /// The token that must come next while thinking is being closed; overrides sampling.
     pub fn forced(&self) -> Option<u32> {
         let closing = self.nudges.iter().rev().find(|nudge| nudge.closes_thinking)?;
         self.options.close_thinking.get(self.tokens.len() - closing.at).copied()
@@ -163,18 +163,18 @@ impl Guard {
         }
     }
 
-    /// Whether the reply should end here if the end is among the likeliest tokens.
+    /// Whether the reply should end here if an end token is among the likeliest tokens.
     pub fn may_end(&self) -> bool {
         self.may_end && self.options.mode != Mode::Warn
     }
 
-    /// Rescues so far: part of the key of random draws, so that the same draw does not lead back
-    /// into the loop.
+    /// Rescues so far. Part of the key of random draws, so that the same draw does not repeat the
+    /// loop.
     pub fn num_rescues(&self) -> usize {
         self.nudges.len()
     }
 
-    /// Tokens of the reply that are held back.
+    /// Tokens generated and held back.
     pub fn num_held(&self) -> usize {
         self.tokens.len() - self.delivered
     }
@@ -186,7 +186,7 @@ impl Guard {
 
     fn look(&mut self, token: u32) -> Verdict {
         if self.nudges.iter().any(|nudge| nudge.at == self.tokens.len()) {
-            // What was kept of a loop does not count against what comes in its place.
+            // The kept copies of a loop do not count against the text that replaces them.
             self.periods.forget_repeats();
         }
         self.tokens.push(token);
@@ -210,7 +210,7 @@ impl Guard {
         for at in 0..self.periods.repeats().len() {
             let Some(standing) = self.stand(at) else { continue };
             let repeat = self.periods.repeats()[at];
-            // The shortest unit has the say.
+            // The shortest unit decides.
             if let Some(kind) = standing.found.filter(|_| found.is_none_or(|(_, r)| repeat.period < r.period))
             {
                 found = Some((kind, repeat));
@@ -228,8 +228,8 @@ impl Guard {
         }
     }
 
-    /// Where the repetition at an index of those that are followed stands; `None` if there is
-    /// nothing to say of it.
+    /// The state of the followed repetition at an index; `None` if the repetition calls for
+    /// nothing.
     fn stand(&mut self, at: usize) -> Option<Standing> {
         let repeat = self.periods.repeats()[at];
         let known = repeat.judgement;
@@ -284,7 +284,7 @@ impl Guard {
         })
     }
 
-    /// What is known of a repetition, found out now if it is not, or if another unit follows at the
+    /// The judgement of a repetition. Made anew if there is none, or if another unit follows at the
     /// same distance.
     fn judgement(&mut self, at: usize, exact: bool) -> Judgement {
         let repeat = self.periods.repeats()[at];
@@ -296,7 +296,7 @@ impl Guard {
                 let new = self.judge(&repeat);
                 let was_permitted = known.is_some_and(|known| known.permit != Permit::NONE);
                 if was_permitted && new.permit == Permit::NONE {
-                    // What was permitted does not count against the unit that follows.
+                    // Permitted copies do not count against the unit that follows.
                     self.periods.repeats_mut()[at].score = repeat.run;
                 }
                 new
@@ -307,8 +307,8 @@ impl Guard {
         judgement
     }
 
-    /// Whether half of the newest copy is what stood at the same place of one that ended at most
-    /// one distance before `then`.
+    /// Whether at least half of the newest copy equals the copy that ended at most one distance
+    /// before `then`, position by position.
     fn is_same_unit(&self, repeat: &Repeat, then: usize) -> bool {
         let (period, end) = (repeat.period as usize, self.tokens.len());
         let Some(back) = (end - then).checked_next_multiple_of(period) else { return false };
@@ -335,7 +335,7 @@ impl Guard {
         Judgement { unit, at: len, permit, code, endless, released: false, reported: false }
     }
 
-    /// A loop: report, rescue or stop.
+    /// Responds to a loop: report, rescue or stop.
     fn act(&mut self, kind: Kind, repeat: Repeat) -> Verdict {
         let unit = repeat.judgement.map_or(repeat.period, |judgement| judgement.unit);
         let run = unit_run(&repeat, unit);
@@ -367,21 +367,21 @@ impl Guard {
             return Verdict::Stop { keep, event };
         }
         let copy = &self.tokens[self.tokens.len() - unit as usize..];
-        // A loop with noise has other forms than its last one.
+        // The last form of a noisy loop is not its only one.
         let forms = if kind == Kind::NoisyLoop { NOISY_FORMS } else { 0 };
         let said = &self.tokens[self.tokens.len().saturating_sub(forms)..];
         self.nudges.push(Nudge::new(keep, self.options.ban_tokens as usize, copy, said, closes));
         Verdict::Rescue { keep, event }
     }
 
-    /// Keeps the newest token back, once the reply can be cut before it: between words, or between
+    /// Holds the newest token back once the reply can be cut before it: between words, or between
     /// characters of an endless word.
     fn hold(&mut self, endless: bool) -> Verdict {
         let len = self.tokens.len();
         let held = len - self.delivered;
         let longest = self.periods.repeats().iter().filter(|r| r.judgement.is_some()).map(|r| r.period).max();
         if held > longest.unwrap_or(0).max(self.options.hold_tokens) as usize {
-            // Held long enough for a loop to show, had it been one.
+            // The hold was long enough for a loop to show.
             let judgements = self.periods.repeats_mut().iter_mut().filter_map(|r| r.judgement.as_mut());
             judgements.for_each(|judgement| judgement.released = true);
             return Verdict::Deliver { upto: len, event: None };

@@ -1,4 +1,5 @@
-//! The detector against its definition, the guard against never having gone there, and rescues of a scripted model.
+//! The detector against its definition, a rewound guard against a fresh one, and rescues of a
+//! scripted model.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ fn prose(rng: &mut fastrand::Rng, len: usize) -> Vec<u32> {
     (0..len).map(|_| rng.u32(100..1000)).collect()
 }
 
-/// Feeds until something other than plain delivery happens; the tokens must outlast that.
+/// Feeds tokens up to the first verdict other than plain delivery; `tokens` must contain one.
 fn until_verdict(guard: &mut Guard, tokens: impl IntoIterator<Item = u32>) -> Option<Verdict> {
     tokens.into_iter().find_map(|token| match guard.observe(token) {
         Verdict::Deliver { event: None, .. } => None,
@@ -98,7 +99,7 @@ fn a_rule_of_the_request_is_met_where_its_copies_are_equal() {
     }
 }
 
-/// Everything that can be seen of a guard.
+/// All observable state of a guard.
 fn seen(guard: &Guard) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut forbidden = Vec::new();
     guard.forbidden(&mut forbidden);
@@ -127,7 +128,8 @@ fn rewound_then_continued_equals_never_having_gone_there() {
         }
         lost.iter().for_each(|&token| drop(rewound.observe(token)));
         rewound.rewind(kept.len());
-        // Text that was sent stays sent, so only the held part may differ; feed what breaks any repetition off first.
+        // Sent text stays sent, so only the held part may differ; first feed tokens that break any
+        // repetition off.
         for token in [999, 998, 997, 996, 995, 994] {
             rewound.observe(token);
             straight.observe(token);
@@ -187,7 +189,7 @@ fn repetition_that_breaks_off_is_delivered() {
 
 #[test]
 fn words_are_not_cut_by_a_hold() {
-    // "get" (7) joins what is before and behind it: "get" "get" is one word.
+    // "get" (7) joins its neighbours: "get" "get" is one word.
     let mut guard = Guard::new(options(), 4096);
     let verdict = until_verdict(&mut guard, [8, 7, 7, 7, 7].into_iter().cycle().take(500));
     let Some(Verdict::Rescue { keep, .. }) = verdict else { panic!("{verdict:?}") };
@@ -196,7 +198,7 @@ fn words_are_not_cut_by_a_hold() {
 
 #[test]
 fn a_loop_that_is_one_endless_word_is_held() {
-    // "get" (7) without a blank: nowhere is a word's end.
+    // "get" (7) without a blank: no position ends a word.
     let mut guard = Guard::new(options(), 4096);
     let verdict = until_verdict(&mut guard, [vec![2, 0, 3], vec![7; 200]].concat());
     let Some(Verdict::Rescue { keep, .. }) = verdict else { panic!("{verdict:?}") };
@@ -205,7 +207,7 @@ fn a_loop_that_is_one_endless_word_is_held() {
 
 #[test]
 fn what_was_delivered_of_a_noisy_loop_does_not_end_the_reply_after_its_rescue() {
-    // Held longer than may be, so the loop is delivered, and found later.
+    // The hold runs out, so the loop is delivered and found later.
     let mut rng = fastrand::Rng::with_seed(12);
     let line = prose(&mut rng, 9);
     let stream: Vec<u32> = (0..200).flat_map(|n| [&line[..], &[100 + n]].concat()).collect();
@@ -340,7 +342,8 @@ fn a_rule_of_the_request_ends_the_reply() {
     assert_eq!((keep, event.kind, event.period, event.copies), (7, Kind::Pattern, 2, 3));
 }
 
-/// A model with a rut: it falls into `unit` after `good` tokens, and out of it only where a token is forbidden.
+/// A scripted model: after `good` tokens it repeats `unit`, and leaves the loop only where a token
+/// is forbidden.
 fn scripted(unit: &[u32], good: usize, reply: &[u32], forbidden: &[u32]) -> u32 {
     if reply.len() < good {
         return 100 + reply.len() as u32;
@@ -408,14 +411,14 @@ fn conversation(request: &[u32]) -> Options {
     Options { licence: Some(Arc::new(licence)), markers, ..Options::new(vocabulary) }
 }
 
-/// After how many tokens of `stream` something is done.
+/// Number of tokens of `stream` after which the guard acts.
 fn acts_after(options: Options, stream: &[u32]) -> Option<usize> {
     let mut guard = Guard::new(options, 1 << 16);
     let acts = |token: &u32| matches!(guard.observe(*token), Verdict::Rescue { .. } | Verdict::Stop { .. });
     stream.iter().position(acts).map(|at| at + 1)
 }
 
-/// `before`, then a word again and again.
+/// `before`, then one word repeated.
 fn then(before: &[u32], word: u32) -> Vec<u32> {
     [before, &[word; 9000]].concat()
 }

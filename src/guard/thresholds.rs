@@ -5,10 +5,10 @@
 
 /// Least run of anything that is judged.
 pub(super) const LEAST_RUN: u32 = 12;
-/// Longest unit that is judged with noise, and that may repeat longer in structured text: records
-/// and lines. A longer block that stands there three times is a loop anywhere.
+/// Longest unit judged with noise, and longest that may repeat longer in structured text: records
+/// and lines. Three copies of a longer block are a loop in any phase.
 pub(super) const LONGEST_RECORD: u32 = 256;
-/// How much longer an exact repetition of records may be in structured text.
+/// Factor on the threshold of an exact repetition of records in structured text.
 const STRUCTURED_TIMES: u32 = 4;
 
 /// The run (in tokens, the first copy not counted) at which an exact repetition is a loop.
@@ -31,9 +31,8 @@ pub(super) fn structured_threshold(period: u32) -> u32 {
     exact_threshold(period) * if period <= LONGEST_RECORD { STRUCTURED_TIMES } else { 1 }
 }
 
-/// The run from which tokens are held back: one copy and at least `LEAST_RUN` tokens have been
-/// sent by then, and at most `hold_tokens` (or one copy, if that is more) will be held until
-/// `threshold` is reached.
+/// The run from which tokens are held back. By then one copy and at least `LEAST_RUN` tokens have
+/// been sent; until `threshold` at most `hold_tokens` (or one copy, if that is more) are held.
 pub fn hold_start(period: u32, threshold: u32, hold_tokens: u32) -> u32 {
     period.max(LEAST_RUN).max(threshold.saturating_sub(hold_tokens.max(period)))
 }

@@ -1,18 +1,19 @@
-//! What the guard needs to know of a token's text, by id. Made once from the vocabulary, so that
-//! following a reply needs no text.
+//! Facts about each token's text, by id. Computed once from the vocabulary, so that following a
+//! reply needs no text.
 
-/// Marks of code and data that sentences hardly have.
+/// Marks of code and data that are rare in sentences.
 const CODE_MARKS: &[u8] = b"{}[]()<>=_/\\|;#&$@^~+\"";
 
-/// A word or a character goes on at an end of the token.
+/// No word or character continues across the start (`BEGINS_APART`) or the end (`ENDS_APART`) of
+/// the token.
 const BEGINS_APART: u8 = 1;
 const ENDS_APART: u8 = 2;
 const ENDS_INSIDE_CHARACTER: u8 = 4;
 /// A number, or a token with marks of code.
 const CODE: u8 = 8;
 
-/// Where in a line a text stands, as far as fences need it: at its beginning, behind one or two
-/// backticks there, or elsewhere.
+/// Position in a line, as far as fences need it: at the beginning, after one or two backticks
+/// there, or elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LinePlace(u8);
 
@@ -20,8 +21,8 @@ impl LinePlace {
     const ALL: [Self; 4] = [Self(0), Self(1), Self(2), Self(3)];
     const ELSEWHERE: Self = Self(3);
 
-    /// The place behind a byte, and whether the byte opens or closes a fence: the third backtick at
-    /// the beginning of a line.
+    /// The position after a byte, and whether the byte opens or closes a fence: the third backtick
+    /// at the beginning of a line.
     fn step(self, byte: u8) -> (Self, bool) {
         match (self.0, byte) {
             (_, b'\n') => (Self(0), false),
@@ -37,22 +38,22 @@ impl LinePlace {
 #[derive(Debug, Clone, Copy, Default)]
 struct Facts {
     flags: u8,
-    /// By the place before the token: the place behind it, and whether the token has opened or
-    /// closed a fence.
+    /// Indexed by the position before the token: the position after it, and whether the token
+    /// opened or closed a fence.
     lines: [(LinePlace, bool); 4],
 }
 
-/// Facts about every token, and its text.
+/// Facts about every token, and the token's bytes.
 #[derive(Default)]
 pub struct Vocabulary {
     facts: Vec<Facts>,
     bytes: Vec<u8>,
-    /// Where the bytes of each token end.
+    /// End of each token in `bytes`.
     ends: Vec<usize>,
 }
 
 impl Vocabulary {
-    /// From the bytes of ids 0, 1, ...; control tokens have none.
+    /// Built from the bytes of ids 0, 1, ...; control tokens have none.
     pub fn new<'a>(tokens: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut vocabulary = Self::default();
         for token in tokens {
@@ -63,29 +64,28 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// Whether a reply may be cut between these neighbours: no word and no character goes across.
+    /// Whether a reply may be cut between these neighbours: no word and no character spans the cut.
     pub(super) fn parts(&self, before: u32, after: u32) -> bool {
         let before = self.flags(before);
         before & ENDS_INSIDE_CHARACTER == 0
             && (before & ENDS_APART != 0 || self.flags(after) & BEGINS_APART != 0)
     }
 
-    /// Whether no character goes on behind this token.
+    /// Whether the token ends on a character boundary.
     pub(super) fn ends_character(&self, id: u32) -> bool {
         self.flags(id) & ENDS_INSIDE_CHARACTER == 0
     }
 
-    /// Whether a token is a number or has marks of code in it.
+    /// Whether a token is a number or contains marks of code.
     pub(super) fn is_code(&self, id: u32) -> bool {
         self.flags(id) & CODE != 0
     }
 
-    /// The place in the line behind a token, and whether the token has opened or closed a fence.
+    /// The position in the line after a token, and whether the token opened or closed a fence.
     pub(super) fn line_step(&self, place: LinePlace, id: u32) -> (LinePlace, bool) {
         self.facts.get(id as usize).map_or((place, false), |facts| facts.lines[usize::from(place.0)])
     }
 
-    /// The text of tokens.
     pub(super) fn text(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token(id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -131,18 +131,18 @@ impl Facts {
     }
 }
 
-/// Scripts that write no blanks between words.
+/// Whether the script of a character puts no blanks between words.
 pub(super) fn is_unspaced(c: char) -> bool {
     matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}')
 }
 
-/// No word goes across this character.
+/// Whether no word spans this character.
 fn stands_apart(c: char) -> bool {
     is_unspaced(c) || !(c.is_alphanumeric() || c == '_' || c == char::REPLACEMENT_CHARACTER)
 }
 
-/// Whether the last character has begun and not ended. A token of nothing but continuation bytes is
-/// taken to end one.
+/// Whether the bytes end inside a character. A token of continuation bytes alone counts as ending
+/// one.
 fn ends_inside_character(bytes: &[u8]) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(4)..];
     let Some(lead) = tail.iter().rposition(|b| b & 0xc0 != 0x80) else { return false };

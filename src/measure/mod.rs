@@ -1,7 +1,7 @@
-//! Speed of this machine with this model: what `perigee bench` prints.
+//! Speed of a model on this machine: the figures of `perigee bench`.
 //!
-//! Figures are ratios to a limit measured in the same run, because absolute ones move with the machine's other load. Knows the engine's door
-//! and the blueprint, not HTTP.
+//! Figures are ratios to a limit measured in the same run, because absolute figures move with the
+//! machine's other load. Knows the engine's door and the blueprint, not HTTP.
 
 mod serving;
 

@@ -9,7 +9,7 @@ use crate::sampling::SamplingParams;
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Metrics, StepSeconds};
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Debug, Clone)]
 pub struct BenchPlan {
     /// Prompt length of the prefill measurement, tokens.
@@ -51,23 +51,23 @@ pub struct BenchReport {
     pub decode_share_of_floor: Option<f64>,
 }
 
-/// Why a measurement ended early.
+/// Reasons why a measurement ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The engine refused a request.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// A sequence ended before its time.
+    /// A sequence ended before its planned length.
     #[error("a sequence ended with {reason:?} after {tokens} tokens")]
     Ended {
-        /// Reason.
+        /// Finish reason of the sequence.
         reason: FinishReason,
-        /// Tokens it had.
+        /// Reply tokens of the sequence.
         tokens: usize,
     },
 }
 
-/// Runs the plan, then asks for the read bandwidth (GB/s), so that it comes from the same run.
+/// Runs the plan, then calls for the read bandwidth (GB/s), so that both come from the same run.
 pub async fn run(
     engine: &EngineHandle,
     metrics: &Metrics,
@@ -82,7 +82,7 @@ pub async fn run(
         let before = metrics.step_seconds();
         let decode_rate = decode_once(engine, plan, &mut rng).await?;
         let after = metrics.step_seconds();
-        // The first repetition warms caches up.
+        // The first repetition is the warm-up.
         if repetition > 0 {
             prefill.push(plan.prefill as f64 / prefill_s);
             decode.push(decode_rate);
@@ -106,7 +106,7 @@ pub async fn run(
     })
 }
 
-/// Microseconds per step between two sums, the forward pass aside.
+/// Microseconds per step between two sums, without the forward pass.
 fn overhead(before: &StepSeconds, after: &StepSeconds) -> f64 {
     let spent = |sums: &StepSeconds| -> f64 {
         sums.parts.iter().filter(|(part, _)| *part != "forward").map(|(_, seconds)| seconds).sum()
@@ -129,7 +129,7 @@ fn request(engine: &EngineHandle, rng: &mut fastrand::Rng, prompt: usize, reply:
     }
 }
 
-/// Seconds from submission to the first token of a prompt that no cache knows.
+/// Seconds from submission to the first token of a prompt outside the prefix cache.
 async fn prefill_once(
     engine: &EngineHandle,
     plan: &BenchPlan,
@@ -157,7 +157,8 @@ async fn decode_once(
     for task in tasks {
         runs.push(task.await.expect("the measuring task does not panic")?);
     }
-    // While all of them decode: from the last first token to the first last token.
+    // The window in which all sequences decode: from the latest first token to the earliest last
+    // token.
     let begun = runs.iter().map(|times| times[0]).max().expect("at least one sequence");
     let ended = runs.iter().map(|times| times[times.len() - 1]).min().expect("at least one sequence");
     let tokens: usize =
@@ -165,7 +166,7 @@ async fn decode_once(
     Ok(tokens as f64 / (ended - begun).as_secs_f64())
 }
 
-/// When each token of a reply arrived.
+/// Arrival time of each token of a reply.
 async fn token_times(engine: &EngineHandle, request: EngineRequest) -> Result<Vec<Instant>, BenchError> {
     let expected = request.sampling.max_tokens as usize;
     let mut stream = engine.submit(request)?;

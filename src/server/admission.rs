@@ -1,4 +1,4 @@
-//! What can be refused by the head of a request alone: its host, its key, its media type.
+//! Checks that need only the head of a request: host, key, media type.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,11 @@ use super::Config;
 use super::config::Secret;
 use crate::api::ApiError;
 
-/// Which names requests may be addressed to.
+/// The host names that requests may be addressed to.
 ///
 /// A web page can reach a server on this machine under a name of its own that resolves to
-/// 127.0.0.1; the browser takes the answers for the page's own. Such a request carries that name.
-/// Addresses and `localhost` cannot be such names.
+/// 127.0.0.1, and the browser then treats the answers as the page's own. Such a request carries
+/// that name in its Host header. Addresses and `localhost` cannot be such names.
 #[derive(Debug)]
 pub(super) struct Hosts {
     /// Lower case; `None` = every name.
@@ -33,7 +33,8 @@ impl Hosts {
         Self { names: Some(names) }
     }
 
-    /// 400 for a head without a host where HTTP demands one, 421 for one that is not this server's.
+    /// Errors: 400 for a head without a host where HTTP demands one, 421 for a host that is not
+    /// this server's.
     pub(super) fn check(&self, head: &Parts) -> Result<(), ApiError> {
         let Some(host) = host_of(&head.uri, head.version, &head.headers)? else { return Ok(()) };
         let Some(names) = &self.names else { return Ok(()) };
@@ -43,8 +44,8 @@ impl Hosts {
     }
 }
 
-/// The host that a request is addressed to, without its port. A target with an authority stands
-/// above the header (RFC 9112, section 3.2.2); HTTP/1.0 needs neither.
+/// The host that a request is addressed to, without its port. The authority of the target takes
+/// precedence over the header (RFC 9112, section 3.2.2); HTTP/1.0 needs neither.
 fn host_of(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let mut lines = headers.get_all(header::HOST).iter();
     let (line, more) = (lines.next(), lines.next());
@@ -78,7 +79,7 @@ pub(super) fn authenticate(headers: &HeaderMap, keys: &[Secret]) -> Result<(), A
         .and_then(|v| v.to_str().ok())
         .and_then(|v| v.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    // Anthropic's clients have a header of their own.
+    // Anthropic's clients send the key in a header of their own.
     let own = headers.get("x-api-key").and_then(|v| v.to_str().ok());
     let given = bearer.map(|(_, key)| key.trim()).or(own.map(str::trim)).unwrap_or("");
     let matches =
@@ -86,14 +87,14 @@ pub(super) fn authenticate(headers: &HeaderMap, keys: &[Secret]) -> Result<(), A
     if matches { Ok(()) } else { Err(ApiError::unauthorized()) }
 }
 
-/// Equality that takes as long for a near miss as for a far one.
+/// Equality in constant time for equal lengths.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && !a.is_empty() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 
-/// JSON by its own account alone. A browser sends the types of forms and of plain text, and no
-/// type, to any server without asking it first; `application/json` it asks for
-/// (<https://fetch.spec.whatwg.org/#cors-safelisted-request-header>).
+/// Accepts only bodies declared as JSON. A browser sends the media types of forms and of plain
+/// text, and bodies without a type, to any server without a preflight request; `application/json`
+/// requires one (<https://fetch.spec.whatwg.org/#cors-safelisted-request-header>).
 pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let text =
         |name: HeaderName| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned());

@@ -17,17 +17,18 @@ use super::Config;
 use super::request_log::RequestLog;
 use crate::api::{ApiError, EventStream, Hold, RequestBody};
 
-/// What is read and thrown away of a body that will not be used, so that a client still writing gets to read its answer.
+/// Bytes read and discarded of an unused body, so that a client that is still writing gets to read
+/// its answer.
 const DISCARD_BYTES: usize = 1 << 20;
-/// How long that may take.
+/// Longest time for discarding an unused body.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 /// Bodies up to this size need no room in [`Bodies`]: the number of connections bounds them, and
-/// ordinary requests never wait for the large ones of others.
+/// ordinary requests never wait for large ones.
 const SMALL_BODY_BYTES: usize = 64 << 10;
-/// Bytes of one permit: permits are counted in 32 bits.
+/// Bytes per semaphore permit: permits are counted in 32 bits.
 const PERMIT_BYTES: usize = 1 << 10;
 
-/// Room for the bodies that are in memory at once.
+/// Room for the request bodies that are in memory at once.
 pub(super) struct Bodies {
     room: Arc<Semaphore>,
     limit: usize,
@@ -39,12 +40,12 @@ impl Bodies {
         Self { room: Arc::new(Semaphore::new(permits(limit) as usize)), limit }
     }
 
-    /// Room for a body of `bytes`, after a wait of at most `wait`.
+    /// Reserves room for a body of `bytes`, waiting for at most `wait`.
     async fn reserve(&self, bytes: usize, wait: Duration) -> Result<OwnedSemaphorePermit, ApiError> {
         let room = self.room.clone().acquire_many_owned(permits(bytes.min(self.limit)));
         match timeout(wait, room).await {
             Ok(Ok(room)) => Ok(room),
-            // Nothing closes the semaphore.
+            // The semaphore is never closed.
             Ok(Err(_)) | Err(_) => Err(ApiError::no_room_for_body(self.limit)),
         }
     }
@@ -63,8 +64,8 @@ pub(super) async fn read(
 ) -> Result<RequestBody, ApiError> {
     let (limit, time) = (config.max_body_bytes, config.body_read_timeout());
     let declared = declared_length(headers);
-    // A client that asked first has sent nothing yet; any other gets the chance to stop writing and
-    // read.
+    // A client that sent `Expect` has sent no body yet; any other client gets the chance to stop
+    // writing and read.
     let asked = headers.contains_key(header::EXPECT);
     if declared.is_some_and(|length| length > limit as u64) {
         if !asked {
@@ -78,8 +79,8 @@ pub(super) async fn read(
     }
     let large = declared.map_or(!reading.ended, |length| length > SMALL_BODY_BYTES as u64);
     let room = match large {
-        // Reserved whole before it is read: bodies that grew side by side could fill the room and
-        // none of them end.
+        // Room for the whole body is reserved before reading: bodies that grow side by side could
+        // fill the room with none of them complete.
         true => match bodies.reserve(declared.map_or(limit, |length| length as usize), time).await {
             Ok(room) => Some(room),
             Err(error) => {
@@ -94,7 +95,7 @@ pub(super) async fn read(
     reading.bytes.reserve(declared.unwrap_or(0) as usize);
     reading.read_past(limit, time).await?;
     let hold = room.map(|mut room| {
-        // What was reserved and not sent is given back at once.
+        // Return the part of the reservation that the body did not use.
         let spare = room.num_permits().saturating_sub(permits(reading.bytes.len()) as usize);
         drop(room.split(spare));
         Box::new(room) as Hold
@@ -102,7 +103,7 @@ pub(super) async fn read(
     Ok(RequestBody { bytes: reading.bytes, hold })
 }
 
-/// A body while it is read.
+/// A body in the course of being read.
 struct Reading {
     body: Incoming,
     bytes: Vec<u8>,
@@ -111,8 +112,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads until there are more than `stop` bytes, or to the end. More than the limit is an
-    /// error.
+    /// Reads until more than `stop` bytes are there, or to the end. Errors: a body above the limit.
     async fn read_past(&mut self, stop: usize, time: Duration) -> Result<(), ApiError> {
         let read = timeout(time, self.frames(stop)).await;
         let result = read.unwrap_or_else(|_| Err(ApiError::slow_body(time)));
@@ -138,7 +138,7 @@ impl Reading {
     }
 }
 
-/// Reads and forgets a body that is not needed.
+/// Reads and discards an unused body, within `DISCARD_BYTES` and `DISCARD_TIME`.
 pub(super) async fn skip(body: Incoming) {
     discard(body, DISCARD_BYTES, DISCARD_TIME).await;
 }
@@ -163,7 +163,7 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
 
 /// An answer's body. Owns the request's log line, which is written when the body is dropped.
 pub(super) enum Answer {
-    /// All of it.
+    /// A complete body.
     Whole {
         bytes: Bytes,
         given: bool,
@@ -179,7 +179,7 @@ pub(super) struct Events {
     stream: EventStream,
     pause: Pin<Box<Sleep>>,
     keep_alive: Duration,
-    /// Ready when the server's time is over.
+    /// Resolves when running requests are to be cut off.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     log: RequestLog,
 }
@@ -278,7 +278,7 @@ mod tests {
         assert!(refusal.message.contains("server.max_bodies_bytes"), "{}", refusal.message);
         assert!(bodies.reserve(300 << 10, Duration::from_secs(600)).await.is_ok());
         drop(first);
-        // More than there is at all is not asked for: one body always finds room.
+        // A reservation above the total is capped: a single body always finds room.
         assert!(bodies.reserve(usize::MAX, Duration::from_secs(600)).await.is_ok());
     }
 }

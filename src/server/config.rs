@@ -222,7 +222,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The value itself. Compare in constant time, and never print.
+    /// The secret itself. Compare in constant time; never print.
     pub fn expose(&self) -> &str {
         &self.0
     }

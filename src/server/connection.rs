@@ -1,7 +1,7 @@
-//! One connection: HTTP/1 over a socket whose silences are timed.
+//! One connection: HTTP/1 over a socket with time limits on its silences.
 //!
-//! hyper's own head timeout also ends idle connections, so it is set to the idle time; the time a head may take is watched
-//! here, as is a client that stops reading its answer.
+//! hyper's own head timeout also ends idle connections, so it is set to the idle time. The time
+//! limit of a head, and of a client that stops reading its answer, is enforced here.
 
 use std::convert::Infallible;
 use std::io;
@@ -36,7 +36,7 @@ pub(super) async fn serve(stream: Box<dyn Stream>, shared: Arc<Shared>, mut life
         activity: activity.clone(),
         head_timeout: config.header_read_timeout(),
         write_timeout: config.keep_alive(),
-        // A client that connects has something to say: the first head is due from the start.
+        // The first head is due from the moment of the connection.
         head_deadline: Some((0, Box::pin(sleep(config.header_read_timeout())))),
         write_deadline: None,
     };
@@ -63,7 +63,7 @@ pub(super) async fn serve(stream: Box<dyn Stream>, shared: Arc<Shared>, mut life
                 return;
             }
             changed = life.changed() => match (changed, *life.borrow_and_update()) {
-                // Requests end by themselves, or with an error.
+                // Requests in progress end by themselves, or with an error.
                 (Ok(()), Life::Serving | Life::Cut) => {}
                 (Ok(()), Life::Closing) => connection.as_mut().graceful_shutdown(),
                 (Ok(()), Life::Over) | (Err(_), _) => return,
@@ -72,12 +72,12 @@ pub(super) async fn serve(stream: Box<dyn Stream>, shared: Arc<Shared>, mut life
     }
 }
 
-/// What a connection is doing, seen by its socket and its requests.
+/// Activity of a connection, shared by its socket and its requests.
 #[derive(Debug, Default)]
 struct Activity {
-    /// A request is being answered.
+    /// Set while a request is being answered.
     busy: AtomicBool,
-    /// Requests whose head was complete.
+    /// Number of requests whose head was complete.
     heads: AtomicUsize,
 }
 
@@ -98,20 +98,22 @@ impl Drop for Busy {
     }
 }
 
-/// A socket that gives up on a head that does not end and on an answer that is not read.
+/// A socket that fails on a head that does not end and on an answer that is not read.
 struct TimedStream {
     stream: Box<dyn Stream>,
     activity: Arc<Activity>,
     head_timeout: Duration,
     write_timeout: Duration,
-    /// Runs while a head is incomplete; the number of heads before it tells when it has become stale.
+    /// Runs while a head is incomplete. The count is the number of heads before it; a larger one
+    /// makes the deadline stale.
     head_deadline: Option<(usize, Pin<Box<Sleep>>)>,
-    /// Runs while the peer takes nothing.
+    /// Runs while the peer accepts no bytes.
     write_deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl TimedStream {
-    /// Drops a deadline whose head has arrived; gives the number of heads so far, `None` while busy.
+    /// Drops a deadline whose head has arrived. Returns the number of heads so far, `None` while a
+    /// request is being answered.
     fn heads_unless_busy(&mut self) -> Option<usize> {
         let heads = self.activity.heads.load(Ordering::Relaxed);
         if self.head_deadline.as_ref().is_some_and(|(at, _)| *at != heads) {

@@ -17,31 +17,33 @@ use super::{Config, Readiness, connection};
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
 
-/// Connections that are told why they are refused, at once; beyond that they are closed without a word.
+/// Most connections that are refused with a reason at once; further ones are closed without an
+/// answer.
 const MAX_REFUSALS: usize = 64;
-/// How long a refused client may take to read why.
+/// Longest time for a refused client to read the reason.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
-/// Pause after a failed accept: it fails for want of file descriptors, which only time brings back.
+/// Pause after a failed accept. Accepts fail for lack of file descriptors, and only time frees
+/// those.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long clients may take to read the error that ends their requests at the end of a drain, and
+/// Longest time, at the end of a drain, for clients to read the error that ends their requests and
 /// the rest of their answers.
 const FAREWELL_TIME: Duration = Duration::from_secs(2);
 
-/// How far the end of the server is; only grows. A drain begins as [`Life::Serving`]: what it
-/// refuses is the readiness's business.
+/// The stages of the server's end; the value only grows. A drain begins in [`Life::Serving`]:
+/// the readiness decides on refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
     /// Requests run to their end.
     Serving,
     /// Requests are ended with an error.
     Cut,
-    /// Connections end after the answer they carry.
+    /// Connections end after their current answer.
     Closing,
     /// Connections end now.
     Over,
 }
 
-/// What every connection sees.
+/// State shared by all connections.
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) metrics: Arc<Metrics>,
@@ -50,32 +52,32 @@ pub(super) struct Shared {
     pub(super) api: OnceLock<Api>,
     pub(super) hosts: Hosts,
     pub(super) bodies: Bodies,
-    /// Has a receiver in every connection.
+    /// Every connection holds a receiver.
     life: watch::Sender<Life>,
     /// Requests for which a drain waits.
     running: watch::Sender<usize>,
 }
 
-/// A request for which a drain waits, while it is held.
+/// A request that a drain waits for, until dropped.
 pub(super) struct Running(Arc<Shared>);
 
 impl Shared {
-    /// Counts a request into those for which a drain waits.
+    /// Counts a request among those that a drain waits for.
     pub(super) fn run(self: &Arc<Self>) -> Running {
         self.running.send_modify(|running| *running += 1);
         Running(self.clone())
     }
 
-    /// Ready when running requests are to be ended.
+    /// Resolves when running requests are to be ended.
     pub(super) fn cut(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut life = self.life.subscribe();
         async move {
-            // The sender lives as long as any request.
+            // The sender outlives every request.
             let _ = life.wait_for(|life| *life >= Life::Cut).await;
         }
     }
 
-    /// Whether running requests have been ended by the server.
+    /// Whether the server has ended running requests.
     pub(super) fn is_cut(&self) -> bool {
         *self.life.borrow() >= Life::Cut
     }
@@ -101,16 +103,16 @@ pub struct StartError {
     source: std::io::Error,
 }
 
-/// How a drain went.
+/// Outcome of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
     /// Requests that were ended with an error because the deadline passed.
     pub cut: usize,
-    /// From the beginning of the drain to its end.
+    /// Duration of the drain.
     pub took: Duration,
 }
 
-/// A listening server. Dropping it without [`Server::drain`] cuts everything.
+/// A listening server. Dropping the server without [`Server::drain`] cuts every connection.
 pub struct Server {
     shared: Arc<Shared>,
     address: Address,
@@ -118,7 +120,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to listen. Until [`Server::open`] the model's routes answer 503 with the boot's progress.
+    /// Begins to listen. Until [`Server::open`] the model's routes answer 503 with the boot's
+    /// progress. Errors: the address cannot be bound.
     pub async fn start(config: Config, metrics: Arc<Metrics>) -> Result<Self, StartError> {
         let (listener, address) =
             Listener::bind(&config).await.map_err(|source| match &config.unix_socket {
@@ -152,22 +155,22 @@ impl Server {
         }
     }
 
-    /// Where it listens, for people: `http://ADDRESS:PORT` or `unix:PATH`.
+    /// The address as operators write it: `http://ADDRESS:PORT` or `unix:PATH`.
     pub fn url(&self) -> String {
         self.address.to_string()
     }
 
-    /// Whether other machines reach it.
+    /// Whether other machines can reach the server.
     pub fn is_exposed(&self) -> bool {
         matches!(self.address, Address::Tcp(_)) && !self.address.is_loopback()
     }
 
-    /// Boot progress, to be told by the boot.
+    /// Boot progress, which the boot updates.
     pub fn readiness(&self) -> Arc<Readiness> {
         self.shared.readiness.clone()
     }
 
-    /// The model is ready: requests are taken from now on.
+    /// Marks the model as ready; requests are accepted from now on.
     pub fn open(&self, api: Api) {
         if self.shared.api.set(api).is_ok() {
             self.shared.readiness.ready();
@@ -175,9 +178,9 @@ impl Server {
         }
     }
 
-    /// Refuses new requests and lets running ones end until `server.drain_timeout_s`; those that
-    /// are left then are ended with an error. Health, metrics and the refusals are answered all the
-    /// while; only then the server stops listening.
+    /// Refuses new requests and lets running ones end until `server.drain_timeout_s`; the rest are
+    /// then ended with an error. Health, metrics and refusals are answered throughout; the server
+    /// stops listening only after that.
     pub async fn drain(self) -> Drained {
         let (shared, begun) = (&self.shared, Instant::now());
         shared.readiness.draining();
@@ -255,7 +258,7 @@ impl Drop for Open {
     }
 }
 
-/// Tells a client that all connections are taken, without reading its request as HTTP.
+/// Tells a client that all connections are in use, without parsing its request as HTTP.
 async fn refuse(mut stream: Box<dyn Stream>, limit: usize) -> std::io::Result<()> {
     let error = ApiError::too_many_connections(limit);
     let body = error.body();
@@ -268,7 +271,8 @@ async fn refuse(mut stream: Box<dyn Stream>, limit: usize) -> std::io::Result<()
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(&body).await?;
     stream.shutdown().await?;
-    // What the client wrote is read and forgotten: closing over unread bytes would take the answer back.
+    // The client's bytes are read and discarded: closing over unread bytes would reset the
+    // connection and lose the answer.
     let mut rest = [0; 4096];
     while stream.read(&mut rest).await? > 0 {}
     Ok(())

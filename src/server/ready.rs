@@ -1,7 +1,7 @@
-//! Health: how far the boot is, whether requests are taken, whether the engine moves.
+//! Health: boot progress, readiness, liveness of the engine.
 //!
-//! Three questions, three answers: alive (the process answers), started (the boot is over), ready (send requests here).
-//! None of them touches the engine's thread.
+//! Three routes with three answers: alive (the process answers), started (the boot is over), ready
+//! (the server accepts requests). None of them touches the engine's thread.
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
 
-/// An engine with running sequences that has not finished a step for this long is stuck. Far above any step: a step of
-/// thousands of prompt tokens of a large model on a slow CPU takes seconds.
+/// An engine with running sequences that has finished no step for this long is stuck. Far above any
+/// step: thousands of prompt tokens of a large model on a slow CPU take seconds.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// Where the server stands.
+/// Phase of the server's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     Booting,
@@ -28,7 +28,7 @@ enum Phase {
 struct Stage {
     name: &'static str,
     began: Instant,
-    /// 0..1.
+    /// Share of the stage that is done, 0..1.
     progress: f32,
     took: Option<Duration>,
 }
@@ -57,7 +57,7 @@ impl Default for Readiness {
 
 impl Readiness {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding the lock; a poisoned one still holds a whole state.
+        // No code panics while holding the lock; a poisoned lock still holds consistent state.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -68,14 +68,14 @@ impl Readiness {
         state.stages.push(Stage { name: stage, began: Instant::now(), progress: 0.0, took: None });
     }
 
-    /// How much of the current stage is done, 0..1.
+    /// Sets the completed share of the current stage, 0..1.
     pub fn progress(&self, fraction: f32) {
         if let Some(stage) = self.state().stages.last_mut() {
             stage.progress = fraction.clamp(0.0, 1.0);
         }
     }
 
-    /// The boot is over and requests are taken.
+    /// Marks the boot as over; requests are accepted.
     pub(super) fn ready(&self) {
         let mut state = self.state();
         state.end_stage();
@@ -85,27 +85,26 @@ impl Readiness {
         }
     }
 
-    /// The boot ended in an error; the routes say so until the process ends.
+    /// Marks the boot as failed; the routes report `reason` until the process ends.
     pub fn failed(&self, reason: &str) {
         self.state().phase = Phase::Failed(reason.to_owned());
     }
 
-    /// No new requests.
+    /// New requests are refused from now on.
     pub(super) fn draining(&self) {
         self.state().phase = Phase::Draining;
     }
 
-    /// Whether the server drains.
     pub(super) fn is_draining(&self) -> bool {
         self.state().phase == Phase::Draining
     }
 
-    /// Finished boot stages and what they took, for metrics.
+    /// Finished boot stages and their durations, for metrics.
     pub fn stages(&self) -> Vec<(&'static str, Duration)> {
         self.state().stages.iter().filter_map(|s| Some((s.name, s.took?))).collect()
     }
 
-    /// The routes' service, or why it cannot be used now.
+    /// The routes' service, or the error that says why it is unavailable.
     pub(super) fn service<'a>(&self, api: &'a OnceLock<Api>) -> Result<&'a Api, ApiError> {
         let state = self.state();
         match (&state.phase, api.get()) {
@@ -120,7 +119,8 @@ impl Readiness {
         }
     }
 
-    /// `/health`: whether the engine runs. Also while draining; not before the boot is over, since clients wait for it.
+    /// `/health`: whether the engine runs. Holds while draining too, and never before the boot is
+    /// over, since clients wait for this route.
     pub(super) fn health(&self, api: &OnceLock<Api>, metrics: &Metrics) -> (bool, Value) {
         let phase = self.state().phase.clone();
         let Some(api) = api.get().filter(|_| matches!(phase, Phase::Ready | Phase::Draining)) else {
@@ -140,7 +140,7 @@ impl Readiness {
         (status == "ok", body)
     }
 
-    /// `/health/ready`: whether requests should be sent here.
+    /// `/health/ready`: whether the server accepts requests.
     pub(super) fn ready_answer(&self, api: &OnceLock<Api>, metrics: &Metrics) -> (bool, Value) {
         let phase = self.state().phase.clone();
         if phase != Phase::Ready {
@@ -150,7 +150,7 @@ impl Readiness {
         (healthy, if healthy { json!({"status": "ready"}) } else { body })
     }
 
-    /// `/health/startup`: whether the boot is over, and how far it is.
+    /// `/health/startup`: whether the boot is over, and its progress.
     pub(super) fn startup(&self) -> (bool, Value) {
         let done = matches!(self.state().phase, Phase::Ready | Phase::Draining);
         (done, self.startup_body())

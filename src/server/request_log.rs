@@ -1,5 +1,5 @@
-//! One log line and one metric per request, at its end, however it ends: answered, failed, cut by a
-//! shutdown, or left by its client.
+//! One log line and one metric per request, written at its end: answered, failed, cut by a
+//! shutdown, or abandoned by its client.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,10 +8,11 @@ use super::connection::Busy;
 use super::listener::{Running, Shared};
 use crate::api::{ApiError, Summary};
 
-/// Status recorded when the client left before its answer was complete (it never saw one).
+/// Status recorded for a client that disconnected before its answer was complete; never sent.
 const CLIENT_LEFT: u16 = 499;
 
-/// Follows a request from its head to the last byte of its answer; writes the line when dropped. Never holds a prompt.
+/// Follows a request from its head to the last byte of its answer; writes the log line on drop.
+/// Never holds a prompt.
 pub(super) struct RequestLog {
     shared: Arc<Shared>,
     pub(super) id: String,
@@ -19,7 +20,7 @@ pub(super) struct RequestLog {
     began: Instant,
     status: Option<u16>,
     summary: Summary,
-    /// Set when the whole answer was handed to the connection.
+    /// Set when the connection has taken the whole answer.
     complete: bool,
     /// Keeps the connection marked as busy.
     _busy: Busy,
@@ -43,7 +44,7 @@ impl RequestLog {
         }
     }
 
-    /// A drain waits for this request from now on.
+    /// Makes a drain wait for this request from now on.
     pub(super) fn runs(&mut self, running: Running) {
         self.running = Some(running);
     }
@@ -56,7 +57,7 @@ impl RequestLog {
         self.summary = summary;
     }
 
-    /// What the request cost, as far as it is known.
+    /// The request's figures as far as they are known.
     pub(super) fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -72,7 +73,7 @@ impl Drop for RequestLog {
         let Summary { usage, ttft, finish, .. } = std::mem::take(&mut self.summary);
         let (status, finish) = match self.status.filter(|_| self.complete) {
             Some(status) => (status, finish),
-            // The server closed the connection under a client that did not read its answer.
+            // The server closed the connection on a client that did not read its answer.
             None if self.shared.is_cut() => {
                 let error = ApiError::shutdown();
                 (error.status, error.code)

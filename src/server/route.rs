@@ -1,4 +1,4 @@
-//! Paths, and what is behind them.
+//! Paths and their routes.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use crate::api::ApiError;
 pub(super) const GET: &str = "GET, HEAD";
 pub(super) const POST: &str = "POST";
 
-/// What is behind a path.
+/// The route of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     Chat,
@@ -32,7 +32,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// Every one; the document of the routes is held to it.
+    /// Every route; a test compares the OpenAPI document with this list.
     #[cfg(test)]
     const ALL: [Self; 19] = {
         use Route::*;
@@ -84,7 +84,7 @@ impl Route {
         })
     }
 
-    /// Its name in metrics and logs: from a closed set.
+    /// The name in metrics and logs; from a closed set.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
@@ -123,21 +123,20 @@ impl Route {
         }
     }
 
-    /// Whether it needs the model.
+    /// Whether the route needs the model.
     pub(super) fn needs_model(self) -> bool {
         self.allow() == POST || matches!(self, Self::TokenizerInfo | Self::Models | Self::Model)
     }
 
-    /// Whether it needs a key where keys are set. `public_pages`: whether metrics, version and the
-    /// description of the routes need none; the health routes never do.
+    /// Whether the route needs a key where keys are set. `public_pages`: metrics, version and the
+    /// API description need none; the health routes never do.
     pub(super) fn needs_key(self, public_pages: bool) -> bool {
         let page = matches!(self, Self::Metrics | Self::Version | Self::OpenApi | Self::Docs);
         self.needs_model() || (page && !public_pages)
     }
 }
 
-/// Whether a route (by name) makes the model work, so that its requests are worth a line in the
-/// log.
+/// Whether requests of a route (by name) run the model and get a line in the log.
 pub(super) fn is_model_route(name: &str) -> bool {
     matches!(
         name,
@@ -150,13 +149,13 @@ pub(super) fn is_model_route(name: &str) -> bool {
     )
 }
 
-/// The path below `server.root_path`, which a proxy may have left on it.
+/// The path below `server.root_path`, a prefix that proxies may leave in place.
 pub(super) fn below<'a>(path: &'a str, root: &str) -> &'a str {
     path.strip_prefix(root).filter(|rest| rest.starts_with('/')).unwrap_or(path)
 }
 
-/// The model's name in a path of [`Route::Model`], decoded: clients encode the slash that many
-/// names have.
+/// The decoded model name in a path of [`Route::Model`]: clients percent-encode the slash that many
+/// names contain.
 pub(super) fn model_name(path: &str) -> Result<Cow<'_, str>, ApiError> {
     let encoded = encoded_model(path).unwrap_or_default();
     if !encoded.contains('%') {
@@ -172,7 +171,7 @@ fn encoded_model(path: &str) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
-/// `None` for a `%` without two hexadecimal digits behind it.
+/// Percent-decodes a path segment; `None` for a `%` without two hexadecimal digits after it.
 fn percent_decoded(encoded: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(encoded.len());
     let mut rest = encoded;

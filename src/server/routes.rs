@@ -1,4 +1,4 @@
-//! Requests to answers: admission, readiness, headers. Bodies are the api's business.
+//! Requests to answers: admission, readiness, headers. Bodies are built and parsed in `api`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::api::{self, Api, ApiError, RequestBody, is_request_id};
 use crate::telemetry;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The same for Anthropic's clients.
+/// Name of the request-id header in Anthropic's API.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const GUARD_EVENTS: HeaderName = HeaderName::from_static("x-guard-events");
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-perigee-ignored-fields");
@@ -30,7 +30,7 @@ enum Reply {
     Events(Box<api::EventStream>),
 }
 
-/// Whose shape an error has.
+/// The API whose error shape a client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     OpenAi,
@@ -38,7 +38,8 @@ enum Dialect {
 }
 
 impl Dialect {
-    /// The route's own; for what clients of both ask, the one that the client's headers speak.
+    /// The route's own dialect; on routes shared by both, the dialect that the client's headers
+    /// show.
     fn of(route: Option<Route>, headers: &HeaderMap) -> Self {
         match route {
             Some(Route::Messages | Route::CountTokens) => Self::Anthropic,
@@ -52,7 +53,7 @@ impl Dialect {
     }
 }
 
-/// Answers one request. Dropping the future (the client left) aborts what it waits for.
+/// Answers one request. Dropping the future (the client disconnected) aborts the work behind it.
 pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy: Busy) -> Response<Answer> {
     let (head, incoming) = request.into_parts();
     let path = route::below(head.uri.path(), &shared.config.root_path);
@@ -84,7 +85,7 @@ pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy
     respond(result, origin, dialect, &shared, log)
 }
 
-/// Checks what can be checked without the body.
+/// Checks that need no body.
 fn admit(route: Route, head: &Parts, shared: &Arc<Shared>, log: &mut RequestLog) -> Result<(), ApiError> {
     let (method, headers) = (&head.method, &head.headers);
     let fits = match route.allow() {
@@ -98,7 +99,7 @@ fn admit(route: Route, head: &Parts, shared: &Arc<Shared>, log: &mut RequestLog)
         admission::authenticate(headers, &shared.config.api_keys)?;
     }
     if route.needs_model() {
-        // Counted before the look at the phase: a drain sees either this request or its refusal.
+        // Counted before the phase is read: a drain sees either this request or its refusal.
         log.runs(shared.run());
         shared.readiness.service(&shared.api)?;
     }
@@ -169,7 +170,7 @@ async fn post(route: Route, body: RequestBody, api: &Api, log: &mut RequestLog) 
     })
 }
 
-/// The client's own id if it can be echoed, else a new one.
+/// The client's own id if it is safe to echo, else a new one.
 fn request_id(headers: &HeaderMap) -> String {
     match headers.get(&REQUEST_ID).and_then(|v| v.to_str().ok()) {
         Some(id) if is_request_id(id) => id.to_owned(),
@@ -177,7 +178,7 @@ fn request_id(headers: &HeaderMap) -> String {
     }
 }
 
-/// The origin to allow in the answer, if there is one and it is listed.
+/// The origin to allow in the answer: the request's, if listed.
 fn allowed_origin(headers: &HeaderMap, allowed: &[String]) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     if allowed.iter().any(|a| a == "*") {
@@ -281,7 +282,7 @@ fn respond(
     response
 }
 
-/// Names the fields of the request that nobody reads.
+/// Names the unknown fields of the request in the answer's headers.
 fn ignored_fields(headers: &mut HeaderMap, summary: &api::Summary) {
     let names = summary.ignored_fields.as_deref().and_then(|names| HeaderValue::from_str(names).ok());
     if let Some(names) = names {
@@ -291,7 +292,7 @@ fn ignored_fields(headers: &mut HeaderMap, summary: &api::Summary) {
 
 fn whole(status: StatusCode, body: Vec<u8>, mut log: RequestLog) -> Answer {
     log.answered(status.as_u16());
-    // Complete as far as the server is concerned; a HEAD's body is never polled.
+    // The server's part is complete; the body of a HEAD answer is never polled.
     log.complete();
     Answer::Whole { bytes: body.into(), given: false, log: Box::new(log) }
 }

@@ -1,4 +1,4 @@
-//! Where connections come from: a TCP address, or a Unix socket.
+//! The listening socket: a TCP address or a Unix socket.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::Config;
 
-/// Bytes in both directions.
+/// A connected socket, read and written as bytes.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -25,7 +25,7 @@ pub(super) enum Listener {
     Unix(UnixListener),
 }
 
-/// Where a server listens.
+/// Address of a bound socket.
 #[derive(Debug)]
 pub(super) enum Address {
     Tcp(SocketAddr),
@@ -37,12 +37,12 @@ pub(super) enum Address {
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode numbers of the file.
     identity: (u64, u64),
 }
 
 impl Listener {
-    /// Binds what the settings name.
+    /// Binds the socket that the settings name.
     pub(super) async fn bind(config: &Config) -> io::Result<(Self, Address)> {
         if let Some(path) = &config.unix_socket {
             let (listener, file) = bind_unix(path, config.socket_mode().unwrap_or(0o600)).await?;
@@ -58,7 +58,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Tokens leave as they come, not when a packet is full.
+                // Tokens are sent as they come, without waiting for a full packet.
                 let _ = stream.set_nodelay(true);
                 Ok(Box::new(stream))
             }
@@ -68,7 +68,7 @@ impl Listener {
 }
 
 impl Address {
-    /// Whether only this machine reaches it by IP.
+    /// Whether the socket can be reached by IP from this machine only.
     pub(super) fn is_loopback(&self) -> bool {
         matches!(self, Self::Tcp(addr) if addr.ip().to_canonical().is_loopback())
     }
@@ -93,8 +93,8 @@ impl Drop for SocketFile {
 
 async fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     remove_stale(path).await?;
-    // The kernel gives the file the permissions that the umask leaves: with a chmod afterwards
-    // there would be a moment in which everybody could connect.
+    // The kernel creates the file with the permissions that the umask leaves; a later chmod would
+    // leave a moment in which any user could connect.
     let before = umask(Mode::from_bits_truncate(!mode & 0o777));
     let bound = UnixListener::bind(path);
     umask(before);
@@ -104,7 +104,7 @@ async fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFi
     Ok((listener, file))
 }
 
-/// Removes a socket file on which nothing listens any more, and nothing else.
+/// Removes a socket file without a listener; refuses to remove any other file.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     let refused = |what: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, what.to_owned()));
     match fs::symlink_metadata(path) {
@@ -113,7 +113,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
         Ok(metadata) if !metadata.file_type().is_socket() => refused("the file exists and is not a socket"),
         Ok(_) => match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-            // A full backlog and a missing permission are signs of a listener too.
+            // A full backlog or a missing permission also indicates a listener.
             _ => refused("another process listens on it"),
         },
     }

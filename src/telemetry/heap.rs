@@ -1,9 +1,8 @@
-//! The program's allocator: the system's, which also counts the bytes that each thread has
-//! allocated.
+//! The program's allocator: the system's, with a count of the bytes that each thread has allocated.
 //!
-//! A thread's figure can fall below zero, for it may free what others allocated: differences are
-//! what counts. Requested sizes are counted, so the same work gives the same difference on every
-//! run.
+//! A thread's count can fall below zero, because a thread may free memory that another one
+//! allocated: only differences are meaningful. Requested sizes are counted, so the same work gives
+//! the same difference on every run.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,37 +11,38 @@ use std::cell::Cell;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Bytes held now, and at most since the last `begin`.
+    /// Bytes held now, and the most since the last `begin`.
     static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// Bytes that this thread has allocated and not freed.
+/// Bytes allocated and not freed by this thread.
 pub fn allocated() -> isize {
     HELD.get().0
 }
 
-/// Begins to look for the most that this thread holds, and says what it holds now.
+/// Restarts the maximum of this thread; returns the bytes held now.
 pub fn begin() -> isize {
     let now = allocated();
     HELD.set((now, now));
     now
 }
 
-/// The most that this thread has held since the last `begin`.
+/// The most bytes that this thread has held since the last `begin`.
 pub fn most() -> isize {
     HELD.get().1
 }
 
-/// Blocks from this size on are mapped on their own and unmapped when they are freed, bytes. Larger: fewer page faults, more memory
-/// that stays after a large request.
+/// Size from which a block is mapped on its own and unmapped when freed, bytes. Larger: fewer page
+/// faults, more memory that stays after a large request.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MMAP_THRESHOLD_BYTES: libc::c_int = 1 << 20;
-/// Free memory at the end of a heap that is given back, bytes.
+/// Free memory at the end of a heap from which the heap is trimmed, bytes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const TRIM_THRESHOLD_BYTES: libc::c_int = 2 << 20;
 
-/// Fixes from which sizes on freed memory goes back to the system. glibc raises both by itself with each large block that is freed, to
-/// 32 MiB and more: request bodies and what a compilation built would then stay in its heaps for good.
+/// Fixes the sizes from which freed memory returns to the system. glibc raises both by itself with
+/// each large block that is freed, to 32 MiB and more: request bodies and the memory of
+/// compilations would then stay in its heaps for good.
 pub fn set_up() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes and returns integers; sets parameters of the allocator, which any thread may do at any time.
@@ -52,8 +52,8 @@ pub fn set_up() {
     }
 }
 
-/// Gives the pages of freed memory back to the system, of all threads. Takes milliseconds where
-/// much is free.
+/// Returns the pages of freed memory of all threads to the system. Takes milliseconds if much is
+/// free.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointer, and glibc allows it at any time on any thread.
@@ -65,7 +65,7 @@ pub fn give_back() {
 struct Counting;
 
 fn count(change: isize) {
-    // A thread that is ending has no counter left, and nobody will ask for it.
+    // A thread that is ending has no counter left, and no later call reads it.
     let _ = HELD.try_with(|held| {
         let (now, most) = held.get();
         let now = now.wrapping_add(change);

@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use super::config::{Config, LogColor, LogFormat};
 
-/// Why logging could not be set up.
+/// Errors of setting up logging.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter does not parse.
@@ -19,12 +19,12 @@ pub enum LogError {
         "{directives:?} is no log filter: {reason}; use a level (error, warn, info, debug, trace) or module=level, ..."
     )]
     Filter {
-        /// As given.
+        /// The directives as given.
         directives: String,
-        /// Why.
+        /// The parser's message.
         reason: String,
     },
-    /// There is a subscriber already.
+    /// The process has a subscriber already.
     #[error("logging is set up already")]
     AlreadySet,
 }
@@ -36,13 +36,14 @@ pub fn init(config: &Config) -> Result<(), LogError> {
     subscriber.try_init().map_err(|_| LogError::AlreadySet)
 }
 
-/// Parses a level or directives. An empty filter would silence everything by accident, so it is an error.
+/// Parses a level or directives. Errors: an empty filter, which would silence all logs by accident.
 pub(super) fn parse_filter(directives: &str) -> Result<EnvFilter, LogError> {
     let error = |reason: String| LogError::Filter { directives: directives.into(), reason };
     if directives.trim().is_empty() {
         return Err(error("it is empty".into()));
     }
-    // The crate takes any word as a module name, so that "inof" would silence everything but a module of that name.
+    // The crate accepts any word as a module name: "inof" would silence all logs but those of a
+    // module with that name.
     for directive in directives.split(',').map(str::trim).filter(|d| !d.contains(['=', ':', '['])) {
         let level = directive.parse::<tracing::level_filters::LevelFilter>();
         if level.is_err() {
@@ -52,7 +53,7 @@ pub(super) fn parse_filter(directives: &str) -> Result<EnvFilter, LogError> {
     EnvFilter::builder().parse(directives).map_err(|e| error(e.to_string()))
 }
 
-/// The subscriber that `config` asks for, writing to `writer`, which is a terminal or not.
+/// The subscriber for `config`, writing to `writer`; `terminal` says whether that is a terminal.
 fn subscriber<W>(
     config: &Config,
     terminal: bool,
@@ -67,8 +68,8 @@ where
         LogColor::Always => true,
         LogColor::Never => false,
     };
-    // A line that cannot be written (a closed pipe, a terminal that is gone) is lost: the complaint
-    // about it would go to stderr as well, and fail with a panic in whatever was logging.
+    // A line that cannot be written (a closed pipe, a lost terminal) is dropped: the error message
+    // would go to stderr as well and panic in the code that logs.
     let builder =
         fmt::Subscriber::builder().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
     Ok(if config.log_format == LogFormat::Json {
@@ -99,7 +100,7 @@ mod tests {
         }
     }
 
-    /// What is logged under `config` by a fixed set of events.
+    /// The log of a fixed set of events under `config`.
     fn log(config: &Config, terminal: bool) -> String {
         let buffer = Buffer::default();
         let writer = buffer.clone();

@@ -1,7 +1,8 @@
-//! The registry and what can be recorded in it.
+//! The registry and its recording methods.
 //!
-//! Every handle is resolved when [`Metrics`] is made: recording is a few atomic additions without a lookup. The only
-//! labelled lookups are once per HTTP request and once per boot stage. There is no global registry.
+//! Every handle is resolved when [`Metrics`] is made: recording is a few atomic additions without a
+//! lookup. Labelled lookups happen once per HTTP request and once per boot stage. There is no
+//! global registry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,7 +15,7 @@ use super::vllm::VllmMetrics;
 /// Content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything that is measured, in one registry. Share it in an `Arc`.
+/// All metrics of the process in one registry, shared in an `Arc`.
 pub struct Metrics {
     registry: Registry,
     native: NativeMetrics,
@@ -27,16 +28,16 @@ pub struct Metrics {
 /// Sums over all steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepSeconds {
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
-    /// Parts of a step and the seconds they took in all.
+    /// Parts of a step and their total seconds.
     pub parts: Vec<(&'static str, f64)>,
 }
 
 /// Time of each part of one engine step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTimes {
-    /// Deciding what to compute.
+    /// Choosing the batch.
     pub schedule: Duration,
     /// The forward pass.
     pub forward: Duration,
@@ -62,22 +63,22 @@ pub struct Load {
     pub waiting: usize,
     /// Prompt tokens in the queue.
     pub waiting_tokens: usize,
-    /// Sequences running.
+    /// Sequences that run.
     pub running: usize,
     /// KV blocks held by sequences.
     pub used_blocks: usize,
-    /// KV blocks that only the prefix cache holds: given up when a sequence needs them.
+    /// KV blocks held by the prefix cache alone, and freed when a sequence needs them.
     pub cached_blocks: usize,
-    /// All KV blocks.
+    /// KV blocks of the cache, free ones included.
     pub total_blocks: usize,
 }
 
-/// What is known about a sequence when it ends. Times it never reached are `None`.
+/// Figures of a sequence at its end. Times of stages that the sequence never reached are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestFigures {
     /// From arrival to the end.
     pub e2e: Duration,
-    /// From arrival to the first step it took part in.
+    /// From arrival to the sequence's first step.
     pub queue: Option<Duration>,
     /// From that step to the first reply token.
     pub prefill: Option<Duration>,
@@ -89,48 +90,48 @@ pub struct RequestFigures {
     pub cached_tokens: usize,
     /// Reply tokens.
     pub generation_tokens: usize,
-    /// Times it was put back into the queue.
+    /// Times the sequence was preempted.
     pub preemptions: usize,
 }
 
-/// One finding of the guard; names are from closed sets.
+/// One finding of the guard; names come from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuardFigures {
-    /// What was found.
+    /// Kind of the finding.
     pub kind: &'static str,
-    /// Where in the reply.
+    /// Phase of the reply.
     pub phase: &'static str,
-    /// What was done.
+    /// Action taken.
     pub action: &'static str,
-    /// Tokens of the unit, 0 = there is none.
+    /// Tokens of the unit, 0 = no unit.
     pub period: u32,
-    /// Copies of it.
+    /// Copies of the unit.
     pub copies: u32,
-    /// Tokens thrown away.
+    /// Tokens discarded.
     pub discarded: u32,
 }
 
-/// Why a sequence ended, in the words of vLLM's `finished_reason`.
+/// Reason for a sequence's end, in the words of vLLM's `finished_reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishLabel {
     /// Stop token or stop string.
     Stop,
     /// `max_tokens` or the model's length.
     Length,
-    /// Client gone, cancelled, or deadline.
+    /// Client disconnected, request cancelled, or deadline passed.
     Abort,
-    /// The engine failed on it.
+    /// The engine failed on the sequence.
     Error,
-    /// Ended for repeating itself.
+    /// Ended because the reply repeated itself.
     Repetition,
 }
 
-/// Why a request was refused at the engine's door.
+/// Reason for a refusal at the engine's door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
-    /// As many requests wait as may.
+    /// The queue holds its limit of requests.
     QueueRequests,
-    /// As many prompt tokens wait as may.
+    /// The queue holds its limit of prompt tokens.
     QueueTokens,
 }
 
@@ -141,7 +142,7 @@ pub struct EngineInfo {
     pub backend: String,
     /// Tokens per KV block.
     pub block_size: usize,
-    /// KV blocks.
+    /// KV blocks of the cache.
     pub num_blocks: usize,
     /// KV element type.
     pub cache_dtype: String,
@@ -152,7 +153,8 @@ pub struct EngineInfo {
 }
 
 impl Metrics {
-    /// An empty registry. `model_name` is the value of that label; `vllm_names` adds vLLM's names.
+    /// An empty registry. `model_name` is the value of the label of that name; `vllm_names` adds
+    /// vLLM's metrics.
     pub fn new(model_name: &str, vllm_names: bool) -> Self {
         let registry = Registry::new();
         let native = NativeMetrics::new(&registry, model_name);
@@ -174,13 +176,13 @@ impl Metrics {
         String::from_utf8(page).expect("the encoder writes text")
     }
 
-    /// Seconds since the engine's last step ended, `None` before the first.
+    /// Seconds since the engine's last step ended; `None` before the first.
     pub fn seconds_since_last_step(&self) -> Option<f64> {
         let last_us = self.last_step_us.load(Ordering::Relaxed).checked_sub(1)?;
         Some((self.made.elapsed().as_secs_f64() - last_us as f64 * 1e-6).max(0.0))
     }
 
-    /// One step of the engine.
+    /// Records one step of the engine.
     pub fn record_step(&self, times: &StepTimes) {
         self.native.record_step(times);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -188,13 +190,13 @@ impl Metrics {
         self.last_step_us.store(self.made.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Steps so far and the seconds they spent, by part.
+    /// Number of steps so far and their total seconds, by part.
     pub fn step_seconds(&self) -> StepSeconds {
         self.native.step_seconds()
     }
 
-    /// Tokens of one step: prompt tokens that were computed, prompt tokens that were taken from the
-    /// prefix cache, and reply tokens. Once per step.
+    /// Adds the tokens of one step: prompt tokens computed, prompt tokens taken from the prefix
+    /// cache, and reply tokens. Called once per step.
     pub fn add_tokens(&self, computed: usize, cached: usize, generation: usize) {
         self.native.add_tokens(computed + cached, generation);
         if let Some(vllm) = &self.vllm {
@@ -202,7 +204,7 @@ impl Metrics {
         }
     }
 
-    /// The engine's load, after every step and whenever the queue changes.
+    /// Sets the engine's load; called after every step and on every change of the queue.
     pub fn set_load(&self, load: &Load) {
         self.native.set_load(load);
         if let Some(vllm) = &self.vllm {
@@ -210,7 +212,8 @@ impl Metrics {
         }
     }
 
-    /// A prompt of `queried` tokens was looked up in the prefix cache, `hits` of them were there.
+    /// Records the lookup of a prompt of `queried` tokens in the prefix cache, of which `hits` were
+    /// found.
     pub fn record_prefix_lookup(&self, queried: usize, hits: usize) {
         self.native.prefix_hit_tokens.inc_by(hits as u64);
         self.native.prefix_query_tokens.inc_by(queried as u64);
@@ -220,7 +223,7 @@ impl Metrics {
         }
     }
 
-    /// A sequence was put back into the queue for lack of blocks.
+    /// Records a preemption for lack of blocks.
     pub fn record_preemption(&self) {
         self.native.preemptions.inc();
         if let Some(vllm) = &self.vllm {
@@ -228,7 +231,7 @@ impl Metrics {
         }
     }
 
-    /// A request was refused at the door.
+    /// Records a request refused at the door.
     pub fn record_rejection(&self, reason: Rejection) {
         self.native.record_rejection(reason);
         if let Some(vllm) = &self.vllm {
@@ -236,12 +239,12 @@ impl Metrics {
         }
     }
 
-    /// A request had a field that nobody reads.
+    /// Records a request with an unknown field.
     pub fn record_ignored_field(&self) {
         self.native.ignored_fields.inc();
     }
 
-    /// The first reply token of a sequence, counted from its arrival.
+    /// Records the time from a sequence's arrival to its first reply token.
     pub fn record_first_token(&self, since_arrival: Duration) {
         let seconds = since_arrival.as_secs_f64();
         self.native.time_to_first_token.observe(seconds);
@@ -250,7 +253,7 @@ impl Metrics {
         }
     }
 
-    /// The time between two reply tokens of one sequence.
+    /// Records the time between two reply tokens of one sequence.
     pub fn record_token_gap(&self, gap: Duration) {
         let seconds = gap.as_secs_f64();
         self.native.inter_token_latency.observe(seconds);
@@ -259,7 +262,7 @@ impl Metrics {
         }
     }
 
-    /// What an accepted request asked for: number of replies and their longest length.
+    /// Records the parameters of an accepted request: number of replies and their token limit.
     pub fn record_params(&self, n: usize, max_tokens: usize) {
         if let Some(vllm) = &self.vllm {
             vllm.params_n.observe(n as f64);
@@ -267,27 +270,27 @@ impl Metrics {
         }
     }
 
-    /// The guard found something in a reply.
+    /// Records a finding of the guard.
     pub fn record_guard_event(&self, figures: &GuardFigures) {
         self.native.record_guard_event(figures);
     }
 
-    /// A token did not leave at once, because it may belong to a loop.
+    /// Records a token held back because it may belong to a loop.
     pub fn record_held_token(&self) {
         self.native.guard_held.inc();
     }
 
-    /// A sequence that had been rescued from a loop ended by itself.
+    /// Records a sequence that was rescued from a loop and then ended by itself.
     pub fn record_rescue_success(&self) {
         self.native.guard_rescue_success.inc();
     }
 
-    /// A row of logits was no distribution. `kind` is a name from a closed set.
+    /// Records a logit row that is not a distribution. `kind` is a name from a closed set.
     pub fn record_numeric_fault(&self, kind: &'static str) {
         self.native.record_numeric_fault(kind);
     }
 
-    /// A sequence ended.
+    /// Records the end of a sequence.
     pub fn record_finished(&self, figures: &RequestFigures, reason: FinishLabel) {
         self.native.record_finished(reason);
         if let Some(vllm) = &self.vllm {
@@ -295,7 +298,7 @@ impl Metrics {
         }
     }
 
-    /// Facts of the engine, once at boot.
+    /// Sets the facts of the engine; called once at boot.
     pub fn set_engine_info(&self, info: &EngineInfo) {
         self.native.set_engine_info(info);
         if let Some(vllm) = &self.vllm {
@@ -303,38 +306,39 @@ impl Metrics {
         }
     }
 
-    /// A boot stage took this long. `stage` is a name from a closed set.
+    /// Records the duration of a boot stage. `stage` is a name from a closed set.
     pub fn record_boot_stage(&self, stage: &'static str, took: Duration) {
         self.native.boot_stage_seconds.with_label_values(&[stage]).set(took.as_secs_f64());
     }
 
-    /// From the start of the process to ready.
+    /// Sets the time from the start of the process to ready.
     pub fn set_boot_time(&self, took: Duration) {
         self.native.boot_seconds.set(took.as_secs_f64());
     }
 
-    /// Whether requests are taken, and whether the server drains.
+    /// Sets whether requests are accepted and whether the server drains.
     pub fn set_phase(&self, ready: bool, draining: bool) {
         self.native.ready.set(i64::from(ready));
         self.native.draining.set(i64::from(draining));
     }
 
-    /// An HTTP exchange is complete. `route` is a name from a closed set, such as the path's pattern, never the raw path.
+    /// Records a complete HTTP exchange. `route` is a name from a closed set, such as the path's
+    /// pattern, never the raw path.
     pub fn record_http(&self, route: &'static str, status: u16, took: Duration) {
         self.native.record_http(route, status, took);
     }
 
-    /// A connection was opened (`true`) or closed.
+    /// Records the opening (`true`) or closing of a connection.
     pub fn record_connection(&self, opened: bool) {
         self.native.http_connections.add(if opened { 1 } else { -1 });
     }
 
-    /// A request was begun (`true`) or is complete.
+    /// Records the beginning (`true`) or completion of a request.
     pub fn record_in_flight(&self, begun: bool) {
         self.native.http_in_flight.add(if begun { 1 } else { -1 });
     }
 
-    /// A connection was refused because as many were open as may.
+    /// Records a connection refused at the limit of open connections.
     pub fn record_refused_connection(&self) {
         self.native.http_refused_connections.inc();
     }

@@ -1,4 +1,4 @@
-//! What is recorded appears on the page, and the page is well formed.
+//! Recorded values appear on the page, and the page is well formed.
 
 use std::sync::Arc;
 

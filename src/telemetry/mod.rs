@@ -1,4 +1,4 @@
-//! Metrics registry and logs. Knows none of the modules it observes: they hand it figures.
+//! Metrics registry and logs. Knows none of the modules it observes: those pass figures in.
 
 pub mod config;
 pub mod heap;

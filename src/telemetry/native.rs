@@ -1,4 +1,4 @@
-//! Our own metrics, `perigee_*`: what vLLM's names do not say or say too coarsely.
+//! Perigee's own metrics, `perigee_*`: figures that vLLM's metrics lack or give too coarsely.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use prometheus::{
 
 use super::metrics::{EngineInfo, FinishLabel, GuardFigures, Load, Rejection, StepSeconds, StepTimes};
 
-/// Seconds; from the cost of an empty schedule to a prefill on a slow machine.
+/// Seconds; from an empty schedule to a prefill on a slow machine.
 const STEP_BUCKETS: &[f64] = &[
     0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02,
     0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 ];
-/// Seconds; vLLM's finest edge is 10 ms, which says nothing about streams above 100 tokens per second.
+/// Seconds; vLLM's finest edge of 10 ms cannot resolve streams above 100 tokens per second.
 const TOKEN_GAP_BUCKETS: &[f64] = &[
     0.000_5, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2,
     0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -34,7 +34,7 @@ const GUARD_COPIES_BUCKETS: &[f64] = &[2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 2
 /// Parts of a step, in order.
 const STEP_PARTS: [&str; 5] = ["schedule", "forward", "sample", "commit", "emit"];
 
-/// Handles of our own metrics, registered.
+/// Registered handles of Perigee's own metrics.
 pub(super) struct NativeMetrics {
     step_total: Histogram,
     step_parts: [Histogram; 5],
@@ -80,7 +80,8 @@ pub(super) struct NativeMetrics {
 pub(super) struct FinishCounters([IntCounter; 5]);
 
 impl FinishCounters {
-    /// Children of a counter whose last label is the reason; all begin at 0 so that rates have a start.
+    /// Children of a counter whose last label is the reason. All start at 0, so that rates are
+    /// defined from the first scrape.
     pub(super) fn new(family: &IntCounterVec) -> Self {
         Self(["stop", "length", "abort", "error", "repetition"].map(|r| family.with_label_values(&[r])))
     }
@@ -97,7 +98,8 @@ impl FinishCounters {
     }
 }
 
-/// Registers a metric. Names and labels are constants of this folder, so failing means a mistake in it.
+/// Registers a metric. Names and labels are constants of this folder, so a failure is a mistake in
+/// them.
 pub(super) fn register<C: Collector + Clone + 'static>(
     registry: &Registry,
     metric: prometheus::Result<C>,
@@ -168,7 +170,7 @@ impl NativeMetrics {
                 &["kind"],
             ),
         );
-        // From 0, so that an alert on any increase works from the first.
+        // Present from 0, so that an alert on any increase works from the first fault.
         ["non_finite", "flat"].iter().for_each(|kind| drop(numeric_faults.with_label_values(&[*kind])));
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), model_name]).set(1);
         Self {
@@ -317,7 +319,7 @@ impl NativeMetrics {
         }
     }
 
-    /// Steps so far and the seconds they spent, by part.
+    /// Number of steps so far and their total seconds, by part.
     pub(super) fn step_seconds(&self) -> StepSeconds {
         let names = STEP_PARTS.into_iter().zip(&self.step_parts);
         StepSeconds {

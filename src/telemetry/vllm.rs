@@ -1,8 +1,8 @@
-//! vLLM's metric names, labels and buckets, where the meaning is the same: dashboards, autoscalers and gateway routers
-//! read these.
+//! vLLM's metric names, labels and buckets, where the meaning is the same: dashboards, autoscalers
+//! and gateway routers read these.
 //!
-//! Source: vLLM `vllm/v1/metrics/loggers.py` (names without `_total` there get it from the Python client). Labels are
-//! `model_name` and `engine`, which is "0": there is one engine.
+//! Source: vLLM `vllm/v1/metrics/loggers.py` (the Python client adds `_total` to names without it).
+//! Labels are `model_name` and `engine`, which is always "0": a process has one engine.
 
 use std::collections::HashMap;
 
@@ -30,13 +30,14 @@ const LATENCY_BUCKETS: &[f64] = &[
 /// Tokens of one step.
 const ITERATION_BUCKETS: &[f64] =
     &[1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0];
-/// Tokens of one request: 1-2-5 series. vLLM ends it at the model's length; here it ends at the family's longest.
+/// Tokens of one request, in a 1-2-5 series. vLLM ends the series at the model's length, Perigee at
+/// the longest of the family.
 const REQUEST_TOKEN_BUCKETS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5];
 const N_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 const PREEMPTION_BUCKETS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
 
-/// Handles of vLLM's metrics, registered.
+/// Registered handles of vLLM's metrics.
 pub(super) struct VllmMetrics {
     registry: Registry,
     model_name: String,
@@ -240,7 +241,8 @@ impl VllmMetrics {
         self.running.set(load.running as i64);
         self.waiting.set(load.waiting as i64);
         self.waiting_capacity.set(load.waiting as i64);
-        // As in vLLM, blocks that only the prefix cache holds count as free: they are given up on demand.
+        // As in vLLM, blocks held by the prefix cache alone count as free: they are freed on
+        // demand.
         self.kv_cache_usage.set(load.used_blocks as f64 / load.total_blocks.max(1) as f64);
     }
 
@@ -251,7 +253,8 @@ impl VllmMetrics {
         self.prompt_tokens_cache_hit.inc_by(cached as u64);
         self.prompt_tokens_cached.inc_by(cached as u64);
         self.generation_tokens.inc_by(generation as u64);
-        // The rows of a step are one fewer per request: the last reply token is never computed.
+        // Each request computes one row fewer than its tokens: the last reply token is never
+        // computed.
         self.iteration_tokens.observe((prompt + generation) as f64);
     }
 
@@ -281,7 +284,7 @@ impl VllmMetrics {
         }
         self.request_prompt_tokens.observe(figures.prompt_tokens as f64);
         self.request_generation_tokens.observe(figures.generation_tokens as f64);
-        // vLLM takes the maximum over the replies of a request; a sequence here is one reply.
+        // vLLM takes the maximum over a request's replies; a sequence here is one reply.
         self.request_max_generation_tokens.observe(figures.generation_tokens as f64);
         let computed = figures.prompt_tokens.saturating_sub(figures.cached_tokens);
         self.request_prefill_computed_tokens.observe(computed as f64);
@@ -289,8 +292,8 @@ impl VllmMetrics {
     }
 
     /// Registers `vllm:cache_config_info`. Routers read the block size and the number of blocks
-    /// from its labels; the number carries vLLM's word "gpu" wherever the blocks are. The
-    /// concurrency is that of sequences of the longest context.
+    /// from its labels. The label's name says "gpu" as in vLLM, wherever the blocks are. The
+    /// concurrency is counted in sequences of the longest context.
     pub(super) fn set_cache_config(&self, info: &EngineInfo) {
         let size_tokens = info.num_blocks * info.block_size;
         let max_concurrency = size_tokens as f64 / info.max_model_len.max(1) as f64;
@@ -304,12 +307,12 @@ impl VllmMetrics {
                 .const_label("enable_prefix_caching", if info.prefix_caching { "True" } else { "False" });
         let gauge = IntGauge::with_opts(opts).expect("constant metric names are valid");
         gauge.set(1);
-        // A second call would be a second engine in one process, which there is not; the first one stands.
+        // A process has one engine, so a second call never happens; the first registration stays.
         let _ = self.registry.register(Box::new(gauge));
     }
 }
 
-/// Name, help and vLLM's two labels.
+/// Name, help text and vLLM's two labels.
 fn labelled(name: &str, help: &str, model_name: &str) -> Opts {
     let labels = HashMap::from([
         ("model_name".to_owned(), model_name.to_owned()),

@@ -1,8 +1,10 @@
-//! Strings to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings, reply parser.
+//! Strings to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings,
+//! reply parser.
 //!
-//! Knows no compute, no engine and no HTTP. Everything that follows a reply as it grows (`Detokenizer`, `StopMatcher`,
-//! `ReplyParser`) can be taken back to an earlier state, so that a rewound reply continues as if it had never gone further.
-//! Each folder names only those above it in the list below.
+//! Knows no compute, no engine and no HTTP. The types that follow a growing reply (`Detokenizer`,
+//! `StopMatcher`, `ReplyParser`) can be restored to an earlier state, so that a rewound reply
+//! continues exactly as one that never had the discarded tokens. Each folder names only those above
+//! it in the list below.
 
 pub mod markers;
 mod tokenizer;

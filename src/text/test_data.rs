@@ -1,4 +1,4 @@
-//! Reference data that the tests of this module read.
+//! Reference data for the tests of this module.
 
 use std::path::{Path, PathBuf};
 

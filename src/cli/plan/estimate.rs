@@ -1,4 +1,5 @@
-//! How a network would lie on several devices, and how fast it could be at best. Pure arithmetic: no file, no device.
+//! Layouts of a network on several devices, and their best possible speed. Pure arithmetic: no
+//! file, no device.
 
 use serde::Serialize;
 
@@ -8,22 +9,23 @@ use crate::model::{Blueprint, ModuleClass};
 /// Weights of one use, and whether every device needs all of them when the others are split.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightUse {
-    /// Class.
+    /// Class of the modules.
     pub class: ModuleClass,
     /// Stored bytes.
     pub bytes: f64,
-    /// Latent projections, router and norms: small, and every device needs their whole output.
+    /// Whether every device needs all of these weights: latent projections, router and norms are
+    /// small and every device needs their whole output.
     pub replicated: bool,
 }
 
-/// What is planned.
+/// Inputs of an estimate.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// The network.
     pub blueprint: &'a Blueprint,
-    /// Its weights.
+    /// Weights of the network, by use.
     pub weights: Vec<WeightUse>,
-    /// Devices.
+    /// Devices to split the network over.
     pub devices: DeviceSet,
     /// Bytes of one value of the KV cache.
     pub kv_value_bytes: usize,
@@ -31,13 +33,13 @@ pub struct Request<'a> {
     pub max_model_len: usize,
     /// Tokens of the largest step.
     pub max_num_batched_tokens: usize,
-    /// Sequences at once.
+    /// Most sequences that run at once.
     pub max_num_seqs: usize,
-    /// Share of a device's memory that is used.
+    /// Share of a device's memory that may be used.
     pub utilisation: f64,
 }
 
-/// How work is split.
+/// A way to split the work over devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
@@ -50,7 +52,7 @@ pub enum Split {
 }
 
 impl Split {
-    /// Name in the table.
+    /// The name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Split::KvBySequence => "weights split, KV sharded by sequence",
@@ -63,27 +65,28 @@ impl Split {
 /// One layout, per device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LayoutPlan {
-    /// How work is split.
+    /// The way the work is split.
     pub split: Split,
     /// Bytes per use on each device.
     pub weights: Vec<(&'static str, f64)>,
     /// Activations of the largest step, logits, collective buffers.
     pub workspace_bytes: f64,
-    /// What is left for the cache; negative where it does not fit.
+    /// Bytes left for the cache; negative where the weights and workspace do not fit.
     pub kv_room_bytes: f64,
-    /// Tokens of the cache, all devices together.
+    /// Tokens of the cache, over all devices.
     pub kv_tokens: u64,
-    /// Sequences of full length at once.
+    /// Sequences of full length that fit at once.
     pub full_contexts: f64,
     /// Whether one sequence of full length fits.
     pub fits: bool,
-    /// Why the network cannot be split this way, if so.
+    /// The reason why the network cannot be split this way; `None` if it can.
     pub obstacle: Option<String>,
-    /// Milliseconds that a decode step takes at least, by bandwidth: (sequences, context of each, ms).
+    /// Lower bounds on the milliseconds of a decode step by bandwidth: (sequences, context of each,
+    /// ms).
     pub decode_floor: Vec<(usize, usize, f64)>,
 }
 
-/// All layouts, and what they rest on.
+/// All layouts and their assumptions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimate {
     /// Devices.
@@ -94,15 +97,16 @@ pub struct Estimate {
     pub weights_bytes: f64,
     /// Bytes of the cache per token, on one device that holds it whole.
     pub kv_bytes_per_token: usize,
-    /// Longest context.
+    /// Longest context, tokens.
     pub max_model_len: usize,
     /// The layouts, the one that serves most full contexts first.
     pub layouts: Vec<LayoutPlan>,
-    /// Tokens per second of prefill at most, by arithmetic, at short context and averaged over a prompt of full length.
+    /// Upper bounds on prefill in tokens per second by arithmetic: at short context, and averaged
+    /// over a prompt of full length.
     pub prefill_ceiling: Option<(f64, f64)>,
-    /// What the figures assume.
+    /// Assumptions behind the figures.
     pub assumptions: Vec<String>,
-    /// What to change; empty where something fits.
+    /// Changes that would make the network fit; empty if some layout fits.
     pub remedies: Vec<String>,
 }
 
@@ -137,7 +141,7 @@ pub fn class_parameters(b: &Blueprint) -> Vec<(ModuleClass, f64, bool)> {
 }
 
 impl Estimate {
-    /// Works everything out.
+    /// Computes every layout.
     pub fn new(request: &Request<'_>) -> Self {
         let mut estimate = Self::without_remedies(request);
         if !estimate.layouts.iter().any(|layout| layout.fits) {
@@ -189,7 +193,7 @@ fn kv_bytes_per_token(request: &Request<'_>) -> usize {
     request.blueprint.num_layers * request.blueprint.mla.latent_dim() * request.kv_value_bytes
 }
 
-/// Whether a use is split among devices.
+/// Whether the weights of a use are split over the devices.
 fn is_split(split: Split, use_: &WeightUse) -> bool {
     match split {
         Split::KvByRequest => use_.class == ModuleClass::RoutedExperts,
@@ -275,7 +279,7 @@ fn step_bytes(request: &Request<'_>, split: Split, sequences: usize, context: us
         .map(|use_| {
             let bytes = if is_split(split, use_) { use_.bytes / count } else { use_.bytes };
             match use_.class {
-                // One row per sequence, too little to count; tied tables are read as the head.
+                // One row per sequence is too little to count; tied tables are read as the head.
                 ModuleClass::Embedding if !request.blueprint.tie_word_embeddings => 0.0,
                 ModuleClass::RoutedExperts => bytes * hit,
                 _ => bytes,

@@ -1,4 +1,4 @@
-//! `perigee plan`: how a checkpoint, or a configuration alone, would lie on a set of devices.
+//! `perigee plan`: layouts of a checkpoint, or of a configuration alone, on a set of devices.
 
 mod devices;
 mod estimate;
@@ -115,7 +115,7 @@ fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
     Ok(Estimate::new(&request))
 }
 
-/// A `config.json` by itself, through the same door as one in a folder.
+/// Reads a `config.json` that stands alone, with the checks of one in a folder.
 fn read_config(args: &PlanArgs) -> Result<Vec<u8>, BootError> {
     const MAX_BYTES: u64 = 16 << 20;
     let path = &args.model;
@@ -131,7 +131,7 @@ fn read_config(args: &PlanArgs) -> Result<Vec<u8>, BootError> {
     Ok(std::fs::read(path).map_err(named)?)
 }
 
-/// Everything in BF16, the selection bias in F32.
+/// Weights in BF16, the selection bias in F32.
 pub fn plain_weights(blueprint: &Blueprint) -> Vec<WeightUse> {
     let mut weights: Vec<WeightUse> = class_parameters(blueprint)
         .into_iter()

@@ -1,4 +1,4 @@
-//! The published case, the sheets' sizes and floors, and what happens when nothing fits.
+//! The published case, sizes and floors of data sheets, and networks that do not fit.
 
 use super::*;
 
@@ -58,8 +58,9 @@ fn the_published_case_is_reproduced() {
 
 #[test]
 fn floors_are_above_those_of_perfect_sharding() {
-    // The sheet's step for one sequence at 1k: everything sharded perfectly and the shared expert in NVFP4. Ours reads the latent
-    // projections on every device, and the shared expert in BF16 (0.63 ms more).
+    // The data sheet's step for one sequence at 1k: perfect sharding and the shared expert in
+    // NVFP4. This estimate reads the latent projections on every device, and the shared expert in
+    // BF16 (0.63 ms more).
     let blueprint = kimi(192);
     let estimate = Estimate::new(&request(&blueprint, "4xrtx-pro-6000", 4.5));
     let (_, _, ms) = estimate.best().decode_floor[0];

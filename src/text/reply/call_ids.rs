@@ -1,23 +1,23 @@
 //! Ids of tool calls: `functions.NAME:IDX`, where IDX counts the calls of the whole conversation.
 //!
-//! The prompt shows the model a call's id and never its name, so an id of another make both hides what was called and teaches
-//! a form that the model then writes itself. Before rendering, such ids take the native form, in the calls and in the results
-//! that answer them.
+//! The prompt shows the model a call's id and never its name, so an id of another form hides the
+//! called function and teaches the model to write that form. Before rendering, such ids are
+//! replaced by native ones, in the calls and in the results that answer them.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-/// What stands before the name.
+/// The part of an id before the name.
 pub(super) const PREFIX: &str = "functions.";
 
-/// The native id.
+/// The native id of a call.
 pub(super) fn native(name: &str, index: usize) -> String {
     format!("{PREFIX}{name}:{index}")
 }
 
-/// Cuts an id at its last colon whose tail is a number: what stands before, and the number.
+/// Splits an id at its last colon before a number: the part before, and the number.
 pub(super) fn counter(id: &str) -> (&str, Option<usize>) {
     match id.rsplit_once(':') {
         Some((name, digits)) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
@@ -47,7 +47,7 @@ pub(in crate::text) fn native_ids(messages: &[Value]) -> (Cow<'_, [Value]>, usiz
                 if is_native(call) {
                     renamed.remove(&own);
                 } else {
-                    // Native ids may have counted otherwise: the next number that is free.
+                    // Native ids may count differently: take the next free number.
                     let mut number = index;
                     while taken.contains(&native(&name, number)) {
                         number += 1;
@@ -68,10 +68,10 @@ pub(in crate::text) fn native_ids(messages: &[Value]) -> (Cow<'_, [Value]>, usiz
     (Cow::Owned(messages), count)
 }
 
-/// Whether an id has the native form; another name in it is the client's business.
+/// Whether an id has the native form; a different name inside it is accepted.
 fn is_native(call: &Value) -> bool {
     let (Some(id), Some(_)) = (call["id"].as_str(), call["function"]["name"].as_str()) else {
-        // Nothing to make a native id of.
+        // A call without an id or a name has no native id.
         return true;
     };
     matches!(counter(id), (prefixed, Some(_)) if prefixed.strip_prefix(PREFIX).is_some_and(|name| !name.is_empty()))

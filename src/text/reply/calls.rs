@@ -14,11 +14,11 @@ pub struct ToolCall {
     pub id: String,
     /// Name of the function.
     pub name: String,
-    /// What the model wrote, JSON unless it slipped.
+    /// Arguments as the model wrote them: JSON, unless the model erred.
     pub arguments: String,
 }
 
-/// A call whose id is known and whose arguments have not been given out.
+/// A call with a known id whose arguments have not been emitted.
 #[derive(Debug, Clone)]
 pub(super) struct PendingCall {
     /// `None` if the id is a bare counter and several functions are declared.
@@ -26,12 +26,12 @@ pub(super) struct PendingCall {
     pub(super) number: Option<usize>,
     /// The id as the model wrote it.
     raw: String,
-    /// Arguments of a call whose name must be told by them.
+    /// Arguments so far of a call whose name follows only from them.
     pub(super) collected: String,
 }
 
 impl ReplyFormat {
-    /// The call that an id names.
+    /// The call named by an id.
     pub(super) fn pending_call(&self, raw: &str) -> PendingCall {
         let is_number = !raw.is_empty() && raw.bytes().all(|byte| byte.is_ascii_digit());
         let (before, number) = if is_number { ("", raw.parse().ok()) } else { counter(raw) };
@@ -48,7 +48,8 @@ impl ReplyFormat {
         PendingCall { name, number, raw: raw.to_owned(), collected: String::new() }
     }
 
-    /// The declared function that the collected arguments fit best; without one the id stands for the name, if there is one.
+    /// The declared function that fits the collected arguments best; if none fits, the id serves as
+    /// the name, if there is one.
     pub(super) fn infer(&self, pending: &PendingCall) -> Option<String> {
         let arguments = serde_json::from_str::<Value>(&pending.collected).ok();
         let keys: Vec<&String> = match &arguments {
@@ -62,7 +63,8 @@ impl ReplyFormat {
         }
     }
 
-    /// Whether a text outside of the usual markers is the id of a call: it has a counter, or names a declared function.
+    /// Whether text without the usual markers is the id of a call: it has a counter, or names a
+    /// declared function.
     pub(super) fn looks_like_id(&self, text: &str) -> bool {
         let text = text.trim();
         let plain = !text.is_empty() && !text.contains(char::is_whitespace);
@@ -72,12 +74,13 @@ impl ReplyFormat {
     }
 }
 
-/// Ids given out in one reply.
+/// Ids emitted in one reply.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UsedIds(HashSet<String>);
 
 impl UsedIds {
-    /// The native id with this number, or, if the reply has it already, with the first free one from `next`.
+    /// The native id with this number or, if the reply has that id already, with the first free
+    /// number from `next`.
     pub(super) fn claim(&mut self, name: &str, number: usize, next: usize) -> String {
         let mut id = native(name, number);
         let mut next = next;

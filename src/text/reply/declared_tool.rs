@@ -1,8 +1,8 @@
-//! A function that a request declares, as a parser of replies sees it.
+//! A function that a request declares, as the reply parser sees it.
 
 use serde_json::Value;
 
-/// A declared function, as far as a call without a name can be told by it.
+/// The facts of a declared function that identify a call without a name.
 #[derive(Debug, Clone)]
 pub(super) struct DeclaredTool {
     pub(super) name: String,
@@ -23,7 +23,8 @@ impl DeclaredTool {
         })
     }
 
-    /// How many declared properties the keys leave open; `None` if they cannot be this function's.
+    /// Number of declared properties that `keys` leave open; `None` if the keys cannot belong to
+    /// this function.
     pub(super) fn distance(&self, keys: &[&String]) -> Option<usize> {
         let known = keys.iter().all(|key| self.properties.contains(key));
         let complete = self.required.iter().all(|required| keys.contains(&required));

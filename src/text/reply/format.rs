@@ -1,4 +1,4 @@
-//! What a reply parser must know of its model and its request: markers, declared tools.
+//! The model's markers and the request's tools, as the reply parser needs them.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::declared_tool::DeclaredTool;
 use crate::text::markers;
 use crate::text::tokenizer::Tokenizer;
 
-/// What a marker means.
+/// Meaning of a marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marker {
     Think,
@@ -16,10 +16,10 @@ pub(super) enum Marker {
     CallBegin,
     ArgumentBegin,
     CallEnd,
-    /// A section marker in a spelling of models that slip; counts only together with a call.
+    /// A misspelled section marker; counts only together with a call.
     MaybeSectionBegin,
     MaybeSectionEnd,
-    /// Ends the turn; only where it is text, since tokens end replies elsewhere.
+    /// Ends the turn. Only for replies as text: elsewhere tokens end replies.
     TurnEnd,
 }
 
@@ -33,7 +33,7 @@ const NAMES: [(&str, Marker); 7] = [
     (markers::TOOL_CALL_END, Marker::CallEnd),
 ];
 
-/// Singular spellings, never tokens.
+/// Singular spellings by mistake; never tokens.
 const SLIPS: [(&str, Marker); 2] = [
     ("<|tool_call_section_begin|>", Marker::MaybeSectionBegin),
     ("<|tool_call_section_end|>", Marker::MaybeSectionEnd),
@@ -51,26 +51,26 @@ pub(super) enum Found {
         end: usize,
         marker: Marker,
     },
-    /// The text ends with the beginning of one.
+    /// The text ends with the beginning of a marker.
     Beginning(usize),
 }
 
 /// Markers of a model, tools of a request. Shared by the request's replies.
 #[derive(Debug, Clone)]
 pub struct ReplyFormat {
-    /// Markers that are tokens.
+    /// Markers that are single tokens.
     ids: Vec<(u32, Marker)>,
-    /// Markers that are text; none is the beginning of another.
+    /// Markers searched for in text; none is a prefix of another.
     texts: Vec<(&'static str, Marker)>,
     pub(super) tools: Vec<DeclaredTool>,
-    /// Calls of the conversation so far.
+    /// Number of calls in the conversation so far.
     first_index: usize,
-    /// Calls are given out; else they are taken out of the text and dropped.
+    /// Whether calls are emitted; otherwise they are removed from the text and dropped.
     keeps_calls: bool,
 }
 
 impl ReplyFormat {
-    /// For replies as tokens of this tokenizer: what is a token counts only as one.
+    /// For replies in tokens of this tokenizer: a marker with a token counts only as that token.
     pub fn of_tokens(tokenizer: &Tokenizer) -> Self {
         let (mut ids, mut texts) = (Vec::new(), Vec::new());
         for (name, marker) in NAMES {
@@ -96,20 +96,20 @@ impl ReplyFormat {
         Self { ids: Vec::new(), texts, tools: Vec::new(), first_index: 0, keeps_calls: true }
     }
 
-    /// With a request's tools, in OpenAI form, and the number of calls in its conversation.
+    /// Adds a request's tools, in OpenAI form, and the number of calls in its conversation.
     pub fn with_tools(mut self, tools: &[Value], first_index: usize) -> Self {
         self.tools = tools.iter().filter_map(DeclaredTool::of).collect();
         self.first_index = first_index;
         self
     }
 
-    /// The reply's own calls are numbered from here.
+    /// Numbers the reply's calls from `first_index`.
     pub fn counting_from(mut self, first_index: usize) -> Self {
         self.first_index = first_index;
         self
     }
 
-    /// Calls are taken out of the text and dropped.
+    /// Removes calls from the text and drops them.
     pub fn without_calls(mut self) -> Self {
         self.keeps_calls = false;
         self
@@ -134,7 +134,7 @@ impl ReplyFormat {
         }
         let bytes = text.as_bytes();
         for start in from..bytes.len() {
-            // All markers begin with one of these.
+            // Every marker begins with one of these bytes.
             if !matches!(bytes[start], b'<' | b'[' | 0xe2) {
                 continue;
             }

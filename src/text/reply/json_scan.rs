@@ -1,10 +1,11 @@
-//! Where in a JSON text one stands, told from its characters alone: inside a string, or behind the end of the object.
+//! The position in a JSON text, told from its characters alone: inside a string, or after the end
+//! of the object.
 
 /// The scan of one call's arguments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct JsonScan {
     begun: bool,
-    /// The text begins as an object, so that its end can be told.
+    /// Whether the text begins as an object, whose end can be recognised.
     is_object: bool,
     depth: u32,
     in_string: bool,
@@ -13,7 +14,7 @@ pub(super) struct JsonScan {
 }
 
 impl JsonScan {
-    /// Whether anything but white space has come.
+    /// Whether any character but white space was read.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
     }
@@ -23,7 +24,8 @@ impl JsonScan {
         self.in_string
     }
 
-    /// Scans on; gives the bytes that belong to the value: those behind the end of an object do not.
+    /// Scans `text`; returns the number of bytes that belong to the value. Bytes after the end of
+    /// an object do not.
     pub(super) fn take(&mut self, text: &str) -> usize {
         if self.done {
             return 0;

@@ -1,15 +1,17 @@
-//! A reply as it grows, taken apart: reasoning, answer, tool calls.
+//! Parses a growing reply into reasoning, answer and tool calls.
 //!
-//! Markers that are tokens count only as tokens, so that a user's words about markers stay words; markers the vocabulary lacks
-//! are found in the text. What comes out depends on the tokens and the text alone, never on where the stream was cut.
-//! Models slip; the rules for it, in the order of what matters:
+//! Markers with a token count only as that token, so that a user's text about markers stays text;
+//! markers that the vocabulary lacks are found in the text. The result depends on the tokens and
+//! the text alone, never on where the stream was cut. Models make mistakes in markers; the rules
+//! for these, most important first:
 //!
 //! - Marker text is never shown.
-//! - A call that the model wrote is never lost: a missing section, argument or end marker, a bare counter for an id, an id
-//!   without prefix are all read. A call that was cut before its arguments began is none.
-//! - Text inside the section, outside of calls, and after it is not shown.
+//! - A call that the model wrote is never lost: a missing section, argument or end marker, a bare
+//!   counter for an id, and an id without prefix are all read. A call cut off before its arguments
+//!   began is not a call.
+//! - Text inside the section but outside of calls, and text after the section, is not shown.
 //!
-//! The state is small and cheap to clone; going back is putting an earlier clone in its place.
+//! The state is small and cheap to clone; a rewind restores an earlier clone.
 
 use std::sync::Arc;
 
@@ -19,70 +21,70 @@ use super::json_scan::JsonScan;
 use super::piece::{ReplyPiece, WholeReply, give};
 use crate::text::markers;
 
-/// Most bytes of an id; a longer one is cut.
+/// Most bytes of an id; the rest of a longer id is dropped.
 const MAX_ID_BYTES: usize = 512;
 
-/// What a prompt leaves the reply to begin with.
+/// The part of a reply that the prompt leaves open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReplyStart {
     /// The prompt opened the reasoning.
     Reasoning,
-    /// The prompt closed the reasoning, or goes on an answer.
+    /// The prompt closed the reasoning, or continues an answer.
     Answer,
-    /// The prompt says nothing: the model may open its reasoning itself.
+    /// The prompt opened neither: the model may open its reasoning itself.
     #[default]
     Open,
 }
 
-/// How a reply ended.
+/// The end of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyEnd {
     /// The model ended its turn.
     Turn,
-    /// It was cut off: what was under way is not complete.
+    /// The reply was cut off: an element under way is incomplete.
     Cut,
 }
 
-/// Part of a reply that the parser stands in.
+/// Region of the reply at the parser's position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Region {
     Reasoning,
     #[default]
     Answer,
-    /// In the section and outside of calls, or behind it.
+    /// In the section outside of calls, or after the section.
     Section,
     /// In a call's id.
     Id,
     Arguments,
 }
 
-/// Everything the parser knows of the reply so far.
+/// State of the parser at its position in the reply.
 #[derive(Debug, Clone, Default)]
 struct ReplyState {
     region: Region,
-    /// The beginning of what may become a marker in the text.
+    /// Held-back text that may become a marker.
     held: String,
-    /// By region: white space that is shown only if something follows; the id; text between calls.
+    /// By region: white space, shown only if text follows; the id; text between calls.
     waiting: String,
-    /// `waiting` holds a misspelled section marker that counts only if a call follows.
+    /// Whether `waiting` holds a misspelled section marker, which counts only if a call follows.
     doubtful: bool,
     has_reasoning: bool,
-    /// Reasoning was given out, be it empty.
+    /// Whether reasoning was emitted, even if empty.
     reasoning_given: bool,
     content_begun: bool,
     scan: JsonScan,
     pending: Option<PendingCall>,
     used: UsedIds,
-    /// Calls given out.
+    /// Number of calls emitted.
     calls: usize,
-    /// Calls that have ended.
+    /// Number of calls that have ended.
     closed: usize,
     reasoning_tokens: usize,
-    /// An end of turn was spelled in the text: what follows is not the reply's.
+    /// Whether the text spelled an end of turn: later text does not belong to the reply.
     over: bool,
 }
 
-/// Takes one reply apart.
+/// Parses one reply.
 #[derive(Debug, Clone)]
 pub struct ReplyParser {
     format: Arc<ReplyFormat>,
@@ -97,13 +99,13 @@ impl ReplyParser {
         Self { format, state: ReplyState { region, has_reasoning: reasons, ..ReplyState::default() } }
     }
 
-    /// Whether the id is a marker: its text must not be pushed.
+    /// Whether the id is a marker, whose text must not be pushed.
     pub fn is_marker(&self, id: u32) -> bool {
         self.format.marker(id).is_some()
     }
 
-    /// Takes one token: its id, and the text it completes, in which a marker's own is left out. Text that was held back by
-    /// an incomplete character must be pushed before a marker.
+    /// Takes one token: its id, and the text it completes without a marker's own text. Text held
+    /// back by an incomplete character must be pushed before a marker.
     pub fn push(&mut self, id: u32, text: &str, out: &mut Vec<ReplyPiece>) {
         self.push_text(text, out);
         if let Some(marker) = self.format.marker(id)
@@ -128,7 +130,7 @@ impl ReplyParser {
         self.search(&joined, out);
     }
 
-    /// The end of the reply: gives what was held back and closes what is open.
+    /// Ends the reply: emits held-back text and closes open elements.
     pub fn finish(&mut self, end: ReplyEnd, out: &mut Vec<ReplyPiece>) {
         self.flush_held(out);
         match self.state.region {
@@ -151,32 +153,32 @@ impl ReplyParser {
         self.state.waiting.clear();
     }
 
-    /// Whether the reply has or had reasoning, be it empty.
+    /// Whether the reply has reasoning, even if empty.
     pub fn has_reasoning(&self) -> bool {
         self.state.has_reasoning
     }
 
-    /// Whether text that comes now belongs to the answer.
+    /// Whether text pushed now belongs to the answer.
     pub fn in_answer(&self) -> bool {
         self.state.region == Region::Answer
     }
 
-    /// Tokens inside the reasoning, the closing marker not counted.
+    /// Number of tokens inside the reasoning, without the closing marker.
     pub fn reasoning_tokens(&self) -> usize {
         self.state.reasoning_tokens
     }
 
-    /// Calls that have ended.
+    /// Number of calls that have ended.
     pub fn closed_calls(&self) -> usize {
         self.state.closed
     }
 
-    /// Calls given out.
+    /// Number of calls emitted.
     pub fn num_calls(&self) -> usize {
         if self.format.keeps_calls() { self.state.calls } else { 0 }
     }
 
-    /// Looks for markers in the text; holds back an end that could become one.
+    /// Searches the text for markers; holds back an end that may become one.
     fn search(&mut self, text: &str, out: &mut Vec<ReplyPiece>) {
         let format = Arc::clone(&self.format);
         let mut from = 0;
@@ -192,7 +194,8 @@ impl ReplyParser {
                     self.text(&text[from..start], out);
                     from = start;
                     at = end;
-                    // Inside a string it is the string's, but for the one end that nobody quotes.
+                    // Inside a string a marker is text of the string, except the end of turn, which
+                    // no text quotes.
                     let quoted = self.state.region == Region::Arguments && self.state.scan.in_string();
                     if quoted && text[start..end] != *markers::IM_END {
                         continue;
@@ -215,7 +218,7 @@ impl ReplyParser {
         }
     }
 
-    /// Text between markers.
+    /// Handles text between markers.
     fn text(&mut self, text: &str, out: &mut Vec<ReplyPiece>) {
         if text.is_empty() {
             return;
@@ -248,13 +251,13 @@ impl ReplyParser {
             }
             Region::Section => {
                 state.waiting.push_str(text);
-                // Only a short text can be the id of a call whose first marker is missing.
+                // Only a short text can be the id of a call without its first marker.
                 let excess = state.waiting.len().saturating_sub(MAX_ID_BYTES);
                 let cut = (excess..=state.waiting.len()).find(|&at| state.waiting.is_char_boundary(at));
                 state.waiting.drain(..cut.unwrap_or(0));
             }
             Region::Id => {
-                // No name has a brace: the marker between id and arguments is missing.
+                // Names contain no brace: the marker between id and arguments is missing.
                 let brace = text.find('{');
                 let id = &text[..brace.unwrap_or(text.len())];
                 let room = MAX_ID_BYTES.saturating_sub(state.waiting.len());
@@ -269,7 +272,7 @@ impl ReplyParser {
         }
     }
 
-    /// A marker found in the text.
+    /// Handles a marker found in the text.
     fn spelled(&mut self, marker: Marker, text: &str, out: &mut Vec<ReplyPiece>) {
         match marker {
             Marker::TurnEnd => {
@@ -303,7 +306,8 @@ impl ReplyParser {
                 self.state.region = Region::Reasoning;
             }
             (Region::Reasoning, Marker::ThinkEnd) => self.go(Region::Answer),
-            // What waits is white space, which alone is no answer, or a misspelled marker that has its call now.
+            // Waiting text is white space, which alone is no answer, or a misspelled marker whose
+            // call has come.
             (Region::Reasoning | Region::Answer, Marker::SectionBegin) => self.go(Region::Section),
             (Region::Reasoning | Region::Answer | Region::Section, Marker::CallBegin) => self.go(Region::Id),
             (Region::Section, Marker::SectionEnd | Marker::SectionBegin) => self.state.waiting.clear(),
@@ -331,12 +335,12 @@ impl ReplyParser {
                 self.end_call(ReplyEnd::Turn, out);
                 self.go(Region::Id);
             }
-            // Out of place: a slip that says nothing.
+            // A misplaced marker without a meaning.
             _ => {}
         }
     }
 
-    /// Reasoning that stayed empty is given out as such: clients send it back.
+    /// Emits empty reasoning too: clients send it back.
     fn end_reasoning(&mut self, out: &mut Vec<ReplyPiece>) {
         if self.state.region == Region::Reasoning && !std::mem::replace(&mut self.state.reasoning_given, true)
         {
@@ -350,7 +354,7 @@ impl ReplyParser {
         self.state.region = region;
     }
 
-    /// No call followed the misspelled section marker: it was text.
+    /// No call followed the misspelled section marker, so it was text.
     fn settle_doubt(&mut self, out: &mut Vec<ReplyPiece>) {
         if std::mem::take(&mut self.state.doubtful) {
             let text = std::mem::take(&mut self.state.waiting);
@@ -358,7 +362,7 @@ impl ReplyParser {
         }
     }
 
-    /// From the id, which waits, to the arguments.
+    /// Turns the waiting text into the id, and begins the arguments.
     fn begin_arguments(&mut self) {
         let id = std::mem::take(&mut self.state.waiting);
         self.state.pending = Some(self.format.pending_call(id.trim()));
@@ -366,7 +370,7 @@ impl ReplyParser {
         self.state.region = Region::Arguments;
     }
 
-    /// An id that no arguments follow.
+    /// Ends an id without arguments.
     fn end_id(&mut self, end: ReplyEnd, out: &mut Vec<ReplyPiece>) {
         if end == ReplyEnd::Turn && self.format.looks_like_id(&self.state.waiting) {
             self.begin_arguments();
@@ -378,10 +382,10 @@ impl ReplyParser {
         let state = &mut self.state;
         let begun = state.scan.has_begun();
         let text = if begun { text } else { text.trim_start() };
-        // What follows a complete object is a slip.
+        // Text after a complete object is a mistake of the model.
         let taken = state.scan.take(text);
         let text = &text[..taken];
-        // White space between values may be the end.
+        // White space between values may be the end of the arguments.
         let end = if state.scan.in_string() { text.len() } else { text.trim_end().len() };
         if end == 0 {
             return state.waiting.push_str(text);
@@ -395,7 +399,7 @@ impl ReplyParser {
     fn give_arguments(&mut self, text: String, out: &mut Vec<ReplyPiece>) {
         if let Some(mut pending) = self.state.pending.take() {
             if pending.name.is_none() {
-                // Which function it is follows from the whole of the arguments.
+                // The function follows only from the complete arguments.
                 pending.collected.push_str(&text);
                 self.state.pending = Some(pending);
                 return;
@@ -424,7 +428,7 @@ impl ReplyParser {
             if end == ReplyEnd::Cut && empty {
                 return;
             }
-            // A call of which nothing tells the function cannot be made.
+            // A call without a known function is dropped.
             let Some(name) = pending.name.clone().or_else(|| self.format.infer(&pending)) else { return };
             self.announce(name, &pending, out);
             let text = if empty { "{}".to_owned() } else { pending.collected.clone() };
@@ -436,7 +440,7 @@ impl ReplyParser {
     }
 }
 
-/// A whole text taken apart, every marker in it counting.
+/// Parses a whole text, in which every marker counts.
 pub fn whole_reply(format: ReplyFormat, start: ReplyStart, text: &str, end: ReplyEnd) -> WholeReply {
     let mut parser = ReplyParser::new(Arc::new(format), start);
     let mut pieces = Vec::new();

@@ -1,15 +1,15 @@
-//! Pieces that a reply comes apart into as it grows, and the whole that they make.
+//! Pieces of a growing reply, and the whole reply they form.
 
 use super::calls::ToolCall;
 
-/// Something new in a reply.
+/// New content of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyPiece {
-    /// Reasoning goes on; empty once, where all of it is.
+    /// More reasoning. Empty only once, for a reply whose reasoning is empty.
     Reasoning(String),
-    /// The answer goes on.
+    /// More of the answer.
     Content(String),
-    /// A call begins; its arguments follow, never empty.
+    /// The start of a call; its arguments follow and are never empty.
     Call {
         /// Index within the reply, from 0.
         index: usize,
@@ -18,19 +18,19 @@ pub enum ReplyPiece {
         /// Name of the function.
         name: String,
     },
-    /// A call's arguments go on.
+    /// More of a call's arguments.
     Arguments {
-        /// Which call's.
+        /// Index of the call.
         index: usize,
-        /// Text of the model.
+        /// Text as the model wrote it.
         text: String,
     },
 }
 
-/// A whole reply.
+/// A reply that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WholeReply {
-    /// `None` if the reply had no place for reasoning; an empty one is something else.
+    /// `None` for a reply without reasoning; an empty string for empty reasoning.
     pub reasoning: Option<String>,
     /// The answer.
     pub content: String,
@@ -39,7 +39,7 @@ pub struct WholeReply {
 }
 
 impl WholeReply {
-    /// Adds a piece; pieces must come in order.
+    /// Adds a piece; pieces must be added in order.
     pub fn add(&mut self, piece: ReplyPiece) {
         match piece {
             ReplyPiece::Reasoning(text) => self.reasoning.get_or_insert_default().push_str(&text),
@@ -56,7 +56,7 @@ impl WholeReply {
     }
 }
 
-/// Appends a piece, joined with the last one where both say the same thing.
+/// Appends a piece, joined with the last one where both have the same kind.
 pub(super) fn give(out: &mut Vec<ReplyPiece>, piece: ReplyPiece) {
     match (out.last_mut(), piece) {
         (Some(ReplyPiece::Reasoning(last)), ReplyPiece::Reasoning(text))

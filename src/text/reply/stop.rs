@@ -1,8 +1,9 @@
 //! Stop strings in decoded text, across token borders.
 //!
-//! An Aho-Corasick automaton over bytes: its node after some text spells the longest suffix that is a prefix of a stop string,
-//! which is exactly the text that must be held back. A state is therefore one node number, and going back is free.
-//! The match that completes first wins; of those that complete together, the longest. Where the text is cut changes nothing.
+//! An Aho-Corasick automaton over bytes: the node after a text spells the longest suffix that is a
+//! prefix of a stop string, which is exactly the text that must be held back. A state is therefore
+//! one node number, and a rewind is free. The match that completes first wins; of matches that
+//! complete together, the longest. The result does not depend on where the text is cut.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ pub enum StopError {
     /// Too many strings.
     #[error("stop: {given} strings, limit {MAX_STOP_STRINGS}")]
     TooMany {
-        /// How many were given.
+        /// Strings in the list.
         given: usize,
     },
     /// Too many bytes.
     #[error("stop: {given} bytes in all, limit {MAX_STOP_BYTES}")]
     TooLong {
-        /// How many were given.
+        /// Bytes of all strings together.
         given: usize,
     },
     /// An empty string would stop before the first token.
@@ -39,16 +40,16 @@ pub enum StopError {
 pub struct StopOptions {
     /// Keep the stop string at the end of the text (`include_stop_str_in_output`).
     pub include_stop: bool,
-    /// Matches that a token up to this one (counted from 1) completes are ignored.
+    /// Matches completed by one of the first `min_tokens` tokens are ignored.
     pub min_tokens: u32,
 }
 
-/// A stop string was found.
+/// A stop string that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopMatch {
     /// Index of the stop string in the request's list.
     pub index: usize,
-    /// Tokens of the reply that are needed, up to and with the one that completed the match.
+    /// Tokens of the reply up to and including the one that completed the match.
     pub num_tokens: usize,
 }
 
@@ -57,7 +58,7 @@ pub struct StopMatch {
 pub struct StopMatcher {
     automaton: Arc<Automaton>,
     options: StopOptions,
-    /// Node of the automaton; its text is held back.
+    /// Node of the automaton, whose text is held back.
     node: u32,
     num_tokens: usize,
     matched: Option<StopMatch>,
@@ -85,8 +86,8 @@ impl StopMatcher {
         })
     }
 
-    /// Takes the text of one more token (possibly empty) and appends to `out` the text that can be shown. After a match
-    /// nothing more is given, and the match is returned again.
+    /// Takes the text of one more token (possibly empty) and appends the text that can be shown to
+    /// `out`. After a match no more text is appended, and the match is returned again.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
         if self.matched.is_none() {
             self.num_tokens += 1;
@@ -95,7 +96,8 @@ impl StopMatcher {
         self.matched
     }
 
-    /// The end of the reply: takes text that came without a token (the detokenizer's `finish`) and gives all that was held back.
+    /// Ends the reply: takes text that came without a token (the detokenizer's `finish`) and
+    /// appends all held-back text.
     pub fn finish(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
         if self.matched.is_none() {
             self.advance(text, out);
@@ -113,7 +115,7 @@ impl StopMatcher {
             return out.push_str(text);
         }
         let counts = self.num_tokens > self.options.min_tokens as usize;
-        // Held text stands in front of `text`; both together are given out up to what must stay held.
+        // Held text precedes `text`; both together are appended up to the part that stays held.
         let held = automaton.text(self.node);
         let mut node = self.node;
         for (at, &byte) in text.as_bytes().iter().enumerate() {
@@ -129,7 +131,7 @@ impl StopMatcher {
             self.matched = Some(StopMatch { index: index as usize, num_tokens });
             return;
         }
-        // A whole stop string that did not count needs to wait only as the beginning of a longer one.
+        // A complete stop string that did not count is held only as the beginning of a longer one.
         while node != ROOT && automaton.nodes[node as usize].children.is_empty() {
             node = automaton.nodes[node as usize].fail;
         }
@@ -158,11 +160,12 @@ struct Node {
     children: Vec<(u8, u32)>,
     /// Node of the longest proper suffix.
     fail: u32,
-    /// Length of its text in bytes.
+    /// Length of the node's text in bytes.
     depth: u32,
-    /// A stop string whose beginning is its text.
+    /// A stop string that begins with the node's text.
     of: u32,
-    /// The longest stop string that its text ends with (the first of the list, if it is there twice).
+    /// The longest stop string that the node's text ends with; of equal strings the first in the
+    /// list.
     stop: Option<u32>,
 }
 
@@ -217,7 +220,7 @@ impl Automaton {
 
     fn text(&self, node: u32) -> &str {
         let node = &self.nodes[node as usize];
-        // The whole of a text pushed so far is complete characters, so its suffix here is too.
+        // All text pushed so far consists of complete characters, so its suffix does too.
         self.stops.get(node.of as usize).map_or("", |stop| &stop[..node.depth as usize])
     }
 }

@@ -1,11 +1,12 @@
 //! Stop patterns in decoded text, across token borders.
 //!
-//! A simulation of the patterns' automaton that remembers of every state the earliest place where a match that is in it may have
-//! begun (Thompson's construction; of two ways into a state the earlier one is kept, as what follows is the same). Text from the
-//! earliest of these places on is held back. The match that completes first wins; of those that complete together, the one
-//! that begins first. Where the text is cut changes nothing.
+//! A simulation of the patterns' automaton (Thompson's construction) that keeps, for every state,
+//! the earliest start of a match in that state; of two ways into a state the earlier start is kept,
+//! because both continue alike. Text from the earliest start on is held back. The match that
+//! completes first wins; of matches that complete together, the one that starts first. The result
+//! does not depend on where the text is cut.
 //!
-//! Work per byte is bounded by the automaton's size, and nothing is ever tried twice.
+//! Work per byte is bounded by the automaton's size; there is no backtracking.
 
 use regex_automata::nfa::thompson::{self, NFA, State, WhichCaptures};
 use regex_automata::util::primitives::StateID;
@@ -15,37 +16,37 @@ use regex_automata::util::syntax;
 pub const MAX_STOP_PATTERNS: usize = 32;
 /// Most bytes of a pattern.
 pub const MAX_STOP_PATTERN_BYTES: usize = 1024;
-/// Most bytes of the automaton of all of them.
+/// Most bytes of the automaton of all patterns together.
 const MAX_AUTOMATON_BYTES: usize = 128 * 1024;
-/// Most bytes of text that a match may have: what could become a longer one is let go.
+/// Most bytes of text in a match; a longer candidate is dropped.
 const MAX_MATCH_BYTES: usize = 4096;
 
-/// Patterns that are refused.
+/// Reasons why patterns are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// Too many of them.
+    /// Too many patterns.
     #[error("{given} patterns, limit {MAX_STOP_PATTERNS}")]
     TooMany {
-        /// How many were given.
+        /// Patterns in the list.
         given: usize,
     },
-    /// Too long a one.
+    /// A pattern is too long.
     #[error("pattern {index} has {given} bytes, limit {MAX_STOP_PATTERN_BYTES}")]
     TooLong {
         /// Its index in the list.
         index: usize,
-        /// Its length.
+        /// Bytes of the pattern.
         given: usize,
     },
-    /// Not a pattern.
+    /// A pattern that does not parse.
     #[error("pattern {index}: {reason}")]
     Syntax {
         /// Its index in the list.
         index: usize,
-        /// What is wrong.
+        /// The parser's message.
         reason: String,
     },
-    /// All of them together are too large.
+    /// The automaton of all patterns together is too large.
     #[error("the patterns make an automaton of more than {MAX_AUTOMATON_BYTES} bytes; make them simpler")]
     TooLarge,
     /// `^`, `$`, `\b` and the like: the end of the text is not known while it grows.
@@ -54,7 +55,7 @@ pub enum PatternError {
         /// Its index in the list.
         index: usize,
     },
-    /// It would stop before the first token.
+    /// A pattern that matches the empty text would stop before the first token.
     #[error("pattern {index} matches the empty text")]
     Empty {
         /// Its index in the list.
@@ -81,7 +82,7 @@ impl StopPatterns {
                 return Err(PatternError::TooLong { index, given: pattern.len() });
             }
             let tree = syntax::parse(pattern).map_err(|error| {
-                // The last line says what; those before it draw the place.
+                // The last line holds the message; the lines before it mark the position.
                 let reason = error.to_string().lines().last().unwrap_or_default().trim().to_owned();
                 PatternError::Syntax { index, reason }
             })?;
@@ -100,17 +101,17 @@ impl StopPatterns {
         Ok(Self { patterns: patterns.to_vec(), nfa: nfa.map_err(|_| PatternError::TooLarge)? })
     }
 
-    /// The patterns as they were given.
+    /// The patterns as given.
     pub fn patterns(&self) -> &[String] {
         &self.patterns
     }
 }
 
-/// A match that may be under way.
+/// A match that may be in progress.
 #[derive(Debug, Clone, Copy)]
 struct Thread {
     state: StateID,
-    /// Byte of the text where it began.
+    /// Start of the match, in bytes of the text.
     start: usize,
 }
 
@@ -119,7 +120,7 @@ struct Thread {
 pub struct PatternMatcher {
     patterns: std::sync::Arc<StopPatterns>,
     include_stop: bool,
-    /// Matches that a token up to this one (counted from 1) completes are ignored.
+    /// Matches completed by one of the first `min_tokens` tokens are ignored.
     min_tokens: u32,
     num_tokens: u32,
     /// Earliest starts first.
@@ -127,7 +128,7 @@ pub struct PatternMatcher {
     /// Round in which a state was last entered.
     entered: Vec<u32>,
     round: u32,
-    /// Text that is held back, and the bytes of text before it.
+    /// Held-back text, and the number of bytes before it.
     held: String,
     given: usize,
     matched: Option<usize>,
@@ -151,14 +152,15 @@ impl PatternMatcher {
         }
     }
 
-    /// Takes the text of one more token and appends to `out` what can be shown; gives the pattern that was found. After a match
-    /// nothing more is given.
+    /// Takes the text of one more token and appends the text that can be shown to `out`. Returns
+    /// the pattern that was found; after a match no more text is appended.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
         self.num_tokens = self.num_tokens.saturating_add(1);
         self.advance(text, out)
     }
 
-    /// The end of the reply, or of this part of it: takes text that came without a token and gives all that was held back.
+    /// Ends the reply, or this part of it: takes text that came without a token and appends all
+    /// held-back text.
     pub fn finish(&mut self, text: &str, out: &mut String) -> Option<usize> {
         let found = self.advance(text, out);
         if found.is_none() {
@@ -168,7 +170,7 @@ impl PatternMatcher {
         found
     }
 
-    /// How many patterns it looks for.
+    /// Number of compiled patterns.
     pub fn num_patterns(&self) -> usize {
         self.patterns.patterns.len()
     }
@@ -197,12 +199,13 @@ impl PatternMatcher {
         None
     }
 
-    /// Takes the byte before `end`; gives the pattern and the start of the first match that ends there.
+    /// Takes the byte before `end`; returns the pattern and the start of the first match that ends
+    /// there.
     fn step(&mut self, byte: u8, end: usize) -> Option<(usize, usize)> {
         let patterns = std::sync::Arc::clone(&self.patterns);
         let nfa = &patterns.nfa;
         let mut threads = std::mem::take(&mut self.threads);
-        // A match may begin with this byte; it is the latest start of all.
+        // A match that begins with this byte has the latest start of all.
         self.round += 1;
         let mut fresh = Vec::new();
         self.enter(nfa, nfa.start_anchored(), end - 1, &mut fresh);
@@ -226,7 +229,8 @@ impl PatternMatcher {
         found
     }
 
-    /// Adds the states that wait for a byte and are reached from `state` without one; gives a pattern that is complete.
+    /// Adds the states that wait for a byte and are reachable from `state` without one; returns a
+    /// pattern that is complete.
     fn enter(&mut self, nfa: &NFA, state: StateID, start: usize, threads: &mut Vec<Thread>) -> Option<usize> {
         let (mut open, mut found) = (vec![state], None);
         while let Some(state) = open.pop() {
@@ -238,7 +242,7 @@ impl PatternMatcher {
                 State::BinaryUnion { alt1, alt2 } => open.extend([*alt2, *alt1]),
                 State::Capture { next, .. } => open.push(*next),
                 State::Match { pattern_id } => found = found.or(Some(pattern_id.as_usize())),
-                // Looks were refused.
+                // Anchors and word boundaries were refused when the patterns were compiled.
                 State::Look { .. } | State::Fail => {}
                 State::ByteRange { .. } | State::Sparse(_) | State::Dense(_) => {
                     threads.push(Thread { state, start });
@@ -265,7 +269,7 @@ mod tests {
         StopPatterns::new(&list.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>())
     }
 
-    /// What is shown of a text that comes in these pieces, and the pattern that ended it.
+    /// The text shown for `pieces`, and the pattern that ended it.
     fn run(list: &[&str], include: bool, pieces: &[&str]) -> (String, Option<usize>) {
         let mut matcher = PatternMatcher::new(Arc::new(patterns(list).unwrap()), include, 0);
         let mut out = String::new();
@@ -340,7 +344,7 @@ mod tests {
         assert_eq!(patterns(&["a?b"; 33]).unwrap_err(), TooMany { given: 33 });
     }
 
-    /// The pattern that makes backtracking engines take forever.
+    /// A pattern with exponential run time in backtracking engines.
     #[test]
     fn no_pattern_is_catastrophic() {
         let text = "a".repeat(20_000);

@@ -1,15 +1,15 @@
-//! The family's chat formats, as one template and what differs per release.
+//! The family's chat formats, as one template and the differences per release.
 //!
-//! Written from the behaviour of the released templates (K2-Instruct, K2-Thinking, K2.5, K2.6, K2.7-Code). A checkpoint's own
-//! `chat_template.jinja` takes their place.
+//! Written from the behaviour of the released templates (K2-Instruct, K2-Thinking, K2.5, K2.6,
+//! K2.7-Code). A checkpoint's own `chat_template.jinja` takes precedence.
 
 use minijinja::value::Value;
 
 use super::family::Family;
 
-/// What differs per release.
+/// Differences between releases.
 struct Format {
-    /// Without a system message in front, the default one stands there.
+    /// Whether a conversation without a system message in front gets the default one.
     default_system: bool,
     /// A line feed follows the default system turn.
     default_system_newline: bool,
@@ -21,7 +21,7 @@ struct Format {
     think: bool,
     /// The prompt opens the reasoning.
     open_think: bool,
-    /// `thinking=false` closes it at once.
+    /// `thinking=false` closes the reasoning at once.
     instant: bool,
     /// `preserve_thinking=true` keeps the reasoning of earlier turns.
     preserve_option: bool,

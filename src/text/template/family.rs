@@ -1,4 +1,4 @@
-//! The releases whose chat format is built in, and how a checkpoint is told to be one of them.
+//! The releases with a built-in chat format, and their detection from a checkpoint.
 
 use crate::text::markers;
 use crate::text::tokenizer::Tokenizer;
@@ -18,9 +18,11 @@ pub enum Family {
     K27Code,
 }
 
-/// The family whose built-in template fits a checkpoint without one. `model_type` (of `config.json`) `kimi_k25` is K2.5 to K2.7,
-/// taken as K2.6: the same prompts as K2.5 unless asked otherwise. Any other is K2-Thinking if the vocabulary has the think
-/// markers, else K2-Instruct. K2.7-Code cannot be told from K2.6 by its files; choose it by name.
+/// The family whose built-in template fits a checkpoint without one. The `model_type` (of
+/// `config.json`) `kimi_k25` stands for K2.5 to K2.7 and is taken as K2.6, whose prompts equal
+/// those of K2.5 unless requested otherwise. Any other is K2-Thinking if the vocabulary has the
+/// think markers, else K2-Instruct. K2.7-Code and K2.6 cannot be told apart by their
+/// files, so K2.7-Code must be chosen by name.
 pub fn family_of(model_type: &str, tokenizer: &Tokenizer) -> Family {
     if model_type == "kimi_k25" {
         Family::K26

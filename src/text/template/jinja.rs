@@ -1,8 +1,9 @@
-//! A jinja environment that behaves as the one `transformers` renders chat templates in.
+//! A jinja environment that behaves like the one in which `transformers` renders chat templates.
 //!
-//! minijinja with five differences taken out: block trimming, Python's methods, Python's JSON, what counts as iterable, how none
-//! prints; and the extensions templates expect: generation tags, `raise_exception`, `strftime_now`. Templates are not
-//! trusted: instructions, recursion and output are bounded.
+//! Five differences of minijinja are removed: block trimming, Python's methods, Python's JSON, the
+//! set of iterables, and the text of none. The extensions that templates expect are added:
+//! generation tags, `raise_exception`, `strftime_now`. Templates are not trusted: instructions,
+//! recursion and output are bounded.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,14 +12,16 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, escape_formatter};
 
-/// Instructions per rendering. A long conversation needs some ten thousand; this many take about a second.
+/// Most instructions per rendering. A long conversation needs some ten thousand; this many take
+/// about a second.
 const FUEL: u64 = 20_000_000;
-/// Nested macro calls and blocks.
+/// Deepest nesting of macro calls and blocks.
 const MAX_RECURSION: usize = 100;
-/// Bytes of output.
+/// Most bytes of output.
 const MAX_OUTPUT: usize = 64 << 20;
 
-/// Variable with the sentinel that must pass through `tojson` unescaped; a name no template can spell.
+/// Variable with the sentinel that must pass through `tojson` unescaped; no template can spell its
+/// name.
 pub(super) const SENTINEL_VARIABLE: &str = "perigee sentinel";
 /// Variable with the time for `strftime_now`, seconds since 1970 UTC.
 pub(super) const NOW_VARIABLE: &str = "perigee now";
@@ -82,7 +85,8 @@ impl Write for Bounded {
     }
 }
 
-/// `{% generation %}` marks assistant text for training; to rendering it is a block that is always taken.
+/// Removes `{% generation %}` tags, which mark assistant text for training; rendering always takes
+/// the block.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -222,7 +226,7 @@ impl Dumper {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }
                 }
-                // Python escapes DEL only with ensure_ascii off or on alike: not at all.
+                // Python never escapes DEL, whatever `ensure_ascii` is.
                 c => self.out.push(c),
             }
         }
@@ -285,7 +289,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// `strftime` for the C locale; a directive it does not know stays as it is.
+/// `strftime` for the C locale; an unknown directive stays unchanged.
 fn strftime(format: &str, unix_s: i64) -> String {
     let (days, seconds) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     let (year, month, day) = civil(days);

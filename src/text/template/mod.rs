@@ -25,7 +25,7 @@ use sentinel::Marker;
 /// Variable with the declared tools in TypeScript.
 const TYPESCRIPT_VARIABLE: &str = "tools_ts_str";
 
-/// Why a template was refused or a conversation could not be rendered.
+/// Reasons why a template was refused or a conversation could not be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The template does not compile (a fault of the checkpoint or of the template's author).
@@ -39,21 +39,23 @@ pub enum TemplateError {
     Failed(String),
 }
 
-/// What to render besides the messages.
+/// The inputs of a rendering besides the messages.
 #[derive(Debug, Clone)]
 pub struct RenderOptions<'a> {
-    /// Declared tools in OpenAI form; an empty list is no tools.
+    /// Declared tools in OpenAI form; an empty list counts as no tools.
     pub tools: Option<&'a [Json]>,
-    /// End with the header of an assistant turn.
+    /// Whether the prompt ends with the header of an assistant turn.
     pub add_generation_prompt: bool,
-    /// The last message is an unfinished assistant turn: its end marker is left off so that the reply continues it. Goes with
-    /// `add_generation_prompt` off.
+    /// Whether the last message is an unfinished assistant turn: its end marker is left off so that
+    /// the reply continues it. Requires `add_generation_prompt` to be off.
     pub continue_final_message: bool,
     /// Further template variables (`chat_template_kwargs`), such as `thinking`. They cannot replace the messages or tools.
     pub kwargs: Option<&'a Map<String, Json>>,
-    /// Recognise special tokens everywhere, also in what users wrote (the upstream way; prompts can then be forged).
+    /// Whether special tokens are recognised everywhere, users' text included (the upstream
+    /// behaviour; prompts can then be forged).
     pub unsafe_specials: bool,
-    /// The time for templates that print it (`strftime_now`), seconds since 1970 UTC; without it such templates fail.
+    /// The time for templates that print it (`strftime_now`), seconds since 1970 UTC; such
+    /// templates fail without it.
     pub now_unix_s: Option<i64>,
 }
 
@@ -75,12 +77,12 @@ impl Default for RenderOptions<'_> {
 pub enum PromptPart {
     /// A control token that the template wrote.
     Control {
-        /// Its id.
+        /// Id of the token.
         id: u32,
-        /// Its text.
+        /// Text of the token.
         name: String,
     },
-    /// Text, encoded with special tokens as text. Two texts never stand side by side.
+    /// Text, encoded with special tokens as text. Two texts are never adjacent.
     Text(String),
 }
 
@@ -94,20 +96,20 @@ pub struct RenderedPrompt {
 }
 
 impl RenderedPrompt {
-    /// Tool calls in the conversation: the reply's own are counted on from here.
+    /// Number of tool calls in the conversation, from which the reply's own are numbered.
     pub fn num_calls(&self) -> usize {
         self.num_calls
     }
 
-    /// What a reply to this prompt begins with. Only the turn that the prompt leaves open is looked at: earlier turns hold
-    /// closed think parts of their own.
+    /// The part that a reply to this prompt begins in. Only the open turn at the end counts:
+    /// earlier turns have closed think parts of their own.
     pub fn reply_start(&self) -> ReplyStart {
         for part in self.parts.iter().rev() {
             match part {
                 PromptPart::Control { name, .. } if name == markers::THINK => return ReplyStart::Reasoning,
                 PromptPart::Control { name, .. } if name == markers::THINK_END => return ReplyStart::Answer,
                 PromptPart::Control { .. } => break,
-                // A vocabulary without think tokens has them as text.
+                // In a vocabulary without think tokens the markers are text.
                 PromptPart::Text(text) => {
                     match (text.rfind(markers::THINK), text.rfind(markers::THINK_END)) {
                         (Some(open), Some(close)) if open < close => return ReplyStart::Answer,
@@ -127,7 +129,7 @@ impl RenderedPrompt {
         &self.parts
     }
 
-    /// The whole as one string.
+    /// The whole prompt as one string.
     pub fn text(&self) -> String {
         let text = |part: &PromptPart| match part {
             PromptPart::Control { name, .. } => name.clone(),
@@ -136,7 +138,7 @@ impl RenderedPrompt {
         self.parts.iter().map(text).collect()
     }
 
-    /// The whole as token ids of the tokenizer whose special tokens it was rendered with.
+    /// The whole prompt as token ids of the tokenizer whose special tokens it was rendered with.
     pub fn to_token_ids(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerError> {
         if self.unsafe_specials {
             return tokenizer.encode(&self.text(), Specials::Recognised);
@@ -146,7 +148,8 @@ impl RenderedPrompt {
         for part in &self.parts {
             match part {
                 PromptPart::Control { id, name } => {
-                    // The hard cuts count its characters too; a cut inside it has nothing to cut.
+                    // The hard cuts count a control token's characters too; a cut inside the token
+                    // has no effect.
                     slicer.walk(name, &mut Vec::new());
                     ids.push(*id);
                 }
@@ -166,14 +169,14 @@ pub struct ChatTemplate {
     family: Option<Family>,
     added: Arc<AddedTokens>,
     named: Vec<(String, String)>,
-    /// Declared tools have their keys sorted.
+    /// Whether the keys of declared tools are sorted.
     sorts_tools: bool,
-    /// Declared tools may stand in TypeScript.
+    /// Whether declared tools may be given in TypeScript.
     typescript: bool,
 }
 
 impl ChatTemplate {
-    /// From jinja source, with the special tokens of `tokenizer`.
+    /// Compiles jinja source with the special tokens of `tokenizer`.
     pub fn from_jinja(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let template = Self::new(jinja::without_generation_tags(source), None, tokenizer);
         let compiled = template.env.template_from_named_str("chat_template", &template.source).map(|_| ());
@@ -186,8 +189,9 @@ impl ChatTemplate {
         Self::new(builtin::TEMPLATE.to_owned(), Some(family), tokenizer)
     }
 
-    /// The checkpoint's template: `chat_template.jinja` if it exists, else `chat_template` of `tokenizer_config.json` (a string, or
-    /// a list of `{name, template}` of which `default` is taken), else the built-in one of `family_of(model_type, tokenizer)`.
+    /// The checkpoint's template: `chat_template.jinja` if it exists, else `chat_template` of
+    /// `tokenizer_config.json` (a string, or a list of `{name, template}` of which `default` is
+    /// taken), else the built-in one of `family_of(model_type, tokenizer)`.
     pub fn load(
         file: &dyn Fn(&str) -> Option<Vec<u8>>,
         model_type: &str,
@@ -214,7 +218,8 @@ impl ChatTemplate {
     }
 
     fn new(source: String, family: Option<Family>, tokenizer: &Tokenizer) -> Self {
-        // The released templates that print TypeScript name its variable, and those of thinking models were used on sorted tools.
+        // Released templates that print TypeScript name its variable; those of thinking models were
+        // used with sorted tools.
         let (sorts_tools, typescript) = match family {
             Some(family) => builtin::tool_form(family),
             None => {
@@ -238,7 +243,8 @@ impl ChatTemplate {
         self.family
     }
 
-    /// Whether the template can write this text: its source has it, or, for a built-in one, the family's format does.
+    /// Whether the template can write this text: its source, or the format of a built-in family,
+    /// contains it.
     pub fn mentions(&self, text: &str) -> bool {
         match self.family {
             Some(family) if text == markers::THINK => builtin::thinks(family),
@@ -246,8 +252,9 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders a conversation. `messages` are OpenAI message objects; a null `reasoning_content` counts as absent (some templates
-    /// would print it as `None`), and call ids of another make become native ones.
+    /// Renders a conversation. `messages` are OpenAI message objects. A null `reasoning_content`
+    /// counts as absent (some templates would print it as `None`), and foreign call ids are
+    /// replaced by native ones.
     pub fn render(
         &self,
         messages: &[Json],
@@ -304,7 +311,7 @@ impl ChatTemplate {
         Ok(RenderedPrompt { parts, unsafe_specials: options.unsafe_specials, num_calls })
     }
 
-    /// Control tokens and the texts between them, sentinels taken out.
+    /// Splits rendered text into control tokens and the texts between them, without sentinels.
     fn split(&self, rendered: &str, sentinel: Option<char>) -> Vec<PromptPart> {
         let mut parts = Vec::new();
         let text = |text: &str| {
@@ -343,7 +350,7 @@ fn without_null_reasoning(message: &Json) -> std::borrow::Cow<'_, Json> {
     }
 }
 
-/// Takes the end marker of the last turn off, and white space after it.
+/// Removes the end marker of the last turn, and white space after it.
 fn leave_open(parts: &mut Vec<PromptPart>) {
     let is_blank = |part: &PromptPart| matches!(part, PromptPart::Text(text) if text.trim().is_empty());
     let is_end = |part: &PromptPart| matches!(part, PromptPart::Control { name, .. } if markers::TURN_ENDS.contains(&&name[..]));

@@ -1,9 +1,11 @@
-//! Keeps strings that people wrote from becoming control tokens.
+//! Keeps clients' strings from becoming control tokens.
 //!
-//! Before rendering, a sentinel goes into every string of the conversation wherever it could make a control token: inside each
-//! spelled one, and at a border where the beginning or the end of one could meet its other half. After rendering, what spells
-//! a control token was written by the template; the sentinels are then taken out of the text again. The sentinel is a
-//! private-use character that stands nowhere in the conversation, chosen per rendering, so text with such characters survives.
+//! Before rendering, a sentinel is inserted into every string of the conversation wherever the
+//! string could form a control token: inside each spelled one, and at a border where the beginning
+//! or end of one could meet its other half. After rendering, every spelled control token was
+//! written by the template; the sentinels are then removed. The sentinel is a private-use character
+//! that is absent from the conversation, chosen per rendering, so text with other such characters
+//! survives.
 
 use std::collections::HashSet;
 
@@ -19,7 +21,8 @@ pub(super) struct Marker<'a> {
 }
 
 impl<'a> Marker<'a> {
-    /// A marker with a sentinel that stands in none of `values`. `None` if they use up every private-use character.
+    /// A marker with a sentinel that occurs in none of `values`; `None` if they use every
+    /// private-use character.
     pub(super) fn new<'v>(added: &'a AddedTokens, values: impl Iterator<Item = &'v Json>) -> Option<Self> {
         let mut used = HashSet::new();
         values.for_each(|value| collect_private(value, &mut used));
@@ -30,12 +33,11 @@ impl<'a> Marker<'a> {
         Some(Self { added, sentinel: Some(sentinel) })
     }
 
-    /// Marks nothing: strings become control tokens where they spell them.
+    /// A marker without effect: strings that spell control tokens become them.
     pub(super) fn none(added: &'a AddedTokens) -> Self {
         Self { added, sentinel: None }
     }
 
-    /// The sentinel, if there is one.
     pub(super) fn sentinel(&self) -> Option<char> {
         self.sentinel
     }

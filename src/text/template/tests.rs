@@ -8,7 +8,7 @@ use crate::text::test_data::{kimi, nano_like};
 static KIMI: LazyLock<Tokenizer> = LazyLock::new(kimi);
 static NANO: LazyLock<Tokenizer> = LazyLock::new(nano_like);
 
-/// Prompt text with a family's own template; `kwargs` is an object.
+/// Prompt text from a family's own template; `kwargs` is an object.
 fn text(family: Family, messages: Json, kwargs: Json) -> String {
     let options = RenderOptions { kwargs: kwargs.as_object(), ..RenderOptions::default() };
     let template = ChatTemplate::built_in(family, &NANO);
@@ -126,7 +126,7 @@ fn tool_turn_with_its_declaration() {
     let declaration = r#"[{"function":{"description":"Get the weather.","name":"get_weather","parameters":{"properties":{"city":{"type":"string"}},"required":["city"],"type":"object"}},"type":"function"}]"#;
     let declare = format!("<|im_system|>tool_declare<|im_middle|>{declaration}<|im_end|>");
     let turns = "<|im_user|>user<|im_middle|>Weather in Beijing?<|im_end|><|im_assistant|>assistant<|im_middle|><think>Need tool.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": \"Beijing\"}<|tool_call_end|><|tool_calls_section_end|><|im_end|><|im_system|>tool<|im_middle|>## Return of functions.get_weather:0\n{\"weather\": \"Sunny\"}<|im_end|><|im_assistant|>assistant<|im_middle|>";
-    // The released encoder refuses a type it does not know.
+    // The released encoder refuses unknown types.
     let mut odd = tools.clone();
     odd[0]["function"]["parameters"]["properties"]["city"]["type"] = json!(7);
     let (prompt, _) = ids(Family::K26, messages.clone(), Some(&odd), json!({}));
@@ -276,7 +276,8 @@ fn people_cannot_write_control_tokens() {
         let mut benign = benign.clone();
         benign[1]["content"] = benign_parts.clone();
         assert_eq!(controls(&prompt), controls(&render(&benign, &benign_tools[..], false)), "{family:?}");
-        // Nothing is lost: the same text as upstream's way, and the same characters come back from the ids.
+        // No text is lost: the same text as the upstream way, and the same characters decoded from
+        // the ids.
         let upstream = render(&messages, &tools[..], true);
         assert_eq!(prompt.text(), upstream.text());
         let tokens = prompt.to_token_ids(&NANO).unwrap();
@@ -378,7 +379,7 @@ fn sentinels_pass_through_json() {
     assert_eq!(prompt.parts(), [PromptPart::Text("\"<think>\\u00e9\"9".to_owned())]);
 }
 
-/// Not a check of right or wrong: prints the costs. Run with `--run-ignored only --no-capture`.
+/// A measurement: prints the costs. Run with `--run-ignored only --no-capture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

@@ -1,13 +1,14 @@
-//! Declared tools as the prompts of K2.5 and later carry them: TypeScript types in one namespace.
+//! Declared tools in the prompts of K2.5 and later: TypeScript types in one namespace.
 //!
-//! The output is the released encoder's to the byte, its Python habits included (`None`, `True`, `0.5`), since the models were
-//! trained on it. A schema that encoder refuses, and a list without functions, has no TypeScript: the prompt then carries JSON.
+//! The output equals the released encoder's to the byte, its Python habits included (`None`,
+//! `True`, `0.5`), because the models were trained on it. A schema that the encoder refuses, and a
+//! list without functions, have no TypeScript: the prompt then carries JSON.
 
 use serde_json::{Map, Value};
 
 use super::jinja::{python_float, python_json};
 
-/// Deepest nesting of schemas; requests are bounded well below.
+/// Deepest nesting of schemas; requests have a lower limit.
 const MAX_DEPTH: usize = 128;
 /// Most bytes of a declaration: references cannot repeat text, but indentation grows with depth.
 const MAX_BYTES: usize = 16 << 20;
@@ -25,7 +26,7 @@ pub(super) fn sorted(value: &Value) -> Value {
     }
 }
 
-/// The TypeScript of tools whose keys are sorted; `None` where the prompt falls back to JSON.
+/// The TypeScript of tools with sorted keys; `None` where the prompt falls back to JSON.
 pub(super) fn typescript(tools: &[Value]) -> Option<String> {
     let mut blocks = Vec::new();
     for tool in tools.iter().filter(|tool| tool["type"] == "function") {
@@ -39,17 +40,17 @@ pub(super) fn typescript(tools: &[Value]) -> Option<String> {
     (!blocks.is_empty() && text.len() <= MAX_BYTES).then_some(text)
 }
 
-/// The released encoder raises an error here.
+/// Marks the places where the released encoder raises an error.
 #[derive(Debug)]
 struct Refused;
 
 type Encoded<T> = Result<T, Refused>;
 
-/// What references of one function may name.
+/// Definitions that the references of one function may name.
 #[derive(Default)]
 struct Definitions<'a> {
     by_name: Vec<(&'a str, &'a Value)>,
-    /// `#` was used: the root gets a name.
+    /// Whether `#` was used, which gives the root a name.
     names_root: bool,
     depth: usize,
 }
@@ -90,18 +91,18 @@ fn function_block(function: &Map<String, Value>) -> Encoded<String> {
     Ok(lines.join("\n"))
 }
 
-/// A schema as far as the encoder reads it.
+/// The part of a schema that the encoder reads.
 enum Type<'a> {
-    /// Already text: scalars, references, enumerations, unions of names.
+    /// Finished text: scalars, references, enumerations, unions of names.
     Text(String),
     Object(Object<'a>),
-    /// With the schema of its items, if they have one.
+    /// The type and schema of the items, if the array has one.
     Array(Option<(Box<Type<'a>>, &'a Value)>),
     AnyOf(Vec<Type<'a>>),
 }
 
 struct Object<'a> {
-    /// In key order; the flag says required.
+    /// In key order; the flag says whether a field is required.
     fields: Vec<(&'a str, bool, Type<'a>, &'a Value)>,
     additional: Option<Box<Type<'a>>>,
 }
@@ -293,7 +294,8 @@ fn docs(schema: &Value, indent: &str, with_default: bool) -> Encoded<Vec<String>
     Ok(lines)
 }
 
-/// Keys that are printed for a schema's kind, sorted. What is dispatched by reference, `anyOf` or `enum` has none.
+/// Keys printed for a schema's kind, sorted. A schema given by reference, `anyOf` or `enum` has
+/// none.
 fn constraint_keys(fields: &Map<String, Value>) -> &'static [&'static str] {
     if ["$ref", "anyOf", "enum"].iter().any(|key| fields.contains_key(*key)) {
         return &[];

@@ -1,21 +1,22 @@
-//! The added tokens of a vocabulary (control tokens and markers) and where they stand in a text.
+//! The added tokens of a vocabulary (control tokens and markers), and the search for them in a
+//! text.
 
 use std::collections::HashMap;
 
 /// One added token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::text) struct AddedToken {
-    /// Its text, never empty.
+    /// Never empty.
     pub(in crate::text) text: String,
-    /// Its id.
     pub(in crate::text) id: u32,
-    /// Skipped by decoding that skips special tokens.
+    /// Whether decoding without special tokens skips the token.
     pub(in crate::text) special: bool,
-    /// Swallows whitespace to its left.
+    /// Whether the token swallows whitespace to its left.
     pub(in crate::text) lstrip: bool,
-    /// Swallows whitespace to its right.
+    /// Whether the token swallows whitespace to its right.
     pub(in crate::text) rstrip: bool,
-    /// Recognised only between characters that are not letters, digits or underscores.
+    /// Whether the token is recognised only between characters that are not letters, digits or
+    /// underscores.
     pub(in crate::text) single_word: bool,
 }
 
@@ -43,7 +44,7 @@ pub(in crate::text) struct Found {
 }
 
 impl AddedTokens {
-    /// Fails with the reason when a text is empty or appears twice, or an id appears twice.
+    /// Errors: an empty text, or a text or id that appears twice.
     pub(in crate::text) fn new(mut tokens: Vec<AddedToken>) -> Result<Self, String> {
         tokens.sort_by_key(|token| token.id);
         let mut by_text = HashMap::with_capacity(tokens.len());
@@ -95,7 +96,7 @@ impl AddedTokens {
             .find(|&index| bytes.starts_with(self.tokens[index].text.as_bytes()))
     }
 
-    /// Whether `text` ends with the beginning of a token, the whole of which is longer.
+    /// Whether `text` ends with a proper prefix of a token.
     pub(in crate::text) fn begins_at_end_of(&self, text: &str) -> bool {
         let bytes = text.as_bytes();
         let tail = &bytes[bytes.len().saturating_sub(self.max_len)..];
@@ -108,7 +109,7 @@ impl AddedTokens {
         })
     }
 
-    /// Whether `text` begins with the end of a token, the whole of which is longer.
+    /// Whether `text` begins with a proper suffix of a token.
     pub(in crate::text) fn ends_at_start_of(&self, text: &str) -> bool {
         let head = &text.as_bytes()[..text.len().min(self.max_len)];
         (1..=head.len()).any(|end| {

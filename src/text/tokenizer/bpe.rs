@@ -1,15 +1,17 @@
-//! Byte-pair merging of one piece of text: the neighbours whose union has the lowest rank join, the leftmost first, until none
-//! has a rank. That is the released encoder's rule, applied to its ranks directly.
+//! Byte-pair merging of one piece of text: the neighbours whose union has the lowest rank join, the
+//! leftmost first, until no union has a rank. This is the rule of the released encoder, applied to
+//! its ranks directly.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Pieces up to this many bytes are merged by looking for the lowest rank each time; for longer ones that would be quadratic.
+/// Longest piece, in bytes, that is merged by a scan for the lowest rank per merge; on longer
+/// pieces that would be quadratic.
 const SHORT_BYTES: usize = 128;
 /// No token.
 const NONE: u32 = u32::MAX;
 
-/// The base tokens of a vocabulary by their bytes.
+/// The base tokens of a vocabulary, indexed by their bytes.
 pub(super) struct Bpe {
     bytes: Vec<u8>,
     /// Token `rank` is `bytes[offsets[rank]..offsets[rank + 1]]`.
@@ -19,7 +21,7 @@ pub(super) struct Bpe {
     longest: usize,
 }
 
-/// Memory of one encoding.
+/// Buffers of one encoding, reused between pieces.
 #[derive(Default)]
 pub(super) struct Scratch {
     parts: Vec<(u32, u32)>,
@@ -31,14 +33,15 @@ pub(super) struct Scratch {
 #[derive(Clone, Copy)]
 struct Link {
     previous: u32,
-    /// Start of the next part; the piece's length behind the last, `NONE` for a part that was joined to the one before it.
+    /// Start of the next part; the piece's length for the last part, `NONE` for a part joined to
+    /// the one before it.
     next: u32,
     /// Rank of the union with the next part.
     rank: u32,
 }
 
 impl Bpe {
-    /// Of tokens in rank order; every byte has one.
+    /// Builds the table from tokens in rank order; every byte must have a token.
     pub(super) fn new(tokens: &[Box<[u8]>]) -> Self {
         let (mut bytes, mut offsets) = (Vec::new(), vec![0]);
         for token in tokens {
@@ -92,7 +95,7 @@ impl Bpe {
     }
 
     fn merge_short(&self, piece: &[u8], scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        // Starts of the parts and the rank of each one's union with the next; one more for the end.
+        // Start of each part and rank of its union with the next part; one more entry for the end.
         let parts = &mut scratch.parts;
         parts.clear();
         parts.extend((0..piece.len()).map(|at| {
@@ -137,7 +140,7 @@ impl Bpe {
         }
         while let Some(Reverse((rank, at))) = heap.pop() {
             let link = links[at as usize];
-            // What was joined, or has another union by now, is stale.
+            // An entry is stale if its part was joined or has another union by now.
             if link.next == NONE || link.rank != rank {
                 continue;
             }
@@ -174,7 +177,8 @@ impl Bpe {
     }
 }
 
-/// A hash of few instructions for short keys. Texts cannot make it slow: the table's longest probe bounds every look-up.
+/// A hash of few instructions for short keys. Adversarial text cannot slow it down: the table's
+/// longest probe bounds every look-up.
 #[inline]
 fn hash(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

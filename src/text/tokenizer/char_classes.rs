@@ -18,7 +18,7 @@ pub(super) const SPACE: u8 = 32;
 const BLOCK: usize = 256;
 const NUM_CHARS: usize = 0x11_0000;
 
-/// The table.
+/// The class flags of every character.
 pub(super) struct CharClasses {
     /// Block of each 256 characters; equal blocks are one.
     blocks: Vec<u16>,
@@ -63,7 +63,7 @@ impl CharClasses {
     /// Flags of an ASCII character.
     #[inline]
     pub(super) fn of_ascii(&self, byte: u8) -> u8 {
-        // The first block is the first class: nothing came before it.
+        // The first block is stored first, so its index is 0.
         self.classes[0][byte as usize]
     }
 }

@@ -1,7 +1,9 @@
-//! The same vocabulary in the `tokenizers` crate, plainly: the oracle of the encoder's tests, and the baseline of its speed.
+//! The same vocabulary in the `tokenizers` crate: the oracle of the encoder's tests and the
+//! baseline of its speed.
 //!
-//! The file lists tokens with ranks and no merges; a merge is any split of a token into two tokens. In rank order these merges
-//! make the crate's algorithm do what tiktoken does: join the neighbours whose union has the lowest rank.
+//! The file lists tokens with ranks and no merges; a merge is any split of a token into two tokens.
+//! In rank order these merges make the crate's algorithm equal tiktoken's: join the neighbours
+//! whose union has the lowest rank.
 
 use ahash::AHashMap;
 use tokenizers::models::bpe::BPE;

@@ -1,6 +1,8 @@
-//! Token ids to text as a reply grows: only complete UTF-8 leaves, at most three bytes wait.
+//! Token ids to text for a growing reply: only complete UTF-8 is emitted, at most three bytes are
+//! held back.
 //!
-//! What leaves, taken together, is `Tokenizer::decode` of the whole reply, whatever the token borders cut through.
+//! The emitted text, taken together, equals `Tokenizer::decode` of the whole reply, wherever token
+//! borders fall.
 
 use std::sync::Arc;
 
@@ -12,11 +14,11 @@ pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
     partial: PartialChar,
-    /// Text given out by the last call.
+    /// Text emitted by the last call.
     text: String,
 }
 
-/// Beginning of a character whose end has not come.
+/// The beginning of a character whose end is missing.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialChar {
     bytes: [u8; 3],
@@ -24,12 +26,14 @@ struct PartialChar {
 }
 
 impl Detokenizer {
-    /// A decoder at the start of a reply. `skip_special` leaves out tokens with the special flag (think and tool markers stay).
+    /// A decoder at the start of a reply. `skip_special` leaves out tokens with the special flag
+    /// (think and tool markers stay).
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
         Self { tokenizer, skip_special, partial: PartialChar::default(), text: String::new() }
     }
 
-    /// Text that this token completes; often empty. Valid until the next call. An id without a token is no text.
+    /// The text that this token completes; often empty. Valid until the next call. An id without a
+    /// token has no text.
     pub fn push(&mut self, id: u32) -> &str {
         self.text.clear();
         if self.skip_special && self.tokenizer.is_special(id) {
@@ -41,7 +45,7 @@ impl Detokenizer {
         &self.text
     }
 
-    /// The end of the reply: an incomplete character that still waits becomes U+FFFD.
+    /// Ends the reply: a held-back incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if self.partial.len > 0 {
@@ -55,7 +59,8 @@ impl Detokenizer {
 impl PartialChar {
     fn push(&mut self, bytes: &[u8], out: &mut String) {
         let mut rest = bytes;
-        // A waiting beginning takes bytes one at a time until it is a character, or cannot become one.
+        // A held-back beginning takes bytes one at a time until it is a character or cannot become
+        // one.
         while self.len > 0 {
             let Some((&byte, after)) = rest.split_first() else { return };
             let held = self.len as usize;
@@ -74,7 +79,7 @@ impl PartialChar {
                     rest = after;
                 }
                 Err(_) => {
-                    // The byte begins something new.
+                    // The byte begins a new character.
                     out.push(char::REPLACEMENT_CHARACTER);
                     self.len = 0;
                 }

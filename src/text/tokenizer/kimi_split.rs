@@ -1,4 +1,5 @@
-//! Kimi's split of a text into pieces that BPE then works on, by hand: the pattern's alternatives in their order.
+//! Splits a text into the pieces that BPE works on, by hand-written code: the pattern's
+//! alternatives in their order.
 //!
 //! ```text
 //! 1  [\p{Han}]+
@@ -11,8 +12,9 @@
 //! 8  \s+
 //! ```
 //!
-//! Every character belongs to some piece. A regex engine takes several times as long, mostly for the backtracking that the
-//! overlap of UPPER and LOWER needs, and that is one remembered position here.
+//! Every character belongs to some piece. A regex engine takes several times as long, mostly for
+//! the backtracking that the overlap of UPPER and LOWER needs; here that is one remembered
+//! position.
 
 use super::char_classes::{CharClasses, HAN, LETTER, LOWER, NUMBER, SPACE, UPPER};
 
@@ -26,14 +28,15 @@ impl KimiSplit {
         Self { classes: CharClasses::new() }
     }
 
-    /// The end of the piece that begins at byte `at`, which must be inside of the text.
+    /// The end of the piece that begins at byte `at`, which must be inside the text.
     pub(super) fn piece_end(&self, text: &str, at: usize) -> usize {
         let (class, c, next) = self.char_at(text, at);
         if class & HAN != 0 {
             return self.run(text, next, HAN);
         }
         if class & (LETTER | NUMBER) == 0 && c != '\r' && c != '\n' {
-            // With the character as the mark before a word, else (a combining mark) as its beginning.
+            // With the character as the mark before a word, else as the beginning of the word (a
+            // combining mark).
             let (with, alone) = (self.word(text, next), self.word(text, at));
             let found = with.0.or(alone.0).or(with.1).or(alone.1);
             if let Some(end) = found {
@@ -50,11 +53,12 @@ impl KimiSplit {
         self.marks(text, at).unwrap_or_else(|| self.white_space(text, at))
     }
 
-    /// Alternatives 2 and 3 without what may stand before: ends of `UPPER* LOWER+` and of `UPPER+ LOWER*`, if they match.
+    /// Alternatives 2 and 3 without their optional first character: ends of `UPPER* LOWER+` and of
+    /// `UPPER+ LOWER*`, if they match.
     #[inline]
     fn word(&self, text: &str, at: usize) -> (Option<usize>, Option<usize>) {
         let mut end = at;
-        // Where LOWER+ can begin at the latest inside of the UPPER run, it ends behind that character.
+        // If LOWER+ can begin inside the UPPER run, its latest match ends after that character.
         let mut last_both = None;
         while end < text.len() {
             let (class, _, next) = self.char_at(text, end);
@@ -84,7 +88,7 @@ impl KimiSplit {
         match (letter(1), letter(2)) {
             (b'r' | b'v', b'e') | (b'l', b'l') => end + 3,
             (b's' | b't' | b'm' | b'd', _) => end + 2,
-            // U+017F is another s where case does not count.
+            // U+017F equals s in case-insensitive matching.
             (0xc5, 0xbf) => end + 3,
             _ => end,
         }
@@ -142,13 +146,14 @@ impl KimiSplit {
         }
         match behind_newline {
             Some(end) => end,
-            // The last one goes with what follows, if anything does and it is not the only one.
+            // The last one belongs to the following text, if there is any and the run is longer
+            // than one.
             None if end < text.len() && last > at => last,
             None => end,
         }
     }
 
-    /// The end of the run of a class that goes on at `at`.
+    /// The end of the run of a class from `at` on.
     #[inline]
     fn run(&self, text: &str, mut at: usize, class: u8) -> usize {
         while at < text.len() {

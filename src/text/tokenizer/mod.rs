@@ -1,8 +1,9 @@
 //! Text to token ids and token ids to bytes.
 //!
-//! A `tiktoken.model` is encoded by our own split and merges, several times as fast as a regex engine and merge tables; a
-//! `tokenizer.json`, which may hold any split, by the `tokenizers` crate. Neither knows added tokens: these are found here, so that
-//! the caller decides per text whether a string that spells one is the token or just text.
+//! A `tiktoken.model` is encoded by the split and merges of this module, several times as fast as a
+//! regex engine and merge tables; a `tokenizer.json`, which may hold any split, by the `tokenizers`
+//! crate. Neither encoder knows added tokens: this file finds them, so that the caller decides per
+//! text whether a string that spells one is the token or text.
 
 mod added_tokens;
 mod bpe;
@@ -38,27 +39,28 @@ const CONFIG_FILE: &str = "tokenizer_config.json";
 /// Largest id of a `tokenizer.json`; keeps a hostile file from taking memory without bound.
 const MAX_ID: u32 = 1 << 21;
 
-/// How strings that spell an added token are encoded.
+/// Encoding of strings that spell an added token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Specials {
-    /// They become the added token (the upstream way: whoever writes the text can write control tokens).
+    /// Such strings become the added token (the upstream behaviour: any author of the text can
+    /// write control tokens).
     Recognised,
-    /// They are text like any other.
+    /// Such strings are text like any other.
     AsText,
 }
 
-/// Why a tokenizer could not be loaded or a text not be encoded.
+/// Reasons why a tokenizer could not be loaded or a text could not be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The model folder has no tokenizer.
     #[error("no tokenizer: the model folder has neither tiktoken.model nor tokenizer.json")]
     Missing,
-    /// A file is not what its name says.
+    /// A file does not have the format that its name promises.
     #[error("{file}: {reason}")]
     Invalid {
-        /// Which file.
+        /// Name of the file.
         file: &'static str,
-        /// What is wrong with it.
+        /// The fault in the file.
         reason: String,
     },
     /// The text could not be encoded.
@@ -68,7 +70,7 @@ pub enum TokenizerError {
 
 /// A byte-level BPE vocabulary with its added tokens.
 pub struct Tokenizer {
-    /// Without added tokens: a string that spells one is text to it.
+    /// Without added tokens: a string that spells one is text to the encoder.
     encoder: Encoder,
     added: Arc<AddedTokens>,
     bytes: TokenBytes,
@@ -77,7 +79,7 @@ pub struct Tokenizer {
     eos: Option<u32>,
 }
 
-/// From text without added tokens to ids.
+/// Encodes text without added tokens.
 enum Encoder {
     /// Kimi's split and ranks; the released encoder's hard cuts apply.
     Kimi {
@@ -86,13 +88,13 @@ enum Encoder {
         /// Merges pieces.
         bpe: Bpe,
     },
-    /// Whatever a `tokenizer.json` says.
+    /// The split and model of a `tokenizer.json`.
     Crate(Box<tokenizers::Tokenizer>),
 }
 
 impl Tokenizer {
-    /// Loads from a folder given as a function from file name to bytes: `tiktoken.model` if it exists, else `tokenizer.json`,
-    /// each with `tokenizer_config.json` when that exists.
+    /// Loads from a folder, given as a function from file name to bytes: `tiktoken.model` if it
+    /// exists, else `tokenizer.json`, each with `tokenizer_config.json` if that exists.
     pub fn load(file: &dyn Fn(&str) -> Option<Vec<u8>>) -> Result<Self, TokenizerError> {
         let config = file(CONFIG_FILE);
         if let Some(model) = file(TIKTOKEN_FILE) {
@@ -104,8 +106,9 @@ impl Tokenizer {
         }
     }
 
-    /// From a `tiktoken.model` file of any number of base ranks. 256 added tokens follow them; their names and flags come from
-    /// `added_tokens_decoder` of the configuration, an unlisted one is `<|reserved_token_ID|>` with the special flag.
+    /// From a `tiktoken.model` file of any number of base ranks. 256 added tokens follow them;
+    /// their names and flags come from `added_tokens_decoder` of the configuration, an unlisted one
+    /// is `<|reserved_token_ID|>` with the special flag.
     pub fn from_tiktoken(model: &[u8], tokenizer_config: Option<&[u8]>) -> Result<Self, TokenizerError> {
         let invalid = |reason| TokenizerError::Invalid { file: TIKTOKEN_FILE, reason };
         let tokens = tiktoken::parse(model).map_err(invalid)?;
@@ -138,11 +141,11 @@ impl Tokenizer {
         Self::build(encoder, added, &base, config)
     }
 
-    /// From a `tokenizer.json` file with a byte-level BPE. Added tokens are the file's; those that
-    /// `added_tokens_decoder` of the configuration lists besides are added.
+    /// From a `tokenizer.json` file with a byte-level BPE. The added tokens are the file's, and
+    /// those that only `added_tokens_decoder` of the configuration lists.
     pub fn from_tokenizer_json(json: &[u8], tokenizer_config: Option<&[u8]>) -> Result<Self, TokenizerError> {
         let invalid = |reason: String| TokenizerError::Invalid { file: TOKENIZER_FILE, reason };
-        // The crate indexes by lengths it finds in the file, so a hostile merge list can panic inside it.
+        // The crate indexes by lengths from the file, so a hostile merge list can panic inside it.
         let full = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(json)))
             .map_err(|_| invalid("the tokenizer is inconsistent".to_owned()))?
             .map_err(|error| invalid(error.to_string()))?;
@@ -173,7 +176,7 @@ impl Tokenizer {
             return Err(invalid(format!("token id {largest}, limit {MAX_ID}")));
         }
         let values: AHashMap<char, u8> = tiktoken::byte_alphabet().into_iter().zip(0..=u8::MAX).collect();
-        // A token outside the alphabet is its own text, as the crate's decoder has it.
+        // A token outside the alphabet is its own text, as in the crate's decoder.
         let spelled = |token: &str| -> Vec<u8> {
             token
                 .chars()
@@ -222,7 +225,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Encodes one part of a prompt, with the hard cuts that `slicer` finds as it walks over the whole prompt.
+    /// Encodes one part of a prompt with the hard cuts that `slicer` finds while walking over the
+    /// whole prompt.
     pub(in crate::text) fn encode_part(
         &self,
         text: &str,
@@ -283,7 +287,8 @@ impl Tokenizer {
         self.bytes.get(id)
     }
 
-    /// Whether decoding that skips special tokens skips this one. Think and tool markers are added tokens, but not special.
+    /// Whether decoding without special tokens skips this one. Think and tool markers are added
+    /// tokens, but not special.
     pub fn is_special(&self, id: u32) -> bool {
         self.added.by_id(id).is_some_and(|token| token.special)
     }
@@ -318,7 +323,8 @@ impl Tokenizer {
         self.eos
     }
 
-    /// Tokens that end a chat turn: `markers::TURN_ENDS` as far as the vocabulary has them, and `eos_token`; ascending, no repeats.
+    /// Tokens that end a chat turn: those of `markers::TURN_ENDS` in the vocabulary, and
+    /// `eos_token`; ascending, without repeats.
     pub fn turn_ends(&self) -> Vec<u32> {
         let mut ids: Vec<u32> =
             markers::TURN_ENDS.iter().filter_map(|name| self.special_id(name)).chain(self.eos).collect();
@@ -327,8 +333,8 @@ impl Tokenizer {
         ids
     }
 
-    /// Text of a token sequence; invalid UTF-8 becomes U+FFFD, ids without a token become nothing. `skip_special` leaves out tokens
-    /// with the special flag.
+    /// Text of a token sequence; invalid UTF-8 becomes U+FFFD, ids without a token have no text.
+    /// `skip_special` leaves out tokens with the special flag.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let shown = ids.iter().filter(|&&id| !(skip_special && self.is_special(id)));
         let bytes: Vec<u8> = shown.filter_map(|&id| self.token_bytes(id)).flatten().copied().collect();
@@ -370,7 +376,7 @@ struct TokenBytes {
 }
 
 impl TokenBytes {
-    /// A later token takes the place of an earlier one with the same id.
+    /// A later token replaces an earlier one with the same id.
     fn new<'a>(tokens: impl Iterator<Item = (u32, &'a [u8])>) -> Self {
         let mut table: Vec<&[u8]> = Vec::new();
         for (id, bytes) in tokens {
@@ -400,7 +406,7 @@ impl TokenBytes {
     }
 }
 
-/// What `tokenizer_config.json` says about special tokens.
+/// The special tokens in `tokenizer_config.json`.
 #[derive(Default)]
 struct Config {
     added: Vec<AddedToken>,

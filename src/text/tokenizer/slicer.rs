@@ -1,14 +1,15 @@
-//! Hard cuts that the released Kimi encoder makes in a text before its split pattern sees it.
+//! Hard cuts that the released Kimi encoder makes in a text before its split pattern.
 //!
-//! Every 400,000 code points, and where a run of whitespace or of non-whitespace would exceed 25,000 code points. The released
-//! encoder cuts the whole prompt, so the walk goes on from one part of a prompt to the next.
+//! A cut falls every 400,000 code points, and where a run of whitespace or of non-whitespace would
+//! exceed 25,000 code points. The released encoder cuts the whole prompt, so the walk continues
+//! from one part of a prompt to the next.
 
 /// Code points per outer slice.
 const MAX_SLICE: usize = 400_000;
 /// Code points per run of one class.
 const MAX_RUN: usize = 25_000;
 
-/// Where the walk over a prompt stands.
+/// State of the walk over a prompt.
 #[derive(Debug, Clone, Default)]
 pub(in crate::text) struct Slicer {
     in_slice: usize,
@@ -53,7 +54,7 @@ fn is_space(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// The released encoder's own two nested loops, written as they stand there.
+    /// The released encoder's two nested loops, transcribed.
     fn upstream(text: &str) -> Vec<String> {
         let chars: Vec<char> = text.chars().collect();
         let mut pieces = Vec::new();

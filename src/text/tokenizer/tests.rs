@@ -49,7 +49,7 @@ fn hard_cuts_reach_the_ids() {
     assert_eq!(KIMI.decode(&ids, false), run);
 }
 
-/// Texts of every kind of character, in runs and mixed, with what the split's alternatives look at.
+/// Texts of every kind of character that the split's alternatives tell apart, in runs and mixed.
 fn random_text(rng: &mut fastrand::Rng) -> String {
     let words = [
         "the",
@@ -132,7 +132,7 @@ fn ids_are_those_of_the_tokenizers_crate() {
     for source in [include_str!("mod.rs"), include_str!("../../api/json.rs"), include_str!("tests.rs")] {
         check(source);
     }
-    // Long pieces take another way.
+    // Long pieces take the other merge path.
     check(&"aabca".repeat(300));
     check(&(0..3_000).map(|_| rng.char('a'..='e')).collect::<String>());
 }
@@ -248,7 +248,7 @@ fn hostile_files_are_errors() {
     }
 }
 
-/// Not a check of right or wrong: prints the costs. Run with `--run-ignored only --no-capture`.
+/// A measurement: prints the costs. Run with `--run-ignored only --no-capture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

@@ -12,7 +12,7 @@ const MAX_TOKENS: usize = 1 << 21;
 /// Longest token, bytes; Kimi's longest is 80.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// Tokens in rank order. Fails with the reason, naming the line.
+/// Tokens in rank order. Errors: the reason, with the line.
 pub(super) fn parse(model: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     let mut ranked: Vec<(usize, Box<[u8]>)> = Vec::with_capacity(model.len() / 17);
     for (number, line) in model.split(|&byte| byte == b'\n').enumerate() {

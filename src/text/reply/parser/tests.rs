@@ -26,7 +26,8 @@ fn tools() -> Vec<serde_json::Value> {
     ]
 }
 
-/// Ids of markers for those spelled in the text, single bytes for the rest: what a tokenizer would make of it at worst.
+/// Ids for the markers spelled in the text, single bytes for the rest: the worst case of a
+/// tokenizer.
 fn tokens(text: &str) -> Vec<(u32, String)> {
     let markers = [
         THINK,
@@ -84,7 +85,7 @@ fn reply(reasoning: Option<&str>, content: &str, calls: &[(&str, &str, &str)]) -
     }
 }
 
-/// `S`, `/S`, `C`, `A`, `/C`, `T`, `/T` in braces stand for the markers.
+/// Replaces `S`, `/S`, `C`, `A`, `/C`, `T`, `/T` in braces by the markers.
 fn spell(short: &str) -> String {
     [
         ("{S}", TOOL_CALLS_SECTION_BEGIN),
@@ -103,7 +104,7 @@ fn spell(short: &str) -> String {
 
 const WEATHER: (&str, &str, &str) = ("functions.get_weather:0", "get_weather", r#"{"city": "Beijing"}"#);
 
-/// Replies and what they say, alike whether markers are tokens or text.
+/// Replies and their parse, equal whether markers are tokens or text.
 fn cases() -> Vec<(ReplyStart, &'static str, ReplyEnd, WholeReply)> {
     use ReplyEnd::{Cut, Turn};
     use ReplyStart::{Answer, Open, Reasoning};
@@ -145,7 +146,7 @@ fn cases() -> Vec<(ReplyStart, &'static str, ReplyEnd, WholeReply)> {
                 ],
             ),
         ),
-        // Slips: reasoning that ends in a section, or in a call without one.
+        // Mistakes: reasoning that ends in a section, or in a call without one.
         (
             Reasoning,
             r#"Need it. {S}{C}functions.get_weather:0{A}{"city": "Beijing"}{/C}{/S}"#,
@@ -331,7 +332,7 @@ fn reasoning_tokens_are_those_before_the_end_marker() {
     }
 }
 
-/// Random replies: mostly sound ones with slips in them, some pure noise.
+/// Random replies: mostly well-formed with mistakes in them, some pure noise.
 fn random_reply(rng: &mut fastrand::Rng) -> String {
     let cases = cases();
     let scraps = [
