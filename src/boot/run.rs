@@ -1,5 +1,5 @@
-//! The boot walk, one line per station: configuration → listener → checkpoint → text → memory plan → weights → warm-up → ready; and
-//! the way out: a signal drains, a dead engine ends the process with its reason.
+//! The boot walk of `perigee serve`: configuration → listener → checkpoint → text → memory plan → weights → warm-up → ready. Its
+//! end: a signal begins a drain; a dead engine ends the process with its reason.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -22,10 +22,10 @@ use crate::server::{Drained, Readiness, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
 use crate::text::{ChatTemplate, Family, Tokenizer};
 
-/// Any error of a boot station; its chain of sources is printed whole.
+/// Any error of a boot stage; its chain of sources is printed whole.
 pub(crate) type BootError = Box<dyn Error + Send + Sync>;
 
-/// Exit code of a shutdown that cut requests off.
+/// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
 
 /// Threads for HTTP and text; the engine has its own.
@@ -61,8 +61,8 @@ pub(crate) fn serve(loaded: &Loaded) -> ExitCode {
     }
 }
 
-/// Listens, boots behind the listener, serves until a signal or the engine's death. Gives the
-/// number of requests that were cut off.
+/// Listens, boots behind the listener, serves until a signal or the engine's death. Returns the
+/// number of requests that the drain cut off.
 async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
     let mut signals = Signals::new()?;
     let names = served_names(settings);
@@ -108,7 +108,7 @@ async fn serve_until_end(
         () = signals.next() => {}
         end = &mut ended => {
             let error = death(&handle, end?);
-            // Its requests have ended with it: what is left is that their clients read so.
+            // The engine's requests have ended with it; the drain delivers their errors to the clients.
             server.drain().await;
             return Err(error);
         }
@@ -136,7 +136,7 @@ async fn serve_until_end(
     Ok(cut)
 }
 
-/// What an operator should know about who can ask what.
+/// Logs which requests need no key: a warning where other machines can send them.
 fn note_exposure(settings: &Settings, server: &Server) {
     let server_settings = &settings.server;
     let keys = !server_settings.api_keys.is_empty();
@@ -153,13 +153,13 @@ fn note_exposure(settings: &Settings, server: &Server) {
     }
 }
 
-/// What the blocking part of the boot makes.
+/// Result of the blocking part of the boot.
 struct Booted {
     api: Api,
     engine: StartedEngine,
 }
 
-/// Checkpoint → text → engine → routes. Runs on a blocking thread.
+/// The stages from checkpoint to routes. Runs on a blocking thread.
 fn boot(
     settings: &Settings,
     names: Vec<String>,
@@ -205,14 +205,14 @@ fn boot(
         .with_guard(settings.guard.clone())
         .with_structured_output(settings.structured_output.clone());
     let generator = Arc::new(generator);
-    // Beside the first requests: only one with a grammar would wait for it.
+    // Runs beside the first requests: only a request with a grammar waits for the warm-up.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
     let api = Api::new(generator, card, timeout).with_unknown_fields(settings.server.unknown_fields);
     Ok(Booted { api, engine })
 }
 
-/// The folder of `model.path`, or the embedded model.
+/// Opens the folder of `model.path`, or the embedded model.
 pub(crate) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {
     match &settings.model.path {
         Some(path) => Ok(Checkpoint::open(path)?),
@@ -220,7 +220,7 @@ pub(crate) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootErr
     }
 }
 
-/// `config.json` as the network's sizes.
+/// Parses `config.json` into the network's sizes.
 pub(crate) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, BootError> {
     let config = checkpoint.read_file("config.json")?;
     let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
@@ -252,7 +252,8 @@ pub(crate) fn load_text(
     Ok(ModelText { tokenizer: Arc::new(tokenizer), template })
 }
 
-/// The operator's values before the checkpoint's `generation_config.json` before the public API's defaults.
+/// Sampling defaults: the operator's values override the checkpoint's `generation_config.json`, which overrides the public API's
+/// defaults.
 pub(crate) fn sampling_defaults(
     settings: &Settings,
     checkpoint: &Checkpoint,
@@ -324,7 +325,7 @@ fn death(handle: &EngineHandle, end: std::thread::Result<Result<(), String>>) ->
     format!("the engine has stopped: {reason}").into()
 }
 
-/// An error with everything that caused it.
+/// The message of an error followed by those of its sources, each text once.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! The request walk: render, tokenize, fit, submit; then the replies follow the engine.
+//! The request walk, from prompt to replies: render, tokenize, fit to the context, compile the grammar, submit to the engine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use crate::text::{
 /// that a long prompt never holds up other connections' streams.
 const INLINE_TEXT_BYTES: usize = 4096;
 
-/// The checkpoint's text side.
+/// Tokenizer and chat template of a checkpoint.
 pub struct ModelText {
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
@@ -39,7 +39,7 @@ const FREE_TOP_LOGPROBS: u32 = 20;
 /// Most alternatives in one answer that has more per token: 8 MB in the engine, about ten times that as JSON.
 const MAX_ANSWER_LOGPROBS: usize = 1 << 20;
 
-/// Turns valid requests into replies. Cheap to share behind an `Arc`.
+/// Turns valid requests into replies. Shared behind an `Arc`.
 pub struct Generator {
     engine: Arc<dyn Engine>,
     text: Arc<ModelText>,
@@ -49,7 +49,7 @@ pub struct Generator {
     switch: ReasoningSwitch,
     reasoning_tokens: Option<ReasoningTokens>,
     reply_format: ReplyFormat,
-    /// Markers that begin calls.
+    /// Ids of the markers that begin tool calls.
     call_markers: Vec<u32>,
     request_timeout_s: f64,
     /// Bounds how many long prompts are tokenized at once.
@@ -62,7 +62,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A generator for one engine and its checkpoint's text. `request_timeout_s` is only named in messages.
+    /// A generator for one engine and its checkpoint's text. `request_timeout_s` appears in messages only.
     pub fn new(
         engine: Arc<dyn Engine>,
         text: ModelText,
@@ -100,13 +100,13 @@ impl Generator {
         }
     }
 
-    /// The same with other switches of the guard.
+    /// Replaces the guard's configuration.
     pub fn with_guard(mut self, config: guard::Config) -> Self {
         self.guard = GuardPlan::new(config, self.text.tokenizer.clone());
         self
     }
 
-    /// The same with other bounds on grammars.
+    /// Replaces the bounds on grammars.
     pub fn with_structured_output(mut self, config: grammar::Config) -> Self {
         let grammars =
             Grammars::new(self.text.tokenizer.clone(), self.facts().vocab_size, self.turn_ends.clone());
@@ -115,12 +115,12 @@ impl Generator {
         self
     }
 
-    /// The guard's switches.
+    /// The guard's configuration.
     pub fn guard(&self) -> &guard::Config {
         self.guard.config()
     }
 
-    /// The walk. Dropping what it returns aborts every sequence of the request within one step.
+    /// Runs a request. Dropping the returned replies aborts every sequence of the request within one step.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Replies, GenerateError> {
         let arrived = Instant::now();
         let format = self.format(&request);
@@ -137,7 +137,7 @@ impl Generator {
         Ok(Replies::new(replies, prompts, request.n as usize, cache_block, arrived))
     }
 
-    /// Ids of the request's prompts (and their text, when it is to be echoed).
+    /// Token ids of the request's prompts, with their text where the request asks for an echo.
     async fn encode(
         &self,
         mut request: GenerateRequest,
@@ -168,7 +168,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Refuses an answer with more alternatives than one may hold.
+    /// Refuses a request whose answer could hold more than `MAX_ANSWER_LOGPROBS` alternatives.
     fn bound_logprobs(
         &self,
         prompts: &[EncodedPrompt],
@@ -200,7 +200,7 @@ impl Generator {
         self.off_thread(bytes, move |text| text.encode(prompt, false)).await.map(|p| p.tokens)
     }
 
-    /// Runs text work here when it is short, else on a blocking thread.
+    /// Runs short text work inline, longer work on a blocking thread.
     async fn off_thread<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -263,7 +263,7 @@ impl Generator {
         }
     }
 
-    /// The compiled grammar of the request, if it has one and every reply has room for the least that it allows.
+    /// The request's compiled grammar, if it has one. Refused where a reply's limit is below the shortest text that it allows.
     async fn constrain(
         &self,
         prompts: &[EncodedPrompt],
@@ -295,7 +295,7 @@ impl Generator {
         Ok(Some(grammar))
     }
 
-    /// Whether a thought comes before the answer: one that the prompt has opened, or one that the model opens by habit.
+    /// Whether reasoning comes before the answer: opened by the prompt, or (K2-Thinking) by the model itself.
     fn reasoning_before(&self, prompts: &[EncodedPrompt], is_chat: bool) -> Reasoning {
         let think = self.text.tokenizer.special_id(markers::THINK);
         match prompts {
@@ -305,7 +305,7 @@ impl Generator {
         }
     }
 
-    /// Compiles on a blocking thread, unless it is known already.
+    /// Compiles a grammar on a blocking thread, or returns the cached one.
     async fn compile(&self, spec: GrammarSpec, compiling: &Compiling) -> Result<Arc<Grammar>, GrammarError> {
         let internal = |error: tokio::task::JoinError| GrammarError::Internal(error.to_string());
         let grammars = self.grammars.clone();
@@ -335,7 +335,7 @@ impl Generator {
         .map_err(internal)?
     }
 
-    /// Builds what all grammars share, so that the first request with one need not wait for it.
+    /// Builds the state that all grammars share, so that the first request with a grammar does not wait for it.
     pub fn warm_up_grammars(&self) {
         self.grammars.warm_up();
     }
@@ -398,11 +398,11 @@ impl Generator {
         }
     }
 
-    /// The parameters of one copy: its limit, its seed, and the end-of-turn tokens beside the request's own stop tokens.
+    /// The sampling parameters of one copy: limit, seed, and the end-of-turn tokens beside the request's own stop tokens.
     fn sampling(&self, request: &GenerateRequest, prompt: &EncodedPrompt, copy: u32) -> SamplingParams {
         let mut sampling = request.sampling.clone();
         let room = (self.facts().max_model_len - prompt.tokens.len()).min(u32::MAX as usize) as u32;
-        // A limit of nobody's choosing makes room for the least that was asked for.
+        // The default limit gives way to the request's `min_tokens`.
         let default = || request.default_max_tokens.map_or(room, |m| m.max(sampling.min_tokens).min(room));
         sampling.max_tokens = request.max_tokens.unwrap_or_else(default);
         sampling.min_tokens = sampling.min_tokens.min(sampling.max_tokens);
@@ -421,7 +421,7 @@ impl Generator {
                     tokens.rule(prompt.start, budget, sampling.max_tokens, &request.sampling.stop_token_ids);
                 sampling.block_rule = Some(Arc::new(rule));
             }
-            // A call that nobody wants would be taken out of the reply, and what is left be no answer.
+            // Calls that are not wanted are removed from the reply, which would then be left without an answer.
             if chat.calls == Calls::Forbidden {
                 sampling.logit_bias.extend(self.call_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
             }
@@ -429,7 +429,7 @@ impl Generator {
         sampling
     }
 
-    /// How the request's replies are taken apart; `None` for replies that are plain text.
+    /// How the request's replies are parsed; `None` for replies that are plain text.
     fn format(&self, request: &GenerateRequest) -> Option<ReplyFormat> {
         let chat = request.chat.as_ref()?;
         let tools = request.prompts.iter().find_map(|prompt| match prompt {
@@ -440,17 +440,17 @@ impl Generator {
         Some(if chat.calls == Calls::Wanted { format } else { format.without_calls() })
     }
 
-    /// What requests can choose about the model's reasoning.
+    /// The choices that a request has about the model's reasoning.
     pub fn reasoning_switch(&self) -> ReasoningSwitch {
         self.switch
     }
 
-    /// Settings of the reasoning split.
+    /// Settings of reasoning: default and largest budget, and its fields in the answer.
     pub fn reasoning(&self) -> &Config {
         &self.reasoning
     }
 
-    /// The text and the ids of a prompt, for who wants to see it.
+    /// Renders and tokenizes a prompt without generating.
     pub async fn render(&self, prompt: Prompt) -> Result<EncodedPrompt, GenerateError> {
         let bytes = prompt.text_bytes();
         self.off_thread(bytes, move |text| text.encode(prompt, true)).await
@@ -461,17 +461,17 @@ impl Generator {
         self.text.tokenizer.decode(ids, false)
     }
 
-    /// The tokenizer, for what shows tokens one by one.
+    /// The tokenizer, for answers that list single tokens.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.text.tokenizer
     }
 
-    /// What is measured of the walk.
+    /// The metrics that requests are recorded in.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Values for requests that leave them open.
+    /// Sampling values of requests that do not set them.
     pub fn defaults(&self) -> &SamplingDefaults {
         &self.defaults
     }
@@ -493,7 +493,7 @@ impl Generator {
 }
 
 impl ModelText {
-    /// Ids of a prompt, and its text where that is wanted.
+    /// Token ids of a prompt, and its text where `echo` is set.
     pub fn encode(&self, prompt: Prompt, echo: bool) -> Result<EncodedPrompt, GenerateError> {
         let plain = |tokens: Vec<u32>, text| EncodedPrompt {
             tokens: tokens.into(),
@@ -544,7 +544,7 @@ impl ModelText {
 }
 
 impl Prompt {
-    /// Bytes that rendering and tokenizing have to read, roughly.
+    /// Approximate bytes of text to render and tokenize.
     fn text_bytes(&self) -> usize {
         match self {
             Prompt::Text(text) => text.len(),
@@ -557,7 +557,7 @@ impl Prompt {
     }
 }
 
-/// Bytes of text in a value, roughly.
+/// Approximate bytes of text in a value.
 fn text_bytes_of(value: &serde_json::Value) -> usize {
     match value {
         serde_json::Value::String(text) => text.len(),
