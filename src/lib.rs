@@ -1,36 +1,36 @@
 //! Perigee: a serving appliance for the Kimi K2 family of models.
 //!
-//! The modules below stand in layer order, ground to roof: a module names only modules above its own line
-//! here (see `docs/architecture.md`; `tests/layering.rs` checks it). Two walks make the tree readable:
-//! a request (`generate/generator.rs`) and a boot (`boot/run.rs`).
+//! The modules below are listed in layer order, lowest first: a module names only modules above its own line
+//! here (see `docs/architecture.md`; `tests/layering.rs` checks it). A first reading follows one of two walks:
+//! a request (`generate/generator.rs`) or a boot (`boot/run.rs`).
 //!
-//! The subcommands are `cli/`; `perigee serve` is the boot walk.
+//! The subcommands are in `cli/`; `perigee serve` runs `boot/run.rs`.
 
-// Pure parts: values in, values out.
+// Pure parts (results depend on arguments alone), and the worker threads.
 pub mod tensor;
 pub mod threads;
 pub mod quant;
 pub mod sampling;
 pub mod guard;
 
-// Figures and logs; the modules that are observed stand below.
+// Metrics and logs, which every module below may record to.
 pub mod telemetry;
 
-// Compute: the operations, their specification, the backend.
+// Compute: the operations of a model with their reference implementation, and the fast CPU backend.
 pub mod ops;
 pub mod cpu;
 
-// The network, with the checkpoint that it is read from.
+// The network, and the checkpoint files that its weights are read from.
 pub mod model;
 
-// Serving: what a step computes, the step loop, text, constraints, a request without HTTP.
+// Serving: the scheduler, the step loop, tokenizer and templates, grammars, a request without HTTP.
 pub mod scheduler;
 pub mod engine;
 pub mod text;
 pub mod grammar;
 pub mod generate;
 
-// HTTP: wire types, connections.
+// HTTP: wire types, connections and routes.
 pub mod api;
 pub mod server;
 
@@ -38,7 +38,7 @@ pub mod server;
 pub mod compress;
 pub mod measure;
 
-// Start: settings, the embedded model, the boot walk, the subcommands.
+// Start: settings, the embedded model, the boot, the subcommands.
 pub mod config;
 pub mod nano;
 pub mod boot;

@@ -23,7 +23,7 @@ use crate::telemetry::{self, EngineInfo, Metrics};
 /// Any error of a boot station; printed with its whole chain of sources.
 pub(crate) type BootError = Box<dyn Error + Send + Sync>;
 
-/// Exit code of a shutdown that cut requests off.
+/// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
 
 /// Threads for HTTP and text; the engine has its own.
@@ -157,7 +157,7 @@ struct Booted {
     engine: StartedEngine,
 }
 
-/// Checkpoint → text → engine → routes. Runs on a blocking thread.
+/// The stages from checkpoint to routes. Runs on a blocking thread.
 fn boot(
     settings: &Settings,
     names: Vec<String>,

@@ -40,7 +40,7 @@ const FREE_TOP_LOGPROBS: u32 = 20;
 /// engine, about ten times as much as JSON.
 const MAX_ANSWER_LOGPROBS: usize = 1 << 20;
 
-/// Turns valid requests into replies. Cheap to share behind an `Arc`.
+/// Turns valid requests into replies. Shared behind an `Arc`.
 pub struct Generator {
     engine: Arc<dyn Engine>,
     text: Arc<ModelText>,
@@ -406,7 +406,7 @@ impl Generator {
         }
     }
 
-    /// The parameters of one copy: its limit, its seed, and the end-of-turn tokens beside the request's own stop tokens.
+    /// The sampling parameters of one copy: limit, seed, and the end-of-turn tokens beside the request's own stop tokens.
     fn sampling(&self, request: &GenerateRequest, prompt: &EncodedPrompt, copy: u32) -> SamplingParams {
         let mut sampling = request.sampling.clone();
         let room = (self.facts().max_model_len - prompt.tokens.len()).min(u32::MAX as usize) as u32;
@@ -453,7 +453,7 @@ impl Generator {
         self.switch
     }
 
-    /// Settings of the reasoning split.
+    /// Settings of reasoning: default and largest budget, and its fields in the answer.
     pub fn reasoning(&self) -> &Config {
         &self.reasoning
     }
