@@ -1,6 +1,7 @@
 //! The boot walk, from loaded settings to a server that accepts requests, and the shutdown.
 
 pub mod engine;
+mod error;
 pub mod memory_plan;
 mod progress;
 mod run;
@@ -8,6 +9,7 @@ mod sampling_defaults;
 mod signals;
 mod stations;
 
-pub(crate) use run::{BootError, chain, serve};
+pub(crate) use error::{BootError, chain};
+pub(crate) use run::serve;
 pub(crate) use sampling_defaults::sampling_defaults;
 pub(crate) use stations::{load_text, open_checkpoint, read_blueprint};

@@ -2,12 +2,12 @@
 //! → weights → warm-up → ready. On the way out a signal drains the server, and a failed engine ends
 //! the process with its reason.
 
-use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
+use super::error::{BootError, chain};
 use super::progress::Progress;
 use super::sampling_defaults::sampling_defaults;
 use super::signals::Signals;
@@ -19,9 +19,6 @@ use crate::generate::Generator;
 use crate::nano;
 use crate::server::{Drained, Readiness, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
-
-/// Any error of a boot station; printed with its whole chain of sources.
-pub(crate) type BootError = Box<dyn Error + Send + Sync>;
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
@@ -231,18 +228,4 @@ fn death(handle: &EngineHandle, end: std::thread::Result<Result<(), String>>) ->
         Err(_) => handle.death().unwrap_or("its thread panicked").to_string(),
     };
     format!("the engine has stopped: {reason}").into()
-}
-
-/// An error with its chain of sources, in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

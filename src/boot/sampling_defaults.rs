@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::run::BootError;
+use super::error::BootError;
 use crate::config::Settings;
 use crate::generate::{SamplingDefaults, SamplingPolicy};
 use crate::model::Blueprint;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::run::BootError;
+use super::error::BootError;
 use crate::config::Settings;
 use crate::generate::ModelText;
 use crate::model::Blueprint;
