@@ -6,7 +6,6 @@
 //! 1411.0030). Removed ids take no part, and the others keep their numbers, so two distributions
 //! that are close draw the same token with a probability close to one: a draft model with the same
 //! noise proposes what the target model draws.
-//! model with the same noise proposes what the target model draws.
 
 /// The noise of one position of one reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
