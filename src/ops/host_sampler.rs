@@ -112,7 +112,7 @@ impl HostSampler {
                 flags = flags.with(RowFlags::ENDED);
                 end
             }
-            _ => scratch.sampler.draw(logits, &draw(row, slot, rows)).unwrap_or(0),
+            _ => scratch.sampler.draw(logits, survey, &draw(row, slot, rows)).unwrap_or(0),
         };
         let mut result = RowResult::default();
         result.outcome = RowOutcome { token: TokenId(token), flags, ..result.outcome };

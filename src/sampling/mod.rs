@@ -11,6 +11,7 @@ mod history;
 mod noise;
 mod row;
 mod exp;
+mod widest;
 mod logprobs;
 mod filter;
 mod sampler;

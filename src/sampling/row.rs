@@ -3,6 +3,8 @@
 //! A NaN counts as -inf and +inf as the largest finite number, so that one broken logit does not
 //! invalidate the row.
 
+use super::widest::widest;
+
 /// Values processed in parallel in a pass: enough to fill the vector registers.
 const LANES: usize = 16;
 
@@ -26,28 +28,31 @@ pub(super) fn maximum(row: &[f32]) -> Option<f32> {
     row.iter().any(|value| value.is_finite()).then_some(f32::MAX)
 }
 
-/// [`maximum`], and whether the row is sound: no NaN, no +inf. One pass for both.
-pub(super) fn survey(row: &[f32]) -> (Option<f32>, bool) {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let mut broken = [0u32; LANES];
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    for chunk in chunks {
-        for ((lane, broken), &value) in lanes.iter_mut().zip(&mut broken).zip(chunk) {
-            *lane = if value > *lane { value } else { *lane };
-            // False for NaN as for +inf.
-            *broken |= u32::from((value <= f32::MAX) ^ true);
+widest! {
+    /// [`maximum`], and whether the row is sound: no NaN, no +inf. One pass for both.
+    fn survey(row: &[f32]) -> (Option<f32>, bool) {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        let mut broken = [0u32; LANES];
+        let (chunks, rest) = row.as_chunks::<LANES>();
+        for chunk in chunks {
+            for ((lane, broken), &value) in lanes.iter_mut().zip(&mut broken).zip(chunk) {
+                *lane = if value > *lane { value } else { *lane };
+                // False for NaN as for +inf.
+                *broken |= u32::from((value <= f32::MAX) ^ true);
+            }
         }
-    }
-    let sound = broken.iter().all(|&b| b == 0) && rest.iter().all(|value| *value <= f32::MAX);
-    let best = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| best.max(value));
-    match best.is_finite() {
-        true => (Some(best), sound),
-        // Rare; `maximum` computes the value.
-        false => (maximum(row), sound),
+        let sound = broken.iter().all(|&b| b == 0) && rest.iter().all(|value| *value <= f32::MAX);
+        let best = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| best.max(value));
+        match best.is_finite() {
+            true => (Some(best), sound),
+            // Rare; `maximum` computes the value.
+            false => (maximum(row), sound),
+        }
     }
 }
 
 /// The first index with this value, which must occur in the row (for `f32::MAX`, +inf counts too).
+#[inline(always)]
 pub(super) fn first_index(row: &[f32], value: f32) -> usize {
     let (chunks, rest) = row.as_chunks::<LANES>();
     for (number, chunk) in chunks.iter().enumerate() {

@@ -6,7 +6,7 @@
 use super::exp::exp_nonpositive;
 use super::filter::Filter;
 use super::noise::Noise;
-use super::{History, TokenMask, row};
+use super::{History, TokenMask, row, widest::widest};
 
 /// Temperatures between 0 and this value are raised to it, as in vLLM: below it differences of
 /// logits overflow.
@@ -85,11 +85,11 @@ impl Sampler {
         Survey { max, sound }
     }
 
-    /// Draws a token from a row of raw logits `[vocab]`. A NaN logit counts as -inf, +inf as the
-    /// largest finite number.
-    pub fn draw(&mut self, logits: &[f32], draw: &Draw<'_>) -> Result<u32, NoFiniteLogit> {
-        // The raw row is surveyed first: the adjustments must not hide a broken row.
-        let Survey { max, sound } = self.survey(logits);
+    /// Draws a token from a row of raw logits `[vocab]` with its `survey`. A NaN logit counts as
+    /// -inf, +inf as the largest finite number.
+    pub fn draw(&mut self, logits: &[f32], survey: Survey, draw: &Draw<'_>) -> Result<u32, NoFiniteLogit> {
+        // The survey is of the raw row: the adjustments must not hide a broken row.
+        let Survey { max, sound } = survey;
         let raw_max = max.ok_or(NoFiniteLogit)?;
         if !draw.has_penalties() && draw.mask.is_none() && only_forbids(logits, raw_max, sound, draw) {
             return Ok(self.choose(logits, raw_max, draw));
@@ -120,12 +120,7 @@ impl Sampler {
             return row::first_index(logits, max) as u32;
         }
         let inverse = 1.0 / draw.temperature.max(MIN_TEMPERATURE);
-        self.weights.clear();
-        // A NaN difference (of a NaN logit) gives weight 0. `min` is for +inf logits, whose difference would be positive.
-        self.weights.extend(logits.iter().map(|&logit| {
-            let difference = (logit - max) * inverse;
-            exp_nonpositive(if difference > 0.0 { 0.0 } else { difference })
-        }));
+        weigh(logits, max, inverse, &mut self.weights);
         let unwanted =
             draw.logit_bias.iter().filter(|(_, bias)| *bias == f32::NEG_INFINITY).map(|(id, _)| id);
         for &id in unwanted.chain(draw.forbidden) {
@@ -136,39 +131,58 @@ impl Sampler {
         if draw.top_k > 0 || draw.top_p < 1.0 || draw.min_p > 0.0 {
             self.filter.apply(&mut self.weights, draw);
         }
-        race(&self.weights, Noise::new(draw.seed, draw.position))
+        let noise = Noise::new(draw.seed, draw.position);
+        race(&self.weights, noise)
     }
 }
 
-/// The id with the smallest `time / weight`, which is the one with the largest
-/// `ln(weight) + gumbel`; ties by lower id. The largest weight is 1.
-///
-/// An id whose noise alone excludes it is skipped: its time is at least the uniform number it is
-/// computed from.
-fn race(weights: &[f32], noise: Noise) -> u32 {
-    let favourite = row::first_index(weights, 1.0) as u32;
-    let (mut winner, mut best) = (favourite, noise.time(favourite));
-    for (number, block) in weights.chunks(BLOCK).enumerate() {
-        let first = (number * BLOCK) as u32;
-        // Rounded up: an f32 product may be too small by some units in its last place.
-        let limit = best as f32 * 1.000_001;
-        let mut any = 0;
-        for (id, &weight) in (first..).zip(block) {
-            any |= u32::from(least_time(noise, id) <= weight * limit);
+widest! {
+    /// Softmax weights of a row, the largest logit's being 1. A NaN logit has weight 0.
+    fn weigh(logits: &[f32], max: f32, inverse_temperature: f32, weights: &mut Vec<f32>) {
+        // A loop, not `extend`: its closures would be compiled for the baseline.
+        weights.resize(logits.len(), 0.0);
+        for (weight, &logit) in weights.iter_mut().zip(logits) {
+            let difference = (logit - max) * inverse_temperature;
+            // Of a +inf logit the difference would be positive.
+            *weight = exp_nonpositive(if difference > 0.0 { 0.0 } else { difference });
         }
-        if any == 0 {
-            continue;
-        }
-        for (id, &weight) in (first..).zip(block) {
-            if weight > 0.0 && least_time(noise, id) <= weight * limit {
-                let time = noise.time(id) / f64::from(weight);
-                if time < best || (time == best && id < winner) {
-                    (winner, best) = (id, time);
+    }
+}
+
+widest! {
+    /// The id with the smallest `time / weight`, which is the one with the largest
+    /// `ln(weight) + gumbel`; ties by lower id. The largest weight is 1.
+    ///
+    /// An id whose noise alone excludes it is skipped: its time is at least the uniform number it
+    /// is computed from.
+    fn race(weights: &[f32], noise: Noise) -> u32 {
+        let favourite = row::first_index(weights, 1.0) as u32;
+        let (mut winner, mut best) = (favourite, noise.time(favourite));
+        for (number, block) in weights.chunks(BLOCK).enumerate() {
+            let first = (number * BLOCK) as u32;
+            // Rounded up: an f32 product may be too small by some units in its last place.
+            let limit = best as f32 * 1.000_001;
+            // Kept, because hashing again costs more than a load.
+            let mut least = [0.0; BLOCK];
+            for (index, time) in (0..).zip(&mut least) {
+                *time = least_time(noise, first.wrapping_add(index));
+            }
+            let may_win = |(&least, &weight): (&f32, &f32)| least <= weight * limit;
+            if !least.iter().zip(block).fold(false, |any, pair| any | may_win(pair)) {
+                continue;
+            }
+            for (id, pair) in (first..).zip(least.iter().zip(block)) {
+                let weight = *pair.1;
+                if weight > 0.0 && may_win(pair) {
+                    let time = noise.time(id) / f64::from(weight);
+                    if time < best || (time == best && id < winner) {
+                        (winner, best) = (id, time);
+                    }
                 }
             }
         }
+        winner
     }
-    winner
 }
 
 /// A lower bound of an id's time: the leading bits of its noise, which convert to f32 exactly and

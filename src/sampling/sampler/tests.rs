@@ -15,7 +15,8 @@ fn draw_at(
 ) -> Result<u32, NoFiniteLogit> {
     let early = position < u64::from(params.min_tokens);
     let forbidden = if early { &params.stop_token_ids[..] } else { &[] };
-    sampler.draw(logits, &params.draw(history, position, forbidden))
+    let survey = sampler.survey(logits);
+    sampler.draw(logits, survey, &params.draw(history, position, forbidden))
 }
 
 fn sample(logits: &[f32], params: &SamplingParams) -> u32 {
@@ -279,7 +280,9 @@ fn equal_to_the_argmax_over_noisy_scores() {
         }
         let draw = SamplingParams { temperature, seed: round, ..params() };
         let history = History::default();
-        let drawn = Sampler::default().draw(&logits, &draw.draw(&history, 3, &[])).unwrap();
+        let mut sampler = Sampler::default();
+        let survey = sampler.survey(&logits);
+        let drawn = sampler.draw(&logits, survey, &draw.draw(&history, 3, &[])).unwrap();
         assert_eq!(drawn as usize, scores[0].1, "round {round}");
     }
 }
