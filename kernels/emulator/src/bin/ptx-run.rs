@@ -1,0 +1,3 @@
+//! Runs cases of compiled kernels: `ptx-run CASE.json...`.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Matrix instructions: where each element sits (fragments, descriptors), and the products.

@@ -1,0 +1,1 @@
+//! Scalar arithmetic of PTX: conversions, roundings, integer and floating-point operations of one lane.

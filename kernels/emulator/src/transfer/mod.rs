@@ -1,0 +1,1 @@
+//! Asynchronous transfers: mbarriers and tensor maps, as values without a machine.
