@@ -8,6 +8,7 @@ pub type Lanes = [u32; 32];
 /// The 32 values of a 64-bit register of a warp.
 pub type WideLanes = [u64; 32];
 
+pub mod text;
 pub mod number;
 pub mod matrix;
 pub mod transfer;
