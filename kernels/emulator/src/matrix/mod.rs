@@ -1,1 +1,25 @@
-//! Matrix instructions: where each element sits (fragments, descriptors), and the products.
+//! Matrix instructions of PTX as pure functions over register values.
+//!
+//! Every instruction is parsed once from its modifiers into a specification; the specification then
+//! moves or multiplies [`crate::Lanes`]. Positions of elements (fragments, swizzles, descriptors) are
+//! closed formulas. Memory is reached only through row buffers or a read function of the caller.
+//!
+//! Products are exact. A sum of f32 is a chain of fused multiply-adds onto the accumulator, k
+//! ascending; hardware rounds differently (PTX ISA 9.0, "mma": unspecified accumulation order), so
+//! real data needs a tolerance. NaN results are the canonical NaN.
+
+mod decode;
+mod element;
+mod product;
+pub mod block_scale;
+pub mod mma;
+pub mod ldmatrix;
+pub mod stmatrix;
+
+#[cfg(test)]
+mod golden;
+
+pub use block_scale::BlockScales;
+pub use ldmatrix::{LdMatrixSpec, movmatrix};
+pub use mma::{MmaSpec, Registers};
+pub use stmatrix::StMatrixSpec;

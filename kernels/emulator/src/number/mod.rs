@@ -1,1 +1,22 @@
 //! Scalar arithmetic of PTX: conversions, roundings, integer and floating-point operations of one lane.
+//!
+//! Every function is pure, inlines into its caller and, where the operation allows, has no branch on a
+//! value, so that a loop over the 32 lanes of a warp vectorises. A [`round::Mode`] written as a constant
+//! folds away.
+//!
+//! Results equal the PTX ISA bit for bit with three exceptions, which the ISA itself leaves open: the
+//! payload of a NaN that an f32 or f64 operation returns, the last bits of `.approx` and `.full`
+//! instructions (here at most a few ulp from exact) and integer division by zero.
+
+pub mod round;
+pub mod sixteen;
+pub mod half;
+pub mod bf16;
+pub mod narrow;
+pub mod extremum;
+pub mod integer;
+pub mod convert;
+pub mod comparison;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+//! Tests against golden tables and against exact arithmetic.
+
+mod golden;
