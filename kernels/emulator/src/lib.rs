@@ -11,3 +11,4 @@ pub type WideLanes = [u64; 32];
 pub mod number;
 pub mod matrix;
 pub mod transfer;
+pub mod case;
