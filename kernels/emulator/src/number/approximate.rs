@@ -129,7 +129,7 @@ fn wave(x: f32, quarter: u64) -> f32 {
             -2.730_095_920_390_105_6e-7,
         ],
     );
-    let sin = (sin * z).mul_add(r, r);
+    let sin = r * sin.mul_add(z, 1.0);
     let cos = (cos * z).mul_add(z, z.mul_add(-0.5, 1.0));
     let value = if n & 1 == 0 { sin } else { cos };
     (if n & 2 == 0 { value } else { -value }) as f32
@@ -159,8 +159,8 @@ pub fn tanh(x: f32) -> f32 {
     let small = (slope * z).mul_add(x, x);
     // From 9.02 on the result rounds to 1.
     let power = exp2(limit(x.abs(), 16.0) * (2.0 * std::f32::consts::LOG2_E));
-    let large = (1.0 - 2.0 / (power + 1.0)).copysign(x);
-    if x.abs() < 0.625 { small } else { large }
+    let large = 1.0 - 2.0 / (power + 1.0);
+    (if x.abs() < 0.625 { small } else { large }).copysign(x)
 }
 
 /// `rcp.approx`: infinities for zeros.
