@@ -12,3 +12,4 @@ pub mod text;
 pub mod number;
 pub mod matrix;
 pub mod transfer;
+pub mod case;

@@ -4,7 +4,7 @@ use super::block_scale::{BlockScales, ScaleFormat};
 use super::decode::{ByteTable, E2M1_PADDED, E2M3, E3M2, E4M3, E5M2};
 use super::element::{Bf16, Bits, E2m1, Element, F16, FloatByte, Int4, Int8, Tf32, gather, gather_f64};
 use super::product::{
-    Row, accumulate, gather_f16, gather_f32, gather_sums_f64, gather_words, scatter_f16, scatter_f32,
+    FloatSum, Row, accumulate, add_s32, gather_f32, gather_sums_f64, gather_words, scatter_f32,
     scatter_sums_f64, scatter_words, transpose,
 };
 use crate::Lanes;
@@ -54,13 +54,9 @@ enum BitOperation {
 /// Type of C and D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sum {
-    F16,
-    F32,
+    Float(FloatSum),
     F64,
-    /// Wraps unless `saturate`, which clamps the final sum.
-    S32 {
-        saturate: bool,
-    },
+    S32 { saturate: bool },
 }
 
 /// Modifiers sorted by meaning; their order in the text is free except among the types.
@@ -91,8 +87,8 @@ impl MmaSpec {
         }
         let operands = sorted.operands(a, b, scale.first().copied(), k).ok_or_else(unsupported)?;
         let sum = match d {
-            "f16" => Sum::F16,
-            "f32" => Sum::F32,
+            "f16" => Sum::Float(FloatSum::F16),
+            "f32" => Sum::Float(FloatSum::F32),
             "f64" => Sum::F64,
             "s32" => Sum::S32 { saturate: sorted.saturate },
             _ => return Err(unsupported()),
@@ -104,7 +100,11 @@ impl MmaSpec {
     /// Operand sizes.
     pub fn registers(&self) -> Registers {
         let bits = self.element_bits();
-        let sum = self.rows * 8 * self.sum_bits() / 1024;
+        let sum = match self.sum {
+            Sum::Float(sum) => sum.num_registers(self.rows),
+            Sum::F64 => self.rows / 2,
+            Sum::S32 { .. } => self.rows / 4,
+        };
         Registers { a: self.rows * self.k * bits / 1024, b: 8 * self.k * bits / 1024, c: sum, d: sum }
     }
 
@@ -125,14 +125,6 @@ impl MmaSpec {
         }
     }
 
-    fn sum_bits(&self) -> usize {
-        match self.sum {
-            Sum::F64 => 64,
-            Sum::F32 | Sum::S32 { .. } => 32,
-            Sum::F16 => 16,
-        }
-    }
-
     /// Whether shape, operand types and sum type occur together.
     fn exists(&self) -> bool {
         let shapes: &[(usize, usize)] = match self.operands {
@@ -147,15 +139,11 @@ impl MmaSpec {
             Operands::Bits(_) => &[(8, 128), (16, 128), (16, 256)],
         };
         let sum = match self.operands {
-            Operands::F16 | Operands::FloatBytes { scale: None, .. } => {
-                matches!(self.sum, Sum::F16 | Sum::F32)
-            }
-            Operands::Bf16 | Operands::Tf32 | Operands::FloatBytes { .. } | Operands::E2m1 { .. } => {
-                self.sum == Sum::F32
-            }
+            Operands::F16 | Operands::FloatBytes { scale: None, .. } => matches!(self.sum, Sum::Float(_)),
             Operands::F64 => self.sum == Sum::F64,
             Operands::Int8 { .. } | Operands::Int4 { .. } => matches!(self.sum, Sum::S32 { .. }),
             Operands::Bits(_) => self.sum == Sum::S32 { saturate: false },
+            _ => self.sum == Sum::Float(FloatSum::F32),
         };
         sum && shapes.contains(&(self.rows, self.k))
     }
@@ -236,13 +224,10 @@ impl MmaSpec {
     ) {
         let a = gather::<A, 16, K>(a_element, a);
         let b = transpose(&gather::<B, 8, K>(b_element, b));
-        let mut sums = if self.sum == Sum::F16 { gather_f16(c) } else { gather_f32(c) };
+        let format = if self.sum == Sum::Float(FloatSum::F16) { FloatSum::F16 } else { FloatSum::F32 };
+        let mut sums = format.gather(c);
         accumulate(&a, &b, 0..K, &mut sums);
-        if self.sum == Sum::F16 {
-            scatter_f16(&sums, d);
-        } else {
-            scatter_f32(&sums, d);
-        }
+        format.scatter(&sums, d);
     }
 
     #[inline(always)]
@@ -258,17 +243,9 @@ impl MmaSpec {
         let a = gather::<E, M, K>(a_element, a);
         let b = transpose(&gather::<E, 8, K>(b_element, b));
         // The products alone stay far from the limits: K times 2^16 at most.
-        let mut sums = [[0; 8]; M];
-        accumulate(&a, &b, 0..K, &mut sums);
-        let mut tile = gather_words::<M>(c);
-        let saturate = self.sum == Sum::S32 { saturate: true };
-        for (row, products) in tile.iter_mut().zip(&sums) {
-            for (word, &product) in row.iter_mut().zip(products) {
-                let sum = *word as i32;
-                *word = if saturate { sum.saturating_add(product) } else { sum.wrapping_add(product) } as u32;
-            }
-        }
-        scatter_words(&tile, d);
+        let mut products = [[0; 8]; M];
+        accumulate(&a, &b, 0..K, &mut products);
+        add_s32(&products, self.sum == Sum::S32 { saturate: true }, c, d);
     }
 }
 

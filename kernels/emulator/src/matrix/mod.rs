@@ -15,6 +15,9 @@ pub mod block_scale;
 pub mod mma;
 pub mod ldmatrix;
 pub mod stmatrix;
+pub mod swizzle;
+pub mod shared_descriptor;
+pub mod wgmma;
 
 #[cfg(test)]
 mod golden;
@@ -22,4 +25,7 @@ mod golden;
 pub use block_scale::BlockScales;
 pub use ldmatrix::{LdMatrixSpec, movmatrix};
 pub use mma::{MmaSpec, Registers};
+pub use shared_descriptor::{Major, SharedDescriptor};
 pub use stmatrix::StMatrixSpec;
+pub use swizzle::Swizzle;
+pub use wgmma::{WgmmaA, WgmmaControl, WgmmaSpec};

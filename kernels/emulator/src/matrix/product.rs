@@ -75,6 +75,55 @@ pub(super) fn accumulate<T: Number, const M: usize, const K: usize>(
     }
 }
 
+/// Type of float accumulators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FloatSum {
+    /// Summed in f32, rounded once per instruction.
+    F16,
+    F32,
+}
+
+impl FloatSum {
+    /// Registers of a tile of `rows` x 8.
+    pub(super) fn num_registers(self, rows: usize) -> usize {
+        if self == Self::F16 { rows / 8 } else { rows / 4 }
+    }
+
+    #[inline(always)]
+    pub(super) fn gather<const M: usize>(self, registers: &[Lanes]) -> [Row<f32>; M] {
+        match self {
+            Self::F16 => gather_f16(registers),
+            Self::F32 => gather_f32(registers),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn scatter<const M: usize>(self, tile: &[Row<f32>; M], registers: &mut [Lanes]) {
+        match self {
+            Self::F16 => scatter_f16(tile, registers),
+            Self::F32 => scatter_f32(tile, registers),
+        }
+    }
+}
+
+/// `d = c + products` in s32; the final sum wraps or, with `saturate`, clamps.
+#[inline(always)]
+pub(super) fn add_s32<const M: usize>(
+    products: &[Row<i32>; M],
+    saturate: bool,
+    c: &[Lanes],
+    d: &mut [Lanes],
+) {
+    let mut tile = gather_words::<M>(c);
+    for (row, products) in tile.iter_mut().zip(products) {
+        for (word, &product) in row.iter_mut().zip(products) {
+            let sum = *word as i32;
+            *word = if saturate { sum.saturating_add(product) } else { sum.wrapping_add(product) } as u32;
+        }
+    }
+    scatter_words(&tile, d);
+}
+
 /// Accumulators of 32 bits: register i holds row g + 8 (i div 2), column 2c + i mod 2.
 #[inline(always)]
 pub(super) fn gather_words<const M: usize>(registers: &[Lanes]) -> [Row<u32>; M] {
@@ -121,7 +170,7 @@ pub(super) fn scatter_f32<const M: usize>(tile: &[Row<f32>; M], registers: &mut 
 
 /// f16 accumulators: register i holds row g + 8i, columns 2c (low half) and 2c + 1.
 #[inline(always)]
-pub(super) fn gather_f16<const M: usize>(registers: &[Lanes]) -> [Row<f32>; M] {
+fn gather_f16<const M: usize>(registers: &[Lanes]) -> [Row<f32>; M] {
     let mut tile = [[0.0; 8]; M];
     for (i, lanes) in registers[..M / 8].iter().enumerate() {
         for g in 0..8 {
@@ -136,7 +185,7 @@ pub(super) fn gather_f16<const M: usize>(registers: &[Lanes]) -> [Row<f32>; M] {
 
 /// Inverse of [`gather_f16`]; rounds to nearest even.
 #[inline(always)]
-pub(super) fn scatter_f16<const M: usize>(tile: &[Row<f32>; M], registers: &mut [Lanes]) {
+fn scatter_f16<const M: usize>(tile: &[Row<f32>; M], registers: &mut [Lanes]) {
     for (i, lanes) in registers[..M / 8].iter_mut().enumerate() {
         for g in 0..8 {
             for c in 0..4 {

@@ -53,7 +53,7 @@ pub trait Integer: Copy + Ord {
     /// `neg`: the smallest value wraps.
     fn neg(self) -> Self;
     /// `abs`: the smallest value wraps.
-    fn abs(self) -> Self;
+    fn absolute(self) -> Self;
     /// `shl`: a count from the width on gives 0.
     fn shl(self, count: u32) -> Self;
     /// `shr`: a count from the width on gives 0, or the sign for signed types.
@@ -169,7 +169,7 @@ macro_rules! integer {
             }
             #[inline(always)]
             #[allow(unused_comparisons)]
-            fn abs(self) -> $t {
+            fn absolute(self) -> $t {
                 if self < 0 { self.wrapping_neg() } else { self }
             }
             #[inline(always)]

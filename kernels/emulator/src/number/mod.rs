@@ -9,14 +9,19 @@
 //! instructions (here at most a few ulp from exact) and integer division by zero.
 
 pub mod round;
+pub mod integer;
+pub mod bits;
+pub mod float;
+pub mod double;
+pub mod approximate;
+pub mod extremum;
+pub mod comparison;
 pub mod sixteen;
 pub mod half;
 pub mod bf16;
 pub mod narrow;
-pub mod extremum;
-pub mod integer;
 pub mod convert;
-pub mod comparison;
+pub mod packed;
 
 #[cfg(test)]
 mod tests;

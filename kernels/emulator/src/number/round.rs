@@ -96,19 +96,6 @@ impl Mode {
             x
         }
     }
-
-    /// [`Mode::clamp`] for f64.
-    #[inline(always)]
-    pub(super) fn clamp_f64(self, x: f64) -> f64 {
-        if self.sat {
-            let low = if x > 0.0 { x } else { 0.0 };
-            if low < 1.0 { low } else { 1.0 }
-        } else if self.relu {
-            if x <= 0.0 { 0.0 } else { x }
-        } else {
-            x
-        }
-    }
 }
 
 /// Subnormal to zero of the same sign.
@@ -186,13 +173,9 @@ pub(super) fn overflow_is_infinite(negative: bool, rounding: Rounding) -> bool {
 #[inline(always)]
 pub(super) fn odd_f32(s: f64, e: f64) -> f32 {
     let t = s as f32;
-    let bits = t.to_bits();
     // Where s differs from t it does so by at least one ulp of s: e cannot change the sign of the sum.
     let rest = (s - f64::from(t)) + e;
-    let inexact = rest < 0.0 || rest > 0.0;
-    let outward = (rest > 0.0) == (bits >> 31 == 0);
-    let stepped = if outward { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
-    f32::from_bits(if inexact && bits & 1 == 0 { stepped } else { bits })
+    to_odd(t, rest.abs() > 0.0, rest > 0.0)
 }
 
 /// `a + b` rounded to odd in f32, for sums whose terms are far from the limits of f32.
@@ -201,9 +184,14 @@ pub(super) fn odd_f32_sum(a: f32, b: f32) -> f32 {
     let s = a + b;
     let high = s - a;
     let rest = (a - (s - high)) + (b - high);
-    let bits = s.to_bits();
-    let inexact = rest < 0.0 || rest > 0.0;
-    let outward = (rest > 0.0) == (bits >> 31 == 0);
+    to_odd(s, rest.abs() > 0.0, rest > 0.0)
+}
+
+/// The odd one of the two f32 around an inexact value, of which `t` is the nearer; `above`: the value exceeds `t`.
+#[inline(always)]
+fn to_odd(t: f32, inexact: bool, above: bool) -> f32 {
+    let bits = t.to_bits();
+    let outward = above == (bits >> 31 == 0);
     let stepped = if outward { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
     f32::from_bits(if inexact && bits & 1 == 0 { stepped } else { bits })
 }

@@ -1,6 +1,8 @@
 //! The two 16-bit floating-point formats. Values are bit patterns; the arithmetic is written once, over the
 //! conversions to and from f32. Each operation rounds once to its type, and every NaN result is 0x7fff.
 
+use super::approximate;
+use super::convert::integral_f32;
 use super::extremum::{self, Selection};
 use super::round::{Mode, Rounding, odd_f32};
 
@@ -121,6 +123,18 @@ pub trait Sixteen {
     /// `cvt.rni`, `.rzi`, `.rmi`, `.rpi` to the same type. Exact in f32 and in the type.
     #[inline(always)]
     fn integral(x: u16, rounding: Rounding) -> u16 {
-        Self::from_f32(super::convert::integral_f32(Self::to_f32(x), rounding), Rounding::NearestEven)
+        Self::from_f32(integral_f32(Self::to_f32(x), rounding), Rounding::NearestEven)
+    }
+
+    /// `ex2.approx`. bf16 has the form with `.ftz` alone.
+    #[inline(always)]
+    fn ex2(x: u16, mode: Mode) -> u16 {
+        Self::output(approximate::ex2(Self::to_f32(Self::input(x, mode)), Mode::RN), mode)
+    }
+
+    /// `tanh.approx`.
+    #[inline(always)]
+    fn tanh(x: u16) -> u16 {
+        Self::from_f32(approximate::tanh(Self::to_f32(x)), Rounding::NearestEven)
     }
 }

@@ -35,6 +35,9 @@ impl Nan {
 const F16_NAN: Nan = Nan::Any(0x7c00);
 const BF16_NAN: Nan = Nan::Any(0x7f80);
 
+type Operation = (&'static str, fn(u16, u16) -> u16);
+type Narrowing = (&'static str, fn(f32, Mode) -> u8, Mode);
+
 struct Tables<'a> {
     file: SafeTensors<'a>,
     checked: Vec<String>,
@@ -89,14 +92,14 @@ impl Tables<'_> {
     fn operations<F: Sixteen>(&mut self, name: &str, nan: Nan) {
         let pair = [format!("input2.{name}.a"), format!("input2.{name}.b")];
         let pair = [pair[0].as_str(), pair[1].as_str()];
-        let arithmetic: &[(&str, fn(u16, u16) -> u16)] = &[
+        let arithmetic: &[Operation] = &[
             ("add", |a, b| F::add(a, b, Mode::RN)),
             ("add_sat", |a, b| F::add(a, b, Mode::RN.sat())),
             ("sub", |a, b| F::sub(a, b, Mode::RN)),
             ("mul", |a, b| F::mul(a, b, Mode::RN)),
         ];
         const NAN: Selection = Selection { nan: true, abs: false, xorsign: false, ftz: false };
-        let selections: &[(&str, fn(u16, u16) -> u16)] = &[
+        let selections: &[Operation] = &[
             ("min", |a, b| F::min(a, b, Selection::default())),
             ("max", |a, b| F::max(a, b, Selection::default())),
             ("min_NaN", |a, b| F::min(a, b, NAN)),
@@ -130,7 +133,7 @@ impl Tables<'_> {
         self.checked.push(table);
     }
 
-    fn to_integer<F: Sixteen, T: Integer>(&mut self, name: &str, integer: &str) {
+    fn integers<F: Sixteen, T: Integer>(&mut self, name: &str, integer: &str) {
         let table = format!("{name}_{integer}_rzi");
         self.unary(&table, &format!("input.{name}"), Nan::Exact, |x| {
             f32_to_integer::<T>(F::to_f32(x as u16), Rounding::Zero).to_u64()
@@ -158,7 +161,7 @@ fn golden_tables() {
         });
     }
     let satfinite = Mode::RN.satfinite();
-    let narrowings: &[(&str, fn(f32, Mode) -> u8, Mode)] = &[
+    let narrowings: &[Narrowing] = &[
         ("e4m3_rn_satfinite", narrow::e4m3, satfinite),
         ("e4m3_rn_nosat", narrow::e4m3, Mode::RN),
         ("e5m2_rn_satfinite", narrow::e5m2, satfinite),
@@ -190,13 +193,13 @@ fn golden_tables() {
     tables.codes("e2m3_f16", F16_NAN, |x| F16::convert(narrow::e2m3_to_f32(x), Mode::RN).into());
     tables.codes("e3m2_f16", F16_NAN, |x| F16::convert(narrow::e3m2_to_f32(x), Mode::RN).into());
     tables.codes("ue8m0_bf16", BF16_NAN, |x| Bf16::convert(narrow::ue8m0_to_f32(x), Mode::RN).into());
-    tables.to_integer::<F16, i8>("f16", "s8");
-    tables.to_integer::<F16, i16>("f16", "s16");
-    tables.to_integer::<F16, u16>("f16", "u16");
-    tables.to_integer::<F16, i32>("f16", "s32");
-    tables.to_integer::<F16, u32>("f16", "u32");
-    tables.to_integer::<Bf16, i32>("bf16", "s32");
-    tables.to_integer::<Bf16, u32>("bf16", "u32");
+    tables.integers::<F16, i8>("f16", "s8");
+    tables.integers::<F16, i16>("f16", "s16");
+    tables.integers::<F16, u16>("f16", "u16");
+    tables.integers::<F16, i32>("f16", "s32");
+    tables.integers::<F16, u32>("f16", "u32");
+    tables.integers::<Bf16, i32>("bf16", "s32");
+    tables.integers::<Bf16, u32>("bf16", "u32");
     tables.unary("s32_f16_rn", "input.s32", F16_NAN, |x| {
         integer_to_sixteen::<F16, i32>(x as i32, Rounding::NearestEven).into()
     });
