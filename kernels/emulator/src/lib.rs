@@ -13,3 +13,6 @@ pub mod number;
 pub mod matrix;
 pub mod transfer;
 pub mod case;
+mod execute;
+mod program;
+mod lower;

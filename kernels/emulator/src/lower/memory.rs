@@ -1,0 +1,131 @@
+//! Loads, stores and atomics.
+
+use super::{Lowering, Modifiers, Result, Type};
+use crate::execute::Operands;
+use crate::program::{Access, Action, Atomic, AtomicOp};
+use crate::text::{Operand, Space};
+
+/// Modifiers that change caching, ordering or scope, not values.
+const HINTS: &[&str] = &[
+    "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys", "nc",
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "v2", "v4", "v8",
+];
+
+/// The state space among the modifiers.
+pub(super) fn space(m: &Modifiers<'_>) -> Space {
+    m.rest
+        .iter()
+        .find_map(|modifier| {
+            Some(match *modifier {
+                "global" => Space::Global,
+                "shared" | "shared::cta" | "shared::cluster" => Space::Shared,
+                "local" => Space::Local,
+                "param" | "param::entry" => Space::Param,
+                "const" => Space::Constant,
+                _ => return None,
+            })
+        })
+        .unwrap_or(Space::Generic)
+}
+
+impl Lowering<'_> {
+    pub(super) fn memory(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<bool> {
+        match m.mnemonic {
+            "ld" | "ldu" => {
+                let access = self.access(m, operands, 1, 0)?;
+                self.emit(Action::Load(Box::new(access)), Operands::default());
+            }
+            "st" if m.has("async") => return Ok(false),
+            "st" => {
+                let access = self.access(m, operands, 0, 1)?;
+                self.emit(Action::Store(Box::new(access)), Operands::default());
+            }
+            "atom" | "red" if !m.has("async") => {
+                let atomic = self.atomic(m, operands)?;
+                self.emit(Action::Atomic(Box::new(atomic)), Operands::default());
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn check_hints(&self, m: &Modifiers<'_>) -> Result<()> {
+        let space = |modifier: &str| {
+            ["global", "local", "param", "const"].contains(&modifier)
+                || modifier.starts_with("shared")
+                || modifier.starts_with("param")
+        };
+        match m.rest.iter().find(|modifier| {
+            Type::parse(modifier).is_none()
+                && !HINTS.contains(modifier)
+                && !space(modifier)
+                && !modifier.starts_with("L1::")
+                && !modifier.starts_with("L2::")
+        }) {
+            Some(unknown) => Err(format!("modifier `.{unknown}` is not known here")),
+            None => Ok(()),
+        }
+    }
+
+    /// An access with its address and values at these places; a cache policy may follow.
+    fn access(
+        &mut self,
+        m: &Modifiers<'_>,
+        operands: &[Operand],
+        address: usize,
+        values: usize,
+    ) -> Result<Access> {
+        self.check_hints(m)?;
+        if operands.len() < 2 {
+            return Err(format!("{} operands", operands.len()));
+        }
+        let ty = m.ty()?;
+        let registers = self.targets(&operands[values], ty)?;
+        if registers.len() as u32 * ty.bytes() > 32 || ![1, 2, 4, 8].contains(&registers.len()) {
+            return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
+        }
+        Ok(Access { address: self.address(&operands[address], space(m))?, ty, registers })
+    }
+
+    fn atomic(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<Atomic> {
+        let op = m
+            .rest
+            .iter()
+            .find_map(|modifier| {
+                Some(match *modifier {
+                    "add" => AtomicOp::Add,
+                    "min" => AtomicOp::Min,
+                    "max" => AtomicOp::Max,
+                    "inc" => AtomicOp::Inc,
+                    "dec" => AtomicOp::Dec,
+                    "and" => AtomicOp::And,
+                    "or" => AtomicOp::Or,
+                    "xor" => AtomicOp::Xor,
+                    "exch" => AtomicOp::Exchange,
+                    "cas" => AtomicOp::CompareAndSwap,
+                    _ => return None,
+                })
+            })
+            .ok_or("no operation")?;
+        let ty = m.ty()?;
+        let (destination, rest) = match (m.mnemonic, operands) {
+            ("atom", [d, rest @ ..]) => (Some(d), rest),
+            (_, rest) => (None, rest),
+        };
+        let [address, value, more @ ..] = rest else {
+            return Err(format!("{} operands", operands.len()));
+        };
+        let swap = match (op, more) {
+            (AtomicOp::CompareAndSwap, [swap, ..]) => Some(self.target(swap, ty)?),
+            (AtomicOp::CompareAndSwap, []) => return Err("no value to swap in".to_string()),
+            _ => None,
+        };
+        let destinations = destination.map(|d| self.targets(d, ty)).transpose()?;
+        let values = self.targets(value, ty)?;
+        if destinations.as_ref().is_some_and(|d| d.len() != values.len()) {
+            return Err("as many destinations as values are needed".to_string());
+        }
+        let address = self.address(address, space(m))?;
+        Ok(Atomic { address, op, ty, destinations, values, swap, noftz: m.has("noftz") })
+    }
+}
