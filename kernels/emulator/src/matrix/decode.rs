@@ -9,6 +9,8 @@ pub(super) static E4M3: ByteTable = bytes(4, 3, 0, Specials::Nan);
 pub(super) static E5M2: ByteTable = bytes(5, 2, 0, Specials::Ieee);
 pub(super) static E2M3: ByteTable = bytes(2, 3, 0, Specials::None);
 pub(super) static E3M2: ByteTable = bytes(3, 2, 0, Specials::None);
+/// The code sits in bits 0 to 3.
+pub(super) static E2M1: ByteTable = bytes(2, 1, 0, Specials::None);
 /// The code sits in bits 2 to 5 (PTX ISA 9.0, "mma", `kind::f8f6f4`).
 pub(super) static E2M1_PADDED: ByteTable = bytes(2, 1, 2, Specials::None);
 pub(super) static E2M1_PAIRS: NibbleTable = pairs();

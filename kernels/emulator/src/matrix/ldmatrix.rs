@@ -1,12 +1,13 @@
 //! `ldmatrix`: rows of 16 bytes from shared memory become fragments. Also `movmatrix`.
 
+use super::packing::Packing;
 use crate::Lanes;
 
 /// A parsed `ldmatrix` instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LdMatrixSpec {
     shape: Shape,
-    source: Source,
+    packing: Packing,
     num_matrices: usize,
 }
 
@@ -18,16 +19,6 @@ enum Shape {
     M8N8Trans,
     /// 16 x 16 of 8 bits, transposed.
     M16N16Trans,
-}
-
-/// How 16 elements lie in the 16 bytes of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Bytes,
-    /// 4 bits each, then 64 bits of padding (`b4x16_p64`).
-    Nibbles,
-    /// 6 bits each, then 32 bits of padding (`b6x16_p32`).
-    Sixes,
 }
 
 impl LdMatrixSpec {
@@ -48,20 +39,14 @@ impl LdMatrixSpec {
                 _ => return Err(format!("ldmatrix: unknown modifier .{modifier}")),
             }
         }
-        let unpacked = match (element, source) {
-            (Some("b16" | "b8"), None) => Some(Source::Bytes),
-            (Some("b8x16"), Some("b4x16_p64")) => Some(Source::Nibbles),
-            (Some("b8x16"), Some("b6x16_p32")) => Some(Source::Sixes),
-            _ => None,
-        };
         let shape = match (shape, element, trans) {
             (Some("m8n8"), Some("b16"), false) | (Some("m8n16"), Some("b8x16"), false) => Some(Shape::Rows),
             (Some("m8n8"), Some("b16"), true) => Some(Shape::M8N8Trans),
             (Some("m16n16"), Some("b8" | "b8x16"), true) if count != Some(4) => Some(Shape::M16N16Trans),
             _ => None,
         };
-        match (shape, unpacked, count) {
-            (Some(shape), Some(source), Some(num_matrices)) => Ok(Self { shape, source, num_matrices }),
+        match (shape, Packing::parse(element, source), count) {
+            (Some(shape), Some(packing), Some(num_matrices)) => Ok(Self { shape, packing, num_matrices }),
             _ => Err(format!("ldmatrix.{}: unsupported combination", modifiers.join("."))),
         }
     }
@@ -89,7 +74,7 @@ impl LdMatrixSpec {
     pub fn distribute(&self, rows: &[[u8; 16]], out: &mut [Lanes]) {
         let mut unpacked = [[0; 16]; 32];
         for (row, bytes) in unpacked.iter_mut().zip(&rows[..self.num_rows()]) {
-            *row = self.source.unpack(*bytes);
+            *row = self.packing.unpack(*bytes);
         }
         for (i, lanes) in out[..self.num_registers()].iter_mut().enumerate() {
             for (lane, register) in lanes.iter_mut().enumerate() {
@@ -109,18 +94,6 @@ impl LdMatrixSpec {
                     }
                 });
             }
-        }
-    }
-}
-
-impl Source {
-    /// The 16 elements of a row, one per byte.
-    fn unpack(self, row: [u8; 16]) -> [u8; 16] {
-        let packed = u128::from_le_bytes(row);
-        match self {
-            Self::Bytes => row,
-            Self::Nibbles => std::array::from_fn(|i| (packed >> (4 * i) & 0xf) as u8),
-            Self::Sixes => std::array::from_fn(|i| (packed >> (6 * i) & 0x3f) as u8),
         }
     }
 }

@@ -10,6 +10,7 @@
 
 mod decode;
 mod element;
+mod packing;
 mod product;
 pub mod block_scale;
 pub mod mma;
@@ -17,15 +18,26 @@ pub mod ldmatrix;
 pub mod stmatrix;
 pub mod swizzle;
 pub mod shared_descriptor;
+mod shared_tile;
 pub mod wgmma;
+pub mod tensor_memory;
+pub mod tensor_memory_access;
+pub mod tensor_memory_copy;
+pub mod instruction_descriptor;
+pub mod tcgen05_mma;
 
 #[cfg(test)]
 mod golden;
 
-pub use block_scale::BlockScales;
+pub use block_scale::{BlockScales, ScaleFormat};
+pub use instruction_descriptor::InstructionDescriptor;
 pub use ldmatrix::{LdMatrixSpec, movmatrix};
 pub use mma::{MmaSpec, Registers};
 pub use shared_descriptor::{Major, SharedDescriptor};
 pub use stmatrix::StMatrixSpec;
 pub use swizzle::Swizzle;
+pub use tcgen05_mma::{Tcgen05A, Tcgen05MmaSpec, Tcgen05Operands};
+pub use tensor_memory::TensorMemory;
+pub use tensor_memory_access::TensorMemoryAccess;
+pub use tensor_memory_copy::TensorMemoryCopy;
 pub use wgmma::{WgmmaA, WgmmaControl, WgmmaSpec};

@@ -44,8 +44,27 @@ impl SharedDescriptor {
         Self::with_swizzle(descriptor, swizzle)
     }
 
+    /// Decodes a descriptor of `tcgen05`. Errors name the field.
+    pub fn decode_tcgen05(descriptor: u64) -> Result<Self, String> {
+        if descriptor >> 46 & 3 != 1 {
+            return Err(format!("shared descriptor {descriptor:#x}: the version is not 1"));
+        }
+        if descriptor >> 52 & 1 != 0 {
+            return Err(format!("shared descriptor {descriptor:#x}: absolute leading offsets are not known"));
+        }
+        let swizzle = match descriptor >> 61 {
+            0 => Swizzle::None,
+            1 => Swizzle::Bytes128Atom32,
+            2 => Swizzle::Bytes128,
+            4 => Swizzle::Bytes64,
+            6 => Swizzle::Bytes32,
+            _ => return Err(format!("shared descriptor {descriptor:#x}: reserved swizzle")),
+        };
+        Ok(Self::with_swizzle(descriptor, swizzle))
+    }
+
     /// The fields that descriptors of `wgmma` and `tcgen05` share.
-    pub(super) fn with_swizzle(descriptor: u64, swizzle: Swizzle) -> Self {
+    fn with_swizzle(descriptor: u64, swizzle: Swizzle) -> Self {
         let sixteenths = |shift: u32| ((descriptor >> shift & 0x3fff) << 4) as u32;
         Self {
             start: sixteenths(0),
@@ -60,7 +79,9 @@ impl SharedDescriptor {
     #[inline(always)]
     pub fn chunk_address(&self, major: Major, line: u32, chunk: u32) -> u32 {
         let width = self.swizzle.width();
-        let (group, row) = (line / 8, line % 8);
+        // Four lines span the pattern of 32-byte atoms, eight that of the others.
+        let lines = if self.swizzle == Swizzle::Bytes128Atom32 { 4 } else { 8 };
+        let (group, row) = (line / lines, line % lines);
         let offset = match (major, self.swizzle) {
             (Major::K, Swizzle::None) => group * self.stride + row * 16 + chunk * self.leading,
             (Major::K, _) => group * self.stride + row * width + chunk * 16,
@@ -146,6 +167,41 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// K-major tiles of 128 rows begin like those of 64; every tile fills its buffer exactly once.
+    #[test]
+    fn tcgen05_descriptors_cover_their_tiles() {
+        let Some(fragments) = golden::fragments() else { return };
+        let tiles = fragments["umma_smem"].as_object().expect("an object");
+        assert_eq!(tiles.len(), 7);
+        for (name, tile) in tiles {
+            let number = |key: &str| tile[key].as_u64().expect(key) as u32;
+            let major = if tile["major"] == "K" { Major::K } else { Major::Mn };
+            let (bits, k_step, mn_size) = (number("bits"), number("k_step"), number("mn"));
+            let mut covered = vec![false; (mn_size * number("k") * bits / 8) as usize];
+            for (step, text) in tile["descriptors"].as_array().expect("descriptors").iter().enumerate() {
+                let text = text.as_str().expect("text").trim_start_matches("0x");
+                let code = u64::from_str_radix(text, 16).expect(text);
+                let descriptor = SharedDescriptor::decode_tcgen05(code).expect(name);
+                for mn in 0..mn_size {
+                    for k in 0..k_step {
+                        let address = descriptor.element_address(major, mn, k, bits) as usize;
+                        let smaller = &fragments["wgmma_smem"][name];
+                        if major == Major::K && descriptor.swizzle != Swizzle::None && mn < 64 {
+                            let expected =
+                                &smaller["address"][mn as usize][(step as u32 * k_step + k) as usize];
+                            assert_eq!(Some(address as u64), expected.as_u64(), "{name} mn {mn} k {k}");
+                        }
+                        assert!(!covered[address], "{name} mn {mn} k {k}: {address} twice");
+                        covered[address..address + bits as usize / 8].fill(true);
+                    }
+                }
+            }
+            assert!(covered.iter().all(|&byte| byte), "{name}");
+        }
+        assert!(SharedDescriptor::decode_tcgen05(0).is_err());
+        assert!(SharedDescriptor::decode_tcgen05(3 << 61 | 1 << 46).is_err());
     }
 
     #[test]

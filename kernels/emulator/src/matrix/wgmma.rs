@@ -6,14 +6,11 @@
 use super::decode::{ByteTable, E4M3, E5M2};
 use super::element::{Bf16, Element, F16, FloatByte, Int8, Tf32, gather};
 use super::mma::Registers;
-use super::product::{FloatSum, Number, Row, accumulate, add_s32, transpose};
+use super::packing::Packing;
+use super::product::{FloatSum, Number, accumulate, add_s32};
 use super::shared_descriptor::{Major, SharedDescriptor};
+use super::shared_tile::{K_BYTES, MAX_TILE_BYTES, Tile};
 use crate::Lanes;
-
-/// Bytes of one row of A, or column of B, per instruction.
-const K_BYTES: usize = 32;
-/// Bytes of the largest tile of B: 256 columns.
-const MAX_TILE_BYTES: usize = 256 * K_BYTES;
 
 /// A parsed `wgmma.mma_async` instruction.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +126,14 @@ impl WgmmaSpec {
         }
     }
 
+    fn element_bytes(&self) -> usize {
+        match self.operands {
+            Operands::F16 | Operands::Bf16 => 2,
+            Operands::Tf32 => 4,
+            Operands::FloatBytes { .. } | Operands::Int8 { .. } => 1,
+        }
+    }
+
     /// Computes the 16 rows of warp `warp_in_group` (0 to 3) onto `d`.
     ///
     /// - `b`: descriptor of B
@@ -146,38 +151,63 @@ impl WgmmaSpec {
         d: &mut [Lanes],
         control: WgmmaControl,
     ) {
+        let descriptor = SharedDescriptor::decode(b);
         let b_major = if control.trans_b { Major::Mn } else { Major::K };
         let mut buffer = [0; MAX_TILE_BYTES];
-        let tile = &mut buffer[..self.columns * K_BYTES];
-        let (lines, chunks) = match b_major {
-            Major::K => (self.columns, K_BYTES / 16),
-            // Two bytes per element: 16 lines of k.
-            Major::Mn => (16, self.columns / 8),
-        };
-        SharedDescriptor::decode(b).read_lines(b_major, 0..lines as u32, 0..chunks as u32, read, tile);
-        let tile = Tile { bytes: tile, major: b_major };
+        let extent = 0..self.columns as u32;
+        let tile =
+            Tile::read(&descriptor, b_major, extent, self.element_bytes(), Packing::Bytes, read, &mut buffer);
         match self.operands {
             Operands::F16 => {
-                let a = load_a::<_, 16>(F16, warp_in_group, a, control.trans_a, read);
+                let a = self.load_a::<_, 16>(F16, warp_in_group, a, control.trans_a, read);
                 self.floats(a, F16, tile, d, control);
             }
             Operands::Bf16 => {
-                let a = load_a::<_, 16>(Bf16, warp_in_group, a, control.trans_a, read);
+                let a = self.load_a::<_, 16>(Bf16, warp_in_group, a, control.trans_a, read);
                 self.floats(a, Bf16, tile, d, control);
             }
             Operands::Tf32 => {
-                let a = load_a::<_, 8>(Tf32, warp_in_group, a, false, read);
+                let a = self.load_a::<_, 8>(Tf32, warp_in_group, a, false, read);
                 self.floats(a, Tf32, tile, d, control);
             }
             Operands::FloatBytes { a: a_table, b: b_table } => {
-                let a = load_a::<_, 32>(FloatByte(a_table), warp_in_group, a, false, read);
+                let a = self.load_a::<_, 32>(FloatByte(a_table), warp_in_group, a, false, read);
                 self.floats(a, FloatByte(b_table), tile, d, control);
             }
             Operands::Int8 { a_sign, b_sign } => {
-                let a = load_a::<_, 32>(Int8(a_sign), warp_in_group, a, false, read);
+                let a = self.load_a::<_, 32>(Int8(a_sign), warp_in_group, a, false, read);
                 self.integers(&a, Int8(b_sign), tile, d, control);
             }
         }
+    }
+
+    /// The 16 rows of A that `warp` multiplies.
+    #[inline(always)]
+    fn load_a<E: Element<Value: Number>, const K: usize>(
+        &self,
+        element: E,
+        warp: usize,
+        a: WgmmaA<'_>,
+        trans: bool,
+        read: &mut impl FnMut(u32, &mut [u8]),
+    ) -> [[E::Value; K]; 16] {
+        let descriptor = match a {
+            WgmmaA::Registers(registers) => return gather(element, registers),
+            WgmmaA::Descriptor(descriptor) => SharedDescriptor::decode(descriptor),
+        };
+        let major = if trans { Major::Mn } else { Major::K };
+        let first = 16 * warp as u32;
+        let mut buffer = [0; 16 * K_BYTES];
+        Tile::read(
+            &descriptor,
+            major,
+            first..first + 16,
+            self.element_bytes(),
+            Packing::Bytes,
+            read,
+            &mut buffer,
+        )
+        .rows(element, 0)
     }
 
     #[inline(always)]
@@ -224,81 +254,6 @@ impl WgmmaSpec {
             add_s32(&products, saturate, &c, registers);
         }
     }
-}
-
-/// B as read from shared memory: K-major 32 bytes per column, MN-major 16 rows of k.
-#[derive(Clone, Copy)]
-struct Tile<'a> {
-    bytes: &'a [u8],
-    major: Major,
-}
-
-impl Tile<'_> {
-    /// Columns 8 `block` to 8 `block` + 7.
-    #[inline(always)]
-    fn columns<E: Element<Value: Number>, const K: usize>(
-        self,
-        element: E,
-        block: usize,
-    ) -> [Row<E::Value>; K] {
-        match self.major {
-            Major::K => {
-                let bytes = &self.bytes[8 * K_BYTES * block..][..8 * K_BYTES];
-                transpose(&dense_lines::<E, 8, K>(element, bytes, K_BYTES))
-            }
-            Major::Mn => dense_lines(element, &self.bytes[16 * block..], self.bytes.len() / K),
-        }
-    }
-}
-
-/// Elements of `LINES` lines, `pitch` bytes apart.
-#[inline(always)]
-fn dense_lines<E: Element, const LINES: usize, const LEN: usize>(
-    element: E,
-    bytes: &[u8],
-    pitch: usize,
-) -> [[E::Value; LEN]; LINES] {
-    let mut dense = [[E::Value::default(); LEN]; LINES];
-    let per = E::PER_REGISTER;
-    for (line, out) in dense.iter_mut().enumerate() {
-        let words = bytes[line * pitch..].as_chunks::<4>().0;
-        for (word, values) in words.iter().zip(out.chunks_exact_mut(per)) {
-            element.unpack(u32::from_le_bytes(*word), values);
-        }
-    }
-    dense
-}
-
-/// The 16 rows of A that `warp` multiplies.
-#[inline(always)]
-fn load_a<E: Element<Value: Number>, const K: usize>(
-    element: E,
-    warp: usize,
-    a: WgmmaA<'_>,
-    trans: bool,
-    read: &mut impl FnMut(u32, &mut [u8]),
-) -> [[E::Value; K]; 16] {
-    let descriptor = match a {
-        WgmmaA::Registers(registers) => return gather(element, registers),
-        WgmmaA::Descriptor(descriptor) => SharedDescriptor::decode(descriptor),
-    };
-    let mut bytes = [0; 16 * K_BYTES];
-    let first = 16 * warp as u32;
-    if !trans {
-        descriptor.read_lines(Major::K, first..first + 16, 0..2, read, &mut bytes);
-        return dense_lines(element, &bytes, K_BYTES);
-    }
-    // 16 lines of k, each with the 32 bytes of this warp's rows.
-    let chunk = first / 8;
-    descriptor.read_lines(Major::Mn, 0..16, chunk..chunk + 2, read, &mut bytes);
-    let columns = dense_lines::<E, K, 16>(element, &bytes, K_BYTES);
-    let mut rows = [[E::Value::default(); K]; 16];
-    for (k, column) in columns.iter().enumerate() {
-        for (row, &value) in rows.iter_mut().zip(column) {
-            row[k] = value;
-        }
-    }
-    rows
 }
 
 #[cfg(test)]

@@ -101,13 +101,13 @@ impl Permutation {
 /// sign of the byte instead.
 #[inline(always)]
 pub fn prmt(a: u32, b: u32, c: u32, permutation: Permutation) -> u32 {
-    let source = u64::from(b) << 32 | u64::from(a);
     let selectors = permutation.selectors(c);
     let mut out = 0;
     for i in 0..4 {
         let selector = selectors >> (4 * i);
-        let byte = (source >> (8 * (selector & 7))) as u32 & 0xff;
-        let sign = (byte >> 7) * 0xff;
+        let word = if selector & 4 != 0 { b } else { a };
+        let byte = word >> (8 * (selector & 3)) & 0xff;
+        let sign = if byte & 0x80 != 0 { 0xff } else { 0 };
         out |= if selector & 8 != 0 { sign } else { byte } << (8 * i);
     }
     out

@@ -15,8 +15,9 @@ impl Sixteen for F16 {
     fn to_f32(x: u16) -> f32 {
         let sign = u32::from(x & 0x8000) << 16;
         let abs = u32::from(x & 0x7fff);
-        // The product moves the exponent bias from 15 to 127 and normalises subnormals.
-        let finite = (f32::from_bits(abs << 13) * f32::from_bits((127 + 112) << 23)).to_bits() | sign;
+        let normal = (abs << 13) + (112 << 23);
+        let subnormal = (abs as i32 as f32 * f32::from_bits((127 - 24) << 23)).to_bits();
+        let finite = if abs < 0x0400 { subnormal } else { normal } | sign;
         let special = if abs == 0x7c00 { sign | 0x7f80_0000 } else { 0x7fff_ffff };
         f32::from_bits(if abs < 0x7c00 { finite } else { special })
     }

@@ -284,6 +284,12 @@ pub fn relu<T: Integer>(x: T) -> T {
     max(x, T::ZERO)
 }
 
+/// `cnot`: 1 for zero, 0 for all else.
+#[inline(always)]
+pub fn cnot<T: Integer>(x: T) -> T {
+    T::wrap_u64((x == T::ZERO).into())
+}
+
 /// `mul.wide`.
 #[inline(always)]
 pub fn mul_wide<T: Widen>(a: T, b: T) -> T::Wide {

@@ -2,7 +2,8 @@
 //!
 //! Every function is pure, inlines into its caller and, where the operation allows, has no branch on a
 //! value, so that a loop over the 32 lanes of a warp vectorises. A [`round::Mode`] written as a constant
-//! folds away.
+//! folds away. The loop itself belongs into a plain function with the target features: a closure there keeps
+//! the features to itself and may not inline.
 //!
 //! Results equal the PTX ISA bit for bit with three exceptions, which the ISA itself leaves open: the
 //! payload of a NaN that an f32 or f64 operation returns, the last bits of `.approx` and `.full`

@@ -2,7 +2,6 @@
 
 use super::super::bits::{self, Count, Permutation};
 use super::super::integer::{self, Integer, Widen};
-use super::super::packed;
 use super::exact::Random;
 use std::fmt::Debug;
 
@@ -45,6 +44,7 @@ fn arithmetic<T: Integer + Debug>(a: T, b: T, c: T, count: u32) {
         assert_eq!(integer::mad_hi_carry(a, b, c, carry), (T::wrap(sum), sum >= modulus), "{what}");
     }
     assert_eq!((a.and(b), a.or(b), a.xor(b)), (T::wrap(x & y), T::wrap(x | y), T::wrap(x ^ y)), "{what}");
+    assert_eq!(integer::cnot(a).to_i128(), i128::from(x == 0), "{what}");
     assert_eq!(a.not(), T::wrap(!x), "{what}");
     let set = |i: u32| x >> i & 1 != 0;
     assert_eq!(a.popc(), (0..width).filter(|&i| set(i)).count() as u32, "{what}");
@@ -255,15 +255,4 @@ fn set_bits_by_number() {
     ] {
         assert_eq!(bits::fns(mask, base, offset), want, "{mask:#b} {base} {offset}");
     }
-}
-
-#[test]
-fn packed_operands() {
-    assert_eq!(packed::split(0x1234_5678), (0x5678, 0x1234));
-    assert_eq!(packed::map(0x0001_0002, |x| x + 1), 0x0002_0003);
-    assert_eq!(packed::map2(0xffff_0002, 0x0001_0003, u16::wrapping_add), 0x0000_0005);
-    assert_eq!(packed::map3(0x0002_0003, 0x0005_0007, 0x0001_0001, |a, b, c| a * b + c), 0x000b_0016);
-    let (a, b) = (packed::join_f32(1.0, 2.0), packed::join_f32(10.0, 20.0));
-    assert_eq!(packed::split_f32(packed::map2_f32(a, b, |x, y| x + y)), (11.0, 22.0));
-    assert_eq!(packed::split_f32(packed::map3_f32(a, b, a, f32::mul_add)), (11.0, 42.0));
 }

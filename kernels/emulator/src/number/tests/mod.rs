@@ -6,3 +6,4 @@ mod exact;
 mod float;
 mod golden;
 mod integer;
+mod packed;

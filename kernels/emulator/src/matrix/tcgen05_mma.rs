@@ -1,0 +1,442 @@
+//! `tcgen05.mma`: one block multiplies tiles of shared memory onto accumulators in tensor memory.
+//!
+//! Row r of an instruction with 128 rows lies in lane r; with 64 rows it lies in lane 32 (r / 16) +
+//! r mod 16. Weight-stationary forms with 64 or 32 rows split the columns over 2 or 4 banks of lanes
+//! instead (PTX ISA 9.0, "Data path layout organization").
+
+use super::block_scale::ScaleFormat;
+use super::decode::{ByteTable, E2M1, E2M3, E3M2, E4M3, E5M2, f16_to_f32, f32_to_f16};
+use super::element::{Bf16, E2m1, Element, F16, FloatByte, Int8, Tf32};
+use super::instruction_descriptor::{InstructionDescriptor, Variant};
+use super::packing::Packing;
+use super::product::{FloatSum, Number, Row, accumulate};
+use super::shared_descriptor::{Major, SharedDescriptor};
+use super::shared_tile::{MAX_TILE_BYTES, Tile};
+use super::tensor_memory::{TensorMemory, split_address};
+
+/// A parsed `tcgen05.mma` instruction for one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcgen05MmaSpec {
+    kind: Kind,
+    /// k per scale factor.
+    block: usize,
+    weight_stationary: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    F16,
+    Tf32,
+    I8,
+    F8f6f4,
+    Mxf8f6f4,
+    Mxf4,
+    Mxf4nvf4,
+}
+
+/// Operand A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcgen05A {
+    /// A descriptor in shared memory.
+    Descriptor(u64),
+    /// A tensor-memory address; rows lie in the lanes of their accumulators.
+    TensorMemory(u32),
+}
+
+/// Operands of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcgen05Operands {
+    /// Tensor-memory address of D.
+    pub d: u32,
+    /// A.
+    pub a: Tcgen05A,
+    /// Descriptor of B in shared memory.
+    pub b: u64,
+    /// The instruction descriptor.
+    pub instruction: u32,
+    /// Tensor-memory addresses of the scale factors of A and B.
+    pub scales: Option<(u32, u32)>,
+    /// Whether D is an addend; otherwise it is not read.
+    pub accumulate: bool,
+    /// D is multiplied by 2^-`scale_input_d` before the sum (f16 and tf32 kinds).
+    pub scale_input_d: u32,
+    /// Bit l: lane l of D is not written.
+    pub disabled_lanes: u128,
+}
+
+/// Rows that one step multiplies.
+const GROUP: usize = 16;
+
+impl Tcgen05MmaSpec {
+    /// `modifiers`: what follows `tcgen05.`, split at dots. Errors name the modifier or the combination.
+    pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
+        let (mut kind, mut block, mut block_scale, mut weight_stationary) = (None, None, false, false);
+        for &modifier in modifiers {
+            match modifier {
+                "mma" | "cta_group::1" => {}
+                "kind::f16" => kind = Some(Kind::F16),
+                "kind::tf32" => kind = Some(Kind::Tf32),
+                "kind::i8" => kind = Some(Kind::I8),
+                "kind::f8f6f4" => kind = Some(Kind::F8f6f4),
+                "kind::mxf8f6f4" => kind = Some(Kind::Mxf8f6f4),
+                "kind::mxf4" => kind = Some(Kind::Mxf4),
+                "kind::mxf4nvf4" => kind = Some(Kind::Mxf4nvf4),
+                "block_scale" => block_scale = true,
+                "block16" | "scale_vec::4X" => block = Some(16),
+                "block32" | "scale_vec::2X" | "scale_vec::1X" => block = Some(32),
+                "ws" => weight_stationary = true,
+                // The collector buffers hold no values of their own.
+                _ if modifier.starts_with("collector::") => {}
+                "discard" | "lastuse" | "fill" | "use" => {}
+                _ => return Err(format!("tcgen05.mma: unknown modifier .{modifier}")),
+            }
+        }
+        let block = match (kind, block_scale, block) {
+            (Some(Kind::F16 | Kind::Tf32 | Kind::I8 | Kind::F8f6f4), false, None) => Some(0),
+            _ if weight_stationary => None,
+            (Some(Kind::Mxf8f6f4 | Kind::Mxf4), true, None | Some(32)) => Some(32),
+            (Some(Kind::Mxf4nvf4), true, block) => block,
+            _ => None,
+        };
+        match kind.zip(block) {
+            Some((kind, block)) => Ok(Self { kind, block, weight_stationary }),
+            None => Err(format!("tcgen05.{}: unsupported combination", modifiers.join("."))),
+        }
+    }
+
+    /// Whether the instruction has scale operands.
+    pub fn is_block_scaled(&self) -> bool {
+        self.block != 0
+    }
+
+    /// D = A B (+ D). `read` fills its buffer from a shared address.
+    ///
+    /// Errors: a descriptor that does not fit the kind, or a cell of tensor memory that is not allocated
+    /// or is read before it is written. Without `avx2,fma` in the caller's target features the result is
+    /// the same and slow.
+    #[inline(always)]
+    pub fn execute(
+        &self,
+        memory: &mut TensorMemory,
+        operands: &Tcgen05Operands,
+        read: &mut impl FnMut(u32, &mut [u8]),
+    ) -> Result<(), String> {
+        let descriptor = InstructionDescriptor::decode(operands.instruction, self.is_block_scaled())?;
+        let layout = Layout::new(&descriptor, self.weight_stationary, self.is_block_scaled())
+            .ok_or_else(|| self.mismatch(&descriptor, "shape"))?;
+        let a_format =
+            self.format(descriptor.a_format).ok_or_else(|| self.mismatch(&descriptor, "format of A"))?;
+        let b_format =
+            self.format(descriptor.b_format).ok_or_else(|| self.mismatch(&descriptor, "format of B"))?;
+        let sum = self.sum(&descriptor).ok_or_else(|| self.mismatch(&descriptor, "format of D"))?;
+        let b_shared = SharedDescriptor::decode_tcgen05(operands.b)?;
+        let columns = 0..descriptor.columns as u32;
+        let mut b_buffer = [0; MAX_TILE_BYTES];
+        let b = b_format.read_tile(&b_shared, descriptor.b_major, columns, read, &mut b_buffer)?;
+        let mut a_buffer = [0; MAX_TILE_BYTES];
+        let a = match operands.a {
+            Tcgen05A::Descriptor(code) => {
+                let shared = SharedDescriptor::decode_tcgen05(code)?;
+                let rows = 0..descriptor.rows as u32;
+                A::Shared(a_format.read_tile(&shared, descriptor.a_major, rows, read, &mut a_buffer)?)
+            }
+            Tcgen05A::TensorMemory(_) if a_format.packing() != Packing::Bytes => {
+                return Err(self.mismatch(&descriptor, "format of A in tensor memory"));
+            }
+            Tcgen05A::TensorMemory(address) => A::TensorMemory(address),
+        };
+        let product = Product { block: self.block, operands, descriptor, layout, sum, a, b };
+        match (a_format, b_format) {
+            (Format::F16, Format::F16) => product.floats::<_, _, 16>(memory, F16, F16),
+            (Format::Bf16, Format::Bf16) => product.floats::<_, _, 16>(memory, Bf16, Bf16),
+            (Format::Tf32, Format::Tf32) => product.floats::<_, _, 8>(memory, Tf32, Tf32),
+            (Format::Bytes(a, _), Format::Bytes(b, _)) => {
+                product.floats::<_, _, 32>(memory, FloatByte(a), FloatByte(b))
+            }
+            (Format::E2m1, Format::E2m1) => product.floats::<_, _, 64>(memory, E2m1, E2m1),
+            (Format::Int8(a), Format::Int8(b)) => product.integers(memory, Int8(a), Int8(b)),
+            _ => Err(self.mismatch(&descriptor, "pair of formats")),
+        }
+    }
+
+    fn mismatch(&self, descriptor: &InstructionDescriptor, what: &str) -> String {
+        format!("tcgen05.mma {self:?}: the {what} does not fit {descriptor:?}")
+    }
+
+    fn format(&self, code: u32) -> Option<Format> {
+        match (self.kind, code) {
+            (Kind::F16, 0) => Some(Format::F16),
+            (Kind::F16, 1) => Some(Format::Bf16),
+            (Kind::Tf32, 2) => Some(Format::Tf32),
+            (Kind::I8, 0) => Some(Format::Int8(0)),
+            (Kind::I8, 1) => Some(Format::Int8(128)),
+            (Kind::Mxf4 | Kind::Mxf4nvf4, 1) => Some(Format::E2m1),
+            (Kind::F8f6f4 | Kind::Mxf8f6f4, 0) => Some(Format::Bytes(&E4M3, Packing::Bytes)),
+            (Kind::F8f6f4 | Kind::Mxf8f6f4, 1) => Some(Format::Bytes(&E5M2, Packing::Bytes)),
+            (Kind::F8f6f4 | Kind::Mxf8f6f4, 3) => Some(Format::Bytes(&E2M3, Packing::Sixes)),
+            (Kind::F8f6f4 | Kind::Mxf8f6f4, 4) => Some(Format::Bytes(&E3M2, Packing::Sixes)),
+            (Kind::F8f6f4 | Kind::Mxf8f6f4, 5) => Some(Format::Bytes(&E2M1, Packing::Nibbles)),
+            _ => None,
+        }
+    }
+
+    fn sum(&self, descriptor: &InstructionDescriptor) -> Option<Sum> {
+        match (self.kind, descriptor.variant) {
+            (Kind::Mxf4nvf4, Variant::Scaled { .. }) => Some(Sum::Float(FloatSum::F32)),
+            (_, Variant::Scaled { format, .. }) => {
+                (format == ScaleFormat::Ue8m0).then_some(Sum::Float(FloatSum::F32))
+            }
+            (Kind::I8, Variant::Plain { d_format: 2, saturate }) => Some(Sum::S32 { saturate }),
+            (Kind::I8, _) => None,
+            (Kind::F16, Variant::Plain { d_format: 0, .. }) if descriptor.a_format == 1 => None,
+            (Kind::F16 | Kind::F8f6f4, Variant::Plain { d_format: 0, .. }) => Some(Sum::Float(FloatSum::F16)),
+            (_, Variant::Plain { d_format: 1, .. }) => Some(Sum::Float(FloatSum::F32)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sum {
+    Float(FloatSum),
+    S32 { saturate: bool },
+}
+
+/// Element formats with what unpacking them needs.
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    F16,
+    Bf16,
+    Tf32,
+    Int8(i32),
+    Bytes(&'static ByteTable, Packing),
+    E2m1,
+}
+
+impl Format {
+    /// How shared memory packs elements below 8 bits.
+    fn packing(self) -> Packing {
+        if let Self::Bytes(_, packing) = self { packing } else { Packing::Bytes }
+    }
+
+    #[inline(always)]
+    fn read_tile<'a>(
+        self,
+        shared: &SharedDescriptor,
+        major: Major,
+        extent: std::ops::Range<u32>,
+        read: &mut impl FnMut(u32, &mut [u8]),
+        buffer: &'a mut [u8],
+    ) -> Result<Tile<'a>, String> {
+        let element_bytes = match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::Tf32 => 4,
+            _ => 1,
+        };
+        let narrow = self.packing() != Packing::Bytes || matches!(self, Self::E2m1);
+        if major == Major::Mn && (narrow || extent.end as usize * element_bytes % 16 != 0) {
+            return Err(format!("tcgen05.mma: no MN-major tile of {} elements of {self:?}", extent.end));
+        }
+        Ok(Tile::read(shared, major, extent, element_bytes, self.packing(), read, buffer))
+    }
+}
+
+/// Where rows and columns of D lie.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    rows: usize,
+    /// Columns of tensor memory that D spans.
+    width: usize,
+    /// Lanes from one group of 16 rows to the next.
+    group_pitch: usize,
+    /// Banks of lanes over which the columns are split.
+    banks: usize,
+}
+
+impl Layout {
+    fn new(descriptor: &InstructionDescriptor, weight_stationary: bool, scaled: bool) -> Option<Self> {
+        let InstructionDescriptor { rows, columns, .. } = *descriptor;
+        let step = match (weight_stationary, rows) {
+            (true, 32 | 64 | 128) => 64,
+            (false, 128) if scaled => 8,
+            (false, 128) => 16,
+            (false, 64) if !scaled => 8,
+            _ => return None,
+        };
+        if columns == 0 || columns > 256 || columns % step != 0 || (weight_stationary && columns == 192) {
+            return None;
+        }
+        let banks = if weight_stationary { 128 / rows } else { 1 };
+        let group_pitch = if !weight_stationary && rows == 64 { 32 } else { GROUP };
+        Some(Self { rows, width: columns / banks, group_pitch, banks })
+    }
+
+    /// First lane of rows 16 `group` to 16 `group` + 15 in `bank`.
+    fn lane(&self, group: usize, bank: usize) -> usize {
+        group * self.group_pitch + bank * self.rows
+    }
+}
+
+enum A<'a> {
+    Shared(Tile<'a>),
+    /// An address.
+    TensorMemory(u32),
+}
+
+/// One instruction with its operands at hand.
+struct Product<'a> {
+    block: usize,
+    operands: &'a Tcgen05Operands,
+    descriptor: InstructionDescriptor,
+    layout: Layout,
+    sum: Sum,
+    a: A<'a>,
+    b: Tile<'a>,
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn floats<EA: Element<Value = f32>, EB: Element<Value = f32>, const K: usize>(
+        &self,
+        memory: &mut TensorMemory,
+        a_element: EA,
+        b_element: EB,
+    ) -> Result<(), String> {
+        let half = self.sum == Sum::Float(FloatSum::F16);
+        let input_scale = f32::powi(0.5, self.operands.scale_input_d as i32);
+        let negate = self.descriptor.negate_a != self.descriptor.negate_b;
+        for bank in 0..self.layout.banks {
+            let mut a = self.a_groups::<EA, K>(memory, a_element, bank)?;
+            if negate {
+                for value in a.as_flattened_mut().as_flattened_mut() {
+                    *value = -*value;
+                }
+            }
+            for block in 0..self.layout.width / 8 {
+                let b = self.b.columns::<EB, K>(b_element, bank * self.layout.width / 8 + block);
+                for (group, a) in a.iter().enumerate() {
+                    let (lane, column) = self.position(group, bank, block);
+                    let mut sums = [[0.0; 8]; GROUP];
+                    if self.operands.accumulate {
+                        let words = memory.read_tile(lane, column)?;
+                        let value = |word| {
+                            if half { f16_to_f32(word & 0xffff) } else { f32::from_bits(word) }
+                        };
+                        sums = words.map(|row| row.map(|word| value(word) * input_scale));
+                    }
+                    if let Variant::Scaled { format, a_id, b_id } = self.descriptor.variant {
+                        for index in 0..K / self.block {
+                            let ks = index * self.block..(index + 1) * self.block;
+                            let mut products = [[0.0; 8]; GROUP];
+                            accumulate(a, &b, ks, &mut products);
+                            let (a_codes, b_codes) =
+                                self.scales(memory, group, block, a_id + index, b_id + index)?;
+                            format.add_scaled(&products, &a_codes, &b_codes, &mut sums);
+                        }
+                    } else {
+                        accumulate(a, &b, 0..K, &mut sums);
+                    }
+                    let word = |value: f32| match half {
+                        true => f32_to_f16(value),
+                        false if value.is_nan() => 0x7fff_ffff,
+                        false => value.to_bits(),
+                    };
+                    let words = sums.map(|row| row.map(word));
+                    memory.write_tile(lane, column, &words, self.operands.disabled_lanes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn integers(&self, memory: &mut TensorMemory, a_element: Int8, b_element: Int8) -> Result<(), String> {
+        let saturate = self.sum == Sum::S32 { saturate: true };
+        for bank in 0..self.layout.banks {
+            let a = self.a_groups::<Int8, 32>(memory, a_element, bank)?;
+            for block in 0..self.layout.width / 8 {
+                let b: [Row<i32>; 32] = self.b.columns(b_element, bank * self.layout.width / 8 + block);
+                for (group, a) in a.iter().enumerate() {
+                    let (lane, column) = self.position(group, bank, block);
+                    let mut products = [[0; 8]; GROUP];
+                    accumulate(a, &b, 0..32, &mut products);
+                    let mut words = [[0; 8]; GROUP];
+                    if self.operands.accumulate {
+                        words = memory.read_tile(lane, column)?;
+                    }
+                    for (word, product) in words.as_flattened_mut().iter_mut().zip(products.as_flattened()) {
+                        let sum = *word as i32;
+                        let sum =
+                            if saturate { sum.saturating_add(*product) } else { sum.wrapping_add(*product) };
+                        *word = sum as u32;
+                    }
+                    memory.write_tile(lane, column, &words, self.operands.disabled_lanes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lane and column of D's tile.
+    fn position(&self, group: usize, bank: usize, block: usize) -> (usize, usize) {
+        let (lane, column) = split_address(self.operands.d);
+        (lane + self.layout.lane(group, bank), column + 8 * block)
+    }
+
+    /// A by groups of 16 rows, as the lanes of `bank` see it.
+    #[inline(always)]
+    fn a_groups<E: Element<Value: Number>, const K: usize>(
+        &self,
+        memory: &TensorMemory,
+        element: E,
+        bank: usize,
+    ) -> Result<Vec<[[E::Value; K]; GROUP]>, String> {
+        let groups = 0..self.layout.rows / GROUP;
+        let address = match &self.a {
+            A::Shared(tile) => return Ok(groups.map(|group| tile.rows(element, group)).collect()),
+            A::TensorMemory(address) => *address,
+        };
+        let (first_lane, first_column) = split_address(address);
+        let mut dense = vec![[[E::Value::default(); K]; GROUP]; groups.len()];
+        for (group, rows) in dense.iter_mut().enumerate() {
+            let lane = first_lane + self.layout.lane(group, bank);
+            for (row, values) in rows.iter_mut().enumerate() {
+                for (column, out) in values.chunks_exact_mut(E::PER_REGISTER).enumerate() {
+                    element.unpack(memory.read_written(lane + row, first_column + column)?, out);
+                }
+            }
+        }
+        Ok(dense)
+    }
+
+    /// Codes of the scale factors in byte `a_byte` or `b_byte` of their columns. Row r lies in lane r mod
+    /// 32 and column r / 32; each quarter of the lanes has its own copy and serves its own rows.
+    fn scales(
+        &self,
+        memory: &TensorMemory,
+        group: usize,
+        block: usize,
+        a_byte: usize,
+        b_byte: usize,
+    ) -> Result<([u8; GROUP], [u8; 8]), String> {
+        let (a, b) = self.operands.scales.ok_or("tcgen05.mma: block scaling without scale addresses")?;
+        let quarter = self.layout.lane(group, 0) / 32 * 32;
+        let code = |address: u32, row: usize, byte: usize| -> Result<u8, String> {
+            // The two top bits repeat the scale id of the instruction descriptor.
+            let (lane, column) = split_address(address & 0x3fff_ffff);
+            let word = memory.read_written(lane + quarter + row % 32, column + row / 32)?;
+            word.to_le_bytes().get(byte).copied().ok_or_else(|| format!("scale id: byte {byte} of a column"))
+        };
+        let (mut a_codes, mut b_codes) = ([0; GROUP], [0; 8]);
+        for (row, out) in a_codes.iter_mut().enumerate() {
+            *out = code(a, GROUP * group + row, a_byte)?;
+        }
+        for (column, out) in b_codes.iter_mut().enumerate() {
+            *out = code(b, 8 * block + column, b_byte)?;
+        }
+        Ok((a_codes, b_codes))
+    }
+}
+
+#[cfg(test)]
+mod tests;
