@@ -67,7 +67,7 @@ op!(Max<T: Integer>, |_i| (a: T, b: T) -> T = integer::max(a, b));
 op!(MinRelu<T: Integer>, |_i| (a: T, b: T) -> T = integer::relu(integer::min(a, b)));
 op!(MaxRelu<T: Integer>, |_i| (a: T, b: T) -> T = integer::relu(integer::max(a, b)));
 op!(Neg<T: Integer>, |_i| (a: T) -> T = a.neg());
-op!(Abs<T: Integer>, |_i| (a: T) -> T = a.abs());
+op!(Abs<T: Integer>, |_i| (a: T) -> T = a.absolute());
 op!(And<T: Integer>, |_i| (a: T, b: T) -> T = a.and(b));
 op!(Or<T: Integer>, |_i| (a: T, b: T) -> T = a.or(b));
 op!(Xor<T: Integer>, |_i| (a: T, b: T) -> T = a.xor(b));
@@ -370,7 +370,7 @@ sixteen_op!(HMax HMax2, |i| (a, b) = F::max(a, b, selection(i)));
 sixteen_op!(HEx2 HEx22, |i| (a) = F::from_f32(approximate::ex2(F::to_f32(F::input(a, mode(i))), Mode::RN), Rounding::NearestEven));
 sixteen_op!(HTanh HTanh2, |_i| (a) = F::from_f32(approximate::tanh(F::to_f32(a)), Rounding::NearestEven));
 
-/// `u16x2`, `s16x2`.
+// `u16x2`, `s16x2`.
 op!(Add16x2, |_i| (a: u32, b: u32) -> u32 = pair(a, b, u16::wrapping_add));
 op!(Sub16x2, |_i| (a: u32, b: u32) -> u32 = pair(a, b, u16::wrapping_sub));
 op!(MinU16x2, |_i| (a: u32, b: u32) -> u32 = pair(a, b, integer::min::<u16>));
@@ -456,7 +456,6 @@ macro_rules! by_integer {
         }
     };
 }
-pub(super) use by_integer;
 
 /// Picks an operation of a 16-bit format, single or packed.
 macro_rules! by_sixteen {

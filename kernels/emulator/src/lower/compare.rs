@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::arithmetic::op;
 use super::{Lowering, Modifiers, Result, Type, take};
-use crate::execute::{Kernel, Op2, Operands, Registers, Two, Value, Word, store};
+use crate::execute::{Kernel, Op3, Operands, Registers, Value, Word, store};
 use crate::number::bf16::Bf16;
 use crate::number::comparison::{Comparison, Property, compare, test, test_f64};
 use crate::number::half::F16;

@@ -1,0 +1,394 @@
+//! Blocks that share memory, and the loop that runs a warp.
+
+use super::block::{Barrier, Block, Group, State, Warp};
+use super::fault::{Fault, Trouble};
+use super::memory::{Memory, Region};
+use super::pending::{Pending, Transfer};
+use super::random::Random;
+use super::{Asynchrony, LaunchShape, Options};
+use crate::execute::{Pattern, Registers};
+use crate::lower::dynamic_shared_start;
+use crate::program::{Action, Constant, Inst, LaneMask, Program, SINK, SHARED_START, Special, TRUE};
+
+/// A cluster: at least one block.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) blocks: Vec<Block>,
+    /// Threads that arrived at the cluster's barrier, threads that have not exited, and the phase.
+    pub(crate) arrived: u32,
+    pub(crate) live: u32,
+    pub(crate) phase: u64,
+    /// Loads that report to an mbarrier, oldest first.
+    pub(crate) transfers: Vec<Transfer>,
+}
+
+/// What an instruction leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Next,
+    /// Nothing happened: to be tried again after others ran.
+    Wait,
+    /// Done, and another warp should run.
+    Yield,
+    /// At a barrier of the block.
+    Barrier(u32),
+}
+
+/// How a turn of a warp ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// All lanes exited.
+    Done,
+    /// Nothing more can happen now.
+    Blocked,
+    /// The turn's instructions are used up.
+    Running,
+}
+
+/// What a turn needs beside the warp.
+pub(crate) struct Env<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) shape: &'a LaunchShape,
+    pub(crate) options: &'a Options,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) parameters: &'a mut Region,
+    pub(crate) cluster: &'a mut Cluster,
+    /// Rank of the warp's block in the cluster.
+    pub(crate) rank: usize,
+    pub(crate) random: &'a mut Random,
+    /// Executions of each instruction, warps.
+    pub(crate) counts: &'a mut [u64],
+    pub(crate) lanes: &'a mut u64,
+}
+
+pub(crate) type Step<T = Flow> = Result<T, Trouble>;
+
+impl Cluster {
+    /// The cluster with this index in a grid of clusters.
+    pub(crate) fn new(program: &Program, shape: &LaunchShape, options: &Options, index: [u32; 3]) -> Self {
+        let [cx, cy, cz] = shape.cluster;
+        let ranks = cx * cy * cz;
+        let threads: u32 = shape.block.iter().product();
+        let blocks = (0..ranks)
+            .map(|rank| {
+                let inside = [rank % cx, rank / cx % cy, rank / cx / cy];
+                let block: [u32; 3] =
+                    std::array::from_fn(|axis| index[axis] * shape.cluster[axis] + inside[axis]);
+                new_block(program, shape, options, block, inside, rank)
+            })
+            .collect();
+        Self { blocks, arrived: 0, live: threads * ranks, phase: 0, transfers: Vec::new() }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.blocks.iter().all(Block::is_done)
+    }
+
+    /// Counts the arrivals at the cluster's barrier.
+    pub(crate) fn arrive(&mut self, threads: u32) {
+        self.arrived += threads;
+        self.complete();
+    }
+
+    pub(crate) fn complete(&mut self) {
+        if self.arrived > 0 && self.arrived >= self.live {
+            self.arrived = 0;
+            self.phase += 1;
+        }
+    }
+}
+
+fn new_block(
+    program: &Program,
+    shape: &LaunchShape,
+    options: &Options,
+    index: [u32; 3],
+    inside: [u32; 3],
+    rank: u32,
+) -> Block {
+    let threads: u32 = shape.block.iter().product();
+    let dynamic = dynamic_shared_start(program.static_shared);
+    let shared_bytes = if shape.dynamic_shared_bytes > 0 {
+        dynamic + shape.dynamic_shared_bytes
+    } else {
+        SHARED_START + program.static_shared
+    };
+    let warps = (0..threads.div_ceil(32))
+        .map(|number| {
+            let live = match threads - number * 32 {
+                rest @ 0..32 => (1 << rest) - 1,
+                _ => u32::MAX,
+            };
+            let seed = options.noise.map(|seed| seed ^ u64::from(number) << 32 ^ u64::from(rank) << 48);
+            let pattern = seed.map_or(Pattern::Zero, Pattern::Noise);
+            let mut registers = Registers::new(program.slots, program.predicates, pattern);
+            registers.predicates[TRUE as usize] = u32::MAX;
+            registers.predicates[SINK as usize] = 0;
+            for &(slot, constant) in &program.constants {
+                let value = |lane: u32| match constant {
+                    Constant::Narrow(value) => u64::from(value),
+                    Constant::Wide(value) => value,
+                    Constant::DynamicShared(_) => u64::from(dynamic),
+                    Constant::Special(special, _) => {
+                        special_value(special, shape, index, inside, rank, number, lane, shared_bytes)
+                    }
+                };
+                let wide = matches!(
+                    constant,
+                    Constant::Wide(_) | Constant::DynamicShared(true) | Constant::Special(_, true)
+                );
+                for lane in 0..32 {
+                    if wide {
+                        registers.wide_mut(slot)[lane as usize] = value(lane);
+                    } else {
+                        registers.narrow_mut(slot)[lane as usize] = value(lane) as u32;
+                    }
+                }
+            }
+            Some(Box::new(Warp {
+                index: number,
+                registers,
+                groups: vec![Group { pc: 0, mask: live, state: State::Ready }],
+                live,
+                executed: 0,
+                local: Region::new(32 * program.local_bytes as usize),
+                pending: Pending::default(),
+                cluster_phase: 0,
+            }))
+        })
+        .collect();
+    Block {
+        index,
+        shared: Region::new(shared_bytes as usize),
+        warps,
+        barriers: std::array::from_fn(|_| Barrier::default()),
+        live: threads,
+    }
+}
+
+fn special_value(
+    special: Special,
+    shape: &LaunchShape,
+    block: [u32; 3],
+    inside: [u32; 3],
+    rank: u32,
+    warp: u32,
+    lane: u32,
+    shared_bytes: u32,
+) -> u64 {
+    let thread = warp * 32 + lane;
+    let [x, y, _] = shape.block;
+    let linear = block[0] + shape.grid[0] * (block[1] + shape.grid[1] * block[2]);
+    u64::from(match special {
+        Special::Thread(0) => thread % x,
+        Special::Thread(1) => thread / x % y,
+        Special::Thread(_) => thread / x / y,
+        Special::BlockShape(axis) => shape.block[axis],
+        Special::Block(axis) => block[axis],
+        Special::GridShape(axis) => shape.grid[axis],
+        Special::Lane => lane,
+        Special::Warp => warp,
+        Special::NumWarps => shape.block.iter().product::<u32>().div_ceil(32),
+        Special::Multiprocessor => linear % NUM_MULTIPROCESSORS,
+        Special::NumMultiprocessors => NUM_MULTIPROCESSORS,
+        Special::LaneMask(mask) => {
+            let own = 1u32 << lane;
+            match mask {
+                LaneMask::Eq => own,
+                LaneMask::Lt => own - 1,
+                LaneMask::Le => own | (own - 1),
+                LaneMask::Gt => !(own | (own - 1)),
+                LaneMask::Ge => !(own - 1),
+            }
+        }
+        Special::BlockInCluster(axis) => inside[axis],
+        Special::ClusterShape(axis) => shape.cluster[axis],
+        Special::ClusterRank => rank,
+        Special::ClusterSize => shape.cluster.iter().product(),
+        Special::Cluster(axis) => block[axis] / shape.cluster[axis],
+        Special::NumClusters(axis) => shape.grid[axis] / shape.cluster[axis],
+        Special::IsExplicitCluster => u32::from(shape.cluster != [1; 3]),
+        Special::DynamicSharedBytes => shape.dynamic_shared_bytes,
+        Special::TotalSharedBytes => shared_bytes,
+        Special::Grid | Special::Zero => 0,
+    })
+}
+
+/// Multiprocessors that a device claims to have.
+const NUM_MULTIPROCESSORS: u32 = 132;
+
+impl Env<'_> {
+    pub(crate) fn block(&mut self) -> &mut Block {
+        &mut self.cluster.blocks[self.rank]
+    }
+
+    /// Runs a warp for at most `budget` instructions.
+    pub(crate) fn run(&mut self, warp: &mut Warp, budget: u32) -> Result<(Turn, bool), Fault> {
+        let mut left = budget;
+        let mut progress = false;
+        loop {
+            let Some(at) = warp.choose() else {
+                let turn = if warp.groups.is_empty() { Turn::Done } else { Turn::Blocked };
+                return Ok((turn, progress));
+            };
+            let Group { mut pc, mask, .. } = warp.groups[at];
+            // Groups at a higher pc are met when this one gets there.
+            let meet = warp.groups.iter().map(|group| group.pc).filter(|&other| other > pc).min().unwrap_or(u32::MAX);
+            loop {
+                let Some(inst) = self.program.code.get(pc as usize) else {
+                    return Err(self.fault(warp, pc, "the code ends without `ret`".into()));
+                };
+                let exec = mask & (warp.registers.predicates[inst.guard as usize] ^ inst.invert);
+                self.counts[pc as usize] += 1;
+                *self.lanes += u64::from(exec.count_ones());
+                warp.executed += 1;
+                match &inst.action {
+                    Action::Alu(run) => {
+                        if exec != 0 {
+                            // SAFETY: the operation was picked for an instruction set that this
+                            // machine has.
+                            unsafe { run(&mut warp.registers, &inst.operands, exec) };
+                        }
+                        pc += 1;
+                    }
+                    Action::Branch(target) => {
+                        if exec == mask {
+                            pc = *target;
+                        } else if exec == 0 {
+                            pc += 1;
+                        } else {
+                            warp.groups[at] = Group { pc: pc + 1, mask: mask & !exec, state: State::Ready };
+                            warp.groups.push(Group { pc: *target, mask: exec, state: State::Ready });
+                            progress = true;
+                            left = left.saturating_sub(1);
+                            break;
+                        }
+                    }
+                    Action::BranchTable(targets) => {
+                        let index = *warp.registers.narrow(inst.operands.a);
+                        warp.groups.remove(at);
+                        for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
+                            let pc = match targets.get(index[lane as usize] as usize) {
+                                _ if exec >> lane & 1 == 0 => pc + 1,
+                                Some(&target) => target,
+                                None => {
+                                    let text = format!("index {} of {} targets", index[lane as usize], targets.len());
+                                    return Err(self.fault(warp, pc, Trouble { lane: Some(lane), text }));
+                                }
+                            };
+                            // `choose` joins the lanes again.
+                            warp.groups.push(Group { pc, mask: 1 << lane, state: State::Ready });
+                        }
+                        progress = true;
+                        break;
+                    }
+                    Action::Exit => {
+                        self.exit(warp, exec).map_err(|trouble| self.fault(warp, pc, trouble))?;
+                        progress = true;
+                        if exec == mask {
+                            warp.groups.remove(at);
+                            break;
+                        }
+                        warp.groups[at].mask = mask & !exec;
+                        warp.groups[at].pc = pc + 1;
+                        break;
+                    }
+                    Action::Nop => pc += 1,
+                    _ if exec == 0 => pc += 1,
+                    _ => {
+                        let flow = self
+                            .execute(warp, inst, exec, mask)
+                            .map_err(|trouble| self.fault(warp, pc, trouble))?;
+                        match flow {
+                            Flow::Next => pc += 1,
+                            Flow::Wait => {
+                                // It did not run.
+                                self.counts[pc as usize] -= 1;
+                                *self.lanes -= u64::from(exec.count_ones());
+                                let group = &mut warp.groups[at];
+                                group.pc = pc;
+                                group.state = State::Parked;
+                                if warp.groups.iter().any(|group| group.state == State::Ready) {
+                                    break;
+                                }
+                                return Ok((Turn::Blocked, progress));
+                            }
+                            Flow::Yield => {
+                                warp.groups[at].pc = pc + 1;
+                                return Ok((Turn::Running, true));
+                            }
+                            Flow::Barrier(number) => {
+                                progress = true;
+                                let group = &mut warp.groups[at];
+                                if exec != mask {
+                                    group.mask = mask & !exec;
+                                    group.pc = pc + 1;
+                                    warp.groups.push(Group { pc: pc + 1, mask: exec, state: State::Barrier(number) });
+                                } else {
+                                    group.pc = pc + 1;
+                                    group.state = State::Barrier(number);
+                                }
+                                self.complete_barrier(warp, number);
+                                break;
+                            }
+                        }
+                    }
+                }
+                progress = true;
+                left = left.saturating_sub(1);
+                if left == 0 || pc >= meet {
+                    warp.groups[at].pc = pc;
+                    if left == 0 {
+                        return Ok((Turn::Running, true));
+                    }
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Ends lanes: their copies happen, and barriers stop waiting for them.
+    fn exit(&mut self, warp: &mut Warp, lanes: u32) -> Step<()> {
+        for transfer in warp.pending.copies.due(lanes, None) {
+            self.perform(&transfer)?;
+        }
+        for transfer in warp.pending.stores.due(lanes, None) {
+            self.perform(&transfer)?;
+        }
+        warp.live &= !lanes;
+        let count = lanes.count_ones();
+        self.block().live -= count;
+        self.cluster.live -= count;
+        self.cluster.complete();
+        for number in 0..16 {
+            self.complete_barrier(warp, number);
+        }
+        Ok(())
+    }
+
+    /// Whether transfers happen when they are issued.
+    pub(crate) fn happens_at_issue(&mut self) -> bool {
+        match self.options.asynchrony {
+            Asynchrony::Issue => true,
+            Asynchrony::Late => false,
+            Asynchrony::Random => self.random.below(2) == 0,
+        }
+    }
+
+    /// Gives a reason its place.
+    pub(crate) fn fault(&self, warp: &Warp, pc: u32, trouble: Trouble) -> Fault {
+        let [x, y, _] = self.shape.block;
+        let thread = trouble.lane.map(|lane| {
+            let thread = warp.index * 32 + lane;
+            [thread % x, thread / x % y, thread / x / y]
+        });
+        Fault {
+            kernel: self.program.name.clone(),
+            line: self.program.code.get(pc as usize).map_or(0, |inst: &Inst| inst.line),
+            opcode: self.program.opcodes.get(pc as usize).cloned().unwrap_or_default(),
+            block: self.cluster.blocks[self.rank].index,
+            thread,
+            text: trouble.text,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Faults: what a kernel did that a device would punish, or hide.
+
+/// Where and why a kernel was stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Line in the PTX text; 0 if no instruction is to blame.
+    pub line: u32,
+    /// Opcode with modifiers.
+    pub opcode: String,
+    /// Block index.
+    pub block: [u32; 3],
+    /// Thread index in the block, where one thread is to blame.
+    pub thread: Option<[u32; 3]>,
+    /// Reason.
+    pub text: String,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.kernel)?;
+        if self.line > 0 {
+            write!(f, ", line {} `{}`", self.line, self.opcode)?;
+        }
+        write!(f, ", block {:?}", self.block)?;
+        if let Some(thread) = self.thread {
+            write!(f, ", thread {thread:?}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A reason before it has a place: the lane that is to blame, if one is.
+#[derive(Debug, Clone)]
+pub(crate) struct Trouble {
+    pub(crate) lane: Option<u32>,
+    pub(crate) text: String,
+}
+
+impl From<String> for Trouble {
+    fn from(text: String) -> Self {
+        Self { lane: None, text }
+    }
+}
+
+impl From<&str> for Trouble {
+    fn from(text: &str) -> Self {
+        Self { lane: None, text: text.to_string() }
+    }
+}
+
+/// Blames a lane.
+pub(crate) fn lane(lane: u32) -> impl FnOnce(String) -> Trouble {
+    move |text| Trouble { lane: Some(lane), text }
+}

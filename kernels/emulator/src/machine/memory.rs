@@ -1,0 +1,182 @@
+//! Memory as regions of bytes with their initialisation.
+
+use crate::lower::GLOBAL_START;
+
+/// Bytes with a record of which of them were ever written.
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    bytes: Vec<u8>,
+    /// One bit a byte; empty where everything counts as written.
+    written: Vec<u64>,
+}
+
+impl Region {
+    /// Fresh memory; its bytes are 0xff until they are written, so that a use of them shows.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { bytes: vec![0xff; bytes], written: vec![0; bytes.div_ceil(64)] }
+    }
+
+    /// Memory with this content.
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes, written: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The bytes of a range, which must lie inside, and whether all were written.
+    #[inline(always)]
+    pub(crate) fn get(&self, offset: usize, len: usize) -> (&[u8], bool) {
+        (&self.bytes[offset..offset + len], self.is_written(offset, len))
+    }
+
+    #[inline(always)]
+    fn is_written(&self, offset: usize, len: usize) -> bool {
+        if self.written.is_empty() {
+            return true;
+        }
+        let (word, bit) = (offset / 64, offset % 64);
+        if bit + len <= 64 {
+            let mask = if len == 64 { u64::MAX } else { (1 << len) - 1 };
+            return self.written[word] >> bit & mask == mask;
+        }
+        (offset..offset + len).all(|at| self.written[at / 64] >> (at % 64) & 1 == 1)
+    }
+
+    /// The first byte of a range that was never written.
+    pub(crate) fn first_unwritten(&self, offset: usize, len: usize) -> Option<usize> {
+        (offset..offset + len).find(|&at| !self.is_written(at, 1))
+    }
+
+    /// Writes a range, which must lie inside.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, offset: usize, bytes: &[u8]) {
+        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.mark(offset, bytes.len());
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, offset: usize, len: usize) {
+        if self.written.is_empty() {
+            return;
+        }
+        let (word, bit) = (offset / 64, offset % 64);
+        if bit + len <= 64 {
+            let mask = if len == 64 { u64::MAX } else { (1 << len) - 1 };
+            self.written[word] |= mask << bit;
+            return;
+        }
+        for at in offset..offset + len {
+            self.written[at / 64] |= 1 << (at % 64);
+        }
+    }
+}
+
+/// An allocation of device memory.
+#[derive(Debug)]
+struct Allocation {
+    base: u64,
+    device: usize,
+    region: Region,
+}
+
+/// The global memory of all devices, in one address space.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// By base address.
+    allocations: Vec<Allocation>,
+    next: Vec<u64>,
+    /// Index of the allocation that was found last.
+    recent: usize,
+}
+
+/// Bytes of address space of a device.
+const DEVICE_SPAN: u64 = 1 << 40;
+/// Unmapped bytes between two allocations.
+const GUARD: u64 = 4096;
+
+impl Memory {
+    pub(crate) fn new(devices: usize) -> Self {
+        let next = (0..devices as u64).map(|device| GLOBAL_START + device * DEVICE_SPAN).collect();
+        Self { allocations: Vec::new(), next, recent: 0 }
+    }
+
+    /// Allocates on a device.
+    pub(crate) fn allocate(&mut self, device: usize, region: Region, align: u64) -> u64 {
+        let base = self.next[device].next_multiple_of(align.max(256));
+        self.next[device] = base + region.len() as u64 + GUARD;
+        let at = self.allocations.partition_point(|allocation| allocation.base < base);
+        self.allocations.insert(at, Allocation { base, device, region });
+        base
+    }
+
+    /// Frees an allocation by its base address.
+    pub(crate) fn free(&mut self, base: u64) -> bool {
+        match self.allocations.binary_search_by_key(&base, |allocation| allocation.base) {
+            Ok(at) => {
+                self.allocations.remove(at);
+                self.recent = 0;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The region and the offset of a range; `Err` describes where it lies.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, address: u64, len: usize) -> Result<(&mut Region, usize), String> {
+        let inside = |allocation: &Allocation| {
+            let offset = address.wrapping_sub(allocation.base);
+            let size = allocation.region.len() as u64;
+            (offset < size && offset + len as u64 <= size).then_some(offset as usize)
+        };
+        if let Some(offset) = self.allocations.get(self.recent).and_then(inside) {
+            return Ok((&mut self.allocations[self.recent].region, offset));
+        }
+        self.search(address, len)
+    }
+
+    fn search(&mut self, address: u64, len: usize) -> Result<(&mut Region, usize), String> {
+        let at = self.allocations.partition_point(|allocation| allocation.base <= address);
+        let Some(index) = at.checked_sub(1) else {
+            return Err(format!("{len} bytes at {address:#x}, before any allocation"));
+        };
+        let allocation = &self.allocations[index];
+        let offset = address - allocation.base;
+        let size = allocation.region.len() as u64;
+        if offset.saturating_add(len as u64) > size {
+            return Err(format!(
+                "{len} bytes at {address:#x}, {} bytes behind the end of an allocation of {size} bytes at {:#x} on device {}",
+                (offset + len as u64).saturating_sub(size),
+                allocation.base,
+                allocation.device
+            ));
+        }
+        self.recent = index;
+        Ok((&mut self.allocations[index].region, offset as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_and_initialisation() {
+        let mut memory = Memory::new(2);
+        let a = memory.allocate(0, Region::new(100), 4);
+        let b = memory.allocate(1, Region::of(vec![7; 8]), 4096);
+        assert!(a % 256 == 0 && b % 4096 == 0);
+        let (region, offset) = memory.find(a + 60, 8).unwrap();
+        assert_eq!(region.get(offset, 8), (&[0xff; 8][..], false));
+        region.set(offset, &[1; 8]);
+        assert!(region.get(offset, 8).1 && !region.get(offset - 1, 8).1);
+        assert_eq!(region.first_unwritten(60, 20), Some(68));
+        assert!(memory.find(a + 96, 8).unwrap_err().contains("4 bytes behind the end"));
+        assert_eq!(memory.find(b, 8).unwrap().0.get(0, 8), (&[7; 8][..], true));
+        assert!(memory.find(3, 1).unwrap_err().contains("before any"));
+        assert!(memory.free(a) && !memory.free(a));
+        assert!(memory.find(a, 1).is_err());
+    }
+}
