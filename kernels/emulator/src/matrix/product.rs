@@ -97,6 +97,24 @@ impl FloatSum {
             Self::F32 => scatter_f32(tile, registers),
         }
     }
+
+    /// Values of accumulators in words of their own, f16 in the low half.
+    #[inline(always)]
+    pub(super) fn decode_words<const M: usize>(self, words: &[Row<u32>; M]) -> [Row<f32>; M] {
+        match self {
+            Self::F16 => words.map(|row| row.map(|word| f16_to_f32(word & 0xffff))),
+            Self::F32 => words.map(|row| row.map(f32::from_bits)),
+        }
+    }
+
+    /// Inverse of [`FloatSum::decode_words`]; the upper half of an f16 word is zero.
+    #[inline(always)]
+    pub(super) fn encode_words<const M: usize>(self, tile: &[Row<f32>; M]) -> [Row<u32>; M] {
+        match self {
+            Self::F16 => tile.map(|row| row.map(f32_to_f16)),
+            Self::F32 => f32_words(tile),
+        }
+    }
 }
 
 /// `tile += products` in s32, where the products are exact integers; sums wrap or, with `saturate`,
@@ -146,13 +164,18 @@ pub(super) fn gather_f32<const M: usize>(registers: &[Lanes]) -> [Row<f32>; M] {
 /// Writes f32 accumulators; every NaN becomes 0x7fffffff.
 #[inline(always)]
 pub(super) fn scatter_f32<const M: usize>(tile: &[Row<f32>; M], registers: &mut [Lanes]) {
+    scatter_words(&f32_words(tile), registers);
+}
+
+#[inline(always)]
+fn f32_words<const M: usize>(tile: &[Row<f32>; M]) -> [Row<u32>; M] {
     let mut words = [[0; 8]; M];
     for (row, out) in tile.iter().zip(&mut words) {
         for (value, word) in row.iter().zip(out) {
             *word = if value.is_nan() { 0x7fff_ffff } else { value.to_bits() };
         }
     }
-    scatter_words(&words, registers);
+    words
 }
 
 /// f16 accumulators: register i holds row g + 8i, columns 2c (low half) and 2c + 1.

@@ -5,7 +5,7 @@
 //! lanes instead (PTX ISA 9.0, "Data path layout organization").
 
 use super::block_scale::ScaleFormat;
-use super::decode::{ByteTable, E2M1, E2M3, E3M2, E4M3, E5M2, f16_to_f32, f32_to_f16};
+use super::decode::{ByteTable, E2M1, E2M3, E3M2, E4M3, E5M2};
 use super::element::{Bf16, E2m1, Element, F16, FloatByte, Int8, Tf32};
 use super::instruction_descriptor::{InstructionDescriptor, Variant};
 use super::packing::Packing;
@@ -308,7 +308,7 @@ impl Product<'_> {
         a_element: EA,
         b_element: EB,
     ) -> Result<(), String> {
-        let half = self.sum == Sum::Float(FloatSum::F16);
+        let sum = if self.sum == Sum::Float(FloatSum::F16) { FloatSum::F16 } else { FloatSum::F32 };
         let input_scale = f32::powi(0.5, self.operands.scale_input_d as i32);
         let negate = self.descriptor.negate_a != self.descriptor.negate_b;
         let scales = self.scale_words(memory)?;
@@ -325,11 +325,10 @@ impl Product<'_> {
                     let (lane, column) = self.position(group, bank, block);
                     let mut sums = [[0.0; 8]; GROUP];
                     if self.operands.accumulate {
-                        let words = memory.read_tile(lane, column)?;
-                        let value = |word| {
-                            if half { f16_to_f32(word & 0xffff) } else { f32::from_bits(word) }
-                        };
-                        sums = words.map(|row| row.map(|word| value(word) * input_scale));
+                        sums = sum.decode_words(&memory.read_tile(lane, column)?);
+                        for value in sums.as_flattened_mut() {
+                            *value *= input_scale;
+                        }
                     }
                     if let Variant::Scaled { format, a_id, b_id } = self.descriptor.variant {
                         for index in 0..K / self.block {
@@ -342,13 +341,12 @@ impl Product<'_> {
                     } else {
                         accumulate(a, &b, 0..K, &mut sums);
                     }
-                    let word = |value: f32| match half {
-                        true => f32_to_f16(value),
-                        false if value.is_nan() => 0x7fff_ffff,
-                        false => value.to_bits(),
-                    };
-                    let words = sums.map(|row| row.map(word));
-                    memory.write_tile(lane, column, &words, self.operands.disabled_lanes)?;
+                    memory.write_tile(
+                        lane,
+                        column,
+                        &sum.encode_words(&sums),
+                        self.operands.disabled_lanes,
+                    )?;
                 }
             }
         }
