@@ -13,7 +13,8 @@ pub enum ScaleFormat {
     Ue4m3,
 }
 
-/// Scale operands of a block-scaled `mma.sync`: the registers and their `{byte-id, thread-id}` selectors.
+/// Scale operands of a block-scaled `mma.sync`: the registers and their `{byte-id, thread-id}`
+/// selectors.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockScales<'a> {
     /// Scale register of A.
@@ -31,7 +32,8 @@ pub struct BlockScales<'a> {
 }
 
 impl BlockScales<'_> {
-    /// Codes of A's factors of k block `block` by row: an even lane holds row g, the odd one row g + 8.
+    /// Codes of A's factors of k block `block` by row. Row g comes from an even lane, row g + 8 from
+    /// the odd one.
     #[inline(always)]
     pub(super) fn a_codes(&self, block: usize) -> [u8; 16] {
         let mut codes = [0; 16];

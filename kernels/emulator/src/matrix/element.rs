@@ -1,9 +1,9 @@
 //! Operand elements: how a 32-bit register unpacks, and how fragments become dense matrices.
 //!
 //! Lane 4g + c of a warp holds row g (A, C) or column g (B). B is gathered by its columns, so both
-//! operands follow one formula: register i covers row g + 8 (i mod h) of the h groups of eight rows, and
-//! elements (i div h) 4p + c p … + p - 1 along k, with p elements per register
-//! (PTX ISA 9.0, "Matrix Fragments for mma").
+//! operands follow one formula: register i covers row g + 8 (i mod h) of the h groups of eight
+//! rows, and elements (i div h) 4p + c p … + p - 1 along k, with p elements per register (PTX ISA
+//! 9.0, "Matrix Fragments for mma").
 
 use super::decode::{ByteTable, E2M1_PAIRS, f16_to_f32};
 use crate::Lanes;
@@ -32,10 +32,11 @@ pub(super) struct FloatByte(pub(super) &'static ByteTable);
 /// Eight e2m1 per register.
 #[derive(Clone, Copy)]
 pub(super) struct E2m1;
-/// Four bytes; the field is the weight of the sign bit: 128 for s8, 0 for u8.
+/// Four bytes, as f32: sums of up to 64 products stay below 2^24 and are exact. The field is the
+/// weight of the sign bit: 128 for s8, 0 for u8.
 #[derive(Clone, Copy)]
 pub(super) struct Int8(pub(super) i32);
-/// Eight nibbles; the field is the weight of the sign bit: 8 for s4, 0 for u4.
+/// Eight nibbles, as f32. The field is the weight of the sign bit: 8 for s4, 0 for u4.
 #[derive(Clone, Copy)]
 pub(super) struct Int4(pub(super) i32);
 /// 32 bits of a b1 operand, kept together.
@@ -94,23 +95,23 @@ impl Element for E2m1 {
 }
 
 impl Element for Int8 {
-    type Value = i32;
+    type Value = f32;
     const PER_REGISTER: usize = 4;
     #[inline(always)]
-    fn unpack(self, register: u32, out: &mut [i32]) {
+    fn unpack(self, register: u32, out: &mut [f32]) {
         for (byte, value) in register.to_le_bytes().into_iter().zip(out) {
-            *value = (byte as i32 ^ self.0) - self.0;
+            *value = ((byte as i32 ^ self.0) - self.0) as f32;
         }
     }
 }
 
 impl Element for Int4 {
-    type Value = i32;
+    type Value = f32;
     const PER_REGISTER: usize = 8;
     #[inline(always)]
-    fn unpack(self, register: u32, out: &mut [i32]) {
+    fn unpack(self, register: u32, out: &mut [f32]) {
         for (j, value) in out.iter_mut().enumerate() {
-            *value = ((register >> (4 * j) & 15) as i32 ^ self.0) - self.0;
+            *value = (((register >> (4 * j) & 15) as i32 ^ self.0) - self.0) as f32;
         }
     }
 }

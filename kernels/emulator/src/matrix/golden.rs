@@ -46,7 +46,8 @@ impl Fragment {
         self.regs * self.bits.div_ceil(32).max(1)
     }
 
-    /// Registers of one warp that hold the row-major `codes`; `warp` selects 32 threads of the table.
+    /// Registers of one warp that hold the row-major `codes`; `warp` selects 32 threads of the
+    /// table.
     pub(super) fn place(&self, codes: &[u64], warp: usize) -> Vec<Lanes> {
         let mut registers = vec![[0; 32]; self.registers()];
         self.each(warp, |lane, register, shift, index| {

@@ -22,7 +22,8 @@ enum Shape {
 }
 
 impl LdMatrixSpec {
-    /// `modifiers`: what follows `ldmatrix.`, split at dots. Errors name the modifier or the combination.
+    /// `modifiers`: what follows `ldmatrix.`, split at dots. Errors name the modifier or the
+    /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let (mut shape, mut count, mut element) = (None, None, None);
         let (mut trans, mut source) = (false, None);
@@ -56,8 +57,8 @@ impl LdMatrixSpec {
         self.num_matrices
     }
 
-    /// Rows read, of 16 bytes each. Lane r holds the shared address of row r; the addresses of lanes from
-    /// `num_rows` on are not used.
+    /// Rows read, of 16 bytes each. Lane r holds the shared address of row r; the addresses of
+    /// lanes from `num_rows` on are not used.
     pub fn num_rows(&self) -> usize {
         self.num_matrices * if self.shape == Shape::M16N16Trans { 16 } else { 8 }
     }
@@ -98,7 +99,8 @@ impl LdMatrixSpec {
     }
 }
 
-/// `movmatrix.sync.aligned.m8n8.trans.b16`: transposes the 8 x 8 matrix of 16-bit elements held by a warp.
+/// `movmatrix.sync.aligned.m8n8.trans.b16`: transposes the 8 x 8 matrix of 16-bit elements held by
+/// a warp.
 pub fn movmatrix(source: &Lanes) -> Lanes {
     let half = |row: usize, column: usize| source[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
     std::array::from_fn(|lane| {

@@ -73,7 +73,8 @@ struct Modifiers<'a> {
 }
 
 impl MmaSpec {
-    /// `modifiers`: what follows `mma.`, split at dots. Errors name the modifier or the combination.
+    /// `modifiers`: what follows `mma.`, split at dots. Errors name the modifier or the
+    /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let sorted = Modifiers::sort(modifiers)?;
         let unsupported = || format!("mma.{}: unsupported combination", modifiers.join("."));
@@ -231,7 +232,7 @@ impl MmaSpec {
     }
 
     #[inline(always)]
-    fn integers<E: Element<Value = i32>, const M: usize, const K: usize>(
+    fn integers<E: Element<Value = f32>, const M: usize, const K: usize>(
         &self,
         a_element: E,
         b_element: E,
@@ -242,10 +243,11 @@ impl MmaSpec {
     ) {
         let a = gather::<E, M, K>(a_element, a);
         let b = transpose(&gather::<E, 8, K>(b_element, b));
-        // The products alone stay far from the limits: K times 2^16 at most.
-        let mut products = [[0; 8]; M];
+        let mut products = [[0.0; 8]; M];
         accumulate(&a, &b, 0..K, &mut products);
-        add_s32(&products, self.sum == Sum::S32 { saturate: true }, c, d);
+        let mut tile = gather_words(c);
+        add_s32(&products, self.sum == Sum::S32 { saturate: true }, &mut tile);
+        scatter_words(&tile, d);
     }
 }
 
@@ -355,8 +357,8 @@ fn sign_weight(element: &str, weight: i32) -> i32 {
     if element.starts_with('s') { weight } else { 0 }
 }
 
-/// Each block of k is summed alone, then scaled onto the accumulator: the factors of one block differ
-/// between rows and columns, not along k.
+/// Each block of k is summed alone, then scaled onto the accumulator: the factors of one block
+/// differ between rows and columns, not along k.
 #[inline(always)]
 fn scaled_blocks<const K: usize>(
     a: &[[f32; K]; 16],

@@ -1,8 +1,9 @@
 //! Matrix instructions of PTX as pure functions over register values.
 //!
 //! Every instruction is parsed once from its modifiers into a specification; the specification then
-//! moves or multiplies [`crate::Lanes`]. Positions of elements (fragments, swizzles, descriptors) are
-//! closed formulas. Memory is reached only through row buffers or a read function of the caller.
+//! moves or multiplies [`crate::Lanes`]. Positions of elements (fragments, swizzles, descriptors)
+//! are closed formulas. Memory is reached only through row buffers or a read function of the
+//! caller.
 //!
 //! Products are exact. A sum of f32 is a chain of fused multiply-adds onto the accumulator, k
 //! ascending; hardware rounds differently (PTX ISA 9.0, "mma": unspecified accumulation order), so

@@ -1,4 +1,5 @@
-//! Rows of 16 elements in 16 bytes, as `ldmatrix`, `tcgen05.cp` and operands of `tcgen05.mma` read them.
+//! Rows of 16 elements in 16 bytes, as `ldmatrix`, `tcgen05.cp` and operands of `tcgen05.mma` read
+//! them.
 
 /// How 16 elements lie in 16 bytes. Elements below 8 bits are packed at the low end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

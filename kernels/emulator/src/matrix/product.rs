@@ -1,4 +1,4 @@
-//! Dense products of one 16 x 8 or 8 x 8 tile, and the tile's way in and out of registers.
+//! Dense products of one 16 x 8 or 8 x 8 tile, and the layout of such tiles in registers.
 //!
 //! The loops run over whole rows of eight columns, so that they vectorise in a caller compiled with
 //! `avx2,fma`; everything here is inlined for that reason.
@@ -13,7 +13,7 @@ pub(super) type Row<T> = [T; 8];
 
 /// Numbers that a product sums.
 pub(super) trait Number: Copy + Default {
-    /// `self * b + sum` with one rounding; integers wrap.
+    /// `self * b + sum` with one rounding.
     fn multiply_add(self, b: Self, sum: Self) -> Self;
 }
 
@@ -31,13 +31,6 @@ impl Number for f64 {
     }
 }
 
-impl Number for i32 {
-    #[inline(always)]
-    fn multiply_add(self, b: Self, sum: Self) -> Self {
-        sum.wrapping_add(self.wrapping_mul(b))
-    }
-}
-
 /// B by rows of k from B by columns.
 #[inline(always)]
 pub(super) fn transpose<T: Copy + Default, const K: usize>(columns: &[[T; K]; 8]) -> [Row<T>; K] {
@@ -50,8 +43,8 @@ pub(super) fn transpose<T: Copy + Default, const K: usize>(columns: &[[T; K]; 8]
     rows
 }
 
-/// `sums += a[.., ks] b[ks, ..]`, k ascending. Eight rows advance together: one row alone would wait
-/// for the latency of each addition.
+/// `sums += a[.., ks] b[ks, ..]`, k ascending. Eight rows advance together: one row alone would
+/// wait for the latency of each addition.
 #[inline(always)]
 pub(super) fn accumulate<T: Number, const M: usize, const K: usize>(
     a: &[[T; K]; M],
@@ -104,24 +97,36 @@ impl FloatSum {
             Self::F32 => scatter_f32(tile, registers),
         }
     }
+
+    /// Values of accumulators in words of their own, f16 in the low half.
+    #[inline(always)]
+    pub(super) fn decode_words<const M: usize>(self, words: &[Row<u32>; M]) -> [Row<f32>; M] {
+        match self {
+            Self::F16 => words.map(|row| row.map(|word| f16_to_f32(word & 0xffff))),
+            Self::F32 => words.map(|row| row.map(f32::from_bits)),
+        }
+    }
+
+    /// Inverse of [`FloatSum::decode_words`]; the upper half of an f16 word is zero.
+    #[inline(always)]
+    pub(super) fn encode_words<const M: usize>(self, tile: &[Row<f32>; M]) -> [Row<u32>; M] {
+        match self {
+            Self::F16 => tile.map(|row| row.map(f32_to_f16)),
+            Self::F32 => f32_words(tile),
+        }
+    }
 }
 
-/// `d = c + products` in s32; the final sum wraps or, with `saturate`, clamps.
+/// `tile += products` in s32, where the products are exact integers; sums wrap or, with `saturate`,
+/// clamp.
 #[inline(always)]
-pub(super) fn add_s32<const M: usize>(
-    products: &[Row<i32>; M],
-    saturate: bool,
-    c: &[Lanes],
-    d: &mut [Lanes],
-) {
-    let mut tile = gather_words::<M>(c);
+pub(super) fn add_s32<const M: usize>(products: &[Row<f32>; M], saturate: bool, tile: &mut [Row<u32>; M]) {
     for (row, products) in tile.iter_mut().zip(products) {
         for (word, &product) in row.iter_mut().zip(products) {
-            let sum = *word as i32;
+            let (sum, product) = (*word as i32, product as i32);
             *word = if saturate { sum.saturating_add(product) } else { sum.wrapping_add(product) } as u32;
         }
     }
-    scatter_words(&tile, d);
 }
 
 /// Accumulators of 32 bits: register i holds row g + 8 (i div 2), column 2c + i mod 2.
@@ -159,13 +164,18 @@ pub(super) fn gather_f32<const M: usize>(registers: &[Lanes]) -> [Row<f32>; M] {
 /// Writes f32 accumulators; every NaN becomes 0x7fffffff.
 #[inline(always)]
 pub(super) fn scatter_f32<const M: usize>(tile: &[Row<f32>; M], registers: &mut [Lanes]) {
+    scatter_words(&f32_words(tile), registers);
+}
+
+#[inline(always)]
+fn f32_words<const M: usize>(tile: &[Row<f32>; M]) -> [Row<u32>; M] {
     let mut words = [[0; 8]; M];
     for (row, out) in tile.iter().zip(&mut words) {
         for (value, word) in row.iter().zip(out) {
             *word = if value.is_nan() { 0x7fff_ffff } else { value.to_bits() };
         }
     }
-    scatter_words(&words, registers);
+    words
 }
 
 /// f16 accumulators: register i holds row g + 8i, columns 2c (low half) and 2c + 1.

@@ -1,9 +1,9 @@
 //! Operand descriptors: tiles of A and B in shared memory.
 //!
-//! A tile is made of lines: with K-major operands a line is one row of A or column of B along k, with
-//! MN-major operands it is one k along the rows or columns. Chunks of 16 bytes along a line are
-//! contiguous in memory; everything else is strides and the swizzle
-//! (PTX ISA 9.0, "Strides", "Shared memory matrix layout", "Matrix descriptor").
+//! A tile is made of lines: with K-major operands a line is one row of A or column of B along k,
+//! with MN-major operands it is one k along the rows or columns. Chunks of 16 bytes along a line
+//! are contiguous in memory; everything else is strides and the swizzle (PTX ISA 9.0, "Strides",
+//! "Shared memory matrix layout", "Matrix descriptor").
 
 use super::swizzle::Swizzle;
 use std::ops::Range;
@@ -85,7 +85,7 @@ impl SharedDescriptor {
         let offset = match (major, self.swizzle) {
             (Major::K, Swizzle::None) => group * self.stride + row * 16 + chunk * self.leading,
             (Major::K, _) => group * self.stride + row * width + chunk * 16,
-            // Without a swizzle the two strides trade roles.
+            // Without a swizzle the two strides swap roles.
             (Major::Mn, Swizzle::None) => group * self.leading + row * 16 + chunk * self.stride,
             (Major::Mn, _) => {
                 let byte = chunk * 16;

@@ -20,7 +20,8 @@ enum Shape {
 }
 
 impl StMatrixSpec {
-    /// `modifiers`: what follows `stmatrix.`, split at dots. Errors name the modifier or the combination.
+    /// `modifiers`: what follows `stmatrix.`, split at dots. Errors name the modifier or the
+    /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let (mut shape, mut count, mut element, mut trans) = (None, None, None, false);
         for &modifier in modifiers {
@@ -52,8 +53,8 @@ impl StMatrixSpec {
         self.num_matrices
     }
 
-    /// Rows written, of 16 bytes each. Lane r holds the shared address of row r; the addresses of lanes
-    /// from `num_rows` on are not used.
+    /// Rows written, of 16 bytes each. Lane r holds the shared address of row r; the addresses of
+    /// lanes from `num_rows` on are not used.
     pub fn num_rows(&self) -> usize {
         8 * self.num_matrices
     }

@@ -1,4 +1,4 @@
-//! Swizzles of shared memory: which 16-byte chunks of a tile trade places.
+//! Swizzles of shared memory: permutations of the 16-byte chunks of a tile.
 
 /// A swizzle mode. It acts on shared addresses, so that a tile may start anywhere within a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +32,8 @@ impl Swizzle {
         self.apply_from(address, 0)
     }
 
-    /// Like [`Swizzle::apply`] for a pattern that starts `base_offset` rows of 128 bytes above a multiple
-    /// of its length (PTX ISA 9.0, "Matrix descriptor": base offset).
+    /// Like [`Swizzle::apply`] for a pattern that starts `base_offset` rows of 128 bytes above a
+    /// multiple of its length (PTX ISA 9.0, "Matrix descriptor": base offset).
     #[inline(always)]
     pub fn apply_from(self, address: u32, base_offset: u32) -> u32 {
         let phase = address.wrapping_sub(base_offset << 7);

@@ -1,15 +1,15 @@
 //! `tcgen05.mma`: one block multiplies tiles of shared memory onto accumulators in tensor memory.
 //!
 //! Row r of an instruction with 128 rows lies in lane r; with 64 rows it lies in lane 32 (r / 16) +
-//! r mod 16. Weight-stationary forms with 64 or 32 rows split the columns over 2 or 4 banks of lanes
-//! instead (PTX ISA 9.0, "Data path layout organization").
+//! r mod 16. Weight-stationary forms with 64 or 32 rows split the columns over 2 or 4 banks of
+//! lanes instead (PTX ISA 9.0, "Data path layout organization").
 
 use super::block_scale::ScaleFormat;
-use super::decode::{ByteTable, E2M1, E2M3, E3M2, E4M3, E5M2, f16_to_f32, f32_to_f16};
+use super::decode::{ByteTable, E2M1, E2M3, E3M2, E4M3, E5M2};
 use super::element::{Bf16, E2m1, Element, F16, FloatByte, Int8, Tf32};
 use super::instruction_descriptor::{InstructionDescriptor, Variant};
 use super::packing::Packing;
-use super::product::{FloatSum, Number, Row, accumulate};
+use super::product::{FloatSum, Number, Row, accumulate, add_s32};
 use super::shared_descriptor::{Major, SharedDescriptor};
 use super::shared_tile::{MAX_TILE_BYTES, Tile};
 use super::tensor_memory::{TensorMemory, split_address};
@@ -68,7 +68,8 @@ pub struct Tcgen05Operands {
 const GROUP: usize = 16;
 
 impl Tcgen05MmaSpec {
-    /// `modifiers`: what follows `tcgen05.`, split at dots. Errors name the modifier or the combination.
+    /// `modifiers`: what follows `tcgen05.`, split at dots. Errors name the modifier or the
+    /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let (mut kind, mut block, mut block_scale, mut weight_stationary) = (None, None, false, false);
         for &modifier in modifiers {
@@ -85,9 +86,8 @@ impl Tcgen05MmaSpec {
                 "block16" | "scale_vec::4X" => block = Some(16),
                 "block32" | "scale_vec::2X" | "scale_vec::1X" => block = Some(32),
                 "ws" => weight_stationary = true,
-                // The collector buffers hold no values of their own.
+                // A collector buffer repeats values of shared memory.
                 _ if modifier.starts_with("collector::") => {}
-                "discard" | "lastuse" | "fill" | "use" => {}
                 _ => return Err(format!("tcgen05.mma: unknown modifier .{modifier}")),
             }
         }
@@ -111,9 +111,9 @@ impl Tcgen05MmaSpec {
 
     /// D = A B (+ D). `read` fills its buffer from a shared address.
     ///
-    /// Errors: a descriptor that does not fit the kind, or a cell of tensor memory that is not allocated
-    /// or is read before it is written. Without `avx2,fma` in the caller's target features the result is
-    /// the same and slow.
+    /// Errors: a descriptor that does not fit the kind, or a cell of tensor memory that is not
+    /// allocated or is read before it is written. Without `avx2,fma` in the caller's target
+    /// features the result is the same and slow.
     #[inline(always)]
     pub fn execute(
         &self,
@@ -145,6 +145,12 @@ impl Tcgen05MmaSpec {
             }
             Tcgen05A::TensorMemory(address) => A::TensorMemory(address),
         };
+        if let Variant::Scaled { a_id, b_id, .. } = descriptor.variant {
+            let blocks = if matches!(a_format, Format::E2m1) { 64 } else { 32 } / self.block;
+            if a_id.max(b_id) + blocks > 4 {
+                return Err(self.mismatch(&descriptor, "scale id"));
+            }
+        }
         let product = Product { block: self.block, operands, descriptor, layout, sum, a, b };
         match (a_format, b_format) {
             (Format::F16, Format::F16) => product.floats::<_, _, 16>(memory, F16, F16),
@@ -234,7 +240,7 @@ impl Format {
             _ => 1,
         };
         let narrow = self.packing() != Packing::Bytes || matches!(self, Self::E2m1);
-        if major == Major::Mn && (narrow || extent.end as usize * element_bytes % 16 != 0) {
+        if major == Major::Mn && (narrow || !(extent.end as usize * element_bytes).is_multiple_of(16)) {
             return Err(format!("tcgen05.mma: no MN-major tile of {} elements of {self:?}", extent.end));
         }
         Ok(Tile::read(shared, major, extent, element_bytes, self.packing(), read, buffer))
@@ -283,7 +289,7 @@ enum A<'a> {
     TensorMemory(u32),
 }
 
-/// One instruction with its operands at hand.
+/// One instruction with its decoded operands.
 struct Product<'a> {
     block: usize,
     operands: &'a Tcgen05Operands,
@@ -302,9 +308,10 @@ impl Product<'_> {
         a_element: EA,
         b_element: EB,
     ) -> Result<(), String> {
-        let half = self.sum == Sum::Float(FloatSum::F16);
+        let sum = if self.sum == Sum::Float(FloatSum::F16) { FloatSum::F16 } else { FloatSum::F32 };
         let input_scale = f32::powi(0.5, self.operands.scale_input_d as i32);
         let negate = self.descriptor.negate_a != self.descriptor.negate_b;
+        let scales = self.scale_words(memory)?;
         for bank in 0..self.layout.banks {
             let mut a = self.a_groups::<EA, K>(memory, a_element, bank)?;
             if negate {
@@ -318,31 +325,28 @@ impl Product<'_> {
                     let (lane, column) = self.position(group, bank, block);
                     let mut sums = [[0.0; 8]; GROUP];
                     if self.operands.accumulate {
-                        let words = memory.read_tile(lane, column)?;
-                        let value = |word| {
-                            if half { f16_to_f32(word & 0xffff) } else { f32::from_bits(word) }
-                        };
-                        sums = words.map(|row| row.map(|word| value(word) * input_scale));
+                        sums = sum.decode_words(&memory.read_tile(lane, column)?);
+                        for value in sums.as_flattened_mut() {
+                            *value *= input_scale;
+                        }
                     }
                     if let Variant::Scaled { format, a_id, b_id } = self.descriptor.variant {
                         for index in 0..K / self.block {
                             let ks = index * self.block..(index + 1) * self.block;
                             let mut products = [[0.0; 8]; GROUP];
                             accumulate(a, &b, ks, &mut products);
-                            let (a_codes, b_codes) =
-                                self.scales(memory, group, block, a_id + index, b_id + index)?;
+                            let (a_codes, b_codes) = scales.codes(group, block, a_id + index, b_id + index);
                             format.add_scaled(&products, &a_codes, &b_codes, &mut sums);
                         }
                     } else {
                         accumulate(a, &b, 0..K, &mut sums);
                     }
-                    let word = |value: f32| match half {
-                        true => f32_to_f16(value),
-                        false if value.is_nan() => 0x7fff_ffff,
-                        false => value.to_bits(),
-                    };
-                    let words = sums.map(|row| row.map(word));
-                    memory.write_tile(lane, column, &words, self.operands.disabled_lanes)?;
+                    memory.write_tile(
+                        lane,
+                        column,
+                        &sum.encode_words(&sums),
+                        self.operands.disabled_lanes,
+                    )?;
                 }
             }
         }
@@ -355,21 +359,16 @@ impl Product<'_> {
         for bank in 0..self.layout.banks {
             let a = self.a_groups::<Int8, 32>(memory, a_element, bank)?;
             for block in 0..self.layout.width / 8 {
-                let b: [Row<i32>; 32] = self.b.columns(b_element, bank * self.layout.width / 8 + block);
+                let b: [Row<f32>; 32] = self.b.columns(b_element, bank * self.layout.width / 8 + block);
                 for (group, a) in a.iter().enumerate() {
                     let (lane, column) = self.position(group, bank, block);
-                    let mut products = [[0; 8]; GROUP];
+                    let mut products = [[0.0; 8]; GROUP];
                     accumulate(a, &b, 0..32, &mut products);
                     let mut words = [[0; 8]; GROUP];
                     if self.operands.accumulate {
                         words = memory.read_tile(lane, column)?;
                     }
-                    for (word, product) in words.as_flattened_mut().iter_mut().zip(products.as_flattened()) {
-                        let sum = *word as i32;
-                        let sum =
-                            if saturate { sum.saturating_add(*product) } else { sum.wrapping_add(*product) };
-                        *word = sum as u32;
-                    }
+                    add_s32(&products, saturate, &mut words);
                     memory.write_tile(lane, column, &words, self.operands.disabled_lanes)?;
                 }
             }
@@ -383,7 +382,7 @@ impl Product<'_> {
         (lane + self.layout.lane(group, bank), column + 8 * block)
     }
 
-    /// A by groups of 16 rows, as the lanes of `bank` see it.
+    /// A by groups of 16 rows; from tensor memory, the copy in the lanes of `bank`.
     #[inline(always)]
     fn a_groups<E: Element<Value: Number>, const K: usize>(
         &self,
@@ -409,32 +408,53 @@ impl Product<'_> {
         Ok(dense)
     }
 
-    /// Codes of the scale factors in byte `a_byte` or `b_byte` of their columns. Row r lies in lane r mod
-    /// 32 and column r / 32; each quarter of the lanes has its own copy and serves its own rows.
-    fn scales(
-        &self,
-        memory: &TensorMemory,
-        group: usize,
-        block: usize,
-        a_byte: usize,
-        b_byte: usize,
-    ) -> Result<([u8; GROUP], [u8; 8]), String> {
+    /// The scale factors of all rows and columns; none without block scaling. Row r lies in lane r
+    /// mod 32 and column r / 32; each quarter of the lanes has its own copy and serves its own
+    /// rows.
+    fn scale_words(&self, memory: &TensorMemory) -> Result<ScaleWords, String> {
+        let mut words = ScaleWords::default();
+        if self.block == 0 {
+            return Ok(words);
+        }
         let (a, b) = self.operands.scales.ok_or("tcgen05.mma: block scaling without scale addresses")?;
-        let quarter = self.layout.lane(group, 0) / 32 * 32;
-        let code = |address: u32, row: usize, byte: usize| -> Result<u8, String> {
+        let word = |address: u32, quarter: usize, row: usize| {
             // The two top bits repeat the scale id of the instruction descriptor.
             let (lane, column) = split_address(address & 0x3fff_ffff);
-            let word = memory.read_written(lane + quarter + row % 32, column + row / 32)?;
-            word.to_le_bytes().get(byte).copied().ok_or_else(|| format!("scale id: byte {byte} of a column"))
+            memory.read_written(lane + 32 * quarter + row % 32, column + row / 32)
         };
+        for row in 0..self.layout.rows {
+            words.a.push(word(a, row / 32, row)?);
+        }
+        for (quarter, words) in words.b.iter_mut().enumerate() {
+            for column in 0..self.descriptor.columns {
+                words.push(word(b, quarter, column)?);
+            }
+        }
+        Ok(words)
+    }
+}
+
+/// Columns of tensor memory with up to four scale factors each.
+#[derive(Default)]
+struct ScaleWords {
+    /// By row.
+    a: Vec<u32>,
+    /// By quarter of the lanes and column.
+    b: [Vec<u32>; 4],
+}
+
+impl ScaleWords {
+    /// Codes in byte `a_byte` or `b_byte` for the rows of `group` and the columns of `block`.
+    #[inline(always)]
+    fn codes(&self, group: usize, block: usize, a_byte: usize, b_byte: usize) -> ([u8; GROUP], [u8; 8]) {
         let (mut a_codes, mut b_codes) = ([0; GROUP], [0; 8]);
-        for (row, out) in a_codes.iter_mut().enumerate() {
-            *out = code(a, GROUP * group + row, a_byte)?;
+        for (code, word) in a_codes.iter_mut().zip(&self.a[GROUP * group..]) {
+            *code = (word >> (8 * a_byte)) as u8;
         }
-        for (column, out) in b_codes.iter_mut().enumerate() {
-            *out = code(b, 8 * block + column, b_byte)?;
+        for (code, word) in b_codes.iter_mut().zip(&self.b[group / 2][8 * block..]) {
+            *code = (word >> (8 * b_byte)) as u8;
         }
-        Ok((a_codes, b_codes))
+        (a_codes, b_codes)
     }
 }
 

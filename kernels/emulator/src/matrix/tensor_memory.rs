@@ -1,7 +1,7 @@
 //! Tensor memory: 128 lanes x 512 columns of 32 bits, with the allocation of columns.
 //!
-//! An address is lane << 16 | column. Reading or writing a column outside an allocation is an error; a
-//! cell knows whether it was written since its column was allocated.
+//! An address is lane << 16 | column. Reading or writing a column outside an allocation is an
+//! error; every cell records whether it was written since its column was allocated.
 
 use super::product::Row;
 
@@ -17,8 +17,10 @@ pub struct TensorMemory {
     cells: Vec<[u32; LANES]>,
     /// Bit l: lane l of the column was written.
     written: Vec<u128>,
-    /// First column and size of each allocation, ascending.
+    /// First column and size of each allocation.
     allocations: Vec<(usize, usize)>,
+    /// `[COLUMNS]`: columns of allocations.
+    owned: Vec<bool>,
     permit: bool,
 }
 
@@ -40,12 +42,13 @@ impl TensorMemory {
             cells: vec![[0; LANES]; COLUMNS],
             written: vec![0; COLUMNS],
             allocations: vec![],
+            owned: vec![false; COLUMNS],
             permit: true,
         }
     }
 
-    /// `tcgen05.alloc`: the address of `columns` (a power of two from 32 to 512) new columns, aligned to
-    /// their number, or `None` when the instruction has to wait for a deallocation.
+    /// `tcgen05.alloc`: the address of `columns` (a power of two from 32 to 512) new columns,
+    /// aligned to their number, or `None` when the instruction has to wait for a deallocation.
     pub fn allocate(&mut self, columns: u32) -> Result<Option<u32>, String> {
         if !self.permit {
             return Err("tcgen05.alloc after tcgen05.relinquish_alloc_permit".to_string());
@@ -56,12 +59,10 @@ impl TensorMemory {
                 "tcgen05.alloc of {columns} columns: a power of two from 32 to 512 is allowed"
             ));
         }
-        let free = |first: usize| {
-            self.allocations.iter().all(|&(base, len)| first + size <= base || base + len <= first)
-        };
-        let Some(first) = (0..COLUMNS).step_by(size).find(|&first| free(first)) else { return Ok(None) };
+        let free = |&first: &usize| !self.owned[first..first + size].contains(&true);
+        let Some(first) = (0..COLUMNS).step_by(size).find(free) else { return Ok(None) };
         self.allocations.push((first, size));
-        self.allocations.sort_unstable();
+        self.owned[first..first + size].fill(true);
         self.written[first..first + size].fill(0);
         Ok(Some(first as u32))
     }
@@ -73,7 +74,8 @@ impl TensorMemory {
         let found = found.ok_or_else(|| {
             format!("tcgen05.dealloc of {columns} columns at {address:#x}: no such allocation")
         })?;
-        self.allocations.remove(found);
+        let (first, size) = self.allocations.swap_remove(found);
+        self.owned[first..first + size].fill(false);
         Ok(())
     }
 
@@ -84,7 +86,7 @@ impl TensorMemory {
 
     /// Columns in allocations; a kernel must leave none.
     pub fn num_allocated(&self) -> usize {
-        self.allocations.iter().map(|&(_, size)| size).sum()
+        self.owned.iter().filter(|&&owned| owned).count()
     }
 
     /// The cell, or `None` where nothing was written.
@@ -101,9 +103,9 @@ impl TensorMemory {
         Ok(())
     }
 
+    #[inline(always)]
     fn check(&self, lane: usize, column: usize) -> Result<(), String> {
-        let inside = |&(first, size): &(usize, usize)| (first..first + size).contains(&column);
-        if lane >= LANES || !self.allocations.iter().any(inside) {
+        if lane >= LANES || !self.owned.get(column).is_some_and(|&owned| owned) {
             return Err(format!("tensor memory lane {lane}, column {column} is not allocated"));
         }
         Ok(())
@@ -117,23 +119,25 @@ impl TensorMemory {
     }
 
     /// 16 lanes x 8 columns, every cell written before.
+    #[inline(always)]
     pub(super) fn read_tile(&self, lane: usize, column: usize) -> Result<[Row<u32>; 16], String> {
         let mut tile = [[0; 8]; 16];
         for n in 0..8 {
             // The last lane stands for the check of all.
             self.check(lane + 15, column + n)?;
-            let missing = !(self.written[column + n] >> lane) & 0xffff;
+            let missing = !(self.written[column + n] >> lane) as u16;
             if missing != 0 {
                 self.read_written(lane + missing.trailing_zeros() as usize, column + n)?;
             }
-            for m in 0..16 {
-                tile[m][n] = self.cells[column + n][lane + m];
+            for (row, &cell) in tile.iter_mut().zip(&self.cells[column + n][lane..lane + 16]) {
+                row[n] = cell;
             }
         }
         Ok(tile)
     }
 
     /// Inverse of [`TensorMemory::read_tile`]; bit l of `disabled` protects lane l.
+    #[inline(always)]
     pub(super) fn write_tile(
         &mut self,
         lane: usize,
@@ -143,12 +147,11 @@ impl TensorMemory {
     ) -> Result<(), String> {
         for n in 0..8 {
             self.check(lane + 15, column + n)?;
-            let enabled = (0xffff << lane) & !disabled;
-            self.written[column + n] |= enabled;
-            for m in 0..16 {
-                if enabled >> (lane + m) & 1 == 1 {
-                    self.cells[column + n][lane + m] = tile[m][n];
-                }
+            let enabled = (!disabled >> lane) as u16;
+            self.written[column + n] |= (enabled as u128) << lane;
+            let cells = &mut self.cells[column + n][lane..lane + 16];
+            for (m, cell) in cells.iter_mut().enumerate() {
+                *cell = if enabled >> m & 1 == 1 { tile[m][n] } else { *cell };
             }
         }
         Ok(())
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_know_whether_they_were_written() {
+    fn cells_record_whether_they_were_written() {
         let mut memory = TensorMemory::new();
         assert!(memory.read(0, 0).is_err() && memory.write(0, 0, 1).is_err());
         memory.allocate(32).expect("room");

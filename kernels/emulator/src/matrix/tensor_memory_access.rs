@@ -22,7 +22,8 @@ enum Shape {
 }
 
 impl TensorMemoryAccess {
-    /// `modifiers`: what follows `tcgen05.`, split at dots. Errors name the modifier or the combination.
+    /// `modifiers`: what follows `tcgen05.`, split at dots. Errors name the modifier or the
+    /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let (mut shape, mut repeat, mut packed) = (None, None, false);
         for &modifier in modifiers {
@@ -64,8 +65,8 @@ impl TensorMemoryAccess {
         self.shape == Shape::L16x32bx2
     }
 
-    /// Tensor-memory lane and column, relative to the address, of `register` of `lane`, in units of 32
-    /// bits of an unpacked access. `half_offset` is excluded.
+    /// Tensor-memory lane and column, relative to the address, of `register` of `lane`, in units of
+    /// 32 bits of an unpacked access. `half_offset` is excluded.
     fn position(&self, lane: usize, register: usize) -> (usize, usize) {
         match self.shape {
             Shape::L32x32b => (lane, register),
@@ -100,8 +101,8 @@ impl TensorMemoryAccess {
         Ok(cell)
     }
 
-    /// `tcgen05.ld`: fills `out` (at least [`TensorMemoryAccess::num_registers`]) from `address`. Returns
-    /// whether every cell had been written; others read as zero.
+    /// `tcgen05.ld`: fills `out` (at least [`TensorMemoryAccess::num_registers`]) from `address`.
+    /// Returns whether every cell had been written; others read as zero.
     ///
     /// - `warp_in_group`: warp index mod 4
     /// - `half_offset`: the immediate of 16x32bx2, in columns

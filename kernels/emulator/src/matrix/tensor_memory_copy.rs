@@ -30,7 +30,8 @@ enum Broadcast {
 }
 
 impl TensorMemoryCopy {
-    /// `modifiers`: what follows `tcgen05.`, split at dots. Errors name the modifier or the combination.
+    /// `modifiers`: what follows `tcgen05.`, split at dots. Errors name the modifier or the
+    /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let (mut shape, mut multicast, mut destination, mut source) = (None, None, None, None);
         for &modifier in modifiers {
@@ -58,8 +59,8 @@ impl TensorMemoryCopy {
         }
     }
 
-    /// Copies from the K-major matrix that `descriptor` names to `address`; `read` fills its buffer from
-    /// a shared address.
+    /// Copies from the K-major matrix that `descriptor` names to `address`; `read` fills its buffer
+    /// from a shared address.
     pub fn execute(
         &self,
         memory: &mut TensorMemory,
@@ -130,7 +131,9 @@ mod tests {
     fn rows_reach_their_lanes() {
         // A word of memory holds its own address.
         let byte = |address: u32| (address & !3).to_le_bytes()[address as usize % 4];
-        let forms: [(&str, usize, fn(usize) -> Option<usize>); 6] = [
+        // Columns, and the row that a lane receives.
+        type Form = (&'static str, usize, fn(usize) -> Option<usize>);
+        let forms: [Form; 6] = [
             ("tcgen05.cp.cta_group::1.128x256b", 8, Some),
             ("tcgen05.cp.cta_group::1.128x128b", 4, Some),
             ("tcgen05.cp.cta_group::1.4x256b", 8, |lane| (lane % 32 == 0).then_some(lane / 32)),
@@ -155,8 +158,8 @@ mod tests {
         }
     }
 
-    /// The block of 128 rows x 4 scale factors in memory arrives as tcgen05.mma expects it: row r in lane
-    /// r mod 32, column r / 32, byte k.
+    /// The block of 128 rows x 4 scale factors in memory arrives as tcgen05.mma expects it: row r
+    /// in lane r mod 32, column r / 32, byte k.
     #[test]
     fn scale_blocks_arrive_in_place() {
         let Some(fragments) = golden::fragments() else { return };

@@ -7,7 +7,7 @@ use super::decode::{ByteTable, E4M3, E5M2};
 use super::element::{Bf16, Element, F16, FloatByte, Int8, Tf32, gather};
 use super::mma::Registers;
 use super::packing::Packing;
-use super::product::{FloatSum, Number, accumulate, add_s32};
+use super::product::{FloatSum, Number, accumulate, add_s32, gather_words, scatter_words};
 use super::shared_descriptor::{Major, SharedDescriptor};
 use super::shared_tile::{K_BYTES, MAX_TILE_BYTES, Tile};
 use crate::Lanes;
@@ -67,7 +67,8 @@ impl WgmmaControl {
 }
 
 impl WgmmaSpec {
-    /// `modifiers`: what follows `wgmma.`, split at dots. Errors name the modifier or the combination.
+    /// `modifiers`: what follows `wgmma.`, split at dots. Errors name the modifier or the
+    /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let (mut shape, mut types, mut saturate) = (None, Vec::new(), false);
         for &modifier in modifiers {
@@ -237,7 +238,7 @@ impl WgmmaSpec {
     #[inline(always)]
     fn integers(
         &self,
-        a: &[[i32; 32]; 16],
+        a: &[[f32; 32]; 16],
         b_element: Int8,
         b: Tile<'_>,
         d: &mut [Lanes],
@@ -245,13 +246,11 @@ impl WgmmaSpec {
     ) {
         let saturate = self.sum == Sum::S32 { saturate: true };
         for (block, registers) in d.chunks_exact_mut(4).take(self.columns / 8).enumerate() {
-            let mut products = [[0; 8]; 16];
+            let mut products = [[0.0; 8]; 16];
             accumulate(a, &b.columns(b_element, block), 0..32, &mut products);
-            let c: [Lanes; 4] = match registers {
-                [c0, c1, c2, c3] if control.scale_d => [*c0, *c1, *c2, *c3],
-                _ => [[0; 32]; 4],
-            };
-            add_s32(&products, saturate, &c, registers);
+            let mut tile = if control.scale_d { gather_words(registers) } else { [[0; 8]; 16] };
+            add_s32(&products, saturate, &mut tile);
+            scatter_words(&tile, registers);
         }
     }
 }

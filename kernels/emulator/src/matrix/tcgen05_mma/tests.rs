@@ -70,7 +70,8 @@ fn line(element: &str, codes: &[u64]) -> Vec<u8> {
 /// Stores an operand at `base` with a 128-byte swizzle, and returns its descriptor. `codes[mn][k]`.
 fn store(memory: &mut [u8], base: u32, element: &str, mn_major: bool, codes: &[Vec<u64>]) -> u64 {
     let bytes = element_bits(element) / 8;
-    // K-major: groups of eight rows 1024 bytes apart. MN-major: 1024 bytes per 128 bytes of mn and eight k.
+    // K-major: groups of eight rows 1024 bytes apart. MN-major: 1024 bytes per 128 bytes of mn and
+    // eight k.
     let stride: u32 = if mn_major { codes.len() as u32 * bytes as u32 / 128 * 1024 } else { 1024 };
     let atoms = mn_major && element == "tf32";
     let swizzle: u64 = if atoms { 1 } else { 2 };

@@ -83,7 +83,8 @@ fn products_equal_a_triple_loop_for_every_layout() {
         let text = format!("wgmma.mma_async.sync.aligned.m64n64k{k_size}.{types}");
         let spec = WgmmaSpec::parse(&modifiers(&text)).expect(&text);
         let c_table = Fragment::new(&fragments["wgmma"]["wgmma.m64n64.C.f32"]["C"]);
-        // The table of f16 sums has 32 columns: it is checked by `accumulators_lie_where_the_tables_say`.
+        // The table of f16 sums has 32 columns: it is checked by
+        // `accumulators_lie_where_the_tables_say`.
         let c_table = if sum_type == "f16" { halves(&c_table) } else { c_table };
         assert_eq!(spec.registers().d, c_table.registers(), "{text}");
         let a_table = Fragment::new(&fragments["wgmma"][a_table]["A"]);
