@@ -16,3 +16,4 @@ pub mod case;
 mod execute;
 mod program;
 mod lower;
+pub mod machine;

@@ -2,8 +2,11 @@
 
 use crate::execute::{Alu, Operands};
 use crate::lower::Type;
-use crate::matrix::{LdMatrixSpec, MmaSpec, StMatrixSpec};
-use crate::text::{Directives, Parameter, Space};
+use crate::matrix::tcgen05_mma::Tcgen05MmaSpec;
+use crate::matrix::{
+    LdMatrixSpec, MmaSpec, StMatrixSpec, TensorMemoryAccess, TensorMemoryCopy, WgmmaControl, WgmmaSpec,
+};
+use crate::text::{Directives, Space};
 use crate::transfer::reduce::Reduction;
 use crate::transfer::tensor_map::Field;
 use crate::transfer::tile;
@@ -23,7 +26,6 @@ pub struct Program {
     pub(crate) constants: Vec<(u32, Constant)>,
     /// Bytes of the parameter block.
     pub(crate) parameter_bytes: u64,
-    pub(crate) parameters: Vec<Parameter>,
     /// Bytes of static shared memory, from [`SHARED_START`] on.
     pub(crate) static_shared: u32,
     /// Bytes of local memory of a thread.
@@ -152,8 +154,6 @@ pub(crate) struct Atomic {
     pub(crate) values: Vec<Target>,
     /// New values of `cas`.
     pub(crate) swap: Option<Target>,
-    /// Subnormal results of f32 become zero (`.global.add.f32` flushes; `.noftz` does not).
-    pub(crate) noftz: bool,
 }
 
 /// `shfl` modes.
@@ -194,11 +194,18 @@ pub(crate) enum Redux {
 pub(crate) enum MbarrierOp {
     Init,
     Invalidate,
-    Arrive { drop: bool, expect: bool, no_complete: bool },
+    Arrive {
+        drop: bool,
+        expect: bool,
+        no_complete: bool,
+    },
     ExpectTx,
     CompleteTx,
     /// `test_wait` and `try_wait`.
-    Wait { parity: bool, may_suspend: bool },
+    Wait {
+        parity: bool,
+        may_suspend: bool,
+    },
     PendingCount,
 }
 
@@ -252,23 +259,59 @@ pub(crate) enum Action {
     Store(Box<Access>),
     Atomic(Box<Atomic>),
     /// `d`, `a` value, `b` lane, `c` clamp; `imm` low: predicate; member mask slot.
-    Shuffle { mode: ShuffleMode, members: u32 },
+    Shuffle {
+        mode: ShuffleMode,
+        members: u32,
+    },
     /// Destination predicate or, for a ballot, `d`; source predicate and its inversion.
-    Vote { mode: VoteMode, members: u32, destination: u32, source: u32, invert: u32 },
+    Vote {
+        mode: VoteMode,
+        members: u32,
+        destination: u32,
+        source: u32,
+        invert: u32,
+    },
     /// `match.any` or `.all`: `d`, `a`; predicate of `.all`.
-    Match { all: bool, wide: bool, members: u32, predicate: u32 },
-    Redux { op: Redux, members: u32 },
+    Match {
+        all: bool,
+        wide: bool,
+        members: u32,
+        predicate: u32,
+    },
+    Redux {
+        op: Redux,
+        members: u32,
+    },
     /// `elect.sync d|p`.
-    Elect { members: u32, predicate: u32 },
+    Elect {
+        members: u32,
+        predicate: u32,
+    },
     ActiveMask,
     /// `bar.warp.sync`.
-    WarpSync { members: u32 },
+    WarpSync {
+        members: u32,
+    },
     /// `bar`, `barrier`: number in `a`, count in `b` if `counted`.
-    Barrier { wait: bool, counted: bool, aligned: bool },
+    Barrier {
+        wait: bool,
+        counted: bool,
+        aligned: bool,
+    },
     /// `bar.red`: predicate in, result `popc` in `d`, or predicate.
-    BarrierReduce { op: BarrierReduction, counted: bool, source: u32, invert: u32, destination: u32 },
-    ClusterArrive { aligned: bool },
-    ClusterWait { aligned: bool },
+    BarrierReduce {
+        op: BarrierReduction,
+        counted: bool,
+        source: u32,
+        invert: u32,
+        destination: u32,
+    },
+    ClusterArrive {
+        aligned: bool,
+    },
+    ClusterWait {
+        aligned: bool,
+    },
     /// `cp.async`: shared address, global address, bytes, source size register or ignore predicate.
     CopyAsync(Box<CopyAsync>),
     CopyCommit,
@@ -276,28 +319,67 @@ pub(crate) enum Action {
     CopyWait(u32),
     CopyWaitAll,
     /// `cp.async.mbarrier.arrive`.
-    CopyArrive { address: Address, noinc: bool },
+    CopyArrive {
+        address: Address,
+        noinc: bool,
+    },
     /// `d`, count or bytes in `a`, parity or state in `b`; predicate of a wait.
-    Mbarrier { op: MbarrierOp, address: Address, predicate: u32, count: Option<u32>, sink: bool },
+    Mbarrier {
+        op: MbarrierOp,
+        address: Address,
+        predicate: u32,
+        count: Option<u32>,
+        sink: bool,
+    },
     Bulk(Box<Bulk>),
     BulkCommit,
-    BulkWait { groups: u32 },
+    BulkWait {
+        groups: u32,
+    },
     /// Tensor map in memory, ordinal constant, new value in `a` or wide `b`.
-    TensorMapReplace { address: Address, field: Field, ordinal: u32, wide: bool },
+    TensorMapReplace {
+        address: Address,
+        field: Field,
+        ordinal: u32,
+        wide: bool,
+    },
     /// Copy of a tensor map: destination, source, bytes.
-    TensorMapCopy { destination: Address, source: Address, bytes: u32 },
+    TensorMapCopy {
+        destination: Address,
+        source: Address,
+        bytes: u32,
+    },
     /// `mapa`: address in `a`, rank in `b`.
-    MapAddress { wide: bool },
+    MapAddress {
+        wide: bool,
+    },
     /// `getctarank`: address in `a`.
-    RankOfAddress { wide: bool },
+    RankOfAddress {
+        wide: bool,
+    },
     /// `st.async`.
-    StoreAsync { access: Box<Access>, mbarrier: Address },
-    LdMatrix { spec: Box<LdMatrixSpec>, address: Address, registers: Vec<u32> },
-    StMatrix { spec: Box<StMatrixSpec>, address: Address, registers: Vec<u32> },
+    StoreAsync {
+        access: Box<Access>,
+        mbarrier: Address,
+    },
+    LdMatrix {
+        spec: Box<LdMatrixSpec>,
+        address: Address,
+        registers: Vec<u32>,
+    },
+    StMatrix {
+        spec: Box<StMatrixSpec>,
+        address: Address,
+        registers: Vec<u32>,
+    },
     MovMatrix,
     Mma(Box<Mma>),
+    Wgmma(Box<Wgmma>),
+    Tensor(Box<Tensor>),
     /// `d` = instructions so far of the warp, wide if set.
-    Clock { wide: bool },
+    Clock {
+        wide: bool,
+    },
 }
 
 /// `bar.red` operations.
@@ -330,6 +412,79 @@ pub(crate) struct Mma {
     pub(crate) c: Vec<Target>,
     /// Scale registers and their byte and thread selectors (slots).
     pub(crate) scales: Option<[Scale; 2]>,
+}
+
+/// `wgmma.mma_async`.
+#[derive(Debug)]
+pub(crate) struct Wgmma {
+    pub(crate) spec: WgmmaSpec,
+    pub(crate) d: Vec<Target>,
+    pub(crate) a: WgmmaOperand,
+    /// Slot of B's descriptor.
+    pub(crate) b: u32,
+    /// Predicate and inversion of `scale-d`.
+    pub(crate) scale_d: (u32, u32),
+    /// The literal operands.
+    pub(crate) control: WgmmaControl,
+}
+
+/// Operand A of `wgmma`.
+#[derive(Debug)]
+pub(crate) enum WgmmaOperand {
+    Registers(Vec<Target>),
+    /// Slot of the descriptor.
+    Descriptor(u32),
+}
+
+/// A `tcgen05` instruction.
+#[derive(Debug)]
+pub(crate) enum Tensor {
+    Allocate {
+        address: Address,
+        columns: u32,
+    },
+    /// Address in `a`.
+    Deallocate {
+        columns: u32,
+    },
+    Relinquish,
+    Load {
+        access: TensorMemoryAccess,
+        address: Address,
+        half_offset: u32,
+        registers: Vec<u32>,
+    },
+    Store {
+        access: TensorMemoryAccess,
+        address: Address,
+        half_offset: u32,
+        registers: Vec<u32>,
+    },
+    Copy {
+        copy: TensorMemoryCopy,
+        address: Address,
+        descriptor: u32,
+    },
+    Multiply {
+        spec: Tcgen05MmaSpec,
+        d: Address,
+        a: TensorA,
+        b: u32,
+        instruction: u32,
+        scales: Option<[Address; 2]>,
+        accumulate: (u32, u32),
+    },
+    Commit {
+        address: Address,
+    },
+}
+
+/// Operand A of `tcgen05.mma`.
+#[derive(Debug)]
+pub(crate) enum TensorA {
+    /// Slot of the descriptor.
+    Descriptor(u32),
+    Memory(Address),
 }
 
 /// A block-scale operand.

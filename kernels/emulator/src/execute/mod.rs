@@ -7,4 +7,4 @@ mod registers;
 mod operation;
 
 pub(crate) use operation::{Alu, Isa, Kernel, One, Op1, Op2, Op3, Operands, Three, Two, store};
-pub(crate) use registers::{Pattern, Registers, Value, WIDE_SLOTS, Word};
+pub(crate) use registers::{Pattern, Registers, Value, Word};

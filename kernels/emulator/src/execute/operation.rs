@@ -136,8 +136,7 @@ impl<O: Op2> Kernel for Two<O> {
         let b = *WordOf::<O::B>::lanes(registers, operands.b);
         let mut d = [WordOf::<O::D>::default(); 32];
         for lane in 0..32 {
-            d[lane] =
-                O::apply(operands.imm, O::A::from_word(a[lane]), O::B::from_word(b[lane])).to_word();
+            d[lane] = O::apply(operands.imm, O::A::from_word(a[lane]), O::B::from_word(b[lane])).to_word();
         }
         store(registers, operands.d, mask, &d);
     }

@@ -7,9 +7,6 @@ use crate::{Lanes, WideLanes};
 #[repr(C, align(128))]
 struct Slot([u32; 32]);
 
-/// Slots of a 64-bit register.
-pub(crate) const WIDE_SLOTS: u32 = 2;
-
 /// Registers of one warp, addressed by slot. A 64-bit register takes two slots, a 128-bit one four:
 /// its low and its high 64 bits. Predicates are lane masks in a list of their own.
 ///
@@ -25,9 +22,6 @@ pub(crate) struct Registers {
 
 /// A storage word of a lane.
 pub(crate) trait Word: Copy + Default {
-    /// Slots of a register of this word.
-    const SLOTS: u32;
-
     /// The register at `slot`.
     fn lanes(registers: &Registers, slot: u32) -> &[Self; 32];
 
@@ -36,8 +30,6 @@ pub(crate) trait Word: Copy + Default {
 }
 
 impl Word for u32 {
-    const SLOTS: u32 = 1;
-
     #[inline(always)]
     fn lanes(registers: &Registers, slot: u32) -> &Lanes {
         &registers.slots[slot as usize].0
@@ -50,8 +42,6 @@ impl Word for u32 {
 }
 
 impl Word for u64 {
-    const SLOTS: u32 = 2;
-
     #[inline(always)]
     fn lanes(registers: &Registers, slot: u32) -> &WideLanes {
         let pair: &[Slot; 2] = registers.slots[slot as usize..].first_chunk().expect("two slots");

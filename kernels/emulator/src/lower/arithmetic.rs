@@ -205,13 +205,7 @@ pub(super) fn encode(mode: Mode) -> u64 {
 #[inline(always)]
 pub(super) fn mode(code: u64) -> Mode {
     let flag = |bit: u32| code >> bit & 1 == 1;
-    Mode {
-        rounding: rounding(code),
-        ftz: flag(3),
-        sat: flag(4),
-        relu: flag(5),
-        satfinite: flag(6),
-    }
+    Mode { rounding: rounding(code), ftz: flag(3), sat: flag(4), relu: flag(5), satfinite: flag(6) }
 }
 
 /// The rounding in an encoded mode.
@@ -499,8 +493,7 @@ pub(super) fn stated_mode(modifiers: &Modifiers<'_>) -> Mode {
     }
 }
 
-const FLOAT_MODIFIERS: &[&str] =
-    &["rn", "rz", "rm", "rp", "ftz", "sat", "relu", "approx", "full", "noftz"];
+const FLOAT_MODIFIERS: &[&str] = &["rn", "rz", "rm", "rp", "ftz", "sat", "relu", "approx", "full", "noftz"];
 
 impl Lowering<'_> {
     /// Operands of one type throughout.
@@ -549,8 +542,7 @@ impl Lowering<'_> {
             }
             Type::U16x2 | Type::S16x2 => {
                 m.only(&["relu"])?;
-                let o =
-                    Operands { imm: u64::from(m.has("relu")), ..self.uniform(operands, Type::B32)? };
+                let o = Operands { imm: u64::from(m.has("relu")), ..self.uniform(operands, Type::B32)? };
                 match (m.mnemonic, ty) {
                     ("add", _) => self.alu::<Two<Add16x2>>(o),
                     ("sub", _) => self.alu::<Two<Sub16x2>>(o),
@@ -582,7 +574,9 @@ impl Lowering<'_> {
             "sub" => by_integer!(self, ty, o, Two<Sub>),
             "mul" if m.has("hi") => by_integer!(self, ty, o, Two<MulHi>),
             "mul" => by_integer!(self, ty, o, Two<MulLo>),
-            "mad" if m.has("hi") && m.has("sat") => return Err("saturating products are not supported".into()),
+            "mad" if m.has("hi") && m.has("sat") => {
+                return Err("saturating products are not supported".into());
+            }
             "mad" if m.has("hi") => by_integer!(self, ty, o, Three<MadHi>),
             "mad" => by_integer!(self, ty, o, Three<MadLo>),
             "div" => by_integer!(self, ty, o, Two<Div>),
@@ -801,8 +795,12 @@ impl Lowering<'_> {
                 let [d, a] = take(operands)?;
                 let ty = m.ty()?;
                 let imm = u64::from(m.has("shiftamt"));
-                let o =
-                    Operands { a: self.source(a, ty)?, d: self.destination(d, Type::U32)?, imm, ..Operands::default() };
+                let o = Operands {
+                    a: self.source(a, ty)?,
+                    d: self.destination(d, Type::U32)?,
+                    imm,
+                    ..Operands::default()
+                };
                 match m.mnemonic {
                     "popc" => by_integer!(self, ty, o, One<Popc>),
                     "clz" => by_integer!(self, ty, o, One<Clz>),

@@ -267,14 +267,38 @@ macro_rules! integers {
 macro_rules! one_integer {
     ($self:ident, $o:expr, $ty:expr, |$t:ident| $op:ty) => {
         match $ty {
-            Type::U8 => { type $t = u8; $self.alu::<One<$op>>($o) }
-            Type::S8 => { type $t = i8; $self.alu::<One<$op>>($o) }
-            Type::U16 => { type $t = u16; $self.alu::<One<$op>>($o) }
-            Type::S16 => { type $t = i16; $self.alu::<One<$op>>($o) }
-            Type::U32 => { type $t = u32; $self.alu::<One<$op>>($o) }
-            Type::S32 => { type $t = i32; $self.alu::<One<$op>>($o) }
-            Type::U64 => { type $t = u64; $self.alu::<One<$op>>($o) }
-            Type::S64 => { type $t = i64; $self.alu::<One<$op>>($o) }
+            Type::U8 => {
+                type $t = u8;
+                $self.alu::<One<$op>>($o)
+            }
+            Type::S8 => {
+                type $t = i8;
+                $self.alu::<One<$op>>($o)
+            }
+            Type::U16 => {
+                type $t = u16;
+                $self.alu::<One<$op>>($o)
+            }
+            Type::S16 => {
+                type $t = i16;
+                $self.alu::<One<$op>>($o)
+            }
+            Type::U32 => {
+                type $t = u32;
+                $self.alu::<One<$op>>($o)
+            }
+            Type::S32 => {
+                type $t = i32;
+                $self.alu::<One<$op>>($o)
+            }
+            Type::U64 => {
+                type $t = u64;
+                $self.alu::<One<$op>>($o)
+            }
+            Type::S64 => {
+                type $t = i64;
+                $self.alu::<One<$op>>($o)
+            }
             other => return Err(format!("type {other:?} is not an integer")),
         }
     };
@@ -294,7 +318,20 @@ impl Lowering<'_> {
             return Ok(false);
         }
         m.only(&[
-            "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "relu", "satfinite", "scaled",
+            "rn",
+            "rz",
+            "rm",
+            "rp",
+            "rna",
+            "rni",
+            "rzi",
+            "rmi",
+            "rpi",
+            "ftz",
+            "sat",
+            "relu",
+            "satfinite",
+            "scaled",
         ])?;
         let types = m.types();
         let [to, from] = types[..] else { return Err("two types are needed".to_string()) };

@@ -166,10 +166,7 @@ impl Lowering<'_> {
             16 => Type::B16,
             _ => Type::B32,
         };
-        let sources = parts
-            .iter()
-            .map(|part| self.narrow(part, part_type))
-            .collect::<Result<Vec<_>>>()?;
+        let sources = parts.iter().map(|part| self.narrow(part, part_type)).collect::<Result<Vec<_>>>()?;
         // The destination may be one of the parts: it is built aside.
         let aside = sources.contains(&target);
         let d = if aside { self.temporary(2) } else { target };

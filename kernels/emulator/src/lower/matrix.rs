@@ -1,9 +1,13 @@
 //! Matrix instructions.
 
+use super::transfer::literal;
 use super::{Lowering, Modifiers, Result, Type, take};
 use crate::execute::Operands;
-use crate::matrix::{LdMatrixSpec, MmaSpec, StMatrixSpec};
-use crate::program::{Action, Mma, Scale, Target};
+use crate::matrix::tcgen05_mma::Tcgen05MmaSpec;
+use crate::matrix::{
+    LdMatrixSpec, MmaSpec, StMatrixSpec, TensorMemoryAccess, TensorMemoryCopy, WgmmaControl, WgmmaSpec,
+};
+use crate::program::{Action, Mma, Scale, Target, Tensor, TensorA, Wgmma, WgmmaOperand};
 use crate::text::{Operand, Space};
 
 impl Lowering<'_> {
@@ -36,9 +40,147 @@ impl Lowering<'_> {
                 let mma = self.mma(m, operands)?;
                 self.emit(Action::Mma(Box::new(mma)), Operands::default());
             }
+            "wgmma" => self.wgmma(m, operands)?,
+            "tcgen05" => self.tensor_memory(m, operands)?,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn wgmma(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<()> {
+        // Products are done when they are issued: fences and waits have nothing to do.
+        if m.has("fence") || m.has("commit_group") || m.has("wait_group") {
+            self.emit(Action::Nop, Operands::default());
+            return Ok(());
+        }
+        let spec = WgmmaSpec::parse(m.rest)?;
+        let [d, a, b, scale_d, rest @ ..] = operands else {
+            return Err(format!("{} operands", operands.len()));
+        };
+        let counts = spec.registers();
+        let d = self.targets(d, Type::B32)?;
+        if d.len() != counts.d {
+            return Err(format!("{} accumulators instead of {}", d.len(), counts.d));
+        }
+        let in_registers = matches!(a, Operand::Vector(_));
+        let a = match a {
+            Operand::Vector(_) => WgmmaOperand::Registers(self.targets(a, Type::B32)?),
+            a => WgmmaOperand::Descriptor(self.wide(a, Type::B64)?),
+        };
+        let b = self.wide(b, Type::B64)?;
+        let scale_d = self.predicate(scale_d)?;
+        let literals = rest.iter().map(|operand| literal(Some(operand))).collect::<Result<Vec<_>>>()?;
+        let mut control = WgmmaControl::new(true);
+        let sign = |value: u64| if value as i64 == -1 { -1 } else { 1 };
+        match (literals[..].len(), in_registers) {
+            (0, _) => {}
+            (2, _) => (control.scale_a, control.scale_b) = (sign(literals[0]), sign(literals[1])),
+            (3, true) => {
+                (control.scale_a, control.scale_b) = (sign(literals[0]), sign(literals[1]));
+                control.trans_b = literals[2] != 0;
+            }
+            (4, false) => {
+                (control.scale_a, control.scale_b) = (sign(literals[0]), sign(literals[1]));
+                (control.trans_a, control.trans_b) = (literals[2] != 0, literals[3] != 0);
+            }
+            (count, _) => return Err(format!("{count} literals behind `scale-d`")),
+        }
+        let wgmma = Wgmma { spec, d, a, b, scale_d, control };
+        self.emit(Action::Wgmma(Box::new(wgmma)), Operands::default());
+        Ok(())
+    }
+
+    fn tensor_memory(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<()> {
+        let verb = *m.rest.first().ok_or("no operation")?;
+        if m.has("cta_group::2") {
+            return Err("pairs of blocks are not supported".to_string());
+        }
+        let mut o = Operands::default();
+        let tensor = match verb {
+            "wait" | "fence" | "shift" => {
+                if verb == "shift" {
+                    return Err("not supported".to_string());
+                }
+                self.emit(Action::Nop, o);
+                return Ok(());
+            }
+            "fence::before_thread_sync" | "fence::after_thread_sync" | "wait::ld" | "wait::st" => {
+                self.emit(Action::Nop, o);
+                return Ok(());
+            }
+            "alloc" => {
+                let [address, columns] = take(operands)?;
+                let columns = self.narrow(columns, Type::U32)?;
+                Tensor::Allocate { address: self.address(address, Space::Shared)?, columns }
+            }
+            "dealloc" => {
+                let [address, columns] = take(operands)?;
+                o.a = self.narrow(address, Type::B32)?;
+                Tensor::Deallocate { columns: self.narrow(columns, Type::U32)? }
+            }
+            "relinquish_alloc_permit" => Tensor::Relinquish,
+            "ld" | "st" => {
+                let access = TensorMemoryAccess::parse(m.rest)?;
+                let mut operands = operands.to_vec();
+                let half_offset = match operands.iter().position(|o| matches!(o, Operand::Immediate(_))) {
+                    Some(at) => literal(Some(&operands.remove(at)))? as u32,
+                    None => 0,
+                };
+                let [first, second] = take(&operands)?;
+                let (address, registers) = if verb == "ld" { (second, first) } else { (first, second) };
+                let registers = self.matrix_registers(registers, access.num_registers())?;
+                let address = self.address(address, Space::Shared)?;
+                match verb {
+                    "ld" => Tensor::Load { access, address, half_offset, registers },
+                    _ => Tensor::Store { access, address, half_offset, registers },
+                }
+            }
+            "cp" => {
+                let [address, descriptor] = take(operands)?;
+                Tensor::Copy {
+                    copy: TensorMemoryCopy::parse(m.rest)?,
+                    address: self.address(address, Space::Shared)?,
+                    descriptor: self.wide(descriptor, Type::B64)?,
+                }
+            }
+            "commit" => {
+                if m.has("multicast::cluster") {
+                    return Err("`.multicast::cluster` is not supported".to_string());
+                }
+                let [address] = take(operands)?;
+                Tensor::Commit { address: self.address(address, Space::Shared)? }
+            }
+            "mma" => {
+                let spec = Tcgen05MmaSpec::parse(m.rest)?;
+                let [d, a, b, instruction, rest @ ..] = operands else {
+                    return Err(format!("{} operands", operands.len()));
+                };
+                let (scales, accumulate) = match (spec.is_block_scaled(), rest) {
+                    (true, [sa, sb, accumulate]) => {
+                        let scales = [self.address(sa, Space::Shared)?, self.address(sb, Space::Shared)?];
+                        (Some(scales), accumulate)
+                    }
+                    (false, [accumulate]) => (None, accumulate),
+                    _ => return Err(format!("{} operands", operands.len())),
+                };
+                let a = match a {
+                    Operand::Address(..) => TensorA::Memory(self.address(a, Space::Shared)?),
+                    a => TensorA::Descriptor(self.wide(a, Type::B64)?),
+                };
+                Tensor::Multiply {
+                    spec,
+                    d: self.address(d, Space::Shared)?,
+                    a,
+                    b: self.wide(b, Type::B64)?,
+                    instruction: self.narrow(instruction, Type::U32)?,
+                    scales,
+                    accumulate: self.predicate(accumulate)?,
+                }
+            }
+            other => return Err(format!("`.{other}` is not supported")),
+        };
+        self.emit(Action::Tensor(Box::new(tensor)), o);
+        Ok(())
     }
 
     fn matrix_registers(&mut self, operand: &Operand, count: usize) -> Result<Vec<u32>> {
@@ -79,7 +221,9 @@ impl Lowering<'_> {
         let [byte, thread] = Self::parts(selectors) else {
             return Err("two selectors are needed".to_string());
         };
-        let [register] = Self::parts(register) else { return Err("one scale register is needed".to_string()) };
+        let [register] = Self::parts(register) else {
+            return Err("one scale register is needed".to_string());
+        };
         Ok(Scale {
             register: self.narrow(register, Type::B32)?,
             byte: self.narrow(byte, Type::U16)?,

@@ -7,8 +7,8 @@ use crate::text::{Operand, Space};
 
 /// Modifiers that change caching, ordering or scope, not values.
 const HINTS: &[&str] = &[
-    "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys", "nc",
-    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "v2", "v4", "v8",
+    "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys",
+    "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "v2", "v4", "v8",
 ];
 
 /// The state space among the modifiers.
@@ -126,6 +126,6 @@ impl Lowering<'_> {
             return Err("as many destinations as values are needed".to_string());
         }
         let address = self.address(address, space(m))?;
-        Ok(Atomic { address, op, ty, destinations, values, swap, noftz: m.has("noftz") })
+        Ok(Atomic { address, op, ty, destinations, values, swap })
     }
 }

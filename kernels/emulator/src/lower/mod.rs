@@ -16,6 +16,7 @@ mod matrix;
 
 use std::collections::HashMap;
 
+pub(crate) use operands::{GLOBAL_START, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, dynamic_shared_start};
 pub(crate) use types::Type;
 
 use crate::execute::{Alu, Isa, Kernel, Operands};
@@ -44,7 +45,8 @@ type Result<T, E = String> = std::result::Result<T, E>;
 /// Lowers a kernel of a module. `globals` are the addresses of the module's variables, 0 for those
 /// in shared memory.
 pub(crate) fn lower(module: &Module, function: &Function, globals: &[u64]) -> Result<Program, LowerError> {
-    let mut lowering = Lowering::new(module, function, globals).map_err(|text| LowerError { line: 0, text })?;
+    let mut lowering =
+        Lowering::new(module, function, globals).map_err(|text| LowerError { line: 0, text })?;
     let mut starts = Vec::with_capacity(function.code.len());
     for instruction in &function.code {
         starts.push(lowering.code.len() as u32);
@@ -138,7 +140,9 @@ impl<'a> Lowering<'a> {
                     local = at + variable.size;
                     at
                 }
-                other => return Err(format!("variable `{}` in {other:?} space in a function", variable.name)),
+                other => {
+                    return Err(format!("variable `{}` in {other:?} space in a function", variable.name));
+                }
             });
         }
         let static_shared = offset - u64::from(SHARED_START);
@@ -238,7 +242,7 @@ impl<'a> Lowering<'a> {
         let mut constants: Vec<(u32, Constant)> =
             self.constants.into_iter().map(|(constant, slot)| (slot, constant)).collect();
         constants.sort_unstable_by_key(|&(slot, _)| slot);
-        let parameters = self.function.parameters.clone();
+        let parameters = &self.function.parameters;
         Program {
             name: self.function.name.clone(),
             code: self.code,
@@ -247,7 +251,6 @@ impl<'a> Lowering<'a> {
             predicates: self.predicates,
             constants,
             parameter_bytes: parameters.last().map_or(0, |last| last.offset + last.size),
-            parameters,
             static_shared: self.static_shared,
             local_bytes: self.local_bytes,
             directives: self.function.directives,

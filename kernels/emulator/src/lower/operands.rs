@@ -48,7 +48,9 @@ impl Lowering<'_> {
                     self.alu::<One<Truncate>>(Operands { d, a, ..Operands::default() });
                     Ok(d)
                 }
-                _ => Err(format!("register `{}` has the wrong width", self.function.registers[*register].name)),
+                _ => {
+                    Err(format!("register `{}` has the wrong width", self.function.registers[*register].name))
+                }
             },
             Operand::Immediate(value) => Ok(self.constant(Constant::Narrow(narrow_bits(*value, ty)))),
             Operand::Special(name) => {
@@ -66,7 +68,9 @@ impl Lowering<'_> {
         match operand {
             Operand::Register(register) => match self.function.registers[*register].kind {
                 RegisterKind::Wide => Ok(self.places[*register]),
-                _ => Err(format!("register `{}` has the wrong width", self.function.registers[*register].name)),
+                _ => {
+                    Err(format!("register `{}` has the wrong width", self.function.registers[*register].name))
+                }
             },
             Operand::Immediate(value) => Ok(self.constant(Constant::Wide(wide_bits(*value, ty)))),
             Operand::Special(name) => {
@@ -107,7 +111,11 @@ impl Lowering<'_> {
                     _ => kind == RegisterKind::Narrow,
                 };
                 let name = &self.function.registers[*register].name;
-                if fits { Ok(self.places[*register]) } else { Err(format!("register `{name}` has the wrong width")) }
+                if fits {
+                    Ok(self.places[*register])
+                } else {
+                    Err(format!("register `{name}` has the wrong width"))
+                }
             }
             other => Err(format!("operand {other:?} is not a register")),
         }
@@ -122,7 +130,9 @@ impl Lowering<'_> {
                     RegisterKind::Narrow => 4,
                     RegisterKind::Wide => 8,
                     RegisterKind::Quad => 16,
-                    RegisterKind::Predicate => return Err("a predicate cannot be loaded or stored".to_string()),
+                    RegisterKind::Predicate => {
+                        return Err("a predicate cannot be loaded or stored".to_string());
+                    }
                 };
                 Ok(Target { slot: self.places[*register], bytes })
             }

@@ -41,7 +41,11 @@ impl Lowering<'_> {
                 let [d, ..] = operands else { return Err("no operands".to_string()) };
                 let zero = Operand::Immediate(Immediate::Integer(0));
                 let (d, a) = (self.destination(d, Type::B64)?, self.wide(&zero, Type::B64)?);
-                self.alu::<crate::execute::One<super::data::Move64>>(Operands { d, a, ..Operands::default() });
+                self.alu::<crate::execute::One<super::data::Move64>>(Operands {
+                    d,
+                    a,
+                    ..Operands::default()
+                });
             }
             _ => return Ok(false),
         }
@@ -189,7 +193,13 @@ impl Lowering<'_> {
         } else {
             tile::Access::Tile
         };
-        let mut bulk = Bulk { kind: BulkKind::Prefetch, shared: zero_address(), mbarrier: None, multicast: None, reduction };
+        let mut bulk = Bulk {
+            kind: BulkKind::Prefetch,
+            shared: zero_address(),
+            mbarrier: None,
+            multicast: None,
+            reduction,
+        };
         match (m.has("tensor"), spaces.first(), operands) {
             (true, Some(&"global"), [Operand::Tensor(map, coordinates), shared, ..]) => {
                 let (map, coordinates) = self.tensor(map, coordinates)?;
@@ -252,8 +262,7 @@ impl Lowering<'_> {
             self.emit(Action::TensorMapCopy { destination, source, bytes }, Operands::default());
             return Ok(());
         }
-        let field =
-            m.rest.iter().find_map(|name| Field::from_name(name)).ok_or("the field is not known")?;
+        let field = m.rest.iter().find_map(|name| Field::from_name(name)).ok_or("the field is not known")?;
         let (address, ordinal, value) = match operands {
             [address, value] => (address, 0, value),
             [address, ordinal, value] => (address, literal(Some(ordinal))? as u32, value),

@@ -247,7 +247,8 @@ impl Env<'_> {
                     }
                     (AtomicOp::Exchange, _) => value,
                     _ => {
-                        let number = |bytes: [u8; 16]| u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
+                        let number =
+                            |bytes: [u8; 16]| u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
                         let result = combine(atomic, number(old), number(value)).map_err(blame(lane))?;
                         let mut bytes = [0; 16];
                         bytes[..8].copy_from_slice(&result.to_le_bytes());
@@ -277,8 +278,20 @@ fn combine(atomic: &Atomic, old: u64, value: u64) -> Result<u64, String> {
                 And => a & b,
                 Or => a | b,
                 Xor => a ^ b,
-                Inc => if a >= b { 0 } else { a + 1 },
-                Dec => if a == 0 || a > b { b } else { a - 1 },
+                Inc => {
+                    if a >= b {
+                        0
+                    } else {
+                        a + 1
+                    }
+                }
+                Dec => {
+                    if a == 0 || a > b {
+                        b
+                    } else {
+                        a - 1
+                    }
+                }
                 Exchange | CompareAndSwap => return Err("not an operation on one value".to_string()),
             };
             u64::from(result as $unsigned)

@@ -3,6 +3,7 @@
 use super::memory::Region;
 use super::pending::Pending;
 use crate::execute::Registers;
+use crate::matrix::tensor_memory::TensorMemory;
 
 /// Lanes of a warp that are at the same instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +100,8 @@ pub(crate) struct Block {
     pub(crate) barriers: [Barrier; 16],
     /// Threads that have not exited.
     pub(crate) live: u32,
+    /// Tensor memory, from its first use on.
+    pub(crate) tensor_memory: Option<Box<TensorMemory>>,
 }
 
 impl Block {

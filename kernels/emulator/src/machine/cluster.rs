@@ -2,13 +2,15 @@
 
 use super::block::{Barrier, Block, Group, State, Warp};
 use super::fault::{Fault, Trouble};
+use super::matrix::Scratch;
 use super::memory::{Memory, Region};
 use super::pending::{Pending, Transfer};
 use super::random::Random;
-use super::{Asynchrony, LaunchShape, Options};
-use crate::execute::{Pattern, Registers};
+use super::{Asynchrony, Options};
+use crate::case::LaunchShape;
+use crate::execute::{Isa, Pattern, Registers};
 use crate::lower::dynamic_shared_start;
-use crate::program::{Action, Constant, Inst, LaneMask, Program, SINK, SHARED_START, Special, TRUE};
+use crate::program::{Action, Constant, Inst, LaneMask, Program, SHARED_START, SINK, Special, TRUE};
 
 /// A cluster: at least one block.
 #[derive(Debug)]
@@ -59,6 +61,8 @@ pub(crate) struct Env<'a> {
     /// Executions of each instruction, warps.
     pub(crate) counts: &'a mut [u64],
     pub(crate) lanes: &'a mut u64,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) isa: Isa,
 }
 
 pub(crate) type Step<T = Flow> = Result<T, Trouble>;
@@ -163,6 +167,7 @@ fn new_block(
         warps,
         barriers: std::array::from_fn(|_| Barrier::default()),
         live: threads,
+        tensor_memory: None,
     }
 }
 
@@ -233,7 +238,13 @@ impl Env<'_> {
             };
             let Group { mut pc, mask, .. } = warp.groups[at];
             // Groups at a higher pc are met when this one gets there.
-            let meet = warp.groups.iter().map(|group| group.pc).filter(|&other| other > pc).min().unwrap_or(u32::MAX);
+            let meet = warp
+                .groups
+                .iter()
+                .map(|group| group.pc)
+                .filter(|&other| other > pc)
+                .min()
+                .unwrap_or(u32::MAX);
             loop {
                 let Some(inst) = self.program.code.get(pc as usize) else {
                     return Err(self.fault(warp, pc, "the code ends without `ret`".into()));
@@ -272,7 +283,11 @@ impl Env<'_> {
                                 _ if exec >> lane & 1 == 0 => pc + 1,
                                 Some(&target) => target,
                                 None => {
-                                    let text = format!("index {} of {} targets", index[lane as usize], targets.len());
+                                    let text = format!(
+                                        "index {} of {} targets",
+                                        index[lane as usize],
+                                        targets.len()
+                                    );
                                     return Err(self.fault(warp, pc, Trouble { lane: Some(lane), text }));
                                 }
                             };
@@ -323,7 +338,11 @@ impl Env<'_> {
                                 if exec != mask {
                                     group.mask = mask & !exec;
                                     group.pc = pc + 1;
-                                    warp.groups.push(Group { pc: pc + 1, mask: exec, state: State::Barrier(number) });
+                                    warp.groups.push(Group {
+                                        pc: pc + 1,
+                                        mask: exec,
+                                        state: State::Barrier(number),
+                                    });
                                 } else {
                                     group.pc = pc + 1;
                                     group.state = State::Barrier(number);

@@ -272,7 +272,8 @@ impl Env<'_> {
         }
         let barrier = &mut self.block().barriers[number as usize];
         if barrier.arrived > 0 && barrier.expected != expected {
-            let text = format!("barrier {number} is used with {expected:?} and {:?} threads", barrier.expected);
+            let text =
+                format!("barrier {number} is used with {expected:?} and {:?} threads", barrier.expected);
             return Err(text.into());
         }
         barrier.expected = expected;
@@ -281,7 +282,9 @@ impl Env<'_> {
         if let Some(expected) = expected
             && barrier.arrived > expected
         {
-            return Err(format!("{} threads arrived at barrier {number} of {expected}", barrier.arrived).into());
+            return Err(
+                format!("{} threads arrived at barrier {number} of {expected}", barrier.arrived).into()
+            );
         }
         Ok(number)
     }
@@ -295,7 +298,7 @@ impl Env<'_> {
             return;
         }
         let finished = std::mem::take(barrier);
-        let mut release = |warp: &mut Warp| {
+        let release = |warp: &mut Warp| {
             for group in &mut warp.groups {
                 if group.state == State::Barrier(number) {
                     group.state = State::Ready;

@@ -1,6 +1,5 @@
 //! Transfers that were issued and may not have happened yet.
 
-
 use crate::transfer::reduce::Reduction;
 use crate::transfer::tensor_map::{Element, TensorMap};
 use crate::transfer::tile;
@@ -90,7 +89,6 @@ impl Groups {
     }
 }
 
-
 /// What a warp issued and did not wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
@@ -99,4 +97,3 @@ pub(crate) struct Pending {
     /// Bulk stores and reductions.
     pub(crate) stores: Groups,
 }
-

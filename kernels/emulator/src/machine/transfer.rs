@@ -11,8 +11,7 @@ use crate::program::{Access, Address, Bulk, BulkKind, CopyAsync, MbarrierOp};
 use crate::text::Space;
 use crate::transfer::mbarrier::{Mbarrier, Token};
 use crate::transfer::reduce::reduce;
-use crate::transfer::tensor_map::{Element, Field, TENSOR_MAP_BYTES, TensorMap, replace};
-use crate::transfer::tile;
+use crate::transfer::tensor_map::{Element, Field, TENSOR_MAP_BYTES, TensorMap};
 
 impl Env<'_> {
     /// Does a transfer.
@@ -65,7 +64,9 @@ impl Env<'_> {
                     let mut bytes = vec![0; chunk.bytes as usize];
                     match chunk.global {
                         Some(global) => self.read_global(global, &mut bytes)?,
-                        None => bytes.iter_mut().zip(fill.iter().cycle()).for_each(|(byte, fill)| *byte = *fill),
+                        None => {
+                            bytes.iter_mut().zip(fill.iter().cycle()).for_each(|(byte, fill)| *byte = *fill)
+                        }
                     }
                     moved.push((chunk.shared, bytes));
                 }
@@ -107,7 +108,9 @@ impl Env<'_> {
         let (bytes, written) = region.get(offset, into.len());
         into.copy_from_slice(bytes);
         if check && !written {
-            return Err(format!("a copy of {} bytes at {address:#x} reads bytes never written", into.len()).into());
+            return Err(
+                format!("a copy of {} bytes at {address:#x} reads bytes never written", into.len()).into()
+            );
         }
         Ok(())
     }
@@ -118,7 +121,8 @@ impl Env<'_> {
         let (bytes, written) = region.get(offset, into.len());
         into.copy_from_slice(bytes);
         if check && !written {
-            let text = format!("{} bytes of shared memory at {address:#x} hold bytes never written", into.len());
+            let text =
+                format!("{} bytes of shared memory at {address:#x} hold bytes never written", into.len());
             return Err(text.into());
         }
         Ok(())
@@ -154,6 +158,11 @@ impl Env<'_> {
         Ok(self.with_mbarrier(address, |mbarrier| mbarrier.complete_tx(bytes))?)
     }
 
+    /// One arrival on an mbarrier.
+    pub(super) fn arrive_once(&mut self, address: u32) -> Result<(), String> {
+        self.with_mbarrier(address, |mbarrier| mbarrier.arrive(1).map(|_| ()))
+    }
+
     /// An address of shared memory as 32 bits, from either form.
     pub(super) fn shared_address(warp: &Warp, address: &Address, lane: u32) -> Step<u32> {
         let value = address.of(&warp.registers, lane);
@@ -186,7 +195,10 @@ impl Env<'_> {
                 return Err(trouble(format!("{read} bytes are read of {}", copy.bytes)));
             }
             if shared % copy.bytes != 0 || (read > 0 && global % u64::from(copy.bytes) != 0) {
-                return Err(trouble(format!("{} bytes from {global:#x} to {shared:#x} are misaligned", copy.bytes)));
+                return Err(trouble(format!(
+                    "{} bytes from {global:#x} to {shared:#x} are misaligned",
+                    copy.bytes
+                )));
             }
             let transfer = Transfer::Copy { shared, global, bytes: copy.bytes, read };
             if at_issue {
@@ -261,7 +273,8 @@ impl Env<'_> {
                     region.set(offset, &mbarrier.to_word().to_le_bytes());
                 }
                 MbarrierOp::Invalidate => {
-                    let word = self.with_mbarrier(address, |mbarrier| Ok(mbarrier.inval())).map_err(blame(lane))?;
+                    let word =
+                        self.with_mbarrier(address, |mbarrier| Ok(mbarrier.inval())).map_err(blame(lane))?;
                     let (region, offset) = self.shared(address, 8).map_err(blame(lane))?;
                     region.set(offset, &word.to_le_bytes());
                 }
@@ -354,7 +367,9 @@ impl Env<'_> {
         let size = |warp: &Warp, slot: u32| warp.registers.narrow(slot)[lane as usize];
         let check = |bytes: u32, address: u64| {
             if bytes % 16 != 0 || address % 16 != 0 || shared % 16 != 0 {
-                let text = format!("a bulk copy of {bytes} bytes between {address:#x} and {shared:#x} is misaligned");
+                let text = format!(
+                    "a bulk copy of {bytes} bytes between {address:#x} and {shared:#x} is misaligned"
+                );
                 return Err(Trouble { lane: Some(lane), text });
             }
             Ok(())
@@ -383,8 +398,10 @@ impl Env<'_> {
             BulkKind::TensorLoad(map, coordinates, mode) | BulkKind::TensorStore(map, coordinates, mode) => {
                 let load = matches!(bulk.kind, BulkKind::TensorLoad(..));
                 let map = self.tensor_map(warp, map, lane)?;
-                let coordinates: Vec<i32> =
-                    coordinates.iter().map(|&slot| warp.registers.narrow(slot)[lane as usize] as i32).collect();
+                let coordinates: Vec<i32> = coordinates
+                    .iter()
+                    .map(|&slot| warp.registers.narrow(slot)[lane as usize] as i32)
+                    .collect();
                 let (mode, map) = (*mode, Box::new(map));
                 if !load {
                     map.check_store().map_err(|error| error.to_string())?;
@@ -402,7 +419,10 @@ impl Env<'_> {
         let mut bytes = [0; TENSOR_MAP_BYTES];
         self.read(warp, lane, Space::Generic, at, &mut bytes)?;
         if at % 64 != 0 {
-            return Err(Trouble { lane: Some(lane), text: format!("a tensor map at {at:#x} is not aligned to 64") });
+            return Err(Trouble {
+                lane: Some(lane),
+                text: format!("a tensor map at {at:#x} is not aligned to 64"),
+            });
         }
         TensorMap::decode(&bytes)
             .map_err(|error| Trouble { lane: Some(lane), text: format!("tensor map at {at:#x}: {error}") })
@@ -425,7 +445,7 @@ impl Env<'_> {
             let (region, offset) = self.place(warp, lane, address.space, at, TENSOR_MAP_BYTES)?;
             let mut bytes: [u8; TENSOR_MAP_BYTES] =
                 region.get(offset, TENSOR_MAP_BYTES).0.try_into().expect("the bytes of a map");
-            replace(&mut bytes, field, ordinal, value)
+            TensorMap::replace(&mut bytes, field, ordinal, value)
                 .map_err(|error| Trouble { lane: Some(lane), text: error.to_string() })?;
             region.set(offset, &bytes);
         }
@@ -456,7 +476,10 @@ impl Env<'_> {
             let at = lane as usize;
             let rank = warp.registers.narrow(o.b)[at];
             if rank >= size {
-                return Err(Trouble { lane: Some(lane), text: format!("rank {rank} of a cluster of {size}") });
+                return Err(Trouble {
+                    lane: Some(lane),
+                    text: format!("rank {rank} of a cluster of {size}"),
+                });
             }
             if wide {
                 let address = warp.registers.wide(o.a)[at];
@@ -473,7 +496,8 @@ impl Env<'_> {
     pub(super) fn rank_of_address(&mut self, warp: &mut Warp, o: &Operands, wide: bool, exec: u32) -> Step {
         for lane in lanes(exec) {
             let at = lane as usize;
-            let address = if wide { warp.registers.wide(o.a)[at] as u32 } else { warp.registers.narrow(o.a)[at] };
+            let address =
+                if wide { warp.registers.wide(o.a)[at] as u32 } else { warp.registers.narrow(o.a)[at] };
             let rank = match address >> 24 {
                 0 => self.rank as u32,
                 mapped => mapped - 1,
@@ -483,14 +507,23 @@ impl Env<'_> {
         Ok(Flow::Next)
     }
 
-    pub(super) fn store_async(&mut self, warp: &mut Warp, access: &Access, mbarrier: &Address, exec: u32) -> Step {
+    pub(super) fn store_async(
+        &mut self,
+        warp: &mut Warp,
+        access: &Access,
+        mbarrier: &Address,
+        exec: u32,
+    ) -> Step {
         let total = access.ty.bytes() as usize * access.registers.len();
         for lane in lanes(exec) {
             let bytes = Self::values(warp, access, lane);
             let address = Self::shared_address(warp, &access.address, lane)?;
             let mbarrier = Self::shared_address(warp, mbarrier, lane)?;
             if address >> 24 != mbarrier >> 24 {
-                return Err(Trouble { lane: Some(lane), text: "target and mbarrier are in different blocks".into() });
+                return Err(Trouble {
+                    lane: Some(lane),
+                    text: "target and mbarrier are in different blocks".into(),
+                });
             }
             let (region, offset) = self.shared(address, total).map_err(blame(lane))?;
             region.set(offset, &bytes[..total]);
@@ -504,9 +537,9 @@ impl Env<'_> {
 fn element(ty: Type) -> Option<Element> {
     Some(match ty {
         Type::U32 | Type::B32 => Element::U32,
-        Type::S32 => Element::I32,
+        Type::S32 => Element::S32,
         Type::U64 | Type::B64 => Element::U64,
-        Type::S64 => Element::I64,
+        Type::S64 => Element::S64,
         Type::F16 => Element::F16,
         Type::Bf16 => Element::Bf16,
         Type::F32 => Element::F32,

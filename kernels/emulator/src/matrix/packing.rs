@@ -12,6 +12,15 @@ pub(super) enum Packing {
 }
 
 impl Packing {
+    /// Bytes of 16 that hold elements.
+    pub(super) fn payload_bytes(self) -> usize {
+        match self {
+            Self::Bytes => 16,
+            Self::Nibbles => 8,
+            Self::Sixes => 12,
+        }
+    }
+
     /// Parses the pair of modifiers `b8x16` and source format, either of which may be absent.
     pub(super) fn parse(destination: Option<&str>, source: Option<&str>) -> Option<Self> {
         match (destination, source) {

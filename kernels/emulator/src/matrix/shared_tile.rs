@@ -43,8 +43,16 @@ impl<'a> Tile<'a> {
         };
         let pitch = 16 * chunks.len();
         let bytes = &mut buffer[..lines.len() * pitch];
-        descriptor.read_lines(major, lines, chunks, read, bytes);
-        if packing != Packing::Bytes {
+        if packing == Packing::Bytes {
+            descriptor.read_lines(major, lines, chunks, read, bytes);
+        } else {
+            // The padding is not read: nothing need ever have been written there.
+            let mut payload = |address: u32, bytes: &mut [u8]| {
+                for (at, chunk) in (address..).step_by(16).zip(bytes.chunks_mut(16)) {
+                    read(at, &mut chunk[..packing.payload_bytes()]);
+                }
+            };
+            descriptor.read_lines(major, lines, chunks, &mut payload, bytes);
             for chunk in bytes.as_chunks_mut::<16>().0 {
                 *chunk = packing.unpack(*chunk);
             }

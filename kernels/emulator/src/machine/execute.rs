@@ -1,0 +1,92 @@
+//! Which function does what an instruction says.
+
+use super::access::lanes;
+use super::block::Warp;
+use super::cluster::{Env, Flow, Step};
+use crate::program::{Action, Inst};
+
+impl Env<'_> {
+    /// Executes an instruction that is more than registers and control flow, for the lanes of
+    /// `exec` out of the group's `mask`.
+    pub(super) fn execute(&mut self, warp: &mut Warp, inst: &Inst, exec: u32, mask: u32) -> Step {
+        let o = &inst.operands;
+        match &inst.action {
+            Action::Load(access) => self.load(warp, access, exec),
+            Action::Store(access) => self.store(warp, access, exec),
+            Action::Atomic(atomic) => self.atomic(warp, atomic, exec),
+            Action::Shuffle { mode, members } => self.shuffle(warp, o, *mode, *members, exec, mask),
+            Action::Vote { mode, members, destination, source, invert } => {
+                self.vote(warp, o, *mode, *members, *destination, (*source, *invert), exec, mask)
+            }
+            Action::Match { all, wide, members, predicate } => {
+                self.match_lanes(warp, o, (*all, *wide), *members, *predicate, exec, mask)
+            }
+            Action::Redux { op, members } => self.redux(warp, o, *op, *members, exec, mask),
+            Action::Elect { members, predicate } => self.elect(warp, o, *members, *predicate, exec, mask),
+            Action::ActiveMask => {
+                lanes(exec).for_each(|lane| warp.registers.narrow_mut(o.d)[lane as usize] = exec);
+                Ok(Flow::Next)
+            }
+            Action::WarpSync { members } => self.warp_sync(warp, *members, exec, mask),
+            Action::Barrier { wait, counted, aligned } => {
+                self.barrier(warp, o, (*wait, *counted, *aligned), exec)
+            }
+            Action::BarrierReduce { op, counted, source, invert, destination } => {
+                self.barrier_reduce(warp, o, (*op, *counted), (*source, *invert), *destination, exec)
+            }
+            Action::ClusterArrive { aligned } => self.cluster_arrive(warp, *aligned, exec),
+            Action::ClusterWait { aligned } => self.cluster_wait(warp, *aligned, exec),
+            Action::CopyAsync(copy) => self.copy_async(warp, copy, exec),
+            Action::CopyCommit => {
+                warp.pending.copies.commit(exec);
+                Ok(Flow::Next)
+            }
+            Action::CopyWait(groups) => self.copy_wait(warp, Some(*groups), exec),
+            Action::CopyWaitAll => self.copy_wait(warp, None, exec),
+            Action::CopyArrive { address, noinc } => self.copy_arrive(warp, address, *noinc, exec),
+            Action::Mbarrier { op, address, predicate, count, sink } => {
+                self.mbarrier(warp, o, *op, address, (*predicate, *count, *sink), exec)
+            }
+            Action::Bulk(bulk) => self.bulk(warp, bulk, exec),
+            Action::BulkCommit => {
+                warp.pending.stores.commit(exec);
+                Ok(Flow::Next)
+            }
+            Action::BulkWait { groups } => self.bulk_wait(warp, *groups, exec),
+            Action::TensorMapReplace { address, field, ordinal, wide } => {
+                self.replace_field(warp, o, address, (*field, *ordinal, *wide), exec)
+            }
+            Action::TensorMapCopy { destination, source, bytes } => {
+                self.copy_map(warp, destination, source, *bytes, exec)
+            }
+            Action::MapAddress { wide } => self.map_address(warp, o, *wide, exec),
+            Action::RankOfAddress { wide } => self.rank_of_address(warp, o, *wide, exec),
+            Action::StoreAsync { access, mbarrier } => self.store_async(warp, access, mbarrier, exec),
+            Action::LdMatrix { spec, address, registers } => {
+                self.load_matrix(warp, spec, address, registers, exec)
+            }
+            Action::StMatrix { spec, address, registers } => {
+                self.store_matrix(warp, spec, address, registers, exec)
+            }
+            Action::MovMatrix => self.move_matrix(warp, o, exec),
+            Action::Mma(mma) => self.mma(warp, mma, exec),
+            Action::Wgmma(wgmma) => self.wgmma(warp, wgmma, exec),
+            Action::Tensor(tensor) => self.tensor(warp, o, tensor, exec),
+            Action::Clock { wide } => {
+                for lane in lanes(exec) {
+                    if *wide {
+                        warp.registers.wide_mut(o.d)[lane as usize] = warp.executed;
+                    } else {
+                        warp.registers.narrow_mut(o.d)[lane as usize] = warp.executed as u32;
+                    }
+                }
+                Ok(Flow::Next)
+            }
+            Action::Trap => Err("`trap` was reached".into()),
+            Action::Yield => Ok(Flow::Yield),
+            Action::Alu(_) | Action::Branch(_) | Action::BranchTable(_) | Action::Exit | Action::Nop => {
+                Err("an instruction of the warp's own loop".into())
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The machine: devices with memory, modules, launches.
+
+mod memory;
+mod random;
+mod fault;
+mod pending;
+mod block;
+mod cluster;
+mod access;
+mod collective;
+mod transfer;
+mod matrix;
+mod tensor;
+mod execute;
+mod grid;
+mod case_device;
+
+use std::sync::Arc;
+
+pub use case_device::CaseDevice;
+pub use fault::Fault;
+pub use grid::Report;
+
+use crate::case::LaunchShape;
+use crate::lower::lower;
+use crate::program::Program;
+use crate::text::{self, Space};
+use grid::Grid;
+use memory::{Memory, Region};
+
+/// When asynchronous transfers happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Asynchrony {
+    /// When they are issued.
+    #[default]
+    Issue,
+    /// When something waits for them.
+    Late,
+    /// At either moment, by the seed.
+    Random,
+}
+
+/// How kernels are executed and what is looked for.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Order of warps and blocks: `None` is ascending.
+    pub shuffle: Option<u64>,
+    /// When asynchronous transfers happen.
+    pub asynchrony: Asynchrony,
+    /// `mbarrier.try_wait` fails at random though it could go on.
+    pub spurious: bool,
+    /// Registers start with bits of this seed instead of zero.
+    pub noise: Option<u64>,
+    /// A read of memory that was never written is a fault.
+    pub uninitialized: bool,
+    /// Most instructions of a launch, in warps.
+    pub max_instructions: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            shuffle: None,
+            asynchrony: Asynchrony::Issue,
+            spurious: false,
+            noise: None,
+            uninitialized: true,
+            max_instructions: 20_000_000_000,
+        }
+    }
+}
+
+/// A loaded module.
+#[derive(Debug)]
+pub struct Module {
+    module: text::Module,
+    globals: Vec<u64>,
+    variables: Vec<u64>,
+}
+
+/// A kernel of a loaded module.
+#[derive(Debug, Clone)]
+pub struct Kernel(Arc<Program>);
+
+/// Devices with one address space.
+#[derive(Debug)]
+pub struct Machine {
+    memory: Memory,
+    /// How the next launches are executed.
+    pub options: Options,
+}
+
+impl Machine {
+    /// A machine with so many devices.
+    pub fn new(devices: usize, options: Options) -> Self {
+        Self { memory: Memory::new(devices), options }
+    }
+
+    /// Allocates memory of a device, aligned to 256 bytes or more, without content.
+    pub fn allocate(&mut self, device: usize, bytes: u64, align: u64) -> u64 {
+        self.memory.allocate(device, Region::new(bytes as usize), align)
+    }
+
+    /// Frees an allocation; false if there is none at this address.
+    pub fn free(&mut self, address: u64) -> bool {
+        self.memory.free(address)
+    }
+
+    /// Writes device memory. Errors name the range.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), String> {
+        let (region, offset) = self.memory.find(address, bytes.len())?;
+        region.set(offset, bytes);
+        Ok(())
+    }
+
+    /// Reads device memory; bytes that were never written are 0xff. Errors name the range.
+    pub fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String> {
+        let (region, offset) = self.memory.find(address, into.len())?;
+        into.copy_from_slice(region.get(offset, into.len()).0);
+        Ok(())
+    }
+
+    /// Loads a module from its PTX onto a device.
+    pub fn load(&mut self, device: usize, ptx: &str) -> Result<Module, String> {
+        let module = text::parse(ptx).map_err(|error| error.to_string())?;
+        let mut variables = Vec::new();
+        let globals = module
+            .variables
+            .iter()
+            .map(|variable| match variable.space {
+                Space::Shared => 0,
+                _ => {
+                    let mut bytes = variable.init.clone();
+                    bytes.resize(variable.size as usize, 0);
+                    let address = self.memory.allocate(device, Region::of(bytes), variable.align);
+                    variables.push(address);
+                    address
+                }
+            })
+            .collect();
+        Ok(Module { module, globals, variables })
+    }
+
+    /// Frees a module's variables.
+    pub fn unload(&mut self, module: Module) {
+        for address in module.variables {
+            self.memory.free(address);
+        }
+    }
+
+    /// Runs a kernel to its end. `parameters` is the parameter block.
+    pub fn launch(
+        &mut self,
+        kernel: &Kernel,
+        shape: LaunchShape,
+        parameters: &[u8],
+    ) -> Result<Report, Fault> {
+        let mut grid = Grid::new(&kernel.0, shape, parameters, &self.options)?;
+        while !grid.turn(&mut self.memory)? {}
+        Ok(grid.report())
+    }
+
+    /// Runs kernels at the same time, as several devices would: each gets a turn after the other.
+    pub fn launch_together(
+        &mut self,
+        launches: &[(&Kernel, LaunchShape, &[u8])],
+    ) -> Result<Vec<Report>, Fault> {
+        let mut grids = launches
+            .iter()
+            .map(|(kernel, shape, parameters)| Grid::new(&kernel.0, *shape, parameters, &self.options))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut done = vec![false; grids.len()];
+        while !done.iter().all(|&done| done) {
+            for (grid, done) in grids.iter_mut().zip(&mut done) {
+                if !*done {
+                    *done = grid.turn(&mut self.memory)?;
+                }
+            }
+        }
+        Ok(grids.into_iter().map(Grid::report).collect())
+    }
+}
+
+impl Module {
+    /// A kernel by name. Errors name what the module has, or the instruction that is not known.
+    pub fn kernel(&self, name: &str) -> Result<Kernel, String> {
+        let function = self.module.function(name).filter(|function| function.entry).ok_or_else(|| {
+            let names: Vec<_> =
+                self.module.functions.iter().filter(|f| f.entry).map(|f| f.name.as_str()).collect();
+            format!("no kernel `{name}`; the module has {}", names.join(", "))
+        })?;
+        let program =
+            lower(&self.module, function, &self.globals).map_err(|error| format!("{name}, {error}"))?;
+        Ok(Kernel(Arc::new(program)))
+    }
+}
+
+impl Kernel {
+    /// Bytes of the parameter block.
+    pub fn parameter_bytes(&self) -> u64 {
+        self.0.parameter_bytes
+    }
+
+    /// Bytes of static shared memory.
+    pub fn static_shared_bytes(&self) -> u32 {
+        self.0.static_shared
+    }
+
+    /// Bytes of local memory of a thread.
+    pub fn local_bytes(&self) -> u32 {
+        self.0.local_bytes
+    }
+}
