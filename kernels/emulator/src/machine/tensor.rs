@@ -3,6 +3,7 @@
 use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
+use super::race::WRITE;
 use crate::execute::{Isa, Operands};
 use crate::matrix::tcgen05_mma::{Tcgen05A, Tcgen05MmaSpec, Tcgen05Operands};
 use crate::matrix::tensor_memory::TensorMemory;
@@ -68,6 +69,7 @@ impl Env<'_> {
                 let Some(base) = memory.allocate(columns)? else { return Ok(Flow::Wait) };
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
+                self.race_shared(warp, lane, to, 4, WRITE)?;
                 let (region, offset) = self.shared(to, 4).map_err(blame(lane))?;
                 region.set(offset, &base.to_le_bytes());
             }
@@ -100,7 +102,7 @@ impl Env<'_> {
                 let descriptor = warp.registers.wide(*descriptor)[at];
                 let mut trouble = None;
                 let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_shared(address, bytes) {
+                    if let Err(found) = self.read_operand(warp, address, bytes) {
                         trouble.get_or_insert(found);
                     }
                 };
@@ -138,7 +140,7 @@ impl Env<'_> {
                 let mut trouble = None;
                 let isa = self.isa;
                 let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_shared(address, bytes) {
+                    if let Err(found) = self.read_operand(warp, address, bytes) {
                         trouble.get_or_insert(found);
                     }
                 };
@@ -150,6 +152,7 @@ impl Env<'_> {
             Tensor::Commit { address } => {
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
+                self.race_arrive(warp, lane, to)?;
                 self.arrive_once(to).map_err(blame(lane))?;
             }
         }
