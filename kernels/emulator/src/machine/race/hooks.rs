@@ -1,8 +1,8 @@
 //! What instructions tell race detection.
 
 use super::clock::{Epoch, Known};
-use super::shadow::{Kind, Record};
-use super::{ATOMIC, BlockWatch, MbarrierWatch, Open, Place, READ, WRITE, WarpWatch};
+use super::shadow::{ATOMIC, Kind, READ, Record, WRITE};
+use super::{BlockWatch, MbarrierWatch, Open, Place, WarpWatch};
 use crate::machine::access::OFFSET;
 use crate::machine::block::Warp;
 use crate::machine::cluster::{Env, Step};
@@ -34,21 +34,71 @@ impl Env<'_> {
         epoch: Epoch,
     ) -> Step<()> {
         let new = Record { epoch, warp: watch.agent, pc: self.pc, lane: lane as u8, bytes: 0, kind };
-        let seen = &watch.known.seen;
-        let found = match place {
-            Place::Global(address) => {
-                let Some(races) = &mut self.observers.races else { return Ok(()) };
-                races.shadow.access(address, bytes.into(), new, seen)
-            }
-            Place::Shared(rank, offset) => {
-                let Some(block) = self.watch(rank) else { return Ok(()) };
-                block.shadow.access(offset.into(), bytes.into(), new, seen)
-            }
-        };
-        match found {
+        match self.find_race(watch, place, bytes, new, false) {
             Some((at, old)) => Err(self.race(&new, &old, place, at, bytes)),
             None => Ok(()),
         }
+    }
+
+    fn find_race(
+        &mut self,
+        watch: &WarpWatch,
+        place: Place,
+        bytes: u32,
+        new: Record,
+        same: bool,
+    ) -> Option<(u64, Record)> {
+        let seen = &watch.known.seen;
+        match place {
+            Place::Global(address) => {
+                self.observers.races.as_mut()?.shadow.access(address, bytes.into(), new, seen, same)
+            }
+            Place::Shared(rank, offset) => {
+                self.watch(rank)?.shadow.access(offset.into(), bytes.into(), new, seen, same)
+            }
+        }
+    }
+
+    /// Whether memory holds these bytes.
+    fn holds(&mut self, place: Place, bytes: &[u8]) -> bool {
+        let region = match place {
+            Place::Global(address) => self.memory.find(address, bytes.len()).ok(),
+            Place::Shared(rank, offset) => self
+                .cluster
+                .blocks
+                .get_mut(rank)
+                .map(|block| (&mut block.shared, offset as usize))
+                .filter(|(region, offset)| offset + bytes.len() <= region.len()),
+        };
+        region.is_some_and(|(region, offset)| region.get(offset, bytes.len()) == (bytes, true))
+    }
+
+    /// Checks and records ordinary writes of one instruction.
+    fn store_touches<const N: usize>(
+        &mut self,
+        watch: &WarpWatch,
+        writes: &[Touch],
+        value: impl Fn(u32) -> [u8; N],
+    ) -> Step<()> {
+        one_value(writes, &value)?;
+        for touch in writes {
+            let record = Record {
+                epoch: watch.now(),
+                warp: watch.agent,
+                pc: self.pc,
+                lane: touch.lane as u8,
+                bytes: 0,
+                kind: WRITE,
+            };
+            let mut found = self.find_race(watch, touch.place, touch.bytes, record, false);
+            if found.is_some() && self.holds(touch.place, &value(touch.lane)[..touch.bytes as usize]) {
+                found = self.find_race(watch, touch.place, touch.bytes, record, true);
+            }
+            if let Some((at, old)) = found {
+                return Err(self.race(&record, &old, touch.place, at, touch.bytes));
+            }
+        }
+        Ok(())
     }
 
     /// The same, done when it is issued.
@@ -118,18 +168,14 @@ impl Env<'_> {
     ) -> Step<()> {
         self.watched(warp, |env, warp, watch| match &inst.action {
             Action::Load(access) => env.ordered(watch, reads, READ, access.ordering),
-            Action::Store(access) => {
-                if !access.ordering.is_strong() {
-                    let value = |lane| Env::values(warp, access, lane);
-                    one_value(writes, value)?;
-                }
-                env.ordered(watch, writes, WRITE, access.ordering)
+            Action::Store(access) if !access.ordering.is_strong() => {
+                env.store_touches(watch, writes, |lane| Env::values(warp, access, lane))
             }
+            Action::Store(access) => env.ordered(watch, writes, WRITE, access.ordering),
             Action::Atomic(atomic) => env.ordered(watch, writes, WRITE, atomic.ordering),
             Action::StMatrix { spec, registers, .. } => {
                 let rows = matrix_rows(warp, spec, registers);
-                one_value(writes, |lane| rows[lane as usize])?;
-                env.ordered(watch, writes, WRITE, Ordering::Weak)
+                env.store_touches(watch, writes, |lane| rows[lane as usize])
             }
             Action::CopyAsync(_) => {
                 env.ordered(watch, reads, READ, Ordering::Weak)?;

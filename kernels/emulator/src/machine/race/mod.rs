@@ -9,6 +9,8 @@
 //! - A bulk copy into shared memory is an action of the mbarrier that it reports to, in the phase that
 //!   runs when it is issued. Other copies are in flight until their thread waits for their group.
 //! - `wgmma` and `tcgen05` read shared memory when they are issued.
+//! - Two writes of one value to one place do not race with each other: compilers let warps with the
+//!   same value store it.
 //! - Scopes are not told apart, nor is the asynchronous proxy.
 
 mod clock;
@@ -21,20 +23,13 @@ use std::collections::HashMap;
 
 use super::pending::Groups;
 use clock::{Clock, Epoch, IN_FLIGHT, Known};
-pub(crate) use shadow::Kind;
 use shadow::Shadow;
+pub(crate) use shadow::{READ, WRITE};
 
 /// Concurrent accesses to a word of global memory that are kept, beside two.
 const GLOBAL_LIMIT: usize = 14;
 /// The same for shared memory: no less than a cluster has warps.
 const SHARED_LIMIT: usize = 512;
-
-/// An ordinary read.
-pub(crate) const READ: Kind = Kind { write: false, strong: false, copy: false };
-/// An ordinary write.
-pub(crate) const WRITE: Kind = Kind { write: true, strong: false, copy: false };
-/// An atomic operation.
-pub(crate) const ATOMIC: Kind = Kind { write: true, strong: true, copy: false };
 
 /// Race detection of a launch.
 #[derive(Debug)]

@@ -17,6 +17,13 @@ pub(crate) struct Kind {
     pub(crate) copy: bool,
 }
 
+/// An ordinary read.
+pub(crate) const READ: Kind = Kind { write: false, strong: false, copy: false };
+/// An ordinary write.
+pub(crate) const WRITE: Kind = Kind { write: true, strong: false, copy: false };
+/// An atomic operation.
+pub(crate) const ATOMIC: Kind = Kind { write: true, strong: true, copy: false };
+
 /// An access to bytes of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Record {
@@ -41,8 +48,9 @@ struct Cell {
 }
 
 impl Cell {
-    /// Checks an access against those before it and records it; the one it races with, if any.
-    fn access(&mut self, new: Record, seen: &Clock, limit: usize) -> Option<Record> {
+    /// Checks an access against those before it and records it; the one it races with, if any. A write
+    /// of what the memory holds already (`same`) does not race with other writes.
+    fn access(&mut self, new: Record, seen: &Clock, same: bool, limit: usize) -> Option<Record> {
         let again = |old: &Record| {
             old.epoch == new.epoch && old.kind == new.kind && new.bytes & !old.bytes == 0 && !new.kind.copy
         };
@@ -56,7 +64,8 @@ impl Cell {
             }
             let ordered = seen.covers(old.epoch);
             let conflict = (old.kind.write || new.kind.write) && !(old.kind.strong && new.kind.strong);
-            if conflict && !ordered {
+            let benign = same && old.kind == WRITE && new.kind == WRITE;
+            if conflict && !benign && !ordered {
                 return Some(*old);
             }
             if ordered && (new.kind.write || !old.kind.write) {
@@ -117,10 +126,17 @@ impl Shadow {
     }
 
     /// Checks and records an access to a range; the first address that races and the other access.
-    pub(crate) fn access(&mut self, start: u64, len: u64, new: Record, seen: &Clock) -> Option<(u64, Record)> {
+    pub(crate) fn access(
+        &mut self,
+        start: u64,
+        len: u64,
+        new: Record,
+        seen: &Clock,
+        same: bool,
+    ) -> Option<(u64, Record)> {
         let limit = self.limit;
         words(start, len).find_map(|(word, bytes)| {
-            let old = self.cell(word).access(Record { bytes, ..new }, seen, limit)?;
+            let old = self.cell(word).access(Record { bytes, ..new }, seen, same, limit)?;
             Some((word * 4 + u64::from((old.bytes & bytes).trailing_zeros()), old))
         })
     }
@@ -149,10 +165,6 @@ fn words(start: u64, len: u64) -> impl Iterator<Item = (u64, u8)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const READ: Kind = Kind { write: false, strong: false, copy: false };
-    const WRITE: Kind = Kind { write: true, strong: false, copy: false };
-    const ATOMIC: Kind = Kind { write: true, strong: true, copy: false };
 
     #[test]
     fn ranges_are_words_with_bytes() {
@@ -187,11 +199,11 @@ mod tests {
                 ..Record::default()
             };
             let mut seen = Clock::default();
-            assert_eq!(shadow.access(first.1, first.2, record(1, first.0), &seen), None);
+            assert_eq!(shadow.access(first.1, first.2, record(1, first.0), &seen, false), None);
             if ordered {
                 seen.learn(Epoch { agent: 1, time: 1 });
             }
-            let found = shadow.access(second.1, second.2, record(2, second.0), &seen);
+            let found = shadow.access(second.1, second.2, record(2, second.0), &seen, false);
             assert_eq!(found.is_some(), want, "{first:?} {second:?} {ordered}");
         }
     }
