@@ -409,6 +409,10 @@ pub(crate) enum Action {
     MovMatrix,
     Mma(Box<Mma>),
     Wgmma(Box<Wgmma>),
+    /// `wgmma.commit_group`.
+    ProductCommit,
+    /// `wgmma.wait_group`: waits until so many groups are open.
+    ProductWait(u32),
     Tensor(Box<Tensor>),
     /// `d` = instructions so far of the warp, wide if set.
     Clock {

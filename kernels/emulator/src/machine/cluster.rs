@@ -390,6 +390,7 @@ impl Env<'_> {
         for transfer in warp.pending.stores.due(lanes, None) {
             self.perform(&transfer)?;
         }
+        self.race_exit(warp, lanes)?;
         warp.live &= !lanes;
         let count = lanes.count_ones();
         self.block().live -= count;

@@ -72,6 +72,14 @@ impl Env<'_> {
             }
             Action::MovMatrix => self.move_matrix(warp, o, exec),
             Action::Mma(mma) => self.mma(warp, mma, exec),
+            Action::ProductCommit => {
+                self.race_product_commit(warp);
+                Ok(Flow::Next)
+            }
+            Action::ProductWait(groups) => {
+                self.race_product_wait(warp, *groups);
+                Ok(Flow::Next)
+            }
             Action::Wgmma(wgmma) => self.wgmma(warp, wgmma, exec),
             Action::Tensor(tensor) => self.tensor(warp, o, tensor, exec),
             Action::Clock { wide } => {

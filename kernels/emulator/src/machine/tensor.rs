@@ -153,6 +153,7 @@ impl Env<'_> {
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
                 self.race_arrive(warp, lane, to)?;
+                self.race_product_arrive(warp, to);
                 self.arrive_once(to).map_err(blame(lane))?;
             }
         }

@@ -5,7 +5,6 @@ use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
 use super::pending::{Blocks, Transfer};
-use super::race::READ;
 use crate::execute::Operands;
 use crate::lower::{SHARED_WINDOW, Type};
 use crate::program::{Access, Address, Bulk, BulkKind, CopyAsync, MbarrierOp};
@@ -130,11 +129,8 @@ impl Env<'_> {
     }
 
     /// Reads shared memory as an operand of a matrix instruction of this warp.
-    pub(super) fn read_operand(&mut self, warp: &Warp, address: u32, into: &mut [u8]) -> Step<()> {
-        if warp.watch.is_some() {
-            let lane = warp.live.trailing_zeros();
-            self.race_shared(warp, lane, address, into.len() as u32, READ)?;
-        }
+    pub(super) fn read_operand(&mut self, warp: &mut Warp, address: u32, into: &mut [u8]) -> Step<()> {
+        self.race_operand(warp, address, into.len() as u32)?;
         self.read_shared(address, into)
     }
 

@@ -108,8 +108,8 @@ impl Env<'_> {
 
     fn race(&self, new: &Record, old: &Record, place: Place, at: u64, bytes: u32) -> Trouble {
         let what = |record: &Record| match record.kind {
-            Kind { copy: true, write: true, .. } => "write by a copy",
-            Kind { copy: true, .. } => "read by a copy",
+            Kind { copy: true, write: true, .. } => "asynchronous write",
+            Kind { copy: true, .. } => "asynchronous read",
             Kind { write: true, strong: true, .. } => "atomic operation or strong write",
             Kind { strong: true, .. } => "strong read",
             Kind { write: true, .. } => "write",
@@ -130,9 +130,8 @@ impl Env<'_> {
             Place::Shared(rank, _) => format!("shared memory of cluster rank {rank} at {at:#x}"),
         };
         let reason = match () {
-            () if old.epoch.is_in_flight() => "no wait has ended that copy",
-            () if old.epoch.agent != old.warp => {
-                "this warp has not waited for the phase of the mbarrier that ends that copy"
+            () if old.epoch.is_in_flight() || old.epoch.agent != old.warp => {
+                "no wait that this warp knows of has ended it"
             }
             () if old.kind.strong || new.kind.strong => "no release and acquire order them",
             () => "nothing orders them",
@@ -263,6 +262,56 @@ impl Env<'_> {
         self.touch_now(watch, lane, self.shared_place(address), bytes, kind)
     }
 
+    /// Bytes of shared memory that a product or a copy to tensor memory reads.
+    pub(crate) fn race_operand(&mut self, warp: &mut Warp, address: u32, bytes: u32) -> Step<()> {
+        let lane = warp.live.trailing_zeros();
+        self.watched(warp, |env, _, watch| {
+            let Some(races) = &mut env.observers.races else { return Ok(()) };
+            let agent = *watch.products.get_or_insert_with(|| races.new_agent());
+            let epoch = Epoch { agent, time: watch.groups + 1 };
+            env.touch(watch, lane, env.shared_place(address), bytes, COPY_READ, epoch)
+        })
+    }
+
+    /// `wgmma.commit_group`.
+    pub(crate) fn race_product_commit(&mut self, warp: &mut Warp) {
+        if let Some(watch) = &mut warp.watch {
+            watch.groups += 1;
+        }
+    }
+
+    /// `wgmma.wait_group`.
+    pub(crate) fn race_product_wait(&mut self, warp: &mut Warp, open: u32) {
+        if let Some(watch) = &mut warp.watch
+            && let Some(agent) = watch.products
+        {
+            watch.known.seen.learn(Epoch { agent, time: watch.groups.saturating_sub(open) });
+        }
+    }
+
+    /// `tcgen05.commit`: the products so far end with the running phase.
+    pub(crate) fn race_product_arrive(&mut self, warp: &mut Warp, address: u32) {
+        if let Some(watch) = &mut warp.watch
+            && let Some(agent) = watch.products
+            && let Some(mbarrier) = self.mbarrier_watch(address)
+        {
+            watch.groups += 1;
+            mbarrier.running.seen.learn(Epoch { agent, time: watch.groups });
+        }
+    }
+
+    /// Lanes end: shared memory may be gone before a bulk store has read it.
+    pub(crate) fn race_exit(&mut self, warp: &mut Warp, exec: u32) -> Step<()> {
+        let Some(watch) = &warp.watch else { return Ok(()) };
+        match watch.sources.open.iter().find(|grouped| exec >> grouped.lane & 1 == 1) {
+            Some(grouped) => Err(Trouble {
+                lane: Some(grouped.lane),
+                text: "the thread ends while a bulk copy may still read shared memory: no `cp.async.bulk.wait_group` has ended it".into(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     fn shared_place(&self, address: u32) -> Place {
         let rank = match address >> 24 {
             0 => self.rank,
@@ -333,13 +382,8 @@ impl Env<'_> {
         let races = self.observers.races.as_mut()?;
         let block = self.cluster.blocks.get_mut(rank)?.watch.as_deref_mut()?;
         Some(block.mbarriers.entry(offset).or_insert_with(|| {
-            races.next_agent += 1;
-            MbarrierWatch {
-                agent: races.next_agent - 1,
-                phases: 0,
-                running: Known::default(),
-                ended: Known::default(),
-            }
+            let agent = races.new_agent();
+            MbarrierWatch { agent, phases: 0, running: Known::default(), ended: Known::default() }
         }))
     }
 

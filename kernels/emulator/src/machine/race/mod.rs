@@ -8,7 +8,8 @@
 //! - The lanes of a warp share a clock: they are ordered by the text.
 //! - A bulk copy into shared memory is an action of the mbarrier that it reports to, in the phase that
 //!   runs when it is issued. Other copies are in flight until their thread waits for their group.
-//! - `wgmma` and `tcgen05` read shared memory when they are issued.
+//! - `wgmma` and `tcgen05` read shared memory until their group is waited for, or until the phase ends of
+//!   the mbarrier that their commit arrives on. Tensor memory and registers are not watched.
 //! - Two writes of one value to one place do not race with each other: compilers let warps with the
 //!   same value store it.
 //! - Scopes are not told apart, nor is the asynchronous proxy.
@@ -24,7 +25,7 @@ use std::collections::HashMap;
 use super::pending::Groups;
 use clock::{Clock, Epoch, IN_FLIGHT, Known};
 use shadow::Shadow;
-pub(crate) use shadow::{READ, WRITE};
+pub(crate) use shadow::WRITE;
 
 /// Concurrent accesses to a word of global memory that are kept, beside two.
 const GLOBAL_LIMIT: usize = 14;
@@ -38,7 +39,7 @@ pub(crate) struct Races {
     shadow: Shadow,
     /// What releases have left at an address of global memory.
     locks: HashMap<u64, Clock>,
-    /// Agent of the next mbarrier; those of the warps are below.
+    /// The next agent of an mbarrier or of products; those of the warps are below.
     next_agent: u32,
 }
 
@@ -47,6 +48,11 @@ impl Races {
     pub(crate) fn new(warps: u64) -> Option<Self> {
         let next_agent = u32::try_from(warps).ok().filter(|&warps| warps < IN_FLIGHT)?;
         Some(Self { shadow: Shadow::new(GLOBAL_LIMIT), locks: HashMap::new(), next_agent })
+    }
+
+    fn new_agent(&mut self) -> u32 {
+        self.next_agent += 1;
+        self.next_agent - 1
     }
 }
 
@@ -101,6 +107,9 @@ pub(crate) struct WarpWatch {
     known: Known,
     /// What relaxed reads have met; known from the next fence on.
     relaxed: Clock,
+    /// Agent of the products, from the first on, and how many groups of them ended with a commit.
+    products: Option<u32>,
+    groups: u32,
     /// Copies in flight that were issued so far.
     issued: u32,
     /// `cp.async`.
@@ -118,6 +127,8 @@ impl WarpWatch {
             agent,
             known,
             relaxed: Clock::default(),
+            products: None,
+            groups: 0,
             issued: 0,
             copies: Groups::default(),
             sources: Groups::default(),

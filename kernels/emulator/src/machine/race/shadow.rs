@@ -51,10 +51,12 @@ impl Cell {
     /// Checks an access against those before it and records it; the one it races with, if any. A write
     /// of what the memory holds already (`same`) does not race with other writes.
     fn access(&mut self, new: Record, seen: &Clock, same: bool, limit: usize) -> Option<Record> {
+        // Copies are told apart by their lanes, and two of them may not write the same bytes.
+        let alike = !new.kind.copy || !(new.kind.write || new.epoch.is_in_flight());
         let again = |old: &Record| {
-            old.epoch == new.epoch && old.kind == new.kind && new.bytes & !old.bytes == 0 && !new.kind.copy
+            old.epoch == new.epoch && old.kind == new.kind && new.bytes & !old.bytes == 0
         };
-        if self.first.iter().any(again) {
+        if alike && self.first.iter().any(again) {
             return None;
         }
         let more = self.more.as_deref_mut().map_or(&mut [][..], |more| &mut more[..]);
