@@ -70,7 +70,11 @@ fn module(body: &str) -> String {
 }
 
 /// A launch of `body`: blocks, threads of a block, blocks of a cluster.
-fn launch(body: &str, (blocks, threads, cluster): (u32, u32, u32), options: &Options) -> Result<Report, Fault> {
+fn launch(
+    body: &str,
+    (blocks, threads, cluster): (u32, u32, u32),
+    options: &Options,
+) -> Result<Report, Fault> {
     let mut machine = Machine::new(1, options.clone());
     let buffer = machine.allocate(0, 4096, 256);
     machine.write(buffer, &[0; 4096]).unwrap();
@@ -202,9 +206,12 @@ fn asynchronous_copies_are_waited_for_and_then_released() {
     check("copied over while it is read", BLOCK, late, unordered);
 }
 
-/// Thread 0 makes an mbarrier for `count` arrivals that all may use.
+/// Thread 0 makes two mbarriers for `count` arrivals that all may use.
 fn with_mbarrier(count: u32, body: &str) -> String {
-    format!("@%p0 mbarrier.init.shared.b64 [%r20], {count};\nbar.sync 0;\n{body}")
+    format!(
+        "@%p0 mbarrier.init.shared.b64 [%r20], {count};\n\
+         @%p0 mbarrier.init.shared.b64 [%r20 + 8], {count};\nbar.sync 0;\n{body}"
+    )
 }
 
 const WAIT: &str = "WAIT:\nmbarrier.try_wait.parity.shared.b64 %p3, [%r20], 0;\n@!%p3 bra WAIT;";
@@ -220,24 +227,36 @@ fn mbarriers_order_copies_and_stores() {
     let unordered: Option<&[&str]> = Some(&[RACE, "cp.async.bulk", "ld.shared.u32"]);
     check("bulk load, no wait", BLOCK, &bulk(""), unordered);
     check("bulk load, a barrier instead", BLOCK, &bulk("bar.sync 0;"), missing);
-    let again = format!("{WAIT}\nld.shared.u32 %r5, [%r4];\n{load}");
-    check("loaded again while it is read", BLOCK, &with_mbarrier(1, &format!("{load}\n{again}")), unordered);
-    let twice = format!("{load}\n{WAIT}\nld.shared.u32 %r5, [%r4];\nbar.sync 0;\n{load}");
-    check("loaded again after a barrier", BLOCK, &with_mbarrier(1, &twice), None);
+    let again = load.replace("[%r20]", "[%r20 + 8]");
+    let twice = |barrier: &str| {
+        with_mbarrier(1, &format!("{load}\n{WAIT}\nld.shared.u32 %r5, [%r4];\n{barrier}\n{again}"))
+    };
+    check("loaded again while it is read", BLOCK, &twice(""), unordered);
+    check("loaded again after a barrier", BLOCK, &twice("bar.sync 0;"), None);
+    check("loaded twice at once", BLOCK, &with_mbarrier(1, &format!("{load}\n{again}")), Some(&[RACE]));
 
     let stores = |wait: &str| {
-        let body = format!("st.shared.u32 [%r3], %r0;\nmbarrier.arrive.shared.b64 %rd5, [%r20];\n{wait}\nld.shared.u32 %r5, [%r4];");
+        let body = format!(
+            "st.shared.u32 [%r3], %r0;\nmbarrier.arrive.shared.b64 %rd5, [%r20];\n{wait}\nld.shared.u32 %r5, [%r4];"
+        );
         with_mbarrier(128, &body)
     };
     check("stores", BLOCK, &stores(WAIT), None);
     check("stores, no wait", BLOCK, &stores(""), Some(&[RACE, "st.shared.u32", "ld.shared.u32"]));
 
     let copies = |wait: &str| {
-        let body = format!("cp.async.ca.shared.global [%r3], [%rd1], 4;\ncp.async.mbarrier.arrive.noinc.shared.b64 [%r20];\n{wait}\nld.shared.u32 %r5, [%r4];");
+        let body = format!(
+            "cp.async.ca.shared.global [%r3], [%rd1], 4;\ncp.async.mbarrier.arrive.noinc.shared.b64 [%r20];\n{wait}\nld.shared.u32 %r5, [%r4];"
+        );
         with_mbarrier(128, &body)
     };
     check("copies", BLOCK, &copies(WAIT), None);
-    check("copies, no wait", BLOCK, &copies("bar.sync 0;"), Some(&[RACE, "cp.async.ca", "ld.shared.u32", phase]));
+    check(
+        "copies, no wait",
+        BLOCK,
+        &copies("bar.sync 0;"),
+        Some(&[RACE, "cp.async.ca", "ld.shared.u32", phase]),
+    );
     let own = copies("cp.async.wait_all;\nbar.sync 0;");
     check("copies, waited for by their threads", BLOCK, &own, None);
 
@@ -257,6 +276,8 @@ fn bulk_stores_hold_their_sources() {
              @%p0 cp.async.bulk.commit_group;\n{wait}"
         )
     };
+    let end: Option<&[&str]> = Some(&["ends while a bulk copy may still read shared memory"]);
+    check("no wait before the end", BLOCK, &store(""), end);
     let reuse = "bar.sync 0;\nst.shared.u32 [%r3], %r1;";
     let source: Option<&[&str]> = Some(&[RACE, "cp.async.bulk.global", "has ended it"]);
     check("source reused", BLOCK, &store(reuse), source);
@@ -314,7 +335,8 @@ fn blocks_pass_results_by_fences_and_atomics() {
     check("a counter without atomics", grid, &last_block(plain), Some(&["race on global memory"]));
     // The fence of another warp, before a barrier of the block, covers its words.
     let other_warp = "setp.eq.u32 %p1, %r0, 32;\n@%p1 st.global.u32 [%rd2 + 128], %r6;\nmembar.gl;\nbar.sync 0;\n@%p0 atom.global.add.u32 %r8, [%rd0], 1;\nmembar.gl;";
-    let read = last_block(other_warp) + "\nld.global.u32 %r9, [%rd0 + 128];\nld.global.u32 %r9, [%rd0 + 140];";
+    let read =
+        last_block(other_warp) + "\nld.global.u32 %r9, [%rd0 + 128];\nld.global.u32 %r9, [%rd0 + 140];";
     check("fences of all warps", grid, &read, None);
 
     // Block 0 waits for the flag of block 1.
@@ -355,4 +377,50 @@ fn lanes_of_one_instruction_agree() {
     check("all warps, a value each", BLOCK, "st.shared.u32 [%r2], %r1;", Some(&[RACE]));
     let bytes = "add.u32 %r6, %r1, %r2;\nst.shared.u8 [%r6], %r1;";
     check("bytes of one word", BLOCK, bytes, None);
+}
+
+/// Without the waits of one kind, a build that needs them has a fault.
+#[test]
+fn golden_builds_need_their_waits() {
+    let options = Options { races: true, max_instructions: 3_000_000, ..Options::default() };
+    let (mut found, mut missed) = (0, Vec::new());
+    for case in golden_cases() {
+        for build in &case.builds {
+            let ptx = case.ptx(build).unwrap();
+            for kind in [
+                &["bar.sync", "barrier.sync"][..],
+                &["cp.async.wait_group"],
+                &["cp.async.bulk.wait_group"],
+                &["mbarrier.try_wait"],
+                &["wgmma.wait_group"],
+            ] {
+                let strip = |line: &str| {
+                    let opcode = line.trim_start();
+                    match opcode.split_once(char::is_whitespace) {
+                        Some((name, operands)) if kind.iter().any(|kind| name.starts_with(kind)) => {
+                            match operands.split_once(',') {
+                                // The predicate of a wait is true at once.
+                                Some((p, _)) => format!("setp.eq.u32 {}, 0, 0;", p.trim()),
+                                None => String::new(),
+                            }
+                        }
+                        _ => line.to_string(),
+                    }
+                };
+                let without: Vec<String> = ptx.lines().map(strip).collect();
+                let without = without.join("\n");
+                if without.lines().eq(ptx.lines()) {
+                    continue;
+                }
+                match case.run(build, &without, &mut CaseDevice::with(options.clone())) {
+                    Err(_) => found += 1,
+                    Ok(_) => missed.push(format!("{} {} without {kind:?}", case.name, build.arch)),
+                }
+            }
+        }
+    }
+    // The barriers of its cluster are enough for this one.
+    missed.retain(|missed| !(missed.starts_with("tma_multicast") && missed.contains("bar.sync")));
+    assert!(missed.is_empty(), "{found} found, but not:\n{}", missed.join("\n"));
+    println!("{found} builds without their waits have a fault");
 }

@@ -2,8 +2,8 @@
 
 use super::memory::Region;
 use super::pending::Pending;
-use crate::execute::Registers;
 use super::race::{BlockWatch, WarpWatch};
+use crate::execute::Registers;
 use crate::matrix::tensor_memory::TensorMemory;
 
 /// Lanes of a warp that are at the same instruction.

@@ -110,7 +110,10 @@ impl Grid {
         let races = match options.races {
             true => {
                 let warps = blocks * u64::from(threads.unwrap_or(1).div_ceil(32));
-                Some(Races::new(warps).ok_or_else(|| refuse(format!("{warps} warps are too many for race detection")))?)
+                Some(
+                    Races::new(warps)
+                        .ok_or_else(|| refuse(format!("{warps} warps are too many for race detection")))?,
+                )
             }
             false => None,
         };

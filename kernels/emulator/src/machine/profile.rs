@@ -167,10 +167,8 @@ impl Profiler {
         let atomic = matches!(inst.action, Action::Atomic(_));
         let mut traffic = Traffic::default();
         for touches in [reads, writes] {
-            (traffic.wavefronts, traffic.ideal_wavefronts) = add(
-                (traffic.wavefronts, traffic.ideal_wavefronts),
-                self.wavefronts(touches, atomic),
-            );
+            (traffic.wavefronts, traffic.ideal_wavefronts) =
+                add((traffic.wavefronts, traffic.ideal_wavefronts), self.wavefronts(touches, atomic));
             self.global(touches, &mut traffic);
         }
         // A copy writes what it reads, and zeros.

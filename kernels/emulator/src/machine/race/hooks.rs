@@ -200,7 +200,13 @@ impl Env<'_> {
     }
 
     /// Accesses with an ordering, which is that of a lock at their address.
-    fn ordered(&mut self, watch: &mut WarpWatch, touches: &[Touch], kind: Kind, ordering: Ordering) -> Step<()> {
+    fn ordered(
+        &mut self,
+        watch: &mut WarpWatch,
+        touches: &[Touch],
+        kind: Kind,
+        ordering: Ordering,
+    ) -> Step<()> {
         let kind = Kind { strong: ordering.is_strong(), ..kind };
         // An atomic operation reads as well.
         if kind.strong {
@@ -645,4 +651,3 @@ fn one_value<const N: usize>(writes: &[Touch], value: impl Fn(u32) -> [u8; N]) -
     }
     Ok(())
 }
-

@@ -17,8 +17,6 @@
 mod clock;
 mod hooks;
 mod shadow;
-#[cfg(test)]
-mod tests;
 
 use std::collections::HashMap;
 

@@ -53,9 +53,8 @@ impl Cell {
     fn access(&mut self, new: Record, seen: &Clock, same: bool, limit: usize) -> Option<Record> {
         // Copies are told apart by their lanes, and two of them may not write the same bytes.
         let alike = !new.kind.copy || !(new.kind.write || new.epoch.is_in_flight());
-        let again = |old: &Record| {
-            old.epoch == new.epoch && old.kind == new.kind && new.bytes & !old.bytes == 0
-        };
+        let again =
+            |old: &Record| old.epoch == new.epoch && old.kind == new.kind && new.bytes & !old.bytes == 0;
         if alike && self.first.iter().any(again) {
             return None;
         }
