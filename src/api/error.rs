@@ -8,6 +8,9 @@ use crate::generate::{GenerateError, PolicyRefusal};
 /// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
 const MAX_MESSAGE_CHARS: usize = 600;
 
+/// What a dialect calls the fields of a chat request, where it has other names.
+pub(super) type Words = &'static [(&'static str, &'static str)];
+
 /// An answer that is an error, in the public API's shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {

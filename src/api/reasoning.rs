@@ -5,8 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ApiError;
-use super::params::int;
-use super::values::{Free, Int, MAX_U32};
+use super::values::{Free, Int, MAX_U32, int};
 use crate::generate::{Budget, ReasoningSwitch};
 
 /// Reasoning tokens of the efforts that ask for little; the others have the operator's default.

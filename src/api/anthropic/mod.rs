@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
+use super::format::Kind;
 use super::json::{self, Both};
 use super::params::Stop;
 use super::reasoning::check_effort;
-use super::stream::Kind;
 use super::tools;
 use super::unknown::Unknown;
 use super::values::{AnyValue, Free, Int, MAX_U32};
