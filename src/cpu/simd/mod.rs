@@ -216,10 +216,14 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
 /// # Safety
 /// As for [`Vector`]; `args` is valid for `rows` rows and `panels` panels.
 pub(crate) unsafe trait Simd: Vector {
-    /// Multiplies a tile of bf16 pairs with the dot-product instruction.
-    unsafe fn dot_tile(rows: usize, panels: usize, args: TileArgs);
-    /// Multiplies a tile of bf16 pairs with codes.
-    unsafe fn dot_codes_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs);
+    /// Multiplies a tile of bf16 pairs with the dot-product instruction; instruction sets without it never see such pairs.
+    unsafe fn dot_tile(_rows: usize, _panels: usize, _args: TileArgs) {
+        unreachable!("bf16 pairs are only packed where the dot product exists");
+    }
+    /// Multiplies a tile of bf16 pairs with codes, by the same instruction.
+    unsafe fn dot_codes_tile(_format: CodeFormat, _rows: usize, _panels: usize, _args: TileArgs) {
+        unreachable!("bf16 pairs are only packed where the dot product exists");
+    }
     /// Multiplies a tile of int8 rows with 4-bit codes.
     unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs);
 }
