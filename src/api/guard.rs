@@ -68,10 +68,10 @@ pub(super) fn choice(
                         choice.hold_tokens = Some(count("repetition_guard.hold_back", value, MAX_HOLD_BACK)?)
                     }
                     other => {
-                        let shown: String = other.chars().take(32).collect();
-                        return Err(ApiError::invalid_value(
+                        return Err(ApiError::unknown_value(
                             "repetition_guard",
-                            format!("`{shown}` is unknown, allowed: mode, max_rescues, hold_back"),
+                            other,
+                            "mode, max_rescues, hold_back",
                         ));
                     }
                 }
@@ -92,9 +92,7 @@ fn mode(field: &'static str, word: &str) -> Result<Option<Mode>, ApiError> {
         "stop" => Mode::Stop,
         "rescue" => Mode::Rescue,
         other => {
-            let shown: String = other.chars().take(32).collect();
-            let message = format!("`{shown}` is unknown, allowed: auto, off, warn, stop, rescue");
-            return Err(ApiError::invalid_value(field, message));
+            return Err(ApiError::unknown_value(field, other, "auto, off, warn, stop, rescue"));
         }
     }))
 }

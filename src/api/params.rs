@@ -477,11 +477,7 @@ fn truncate(keep: Option<Int<-1, MAX_U32>>, side: Option<String>) -> Result<Opti
         None | Some("left") => TruncateSide::Left,
         Some("right") => TruncateSide::Right,
         Some(other) => {
-            let shown: String = other.chars().take(32).collect();
-            return Err(ApiError::invalid_value(
-                "truncation_side",
-                format!("`{shown}` is unknown, allowed: left, right"),
-            ));
+            return Err(ApiError::unknown_value("truncation_side", other, "left, right"));
         }
     };
     match int("truncate_prompt_tokens", keep)? {
