@@ -25,11 +25,11 @@ use crate::text::{Function, Instruction, Module, Operand, RegisterKind, Space};
 
 /// A kernel that cannot be lowered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LowerError {
+pub(crate) struct LowerError {
     /// Line of the instruction in the text; 0 for the kernel as a whole.
-    pub line: u32,
+    pub(crate) line: u32,
     /// Reason, with the opcode.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl std::fmt::Display for LowerError {

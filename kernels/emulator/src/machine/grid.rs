@@ -102,7 +102,7 @@ impl Grid {
             () if !matches!(ranks, Some(1..=16)) => {
                 return Err(refuse(format!("clusters of {:?}; 1 to 16 blocks are possible", shape.cluster)));
             }
-            () if (0..3).any(|axis| shape.grid[axis] % shape.cluster[axis] != 0) => {
+            () if (0..3).any(|axis| !shape.grid[axis].is_multiple_of(shape.cluster[axis])) => {
                 return Err(refuse(format!("a grid of {:?} in clusters of {:?}", shape.grid, shape.cluster)));
             }
             () if program.static_shared.saturating_add(shape.dynamic_shared_bytes) > MAX_SHARED => {

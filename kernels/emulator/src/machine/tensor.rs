@@ -37,7 +37,6 @@ impl Env<'_> {
     /// A `tcgen05` instruction. Products and copies are done at once: `commit` then only arrives.
     pub(super) fn tensor(&mut self, warp: &mut Warp, o: &Operands, tensor: &Tensor, exec: u32) -> Step {
         let first = exec.trailing_zeros();
-        let at = first as usize;
         // Taken out, because reading shared memory needs the block as well.
         let mut memory = match self.block().tensor_memory.take() {
             Some(memory) => memory,
@@ -45,10 +44,7 @@ impl Env<'_> {
         };
         let result = self.tensor_in(warp, o, tensor, exec, &mut memory);
         self.block().tensor_memory = Some(memory);
-        result.map_err(|trouble| Trouble { lane: trouble.lane.or(Some(first)), ..trouble }).map(|flow| {
-            debug_assert!(at < 32);
-            flow
-        })
+        result.map_err(|trouble| Trouble { lane: trouble.lane.or(Some(first)), ..trouble })
     }
 
     fn tensor_in(

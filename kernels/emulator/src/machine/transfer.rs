@@ -194,7 +194,9 @@ impl Env<'_> {
             if read > copy.bytes {
                 return Err(trouble(format!("{read} bytes are read of {}", copy.bytes)));
             }
-            if shared % copy.bytes != 0 || (read > 0 && global % u64::from(copy.bytes) != 0) {
+            if !shared.is_multiple_of(copy.bytes)
+                || (read > 0 && !global.is_multiple_of(u64::from(copy.bytes)))
+            {
                 return Err(trouble(format!(
                     "{} bytes from {global:#x} to {shared:#x} are misaligned",
                     copy.bytes
@@ -366,7 +368,7 @@ impl Env<'_> {
         };
         let size = |warp: &Warp, slot: u32| warp.registers.narrow(slot)[lane as usize];
         let check = |bytes: u32, address: u64| {
-            if bytes % 16 != 0 || address % 16 != 0 || shared % 16 != 0 {
+            if !(bytes.is_multiple_of(16) && address.is_multiple_of(16) && shared.is_multiple_of(16)) {
                 let text = format!(
                     "a bulk copy of {bytes} bytes between {address:#x} and {shared:#x} is misaligned"
                 );
@@ -418,7 +420,7 @@ impl Env<'_> {
         let at = address.of(&warp.registers, lane);
         let mut bytes = [0; TENSOR_MAP_BYTES];
         self.read(warp, lane, Space::Generic, at, &mut bytes)?;
-        if at % 64 != 0 {
+        if !at.is_multiple_of(64) {
             return Err(Trouble {
                 lane: Some(lane),
                 text: format!("a tensor map at {at:#x} is not aligned to 64"),
