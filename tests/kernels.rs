@@ -66,8 +66,41 @@ fn parameters_have_the_size_of_the_twin_and_rows_move_by_16_bytes() {
         // Of each of four steps: hidden and gain two times 16 bytes, delta and normed once.
         let loads = count("ld.global.v4") + count("ld.global.nc.v4");
         assert_eq!((loads, count("st.global.v4")), (4 * 5, 4 * 3), "{arch}");
-        let narrow = body.lines().filter(|line| line.contains(".global.") && !line.contains(".v4"));
+        let narrow = body.lines().filter(|line| {
+            ["ld.global", "st.global"].iter().any(|word| line.contains(word)) && !line.contains(".v4")
+        });
         assert_eq!(narrow.collect::<Vec<_>>(), [] as [&str; 0], "{arch}");
+    }
+}
+
+/// Machine code of a CUBIN, by nvdisasm; `None` where it is not installed.
+fn machine_code(dir: &Path, cubin: &[u8]) -> Option<String> {
+    let path = dir.join("kernel.cubin");
+    fs::write(&path, cubin).unwrap();
+    let output = Command::new("nvdisasm").arg(&path).output().ok()?;
+    assert!(output.status.success(), "{}", text(&output));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn machine_code_moves_16_bytes_at_once_and_leaves_local_memory_alone() {
+    let Some(nvrtc) = nvrtc(None) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    for kernel in kernels::ALL {
+        for arch in kernel.archs {
+            let compiled = nvrtc.compile(&Program::new(kernel, *arch).unwrap()).unwrap();
+            let Some(code) = machine_code(dir.path(), &compiled.cubin) else {
+                println!("skipped: nvdisasm is not installed");
+                return;
+            };
+            let lines = |mnemonic: &str| code.lines().filter(|line| line.contains(mnemonic)).count();
+            assert_eq!((lines(" LDL"), lines(" STL")), (0, 0), "{} {arch}", kernel.name);
+            if kernel.name == rms_norm::KERNEL.name {
+                let moves = (lines(" LDG."), lines(" STG."));
+                assert_eq!((lines(" LDG.E.128"), lines(" STG.E.128")), moves, "{arch}");
+                assert!(moves.0 > 0 && moves.1 > 0, "{arch}");
+            }
+        }
     }
 }
 

@@ -8,19 +8,21 @@
 
 mod arch;
 mod config;
+mod probe;
+mod source;
 mod kernel;
-mod kernel_cache;
 pub mod kernels;
+mod ptxas_log;
+mod compiler;
 mod library;
 mod nvrtc;
-mod probe;
-mod ptxas_log;
-mod source;
+mod kernel_cache;
 
 pub use arch::Arch;
+pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
 pub use kernel::{FunctionUsage, Kernel, Limits, Program};
 pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Origin};
-pub use nvrtc::{CompileError, Compiled, Compiler, Nvrtc};
+pub use nvrtc::Nvrtc;
 pub use probe::{Device, Driver, ProbeError};
 pub use source::SourceError;
