@@ -44,7 +44,7 @@ pub enum CompileError {
         reason: String,
     },
     /// The library lacks a function.
-    #[error("{library} has no {function}; set kernels.nvrtc_library to NVRTC of CUDA 12.8 or later")]
+    #[error("{library} has no {function}; set kernels.nvrtc_library to NVRTC of CUDA 12.9 or later")]
     MissingFunction {
         /// File of the library.
         library: PathBuf,
