@@ -230,7 +230,7 @@ impl<'a> Lowering<'a> {
             "trap" => self.emit(Action::Trap, Operands::default()),
             "nanosleep" => self.emit(Action::Yield, Operands::default()),
             "membar" | "fence" | "griddepcontrol" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard"
-            | "applypriority" | "pmevent" | "brkpt" | "wgmma_fence" => {
+            | "applypriority" | "pmevent" | "brkpt" => {
                 self.emit(Action::Nop, Operands::default());
             }
             _ => return Ok(false),

@@ -12,7 +12,7 @@ use crate::transfer::tile;
 impl Lowering<'_> {
     pub(super) fn transfer(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<bool> {
         match m.mnemonic {
-            "cp" if m.has("async") && m.has("bulk") => self.bulk(m, operands, None)?,
+            "cp" if m.has("async") && m.has("bulk") => self.bulk(m, operands)?,
             "cp" if m.has("reduce") || m.has("async") => {
                 if m.has("reduce") {
                     return Err("not a bulk reduction".to_string());
@@ -159,7 +159,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn bulk(&mut self, m: &Modifiers<'_>, operands: &[Operand], _: Option<()>) -> Result<()> {
+    fn bulk(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<()> {
         if m.has("commit_group") {
             self.emit(Action::BulkCommit, Operands::default());
             return Ok(());
