@@ -85,7 +85,11 @@ fn check(arch: &str) {
                     Some(first) => {
                         for (tensor, (got, want)) in case.tensors.iter().zip(device.reads.iter().zip(first)) {
                             let at = got.iter().zip(want).position(|(a, b)| a != b);
-                            assert!(at.is_none(), "{place}: {} differs from the plain run at byte {at:?}", tensor.name);
+                            assert!(
+                                at.is_none(),
+                                "{place}: {} differs from the plain run at byte {at:?}",
+                                tensor.name
+                            );
                         }
                     }
                 }

@@ -49,20 +49,53 @@ fn tokens(text: &str) -> Vec<String> {
 
 /// Numbers that tend to overflow something.
 const NUMBERS: &[&str] = &[
-    "0", "1", "2", "3", "7", "8", "15", "16", "31", "32", "33", "63", "64", "65", "127", "128", "255", "256",
-    "1000", "1023", "1024", "4096", "65535", "65536", "1048575", "1048576", "16777216", "2147483647",
-    "2147483648", "4294967295", "4294967296", "9223372036854775807", "18446744073709551615",
-    "18446744073709551616", "0xffffffffffffff80", "0f7FC00000", "1e400",
+    "0",
+    "1",
+    "2",
+    "3",
+    "7",
+    "8",
+    "15",
+    "16",
+    "31",
+    "32",
+    "33",
+    "63",
+    "64",
+    "65",
+    "127",
+    "128",
+    "255",
+    "256",
+    "1000",
+    "1023",
+    "1024",
+    "4096",
+    "65535",
+    "65536",
+    "1048575",
+    "1048576",
+    "16777216",
+    "2147483647",
+    "2147483648",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "18446744073709551615",
+    "18446744073709551616",
+    "0xffffffffffffff80",
+    "0f7FC00000",
+    "1e400",
 ];
 
 /// Parts of opcodes and operands to put where others were.
 const WORDS: &[&str] = &[
     "b8", "b16", "b32", "b64", "b128", "u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "f16", "bf16",
     "f16x2", "bf16x2", "f32", "f32x2", "f64", "pred", "tf32", "e4m3x2", "e2m1x2", "v2", "v4", "v8", "wide",
-    "hi", "lo", "sat", "ftz", "rn", "rz", "global", "shared", "local", "param", "const", "sync", "async", "cc",
-    "add", "sub", "mad", "mul", "fma", "mov", "cvt", "cvta", "ld", "st", "atom", "red", "shfl", "vote", "bar",
-    "barrier", "cp", "mbarrier", "mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "prmt", "bfe", "shl", "shr",
-    "div", "rem", "min", "max", "setp", "selp", "bra", "ret", "exit", "tid", "_",
+    "hi", "lo", "sat", "ftz", "rn", "rz", "global", "shared", "local", "param", "const", "sync", "async",
+    "cc", "add", "sub", "mad", "mul", "fma", "mov", "cvt", "cvta", "ld", "st", "atom", "red", "shfl", "vote",
+    "bar", "barrier", "cp", "mbarrier", "mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "prmt", "bfe",
+    "shl", "shr", "div", "rem", "min", "max", "setp", "selp", "bra", "ret", "exit", "tid", "_",
 ];
 
 fn damage(random: &mut Random, tokens: &mut Vec<String>) {
@@ -110,7 +143,8 @@ fn damage(random: &mut Random, tokens: &mut Vec<String>) {
 /// Loads a text and launches its kernels with small limits. The result says how far that went.
 fn attempt(text: &str, seed: u64) -> &'static str {
     let asynchrony = [Asynchrony::Issue, Asynchrony::Late, Asynchrony::Random][seed as usize % 3];
-    let options = Options { max_instructions: 20_000, asynchrony, uninitialized: seed & 1 == 0, ..Options::default() };
+    let options =
+        Options { max_instructions: 20_000, asynchrony, uninitialized: seed & 1 == 0, ..Options::default() };
     let mut machine = Machine::new(1, options);
     let Ok(module) = machine.load(0, text) else { return "not parsed" };
     let buffer = machine.allocate(0, 1 << 16, 256);
@@ -122,7 +156,8 @@ fn attempt(text: &str, seed: u64) -> &'static str {
             continue;
         };
         // Pointers everywhere; a kernel that takes numbers sees wild ones.
-        let parameters: Vec<u8> = buffer.to_le_bytes().repeat(64.max(kernel.parameter_bytes() as usize / 8 + 1));
+        let parameters: Vec<u8> =
+            buffer.to_le_bytes().repeat(64.max(kernel.parameter_bytes() as usize / 8 + 1));
         let block = [[128, 1, 1], [32, 1, 1], [256, 1, 1]][(seed / 3) as usize % 3];
         let shape = LaunchShape {
             grid: [2, 1, 1],
@@ -145,15 +180,17 @@ fn guarded(text: &str, seed: u64, place: &str) -> &'static str {
     let start = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| attempt(text, seed)));
     let time = start.elapsed();
+    if let Ok(folder) = std::env::var("PERIGEE_HOSTILE_OUT")
+        && (result.is_err() || time > Duration::from_secs(2))
+    {
+        std::fs::write(format!("{folder}/{}.ptx", place.replace([' ', '/'], "_")), text).unwrap();
+    }
     match result {
         Ok(reached) => {
             assert!(time < Duration::from_secs(5), "{place}: {time:?}");
             reached
         }
         Err(_) => {
-            if let Ok(folder) = std::env::var("PERIGEE_HOSTILE_OUT") {
-                std::fs::write(format!("{folder}/{}.ptx", place.replace([' ', '/'], "_")), text).unwrap();
-            }
             panic!("{place}: a panic instead of an error")
         }
     }
@@ -197,24 +234,45 @@ fn bodies_that_ask_for_too_much() {
     };
     for size in NUMBERS {
         for space in [".shared", ".local", ".global", ".const"] {
-            check(&format!("{} .align 8 .b8 x[{size}];", space.replace(".local", ".global")), "mov.u64 %rd1, x;");
+            check(
+                &format!("{} .align 8 .b8 x[{size}];", space.replace(".local", ".global")),
+                "mov.u64 %rd1, x;",
+            );
             check("", &format!("{space} .align 8 .b8 x[{size}]; {space} .b64 y[{size}][{size}];"));
             check("", &format!("{space} .align {size} .b8 x[64], y[64];"));
         }
-        check("", &format!(".reg .b32 %x<{size}>; .reg .b128 %y<{size}>; .reg .b64 %z<{size}>; mov.u32 %x0, 1;"));
-        for access in ["ld.global.u32 %r1, [%rd1", "ld.param.u32 %r1, [p0", "ld.local.u32 %r1, [%r2", "ld.u64 %rd2, [%rd1"] {
+        check(
+            "",
+            &format!(".reg .b32 %x<{size}>; .reg .b128 %y<{size}>; .reg .b64 %z<{size}>; mov.u32 %x0, 1;"),
+        );
+        for access in [
+            "ld.global.u32 %r1, [%rd1",
+            "ld.param.u32 %r1, [p0",
+            "ld.local.u32 %r1, [%r2",
+            "ld.u64 %rd2, [%rd1",
+        ] {
             check("", &format!("ld.param.u64 %rd1, [p0]; mov.u32 %r2, -4; {access}+{size}];"));
             check("", &format!("mov.u64 %rd1, {size}; mov.u32 %r2, {size}; {access}-4];"));
             check("", &format!("mov.u64 %rd1, -8; mov.u32 %r2, {size}; {access}+{size}];"));
         }
-        check("", &format!("ld.param.u64 %rd1, [%rd1+{size}]; st.local.v4.b32 [%rd1+{size}], {{%r1,%r2,%r3,%r4}};"));
+        check(
+            "",
+            &format!("ld.param.u64 %rd1, [%rd1+{size}]; st.local.v4.b32 [%rd1+{size}], {{%r1,%r2,%r3,%r4}};"),
+        );
         check("", &format!("mov.u64 %rd1, {size}; ld.param.u64 %rd2, [%rd1]; ld.local.u32 %r1, [%rd1];"));
         check("", &format!("mov.u64 %rd1, {size}; ld.local.u32 %r1, [%rd1];"));
-        check("", &format!("bar.sync {size}, {size}; barrier.cluster.arrive; shfl.sync.idx.b32 %r1, %r1, {size}, {size}, {size};"));
+        check(
+            "",
+            &format!(
+                "bar.sync {size}, {size}; barrier.cluster.arrive; shfl.sync.idx.b32 %r1, %r1, {size}, {size}, {size};"
+            ),
+        );
         check("", &format!("cp.async.wait_group {size}; cp.async.bulk.wait_group {size};"));
         check(
             ".shared .align 16 .b8 s[64];",
-            &format!("mov.u32 %r3, {size}; cp.async.ca.shared.global [s], [%rd1], {size}, %r3; cp.async.ca.shared.global [s], [%rd1], 4, %r3;"),
+            &format!(
+                "mov.u32 %r3, {size}; cp.async.ca.shared.global [s], [%rd1], {size}, %r3; cp.async.ca.shared.global [s], [%rd1], 4, %r3;"
+            ),
         );
         check(
             ".shared .align 16 .b8 s[64];",
@@ -245,10 +303,21 @@ fn bodies_that_ask_for_too_much() {
                  mov.u32 %r4, {size}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r5}}, [%r4];"
             ),
         );
-        check("", &format!("mapa.shared::cluster.u32 %r1, {size}, {size}; ld.shared::cluster.u32 %r2, [%r1];"));
+        check(
+            "",
+            &format!("mapa.shared::cluster.u32 %r1, {size}, {size}; ld.shared::cluster.u32 %r2, [%r1];"),
+        );
         check("", &format!("mov.u32 %r1, {size}; T: .branchtargets A, B; A: brx.idx %r1, T; B: ret;"));
     }
-    for vector in ["{}", "{%r1}", "{%r1,%r2,%r3}", "{%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8,%r9}", "{%rd1,%rd2,%rd3,%rd4}", "{%v1,%v2}", "{_,_}"] {
+    for vector in [
+        "{}",
+        "{%r1}",
+        "{%r1,%r2,%r3}",
+        "{%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8,%r9}",
+        "{%rd1,%rd2,%rd3,%rd4}",
+        "{%v1,%v2}",
+        "{_,_}",
+    ] {
         for ty in ["b16", "b32", "b64", "b128", "pred", "f32x2"] {
             for code in [
                 format!("mov.{ty} %r1, {vector};"),
@@ -260,12 +329,18 @@ fn bodies_that_ask_for_too_much() {
                 format!("mov.{ty} {vector}, {vector};"),
                 format!("ld.global.v4.{ty} {vector}, [%rd1];"),
                 format!("st.local.v4.{ty} [%rd1], {vector};"),
-                format!("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.{ty} [%r1], {vector}, [%r2];"),
+                format!(
+                    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.{ty} [%r1], {vector}, [%r2];"
+                ),
                 format!("atom.global.v4.add.{ty} {vector}, [%rd1], {vector};"),
                 format!("red.global.v4.add.{ty} [%rd1], {vector};"),
                 format!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {vector}, [%r1];"),
-                format!("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {vector}, {vector}, {vector}, {vector};"),
-                format!("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {vector}, {vector}, %rd1, 1, 1, 1, 0;"),
+                format!(
+                    "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {vector}, {vector}, {vector}, {vector};"
+                ),
+                format!(
+                    "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {vector}, {vector}, %rd1, 1, 1, 1, 0;"
+                ),
                 format!("tcgen05.ld.sync.aligned.32x32b.x4.b32 {vector}, [%r1];"),
                 format!("prmt.b32 {vector}, {vector}, {vector}, {vector};"),
                 format!("cvt.{ty}.{ty} {vector}, {vector};"),
