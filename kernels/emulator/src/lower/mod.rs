@@ -40,6 +40,9 @@ impl std::fmt::Display for LowerError {
 
 impl std::error::Error for LowerError {}
 
+/// Most 32-bit words of registers of a thread: 32 MiB in a warp.
+const MAX_SLOTS: u32 = 1 << 18;
+
 type Result<T, E = String> = std::result::Result<T, E>;
 
 /// Lowers a kernel of a module. `globals` are the addresses of the module's variables, 0 for those
@@ -144,6 +147,9 @@ impl<'a> Lowering<'a> {
                     return Err(format!("variable `{}` in {other:?} space in a function", variable.name));
                 }
             });
+        }
+        if slots > MAX_SLOTS {
+            return Err(format!("registers of {slots} words; {MAX_SLOTS} are possible"));
         }
         let static_shared = offset - u64::from(SHARED_START);
         if static_shared > 1 << 20 || local > 1 << 20 {

@@ -28,6 +28,9 @@ impl Lowering<'_> {
                 };
                 let ty = m.ty()?;
                 let registers = self.targets(values, ty)?;
+                if ![1, 2, 4].contains(&registers.len()) || registers.len() as u32 * ty.bytes() > 32 {
+                    return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
+                }
                 let address = self.address(address, Space::Shared)?;
                 let access = Box::new(Access { address, ty, registers });
                 let mbarrier = self.address(mbarrier, Space::Shared)?;
@@ -259,6 +262,9 @@ impl Lowering<'_> {
             let destination = self.address(destination, Space::Global)?;
             let source = self.address(source, Space::Shared)?;
             let bytes = literal(Some(bytes))? as u32;
+            if bytes != 128 {
+                return Err(format!("{bytes} bytes; a tensor map has 128"));
+            }
             self.emit(Action::TensorMapCopy { destination, source, bytes }, Operands::default());
             return Ok(());
         }

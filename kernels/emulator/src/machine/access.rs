@@ -131,7 +131,7 @@ impl Env<'_> {
             Space::Shared => self.shared(address as u32, len).map_err(blame(lane)),
             Space::Param => {
                 let size = self.parameters.len();
-                if address as usize + len > size {
+                if address.saturating_add(len as u64) > size as u64 {
                     let text = format!("{len} bytes at {address:#x} of {size} bytes of parameters");
                     return Err(Trouble { lane: Some(lane), text });
                 }
@@ -139,7 +139,7 @@ impl Env<'_> {
             }
             _ => {
                 let size = self.program.local_bytes as usize;
-                if address as usize + len > size {
+                if address.saturating_add(len as u64) > size as u64 {
                     let text = format!("{len} bytes at {address:#x} of {size} bytes of local memory");
                     return Err(Trouble { lane: Some(lane), text });
                 }
