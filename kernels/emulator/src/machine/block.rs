@@ -2,6 +2,7 @@
 
 use super::memory::Region;
 use super::pending::Pending;
+use super::race::{BlockWatch, WarpWatch};
 use crate::execute::Registers;
 use crate::matrix::tensor_memory::TensorMemory;
 
@@ -40,6 +41,8 @@ pub(crate) struct Warp {
     pub(crate) pending: Pending,
     /// Phase of the cluster's barrier in which the warp arrived last.
     pub(crate) cluster_phase: u64,
+    /// What race detection knows, if it is on.
+    pub(crate) watch: Option<Box<WarpWatch>>,
 }
 
 impl Warp {
@@ -102,6 +105,8 @@ pub(crate) struct Block {
     pub(crate) live: u32,
     /// Tensor memory, from its first use on.
     pub(crate) tensor_memory: Option<Box<TensorMemory>>,
+    /// What race detection knows, if it is on.
+    pub(crate) watch: Option<Box<BlockWatch>>,
 }
 
 impl Block {

@@ -3,6 +3,7 @@
 use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
+use super::race::WRITE;
 use crate::execute::{Isa, Operands};
 use crate::matrix::tcgen05_mma::{Tcgen05A, Tcgen05MmaSpec, Tcgen05Operands};
 use crate::matrix::tensor_memory::TensorMemory;
@@ -64,6 +65,7 @@ impl Env<'_> {
                 let Some(base) = memory.allocate(columns)? else { return Ok(Flow::Wait) };
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
+                self.race_shared(warp, lane, to, 4, WRITE)?;
                 let (region, offset) = self.shared(to, 4).map_err(blame(lane))?;
                 region.set(offset, &base.to_le_bytes());
             }
@@ -96,7 +98,7 @@ impl Env<'_> {
                 let descriptor = warp.registers.wide(*descriptor)[at];
                 let mut trouble = None;
                 let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_shared(address, bytes) {
+                    if let Err(found) = self.read_operand(warp, address, bytes) {
                         trouble.get_or_insert(found);
                     }
                 };
@@ -134,7 +136,7 @@ impl Env<'_> {
                 let mut trouble = None;
                 let isa = self.isa;
                 let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_shared(address, bytes) {
+                    if let Err(found) = self.read_operand(warp, address, bytes) {
                         trouble.get_or_insert(found);
                     }
                 };
@@ -146,6 +148,8 @@ impl Env<'_> {
             Tensor::Commit { address } => {
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
+                self.race_arrive(warp, lane, to)?;
+                self.race_product_arrive(warp, to);
                 self.arrive_once(to).map_err(blame(lane))?;
             }
         }
