@@ -13,7 +13,7 @@ use crate::transfer::tile;
 
 /// A lowered kernel.
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) code: Vec<Inst>,
     /// Text of each instruction's opcode, for messages and counts.

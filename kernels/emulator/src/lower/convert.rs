@@ -34,6 +34,20 @@ impl<S: Integer + Value, D: Integer + Value> Op1 for Saturated<S, D> {
     }
 }
 
+/// An operation whose narrow signed result is extended to 32 bits: a destination may be wider than its type.
+struct Extended<O>(PhantomData<O>);
+impl<O: Op1> Op1 for Extended<O>
+where
+    O::D: Into<i32>,
+{
+    type A = O::A;
+    type D = i32;
+    #[inline(always)]
+    fn apply(imm: u64, a: O::A) -> i32 {
+        O::apply(imm, a).into()
+    }
+}
+
 /// A floating-point type on one side of a conversion with integers.
 trait Float {
     type Stored: Value;
@@ -97,6 +111,7 @@ op!(SingleIntegral, |i| (a: f32) -> f32 = {
     let m = mode(i);
     m.output(convert::integral_f32(m.input(a), m.rounding))
 });
+op!(Double, |i| (a: f64) -> f64 = if !mode(i).sat { a } else if a > 0.0 { a.min(1.0) } else { 0.0 });
 op!(DoubleIntegral, |i| (a: f64) -> f64 = convert::integral_f64(a, rounding(i)));
 op!(Widen, |i| (a: f32) -> f64 = f64::from(mode(i).input(a)));
 op!(Narrow, |i| (a: f64) -> f32 = mode(i).output(convert::f64_to_f32(a, rounding(i))));
@@ -252,9 +267,9 @@ macro_rules! integers {
         match $d {
             Type::U8 | Type::B8 => $self.alu::<One<$op<$s, u8>>>($o),
             // Sign-extended to the register, whose width a conversion may leave open.
-            Type::S8 => $self.alu::<One<$op<$s, i8>>>($o),
+            Type::S8 => $self.alu::<One<Extended<$op<$s, i8>>>>($o),
             Type::U16 | Type::B16 => $self.alu::<One<$op<$s, u16>>>($o),
-            Type::S16 => $self.alu::<One<$op<$s, i16>>>($o),
+            Type::S16 => $self.alu::<One<Extended<$op<$s, i16>>>>($o),
             Type::U32 | Type::B32 => $self.alu::<One<$op<$s, u32>>>($o),
             Type::S32 => $self.alu::<One<$op<$s, i32>>>($o),
             Type::U64 | Type::B64 => $self.alu::<One<$op<$s, u64>>>($o),
@@ -367,6 +382,7 @@ impl Lowering<'_> {
         match (from, to) {
             (s, d) if is_integer(s) && is_integer(d) && m.has("sat") => integers!(self, o, Saturated, s, d),
             (s, d) if is_integer(s) && is_integer(d) => integers!(self, o, Integers, s, d),
+            (s, Type::S8 | Type::S16) if !is_integer(s) => self.signed_narrow(s, to, o)?,
             (F32, d) if is_integer(d) => one_integer!(self, o, d, |T| FromFloat<f32, T>),
             (F64, d) if is_integer(d) => one_integer!(self, o, d, |T| FromFloat<f64, T>),
             (TF16, d) if is_integer(d) => one_integer!(self, o, d, |T| FromFloat<FloatF16, T>),
@@ -377,6 +393,7 @@ impl Lowering<'_> {
             (s, TBf16) if is_integer(s) => one_integer!(self, o, s, |T| ToFloat<T, FloatBf16>),
             (F32, F32) if integral => self.alu::<One<SingleIntegral>>(o),
             (F32, F32) => self.alu::<One<Single>>(o),
+            (F64, F64) if !integral => self.alu::<One<Double>>(o),
             (F64, F64) => self.alu::<One<DoubleIntegral>>(o),
             (F32, F64) => self.alu::<One<Widen>>(o),
             (F64, F32) => self.alu::<One<Narrow>>(o),
@@ -414,6 +431,22 @@ impl Lowering<'_> {
             (Type::Bf16x2, Type::E2m1x2) => self.alu::<One<EncodeHalf<E2m1, Bf16>>>(o),
             (Type::Bf16x2, Type::Ue8m0x2) => self.alu::<One<EncodeHalf<Ue8m0, Bf16>>>(o),
             _ => return Err(format!("no conversion from {from:?} to {to:?}")),
+        }
+        Ok(())
+    }
+
+    /// From a float to a signed integer of 8 or 16 bits.
+    fn signed_narrow(&mut self, from: Type, to: Type, o: Operands) -> Result<()> {
+        match (from, to) {
+            (Type::F32, Type::S8) => self.alu::<One<Extended<FromFloat<f32, i8>>>>(o),
+            (Type::F32, _) => self.alu::<One<Extended<FromFloat<f32, i16>>>>(o),
+            (Type::F64, Type::S8) => self.alu::<One<Extended<FromFloat<f64, i8>>>>(o),
+            (Type::F64, _) => self.alu::<One<Extended<FromFloat<f64, i16>>>>(o),
+            (Type::F16, Type::S8) => self.alu::<One<Extended<FromFloat<FloatF16, i8>>>>(o),
+            (Type::F16, _) => self.alu::<One<Extended<FromFloat<FloatF16, i16>>>>(o),
+            (Type::Bf16, Type::S8) => self.alu::<One<Extended<FromFloat<FloatBf16, i8>>>>(o),
+            (Type::Bf16, _) => self.alu::<One<Extended<FromFloat<FloatBf16, i16>>>>(o),
+            (other, _) => return Err(format!("no conversion from {other:?} to {to:?}")),
         }
         Ok(())
     }

@@ -12,7 +12,6 @@ use crate::text::{Operand, RegisterKind};
 
 op!(Move32, |_i| (a: u32) -> u32 = a);
 op!(Move64, |_i| (a: u64) -> u64 = a);
-op!(Widen, |_i| (a: u32) -> u64 = u64::from(a));
 op!(AddWindow, |i| (a: u64) -> u64 = a.wrapping_add(i));
 op!(AddWindow32, |i| (a: u32) -> u64 = u64::from(a).wrapping_add(i));
 op!(SubWindow32, |i| (a: u64) -> u32 = a.wrapping_sub(i) as u32);
@@ -92,7 +91,7 @@ impl Lowering<'_> {
                 self.alu::<Logic>(Operands { d, a, b: a, c: 0, imm: 3 | u64::from(invert & 1) << 2 });
             }
             (Operand::Vector(parts), Operand::Vector(sources)) if parts.len() == sources.len() => {
-                let bits = ty.bits() / parts.len() as u32;
+                let bits = Self::part_bits(ty, parts)?;
                 let ty = if bits == 64 { Type::B64 } else { Type::B32 };
                 for (d, a) in parts.iter().zip(sources) {
                     self.mov(ty, d, a)?;
@@ -115,9 +114,17 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Bits of a part of a vector operand.
+    fn part_bits(ty: Type, parts: &[Operand]) -> Result<u32> {
+        match (ty.bits(), parts.len()) {
+            (16 | 32 | 64, 2) | (32 | 64, 4) | (64, 8) | (128, 2) => Ok(ty.bits() / parts.len() as u32),
+            (bits, count) => Err(format!("{bits} bits in {count} parts")),
+        }
+    }
+
     /// `mov.b64 {a, b}, d` and its kin, the lowest bits first.
     fn unpack(&mut self, ty: Type, parts: &[Operand], a: &Operand) -> Result<()> {
-        let width = ty.bits() / parts.len() as u32;
+        let width = Self::part_bits(ty, parts)?;
         if ty == Type::B128 {
             let a = self.source(a, ty)?;
             for (half, part) in parts.iter().enumerate() {
@@ -152,7 +159,7 @@ impl Lowering<'_> {
 
     /// `mov.b64 d, {a, b}` and its kin.
     fn pack_vector(&mut self, ty: Type, d: &Operand, parts: &[Operand]) -> Result<()> {
-        let width = ty.bits() / parts.len() as u32;
+        let width = Self::part_bits(ty, parts)?;
         let target = self.destination(d, ty)?;
         if ty == Type::B128 {
             for (half, part) in parts.iter().enumerate() {
@@ -219,12 +226,5 @@ impl Lowering<'_> {
             }
         }
         Ok(())
-    }
-
-    /// A register of 64 bits from a narrow one.
-    pub(super) fn widen(&mut self, a: u32) -> u32 {
-        let d = self.temporary(2);
-        self.alu::<One<Widen>>(Operands { d, a, ..Operands::default() });
-        d
     }
 }

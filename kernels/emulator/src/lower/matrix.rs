@@ -207,6 +207,9 @@ impl Lowering<'_> {
         let counts = spec.registers();
         let mut fragment = |operand: &Operand, count: usize| -> Result<Vec<Target>> {
             let targets = self.targets(operand, Type::B32)?;
+            if targets.iter().any(|target| target.bytes == 16) {
+                return Err("a fragment in registers of 128 bits".to_string());
+            }
             let words: u32 = targets.iter().map(|target| target.bytes.max(4) / 4).sum();
             if words as usize != count {
                 return Err(format!("a fragment of {words} words instead of {count}"));

@@ -91,7 +91,13 @@ impl Lowering<'_> {
             return Err(format!("{} operands", operands.len()));
         }
         let ty = m.ty()?;
-        let registers = self.targets(&operands[values], ty)?;
+        let registers = match values {
+            0 => self.loaded(&operands[values], ty)?,
+            _ => self.targets(&operands[values], ty)?,
+        };
+        if ty == Type::Pred {
+            return Err("predicates have no place in memory".to_string());
+        }
         if registers.len() as u32 * ty.bytes() > 32 || ![1, 2, 4, 8].contains(&registers.len()) {
             return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
         }
@@ -132,8 +138,11 @@ impl Lowering<'_> {
             (AtomicOp::CompareAndSwap, []) => return Err("no value to swap in".to_string()),
             _ => None,
         };
-        let destinations = destination.map(|d| self.targets(d, ty)).transpose()?;
+        let destinations = destination.map(|d| self.loaded(d, ty)).transpose()?;
         let values = self.targets(value, ty)?;
+        if ![1, 2, 4, 8].contains(&values.len()) {
+            return Err(format!("a vector of {} elements", values.len()));
+        }
         if destinations.as_ref().is_some_and(|d| d.len() != values.len()) {
             return Err("as many destinations as values are needed".to_string());
         }

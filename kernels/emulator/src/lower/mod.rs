@@ -25,11 +25,11 @@ use crate::text::{Function, Instruction, Module, Operand, RegisterKind, Space};
 
 /// A kernel that cannot be lowered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LowerError {
+pub(crate) struct LowerError {
     /// Line of the instruction in the text; 0 for the kernel as a whole.
-    pub line: u32,
+    pub(crate) line: u32,
     /// Reason, with the opcode.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl std::fmt::Display for LowerError {
@@ -39,6 +39,9 @@ impl std::fmt::Display for LowerError {
 }
 
 impl std::error::Error for LowerError {}
+
+/// Most 32-bit words of registers of a thread: 32 MiB in a warp.
+const MAX_SLOTS: u32 = 1 << 18;
 
 type Result<T, E = String> = std::result::Result<T, E>;
 
@@ -145,6 +148,9 @@ impl<'a> Lowering<'a> {
                 }
             });
         }
+        if slots > MAX_SLOTS {
+            return Err(format!("registers of {slots} words; {MAX_SLOTS} are possible"));
+        }
         let static_shared = offset - u64::from(SHARED_START);
         if static_shared > 1 << 20 || local > 1 << 20 {
             return Err(format!("{static_shared} bytes of shared and {local} of local memory are too many"));
@@ -235,7 +241,7 @@ impl<'a> Lowering<'a> {
                 self.emit(Action::Fence, Operands::default());
             }
             "fence" | "griddepcontrol" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard"
-            | "applypriority" | "pmevent" | "brkpt" | "wgmma_fence" => {
+            | "applypriority" | "pmevent" | "brkpt" => {
                 self.emit(Action::Nop, Operands::default());
             }
             _ => return Ok(false),

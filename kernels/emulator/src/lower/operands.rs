@@ -141,6 +141,15 @@ impl Lowering<'_> {
         }
     }
 
+    /// A register of a load, which may be no constant.
+    pub(super) fn loaded(&mut self, operand: &Operand, ty: Type) -> Result<Vec<Target>> {
+        let parts = Self::parts(operand);
+        match parts.iter().find(|part| !matches!(part, Operand::Register(_) | Operand::Sink)) {
+            Some(other) => Err(format!("operand {other:?} is not a register")),
+            None => self.targets(operand, ty),
+        }
+    }
+
     /// The operands of a vector, or the operand itself.
     pub(super) fn parts(operand: &Operand) -> &[Operand] {
         match operand {

@@ -12,7 +12,7 @@ use crate::transfer::tile;
 impl Lowering<'_> {
     pub(super) fn transfer(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<bool> {
         match m.mnemonic {
-            "cp" if m.has("async") && m.has("bulk") => self.bulk(m, operands, None)?,
+            "cp" if m.has("async") && m.has("bulk") => self.bulk(m, operands)?,
             "cp" if m.has("reduce") || m.has("async") => {
                 if m.has("reduce") {
                     return Err("not a bulk reduction".to_string());
@@ -28,6 +28,9 @@ impl Lowering<'_> {
                 };
                 let ty = m.ty()?;
                 let registers = self.targets(values, ty)?;
+                if ![1, 2, 4].contains(&registers.len()) || registers.len() as u32 * ty.bytes() > 32 {
+                    return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
+                }
                 let address = self.address(address, Space::Shared)?;
                 let access = Box::new(Access { address, ty, ordering: Ordering::Weak, registers });
                 let mbarrier = self.address(mbarrier, Space::Shared)?;
@@ -159,7 +162,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn bulk(&mut self, m: &Modifiers<'_>, operands: &[Operand], _: Option<()>) -> Result<()> {
+    fn bulk(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<()> {
         if m.has("commit_group") {
             self.emit(Action::BulkCommit, Operands::default());
             return Ok(());
@@ -259,6 +262,9 @@ impl Lowering<'_> {
             let destination = self.address(destination, Space::Global)?;
             let source = self.address(source, Space::Shared)?;
             let bytes = literal(Some(bytes))? as u32;
+            if bytes != 128 {
+                return Err(format!("{bytes} bytes; a tensor map has 128"));
+            }
             self.emit(Action::TensorMapCopy { destination, source, bytes }, Operands::default());
             return Ok(());
         }

@@ -305,6 +305,10 @@ impl Env<'_> {
                             warp.groups.push(Group { pc, mask: 1 << lane, state: State::Ready });
                         }
                         progress = true;
+                        left = left.saturating_sub(1);
+                        if left == 0 {
+                            return Ok((Turn::Running, true));
+                        }
                         break;
                     }
                     Action::Exit => {

@@ -22,6 +22,8 @@ const TURN: u32 = 4096;
 const PATIENCE: u32 = 64;
 /// Clusters in flight at most.
 const MAX_RESIDENT: usize = 1024;
+/// Blocks of a grid at most; the order of all of them is kept.
+const MAX_BLOCKS: u64 = 1 << 24;
 /// Shared memory of a block at most, bytes: the largest of any architecture.
 const MAX_SHARED: u32 = 232_448;
 
@@ -60,14 +62,14 @@ impl Grid {
         };
         let threads = shape.block.iter().try_fold(1u32, |product, &size| product.checked_mul(size));
         let directives = &program.directives;
-        let blocks = shape.grid.iter().map(|&size| u64::from(size)).product::<u64>();
+        let blocks = shape.grid.iter().fold(1u64, |product, &size| product.saturating_mul(size.into()));
         let ranks = shape.cluster.iter().try_fold(1u32, |product, &size| product.checked_mul(size));
         match () {
             () if !matches!(threads, Some(1..=1024)) => {
                 return Err(refuse(format!("{:?} threads a block; 1 to 1024 are possible", shape.block)));
             }
             () if blocks == 0 => return Err(refuse("a grid without blocks".to_string())),
-            () if blocks > 1 << 32 => return Err(refuse(format!("{blocks} blocks are too many"))),
+            () if blocks > MAX_BLOCKS => return Err(refuse(format!("{blocks} blocks are too many"))),
             () if directives.required_block.is_some_and(|block| block != shape.block) => {
                 return Err(refuse(format!(
                     "{:?} threads a block; the kernel requires {:?}",
@@ -95,7 +97,7 @@ impl Grid {
             () if program.static_shared.saturating_add(shape.dynamic_shared_bytes) > MAX_SHARED => {
                 return Err(refuse(format!(
                     "{} bytes of shared memory; {MAX_SHARED} are possible",
-                    program.static_shared + shape.dynamic_shared_bytes
+                    u64::from(program.static_shared) + u64::from(shape.dynamic_shared_bytes)
                 )));
             }
             () if (parameters.len() as u64) < program.parameter_bytes => {

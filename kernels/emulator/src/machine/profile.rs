@@ -219,7 +219,7 @@ impl Profiler {
         self.ranges.clear();
         for touch in touches {
             if let Place::Global(start) = touch.place {
-                self.ranges.push((start, start + u64::from(touch.bytes)));
+                self.ranges.push((start, start.saturating_add(touch.bytes.into())));
             }
         }
         if self.ranges.is_empty() {

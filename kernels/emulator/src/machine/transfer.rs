@@ -393,6 +393,10 @@ impl Env<'_> {
         };
         let size = |warp: &Warp, slot: u32| warp.registers.narrow(slot)[lane as usize];
         let check = |bytes: u32, address: u64| {
+            if bytes > OFFSET {
+                let text = format!("a bulk copy of {bytes} bytes is larger than shared memory");
+                return Err(Trouble { lane: Some(lane), text });
+            }
             if !(bytes.is_multiple_of(16) && address.is_multiple_of(16) && shared.is_multiple_of(16)) {
                 let text = format!(
                     "a bulk copy of {bytes} bytes between {address:#x} and {shared:#x} is misaligned"

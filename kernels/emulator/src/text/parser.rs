@@ -34,13 +34,17 @@ impl std::error::Error for ParseError {}
 /// Parses the text of a module.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
     let tokens = tokenize(text)?;
-    let mut parser = Parser { tokens: &tokens, at: 0, module: Module::default() };
+    let mut parser = Parser { tokens: &tokens, at: 0, module: Module::default(), bytes: 0 };
     parser.module()?;
     Ok(parser.module)
 }
 
 /// Most registers of one declaration or function, against text that asks for all memory.
 const MAX_REGISTERS: u64 = 1 << 20;
+/// Most bytes of the variables of a module, and of the parameters of a function.
+const MAX_BYTES: u64 = 1 << 28;
+/// Largest alignment, bytes.
+const MAX_ALIGN: u64 = 1 << 16;
 /// Deepest nesting of scopes and operands.
 const MAX_DEPTH: usize = 64;
 
@@ -50,6 +54,8 @@ struct Parser<'a> {
     tokens: &'a [(Token<'a>, u32)],
     at: usize,
     module: Module,
+    /// Bytes of the variables so far.
+    bytes: u64,
 }
 
 /// Names of one `{ }` scope of a function.
@@ -245,19 +251,29 @@ impl<'a> Parser<'a> {
                 }
             }
             let size = match count.checked_mul(element * vector) {
-                Some(size) if size < 1 << 40 => size,
+                Some(size) if size <= MAX_BYTES => size,
                 _ => return self.error(format!("`{name}` is too large")),
             };
-            let align = align.unwrap_or(element * vector).max(1);
-            if !align.is_power_of_two() {
-                return self.error(format!("alignment {align} of `{name}` is not a power of two"));
+            self.bytes += size;
+            if self.bytes > MAX_BYTES {
+                return self.error(format!("more than {MAX_BYTES} bytes of variables"));
             }
+            let align = self.alignment(align.unwrap_or(element * vector))?;
             into.push(Variable { space, name, align, size, init });
             if !self.take(b',') {
                 break;
             }
         }
         self.expect(b';')
+    }
+
+    /// Checks an alignment; 0 counts as 1.
+    fn alignment(&self, align: u64) -> Result<u64> {
+        let align = align.max(1);
+        if align.is_power_of_two() && align <= MAX_ALIGN {
+            return Ok(align);
+        }
+        self.error(format!("alignment {align} is not a power of two up to {MAX_ALIGN}"))
     }
 
     fn initializer(&mut self, element: u64, into: &mut Vec<u8>, depth: usize) -> Result<()> {
@@ -272,13 +288,18 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         let negative = self.take(b'-');
-        let value = match self.next()? {
-            Token::Integer(value) => value,
-            Token::Single(bits) => u64::from(bits),
-            Token::Double(bits) => bits,
+        let single = |bits: u64| u64::from((f64::from_bits(bits) as f32).to_bits());
+        let (value, sign) = match self.next()? {
+            Token::Integer(value) => (if negative { value.wrapping_neg() } else { value }, 0),
+            Token::Single(bits) => (u64::from(bits), 1 << 31),
+            Token::Double(bits) if element == 4 => (single(bits), 1 << 31),
+            Token::Double(bits) => (bits, 1 << 63),
             other => return self.error(format!("initial value {other:?} is not supported")),
         };
-        let value = if negative { value.wrapping_neg() } else { value };
+        let value = if negative { value ^ sign } else { value };
+        if into.len() as u64 >= MAX_BYTES {
+            return self.error(format!("more than {MAX_BYTES} bytes of initial values"));
+        }
         into.extend_from_slice(&value.to_le_bytes()[..element.min(8) as usize]);
         Ok(())
     }
@@ -357,12 +378,15 @@ impl<'a> Parser<'a> {
                     None => {
                         let mut size = element;
                         if self.take(b'[') {
-                            size *= self.integer()?;
+                            size = size.saturating_mul(self.integer()?);
                             self.expect(b']')?;
                         }
-                        let align = align.unwrap_or(element).max(1);
+                        let align = self.alignment(align.unwrap_or(element))?;
                         let end = parameters.last().map_or(0, |last: &Parameter| last.offset + last.size);
                         let offset = end.next_multiple_of(align);
+                        if size > MAX_BYTES || offset > MAX_BYTES {
+                            return self.error(format!("parameter `{word}` is too large"));
+                        }
                         parameters.push(Parameter { name: word.to_string(), offset, size });
                         return Ok(());
                     }
@@ -377,7 +401,10 @@ impl<'a> Parser<'a> {
             self.at += 1;
             match word {
                 ".reqntid" => directives.required_block = Some(self.shape()?),
-                ".maxntid" => directives.max_threads = Some(self.shape()?.iter().product()),
+                ".maxntid" => {
+                    let threads = self.shape()?.iter().fold(1u32, |product, &n| product.saturating_mul(n));
+                    directives.max_threads = Some(threads);
+                }
                 ".reqnctapercluster" => directives.required_cluster = Some(self.shape()?),
                 ".maxclusterrank" | ".minnctapersm" | ".maxnreg" | ".maxnctapersm" => {
                     self.integer()?;
@@ -574,10 +601,7 @@ impl<'a> Parser<'a> {
             }
             Token::Punct(b'[') => {
                 let base = self.operand(body, usize::MAX, depth + 1)?;
-                let operand = if self.take(b'+') {
-                    let offset = self.integer()? as i64;
-                    Operand::Address(Box::new(base), offset)
-                } else if self.peek() == Some(Token::Punct(b'-')) {
+                let operand = if self.take(b'+') || self.peek() == Some(Token::Punct(b'-')) {
                     let offset = self.integer()? as i64;
                     Operand::Address(Box::new(base), offset)
                 } else if self.take(b',') {
