@@ -20,6 +20,8 @@ pub(crate) enum State {
     Ready,
     /// A wait failed or lanes are missing: other groups run first.
     Parked,
+    /// An attempt failed or the lanes sleep: other groups run first, then it can run.
+    Yielded,
     /// At a barrier of the block.
     Barrier(u32),
 }
@@ -43,6 +45,8 @@ pub(crate) struct Warp {
     pub(crate) cluster_phase: u64,
     /// What race detection knows, if it is on.
     pub(crate) watch: Option<Box<WarpWatch>>,
+    /// Lanes that arrived in that phase.
+    pub(crate) cluster_arrived: u32,
 }
 
 impl Warp {
@@ -52,7 +56,7 @@ impl Warp {
         let ready = |group: &Group| group.state == State::Ready;
         if !self.groups.iter().any(ready) {
             for group in &mut self.groups {
-                if group.state == State::Parked {
+                if matches!(group.state, State::Parked | State::Yielded) {
                     group.state = State::Ready;
                 }
             }

@@ -166,6 +166,7 @@ fn new_block(
                 pending: Pending::default(),
                 cluster_phase: 0,
                 watch: first_agent.map(|first| WarpWatch::new(first + number)),
+                cluster_arrived: 0,
             }))
         })
         .collect();
@@ -343,13 +344,18 @@ impl Env<'_> {
                                 let group = &mut warp.groups[at];
                                 group.pc = pc;
                                 group.state = State::Parked;
-                                if warp.groups.iter().any(|group| group.state == State::Ready) {
+                                if warp
+                                    .groups
+                                    .iter()
+                                    .any(|g| matches!(g.state, State::Ready | State::Yielded))
+                                {
                                     break;
                                 }
                                 return Ok((Turn::Blocked, progress));
                             }
                             Flow::Yield => {
-                                warp.groups[at].pc = pc + 1;
+                                // The warp's other lanes go on before the next attempt.
+                                warp.groups[at] = Group { pc: pc + 1, mask, state: State::Yielded };
                                 return Ok((Turn::Running, true));
                             }
                             Flow::Barrier(number) => {
@@ -399,6 +405,11 @@ impl Env<'_> {
         let count = lanes.count_ones();
         self.block().live -= count;
         self.cluster.live -= count;
+        // Lanes that had arrived no longer count beside those that live.
+        if warp.cluster_phase == self.cluster.phase {
+            self.cluster.arrived -= (warp.cluster_arrived & lanes).count_ones();
+            warp.cluster_arrived &= !lanes;
+        }
         self.cluster.complete();
         for number in 0..16 {
             self.complete_barrier(warp, number);

@@ -1,12 +1,12 @@
 //! Shuffles, votes and barriers.
 
 use super::access::lanes;
-use super::block::{State, Warp};
+use super::block::{Group, State, Warp};
 use super::cluster::{Env, Flow, Step};
 use super::fault::Trouble;
 use crate::execute::Operands;
 use crate::number::extremum::{self, Selection};
-use crate::program::{BarrierReduction, Redux, ShuffleMode, VoteMode};
+use crate::program::{Action, BarrierReduction, Redux, ShuffleMode, VoteMode};
 
 /// Sets the lanes of a mask in a predicate.
 fn set(predicate: &mut u32, mask: u32, value: u32) {
@@ -17,7 +17,7 @@ impl Env<'_> {
     /// The lanes that a collective names, once all of them are here; `None`: some are still to come.
     ///
     /// `members` is a register; every executing lane must name itself and hold the same mask.
-    fn members(&self, warp: &Warp, slot: u32, exec: u32, mask: u32) -> Step<Option<u32>> {
+    pub(super) fn members(&self, warp: &Warp, slot: u32, exec: u32, mask: u32) -> Step<Option<u32>> {
         let first = exec.trailing_zeros();
         let values = warp.registers.narrow(slot);
         let members = values[first as usize];
@@ -206,11 +206,33 @@ impl Env<'_> {
         Ok(Flow::Next)
     }
 
-    pub(super) fn warp_sync(&mut self, warp: &Warp, members: u32, exec: u32, mask: u32) -> Step {
-        match self.members(warp, members, exec, mask)? {
-            Some(_) => Ok(Flow::Next),
-            None => Ok(Flow::Wait),
+    pub(super) fn warp_sync(&mut self, warp: &mut Warp, slot: u32, exec: u32, mask: u32) -> Step {
+        if self.members(warp, slot, exec, mask)?.is_some() {
+            return Ok(Flow::Next);
         }
+        // The others may stand at another `bar.warp.sync` with the same members.
+        let values = *warp.registers.narrow(slot);
+        let members = values[exec.trailing_zeros() as usize];
+        let missing = members & warp.live & !exec;
+        let waits = |group: &Group| {
+            let Some(inst) = self.program.code.get(group.pc as usize) else { return false };
+            let Action::WarpSync { members: slot } = inst.action else { return false };
+            let values = warp.registers.narrow(slot);
+            group.mask & !missing == 0
+                && group.mask & !(warp.registers.predicates[inst.guard as usize] ^ inst.invert) == 0
+                && lanes(group.mask).all(|lane| values[lane as usize] == members)
+        };
+        let there: Vec<bool> = warp.groups.iter().map(waits).collect();
+        let arrived =
+            warp.groups.iter().zip(&there).filter(|group| *group.1).fold(0, |all, g| all | g.0.mask);
+        if arrived != missing {
+            return Ok(Flow::Wait);
+        }
+        for (group, _) in warp.groups.iter_mut().zip(there).filter(|group| group.1) {
+            group.pc += 1;
+            group.state = State::Ready;
+        }
+        Ok(Flow::Next)
     }
 
     /// Arrives at a barrier of the block; with `wait` also waits.
@@ -342,8 +364,16 @@ impl Env<'_> {
         if aligned {
             self.whole(warp, exec)?;
         }
+        if warp.cluster_phase != self.cluster.phase {
+            warp.cluster_arrived = 0;
+        }
+        if let Some(lane) = lanes(exec & warp.cluster_arrived).next() {
+            let text = "arrives twice in one phase of the cluster's barrier".to_string();
+            return Err(Trouble { lane: Some(lane), text });
+        }
         self.race_cluster_arrive(warp, relaxed);
         warp.cluster_phase = self.cluster.phase;
+        warp.cluster_arrived |= exec;
         self.cluster.arrive(exec.count_ones());
         Ok(Flow::Next)
     }

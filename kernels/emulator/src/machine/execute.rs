@@ -1,14 +1,70 @@
 //! Which function does what an instruction says.
 
 use super::access::lanes;
-use super::block::Warp;
+use super::block::{Group, State, Warp};
 use super::cluster::{Env, Flow, Step};
-use crate::program::{Action, Inst};
+use crate::program::{Action, Inst, Tensor};
+
+/// Whether an instruction of the whole warp finds lanes missing that are waiting elsewhere: they may
+/// still come. Lanes that are missing for other reasons are a fault of the instruction.
+fn waits_for_lanes(warp: &Warp, action: &Action, exec: u32) -> bool {
+    let whole = match action {
+        Action::Barrier { aligned, .. } => *aligned,
+        Action::ClusterArrive { aligned } | Action::ClusterWait { aligned } => *aligned,
+        Action::BarrierReduce { .. } | Action::TensorMapCopy { .. } => true,
+        Action::LdMatrix { .. } | Action::StMatrix { .. } | Action::MovMatrix => true,
+        Action::Mma(_) | Action::Wgmma(_) => true,
+        Action::Tensor(tensor) => !matches!(**tensor, Tensor::Multiply { .. } | Tensor::Commit { .. }),
+        _ => false,
+    };
+    let missing = warp.live & !exec;
+    let parked = |group: &&Group| matches!(group.state, State::Parked | State::Yielded);
+    whole
+        && missing != 0
+        && missing & !warp.groups.iter().filter(parked).fold(0, |lanes, group| lanes | group.mask) == 0
+}
 
 impl Env<'_> {
     /// Executes an instruction that is more than registers and control flow, for the lanes of
     /// `exec` out of the group's `mask`.
     pub(super) fn execute(&mut self, warp: &mut Warp, inst: &Inst, exec: u32, mask: u32) -> Step {
+        let slot = match inst.action {
+            Action::Shuffle { members, .. }
+            | Action::Vote { members, .. }
+            | Action::Match { members, .. }
+            | Action::Redux { members, .. }
+            | Action::Elect { members, .. }
+            | Action::WarpSync { members } => members,
+            _ if waits_for_lanes(warp, &inst.action, exec) => return Ok(Flow::Wait),
+            _ => return self.execute_together(warp, inst, exec, mask),
+        };
+        let values = *warp.registers.narrow(slot);
+        let with = |among: u32, first: u32| {
+            lanes(among)
+                .filter(|&lane| values[lane as usize] == values[first as usize])
+                .fold(0u32, |set, lane| set | 1 << lane)
+        };
+        if with(exec, exec.trailing_zeros()) == exec {
+            return self.execute_together(warp, inst, exec, mask);
+        }
+        // Lanes with different member masks are collectives of their own.
+        let mut sets = Vec::new();
+        let mut rest = exec;
+        while rest != 0 {
+            let set = with(rest, rest.trailing_zeros());
+            if self.members(warp, slot, set, mask)?.is_none() {
+                return Ok(Flow::Wait);
+            }
+            sets.push(set);
+            rest &= !set;
+        }
+        for set in sets {
+            self.execute_together(warp, inst, set, mask)?;
+        }
+        Ok(Flow::Next)
+    }
+
+    fn execute_together(&mut self, warp: &mut Warp, inst: &Inst, exec: u32, mask: u32) -> Step {
         let o = &inst.operands;
         match &inst.action {
             Action::Load(access) => self.load(warp, access, exec),

@@ -160,8 +160,12 @@ impl Grid {
             if !transferred && !self.resident.is_empty() && !self.admit() {
                 return Err(self.deadlock());
             }
-        } else if self.turns.is_multiple_of(PATIENCE) && self.resident.len() < MAX_RESIDENT {
-            self.admit();
+        } else if self.turns.is_multiple_of(PATIENCE) {
+            // A loop that polls counts as progress: what it waits for must happen all the same.
+            self.transfer(memory)?;
+            if self.resident.len() < MAX_RESIDENT {
+                self.admit();
+            }
         }
         let executed: u64 = self.counts.iter().map(|count| count.warps).sum();
         if executed > self.options.max_instructions {

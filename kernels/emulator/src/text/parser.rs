@@ -40,7 +40,7 @@ pub fn parse(text: &str) -> Result<Module, ParseError> {
 }
 
 /// Most registers of one declaration or function, against text that asks for all memory.
-const MAX_REGISTERS: u64 = 1 << 20;
+const MAX_REGISTERS: u64 = 1 << 18;
 /// Most bytes of the variables of a module, and of the parameters of a function.
 const MAX_BYTES: u64 = 1 << 28;
 /// Largest alignment, bytes.
