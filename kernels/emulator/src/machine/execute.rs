@@ -10,7 +10,7 @@ use crate::program::{Action, Inst, Tensor};
 fn waits_for_lanes(warp: &Warp, action: &Action, exec: u32) -> bool {
     let whole = match action {
         Action::Barrier { aligned, .. } => *aligned,
-        Action::ClusterArrive { aligned } | Action::ClusterWait { aligned } => *aligned,
+        Action::ClusterArrive { aligned, .. } | Action::ClusterWait { aligned } => *aligned,
         Action::BarrierReduce { .. } | Action::TensorMapCopy { .. } => true,
         Action::LdMatrix { .. } | Action::StMatrix { .. } | Action::MovMatrix => true,
         Action::Mma(_) | Action::Wgmma(_) => true,
