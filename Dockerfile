@@ -13,11 +13,12 @@ WORKDIR /src
 
 # The dependencies, compiled against an empty package with the same manifest.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir src tests \
- && touch src/lib.rs tests/main.rs \
- && echo 'fn main() {}' > src/main.rs \
+COPY kernels/emulator/Cargo.toml kernels/emulator/
+RUN mkdir -p src tests kernels/emulator/src/bin \
+ && touch src/lib.rs tests/main.rs kernels/emulator/src/lib.rs \
+ && echo 'fn main() {}' | tee src/main.rs > kernels/emulator/src/bin/ptx-run.rs \
  && cargo build --profile dist --locked --bin perigee \
- && rm -r src tests
+ && rm -r src tests kernels
 
 # The package. Copied files keep the age they have outside, which may be older than the empty build: `touch` tells
 # cargo that they changed.

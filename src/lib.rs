@@ -16,9 +16,10 @@ pub mod guard;
 // Metrics and logs, which every module below may record to.
 pub mod telemetry;
 
-// Compute: the operations of a model with their reference implementation, and the fast CPU backend.
+// Compute: the operations of a model with their reference implementation, the fast CPU backend, kernels for GPUs.
 pub mod ops;
 pub mod cpu;
+pub mod cuda;
 
 // The network, and the checkpoint files that its weights are read from.
 pub mod model;

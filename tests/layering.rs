@@ -17,13 +17,21 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["llguidance::", "toktrie::", "derivre::"], &["grammar/"]),
     (&["prometheus::", "tracing_subscriber::"], &["telemetry/"]),
     (&["figment::"], &["config/"]),
-    (&["rustix::"], &["engine/delivery.rs", "server/socket.rs"]),
-    (&["libc::"], &["telemetry/heap.rs"]),
+    (&["cudarc::"], &["cuda/"]),
+    (&["rustix::"], &["engine/delivery.rs", "server/socket.rs", "cuda/kernel_cache/"]),
+    (&["libc::"], &["telemetry/heap.rs", "cuda/library.rs"]),
     (&["clap::"], &["config/args.rs", "cli/"]),
     (&["env::var(", "env::vars(", "env::var_os(", "env::vars_os("], &["config/"]),
     (
         &["unsafe"],
-        &["threads/", "cpu/", "model/checkpoint/reader.rs", "telemetry/heap.rs", "sampling/widest.rs"],
+        &[
+            "threads/",
+            "cpu/",
+            "cuda/",
+            "model/checkpoint/reader.rs",
+            "telemetry/heap.rs",
+            "sampling/widest.rs",
+        ],
     ),
 ];
 

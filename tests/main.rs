@@ -19,6 +19,8 @@ mod golden_quant;
 mod guard;
 mod http;
 mod inspect;
+mod kernel_cache;
+mod kernels;
 mod layering;
 mod malformed;
 mod nano;

@@ -1,9 +1,8 @@
 //! A checked request for replies, and the one place where its fields become what the walk is given.
 
-use super::ApiError;
+use super::error::{ApiError, Words};
+use super::format::{Format, Kind};
 use super::params::{MAX_BIAS_COPIES, Shared};
-use super::service::Words;
-use super::stream::{Format, Kind};
 use super::unknown::Unknown;
 use crate::generate::{ChatReply, GenerateRequest, Prompt, ReasoningField};
 use crate::grammar::GrammarSpec;

@@ -5,11 +5,11 @@ use serde::Deserialize;
 
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation};
+use super::format::{Format, Kind};
 use super::guard;
 use super::json::{self, Both};
 use super::messages::{self, Messages};
 use super::params::{TopCount, top_count};
-use super::stream::{Format, Kind};
 use super::tools;
 use super::values::{AnyValue, Free, Int, MAX_U32};
 use super::write::{self, TokenText};

@@ -8,13 +8,13 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::call::{Call, Own, call};
 use super::foreign::ForeignBody;
+use super::format::{Format, Kind};
 use super::guard;
 use super::json::{self, Both};
 use super::params::{SharedBody, TopCount, token_id, top_count};
-use super::stream::{Format, Kind, echoed};
 use super::structured::StructuredBody;
 use super::values::{AnyValue, Int, MAX_U32, TokenId, inline_schema};
-use super::write::{self, LogprobArrays, Scored, TokenText};
+use super::write::{self, LogprobArrays, Scored, TokenText, echoed};
 use super::{ApiError, Limits};
 use crate::generate::{FullReply, Prompt, Replies, SamplingDefaults, SamplingMode};
 

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::call::{Call, Own, call};
 use super::foreign::ForeignBody;
+use super::format::Kind;
 use super::json::Both;
 use super::messages;
 use super::params::SharedBody;
 use super::reasoning::ReasoningBody;
-use super::stream::Kind;
 use super::structured::StructuredBody;
 use super::tools::{self, ToolChoice};
 use super::{ApiError, Limits};

@@ -1,12 +1,19 @@
 //! Status codes and error bodies: the only place that has them.
 
-use std::borrow::Cow;
 use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::generate::{GenerateError, PolicyRefusal};
 
 /// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
 const MAX_MESSAGE_CHARS: usize = 600;
+/// Most of a word that is quoted as unknown.
+const MAX_SHOWN_CHARS: usize = 32;
+
+/// What a dialect calls the fields of a chat request, where it has other names.
+pub(super) type Words = &'static [(&'static str, &'static str)];
 
 /// An answer that is an error, in the public API's shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +36,40 @@ pub struct ApiError {
     pub no_retry: bool,
     /// Whether the connection should be closed after the answer (the rest of the request was not read).
     pub close: bool,
+}
+
+/// The body of an error.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct ErrorBody<'a> {
+    error: Fault<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Fault<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: &'a str,
+}
+
+/// The body of an error in Anthropic's shape.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct MessagesError<'a> {
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = "error"))]
+    kind: &'a str,
+    error: MessagesFault<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct MessagesFault<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    message: &'a str,
 }
 
 impl ApiError {
@@ -96,6 +137,12 @@ impl ApiError {
     pub fn invalid_value(param: impl Into<String>, message: impl Into<String>) -> Self {
         let (param, message) = (param.into(), message.into());
         Self::new(400, "invalid_request_error", "invalid_value", format!("`{param}`: {message}")).param(param)
+    }
+
+    /// 400: a field has a word that is not among the `allowed` ones.
+    pub(super) fn unknown_value(param: impl Into<String>, given: &str, allowed: &str) -> Self {
+        let shown: String = given.chars().take(MAX_SHOWN_CHARS).collect();
+        Self::invalid_value(param, format!("`{shown}` is unknown, allowed: {allowed}"))
     }
 
     /// 400: a required field is absent.
@@ -321,31 +368,15 @@ impl ApiError {
             503 => "overloaded_error",
             _ => "api_error",
         };
-        let error = serde_json::json!({"type": kind, "message": self.message});
-        serde_json::json!({"type": "error", "error": error}).to_string().into_bytes()
+        let error = MessagesFault { kind, message: &self.message };
+        serde_json::to_vec(&MessagesError { kind: "error", error }).expect("strings serialise")
     }
 
     /// The body: `{"error": {...}}`.
     pub fn body(&self) -> Vec<u8> {
-        #[derive(serde::Serialize)]
-        struct Outer<'a> {
-            error: Inner<'a>,
-        }
-        #[derive(serde::Serialize)]
-        struct Inner<'a> {
-            message: &'a str,
-            #[serde(rename = "type")]
-            kind: &'a str,
-            param: Option<Cow<'a, str>>,
-            code: &'a str,
-        }
-        let inner = Inner {
-            message: &self.message,
-            kind: self.kind,
-            param: self.param.as_deref().map(Cow::Borrowed),
-            code: self.code,
-        };
-        serde_json::to_vec(&Outer { error: inner }).expect("strings serialise")
+        let Self { message, kind, param, code, .. } = self;
+        let error = Fault { message, kind, param: param.as_deref(), code };
+        serde_json::to_vec(&ErrorBody { error }).expect("strings serialise")
     }
 }
 

@@ -7,8 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::params::int;
-use super::values::{Free, Int};
+use super::values::{Free, Int, int};
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use crate::generate::GuardChoice;
@@ -69,10 +68,10 @@ pub(super) fn choice(
                         choice.hold_tokens = Some(count("repetition_guard.hold_back", value, MAX_HOLD_BACK)?)
                     }
                     other => {
-                        let shown: String = other.chars().take(32).collect();
-                        return Err(ApiError::invalid_value(
+                        return Err(ApiError::unknown_value(
                             "repetition_guard",
-                            format!("`{shown}` is unknown, allowed: mode, max_rescues, hold_back"),
+                            other,
+                            "mode, max_rescues, hold_back",
                         ));
                     }
                 }
@@ -93,9 +92,7 @@ fn mode(field: &'static str, word: &str) -> Result<Option<Mode>, ApiError> {
         "stop" => Mode::Stop,
         "rescue" => Mode::Rescue,
         other => {
-            let shown: String = other.chars().take(32).collect();
-            let message = format!("`{shown}` is unknown, allowed: auto, off, warn, stop, rescue");
-            return Err(ApiError::invalid_value(field, message));
+            return Err(ApiError::unknown_value(field, other, "auto, off, warn, stop, rescue"));
         }
     }))
 }
@@ -158,15 +155,19 @@ pub(super) fn events(out: &mut Vec<u8>, events: &[Event], show: &TokenText<'_>) 
 #[cfg(test)]
 mod tests {
     use super::super::json::parse;
-    use super::super::params::SharedBody;
     use super::*;
-    use crate::generate::SamplingDefaults;
+
+    #[derive(Deserialize, JsonSchema)]
+    struct Fields {
+        #[schemars(skip)]
+        repetition_guard: Option<Free>,
+        repetition_detection: Option<PatternFields>,
+    }
 
     fn read(body: &str, guard_choice: bool) -> Result<GuardChoice, ApiError> {
         let limits = Limits { guard_choice, ..Limits::default() };
-        let shared = parse::<SharedBody>(body.as_bytes())?;
-        let mode = crate::generate::SamplingMode::Instant;
-        shared.check(&limits, &SamplingDefaults::default(), Some(16), mode).map(|shared| shared.guard)
+        let fields = parse::<Fields>(body.as_bytes())?;
+        choice(fields.repetition_guard, fields.repetition_detection, &limits)
     }
 
     #[test]

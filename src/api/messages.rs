@@ -145,12 +145,7 @@ impl Message {
         let role = self.role.ok_or_else(|| ApiError::missing(format!("{path}.role")))?;
         let known = ["system", "developer", "user", "assistant", "tool"];
         if !known.contains(&role.as_str()) {
-            let shown: String = role.chars().take(32).collect();
-            let allowed = known.join(", ");
-            return Err(ApiError::invalid_value(
-                format!("{path}.role"),
-                format!("`{shown}` is unknown, allowed: {allowed}"),
-            ));
+            return Err(ApiError::unknown_value(format!("{path}.role"), &role, &known.join(", ")));
         }
         let mut message = Map::new();
         let may_be_empty = role == "assistant" || role == "tool";
@@ -200,11 +195,7 @@ impl Part {
                 return Err(ApiError::unsupported(path, &format!("content of type {kind}")));
             }
             other => {
-                let shown: String = other.chars().take(32).collect();
-                return Err(ApiError::invalid_value(
-                    format!("{path}.type"),
-                    format!("`{shown}` is unknown, allowed: text"),
-                ));
+                return Err(ApiError::unknown_value(format!("{path}.type"), other, "text"));
             }
         };
         Ok(json!({"type": "text", "text": text}))

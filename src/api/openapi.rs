@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::anthropic::MessagesRequest;
 use super::chat::ChatRequest;
 use super::completions::CompletionRequest;
+use super::error::{ErrorBody, MessagesError};
 use super::json::Fields;
 use super::reference_page;
 use super::responses::ResponsesRequest;
@@ -219,7 +220,7 @@ fn schemas() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
     });
-    let mut generator = settings.into_generator();
+    let mut generator = settings.clone().into_generator();
     let mut schemas = json!({
         "ChatRequest": request::<ChatRequest>(&mut generator, &["messages"], &[]),
         "CompletionRequest": request::<CompletionRequest>(&mut generator, &["prompt"], &[]),
@@ -234,8 +235,11 @@ fn schemas() -> Value {
     thinking["properties"]["type"] = json!({"enum": ["enabled", "adaptive", "disabled"]});
     schemas["RenderRequest"] = prompt_alone(&schemas["ChatRequest"], &["messages"]);
     schemas["CountTokensRequest"] = prompt_alone(&schemas["MessagesRequest"], &["messages"]);
-    schemas.as_object_mut().into_iter().for_each(|all| all.extend(generator.take_definitions(false)));
-    for (name, schema) in answers::schemas() {
+    let mut errors = settings.for_serialize().into_generator();
+    errors.subschema_for::<(ErrorBody<'_>, MessagesError<'_>)>();
+    let types = generator.take_definitions(false).into_iter().chain(errors.take_definitions(false));
+    let written = answers::schemas().into_iter().map(|(name, schema)| (name.to_owned(), schema));
+    for (name, schema) in types.chain(written) {
         schemas[name] = schema;
     }
     schemas

@@ -9,7 +9,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Number;
 
 use super::guard::{self, PatternFields};
-use super::values::{Free, Idle, Int, List, MAX_U32, TextOr, TokenId, inline_schema};
+use super::values::{Free, Idle, Int, List, MAX_U32, TextOr, TokenId, between, inline_schema, int};
 use super::{ApiError, Limits};
 use crate::generate::{Applied, GuardChoice, SamplingDefaults, SamplingMode, Truncate, TruncateSide};
 use crate::sampling::{LIMITS, MAX_LOGIT_BIAS, Range, SamplingParams, TokenMask};
@@ -336,23 +336,6 @@ fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
-/// A whole number in the range of its type.
-pub(super) fn int<const LEAST: i64, const MOST: i64>(
-    name: &'static str,
-    value: Option<Int<LEAST, MOST>>,
-) -> Result<Option<i64>, ApiError> {
-    between(name, value.map(|v| v.0), LEAST, MOST)
-}
-
-fn between(name: &'static str, value: Option<i64>, least: i64, most: i64) -> Result<Option<i64>, ApiError> {
-    match value {
-        Some(v) if !(least..=most).contains(&v) => {
-            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
-        }
-        other => Ok(other),
-    }
-}
-
 /// A token limit.
 fn token_limit(name: &'static str, value: Option<i64>, least: i64) -> Result<Option<u32>, ApiError> {
     Ok(between(name, value, least, MAX_U32)?.map(|v| v as u32))
@@ -494,11 +477,7 @@ fn truncate(keep: Option<Int<-1, MAX_U32>>, side: Option<String>) -> Result<Opti
         None | Some("left") => TruncateSide::Left,
         Some("right") => TruncateSide::Right,
         Some(other) => {
-            let shown: String = other.chars().take(32).collect();
-            return Err(ApiError::invalid_value(
-                "truncation_side",
-                format!("`{shown}` is unknown, allowed: left, right"),
-            ));
+            return Err(ApiError::unknown_value("truncation_side", other, "left, right"));
         }
     };
     match int("truncate_prompt_tokens", keep)? {

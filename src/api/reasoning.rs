@@ -5,8 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ApiError;
-use super::params::int;
-use super::values::{Free, Int, MAX_U32};
+use super::values::{Free, Int, MAX_U32, int};
 use crate::generate::{Budget, ReasoningSwitch};
 
 /// Reasoning tokens of the efforts that ask for little; the others have the operator's default.
@@ -96,22 +95,14 @@ impl ReasoningBody {
                 kwargs.get_or_insert_default().insert("preserve_thinking".into(), true.into());
             }
             Some(other) => {
-                let shown: String = other.chars().take(32).collect();
-                return Err(ApiError::invalid_value(
-                    "thinking.keep",
-                    format!("`{shown}` is unknown, allowed: all, or null"),
-                ));
+                return Err(ApiError::unknown_value("thinking.keep", other, "all, or null"));
             }
         }
         let shown = match thinking.display.as_deref() {
             None | Some("summarized") => true,
             Some("omitted") => false,
             Some(other) => {
-                let shown: String = other.chars().take(32).collect();
-                return Err(ApiError::invalid_value(
-                    "thinking.display",
-                    format!("`{shown}` is unknown, allowed: summarized, omitted"),
-                ));
+                return Err(ApiError::unknown_value("thinking.display", other, "summarized, omitted"));
             }
         };
         let include = self.include_reasoning.unwrap_or(true) && shown;
@@ -131,8 +122,7 @@ impl ReasoningBody {
 pub(super) fn check_effort(name: &str, effort: Option<&str>) -> Result<(), ApiError> {
     match effort {
         Some(effort) if EFFORTS.split(", ").all(|known| known != effort) => {
-            let shown: String = effort.chars().take(32).collect();
-            Err(ApiError::invalid_value(name, format!("`{shown}` is unknown, allowed: {EFFORTS}")))
+            Err(ApiError::unknown_value(name, effort, EFFORTS))
         }
         _ => Ok(()),
     }
@@ -179,13 +169,7 @@ fn by_type(thinking: &Thinking, switch: ReasoningSwitch) -> Result<Option<bool>,
             "invalid thinking: only type=enabled is allowed for this model",
         )),
         Some("disabled") => Ok(Some(false)),
-        Some(other) => {
-            let shown: String = other.chars().take(32).collect();
-            Err(ApiError::invalid_value(
-                "thinking.type",
-                format!("`{shown}` is unknown, allowed: enabled, adaptive, disabled"),
-            ))
-        }
+        Some(other) => Err(ApiError::unknown_value("thinking.type", other, "enabled, adaptive, disabled")),
     }
 }
 

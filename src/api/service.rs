@@ -4,14 +4,16 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::stream::Kind;
+use super::call::Call;
+use super::format::Kind;
+use super::summary::Summary;
 use super::unknown::Unknown;
-use super::write::TokenText;
+use super::write::{self, TokenText};
 use super::{
-    ApiError, Call, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, render,
-    responses, tokenize,
+    ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, render, responses,
+    tokenize,
 };
-use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults, Usage};
+use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults};
 
 /// Most unknown names that get a line in the log of their own.
 const MAX_LOGGED_NAMES: usize = 256;
@@ -38,24 +40,6 @@ impl From<Vec<u8>> for RequestBody {
 
 /// Reads and checks a body.
 type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
-
-/// What a dialect calls the fields of a chat request, where it has other names.
-pub(super) type Words = &'static [(&'static str, &'static str)];
-
-/// What a request cost, for its log line.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Summary {
-    /// Token counts.
-    pub usage: Usage,
-    /// From the walk's start to the first token.
-    pub ttft: Option<Duration>,
-    /// The last reply's ending, or an error's code; empty while none has ended.
-    pub finish: &'static str,
-    /// Events of the guard in all choices of a whole answer; `None` where nothing was generated.
-    pub guard_events: Option<usize>,
-    /// Names in the request that no reader knows, fit for a header.
-    pub ignored_fields: Option<Arc<str>>,
-}
 
 /// An answer of one of the routes.
 pub enum Answer {
@@ -119,7 +103,7 @@ impl Api {
         let (prompt, ignored_fields) = self.prompt(body, anthropic::read_to_count).await?;
         let count = prompt.tokens.len();
         let body = serde_json::json!({"input_tokens": count}).to_string().into_bytes();
-        Ok(Answer::Json(body, counted(count, ignored_fields)))
+        Ok(Answer::Json(body, Summary::counted(count, ignored_fields)))
     }
 
     async fn reply(&self, body: RequestBody, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
@@ -159,7 +143,7 @@ impl Api {
             Kind::Messages => anthropic::whole(&format, &replies, &full),
             Kind::Responses => responses::whole(&format, &show, replies.usage(), &full),
         };
-        let finish = full.last().map_or("", |r| super::write::finish_reason(&r.finish));
+        let finish = full.last().map_or("", |r| write::finish_reason(&r.finish));
         let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
         let (usage, ttft) = (replies.usage(), replies.time_to_first_token());
         let ignored_fields = format.ignored_fields;
@@ -191,7 +175,7 @@ impl Api {
         };
         let max_model_len = self.generator.facts().max_model_len;
         let body = tokenize::tokenized(self.generator.tokenizer(), &tokens, max_model_len, call.token_strs);
-        Ok(Answer::Json(body, counted(tokens.len(), ignored_fields)))
+        Ok(Answer::Json(body, Summary::counted(tokens.len(), ignored_fields)))
     }
 
     /// The special token that a prompt is the name of, all of it: so evaluation harnesses look up the ids of the tokens that
@@ -207,7 +191,7 @@ impl Api {
     pub async fn render(&self, body: RequestBody) -> Result<Answer, ApiError> {
         let (prompt, ignored_fields) = self.prompt(body, chat::read).await?;
         let body = render::answer(&prompt, self.generator.facts().max_model_len);
-        Ok(Answer::Json(body, counted(prompt.tokens.len(), ignored_fields)))
+        Ok(Answer::Json(body, Summary::counted(prompt.tokens.len(), ignored_fields)))
     }
 
     /// The prompt of a request that `read` reads, and the unknown names in it.
@@ -271,12 +255,6 @@ impl Api {
             unknown_fields: self.unknown_fields,
         }
     }
-}
-
-/// The summary of a request that only asked for its tokens.
-fn counted(prompt_tokens: usize, ignored_fields: Option<Arc<str>>) -> Summary {
-    let usage = Usage { prompt_tokens, ..Usage::default() };
-    Summary { usage, ignored_fields, ..Summary::default() }
 }
 
 /// Parses a short body here and a long one on a blocking thread, so that megabytes of JSON hold up nobody's stream.

@@ -3,73 +3,21 @@
 //! One chunk per step of a reply; what became ready together leaves in one write. The role comes with the first text, never
 //! earlier, so that a client's time to first token is the time to its first token.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::ApiError;
 use super::anthropic::BlockEvents;
+use super::format::{Format, Kind};
 use super::guard;
 use super::responses::ItemEvents;
-use super::write::{self, LogprobArrays, Scored, TokenText};
-use super::{ApiError, Summary};
-use crate::generate::{Applied, ReasoningField, Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
+use super::summary::Summary;
+use super::write::{self, LogprobArrays, Scored, TokenText, echoed};
+use crate::generate::{Replies, ReplyEvent, ReplyPart, ReplyPiece, TokenLogprobs};
 use crate::text::Tokenizer;
 
 /// A write is handed over when it has grown to this many bytes, even if more is ready.
 const MAX_WRITE_BYTES: usize = 32 * 1024;
-
-/// The two kinds of answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/completions`.
-    Completion,
-    /// `/v1/messages`.
-    Messages,
-    /// `/v1/responses`.
-    Responses,
-}
-
-/// What an answer should contain.
-#[derive(Debug, Clone)]
-pub(super) struct Format {
-    pub(super) kind: Kind,
-    /// With its prefix, `chatcmpl-` or `cmpl-`.
-    pub(super) id: String,
-    /// Unix seconds.
-    pub(super) created: u64,
-    /// The name the client used.
-    pub(super) model: String,
-    pub(super) include_usage: bool,
-    pub(super) continuous_usage: bool,
-    pub(super) logprobs: bool,
-    pub(super) prompt_logprobs: bool,
-    pub(super) echo: bool,
-    /// Text that comes first in the content of chat.
-    pub(super) echoed_content: Option<String>,
-    /// Under which names reasoning is given; `None` leaves it out.
-    pub(super) reasoning: Option<ReasoningField>,
-    /// What `/v1/responses` repeats of its request.
-    pub(super) echoed: Option<serde_json::Map<String, serde_json::Value>>,
-    pub(super) return_token_ids: bool,
-    pub(super) tokens_as_ids: bool,
-    /// Where the operator's policy changed what was asked for.
-    pub(super) applied: Vec<Applied>,
-    /// Names in the request that no reader knows.
-    pub(super) ignored_fields: Option<Arc<str>>,
-}
-
-impl Format {
-    /// Appends the fields every answer begins with, the brace included.
-    pub(super) fn head(&self, out: &mut Vec<u8>, object: &str) {
-        write::raw(out, "{\"id\":");
-        write::string(out, &self.id);
-        write!(out, ",\"object\":\"{object}\",\"created\":{},\"model\":", self.created)
-            .expect("writing to memory");
-        write::string(out, &self.model);
-    }
-}
 
 /// A streamed answer.
 pub struct EventStream {
@@ -425,14 +373,4 @@ fn content_of(piece: &ReplyPiece) -> &str {
 
 fn reasoning_of(piece: &ReplyPiece) -> &str {
     if let ReplyPiece::Reasoning(text) = piece { text } else { "" }
-}
-
-/// The scores of an echoed prompt: its first token has none.
-pub(super) fn echoed<'a>(prompt: &[u32], logprobs: &'a [TokenLogprobs]) -> Vec<Scored<'a>> {
-    prompt
-        .first()
-        .map(|&id| Scored::Unscored(id))
-        .into_iter()
-        .chain(logprobs.iter().map(Scored::Entry))
-        .collect()
 }

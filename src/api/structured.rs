@@ -218,12 +218,10 @@ pub(super) fn response_format(
         "grammar" => AnswerFormat::Grammar(text("grammar")?),
         "structural_tag" => tags(path, format)?,
         other => {
-            let shown: String = other.chars().take(32).collect();
-            return Err(ApiError::invalid_value(
+            return Err(ApiError::unknown_value(
                 at("type"),
-                format!(
-                    "`{shown}` is unknown, allowed: text, json_object, json_schema, structural_tag, regex, grammar, ebnf"
-                ),
+                other,
+                "text, json_object, json_schema, structural_tag, regex, grammar, ebnf",
             ));
         }
     }))

@@ -75,11 +75,7 @@ fn check_tool(tool: &Value, path: &str) -> Result<(), ApiError> {
     match tool["type"].as_str() {
         Some("function" | "builtin_function") => {}
         Some(other) => {
-            let shown: String = other.chars().take(32).collect();
-            return Err(ApiError::invalid_value(
-                format!("{path}.type"),
-                format!("`{shown}` is unknown, allowed: function"),
-            ));
+            return Err(ApiError::unknown_value(format!("{path}.type"), other, "function"));
         }
         None => return Err(ApiError::missing(format!("{path}.type"))),
     }
@@ -134,15 +130,11 @@ pub(super) fn choice(choice: Option<Free>, flat: bool) -> Result<Option<ToolChoi
             "none" => Ok(Some(ToolChoice::None)),
             "auto" => Ok(Some(ToolChoice::Auto)),
             "required" => Ok(Some(ToolChoice::Required)),
-            other => {
-                let shown: String = other.chars().take(32).collect();
-                Err(ApiError::invalid_value(
-                    "tool_choice",
-                    format!(
-                        "`{shown}` is unknown, allowed: none, auto, required, or an object that names a function"
-                    ),
-                ))
-            }
+            other => Err(ApiError::unknown_value(
+                "tool_choice",
+                other,
+                "none, auto, required, or an object that names a function",
+            )),
         },
         Value::Object(_) => match choice["type"].as_str() {
             Some("function") => match (&below("function")["name"], flat) {

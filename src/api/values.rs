@@ -9,6 +9,8 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visi
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
+use super::ApiError;
+
 /// Most values inside one free-form field (`tools`, `chat_template_kwargs`, `tool_calls`).
 pub(super) const MAX_FREE_VALUES: usize = 100_000;
 
@@ -132,6 +134,29 @@ impl<'de, const LEAST: i64, const MOST: i64> Deserialize<'de> for Int<LEAST, MOS
         value.map(Self).ok_or_else(|| {
             D::Error::custom(format_args!("{number} is not a whole number of at most 64 bits"))
         })
+    }
+}
+
+/// A whole number in the range of its type.
+pub(super) fn int<const LEAST: i64, const MOST: i64>(
+    name: &'static str,
+    value: Option<Int<LEAST, MOST>>,
+) -> Result<Option<i64>, ApiError> {
+    between(name, value.map(|v| v.0), LEAST, MOST)
+}
+
+/// A whole number in a range.
+pub(super) fn between(
+    name: &'static str,
+    value: Option<i64>,
+    least: i64,
+    most: i64,
+) -> Result<Option<i64>, ApiError> {
+    match value {
+        Some(v) if !(least..=most).contains(&v) => {
+            Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {least} to {most}")))
+        }
+        other => Ok(other),
     }
 }
 

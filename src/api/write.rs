@@ -236,6 +236,16 @@ pub(super) enum Scored<'a> {
     Entry(&'a TokenLogprobs),
 }
 
+/// The scores of an echoed prompt: its first token has none.
+pub(super) fn echoed<'a>(prompt: &[u32], logprobs: &'a [TokenLogprobs]) -> Vec<Scored<'a>> {
+    prompt
+        .first()
+        .map(|&id| Scored::Unscored(id))
+        .into_iter()
+        .chain(logprobs.iter().map(Scored::Entry))
+        .collect()
+}
+
 /// Writes the parallel arrays of text completions; keeps the offset between the chunks of a stream.
 #[derive(Debug, Default, Clone)]
 pub(super) struct LogprobArrays {

@@ -5,6 +5,7 @@ mod bench;
 mod commands;
 mod health;
 mod inspect;
+mod kernels;
 mod offline_progress;
 pub mod plan;
 mod prompts;
@@ -51,5 +52,6 @@ pub fn main() -> ExitCode {
         Command::Render(args) => prompts::render(&args),
         Command::Parse(args) => prompts::parse(&args),
         Command::Compare(args) => pruning::compare(&args),
+        Command::Kernels(command) => kernels::kernels(&command),
     }
 }

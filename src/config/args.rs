@@ -52,6 +52,36 @@ pub enum Command {
     Parse(ParseArgs),
     /// Compare two checkpoints on a text: perplexity, KL, top-1 agreement, error per layer.
     Compare(CompareArgs),
+    /// Compile kernels for GPUs.
+    #[command(subcommand)]
+    Kernels(KernelsCommand),
+}
+
+/// What to do with kernels.
+#[derive(Debug, Subcommand)]
+pub enum KernelsCommand {
+    /// Compile kernels into the cache directory; needs NVRTC, and no GPU. Exit 1 if a kernel does not compile or cannot be
+    /// stored.
+    Build(KernelsBuildArgs),
+    /// List the kernels, their functions and architectures.
+    List,
+}
+
+/// Which kernels to compile.
+#[derive(Debug, Args)]
+pub struct KernelsBuildArgs {
+    /// Architectures, separated by commas; all; or native = those of this machine's GPUs.
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    pub arch: String,
+    /// Cache directory, made if it is absent (kernels.cache_dir).
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<String>,
+    /// Kernels compiled at once, 0 = one per core. A compilation takes some hundred megabytes.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
+    pub threads: u32,
+    /// Sources.
+    #[command(flatten)]
+    pub sources: SourceArgs,
 }
 
 /// What to do with settings.
@@ -509,6 +539,12 @@ impl RequestSettings for SettingsArgs {
         let AddressArgs { host, port } = &self.address;
         let request = self.model.request();
         request.with("--host", "server.host", host.as_ref()).with("--port", "server.port", port.as_ref())
+    }
+}
+
+impl RequestSettings for KernelsBuildArgs {
+    fn request(&self) -> LoadRequest {
+        self.sources.request().with("--cache-dir", "kernels.cache_dir", self.cache_dir.as_ref())
     }
 }
 

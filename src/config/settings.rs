@@ -6,7 +6,7 @@ use figment::value::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{generate, grammar, guard, model, sampling, scheduler, server, telemetry};
+use crate::{cuda, generate, grammar, guard, model, sampling, scheduler, server, telemetry};
 
 use super::DeviceConfig;
 
@@ -20,6 +20,8 @@ pub struct Settings {
     pub model: model::config::Config,
     /// What computes.
     pub device: DeviceConfig,
+    /// Kernels for GPUs, compiled by `perigee kernels build`. This version serves from the CPU and reads none.
+    pub kernels: cuda::Config,
     /// The paged cache of latent keys and values.
     pub kv_cache: model::config::KvCacheConfig,
     /// How requests are batched.
@@ -100,6 +102,7 @@ impl Settings {
             ("server", self.server.validate()),
             ("model", self.model.validate()),
             ("device", self.device.validate()),
+            ("kernels", self.kernels.validate()),
             ("kv_cache", self.kv_cache.validate()),
             ("scheduler", scheduler_problems(&self.scheduler)),
             ("sampling", self.sampling.validate()),

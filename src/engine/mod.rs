@@ -12,6 +12,7 @@ mod live;
 mod request;
 mod settle;
 mod step_loop;
+mod step_state;
 mod warm_up;
 
 pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};

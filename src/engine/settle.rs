@@ -8,25 +8,12 @@ use super::constrained::Constrained;
 use super::guarded;
 use super::live::LiveSequence;
 use super::request::EngineEvent;
-use super::step_loop::{Counters, InFlight, StepLoop};
+use super::step_state::{Counters, Decision, InFlight, StepLoop};
 use crate::guard::{RowFault, Verdict};
 use crate::ops::{Backend, OpError, Outcomes, RowFlags, RowOutcome, TokenId};
 use crate::sampling::{Taken, TokenLogprobs};
 use crate::scheduler::{FinishReason, Finished, Sampled, SeqId};
 use crate::telemetry::{GuardFigures, StepTimes};
-
-/// Decision about a drawn row.
-pub(super) struct Decision {
-    seq: SeqId,
-    /// The token counted in the state of the backend's slot.
-    sampled: TokenId,
-    /// The sampled token; `None` where it is not part of the reply.
-    token: Option<[u32; 1]>,
-    logprobs: Option<TokenLogprobs>,
-    finish: Option<FinishReason>,
-    /// The guard's verdict on the token.
-    verdict: Verdict,
-}
 
 impl<B: Backend> StepLoop<B> {
     /// Waits for the step in flight and applies its outcomes; no effect without one.
@@ -231,13 +218,6 @@ impl<B: Backend> StepLoop<B> {
             let finished = self.scheduler.finish(seq, FinishReason::Repetition);
             self.end(finished);
         }
-    }
-}
-
-impl Decision {
-    fn failed(seq: SeqId, finish: FinishReason) -> Self {
-        let verdict = Verdict::Deliver { upto: 0, event: None };
-        Self { seq, sampled: TokenId(0), token: None, logprobs: None, finish: Some(finish), verdict }
     }
 }
 

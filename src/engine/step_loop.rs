@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,15 +15,14 @@ use std::time::{Duration, Instant};
 use super::constrained::{Constrained, MaskThreads, Ready};
 use super::delivery::Outbox;
 use super::forward_input::{self, LogitsRow};
-use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, Shared, door};
+use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, door};
 use super::live::{LiveSequence, row_of};
 use super::request::{EngineEvent, EngineRequest};
-use super::settle::Decision;
-use crate::guard::Verdict;
+use super::step_state::{Counters, InFlight, StepLoop};
 use crate::model::Model;
 use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan, Ticket};
-use crate::scheduler::{Batch, FinishReason, Finished, Limits, NewSequence, Scheduler, SeqId};
-use crate::telemetry::{Load, Metrics, StepTimes};
+use crate::scheduler::{Batch, FinishReason, Limits, NewSequence, Scheduler, SeqId};
+use crate::telemetry::{Metrics, StepTimes};
 
 /// Consecutive failed steps after which the engine ends.
 const MAX_FAILED_STEPS: usize = 3;
@@ -33,52 +32,6 @@ const STALLED_WAIT: Duration = Duration::from_millis(5);
 
 /// Weight of the newest gap in the moving average of admissions.
 const GAP_WEIGHT: f64 = 0.1;
-
-/// A step whose draws are enqueued and not yet settled.
-pub(super) struct InFlight {
-    pub(super) batch: Batch,
-    pub(super) rows: Vec<LogitsRow>,
-    /// Indices into `rows` that are drawn or scored, in the order of the outcomes.
-    pub(super) sampled: Vec<usize>,
-    pub(super) tickets: Vec<Ticket>,
-}
-
-pub(super) struct StepLoop<B: Backend> {
-    pub(super) model: Model<B>,
-    pub(super) scheduler: Scheduler,
-    commands: Receiver<Command>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) live: HashMap<SeqId, LiveSequence, ahash::RandomState>,
-    pub(super) outbox: Outbox,
-    masks: MaskThreads,
-    epoch: Instant,
-    last_admission: Option<Instant>,
-    shutting_down: bool,
-    /// Whether the last plan was empty.
-    stalled: bool,
-    /// The step being planned: its batch, its plan, its rows with logits, and the indices of the
-    /// sampled ones.
-    batch: Batch,
-    plan: StepPlan,
-    rows: Vec<LogitsRow>,
-    sampled: Vec<usize>,
-    /// The previous step, until it is settled.
-    pub(super) in_flight: Option<InFlight>,
-    /// Sequences whose constraint broke: they end when the step is settled.
-    pub(super) broken: Vec<SeqId>,
-    pub(super) outcomes: Outcomes,
-    pub(super) decisions: Vec<Decision>,
-    pub(super) verdicts: Vec<(SeqId, Verdict)>,
-    pub(super) counted: Counters,
-}
-
-/// Scheduler counters already added to the metrics.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub(super) prefix_query_tokens: u64,
-    pub(super) prefix_hit_tokens: u64,
-}
 
 /// Starts the engine on a new thread. The thread ends after `EngineHandle::shutdown`, or with the
 /// reason of the engine's death.
@@ -397,47 +350,6 @@ impl<B: Backend> StepLoop<B> {
         self.batch.clear();
         self.publish_load();
         self.outbox.flush();
-    }
-
-    /// Closes the stream of a sequence that has left the scheduler.
-    pub(super) fn end(&mut self, finished: Option<Finished>) {
-        let Some(finished) = finished else { return };
-        let Some(mut live) = self.live.remove(&finished.seq) else { return };
-        if matches!(
-            finished.reason,
-            FinishReason::StopToken(_) | FinishReason::Length | FinishReason::Stopped
-        ) {
-            live.guarded.send(usize::MAX, &live.events, &mut self.outbox);
-            if live.guarded.num_rescues() > 0 {
-                self.metrics.record_rescue_success();
-            }
-        }
-        if live.admitted.is_none() {
-            self.leave_queue(live.prompt_tokens);
-        }
-        live.record_end(Instant::now(), finished.reason, &self.metrics);
-        self.outbox.push(&live.events, EngineEvent::Finished(finished.reason));
-    }
-
-    fn leave_queue(&self, prompt_tokens: usize) {
-        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.shared.waiting_tokens.fetch_sub(prompt_tokens, Ordering::Relaxed);
-    }
-
-    pub(super) fn publish_load(&self) {
-        let stats = self.scheduler.stats();
-        let shared = &self.shared;
-        shared.running.store(stats.running, Ordering::Relaxed);
-        shared.used_blocks.store(stats.used_blocks, Ordering::Relaxed);
-        shared.cached_blocks.store(stats.cached_blocks, Ordering::Relaxed);
-        self.metrics.set_load(&Load {
-            waiting: stats.waiting,
-            waiting_tokens: stats.queued_tokens,
-            running: stats.running,
-            used_blocks: stats.used_blocks,
-            cached_blocks: stats.cached_blocks,
-            total_blocks: shared.facts.num_blocks,
-        });
     }
 }
 

@@ -5,16 +5,16 @@ use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use llguidance::ParserFactory;
 use llguidance::api::{GrammarInit, ParserLimits};
-use llguidance::{ParserFactory, TokenParser};
 use toktrie::InferenceCapabilities;
 
 use super::budget::{self, Account, Budget, Over};
-use super::closing::{Found, Landmarks, MAX_CLOSING_BYTES};
-use super::matcher::{Matcher, Parser, Spelling};
+use super::closing::{Found, MAX_CLOSING_BYTES};
+use super::compiled::{Grammar, ReplyLimits};
+use super::parser::{Parser, Spelling};
 use super::source::Source;
 use super::{AnswerFormat, Config, GrammarError, GrammarSpec, expansion, least, vocabulary};
-use crate::sampling::TokenConstraint;
 use crate::telemetry::heap;
 use crate::text::Tokenizer;
 
@@ -27,8 +27,6 @@ const COMPILE_WORK: u64 = 8;
 /// Work for one token of a reply in units of `max_step_work`, with the same two limits within a
 /// step.
 const STEP_WORK: u64 = 8;
-/// Bytes that a reply's parser may hold whatever other replies hold.
-const REPLY_BYTES: usize = 4 << 20;
 /// Stack of a compilation: rules are read by recursion. Only the used part takes memory.
 const STACK_BYTES: usize = 128 << 20;
 /// The part of the limit error for patterns that take too long.
@@ -46,40 +44,6 @@ pub struct Grammars {
     factory: OnceLock<Result<ParserFactory, String>>,
     cache: Mutex<Cache>,
     account: Arc<Account>,
-}
-
-/// A compiled grammar; any number of replies can start from one.
-pub struct Grammar {
-    /// Never advanced; the lock guards its inner caches.
-    template: Mutex<TokenParser>,
-    pub(super) marks: Arc<Landmarks>,
-    pub(super) spelling: Spelling,
-    /// Limits of a reply's parser.
-    pub(super) limits: ReplyLimits,
-    /// The shortest reply found, without its end token; `None` where the search found none.
-    shortest: Option<Vec<u8>>,
-    needs_tokens: usize,
-    /// Bytes held by the whole grammar.
-    bytes: usize,
-}
-
-/// Limits of a reply's parser.
-#[derive(Debug, Clone)]
-pub(super) struct ReplyLimits {
-    pub(super) bytes: usize,
-    /// Most bytes of the parsers of all replies together, and the bytes they hold.
-    pub(super) all_bytes: usize,
-    pub(super) account: Arc<Account>,
-    /// Most work per token.
-    pub(super) work: u64,
-}
-
-impl ReplyLimits {
-    /// Most bytes for a parser that now holds `held`.
-    pub(super) fn bytes_for(&self, held: usize) -> usize {
-        let left = self.all_bytes.saturating_sub(self.account.held());
-        (held + left).max(REPLY_BYTES).min(self.bytes)
-    }
 }
 
 /// Grammars by the hash of their source, with the time of their last use.
@@ -385,37 +349,4 @@ fn refusal(format: &AnswerFormat, error: &dyn fmt::Display, config: &Config) -> 
     let line = if line == "NoExtensionBias" { "it allows no value" } else { line };
     let line: String = line.chars().take(MAX_REFUSAL_CHARS).collect();
     if of_schema { GrammarError::Schema(line) } else { GrammarError::Syntax(line) }
-}
-
-impl Grammar {
-    /// Fewest tokens found for a reply, without its end token.
-    pub fn needs_tokens(&self) -> usize {
-        self.needs_tokens
-    }
-
-    /// Bytes of memory that the grammar holds.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// A constraint for one reply.
-    pub fn start(self: &Arc<Self>) -> Box<dyn TokenConstraint> {
-        Box::new(Matcher::new(self.clone(), self.shortest.clone()))
-    }
-
-    /// A parser at the start of a reply.
-    pub(super) fn parser(&self) -> Parser {
-        let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        Parser::new(template, self.marks.clone())
-    }
-
-    pub(super) fn is_end(&self, token: u32) -> bool {
-        self.marks.ends.iter().any(|end| *end == super::source::spelled(token))
-    }
-}
-
-impl fmt::Debug for Grammar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grammar").field("needs_tokens", &self.needs_tokens).finish_non_exhaustive()
-    }
 }

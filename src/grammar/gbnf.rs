@@ -4,7 +4,8 @@
 //! a prefix, because Lark reads names in capitals as terminals. Comments, and newlines inside a
 //! rule's parentheses, are dropped.
 
-use super::{GrammarError, source::quoted};
+use super::GrammarError;
+use super::notation::quoted;
 
 /// Whether the text is GBNF, recognised by a `::=`, which Lark does not have.
 pub(super) fn is_gbnf(text: &str) -> bool {

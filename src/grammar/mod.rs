@@ -8,6 +8,7 @@
 
 mod budget;
 mod closing;
+mod compiled;
 mod compiler;
 pub mod config;
 mod error;
@@ -16,6 +17,8 @@ mod gbnf;
 mod json_place;
 mod least;
 mod matcher;
+mod notation;
+mod parser;
 mod schema;
 mod source;
 mod spec;
@@ -27,7 +30,8 @@ mod bounds_tests;
 #[cfg(test)]
 mod tests;
 
-pub use compiler::{Grammar, Grammars};
+pub use compiled::Grammar;
+pub use compiler::Grammars;
 pub use config::Config;
 pub use error::GrammarError;
 pub use schema::JsonStyle;

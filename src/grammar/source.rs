@@ -7,7 +7,11 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::Value;
 
 use super::closing::{Landmarks, Special};
-use super::{AnswerFormat, Config, GrammarError, GrammarSpec, JsonStyle, Reasoning, gbnf, schema};
+use super::notation::{quoted, spelled};
+use super::{
+    AnswerFormat, Config, GrammarError, GrammarSpec, JsonStyle, Reasoning, StructuralTags, ToolCalls,
+    ToolMode, gbnf, schema,
+};
 use crate::text::{Tokenizer, markers};
 
 /// Most texts to choose from.
@@ -145,14 +149,86 @@ impl<'a> Source<'a> {
                     Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
                 self.lark.push_str("body: @own\n");
             }
-            AnswerFormat::Tags(tags) => tags.write(self)?,
-            AnswerFormat::Tools(tools) => tools.write(self)?,
+            AnswerFormat::Tags(tags) => self.tags(tags)?,
+            AnswerFormat::Tools(tools) => self.tools(tools)?,
+        }
+        Ok(())
+    }
+
+    /// Writes free text with tags in it.
+    fn tags(&mut self, tags: &StructuralTags) -> Result<(), GrammarError> {
+        let mut names = Vec::new();
+        for (number, tag) in tags.tags.iter().enumerate() {
+            // The longest matching trigger leaves the fewest tags open.
+            let trigger = tags
+                .triggers
+                .iter()
+                .filter(|trigger| tag.begin.starts_with(*trigger))
+                .max_by_key(|t| t.len());
+            let trigger = trigger.map_or("", String::as_str);
+            let rest = &tag.begin[trigger.len()..];
+            let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
+            let json = self.json(&tag.schema, &JsonStyle::default())?;
+            let (trigger, end) = (quoted(trigger), quoted(&tag.end));
+            writeln!(
+                self.lark,
+                "head_{number}[lazy]: FREE_TEXT {trigger}\ntag_{number}: head_{number} {rest} {json} {end}"
+            )
+            .expect("writing to memory");
+            names.push(format!("tag_{number}"));
+            self.marks.openers.push(tag.begin.clone().into_bytes());
+        }
+        let names = names.join(" | ");
+        writeln!(self.lark, "body: ({names})* tail\ntail: FREE_TEXT\nFREE_TEXT: /(.|\\n)*/")
+            .expect("writing to memory");
+        Ok(())
+    }
+
+    /// Writes the calls of tools; their markers are landmarks.
+    fn tools(&mut self, tools: &ToolCalls) -> Result<(), GrammarError> {
+        let section_begin = self.marker(markers::TOOL_CALLS_SECTION_BEGIN)?;
+        let section_end = self.marker(markers::TOOL_CALLS_SECTION_END)?;
+        let begin = self.marker(markers::TOOL_CALL_BEGIN)?;
+        let arguments = self.marker(markers::TOOL_CALL_ARGUMENT_BEGIN)?;
+        let end = self.marker(markers::TOOL_CALL_END)?;
+        let once = !tools.parallel || matches!(tools.mode, ToolMode::Named(_));
+        let mut calls = Vec::new();
+        for (number, tool) in tools.chosen().enumerate() {
+            let json = self.json(&tool.schema(), &JsonStyle::default())?;
+            let name = quoted(&format!("functions.{}:", tool.name));
+            writeln!(self.lark, "call_{number}: {begin} {name} INDEX {arguments} {json} {end}")
+                .expect("writing to memory");
+            calls.push(format!("call_{number}"));
+            let mut head = format!("functions.{}:0", tool.name).into_bytes();
+            head.extend(self.spelled(markers::TOOL_CALL_ARGUMENT_BEGIN)?);
+            self.marks.heads.push(head);
+        }
+        let calls = calls.join(" | ");
+        let times = if once { "" } else { "+" };
+        writeln!(self.lark, "section: {section_begin} ({calls}){times} {section_end}")
+            .expect("writing to memory");
+        self.lark.push_str("INDEX: /[0-9]{1,4}/\n");
+        self.lark.push_str(match tools.mode {
+            ToolMode::Auto => "body: FREE_TEXT? section?\nFREE_TEXT: /(.|\\n)+/\n",
+            _ => "body: section\n",
+        });
+        // Closing markers come first. The opener of a call comes last: it is only taken where no
+        // other way is left.
+        for (marker, opens_json) in [
+            (markers::TOOL_CALL_END, false),
+            (markers::TOOL_CALLS_SECTION_END, false),
+            (markers::TOOL_CALL_ARGUMENT_BEGIN, true),
+            (markers::TOOL_CALLS_SECTION_BEGIN, false),
+            (markers::TOOL_CALL_BEGIN, false),
+        ] {
+            let spelled = self.spelled(marker)?;
+            self.marks.specials.push(Special { spelled, opens_json });
         }
         Ok(())
     }
 
     /// Adds a rule for JSON of this schema and returns its name.
-    pub(super) fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
+    fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
         let ready = schema::ready(schema, style, self.config.max_schema_values as usize)?.to_string();
         self.schema_bytes += ready.len();
         let limit = self.config.max_schema_bytes as usize;
@@ -165,12 +241,12 @@ impl<'a> Source<'a> {
     }
 
     /// A marker in the notation of a grammar.
-    pub(super) fn marker(&self, name: &'static str) -> Result<String, GrammarError> {
+    fn marker(&self, name: &'static str) -> Result<String, GrammarError> {
         self.tokenizer.special_id(name).map(|id| format!("<[{id}]>")).ok_or(GrammarError::NoMarker(name))
     }
 
     /// A marker in the bytes that the parser reads.
-    pub(super) fn spelled(&self, name: &'static str) -> Result<Vec<u8>, GrammarError> {
+    fn spelled(&self, name: &'static str) -> Result<Vec<u8>, GrammarError> {
         self.tokenizer.special_id(name).map(spelled).ok_or(GrammarError::NoMarker(name))
     }
 
@@ -193,18 +269,6 @@ impl<'a> Source<'a> {
         }
         top
     }
-}
-
-/// A special token in the bytes that the parser reads.
-pub(super) fn spelled(id: u32) -> Vec<u8> {
-    let mut bytes = vec![toktrie::TokTrie::SPECIAL_TOKEN_MARKER];
-    bytes.extend(format!("[{id}]").into_bytes());
-    bytes
-}
-
-/// A text as a literal of a grammar.
-pub(super) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 /// Removes anchors at the ends of a regular expression, which are redundant: the whole answer must

@@ -1,11 +1,8 @@
 //! Structural tags: free text in which a tag, once it has begun, holds JSON of its schema.
 
-use std::fmt::Write;
-
 use serde_json::Value;
 
-use super::source::{Source, quoted};
-use super::{GrammarError, JsonStyle};
+use super::GrammarError;
 
 /// Most tags of one request.
 const MAX_TAGS: usize = 128;
@@ -24,8 +21,8 @@ pub struct StructuralTag {
 /// Tags and their triggers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StructuralTags {
-    tags: Vec<StructuralTag>,
-    triggers: Vec<String>,
+    pub(super) tags: Vec<StructuralTag>,
+    pub(super) triggers: Vec<String>,
 }
 
 impl StructuralTags {
@@ -53,34 +50,5 @@ impl StructuralTags {
             }
         }
         Ok(Self { tags, triggers })
-    }
-
-    /// Adds the rule `body` and its landmarks.
-    pub(super) fn write(&self, source: &mut Source<'_>) -> Result<(), GrammarError> {
-        let mut names = Vec::new();
-        for (number, tag) in self.tags.iter().enumerate() {
-            // The longest matching trigger leaves the fewest tags open.
-            let trigger = self
-                .triggers
-                .iter()
-                .filter(|trigger| tag.begin.starts_with(*trigger))
-                .max_by_key(|t| t.len());
-            let trigger = trigger.map_or("", String::as_str);
-            let rest = &tag.begin[trigger.len()..];
-            let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
-            let json = source.json(&tag.schema, &JsonStyle::default())?;
-            let (trigger, end) = (quoted(trigger), quoted(&tag.end));
-            writeln!(
-                source.lark,
-                "head_{number}[lazy]: FREE_TEXT {trigger}\ntag_{number}: head_{number} {rest} {json} {end}"
-            )
-            .expect("writing to memory");
-            names.push(format!("tag_{number}"));
-            source.marks.openers.push(tag.begin.clone().into_bytes());
-        }
-        let names = names.join(" | ");
-        writeln!(source.lark, "body: ({names})* tail\ntail: FREE_TEXT\nFREE_TEXT: /(.|\\n)*/")
-            .expect("writing to memory");
-        Ok(())
     }
 }

@@ -6,14 +6,9 @@
 //! schema, whether or not the request says `strict`: a schema that cannot be enforced is refused,
 //! never loosened.
 
-use std::fmt::Write;
-
 use serde_json::Value;
 
-use super::closing::Special;
-use super::source::{Source, quoted};
-use super::{GrammarError, JsonStyle, schema};
-use crate::text::markers;
+use super::{GrammarError, schema};
 
 /// Most tools of one grammar.
 const MAX_TOOLS: usize = 128;
@@ -51,8 +46,8 @@ pub enum ToolMode {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCalls {
     tools: Vec<ToolFunction>,
-    mode: ToolMode,
-    parallel: bool,
+    pub(super) mode: ToolMode,
+    pub(super) parallel: bool,
 }
 
 impl ToolCalls {
@@ -100,48 +95,5 @@ impl ToolCalls {
             ToolMode::Named(name) => tool.name == *name,
             _ => true,
         })
-    }
-
-    /// Adds the rule `body` and its landmarks.
-    pub(super) fn write(&self, source: &mut Source<'_>) -> Result<(), GrammarError> {
-        let section_begin = source.marker(markers::TOOL_CALLS_SECTION_BEGIN)?;
-        let section_end = source.marker(markers::TOOL_CALLS_SECTION_END)?;
-        let begin = source.marker(markers::TOOL_CALL_BEGIN)?;
-        let arguments = source.marker(markers::TOOL_CALL_ARGUMENT_BEGIN)?;
-        let end = source.marker(markers::TOOL_CALL_END)?;
-        let once = !self.parallel || matches!(self.mode, ToolMode::Named(_));
-        let mut calls = Vec::new();
-        for (number, tool) in self.chosen().enumerate() {
-            let json = source.json(&tool.schema(), &JsonStyle::default())?;
-            let name = quoted(&format!("functions.{}:", tool.name));
-            writeln!(source.lark, "call_{number}: {begin} {name} INDEX {arguments} {json} {end}")
-                .expect("writing to memory");
-            calls.push(format!("call_{number}"));
-            let mut head = format!("functions.{}:0", tool.name).into_bytes();
-            head.extend(source.spelled(markers::TOOL_CALL_ARGUMENT_BEGIN)?);
-            source.marks.heads.push(head);
-        }
-        let calls = calls.join(" | ");
-        let times = if once { "" } else { "+" };
-        writeln!(source.lark, "section: {section_begin} ({calls}){times} {section_end}")
-            .expect("writing to memory");
-        source.lark.push_str("INDEX: /[0-9]{1,4}/\n");
-        source.lark.push_str(match self.mode {
-            ToolMode::Auto => "body: FREE_TEXT? section?\nFREE_TEXT: /(.|\\n)+/\n",
-            _ => "body: section\n",
-        });
-        // Closing markers come first. The opener of a call comes last: it is only taken where no
-        // other way is left.
-        for (marker, opens_json) in [
-            (markers::TOOL_CALL_END, false),
-            (markers::TOOL_CALLS_SECTION_END, false),
-            (markers::TOOL_CALL_ARGUMENT_BEGIN, true),
-            (markers::TOOL_CALLS_SECTION_BEGIN, false),
-            (markers::TOOL_CALL_BEGIN, false),
-        ] {
-            let spelled = source.spelled(marker)?;
-            source.marks.specials.push(Special { spelled, opens_json });
-        }
-        Ok(())
     }
 }

@@ -49,6 +49,20 @@ pub enum OpError {
         /// Number of consecutive indices that stay together.
         unit: usize,
     },
+    /// A rank would be without a part.
+    #[error(
+        "{op}: {num_units} {what} are too few for {world} ranks: set device.ranks to at most {num_units}"
+    )]
+    TooFewUnits {
+        /// Name of the operation.
+        op: &'static str,
+        /// Name of the units.
+        what: &'static str,
+        /// Number of units that stay whole.
+        num_units: usize,
+        /// Number of ranks.
+        world: usize,
+    },
     /// Another rank failed: a sum over ranks cannot be computed.
     #[error("{op}: another rank failed")]
     Abandoned {

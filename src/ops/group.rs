@@ -136,10 +136,11 @@ impl<B: Rank> Group<B> {
     }
 }
 
-/// The rank's rows or columns of `size`, which consists of `num_units` equal runs.
-fn part(share: Share, size: usize, num_units: usize) -> Range<usize> {
-    let (units, len) = (share.of(num_units, 1), size / num_units.max(1));
-    units.start * len..units.end * len
+/// The rank's rows or columns of `size`, which consists of `num_units` equal runs. Errors: fewer runs than ranks.
+fn part(op: &'static str, share: Share, size: usize, num_units: usize) -> Result<Range<usize>, OpError> {
+    let units = share.of_each(op, "heads, or single rows or columns,", num_units, 1)?;
+    let len = size / num_units.max(1);
+    Ok(units.start * len..units.end * len)
 }
 
 /// The rank's inner units of an FFN: rows of gate and up, columns of down.
@@ -149,7 +150,7 @@ fn units<'a>(share: Share, ffn: &ExpertMatrices<'a>) -> Result<[Part<'a>; 3], Op
     let unit = share::col_unit(&ffn.down_proj)
         .max(share::row_unit(&ffn.gate_proj))
         .max(share::row_unit(&ffn.up_proj));
-    let units = share.of(inner, unit);
+    let units = share.of_each(op, "runs of inner units that stay whole", inner, unit)?;
     Ok([
         share::rows(op, &ffn.gate_proj, units.clone())?,
         share::rows(op, &ffn.up_proj, units.clone())?,
@@ -196,8 +197,8 @@ impl<B: Rank> Backend for Group<B> {
         let [out, in_features] = share::sizes(op, host)?;
         let matrix = self.each(|share, rank| {
             let own = match split {
-                Split::Rows { num_units } => share::rows(op, host, part(share, out, num_units))?,
-                Split::Cols { num_units } => share::cols(op, host, part(share, in_features, num_units))?,
+                Split::Rows { num_units } => share::rows(op, host, part(op, share, out, num_units)?)?,
+                Split::Cols { num_units } => share::cols(op, host, part(op, share, in_features, num_units)?)?,
             };
             rank.load_matrix(&own.view(), split)
         });
@@ -220,12 +221,12 @@ impl<B: Rank> Backend for Group<B> {
             let num_heads = shape.1;
             match &host.query {
                 QueryMatrices::Latent { a, norm, b } => {
-                    let b = share::rows(op, b, part(share, of_heads(b)?, num_heads))?;
+                    let b = share::rows(op, b, part(op, share, of_heads(b)?, num_heads)?)?;
                     let query = QueryMatrices::Latent { a: *a, norm: *norm, b: b.view() };
                     rank.load_attention_in(&AttentionInMatrices { query, ..host.clone() }, &shape.0)
                 }
                 QueryMatrices::Direct(q) => {
-                    let q = share::rows(op, q, part(share, of_heads(q)?, num_heads))?;
+                    let q = share::rows(op, q, part(op, share, of_heads(q)?, num_heads)?)?;
                     let query = QueryMatrices::Direct(q.view());
                     rank.load_attention_in(&AttentionInMatrices { query, ..host.clone() }, &shape.0)
                 }
@@ -239,7 +240,7 @@ impl<B: Rank> Backend for Group<B> {
         let [out, _] = share::sizes(op, host)?;
         let weights = self.each(|share, rank| {
             let (own, num_heads) = own_heads(share, shape);
-            let rows = share::rows(op, host, part(share, out, num_heads))?;
+            let rows = share::rows(op, host, part(op, share, out, num_heads)?)?;
             rank.load_kv_up(&rows.view(), &own)
         });
         weights.map(PerRank)

@@ -28,6 +28,23 @@ impl Share {
         let start = |rank: usize| (units * rank / self.world * unit).min(count);
         start(self.rank)..start(self.rank + 1)
     }
+
+    /// As [`Share::of`], where no rank may be without a part; `what` names the units.
+    ///
+    /// Errors: [`OpError::TooFewUnits`].
+    pub(super) fn of_each(
+        self,
+        op: &'static str,
+        what: &'static str,
+        count: usize,
+        unit: usize,
+    ) -> Result<Range<usize>, OpError> {
+        let (num_units, world) = (count.div_ceil(unit), self.world);
+        if num_units < world {
+            return Err(OpError::TooFewUnits { op, what, num_units, world });
+        }
+        Ok(self.of(count, unit))
+    }
 }
 
 /// The axis along which a linear layer's weight `[out, in]` is split over ranks.
@@ -230,6 +247,16 @@ mod tests {
                 assert!(parts.windows(2).all(|w| w[0].end == w[1].start && w[1].start.is_multiple_of(unit)));
             }
         }
+    }
+
+    #[test]
+    fn too_few_units_are_named_with_the_limit() {
+        let error = share(0, 16).of_each("load_matrix", "heads", 8, 1).unwrap_err().to_string();
+        assert!(
+            error.contains("8 heads") && error.contains("16 ranks") && error.contains("at most 8"),
+            "{error}"
+        );
+        assert_eq!(share(1, 2).of_each("load_experts", "inner units", 300, 128).unwrap(), 128..300);
     }
 
     /// Parts of a packed matrix hold the values of the whole, in every format and along both axes.

@@ -1,21 +1,17 @@
-//! Bodies: requests read within limits, answers whole or as events.
+//! Bodies of requests, read within limits of size, time and memory.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::{HeaderMap, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::timeout;
 
 use super::Config;
-use super::request_log::RequestLog;
-use crate::api::{ApiError, EventStream, Hold, RequestBody};
+use crate::api::{ApiError, Hold, RequestBody};
 
 /// Bytes read and discarded of an unused body, so that a client that is still writing gets to read
 /// its answer.
@@ -159,110 +155,6 @@ async fn drain(body: &mut Incoming, limit: usize) {
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
-}
-
-/// An answer's body. Owns the request's log line, which is written when the body is dropped.
-pub(super) enum Answer {
-    /// A complete body.
-    Whole {
-        bytes: Bytes,
-        given: bool,
-        #[expect(dead_code, reason = "held for its drop")]
-        log: Box<RequestLog>,
-    },
-    /// Server-sent events.
-    Events(Box<Events>),
-}
-
-/// A stream of events with comments in its pauses.
-pub(super) struct Events {
-    stream: EventStream,
-    pause: Pin<Box<Sleep>>,
-    keep_alive: Duration,
-    /// Resolves when running requests are to be cut off.
-    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
-    log: RequestLog,
-}
-
-impl Events {
-    pub(super) fn new(
-        stream: EventStream,
-        keep_alive: Duration,
-        cut: impl Future<Output = ()> + Send + 'static,
-        log: RequestLog,
-    ) -> Self {
-        Self { stream, pause: Box::pin(sleep(keep_alive)), keep_alive, cut: Box::pin(cut), log }
-    }
-
-    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if !self.stream.is_done() && self.cut.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(self.stream.fail(&ApiError::shutdown()).into()));
-        }
-        match self.stream.poll_next(cx) {
-            Poll::Ready(Some(bytes)) => {
-                self.rest();
-                Poll::Ready(Some(bytes.into()))
-            }
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending => {
-                if self.pause.as_mut().poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                self.rest();
-                Poll::Ready(Some(Bytes::from_static(b": keep-alive\n\n")))
-            }
-        }
-    }
-
-    /// Begins the next pause.
-    fn rest(&mut self) {
-        self.pause.as_mut().reset(Instant::now() + self.keep_alive);
-    }
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        self.log.set_summary(self.stream.summary());
-        if self.stream.is_done() {
-            self.log.complete();
-        }
-    }
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Answer::Whole { given: true, .. } => Poll::Ready(None),
-            Answer::Whole { bytes, given, .. } => {
-                *given = true;
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
-            }
-            Answer::Events(events) => {
-                events.poll_bytes(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Answer::Whole { given, bytes, .. } => *given || bytes.is_empty(),
-            Answer::Events(_) => false,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Answer::Whole { given: false, bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
-            Answer::Whole { .. } => SizeHint::with_exact(0),
-            Answer::Events(_) => SizeHint::default(),
-        }
-    }
 }
 
 #[cfg(test)]

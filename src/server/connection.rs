@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
-use super::listener::{Life, Shared};
+use super::activity::{Activity, Busy};
 use super::routes;
+use super::shared::{Life, Shared};
 use super::socket::Stream;
 
 /// Most bytes of a request's head.
@@ -69,32 +70,6 @@ pub(super) async fn serve(stream: Box<dyn Stream>, shared: Arc<Shared>, mut life
                 (Ok(()), Life::Over) | (Err(_), _) => return,
             }
         }
-    }
-}
-
-/// Activity of a connection, shared by its socket and its requests.
-#[derive(Debug, Default)]
-struct Activity {
-    /// Set while a request is being answered.
-    busy: AtomicBool,
-    /// Number of requests whose head was complete.
-    heads: AtomicUsize,
-}
-
-/// Marks its connection as busy from a request's head to the end of its answer.
-pub(super) struct Busy(Arc<Activity>);
-
-impl Busy {
-    fn new(activity: Arc<Activity>) -> Self {
-        activity.heads.fetch_add(1, Ordering::Relaxed);
-        activity.busy.store(true, Ordering::Relaxed);
-        Self(activity)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Relaxed);
     }
 }
 

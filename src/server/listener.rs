@@ -1,6 +1,5 @@
 //! The server: listens before the model is ready, bounds connections, drains.
 
-use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::admission::Hosts;
 use super::body::Bodies;
+use super::shared::{Life, Shared};
 use super::socket::{Address, Listener, Stream};
 use super::{Config, Readiness, connection};
 use crate::api::{Api, ApiError};
@@ -28,71 +28,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest time, at the end of a drain, for clients to read the error that ends their requests and
 /// the rest of their answers.
 const FAREWELL_TIME: Duration = Duration::from_secs(2);
-
-/// The stages of the server's end; the value only grows. A drain begins in [`Life::Serving`]:
-/// the readiness decides on refusals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Life {
-    /// Requests run to their end.
-    Serving,
-    /// Requests are ended with an error.
-    Cut,
-    /// Connections end after their current answer.
-    Closing,
-    /// Connections end now.
-    Over,
-}
-
-/// State shared by all connections.
-pub(super) struct Shared {
-    pub(super) config: Config,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) readiness: Arc<Readiness>,
-    /// Set once the model is ready.
-    pub(super) api: OnceLock<Api>,
-    pub(super) hosts: Hosts,
-    pub(super) bodies: Bodies,
-    /// Every connection holds a receiver.
-    life: watch::Sender<Life>,
-    /// Requests for which a drain waits.
-    running: watch::Sender<usize>,
-}
-
-/// A request that a drain waits for, until dropped.
-pub(super) struct Running(Arc<Shared>);
-
-impl Shared {
-    /// Counts a request among those that a drain waits for.
-    pub(super) fn run(self: &Arc<Self>) -> Running {
-        self.running.send_modify(|running| *running += 1);
-        Running(self.clone())
-    }
-
-    /// Resolves when running requests are to be ended.
-    pub(super) fn cut(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut life = self.life.subscribe();
-        async move {
-            // The sender outlives every request.
-            let _ = life.wait_for(|life| *life >= Life::Cut).await;
-        }
-    }
-
-    /// Whether the server has ended running requests.
-    pub(super) fn is_cut(&self) -> bool {
-        *self.life.borrow() >= Life::Cut
-    }
-
-    /// Waits until no request runs.
-    async fn idle(&self) {
-        let _ = self.running.subscribe().wait_for(|running| *running == 0).await;
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.running.send_modify(|running| *running -= 1);
-    }
-}
 
 /// The server could not listen.
 #[derive(Debug, thiserror::Error)]

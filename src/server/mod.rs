@@ -2,7 +2,9 @@
 //!
 //! Knows the wire types and the request walk behind them. Does not know the engine, the scheduler or the model.
 
+mod activity;
 mod admission;
+mod answer;
 mod body;
 pub mod config;
 mod connection;
@@ -11,6 +13,7 @@ mod ready;
 mod request_log;
 mod route;
 mod routes;
+mod shared;
 mod socket;
 
 pub use config::Config;

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::connection::Busy;
-use super::listener::{Running, Shared};
+use super::activity::Busy;
+use super::route;
+use super::shared::{Running, Shared};
 use crate::api::{ApiError, Summary};
 
 /// Status recorded for a client that disconnected before its answer was complete; never sent.
@@ -84,7 +85,7 @@ impl Drop for RequestLog {
         metrics.record_in_flight(false);
         metrics.record_http(self.route, status, took);
         let total_ms = milliseconds(took);
-        if !super::route::is_model_route(self.route) {
+        if !route::is_model_route(self.route) {
             tracing::debug!(id = self.id, route = self.route, status, total_ms, "request");
             return;
         }

@@ -8,12 +8,12 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 
-use super::admission;
-use super::body::{self, Answer, Events};
-use super::connection::Busy;
-use super::listener::Shared;
+use super::activity::Busy;
+use super::answer::{Answer, Events};
 use super::request_log::RequestLog;
 use super::route::{self, POST, Route};
+use super::shared::Shared;
+use super::{admission, body};
 use crate::api::{self, Api, ApiError, RequestBody, is_request_id};
 use crate::telemetry;
 

@@ -13,7 +13,7 @@ use crate::transfer::tile;
 
 /// A lowered kernel.
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) code: Vec<Inst>,
     /// Text of each instruction's opcode, for messages and counts.
@@ -119,11 +119,38 @@ pub(crate) struct Target {
     pub(crate) bytes: u32,
 }
 
+/// What a memory operation orders. PTX ISA 9.0, section 8.4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ordering {
+    /// Nothing: an ordinary access.
+    Weak,
+    /// `.relaxed`, `.volatile`, `.mmio`: no race with its like; orders together with a fence.
+    Relaxed,
+    Acquire,
+    Release,
+    AcquireRelease,
+}
+
+impl Ordering {
+    pub(crate) fn is_strong(self) -> bool {
+        self != Self::Weak
+    }
+
+    pub(crate) fn acquires(self) -> bool {
+        matches!(self, Self::Acquire | Self::AcquireRelease)
+    }
+
+    pub(crate) fn releases(self) -> bool {
+        matches!(self, Self::Release | Self::AcquireRelease)
+    }
+}
+
 /// A load or store of one or more elements.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) address: Address,
     pub(crate) ty: Type,
+    pub(crate) ordering: Ordering,
     pub(crate) registers: Vec<Target>,
 }
 
@@ -148,6 +175,7 @@ pub(crate) struct Atomic {
     pub(crate) address: Address,
     pub(crate) op: AtomicOp,
     pub(crate) ty: Type,
+    pub(crate) ordering: Ordering,
     /// Old values; `None` for `red`.
     pub(crate) destinations: Option<Vec<Target>>,
     /// Operands, one per element.
@@ -251,8 +279,10 @@ pub(crate) enum Action {
     /// `ret` of an entry, `exit`.
     Exit,
     Trap,
-    /// Fences, hints: no effect on values.
+    /// Hints: no effect on values.
     Nop,
+    /// `fence`, `membar`: no effect on values.
+    Fence,
     /// Hints that another warp should run.
     Yield,
     Load(Box<Access>),
@@ -308,6 +338,8 @@ pub(crate) enum Action {
     },
     ClusterArrive {
         aligned: bool,
+        /// Orders only what a fence before it covers.
+        relaxed: bool,
     },
     ClusterWait {
         aligned: bool,
@@ -335,6 +367,8 @@ pub(crate) enum Action {
     BulkCommit,
     BulkWait {
         groups: u32,
+        /// Waits for the reads of the sources only.
+        read: bool,
     },
     /// Tensor map in memory, ordinal constant, new value in `a` or wide `b`.
     TensorMapReplace {
@@ -375,6 +409,10 @@ pub(crate) enum Action {
     MovMatrix,
     Mma(Box<Mma>),
     Wgmma(Box<Wgmma>),
+    /// `wgmma.commit_group`.
+    ProductCommit,
+    /// `wgmma.wait_group`: waits until so many groups are open.
+    ProductWait(u32),
     Tensor(Box<Tensor>),
     /// `d` = instructions so far of the warp, wide if set.
     Clock {

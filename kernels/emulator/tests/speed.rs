@@ -26,7 +26,7 @@ fn measure(name: &str, body: &str) {
         .launch(&kernel, shape(16, 128), &data.to_le_bytes())
         .unwrap_or_else(|fault| panic!("{fault}"));
     let seconds = start.elapsed().as_secs_f64();
-    let lanes = report.lane_instructions as f64;
+    let lanes = report.lane_instructions() as f64;
     println!(
         "{name:8} {:6.1} M lane instructions in {:6.1} ms: {:7.1} M/s, {:5.1} ns a warp",
         lanes / 1e6,

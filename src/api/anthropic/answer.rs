@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::stream::Format;
+use super::super::format::Format;
 use super::super::write;
 use crate::generate::{Finish, FullReply, Replies, Usage};
 

@@ -1,6 +1,6 @@
 //! The streamed answer: content blocks that open, grow and close one after the other.
 
-use super::super::stream::Format;
+use super::super::format::Format;
 use super::super::{ApiError, write};
 use super::answer;
 use crate::generate::{Finish, ReplyPiece, Usage};

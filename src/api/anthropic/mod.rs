@@ -12,14 +12,13 @@ pub(super) use events::BlockEvents;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
+use super::format::Kind;
 use super::json::{self, Both};
 use super::params::Stop;
 use super::reasoning::check_effort;
-use super::stream::Kind;
 use super::tools;
 use super::unknown::Unknown;
 use super::values::{AnyValue, Free, Int, MAX_U32};
@@ -48,8 +47,7 @@ pub(super) struct MessagesBody {
     #[schemars(extend("type" = "object"))]
     tool_choice: Option<Free>,
     /// `format`: what the answer must be. `effort`: how much thinking there is where there is any.
-    #[schemars(schema_with = "described::output_config")]
-    output_config: Option<Free>,
+    output_config: Option<OutputConfig>,
     /// The name of `output_config.format` in the beta.
     #[schemars(schema_with = "described::format")]
     output_format: Option<Free>,
@@ -58,6 +56,16 @@ pub(super) struct MessagesBody {
     mcp_servers: Option<AnyValue>,
     #[schemars(skip)]
     container: Option<AnyValue>,
+}
+
+/// `output_config`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(inline)]
+struct OutputConfig {
+    effort: Option<String>,
+    #[serde(default)]
+    #[schemars(schema_with = "described::format")]
+    format: Option<Free>,
 }
 
 /// The fields of the dialect.
@@ -95,10 +103,6 @@ mod described {
         json_schema!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]})
     }
 
-    pub(super) fn output_config(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "object", "properties": {"effort": {"type": ["string", "null"]}, "format": format(generator)}})
-    }
-
     pub(super) fn format(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"anyOf": [{"type": "null"}, {"type": "object", "required": ["type", "schema"],
             "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}}}]})
@@ -127,7 +131,7 @@ pub(super) fn read_to_count(
 
 fn checked(
     Both(own, Both(mut reasoning, Both(mut shared, Both(foreign, structured)))): MessagesRequest,
-    mut unknown: Unknown,
+    unknown: Unknown,
     limits: &Limits,
     defaults: &SamplingDefaults,
 ) -> Result<Call, ApiError> {
@@ -143,20 +147,9 @@ fn checked(
         }
         words.push(("stop", "stop_sequences"));
     }
-    if let Some(Free(config)) = &own.output_config {
-        let members = config.as_object();
-        let members =
-            members.ok_or_else(|| ApiError::invalid_type("output_config", "an object is expected"))?;
-        let others = members.keys().filter(|key| !["effort", "format"].contains(&key.as_str()));
-        others.for_each(|key| unknown.add(&format!("output_config.{key}")));
-    }
-    unknown.check(limits.unknown_fields, &[])?;
-    let config = own.output_config.map_or(Value::Null, |config| config.0);
-    if !config["effort"].is_null() {
-        let path = "output_config.effort";
-        let effort = config["effort"].as_str().map(str::to_owned);
-        let effort = effort.ok_or_else(|| ApiError::invalid_type(path, "a string is expected"))?;
-        check_effort(path, Some(&effort))?;
+    let config = own.output_config.unwrap_or_default();
+    if let Some(effort) = config.effort {
+        check_effort("output_config.effort", Some(&effort))?;
         // It does not switch thinking on: it says how much of it there should be.
         let thinks = reasoning.thinking.as_ref().and_then(|thinking| thinking.r#type.as_deref());
         if matches!(thinks, Some("enabled" | "adaptive")) {
@@ -170,11 +163,11 @@ fn checked(
         return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
     }
     // The beta had the format at the top.
-    let format = own.output_format.map_or(Value::Null, |format| format.0);
-    let formats = [("output_config.format", &config["format"]), ("output_format", &format)];
+    let formats = [("output_config.format", config.format), ("output_format", own.output_format)];
     let mut asked = None;
-    for (path, format) in formats.into_iter().filter(|(_, format)| !format.is_null()) {
-        if let Some((first, _)) = asked.replace((path, translate::shape(format, path)?)) {
+    for (path, format) in formats {
+        let Some(Free(format)) = format else { continue };
+        if let Some((first, _)) = asked.replace((path, translate::shape(&format, path)?)) {
             return Err(both(path, first));
         }
     }

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
-use super::super::{ApiError, Call, Limits};
+use super::super::call::Call;
+use super::super::{ApiError, Limits};
 use super::{read, read_to_count};
 use crate::generate::{Budget, Prompt, SamplingDefaults};
 

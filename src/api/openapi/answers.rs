@@ -41,25 +41,6 @@ pub(super) fn schemas() -> Vec<(&'static str, Value)> {
         ("ModelList", object(&[("object", constant("list")), ("data", list(reference("Model")))])),
         ("Health", object(&[("status", string())])),
         ("Version", object(&[("version", string()), ("name", string())])),
-        (
-            "Error",
-            object(&[(
-                "error",
-                object(&[
-                    ("message", string()),
-                    ("type", string()),
-                    ("param", nullable(string())),
-                    ("code", nullable(string())),
-                ]),
-            )]),
-        ),
-        (
-            "MessagesError",
-            object(&[
-                ("type", constant("error")),
-                ("error", object(&[("type", string()), ("message", string())])),
-            ]),
-        ),
     ]
 }
 

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::stream::Format;
+use super::super::format::Format;
 use super::super::write::TokenText;
 use super::super::{ApiError, write};
-use super::{items, response};
+use super::answer::response;
+use super::items;
 use crate::generate::{Finish, ReplyPiece, TokenLogprobs, Usage};
 
 /// The item that grows.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::super::format::Format;
 use super::super::write::TokenText;
-use super::Format;
 use crate::generate::TokenLogprobs;
 
 /// The id of the item at a place of the output: from the response's own.

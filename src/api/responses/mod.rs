@@ -3,6 +3,7 @@
 //! Items, tools and choices are read into what chat's readers make of theirs; every other field is read as it is there, so that all
 //! dialects have the same limits and meanings.
 
+mod answer;
 mod events;
 mod items;
 mod translate;
@@ -13,17 +14,17 @@ use serde_json::{Map, Number, Value, json};
 
 use super::call::Call;
 use super::conversation::{CommonBody, Conversation, refuse_lists};
+use super::format::Kind;
 use super::json::{self, Both};
 use super::params::{SharedBody, TopCount, top_count};
-use super::stream::{Format, Kind};
 use super::structured::response_format;
 use super::tools;
 use super::unknown::Unknown;
 use super::values::{AnyValue, Free, Idle, Int, List, MAX_U32};
-use super::write::TokenText;
 use super::{ApiError, Limits};
-use crate::generate::{Finish, FullReply, SamplingDefaults, Usage};
+use crate::generate::SamplingDefaults;
 
+pub(super) use answer::whole;
 pub(super) use events::ItemEvents;
 
 /// What errors of the walk call the fields here.
@@ -266,59 +267,6 @@ impl ResponsesBody {
             _ => Map::new(),
         }
     }
-}
-
-/// The answer that is not streamed.
-pub(super) fn whole(format: &Format, show: &TokenText<'_>, usage: Usage, full: &[FullReply]) -> Vec<u8> {
-    let Some(reply) = full.first() else { return Vec::new() };
-    let mut output = Vec::new();
-    let said = &reply.said;
-    if let Some(reasoning) = said.reasoning.as_ref().filter(|r| format.reasoning.is_some() && !r.is_empty()) {
-        output.push(items::reasoning(&items::id(format, "rs", output.len()), Some(reasoning)));
-    }
-    if !said.content.is_empty() || said.calls.is_empty() {
-        let scores = items::logprobs(show, &reply.logprobs, &reply.in_answer);
-        let id = items::id(format, "msg", output.len());
-        output.push(items::message(&id, Some((&said.content, scores))));
-    }
-    for call in &said.calls {
-        output.push(items::call(
-            &items::id(format, "fc", output.len()),
-            &call.id,
-            &call.name,
-            Some(&call.arguments),
-        ));
-    }
-    response(format, output, Some((usage, &reply.finish))).to_string().into_bytes()
-}
-
-/// The response object; without an end it is one in progress.
-fn response(format: &Format, output: Vec<Value>, end: Option<(Usage, &Finish)>) -> Value {
-    let cut = matches!(end, Some((_, finish)) if finish.is_cut());
-    let mut response = json!({
-        "id": format.id,
-        "object": "response",
-        "created_at": format.created,
-        "status": if cut { "incomplete" } else if end.is_some() { "completed" } else { "in_progress" },
-        "error": null,
-        "incomplete_details": if cut { json!({"reason": "max_output_tokens"}) } else { Value::Null },
-        "model": format.model,
-        "output": output,
-        "usage": null,
-    });
-    if let Some((usage, _)) = end {
-        response["usage"] = json!({
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        });
-    }
-    if let (Value::Object(fields), Some(echoed)) = (&mut response, &format.echoed) {
-        fields.extend(echoed.clone());
-    }
-    response
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
-use super::super::{ApiError, Call, Limits};
+use super::super::call::Call;
+use super::super::{ApiError, Limits};
 use super::read;
 use crate::generate::{Prompt, SamplingDefaults};
 use crate::grammar::AnswerFormat;

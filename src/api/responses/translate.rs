@@ -52,9 +52,8 @@ impl Turns {
             None | Some("message") => {
                 let (role, text) = (string("role")?, text(&item["content"], &format!("{path}.content"))?);
                 if !ROLES.contains(&role.as_str()) {
-                    let shown: String = role.chars().take(32).collect();
-                    let message = format!("`{shown}` is unknown, allowed: {}", ROLES.join(", "));
-                    return Err(ApiError::invalid_value(format!("{path}.role"), message));
+                    let path = format!("{path}.role");
+                    return Err(ApiError::unknown_value(path, &role, &ROLES.join(", ")));
                 }
                 if role != "assistant" {
                     self.flush();

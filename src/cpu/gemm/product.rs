@@ -79,12 +79,6 @@ pub(crate) unsafe fn multiply_lanes<S: Simd>(
 
 // SAFETY: plain Rust; the requirements on the operands are the caller's.
 unsafe impl Simd for Portable {
-    unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
-    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
     #[inline(always)]
     unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         int8::portable_tile::<Self>(format, rows, panels, args);
@@ -94,12 +88,6 @@ unsafe impl Simd for Portable {
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the kernels need what `Avx2` stands for.
 unsafe impl Simd for Avx2 {
-    unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
-    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
     #[inline(always)]
     unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         int8::avx2::tile(format, rows, panels, args);
@@ -109,12 +97,6 @@ unsafe impl Simd for Avx2 {
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the kernels need what `Avx512` stands for, and VNNI only where it was found.
 unsafe impl Simd for Avx512 {
-    unsafe fn dot_tile(_: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
-    unsafe fn dot_codes_tile(_: CodeFormat, _: usize, _: usize, _: TileArgs) {
-        unreachable!("bf16 pairs are only packed where the dot product exists");
-    }
     #[inline(always)]
     unsafe fn int8_tile(format: CodeFormat, rows: usize, panels: usize, args: TileArgs) {
         if has_vnni() {

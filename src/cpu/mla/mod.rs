@@ -8,12 +8,13 @@
 mod absorbed;
 mod expanded;
 mod flash;
+mod latents;
 
-pub(crate) use absorbed::{
-    Call as AbsorbedCall, Keys, Scratch as AbsorbedScratch, WorkerScratch as AbsorbedWorker,
-    attend as attend_absorbed, attend_latents, latent_queries, project_latents,
-};
+pub(crate) use absorbed::{attend as attend_absorbed, attend_latents, latent_queries, project_latents};
 pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded};
+pub(crate) use latents::{
+    Call as AbsorbedCall, Keys, Scratch as AbsorbedScratch, WorkerScratch as AbsorbedWorker,
+};
 
 use super::buffer::{Cache, CachedRow};
 use super::layout::{LANES, PanelFormat, Product, RowFormat};

@@ -1,7 +1,7 @@
 //! Sixteen lanes as two AVX2 registers, with FMA.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Vector`.
 
-use super::{Kernel, Vector};
+use super::vector::{Kernel, Vector};
 use std::arch::x86_64::*;
 
 /// AVX2 with FMA.

@@ -1,7 +1,7 @@
 //! Sixteen lanes as one AVX-512 register, with and without the bf16 dot product.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Vector`.
 
-use super::{Kernel, Vector};
+use super::vector::{Kernel, Vector};
 use std::arch::x86_64::*;
 use std::sync::LazyLock;
 

@@ -1,7 +1,7 @@
 //! Sixteen lanes in plain Rust: correct everywhere, fast nowhere in particular.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `Vector`.
 
-use super::{Kernel, Vector};
+use super::vector::{Kernel, Vector};
 
 /// Plain Rust.
 #[derive(Clone, Copy)]

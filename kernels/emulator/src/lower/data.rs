@@ -12,7 +12,6 @@ use crate::text::{Operand, RegisterKind};
 
 op!(Move32, |_i| (a: u32) -> u32 = a);
 op!(Move64, |_i| (a: u64) -> u64 = a);
-op!(Widen, |_i| (a: u32) -> u64 = u64::from(a));
 op!(AddWindow, |i| (a: u64) -> u64 = a.wrapping_add(i));
 op!(AddWindow32, |i| (a: u32) -> u64 = u64::from(a).wrapping_add(i));
 op!(SubWindow32, |i| (a: u64) -> u32 = a.wrapping_sub(i) as u32);
@@ -227,12 +226,5 @@ impl Lowering<'_> {
             }
         }
         Ok(())
-    }
-
-    /// A register of 64 bits from a narrow one.
-    pub(super) fn widen(&mut self, a: u32) -> u32 {
-        let d = self.temporary(2);
-        self.alu::<One<Widen>>(Operands { d, a, ..Operands::default() });
-        d
     }
 }

@@ -48,9 +48,17 @@ impl Lowering<'_> {
     }
 
     fn wgmma(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<()> {
-        // Products are done when they are issued: fences and waits have nothing to do.
-        if m.has("fence") || m.has("commit_group") || m.has("wait_group") {
-            self.emit(Action::Nop, Operands::default());
+        // Products are done when they are issued: groups matter to race detection only.
+        let action = match () {
+            () if m.has("fence") => Some(Action::Nop),
+            () if m.has("commit_group") => Some(Action::ProductCommit),
+            () if m.has("wait_group") => {
+                Some(Action::ProductWait(super::transfer::literal(operands.first())? as u32))
+            }
+            () => None,
+        };
+        if let Some(action) = action {
+            self.emit(action, Operands::default());
             return Ok(());
         }
         let spec = WgmmaSpec::parse(m.rest)?;

@@ -2,7 +2,7 @@
 
 use super::{Lowering, Modifiers, Result, Type};
 use crate::execute::Operands;
-use crate::program::{Access, Action, Atomic, AtomicOp};
+use crate::program::{Access, Action, Atomic, AtomicOp, Ordering};
 use crate::text::{Operand, Space};
 
 /// Modifiers that change caching, ordering or scope, not values.
@@ -26,6 +26,17 @@ pub(super) fn space(m: &Modifiers<'_>) -> Space {
             })
         })
         .unwrap_or(Space::Generic)
+}
+
+/// The ordering among the modifiers.
+fn ordering(m: &Modifiers<'_>) -> Ordering {
+    match () {
+        () if m.has("acq_rel") => Ordering::AcquireRelease,
+        () if m.has("acquire") => Ordering::Acquire,
+        () if m.has("release") => Ordering::Release,
+        () if m.has("relaxed") || m.has("volatile") || m.has("mmio") => Ordering::Relaxed,
+        () => Ordering::Weak,
+    }
 }
 
 impl Lowering<'_> {
@@ -90,7 +101,8 @@ impl Lowering<'_> {
         if registers.len() as u32 * ty.bytes() > 32 || ![1, 2, 4, 8].contains(&registers.len()) {
             return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
         }
-        Ok(Access { address: self.address(&operands[address], space(m))?, ty, registers })
+        let address = self.address(&operands[address], space(m))?;
+        Ok(Access { address, ty, ordering: ordering(m), registers })
     }
 
     fn atomic(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<Atomic> {
@@ -135,6 +147,11 @@ impl Lowering<'_> {
             return Err("as many destinations as values are needed".to_string());
         }
         let address = self.address(address, space(m))?;
-        Ok(Atomic { address, op, ty, destinations, values, swap })
+        // Without a modifier an atomic operation is relaxed.
+        let ordering = match ordering(m) {
+            Ordering::Weak => Ordering::Relaxed,
+            other => other,
+        };
+        Ok(Atomic { address, op, ty, ordering, destinations, values, swap })
     }
 }

@@ -25,11 +25,11 @@ use crate::text::{Function, Instruction, Module, Operand, RegisterKind, Space};
 
 /// A kernel that cannot be lowered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LowerError {
+pub(crate) struct LowerError {
     /// Line of the instruction in the text; 0 for the kernel as a whole.
-    pub line: u32,
+    pub(crate) line: u32,
     /// Reason, with the opcode.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl std::fmt::Display for LowerError {
@@ -235,8 +235,13 @@ impl<'a> Lowering<'a> {
             "ret" | "exit" => self.emit(Action::Exit, Operands::default()),
             "trap" => self.emit(Action::Trap, Operands::default()),
             "nanosleep" => self.emit(Action::Yield, Operands::default()),
-            "membar" | "fence" | "griddepcontrol" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard"
-            | "applypriority" | "pmevent" | "brkpt" | "wgmma_fence" => {
+            "membar" => self.emit(Action::Fence, Operands::default()),
+            // A fence between proxies orders nothing between threads, unless it names an ordering.
+            "fence" if !modifiers.has("proxy") || modifiers.has("acquire") || modifiers.has("release") => {
+                self.emit(Action::Fence, Operands::default());
+            }
+            "fence" | "griddepcontrol" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard"
+            | "applypriority" | "pmevent" | "brkpt" => {
                 self.emit(Action::Nop, Operands::default());
             }
             _ => return Ok(false),

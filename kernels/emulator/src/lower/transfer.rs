@@ -3,7 +3,7 @@
 use super::memory::space;
 use super::{Lowering, Modifiers, Result, Type, take};
 use crate::execute::Operands;
-use crate::program::{Access, Action, Bulk, BulkKind, CopyAsync, MbarrierOp, SINK};
+use crate::program::{Access, Action, Bulk, BulkKind, CopyAsync, MbarrierOp, Ordering, SINK};
 use crate::text::{Immediate, Operand, Space};
 use crate::transfer::reduce::Reduction;
 use crate::transfer::tensor_map::Field;
@@ -12,7 +12,7 @@ use crate::transfer::tile;
 impl Lowering<'_> {
     pub(super) fn transfer(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<bool> {
         match m.mnemonic {
-            "cp" if m.has("async") && m.has("bulk") => self.bulk(m, operands, None)?,
+            "cp" if m.has("async") && m.has("bulk") => self.bulk(m, operands)?,
             "cp" if m.has("reduce") || m.has("async") => {
                 if m.has("reduce") {
                     return Err("not a bulk reduction".to_string());
@@ -32,7 +32,7 @@ impl Lowering<'_> {
                     return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
                 }
                 let address = self.address(address, Space::Shared)?;
-                let access = Box::new(Access { address, ty, registers });
+                let access = Box::new(Access { address, ty, ordering: Ordering::Weak, registers });
                 let mbarrier = self.address(mbarrier, Space::Shared)?;
                 self.emit(Action::StoreAsync { access, mbarrier }, Operands::default());
             }
@@ -162,14 +162,14 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn bulk(&mut self, m: &Modifiers<'_>, operands: &[Operand], _: Option<()>) -> Result<()> {
+    fn bulk(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<()> {
         if m.has("commit_group") {
             self.emit(Action::BulkCommit, Operands::default());
             return Ok(());
         }
         if m.has("wait_group") {
             let groups = literal(operands.first())? as u32;
-            self.emit(Action::BulkWait { groups }, Operands::default());
+            self.emit(Action::BulkWait { groups, read: m.has("read") }, Operands::default());
             return Ok(());
         }
         if m.has("prefetch") {

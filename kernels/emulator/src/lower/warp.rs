@@ -132,7 +132,7 @@ impl Lowering<'_> {
             let action = if m.has("wait") {
                 Action::ClusterWait { aligned: m.has("aligned") }
             } else {
-                Action::ClusterArrive { aligned: m.has("aligned") }
+                Action::ClusterArrive { aligned: m.has("aligned"), relaxed: m.has("relaxed") }
             };
             self.emit(action, Operands::default());
             return Ok(());

@@ -23,6 +23,24 @@ pub(crate) fn map_shared(offset: u32, rank: u32) -> u32 {
 pub(crate) const OFFSET: u32 = 0xff_ffff;
 
 impl Address {
+    /// The addresses in all lanes.
+    #[inline(always)]
+    fn all(&self, registers: &Registers) -> [u64; 32] {
+        let mut addresses = [0; 32];
+        if self.wide {
+            let base = registers.wide(self.slot);
+            for lane in 0..32 {
+                addresses[lane] = base[lane].wrapping_add(self.offset as u64);
+            }
+        } else {
+            let base = registers.narrow(self.slot);
+            for lane in 0..32 {
+                addresses[lane] = u64::from(base[lane].wrapping_add(self.offset as u32));
+            }
+        }
+        addresses
+    }
+
     /// The address in a lane.
     #[inline(always)]
     pub(crate) fn of(&self, registers: &Registers, lane: u32) -> u64 {
@@ -193,12 +211,70 @@ impl Env<'_> {
         Err(Trouble { lane: Some(lane), text: format!("{bytes} bytes at {address:#x} are misaligned") })
     }
 
+    /// The one region, in global memory or in the own block's shared memory, that holds `len` bytes
+    /// at the addresses of all lanes of `exec`, with the offsets there. `None` if there is none, or
+    /// if an address is misaligned: the lanes are then looked at one by one.
+    #[inline(always)]
+    fn span(
+        &mut self,
+        space: Space,
+        addresses: &[u64; 32],
+        exec: u32,
+        len: usize,
+    ) -> Option<(&mut Region, [usize; 32])> {
+        let (mut low, mut high, mut bits) = (u64::MAX, 0, 0);
+        for lane in 0..32 {
+            let active = exec >> lane & 1 == 1;
+            let address = addresses[lane];
+            low = if active && address < low { address } else { low };
+            high = if active && address > high { address } else { high };
+            bits |= if active { address } else { 0 };
+        }
+        let bytes = usize::try_from(high.wrapping_sub(low)).ok()?.checked_add(len)?;
+        if bits & (len.next_power_of_two() as u64 - 1) != 0 || bytes > 1 << 30 {
+            return None;
+        }
+        let (region, start) = match space {
+            Space::Global | Space::Constant => self.memory.find(low, bytes).ok()?,
+            Space::Generic if low >= GLOBAL_START => self.memory.find(low, bytes).ok()?,
+            Space::Shared if high <= u64::from(OFFSET) => self.shared(low as u32, bytes).ok()?,
+            _ => return None,
+        };
+        let mut offsets = [start; 32];
+        for lane in 0..32 {
+            let active = exec >> lane & 1 == 1;
+            offsets[lane] = if active { start + (addresses[lane] - low) as usize } else { start };
+        }
+        Some((region, offsets))
+    }
+
     pub(super) fn load(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
         let size = access.ty.bytes() as usize;
         let total = size * access.registers.len();
+        let addresses = access.address.all(&warp.registers);
+        let check = self.options.uninitialized;
+        if let Some((region, offsets)) = self.span(access.address.space, &addresses, exec, total)
+            && !(check && lanes(exec).any(|lane| !region.get(offsets[lane as usize], total).1))
+        {
+            for (index, target) in access.registers.iter().enumerate() {
+                if size == 4 && target.bytes == 4 {
+                    let register = warp.registers.narrow_mut(target.slot);
+                    for lane in lanes(exec) {
+                        let lane = lane as usize;
+                        register[lane] = region.word(offsets[lane] + 4 * index);
+                    }
+                    continue;
+                }
+                for lane in lanes(exec) {
+                    let (bytes, _) = region.get(offsets[lane as usize] + index * size, size);
+                    set_register(&mut warp.registers, *target, lane, access.ty, bytes);
+                }
+            }
+            return Ok(Flow::Next);
+        }
         let mut bytes = [0; 32];
         for lane in lanes(exec) {
-            let address = access.address.of(&warp.registers, lane);
+            let address = addresses[lane as usize];
             Self::aligned(address, total as u32, lane)?;
             self.read(warp, lane, access.address.space, address, &mut bytes[..total])?;
             for (target, bytes) in access.registers.iter().zip(bytes.chunks_exact(size)) {
@@ -211,9 +287,26 @@ impl Env<'_> {
     pub(super) fn store(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
         let size = access.ty.bytes() as usize;
         let total = size * access.registers.len();
+        let addresses = access.address.all(&warp.registers);
+        if let Some((region, offsets)) = self.span(access.address.space, &addresses, exec, total) {
+            // Lane by lane: where lanes write to one address, the last one stays.
+            for lane in lanes(exec) {
+                let offset = offsets[lane as usize];
+                if let [target] = access.registers[..]
+                    && size == 4
+                    && target.bytes == 4
+                {
+                    region.set_word(offset, warp.registers.narrow(target.slot)[lane as usize]);
+                    continue;
+                }
+                let bytes = Self::values(warp, access, lane);
+                region.set(offset, &bytes[..total]);
+            }
+            return Ok(Flow::Next);
+        }
         for lane in lanes(exec) {
             let bytes = Self::values(warp, access, lane);
-            let address = access.address.of(&warp.registers, lane);
+            let address = addresses[lane as usize];
             Self::aligned(address, total as u32, lane)?;
             self.write(warp, lane, access.address.space, address, &bytes[..total])?;
         }

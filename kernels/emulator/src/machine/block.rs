@@ -2,6 +2,7 @@
 
 use super::memory::Region;
 use super::pending::Pending;
+use super::race::{BlockWatch, WarpWatch};
 use crate::execute::Registers;
 use crate::matrix::tensor_memory::TensorMemory;
 
@@ -44,6 +45,8 @@ pub(crate) struct Warp {
     pub(crate) cluster_phase: u64,
     /// Lanes that arrived in that phase.
     pub(crate) cluster_arrived: u32,
+    /// What race detection knows, if it is on.
+    pub(crate) watch: Option<Box<WarpWatch>>,
 }
 
 impl Warp {
@@ -106,6 +109,8 @@ pub(crate) struct Block {
     pub(crate) live: u32,
     /// Tensor memory, from its first use on.
     pub(crate) tensor_memory: Option<Box<TensorMemory>>,
+    /// What race detection knows, if it is on.
+    pub(crate) watch: Option<Box<BlockWatch>>,
 }
 
 impl Block {

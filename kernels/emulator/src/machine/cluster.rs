@@ -4,7 +4,10 @@ use super::block::{Barrier, Block, Group, State, Warp};
 use super::fault::{Fault, Trouble};
 use super::matrix::Scratch;
 use super::memory::{Memory, Region};
+use super::observe::Observers;
 use super::pending::{Pending, Transfer};
+use super::profile::Count;
+use super::race::{BlockWatch, WarpWatch};
 use super::random::Random;
 use super::{Asynchrony, Options};
 use crate::case::LaunchShape;
@@ -58,9 +61,11 @@ pub(crate) struct Env<'a> {
     /// Rank of the warp's block in the cluster.
     pub(crate) rank: usize,
     pub(crate) random: &'a mut Random,
-    /// Executions of each instruction, warps.
-    pub(crate) counts: &'a mut [u64],
-    pub(crate) lanes: &'a mut u64,
+    /// Executions of each instruction.
+    pub(crate) counts: &'a mut [Count],
+    pub(crate) observers: &'a mut Observers,
+    /// Index of the instruction, where it is more than registers and control flow.
+    pub(crate) pc: u32,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) isa: Isa,
 }
@@ -111,6 +116,8 @@ fn new_block(
     rank: u32,
 ) -> Block {
     let threads: u32 = shape.block.iter().product();
+    let number = index[0] + shape.grid[0] * (index[1] + shape.grid[1] * index[2]);
+    let first_agent = options.races.then(|| number * threads.div_ceil(32));
     let dynamic = dynamic_shared_start(program.static_shared);
     let shared_bytes = if shape.dynamic_shared_bytes > 0 {
         dynamic + shape.dynamic_shared_bytes
@@ -159,6 +166,7 @@ fn new_block(
                 pending: Pending::default(),
                 cluster_phase: 0,
                 cluster_arrived: 0,
+                watch: first_agent.map(|first| WarpWatch::new(first + number)),
             }))
         })
         .collect();
@@ -169,6 +177,7 @@ fn new_block(
         barriers: std::array::from_fn(|_| Barrier::default()),
         live: threads,
         tensor_memory: None,
+        watch: options.races.then(BlockWatch::new),
     }
 }
 
@@ -251,8 +260,9 @@ impl Env<'_> {
                     return Err(self.fault(warp, pc, "the code ends without `ret`".into()));
                 };
                 let exec = mask & (warp.registers.predicates[inst.guard as usize] ^ inst.invert);
-                self.counts[pc as usize] += 1;
-                *self.lanes += u64::from(exec.count_ones());
+                let count = &mut self.counts[pc as usize];
+                count.warps += 1;
+                count.lanes += u64::from(exec.count_ones());
                 warp.executed += 1;
                 match &inst.action {
                     Action::Alu(run) => {
@@ -316,6 +326,11 @@ impl Env<'_> {
                     Action::Nop => pc += 1,
                     _ if exec == 0 => pc += 1,
                     _ => {
+                        self.pc = pc;
+                        if self.observers.is_watching() {
+                            self.observe(warp, inst, exec)
+                                .map_err(|trouble| self.fault(warp, pc, trouble))?;
+                        }
                         let flow = self
                             .execute(warp, inst, exec, mask)
                             .map_err(|trouble| self.fault(warp, pc, trouble))?;
@@ -323,8 +338,9 @@ impl Env<'_> {
                             Flow::Next => pc += 1,
                             Flow::Wait => {
                                 // It did not run.
-                                self.counts[pc as usize] -= 1;
-                                *self.lanes -= u64::from(exec.count_ones());
+                                let count = &mut self.counts[pc as usize];
+                                count.warps -= 1;
+                                count.lanes -= u64::from(exec.count_ones());
                                 let group = &mut warp.groups[at];
                                 group.pc = pc;
                                 group.state = State::Parked;
@@ -384,6 +400,7 @@ impl Env<'_> {
         for transfer in warp.pending.stores.due(lanes, None) {
             self.perform(&transfer)?;
         }
+        self.race_exit(warp, lanes)?;
         warp.live &= !lanes;
         let count = lanes.count_ones();
         self.block().live -= count;

@@ -272,7 +272,7 @@ impl Env<'_> {
 
     fn arrive_at_barrier(
         &mut self,
-        warp: &Warp,
+        warp: &mut Warp,
         o: &Operands,
         counted: bool,
         aligned: bool,
@@ -308,6 +308,7 @@ impl Env<'_> {
                 format!("{} threads arrived at barrier {number} of {expected}", barrier.arrived).into()
             );
         }
+        self.race_barrier_arrive(warp, number);
         Ok(number)
     }
 
@@ -320,10 +321,14 @@ impl Env<'_> {
             return;
         }
         let finished = std::mem::take(barrier);
+        let known = block.watch.as_mut().map(|watch| watch.take_barrier(number));
         let release = |warp: &mut Warp| {
             for group in &mut warp.groups {
                 if group.state == State::Barrier(number) {
                     group.state = State::Ready;
+                    if let (Some(watch), Some(known)) = (&mut warp.watch, &known) {
+                        watch.acquire(known);
+                    }
                 }
             }
             for &(index, mask, slot, predicate, op) in &finished.results {
@@ -349,7 +354,13 @@ impl Env<'_> {
         }
     }
 
-    pub(super) fn cluster_arrive(&mut self, warp: &mut Warp, aligned: bool, exec: u32) -> Step {
+    pub(super) fn cluster_arrive(
+        &mut self,
+        warp: &mut Warp,
+        aligned: bool,
+        relaxed: bool,
+        exec: u32,
+    ) -> Step {
         if aligned {
             self.whole(warp, exec)?;
         }
@@ -360,16 +371,21 @@ impl Env<'_> {
             let text = "arrives twice in one phase of the cluster's barrier".to_string();
             return Err(Trouble { lane: Some(lane), text });
         }
+        self.race_cluster_arrive(warp, relaxed);
         warp.cluster_phase = self.cluster.phase;
         warp.cluster_arrived |= exec;
         self.cluster.arrive(exec.count_ones());
         Ok(Flow::Next)
     }
 
-    pub(super) fn cluster_wait(&mut self, warp: &Warp, aligned: bool, exec: u32) -> Step {
+    pub(super) fn cluster_wait(&mut self, warp: &mut Warp, aligned: bool, exec: u32) -> Step {
         if aligned {
             self.whole(warp, exec)?;
         }
-        Ok(if self.cluster.phase > warp.cluster_phase { Flow::Next } else { Flow::Wait })
+        if self.cluster.phase == warp.cluster_phase {
+            return Ok(Flow::Wait);
+        }
+        self.race_cluster_wait(warp);
+        Ok(Flow::Next)
     }
 }

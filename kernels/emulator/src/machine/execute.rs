@@ -10,7 +10,7 @@ use crate::program::{Action, Inst, Tensor};
 fn waits_for_lanes(warp: &Warp, action: &Action, exec: u32) -> bool {
     let whole = match action {
         Action::Barrier { aligned, .. } => *aligned,
-        Action::ClusterArrive { aligned } | Action::ClusterWait { aligned } => *aligned,
+        Action::ClusterArrive { aligned, .. } | Action::ClusterWait { aligned } => *aligned,
         Action::BarrierReduce { .. } | Action::TensorMapCopy { .. } => true,
         Action::LdMatrix { .. } | Action::StMatrix { .. } | Action::MovMatrix => true,
         Action::Mma(_) | Action::Wgmma(_) => true,
@@ -90,11 +90,12 @@ impl Env<'_> {
             Action::BarrierReduce { op, counted, source, invert, destination } => {
                 self.barrier_reduce(warp, o, (*op, *counted), (*source, *invert), *destination, exec)
             }
-            Action::ClusterArrive { aligned } => self.cluster_arrive(warp, *aligned, exec),
+            Action::ClusterArrive { aligned, relaxed } => self.cluster_arrive(warp, *aligned, *relaxed, exec),
             Action::ClusterWait { aligned } => self.cluster_wait(warp, *aligned, exec),
             Action::CopyAsync(copy) => self.copy_async(warp, copy, exec),
             Action::CopyCommit => {
                 warp.pending.copies.commit(exec);
+                self.race_copy_commit(warp, exec);
                 Ok(Flow::Next)
             }
             Action::CopyWait(groups) => self.copy_wait(warp, Some(*groups), exec),
@@ -106,9 +107,10 @@ impl Env<'_> {
             Action::Bulk(bulk) => self.bulk(warp, bulk, exec),
             Action::BulkCommit => {
                 warp.pending.stores.commit(exec);
+                self.race_bulk_commit(warp, exec);
                 Ok(Flow::Next)
             }
-            Action::BulkWait { groups } => self.bulk_wait(warp, *groups, exec),
+            Action::BulkWait { groups, read } => self.bulk_wait(warp, *groups, *read, exec),
             Action::TensorMapReplace { address, field, ordinal, wide } => {
                 self.replace_field(warp, o, address, (*field, *ordinal, *wide), exec)
             }
@@ -126,6 +128,14 @@ impl Env<'_> {
             }
             Action::MovMatrix => self.move_matrix(warp, o, exec),
             Action::Mma(mma) => self.mma(warp, mma, exec),
+            Action::ProductCommit => {
+                self.race_product_commit(warp);
+                Ok(Flow::Next)
+            }
+            Action::ProductWait(groups) => {
+                self.race_product_wait(warp, *groups);
+                Ok(Flow::Next)
+            }
             Action::Wgmma(wgmma) => self.wgmma(warp, wgmma, exec),
             Action::Tensor(tensor) => self.tensor(warp, o, tensor, exec),
             Action::Clock { wide } => {
@@ -139,6 +149,7 @@ impl Env<'_> {
                 Ok(Flow::Next)
             }
             Action::Trap => Err("`trap` was reached".into()),
+            Action::Fence => Ok(Flow::Next),
             Action::Yield => Ok(Flow::Yield),
             Action::Alu(_) | Action::Branch(_) | Action::BranchTable(_) | Action::Exit | Action::Nop => {
                 Err("an instruction of the warp's own loop".into())

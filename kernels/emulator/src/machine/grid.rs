@@ -7,6 +7,9 @@ use super::cluster::{Cluster, Env, Turn};
 use super::fault::{Fault, Trouble};
 use super::matrix::Scratch;
 use super::memory::{Memory, Region};
+use super::observe::Observers;
+use super::profile::{Count, InstructionCount, Profiler, Report};
+use super::race::Races;
 use super::random::Random;
 use crate::case::LaunchShape;
 use crate::execute::Isa;
@@ -36,26 +39,10 @@ pub(crate) struct Grid {
     waiting: Vec<u64>,
     resident: Vec<Cluster>,
     turns: u32,
-    counts: Vec<u64>,
-    lanes: u64,
+    counts: Vec<Count>,
+    observers: Observers,
     scratch: Scratch,
     isa: Isa,
-}
-
-/// What a launch executed.
-#[derive(Debug, Clone)]
-pub struct Report {
-    /// Instructions of each kind, in warps, by opcode in the order of the text.
-    pub instructions: Vec<(u32, String, u64)>,
-    /// Instructions times active lanes.
-    pub lane_instructions: u64,
-}
-
-impl Report {
-    /// Instructions, in warps.
-    pub fn warp_instructions(&self) -> u64 {
-        self.instructions.iter().map(|(_, _, count)| count).sum()
-    }
 }
 
 impl Grid {
@@ -104,7 +91,7 @@ impl Grid {
             () if !matches!(ranks, Some(1..=16)) => {
                 return Err(refuse(format!("clusters of {:?}; 1 to 16 blocks are possible", shape.cluster)));
             }
-            () if (0..3).any(|axis| shape.grid[axis] % shape.cluster[axis] != 0) => {
+            () if (0..3).any(|axis| !shape.grid[axis].is_multiple_of(shape.cluster[axis])) => {
                 return Err(refuse(format!("a grid of {:?} in clusters of {:?}", shape.grid, shape.cluster)));
             }
             () if program.static_shared.saturating_add(shape.dynamic_shared_bytes) > MAX_SHARED => {
@@ -122,6 +109,16 @@ impl Grid {
             }
             () => {}
         }
+        let races = match options.races {
+            true => {
+                let warps = blocks * u64::from(threads.unwrap_or(1).div_ceil(32));
+                Some(
+                    Races::new(warps)
+                        .ok_or_else(|| refuse(format!("{warps} warps are too many for race detection")))?,
+                )
+            }
+            false => None,
+        };
         let clusters = blocks / u64::from(ranks.unwrap_or(1));
         let mut waiting: Vec<u64> = (0..clusters).rev().collect();
         let mut random = Random::new(options.shuffle.unwrap_or(0));
@@ -139,8 +136,8 @@ impl Grid {
             waiting,
             resident: Vec::new(),
             turns: 0,
-            counts: vec![0; program.code.len()],
-            lanes: 0,
+            counts: vec![Count::default(); program.code.len()],
+            observers: Observers::new(races, options.profile.then(|| Profiler::new(program.code.len()))),
             scratch: Scratch::default(),
             isa: Isa::best(),
         })
@@ -170,7 +167,7 @@ impl Grid {
                 self.admit();
             }
         }
-        let executed: u64 = self.counts.iter().sum::<u64>();
+        let executed: u64 = self.counts.iter().map(|count| count.warps).sum();
         if executed > self.options.max_instructions {
             let text = format!("no end after {executed} instructions");
             return Err(self.fault_of_first(text));
@@ -199,7 +196,8 @@ impl Grid {
             rank,
             random: &mut self.random,
             counts: &mut self.counts,
-            lanes: &mut self.lanes,
+            observers: &mut self.observers,
+            pc: 0,
             scratch: &mut self.scratch,
             isa: self.isa,
         }
@@ -314,8 +312,15 @@ impl Grid {
             .iter()
             .zip(&self.program.opcodes)
             .zip(&self.counts)
-            .map(|((inst, opcode), &count)| (inst.line, opcode.clone(), count))
+            .enumerate()
+            .map(|(pc, ((inst, opcode), &Count { warps, lanes }))| InstructionCount {
+                line: inst.line,
+                opcode: opcode.clone(),
+                warps,
+                lanes,
+                traffic: self.observers.profile.as_ref().map(|profile| profile.traffic(pc)),
+            })
             .collect();
-        Report { instructions, lane_instructions: self.lanes }
+        Report { instructions }
     }
 }

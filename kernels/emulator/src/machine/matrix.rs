@@ -220,7 +220,7 @@ impl Env<'_> {
         let mut trouble = None;
         let (isa, number) = (self.isa, warp.index as usize % 4);
         let mut read = |address: u32, bytes: &mut [u8]| {
-            if let Err(found) = self.read_shared(address, bytes) {
+            if let Err(found) = self.read_operand(warp, address, bytes) {
                 trouble.get_or_insert(found);
             }
         };

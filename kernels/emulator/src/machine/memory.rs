@@ -31,6 +31,19 @@ impl Region {
         (&self.bytes[offset..offset + len], self.is_written(offset, len))
     }
 
+    /// Four bytes, little-endian, which must lie inside.
+    #[inline(always)]
+    pub(crate) fn word(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(*self.bytes[offset..].first_chunk().expect("four bytes"))
+    }
+
+    /// Writes four bytes, little-endian, which must lie inside.
+    #[inline(always)]
+    pub(crate) fn set_word(&mut self, offset: usize, value: u32) {
+        *self.bytes[offset..].first_chunk_mut().expect("four bytes") = value.to_le_bytes();
+        self.mark(offset, 4);
+    }
+
     #[inline(always)]
     fn is_written(&self, offset: usize, len: usize) -> bool {
         if self.written.is_empty() {
@@ -167,7 +180,7 @@ mod tests {
         let mut memory = Memory::new(2);
         let a = memory.allocate(0, Region::new(100), 4);
         let b = memory.allocate(1, Region::of(vec![7; 8]), 4096);
-        assert!(a % 256 == 0 && b % 4096 == 0);
+        assert!(a.is_multiple_of(256) && b.is_multiple_of(4096));
         let (region, offset) = memory.find(a + 60, 8).unwrap();
         assert_eq!(region.get(offset, 8), (&[0xff; 8][..], false));
         region.set(offset, &[1; 8]);

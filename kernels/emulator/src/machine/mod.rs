@@ -14,12 +14,15 @@ mod tensor;
 mod execute;
 mod grid;
 mod case_device;
+mod observe;
+mod race;
+mod profile;
 
 use std::sync::Arc;
 
 pub use case_device::CaseDevice;
 pub use fault::Fault;
-pub use grid::Report;
+pub use profile::{Class, InstructionCount, Report, Total, Traffic};
 
 use crate::case::LaunchShape;
 use crate::lower::lower;
@@ -53,6 +56,11 @@ pub struct Options {
     pub noise: Option<u64>,
     /// A read of memory that was never written is a fault.
     pub uninitialized: bool,
+    /// Accesses of different warps that nothing orders are a fault, and so are different values that
+    /// the lanes of one instruction write to one place.
+    pub races: bool,
+    /// Bank conflicts of shared memory and sectors of global memory are counted.
+    pub profile: bool,
     /// Most instructions of a launch, in warps.
     pub max_instructions: u64,
 }
@@ -65,6 +73,8 @@ impl Default for Options {
             spurious: false,
             noise: None,
             uninitialized: true,
+            races: false,
+            profile: false,
             max_instructions: 20_000_000_000,
         }
     }

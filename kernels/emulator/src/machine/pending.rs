@@ -34,6 +34,19 @@ pub(crate) enum Transfer {
     },
 }
 
+impl Transfer {
+    /// Bytes that it moves to one destination.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(match self {
+            Self::Copy { bytes, .. }
+            | Self::Load { bytes, .. }
+            | Self::Between { bytes, .. }
+            | Self::Store { bytes, .. } => *bytes,
+            Self::TensorLoad { map, mode, .. } | Self::TensorStore { map, mode, .. } => map.box_bytes(*mode),
+        })
+    }
+}
+
 /// Destination blocks of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocks {
@@ -45,22 +58,28 @@ pub(crate) enum Blocks {
 
 /// A transfer in a group of a thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Grouped {
+pub(crate) struct Grouped<T> {
     pub(crate) lane: u32,
     pub(crate) group: u32,
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: T,
 }
 
 /// Transfers of a warp's threads by group, and the number of groups that each thread committed.
-#[derive(Debug, Default)]
-pub(crate) struct Groups {
-    pub(crate) open: Vec<Grouped>,
+#[derive(Debug)]
+pub(crate) struct Groups<T = Transfer> {
+    pub(crate) open: Vec<Grouped<T>>,
     pub(crate) committed: [u32; 32],
 }
 
-impl Groups {
+impl<T> Default for Groups<T> {
+    fn default() -> Self {
+        Self { open: Vec::new(), committed: [0; 32] }
+    }
+}
+
+impl<T: Clone> Groups<T> {
     /// Adds a transfer to a thread's current group.
-    pub(crate) fn push(&mut self, lane: u32, transfer: Transfer) {
+    pub(crate) fn push(&mut self, lane: u32, transfer: T) {
         self.open.push(Grouped { lane, group: self.committed[lane as usize], transfer });
     }
 
@@ -73,7 +92,7 @@ impl Groups {
 
     /// Takes out the transfers that these threads must see done when at most `groups` of their
     /// youngest groups stay open; all of them for `None`, uncommitted ones included.
-    pub(crate) fn due(&mut self, mask: u32, groups: Option<u32>) -> Vec<Transfer> {
+    pub(crate) fn due(&mut self, mask: u32, groups: Option<u32>) -> Vec<T> {
         let committed = self.committed;
         let mut due = Vec::new();
         self.open.retain(|grouped| {

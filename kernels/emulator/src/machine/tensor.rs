@@ -3,6 +3,7 @@
 use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
+use super::race::WRITE;
 use crate::execute::{Isa, Operands};
 use crate::matrix::tcgen05_mma::{Tcgen05A, Tcgen05MmaSpec, Tcgen05Operands};
 use crate::matrix::tensor_memory::TensorMemory;
@@ -37,7 +38,6 @@ impl Env<'_> {
     /// A `tcgen05` instruction. Products and copies are done at once: `commit` then only arrives.
     pub(super) fn tensor(&mut self, warp: &mut Warp, o: &Operands, tensor: &Tensor, exec: u32) -> Step {
         let first = exec.trailing_zeros();
-        let at = first as usize;
         // Taken out, because reading shared memory needs the block as well.
         let mut memory = match self.block().tensor_memory.take() {
             Some(memory) => memory,
@@ -45,10 +45,7 @@ impl Env<'_> {
         };
         let result = self.tensor_in(warp, o, tensor, exec, &mut memory);
         self.block().tensor_memory = Some(memory);
-        result.map_err(|trouble| Trouble { lane: trouble.lane.or(Some(first)), ..trouble }).map(|flow| {
-            debug_assert!(at < 32);
-            flow
-        })
+        result.map_err(|trouble| Trouble { lane: trouble.lane.or(Some(first)), ..trouble })
     }
 
     fn tensor_in(
@@ -68,6 +65,7 @@ impl Env<'_> {
                 let Some(base) = memory.allocate(columns)? else { return Ok(Flow::Wait) };
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
+                self.race_shared(warp, lane, to, 4, WRITE)?;
                 let (region, offset) = self.shared(to, 4).map_err(blame(lane))?;
                 region.set(offset, &base.to_le_bytes());
             }
@@ -100,7 +98,7 @@ impl Env<'_> {
                 let descriptor = warp.registers.wide(*descriptor)[at];
                 let mut trouble = None;
                 let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_shared(address, bytes) {
+                    if let Err(found) = self.read_operand(warp, address, bytes) {
                         trouble.get_or_insert(found);
                     }
                 };
@@ -138,7 +136,7 @@ impl Env<'_> {
                 let mut trouble = None;
                 let isa = self.isa;
                 let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_shared(address, bytes) {
+                    if let Err(found) = self.read_operand(warp, address, bytes) {
                         trouble.get_or_insert(found);
                     }
                 };
@@ -150,6 +148,8 @@ impl Env<'_> {
             Tensor::Commit { address } => {
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
+                self.race_arrive(warp, lane, to)?;
+                self.race_product_arrive(warp, to);
                 self.arrive_once(to).map_err(blame(lane))?;
             }
         }

@@ -115,7 +115,7 @@ impl Env<'_> {
         Ok(())
     }
 
-    pub(super) fn read_shared(&mut self, address: u32, into: &mut [u8]) -> Step<()> {
+    fn read_shared(&mut self, address: u32, into: &mut [u8]) -> Step<()> {
         let check = self.options.uninitialized;
         let (region, offset) = self.shared(address, into.len())?;
         let (bytes, written) = region.get(offset, into.len());
@@ -128,8 +128,14 @@ impl Env<'_> {
         Ok(())
     }
 
+    /// Reads shared memory as an operand of a matrix instruction of this warp.
+    pub(super) fn read_operand(&mut self, warp: &mut Warp, address: u32, into: &mut [u8]) -> Step<()> {
+        self.race_operand(warp, address, into.len() as u32)?;
+        self.read_shared(address, into)
+    }
+
     /// Shared addresses of the data and of the barrier in each destination block.
-    fn destinations(&self, shared: u32, mbarrier: u32, blocks: Blocks) -> Vec<(u32, u32)> {
+    pub(super) fn destinations(&self, shared: u32, mbarrier: u32, blocks: Blocks) -> Vec<(u32, u32)> {
         match blocks {
             Blocks::One => vec![(shared, mbarrier)],
             Blocks::Mask(mask) => (0..16)
@@ -149,8 +155,12 @@ impl Env<'_> {
         let word = u64::from_le_bytes(region.get(offset, 8).0.try_into().expect("eight bytes"));
         let mut mbarrier =
             Mbarrier::from_word(word).map_err(|error| format!("mbarrier at {address:#x}: {error}"))?;
+        let parity = mbarrier.parity();
         let result = change(&mut mbarrier).map_err(|error| format!("mbarrier at {address:#x}: {error}"))?;
         region.set(offset, &mbarrier.to_word().to_le_bytes());
+        if mbarrier.parity() != parity {
+            self.race_phase(address);
+        }
         Ok(result)
     }
 
@@ -194,7 +204,9 @@ impl Env<'_> {
             if read > copy.bytes {
                 return Err(trouble(format!("{read} bytes are read of {}", copy.bytes)));
             }
-            if shared % copy.bytes != 0 || (read > 0 && global % u64::from(copy.bytes) != 0) {
+            if !shared.is_multiple_of(copy.bytes)
+                || (read > 0 && !global.is_multiple_of(u64::from(copy.bytes)))
+            {
                 return Err(trouble(format!(
                     "{} bytes from {global:#x} to {shared:#x} are misaligned",
                     copy.bytes
@@ -215,13 +227,15 @@ impl Env<'_> {
         for transfer in warp.pending.copies.due(exec, groups) {
             self.perform(&transfer)?;
         }
+        self.race_copy_wait(warp, groups, exec)?;
         Ok(Flow::Next)
     }
 
-    pub(super) fn bulk_wait(&mut self, warp: &mut Warp, groups: u32, exec: u32) -> Step {
+    pub(super) fn bulk_wait(&mut self, warp: &mut Warp, groups: u32, read: bool, exec: u32) -> Step {
         for transfer in warp.pending.stores.due(exec, Some(groups)) {
             self.perform(&transfer)?;
         }
+        self.race_bulk_wait(warp, groups, read, exec)?;
         Ok(Flow::Next)
     }
 
@@ -232,6 +246,7 @@ impl Env<'_> {
         }
         for lane in lanes(exec) {
             let address = Self::shared_address(warp, address, lane)?;
+            self.race_copy_arrive(warp, lane, address)?;
             self.with_mbarrier(address, |mbarrier| {
                 if !noinc {
                     mbarrier.raise_pending(1)?;
@@ -264,6 +279,11 @@ impl Env<'_> {
             let address = Self::shared_address(warp, address, lane)?;
             if !address.is_multiple_of(8) {
                 return Err(blame(lane)(format!("an mbarrier at {address:#x} is not aligned to 8")));
+            }
+            match op {
+                MbarrierOp::Init | MbarrierOp::Invalidate => self.race_mbarrier_write(warp, lane, address)?,
+                MbarrierOp::Arrive { .. } => self.race_arrive(warp, lane, address)?,
+                _ => self.race_mbarrier(warp, lane, address)?,
             }
             match op {
                 MbarrierOp::Init => {
@@ -316,6 +336,9 @@ impl Env<'_> {
                         })
                         .map_err(blame(lane))?;
                     done |= u32::from(finished) << lane;
+                    if finished {
+                        self.race_waited(warp, address);
+                    }
                 }
                 MbarrierOp::PendingCount => {}
             }
@@ -336,6 +359,10 @@ impl Env<'_> {
         for lane in lanes(exec) {
             let transfer = self.resolve(warp, bulk, lane)?;
             let Some(transfer) = transfer else { continue };
+            self.race_bulk(warp, lane, &transfer)?;
+            if let Some(profile) = &mut self.observers.profile {
+                profile.bulk(self.pc, transfer.bytes());
+            }
             let at_issue = self.happens_at_issue();
             if at_issue {
                 self.perform(&transfer).map_err(|t| Trouble { lane: Some(lane), ..t })?;
@@ -370,7 +397,7 @@ impl Env<'_> {
                 let text = format!("a bulk copy of {bytes} bytes is larger than shared memory");
                 return Err(Trouble { lane: Some(lane), text });
             }
-            if bytes % 16 != 0 || address % 16 != 0 || shared % 16 != 0 {
+            if !(bytes.is_multiple_of(16) && address.is_multiple_of(16) && shared.is_multiple_of(16)) {
                 let text = format!(
                     "a bulk copy of {bytes} bytes between {address:#x} and {shared:#x} is misaligned"
                 );
@@ -422,7 +449,7 @@ impl Env<'_> {
         let at = address.of(&warp.registers, lane);
         let mut bytes = [0; TENSOR_MAP_BYTES];
         self.read(warp, lane, Space::Generic, at, &mut bytes)?;
-        if at % 64 != 0 {
+        if !at.is_multiple_of(64) {
             return Err(Trouble {
                 lane: Some(lane),
                 text: format!("a tensor map at {at:#x} is not aligned to 64"),
@@ -529,6 +556,7 @@ impl Env<'_> {
                     text: "target and mbarrier are in different blocks".into(),
                 });
             }
+            self.race_store_async(warp, lane, address, total as u32, mbarrier)?;
             let (region, offset) = self.shared(address, total).map_err(blame(lane))?;
             region.set(offset, &bytes[..total]);
             self.complete_tx(mbarrier, total as u32)?;

@@ -601,10 +601,7 @@ impl<'a> Parser<'a> {
             }
             Token::Punct(b'[') => {
                 let base = self.operand(body, usize::MAX, depth + 1)?;
-                let operand = if self.take(b'+') {
-                    let offset = self.integer()? as i64;
-                    Operand::Address(Box::new(base), offset)
-                } else if self.peek() == Some(Token::Punct(b'-')) {
+                let operand = if self.take(b'+') || self.peek() == Some(Token::Punct(b'-')) {
                     let offset = self.integer()? as i64;
                     Operand::Address(Box::new(base), offset)
                 } else if self.take(b',') {

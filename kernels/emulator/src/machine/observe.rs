@@ -1,0 +1,135 @@
+//! What an instruction touches in memory, for those who watch a launch.
+
+use super::access::{OFFSET, lanes};
+use super::block::Warp;
+use super::cluster::{Env, Step};
+use super::profile::Profiler;
+use super::race::{Place, Races};
+use crate::lower::{GLOBAL_START, SHARED_WINDOW};
+use crate::program::{Action, Address, Inst};
+use crate::text::Space;
+
+/// Bytes that a lane touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Touch {
+    pub(crate) lane: u32,
+    pub(crate) place: Place,
+    pub(crate) bytes: u32,
+}
+
+/// What watches a launch.
+#[derive(Debug, Default)]
+pub(crate) struct Observers {
+    pub(crate) races: Option<Races>,
+    pub(crate) profile: Option<Profiler>,
+    /// Buffers.
+    reads: Vec<Touch>,
+    writes: Vec<Touch>,
+}
+
+impl Observers {
+    pub(crate) fn new(races: Option<Races>, profile: Option<Profiler>) -> Self {
+        Self { races, profile, ..Self::default() }
+    }
+
+    pub(crate) fn is_watching(&self) -> bool {
+        self.races.is_some() || self.profile.is_some()
+    }
+}
+
+impl Env<'_> {
+    /// Shows an instruction to the observers before it is executed.
+    #[cold]
+    pub(super) fn observe(&mut self, warp: &mut Warp, inst: &Inst, exec: u32) -> Step<()> {
+        if let Action::Fence = &inst.action {
+            if let Some(watch) = &mut warp.watch {
+                watch.fence();
+            }
+            return Ok(());
+        }
+        let mut reads = std::mem::take(&mut self.observers.reads);
+        let mut writes = std::mem::take(&mut self.observers.writes);
+        self.touches(warp, inst, exec, &mut reads, &mut writes);
+        let mut result = Ok(());
+        if !reads.is_empty() || !writes.is_empty() {
+            if let Some(profile) = &mut self.observers.profile {
+                profile.touches(self.pc, inst, &reads, &writes);
+            }
+            result = self.race_touches(warp, inst, &reads, &writes);
+        }
+        reads.clear();
+        writes.clear();
+        self.observers.reads = reads;
+        self.observers.writes = writes;
+        result
+    }
+
+    /// Bytes of global and shared memory that the lanes of an instruction touch. Addresses that are
+    /// nowhere are left out: the instruction itself fails.
+    fn touches(&self, warp: &Warp, inst: &Inst, exec: u32, reads: &mut Vec<Touch>, writes: &mut Vec<Touch>) {
+        let gather = |address: &Address, exec: u32, bytes: u32, into: &mut Vec<Touch>| {
+            for lane in lanes(exec) {
+                let value = address.of(&warp.registers, lane);
+                if let Some(place) = self.placed(address.space, value) {
+                    into.push(Touch { lane, place, bytes });
+                }
+            }
+        };
+        let rows = |rows: usize| u32::MAX >> (32 - rows.clamp(1, 32));
+        match &inst.action {
+            Action::Load(access) => {
+                let bytes = access.ty.bytes() * access.registers.len() as u32;
+                gather(&access.address, exec, bytes, reads);
+            }
+            Action::Store(access) => {
+                let bytes = access.ty.bytes() * access.registers.len() as u32;
+                gather(&access.address, exec, bytes, writes);
+            }
+            Action::Atomic(atomic) => {
+                let bytes = atomic.ty.bytes() * atomic.values.len() as u32;
+                gather(&atomic.address, exec, bytes, writes);
+            }
+            Action::LdMatrix { spec, address, .. } => gather(address, rows(spec.num_rows()), 16, reads),
+            Action::StMatrix { spec, address, .. } => gather(address, rows(spec.num_rows()), 16, writes),
+            Action::CopyAsync(copy) => {
+                for lane in lanes(exec) {
+                    let one = 1 << lane;
+                    gather(&copy.shared, one, copy.bytes, writes);
+                    let mut read = copy.bytes;
+                    if let Some(slot) = copy.source_bytes {
+                        read = warp.registers.narrow(slot)[lane as usize].min(read);
+                    }
+                    if let Some((predicate, invert)) = copy.ignore
+                        && (warp.registers.predicates[predicate as usize] ^ invert) & one != 0
+                    {
+                        read = 0;
+                    }
+                    if read > 0 {
+                        gather(&copy.global, one, read, reads);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn placed(&self, space: Space, address: u64) -> Option<Place> {
+        let space = match space {
+            Space::Generic if address >= GLOBAL_START => Space::Global,
+            Space::Generic | Space::Shared if address & !0xffff_ffff == SHARED_WINDOW => Space::Shared,
+            Space::Generic => return None,
+            other => other,
+        };
+        match space {
+            Space::Global => Some(Place::Global(address)),
+            Space::Shared => {
+                let rank = match address as u32 >> 24 {
+                    0 => self.rank,
+                    mapped => mapped as usize - 1,
+                };
+                Some(Place::Shared(rank, address as u32 & OFFSET))
+            }
+            _ => None,
+        }
+    }
+}

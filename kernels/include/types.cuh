@@ -1,0 +1,47 @@
+// Element types and the loads and stores that move eight values at once. Needs no header of CUDA.
+//
+// Addresses are multiples of 16 bytes (bf16) or 32 bytes (f32); a thread moves 16 bytes per instruction.
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using i64 = long long;
+
+// A bf16 value as it is stored.
+struct bf16 {
+    u16 bits;
+};
+
+// bf16 to f32 is exact: the upper half of the word.
+__device__ __forceinline__ float low_half(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_half(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// Two f32 to bf16, rounded to the nearest, ties to even (PTX ISA, cvt; sm_80).
+__device__ __forceinline__ u32 pair_of(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+__device__ __forceinline__ void load8(float (&values)[8], const float* from) {
+    const float4 a = reinterpret_cast<const float4*>(from)[0];
+    const float4 b = reinterpret_cast<const float4*>(from)[1];
+    values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
+    values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
+}
+
+__device__ __forceinline__ void load8(float (&values)[8], const bf16* from) {
+    const uint4 a = *reinterpret_cast<const uint4*>(from);
+    values[0] = low_half(a.x), values[1] = high_half(a.x), values[2] = low_half(a.y), values[3] = high_half(a.y);
+    values[4] = low_half(a.z), values[5] = high_half(a.z), values[6] = low_half(a.w), values[7] = high_half(a.w);
+}
+
+__device__ __forceinline__ void store8(float* to, const float (&values)[8]) {
+    reinterpret_cast<float4*>(to)[0] = make_float4(values[0], values[1], values[2], values[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(values[4], values[5], values[6], values[7]);
+}
+
+__device__ __forceinline__ void store8(bf16* to, const float (&values)[8]) {
+    *reinterpret_cast<uint4*>(to) = make_uint4(
+        pair_of(values[0], values[1]), pair_of(values[2], values[3]),
+        pair_of(values[4], values[5]), pair_of(values[6], values[7]));
+}

@@ -1,0 +1,62 @@
+//! What the answer to a checked request contains, whole or streamed.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::write;
+use crate::generate::{Applied, ReasoningField};
+
+/// The routes that generate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completion,
+    /// `/v1/messages`.
+    Messages,
+    /// `/v1/responses`.
+    Responses,
+}
+
+/// What an answer should contain.
+#[derive(Debug, Clone)]
+pub(super) struct Format {
+    pub(super) kind: Kind,
+    /// With its prefix, `chatcmpl-` or `cmpl-`.
+    pub(super) id: String,
+    /// Unix seconds.
+    pub(super) created: u64,
+    /// The name the client used.
+    pub(super) model: String,
+    pub(super) include_usage: bool,
+    pub(super) continuous_usage: bool,
+    pub(super) logprobs: bool,
+    pub(super) prompt_logprobs: bool,
+    pub(super) echo: bool,
+    /// Text that comes first in the content of chat.
+    pub(super) echoed_content: Option<String>,
+    /// Under which names reasoning is given; `None` leaves it out.
+    pub(super) reasoning: Option<ReasoningField>,
+    /// What `/v1/responses` repeats of its request.
+    pub(super) echoed: Option<Map<String, Value>>,
+    pub(super) return_token_ids: bool,
+    pub(super) tokens_as_ids: bool,
+    /// Where the operator's policy changed what was asked for.
+    pub(super) applied: Vec<Applied>,
+    /// Names in the request that no reader knows.
+    pub(super) ignored_fields: Option<Arc<str>>,
+}
+
+impl Format {
+    /// Appends the fields every answer begins with, the brace included.
+    pub(super) fn head(&self, out: &mut Vec<u8>, object: &str) {
+        write::raw(out, "{\"id\":");
+        write::string(out, &self.id);
+        write!(out, ",\"object\":\"{object}\",\"created\":{},\"model\":", self.created)
+            .expect("writing to memory");
+        write::string(out, &self.model);
+    }
+}

@@ -1,0 +1,38 @@
+//! The bounds of requests that depend on the model and the operator.
+
+use super::unknown::UnknownFields;
+use crate::generate::{ReasoningField, ReasoningSwitch};
+
+/// What requests are checked against.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Token ids below this exist.
+    pub(super) vocab_size: usize,
+    /// Most replies of one request, over all prompts.
+    pub(super) max_prompts: usize,
+    /// What can be chosen about reasoning.
+    pub(super) reasoning: ReasoningSwitch,
+    /// Under which names reasoning is given.
+    pub(super) reasoning_field: ReasoningField,
+    /// Whether a request may choose how it is watched for loops.
+    pub(super) guard_choice: bool,
+    /// What becomes of fields that are unknown.
+    pub(super) unknown_fields: UnknownFields,
+}
+
+#[cfg(test)]
+impl Default for Limits {
+    fn default() -> Self {
+        let reasoning = ReasoningSwitch { reasons: true, can_disable: true };
+        let reasoning_field = ReasoningField::Both;
+        let unknown_fields = UnknownFields::Ignore;
+        Self {
+            vocab_size: 512,
+            max_prompts: 8,
+            reasoning,
+            reasoning_field,
+            guard_choice: true,
+            unknown_fields,
+        }
+    }
+}

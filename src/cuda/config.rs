@@ -1,0 +1,44 @@
+//! Settings of the compiled kernels.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Smallest bound of the cache directory, bytes: the kernels of one architecture.
+const MIN_CACHE_BYTES: u64 = 16 << 20;
+
+/// Kernels for GPUs, compiled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Folder of compiled kernels, relative to the working directory. Without a usable folder kernels are compiled at
+    /// each start.
+    pub cache_dir: PathBuf,
+    /// Most bytes of compiled kernels in cache_dir; above it the oldest unused ones are deleted. Larger: more disk,
+    /// fewer compilations after a change of version.
+    pub max_cache_bytes: u64,
+    /// Library file of NVRTC, which compiles kernels; not set = libnvrtc.so.13 (or .12) as the system's loader finds
+    /// it.
+    pub nvrtc_library: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { cache_dir: "jit-cache".into(), max_cache_bytes: 1 << 30, nvrtc_library: None }
+    }
+}
+
+impl Config {
+    /// Problems as (key, limit).
+    pub fn validate(&self) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        if self.cache_dir.as_os_str().is_empty() {
+            problems.push(("cache_dir", "must name a folder".into()));
+        }
+        if self.max_cache_bytes < MIN_CACHE_BYTES {
+            problems.push(("max_cache_bytes", format!("must be at least {MIN_CACHE_BYTES}")));
+        }
+        problems
+    }
+}

@@ -1,0 +1,28 @@
+//! GPUs of NVIDIA: the driver, the kernels of `kernels/`, and everything else that knows cudarc.
+//!
+//! A binary with this module builds, starts and passes its tests on a machine without CUDA: libraries are opened at
+//! run time, a missing one is an error with its remedy, and no call panics because of it. Kernels are compiled once
+//! per architecture and kept as CUBINs in the kernel cache; after [`KernelCache::freeze`] nothing compiles.
+//!
+//! Knows neither the model nor any other backend.
+
+mod arch;
+mod config;
+mod probe;
+mod source;
+mod kernel;
+pub mod kernels;
+mod ptxas_log;
+mod compiler;
+mod library;
+mod nvrtc;
+mod kernel_cache;
+
+pub use arch::Arch;
+pub use compiler::{CompileError, Compiled, Compiler};
+pub use config::Config;
+pub use kernel::{FunctionUsage, Kernel, Limits, Program};
+pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Origin};
+pub use nvrtc::Nvrtc;
+pub use probe::{Device, Driver, ProbeError};
+pub use source::SourceError;

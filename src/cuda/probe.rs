@@ -1,0 +1,188 @@
+//! Whether this machine has a driver of NVIDIA, and which devices.
+//!
+//! cudarc panics where its library or a function of it is missing, and its result codes are an enum without the codes
+//! of later drivers. The probe therefore asks for the library first, looks every function up by name, and takes codes
+//! as numbers.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::fmt;
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+
+use super::Arch;
+
+/// Oldest driver that loads CUBINs of CUDA 13, as `cuDriverGetVersion` gives it.
+const MIN_VERSION: c_int = 13_000;
+/// Longest device name, bytes with the terminator.
+const NAME_BYTES: usize = 256;
+
+/// The driver and its devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Newest version of CUDA that the driver knows: major, minor.
+    pub version: (u32, u32),
+    /// Devices by ordinal, at least one.
+    pub devices: Vec<Device>,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Number of the device for the driver, after CUDA_VISIBLE_DEVICES.
+    pub ordinal: u32,
+    /// Name of the product.
+    pub name: String,
+    /// Compute capability: major, minor.
+    pub capability: (u32, u32),
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+}
+
+impl Device {
+    /// Target of its kernels; `None` for a chip without kernels.
+    pub fn arch(&self) -> Option<Arch> {
+        Arch::of_capability(self.capability.0, self.capability.1)
+    }
+}
+
+/// Reason why no GPU can be used, with the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// libcuda is not installed.
+    #[error(
+        "no NVIDIA driver: the loader does not find libcuda.so.1; install the driver, or start the container with \
+         --gpus all"
+    )]
+    NoDriver,
+    /// libcuda lacks a function.
+    #[error("the NVIDIA driver has no {0}; install driver 580 or later")]
+    MissingFunction(&'static str),
+    /// The driver is older than the CUBINs.
+    #[error("the NVIDIA driver knows CUDA {0}.{1}, kernels need 13.0; install driver 580 or later")]
+    TooOld(u32, u32),
+    /// A call failed.
+    #[error("{call} of the NVIDIA driver failed with code {code}{}", remedy(*code))]
+    Call {
+        /// Name of the function.
+        call: &'static str,
+        /// `CUresult`.
+        code: i32,
+    },
+    /// The driver has no device.
+    #[error("the NVIDIA driver has no device; {NO_DEVICE_REMEDY}")]
+    NoDevice,
+}
+
+const NO_DEVICE_REMEDY: &str = "check nvidia-smi, CUDA_VISIBLE_DEVICES, and the container's --gpus";
+
+/// What to do about a code of `cuInit`.
+fn remedy(code: i32) -> impl fmt::Display {
+    // Numbers of `CUresult` in cuda.h.
+    let text = match code {
+        34 => "a stub library is loaded; take the toolkit's lib/stubs folder out of LD_LIBRARY_PATH",
+        100 => return format!(" (no device); {NO_DEVICE_REMEDY}"),
+        802 => "system not ready; start nvidia-fabricmanager, which NVSwitch machines need",
+        803 => "driver and its library differ in version; restart the machine after the update",
+        804 => "the compatibility package does not fit this driver; remove cuda-compat from LD_LIBRARY_PATH",
+        _ => "see nvidia-smi and the kernel's log",
+    };
+    format!(" ({text})")
+}
+
+/// Looks a function of libcuda up and calls it; a result code other than 0 is an error.
+macro_rules! call {
+    ($name:ident, ($($kind:ty = $argument:expr),*)) => {{
+        const NAME: &str = stringify!($name);
+        // SAFETY: `present` holds, and the type is that of cuda.h with the result code as a number.
+        let function = unsafe {
+            sys::culib().get::<unsafe extern "C" fn($($kind),*) -> c_int>(concat!(stringify!($name), "\0").as_bytes())
+        };
+        let function = function.map_err(|_| ProbeError::MissingFunction(NAME))?;
+        // SAFETY: pointers are to live values of the types in the declaration.
+        match unsafe { function($($argument),*) } {
+            0 => Ok(()),
+            code => Err(ProbeError::Call { call: NAME, code }),
+        }
+    }};
+}
+
+impl Driver {
+    /// Asks the driver. Takes up to a second where a GPU has to be woken up.
+    pub fn probe() -> Result<Self, ProbeError> {
+        // SAFETY: opens and closes libraries by the names that cudarc opens them by later.
+        let present = unsafe { sys::is_culib_present() };
+        if !present {
+            return Err(ProbeError::NoDriver);
+        }
+        let mut version: c_int = 0;
+        call!(cuDriverGetVersion, (*mut c_int = &mut version))?;
+        let known = (version as u32 / 1000, version as u32 % 1000 / 10);
+        if version < MIN_VERSION {
+            return Err(ProbeError::TooOld(known.0, known.1));
+        }
+        call!(cuInit, (c_uint = 0))?;
+        let mut count: c_int = 0;
+        call!(cuDeviceGetCount, (*mut c_int = &mut count))?;
+        if count <= 0 {
+            return Err(ProbeError::NoDevice);
+        }
+        let devices = (0..count).map(device).collect::<Result<_, _>>()?;
+        Ok(Self { version: known, devices })
+    }
+}
+
+fn device(ordinal: c_int) -> Result<Device, ProbeError> {
+    let mut handle: c_int = 0;
+    call!(cuDeviceGet, (*mut c_int = &mut handle, c_int = ordinal))?;
+    let mut name = [0 as c_char; NAME_BYTES];
+    call!(
+        cuDeviceGetName,
+        (*mut c_char = name.as_mut_ptr(), c_int = NAME_BYTES as c_int - 1, c_int = handle)
+    )?;
+    let mut memory_bytes: usize = 0;
+    call!(cuDeviceTotalMem_v2, (*mut usize = &mut memory_bytes, c_int = handle))?;
+    let attribute = |attribute: Attribute| {
+        let mut value: c_int = 0;
+        call!(
+            cuDeviceGetAttribute,
+            (*mut c_int = &mut value, c_uint = attribute as c_uint, c_int = handle)
+        )?;
+        Ok(value.max(0) as u32)
+    };
+    let capability = (
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    // SAFETY: the last byte is 0, whatever the driver wrote before it.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    Ok(Device { ordinal: ordinal as u32, name, capability, memory_bytes: memory_bytes as u64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A driver, or the reason why there is none, on any machine; `tests/kernels.rs` probes made-up drivers.
+    #[test]
+    fn this_machine_is_probed_without_a_panic() {
+        match Driver::probe() {
+            Ok(driver) => assert!(!driver.devices.is_empty()),
+            Err(error) => assert!(error.to_string().contains("driver"), "{error}"),
+        }
+    }
+
+    #[test]
+    fn errors_name_the_remedy() {
+        for (code, expected) in [
+            (34, "stubs"),
+            (100, "--gpus"),
+            (802, "fabricmanager"),
+            (803, "restart"),
+            (804, "compat"),
+            (999, "nvidia-smi"),
+        ] {
+            let error = ProbeError::Call { call: "cuInit", code }.to_string();
+            assert!(error.contains(expected) && error.contains(&code.to_string()), "{error}");
+        }
+    }
+}

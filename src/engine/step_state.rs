@@ -1,0 +1,131 @@
+//! State of the step loop between its stations: the step being planned, the step in flight, the
+//! sequences, and the end of a sequence.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use super::constrained::MaskThreads;
+use super::delivery::Outbox;
+use super::forward_input::LogitsRow;
+use super::handle::{Command, Shared};
+use super::live::LiveSequence;
+use super::request::EngineEvent;
+use crate::guard::Verdict;
+use crate::model::Model;
+use crate::ops::{Backend, Outcomes, StepPlan, Ticket, TokenId};
+use crate::sampling::TokenLogprobs;
+use crate::scheduler::{Batch, FinishReason, Finished, Scheduler, SeqId};
+use crate::telemetry::{Load, Metrics};
+
+/// A step whose draws are enqueued and not yet settled.
+pub(super) struct InFlight {
+    pub(super) batch: Batch,
+    pub(super) rows: Vec<LogitsRow>,
+    /// Indices into `rows` that are drawn or scored, in the order of the outcomes.
+    pub(super) sampled: Vec<usize>,
+    pub(super) tickets: Vec<Ticket>,
+}
+
+/// What the stations of a step read and write.
+pub(super) struct StepLoop<B: Backend> {
+    pub(super) model: Model<B>,
+    pub(super) scheduler: Scheduler,
+    pub(super) commands: Receiver<Command>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) live: HashMap<SeqId, LiveSequence, ahash::RandomState>,
+    pub(super) outbox: Outbox,
+    pub(super) masks: MaskThreads,
+    pub(super) epoch: Instant,
+    pub(super) last_admission: Option<Instant>,
+    pub(super) shutting_down: bool,
+    /// Whether the last plan was empty.
+    pub(super) stalled: bool,
+    /// The step being planned: its batch, its plan, its rows with logits, and the indices of the
+    /// sampled ones.
+    pub(super) batch: Batch,
+    pub(super) plan: StepPlan,
+    pub(super) rows: Vec<LogitsRow>,
+    pub(super) sampled: Vec<usize>,
+    /// The previous step, until it is settled.
+    pub(super) in_flight: Option<InFlight>,
+    /// Sequences whose constraint broke: they end when the step is settled.
+    pub(super) broken: Vec<SeqId>,
+    pub(super) outcomes: Outcomes,
+    pub(super) decisions: Vec<Decision>,
+    pub(super) verdicts: Vec<(SeqId, Verdict)>,
+    pub(super) counted: Counters,
+}
+
+/// Scheduler counters already added to the metrics.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) prefix_query_tokens: u64,
+    pub(super) prefix_hit_tokens: u64,
+}
+
+/// Decision about a drawn row.
+pub(super) struct Decision {
+    pub(super) seq: SeqId,
+    /// The token counted in the state of the backend's slot.
+    pub(super) sampled: TokenId,
+    /// The sampled token; `None` where it is not part of the reply.
+    pub(super) token: Option<[u32; 1]>,
+    pub(super) logprobs: Option<TokenLogprobs>,
+    pub(super) finish: Option<FinishReason>,
+    /// The guard's verdict on the token.
+    pub(super) verdict: Verdict,
+}
+
+impl<B: Backend> StepLoop<B> {
+    /// Closes the stream of a sequence that has left the scheduler.
+    pub(super) fn end(&mut self, finished: Option<Finished>) {
+        let Some(finished) = finished else { return };
+        let Some(mut live) = self.live.remove(&finished.seq) else { return };
+        if matches!(
+            finished.reason,
+            FinishReason::StopToken(_) | FinishReason::Length | FinishReason::Stopped
+        ) {
+            live.guarded.send(usize::MAX, &live.events, &mut self.outbox);
+            if live.guarded.num_rescues() > 0 {
+                self.metrics.record_rescue_success();
+            }
+        }
+        if live.admitted.is_none() {
+            self.leave_queue(live.prompt_tokens);
+        }
+        live.record_end(Instant::now(), finished.reason, &self.metrics);
+        self.outbox.push(&live.events, EngineEvent::Finished(finished.reason));
+    }
+
+    pub(super) fn leave_queue(&self, prompt_tokens: usize) {
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.shared.waiting_tokens.fetch_sub(prompt_tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn publish_load(&self) {
+        let stats = self.scheduler.stats();
+        let shared = &self.shared;
+        shared.running.store(stats.running, Ordering::Relaxed);
+        shared.used_blocks.store(stats.used_blocks, Ordering::Relaxed);
+        shared.cached_blocks.store(stats.cached_blocks, Ordering::Relaxed);
+        self.metrics.set_load(&Load {
+            waiting: stats.waiting,
+            waiting_tokens: stats.queued_tokens,
+            running: stats.running,
+            used_blocks: stats.used_blocks,
+            cached_blocks: stats.cached_blocks,
+            total_blocks: shared.facts.num_blocks,
+        });
+    }
+}
+
+impl Decision {
+    pub(super) fn failed(seq: SeqId, finish: FinishReason) -> Self {
+        let verdict = Verdict::Deliver { upto: 0, event: None };
+        Self { seq, sampled: TokenId(0), token: None, logprobs: None, finish: Some(finish), verdict }
+    }
+}

@@ -1,0 +1,271 @@
+//! Kernels through a real NVRTC where there is one, and the probe against made-up drivers.
+//!
+//! `scripts/nvrtc` installs NVRTC. Without it these tests print that they were skipped; with REQUIRE_NVRTC in the
+//! environment they fail instead.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use perigee::cuda::kernels::{self, rms_norm};
+use perigee::cuda::{
+    Arch, CacheSettings, CompileError, Compiled, Compiler, KernelCache, Limits, Nvrtc, Origin, Program,
+};
+
+/// The library, or `None` where the test is skipped.
+fn nvrtc(headers: Option<&Path>) -> Option<Nvrtc> {
+    match Nvrtc::open(None, headers) {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(error) => {
+            assert!(env::var_os("REQUIRE_NVRTC").is_none(), "REQUIRE_NVRTC is set, and {error}");
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn compile(nvrtc: &Nvrtc, text: &str, function: &str) -> Result<Compiled, CompileError> {
+    let mut program = Program::new(&rms_norm::KERNEL, Arch::Sm90a).unwrap();
+    program.text = text.into();
+    program.functions = vec![function.into()];
+    program.cuda_headers = text.contains("<cuda_");
+    nvrtc.compile(&program)
+}
+
+#[test]
+fn every_kernel_compiles_for_every_architecture_within_its_limits() {
+    let Some(nvrtc) = nvrtc(None) else { return };
+    for kernel in kernels::ALL {
+        for arch in kernel.archs {
+            let program = Program::new(kernel, *arch).unwrap();
+            let compiled = nvrtc.compile(&program).unwrap_or_else(|error| panic!("{error}"));
+            assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} {arch}", kernel.name);
+            assert!(compiled.ptx.contains(&format!(".target {arch}")), "{} {arch}", kernel.name);
+            let again = nvrtc.compile(&program).unwrap();
+            assert!(again.cubin == compiled.cubin, "{} {arch}: two compilations differ", kernel.name);
+            println!("{} {arch}: {:?}, {} bytes", kernel.name, compiled.duration, compiled.cubin.len());
+        }
+    }
+}
+
+#[test]
+fn parameters_have_the_size_of_the_twin_and_rows_move_by_16_bytes() {
+    let Some(nvrtc) = nvrtc(None) else { return };
+    for arch in Arch::ALL {
+        let ptx = nvrtc.compile(&Program::new(&rms_norm::KERNEL, arch).unwrap()).unwrap().ptx;
+        for function in rms_norm::KERNEL.functions {
+            let size = size_of::<rms_norm::Params>();
+            let parameter = format!(".param .align 8 .b8 {function}_param_0[{size}]");
+            assert!(ptx.contains(&parameter), "{arch}: {parameter} is not in\n{ptx}");
+        }
+        let body = ptx.split(".entry add_rms_norm_bf16").nth(1).unwrap();
+        let body = body.split(".entry").next().unwrap();
+        let count = |what: &str| body.lines().filter(|line| line.contains(what)).count();
+        // Of each of four steps: hidden and gain two times 16 bytes, delta and normed once.
+        let loads = count("ld.global.v4") + count("ld.global.nc.v4");
+        assert_eq!((loads, count("st.global.v4")), (4 * 5, 4 * 3), "{arch}");
+        let narrow = body.lines().filter(|line| {
+            ["ld.global", "st.global"].iter().any(|word| line.contains(word)) && !line.contains(".v4")
+        });
+        assert_eq!(narrow.collect::<Vec<_>>(), [] as [&str; 0], "{arch}");
+    }
+}
+
+/// Machine code of a CUBIN, by nvdisasm; `None` where it is not installed.
+fn machine_code(dir: &Path, cubin: &[u8]) -> Option<String> {
+    let path = dir.join("kernel.cubin");
+    fs::write(&path, cubin).unwrap();
+    let output = Command::new("nvdisasm").arg(&path).output().ok()?;
+    assert!(output.status.success(), "{}", text(&output));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn machine_code_moves_16_bytes_at_once_and_leaves_local_memory_alone() {
+    let Some(nvrtc) = nvrtc(None) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    for kernel in kernels::ALL {
+        for arch in kernel.archs {
+            let compiled = nvrtc.compile(&Program::new(kernel, *arch).unwrap()).unwrap();
+            let Some(code) = machine_code(dir.path(), &compiled.cubin) else {
+                println!("skipped: nvdisasm is not installed");
+                return;
+            };
+            let lines = |mnemonic: &str| code.lines().filter(|line| line.contains(mnemonic)).count();
+            assert_eq!((lines(" LDL"), lines(" STL")), (0, 0), "{} {arch}", kernel.name);
+            if kernel.name == rms_norm::KERNEL.name {
+                let moves = (lines(" LDG."), lines(" STG."));
+                assert_eq!((lines(" LDG.E.128"), lines(" STG.E.128")), moves, "{arch}");
+                assert!(moves.0 > 0 && moves.1 > 0, "{arch}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kernel_with_local_memory_or_an_error_is_refused() {
+    let Some(nvrtc) = nvrtc(None) else { return };
+    let stack = "extern \"C\" __global__ void f(float* a, int n) {
+        float b[64];
+        for (int i = 0; i < 64; ++i) b[i] = a[i];
+        for (int i = 0; i < n; ++i) b[(i * 7) % 64] += a[i];
+        a[0] = b[n % 64];
+    }";
+    let error = compile(&nvrtc, stack, "f").unwrap_err();
+    assert!(matches!(&error, CompileError::LocalMemory { usage, .. } if usage.stack_bytes == 256), "{error}");
+    let error = compile(&nvrtc, "#line 7 \"x.cuh\"\nint f() { return y; }", "f").unwrap_err();
+    assert!(matches!(&error, CompileError::Refused { log, .. } if log.contains("x.cuh(7)")), "{error}");
+    let other = "extern \"C\" __global__ void g() {}";
+    assert!(matches!(compile(&nvrtc, other, "f"), Err(CompileError::MissingUsage { .. })));
+    let mut program = Program::new(&rms_norm::KERNEL, Arch::Sm90a).unwrap();
+    program.limits = Limits { registers: 16, local_memory: false };
+    assert!(matches!(nvrtc.compile(&program), Err(CompileError::Registers { limit: 16, .. })));
+    program.options.push("--no-such-option".into());
+    assert!(matches!(nvrtc.compile(&program), Err(CompileError::Refused { .. })));
+}
+
+#[test]
+fn headers_of_cuda_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(nvrtc) = nvrtc(Some(dir.path())) else { return };
+    let text = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_fp8.h>\n\
+                extern \"C\" __global__ void f(float* a) { a[0] = __bfloat162float(__float2bfloat16(a[1])); }";
+    match compile(&nvrtc, text, "f") {
+        Ok(compiled) => assert!(compiled.ptx.contains("cvt.rn.bf16.f32")),
+        Err(CompileError::NoHeaders { reason, .. }) if nvrtc.version() < (13, 5) => {
+            println!("skipped: {reason}")
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn compiled_kernels_are_read_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = Program::new(&rms_norm::KERNEL, Arch::Sm90a).unwrap();
+    let mut binaries = Vec::new();
+    for origin in [Origin::Compiled, Origin::Disk] {
+        let Some(nvrtc) = nvrtc(None) else { return };
+        let identity = nvrtc.identity().unwrap();
+        assert!(identity.starts_with("nvrtc ") && identity.len() > 64, "{identity}");
+        let settings = CacheSettings { dir: Some(dir.path().to_owned()), max_bytes: 1 << 30, create: false };
+        let cache = KernelCache::open(&settings, Ok(Arc::new(nvrtc)));
+        let binary = cache.get(&program).unwrap();
+        assert_eq!(binary.origin, origin);
+        binaries.push(binary);
+    }
+    assert_eq!((&binaries[0].cubin, &binaries[0].functions), (&binaries[1].cubin, &binaries[1].functions));
+}
+
+fn perigee(dir: &Path, args: &[&str], library_path: Option<&Path>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
+    command.args(args).current_dir(dir);
+    if let Some(path) = library_path {
+        command.env("LD_LIBRARY_PATH", path);
+    }
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    (String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr)).into_owned()
+}
+
+#[test]
+fn build_fills_the_directory_and_then_finds_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    if nvrtc(None).is_none() {
+        return;
+    }
+    let build = || {
+        perigee(dir.path(), &["kernels", "build", "--arch", "sm_90a,sm_120a", "--cache-dir", "cache"], None)
+    };
+    let jobs = 2 * kernels::ALL.len();
+    for (count, other) in [("compiled", "from the cache"), ("from the cache", "compiled")] {
+        let output = build();
+        let text = text(&output);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains(&format!("{jobs} {count}")) && text.contains(&format!("0 {other}")), "{text}");
+        assert!(text.contains("rms_norm  sm_90a") && text.contains(&format!("[{jobs}/{jobs}]")), "{text}");
+    }
+    for arch in ["sm_90a", "sm_120a"] {
+        assert_eq!(fs::read_dir(dir.path().join("cache").join(arch)).unwrap().count(), kernels::ALL.len());
+    }
+    // A path that cannot be a folder: kernels compile, and the command fails since nothing was stored.
+    fs::write(dir.path().join("file"), "").unwrap();
+    let output = perigee(dir.path(), &["kernels", "build", "--arch", "sm_90a", "--cache-dir", "file"], None);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("were not stored"), "{}", text(&output));
+}
+
+#[test]
+fn without_nvrtc_a_build_names_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["kernels", "build", "--set", "kernels.nvrtc_library=/no/such/libnvrtc.so.13"];
+    let output = perigee(dir.path(), &args, None);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("pip install nvidia-cuda-nvrtc"), "{}", text(&output));
+    assert!(!dir.path().join("jit-cache").exists());
+    let list = perigee(dir.path(), &["kernels", "list"], None);
+    assert!(list.status.success() && text(&list).contains("add_rms_norm_bf16"), "{}", text(&list));
+}
+
+/// A libcuda.so.1 of these C functions in a folder of its own; `None` without a C compiler.
+fn driver(dir: &Path, name: &str, functions: &str) -> Option<std::path::PathBuf> {
+    let folder = dir.join(name);
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("cuda.c"), functions).unwrap();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o", "libcuda.so.1", "cuda.c"])
+        .current_dir(&folder)
+        .status();
+    built.is_ok_and(|status| status.success()).then_some(folder)
+}
+
+#[test]
+fn drivers_with_faults_are_errors_with_a_remedy_and_never_a_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let version = |number: u32| format!("int cuDriverGetVersion(int* v) {{ *v = {number}; return 0; }}\n");
+    let init = |code: u32| format!("int cuInit(unsigned f) {{ return {code}; }}\n");
+    let count = |n: u32| format!("int cuDeviceGetCount(int* n) {{ *n = {n}; return 0; }}\n");
+    let device = |minor: u32| {
+        format!(
+            "#include <string.h>\n#include <stddef.h>\n\
+             int cuDeviceGet(int* d, int o) {{ *d = o; return 0; }}\n\
+             int cuDeviceGetName(char* s, int n, int d) {{ memset(s, 'x', n); return 0; }}\n\
+             int cuDeviceTotalMem_v2(size_t* b, int d) {{ *b = 1 << 30; return 0; }}\n\
+             int cuDeviceGetAttribute(int* v, int a, int d) {{ *v = a == 75 ? 12 : a == 76 ? {minor} : -1; return 0; }}\n"
+        )
+    };
+    let cases = [
+        ("empty", "int nothing;".into(), "has no cuDriverGetVersion"),
+        ("old", version(12080), "knows CUDA 12.8"),
+        ("no_init", version(13000), "has no cuInit"),
+        ("stub", version(13000) + &init(34), "stub library"),
+        ("new_code", version(14000) + &init(98_765), "code 98765"),
+        ("no_devices", version(13000) + &init(0) + &count(0), "no device"),
+        ("no_name", version(13000) + &init(0) + &count(1), "has no cuDeviceGet"),
+        ("unknown_chip", version(13000) + &init(0) + &count(1) + &device(1), "compute capability 12.1"),
+        ("good", version(13000) + &init(0) + &count(2) + &device(0), "nvidia-cuda-nvrtc"),
+    ];
+    for (name, functions, expected) in cases {
+        let Some(folder) = driver(dir.path(), name, &functions) else {
+            println!("skipped: no C compiler");
+            return;
+        };
+        // A good driver gets as far as the compiler, which is not there.
+        let args = [
+            "kernels",
+            "build",
+            "--arch",
+            "native",
+            "--set",
+            "kernels.nvrtc_library=/no/such/libnvrtc.so.13",
+        ];
+        let output = perigee(dir.path(), &args, Some(&folder));
+        let text = text(&output);
+        assert!(text.contains(expected) && !text.contains("panicked"), "{name}: {text}");
+        assert_eq!(output.status.code(), Some(1), "{name}: {text}");
+    }
+}
