@@ -162,7 +162,7 @@ fn attempt(text: &str, seed: u64) -> &'static str {
         let shape = LaunchShape {
             grid: [2, 1, 1],
             block,
-            cluster: if seed % 5 == 0 { [2, 1, 1] } else { [1; 3] },
+            cluster: if seed.is_multiple_of(5) { [2, 1, 1] } else { [1; 3] },
             dynamic_shared_bytes: 65_536,
         };
         reached = match machine.launch(&kernel, shape, &parameters) {

@@ -177,7 +177,7 @@ fn integer_arithmetic() {
             Some(v[0].wrapping_mul(v[1]).wrapping_add(v[2]))
         });
         check(&format!("sad.{ty} %d, %a, %b, %c;"), bits, &[bits; 3], &three, |v| {
-            Some(((of(v[0]) - of(v[1])).abs() as u64).wrapping_add(v[2]))
+            Some(((of(v[0]) - of(v[1])).unsigned_abs() as u64).wrapping_add(v[2]))
         });
         if bits < 64 {
             check(&format!("mul.wide.{ty} %d, %a, %b;"), 2 * bits, &[bits; 2], &two, |v| {
@@ -196,7 +196,13 @@ fn integer_arithmetic() {
         let one = tuples(&[&set]);
         if signed {
             check(&format!("neg.{ty} %d, %a;"), bits, &[bits], &one, |v| Some(v[0].wrapping_neg()));
-            check(&format!("abs.{ty} %d, %a;"), bits, &[bits], &one, |v| Some(of(v[0]).abs() as u64));
+            check(
+                &format!("abs.{ty} %d, %a;"),
+                bits,
+                &[bits],
+                &one,
+                |v| Some(of(v[0]).unsigned_abs() as u64),
+            );
         }
         if ty == "s32" {
             let clamp = |x: i128| x.clamp(i32::MIN.into(), i32::MAX.into()) as u64;
@@ -248,8 +254,8 @@ fn carry_chains() {
             // The carry out of the upper half, of three terms.
             let code = format!("add.cc.{ty} %d, %a, %c; addc.cc.{ty} %d, %b, %e; addc.{ty} %d, 0, 0;");
             check(&code, bits, &w, &inputs, |v| {
-                let carry = u128::from(v[0]) + u128::from(v[2]) >> bits;
-                Some((u128::from(v[1]) + u128::from(v[3]) + carry >> bits) as u64)
+                let carry = (u128::from(v[0]) + u128::from(v[2])) >> bits;
+                Some(((u128::from(v[1]) + u128::from(v[3]) + carry) >> bits) as u64)
             });
             let code = format!("sub.cc.{ty} %d, %a, %c; subc.cc.{ty} %d, %b, %e; subc.{ty} %d, 0, 0;");
             check(&code, bits, &w, &inputs, |v| {
@@ -268,12 +274,12 @@ fn carry_chains() {
             format!("mad.lo.cc.{ty} %d, %a, %b, %c; madc.hi.cc.{ty} %d, %a, %b, %e; addc.{ty} %d, 0, 0;");
         check(&code, bits, &w, &inputs, |v| {
             let product = u128::from(v[0]) * u128::from(v[1]);
-            let low = (product & u128::from(mask(bits))) + u128::from(v[2]) >> bits;
-            Some(((product >> bits) + u128::from(v[3]) + low >> bits) as u64)
+            let low = ((product & u128::from(mask(bits))) + u128::from(v[2])) >> bits;
+            Some((((product >> bits) + u128::from(v[3]) + low) >> bits) as u64)
         });
         let code = format!("add.cc.{ty} %d, %a, %c; madc.lo.{ty} %d, %a, %b, %e;");
         check(&code, bits, &w, &inputs, |v| {
-            let carry = u128::from(v[0]) + u128::from(v[2]) >> bits;
+            let carry = (u128::from(v[0]) + u128::from(v[2])) >> bits;
             Some(v[0].wrapping_mul(v[1]).wrapping_add(v[3]).wrapping_add(carry as u64))
         });
     }
@@ -305,13 +311,8 @@ fn bits() {
         let digits = move |x: u64| (0..bits).map(move |at| x >> at & 1);
         check(&format!("popc.b{bits} %d, %a;"), 32, &[bits], &one, |v| Some(digits(v[0]).sum()));
         check(&format!("clz.b{bits} %d, %a;"), 32, &[bits], &one, |v| {
-            Some(
-                digits(v[0])
-                    .enumerate()
-                    .filter(|d| d.1 == 1)
-                    .last()
-                    .map_or(bits as u64, |d| bits as u64 - 1 - d.0 as u64),
-            )
+            Some((0..u64::from(bits)).take_while(|at| v[0] >> (u64::from(bits) - 1 - at) & 1 == 0).count()
+                as u64)
         });
         check(&format!("brev.b{bits} %d, %a;"), bits, &[bits], &one, |v| {
             Some(digits(v[0]).fold(0, |all, digit| all << 1 | digit))
@@ -320,7 +321,7 @@ fn bits() {
             let ty = format!("{}{bits}", if signed { "s" } else { "u" });
             let found = |x: u64| {
                 let x = if value(x, bits, signed) < 0 { !x } else { x };
-                digits(x).enumerate().filter(|d| d.1 == 1).last().map(|d| d.0 as u64)
+                (0..u64::from(bits)).rev().find(|&at| x >> at & 1 == 1)
             };
             check(&format!("bfind.{ty} %d, %a;"), 32, &[bits], &one, |v| {
                 Some(found(v[0]).unwrap_or(u64::MAX))
@@ -914,7 +915,8 @@ fn sixteen_bits() {
                 format.finish(sum, rest, m)
             };
             type Of<'a> = &'a dyn Fn(usize) -> f64;
-            let table: [(&str, usize, &dyn Fn(Of) -> Option<u64>); 4] = [
+            type Operation<'a> = &'a dyn Fn(Of) -> Option<u64>;
+            let table: [(&str, usize, Operation); 4] = [
                 ("add", 2, &|x| sum(x(0), 1.0, x(1))),
                 ("sub", 2, &|x| sum(x(0), 1.0, -x(1))),
                 ("mul", 2, &|x| format.finish(x(0) * x(1), 0.0, m)),
@@ -1573,7 +1575,7 @@ fn narrow_code(name: &str, x: f64, relu: bool) -> u64 {
     }
     let distance = |code: &u64| (narrow_value(name, *code) - x.abs()).abs();
     let finite = (0..=mask(bits - 1)).filter(|&code| narrow_value(name, code).is_finite());
-    let largest = finite.clone().last().unwrap();
+    let largest = finite.clone().next_back().unwrap();
     let found = if x.abs() >= narrow_value(name, largest) {
         largest
     } else {
