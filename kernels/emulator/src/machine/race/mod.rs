@@ -14,9 +14,11 @@
 //!   same value store it.
 //! - Scopes are not told apart, nor is the asynchronous proxy.
 
+mod accesses;
 mod clock;
-mod hooks;
+mod copies;
 mod shadow;
+mod synchronize;
 
 use std::collections::HashMap;
 

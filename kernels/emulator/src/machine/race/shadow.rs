@@ -24,6 +24,11 @@ pub(crate) const WRITE: Kind = Kind { write: true, strong: false, copy: false };
 /// An atomic operation.
 pub(crate) const ATOMIC: Kind = Kind { write: true, strong: true, copy: false };
 
+/// A read by an asynchronous copy or product.
+pub(crate) const COPY_READ: Kind = Kind { copy: true, ..READ };
+/// A write by an asynchronous copy.
+pub(crate) const COPY_WRITE: Kind = Kind { copy: true, ..WRITE };
+
 /// An access to bytes of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Record {
