@@ -218,6 +218,30 @@ fn collectives_without_all_lanes() {
 }
 
 #[test]
+fn scale_selectors() {
+    let four =
+        "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3";
+    let two =
+        "mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0";
+    let registers = "{%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4}";
+    for (opcode, a, b) in
+        [(four, "2, 0", "0, 0"), (four, "0, 2", "0, 0"), (two, "0, 0", "1, 0"), (two, "0, 0", "3, 3")]
+    {
+        one(&format!("\n@@{opcode} {registers}, %r7, {{{a}}}, %r8, {{{b}}};"), None, &["scale selectors"]);
+    }
+    for (opcode, a, b) in [(four, "0, 1", "0, 3"), (two, "2, 1", "0, 2")] {
+        run_with(
+            limited(),
+            HEAD,
+            shape(1, 32),
+            256,
+            &format!("{opcode} {registers}, %r7, {{{a}}}, %r8, {{{b}}};"),
+        )
+        .unwrap();
+    }
+}
+
+#[test]
 fn barriers() {
     one("\n@@bar.sync 0, 48;", None, &["48 threads are not a multiple of 32"]);
     one("\n@@bar.arrive 0, 0;", None, &["0 threads"]);

@@ -187,6 +187,10 @@ impl Env<'_> {
                 thread_id_b: selector(sb.thread),
             }
         });
+        if let Some(scales) = scales.filter(|scales| !mma.spec.allows(scales)) {
+            let selectors = [scales.byte_id_a, scales.thread_id_a, scales.byte_id_b, scales.thread_id_b];
+            return Err(format!("the scale selectors {selectors:?} are not possible here").into());
+        }
         let mut d = [[0; 32]; MAX_FRAGMENT];
         let count = mma.spec.registers().d;
         multiply(self.isa, &mma.spec, a, b, c, scales, &mut d[..count]);

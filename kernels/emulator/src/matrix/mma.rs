@@ -114,6 +114,16 @@ impl MmaSpec {
         matches!(self.operands, Operands::FloatBytes { scale: Some(_), .. } | Operands::E2m1 { .. })
     }
 
+    /// Whether the selectors name bytes and lanes that the scale operands have.
+    pub fn allows(&self, scales: &BlockScales<'_>) -> bool {
+        let blocks = match self.operands {
+            Operands::E2m1 { block, .. } => 64 / block,
+            _ => 1,
+        };
+        let byte = |id: usize| id.is_multiple_of(blocks) && id + blocks <= 4;
+        byte(scales.byte_id_a) && byte(scales.byte_id_b) && scales.thread_id_a < 2 && scales.thread_id_b < 4
+    }
+
     /// Bits that one element of A or B takes in its register.
     fn element_bits(&self) -> usize {
         match self.operands {
