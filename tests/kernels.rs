@@ -15,7 +15,7 @@ use perigee::cuda::{
 };
 
 /// The library, or `None` where the test is skipped.
-fn nvrtc(headers: Option<&Path>) -> Option<Nvrtc> {
+pub(crate) fn nvrtc(headers: Option<&Path>) -> Option<Nvrtc> {
     match Nvrtc::open(None, headers) {
         Ok(nvrtc) => Some(nvrtc),
         Err(error) => {

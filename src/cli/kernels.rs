@@ -10,8 +10,8 @@ use super::commands::{EXIT_USAGE, load_settings, print};
 use crate::boot::memory_plan::format_bytes;
 use crate::config::args::{KernelsBuildArgs, KernelsCommand};
 use crate::cuda::{
-    Arch, Binary, CacheSettings, Compiler, Config, Driver, Kernel, KernelCache, KernelError, Nvrtc, Origin,
-    Program, kernels,
+    Arch, Binary, CacheSettings, Compiler, Config, Installation, Kernel, KernelCache, KernelError, Nvrtc,
+    Origin, Program, kernels,
 };
 
 /// Value of `--arch` for the architectures of this machine's GPUs.
@@ -93,7 +93,7 @@ fn archs(text: &str) -> Result<Vec<Arch>, String> {
     let mut archs = match text {
         "all" => Arch::ALL.to_vec(),
         NATIVE => {
-            let driver = Driver::probe().map_err(|error| error.to_string())?;
+            let driver = Installation::probe().map_err(|error| error.to_string())?;
             driver
                 .devices
                 .iter()

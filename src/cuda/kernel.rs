@@ -22,6 +22,8 @@ pub struct Kernel {
     pub options: fn(Arch) -> &'static [&'static str],
     /// Bounds on what the compiler may use.
     pub limits: Limits,
+    /// Most dynamic shared memory of a launch, bytes.
+    pub shared_bytes: u32,
 }
 
 /// Bounds on the resources of each function; a program that exceeds them is not used.

@@ -17,12 +17,16 @@ mod compiler;
 mod library;
 mod nvrtc;
 mod kernel_cache;
+mod driver;
+mod stream;
 
 pub use arch::Arch;
 pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
+pub use driver::{Driver, DriverError, LaunchShape, Transfer};
 pub use kernel::{FunctionUsage, Kernel, Limits, Program};
 pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Origin};
 pub use nvrtc::Nvrtc;
-pub use probe::{Device, Driver, ProbeError};
+pub use probe::{Device, Installation, ProbeError};
 pub use source::SourceError;
+pub use stream::{Buffer, Stream};

@@ -16,9 +16,9 @@ const MIN_VERSION: c_int = 13_000;
 /// Longest device name, bytes with the terminator.
 const NAME_BYTES: usize = 256;
 
-/// The driver and its devices.
+/// The installed driver and its devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Driver {
+pub struct Installation {
     /// Newest version of CUDA that the driver knows: major, minor.
     pub version: (u32, u32),
     /// Devices by ordinal, at least one.
@@ -106,7 +106,7 @@ macro_rules! call {
     }};
 }
 
-impl Driver {
+impl Installation {
     /// Asks the driver. Takes up to a second where a GPU has to be woken up.
     pub fn probe() -> Result<Self, ProbeError> {
         // SAFETY: opens and closes libraries by the names that cudarc opens them by later.
@@ -165,7 +165,7 @@ mod tests {
     /// A driver, or the reason why there is none, on any machine; `tests/kernels.rs` probes made-up drivers.
     #[test]
     fn this_machine_is_probed_without_a_panic() {
-        match Driver::probe() {
+        match Installation::probe() {
             Ok(driver) => assert!(!driver.devices.is_empty()),
             Err(error) => assert!(error.to_string().contains("driver"), "{error}"),
         }

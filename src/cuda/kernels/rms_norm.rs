@@ -1,5 +1,7 @@
 //! Twin of `kernels/rms_norm.cu`: the norm of the residual stream, with or without an addition to it.
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::cuda::{Arch, Kernel, Limits};
 
 /// Threads of a block; a block computes one row.
@@ -17,11 +19,12 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // Two blocks on a multiprocessor of 65,536 registers.
     limits: Limits { registers: 128, local_memory: false },
+    shared_bytes: 0,
 };
 
 /// Parameter of the functions, `RmsNormParams` in the source. Addresses are of device memory; rows are contiguous and
 /// begin at multiples of 32 bytes (f32) or 16 bytes (bf16).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Params {
     /// `[T, D]` f32, the residual stream; written by the functions that add.

@@ -1,0 +1,102 @@
+//! The calls that the backend makes to a GPU. Thin enough for an emulator to stand in for the device below the same
+//! launch code.
+
+use super::{Arch, Program};
+use crate::ops::OpError;
+
+/// Bytes to which [`Driver::allocate`] aligns.
+pub(super) const ALIGNMENT: u64 = 256;
+
+/// One device with one stream: work is done in the order of the calls. Calls return before their work is done, except
+/// [`Driver::finish`] and the calls of the boot (`allocate`, `load`, `function`, `end_capture`).
+pub trait Driver: Send + 'static {
+    /// A loaded program.
+    type Module: Send + 'static;
+    /// A kernel of a loaded program.
+    type Function: Clone + Send + 'static;
+    /// Recorded launches.
+    type Graph: Send + 'static;
+
+    /// Name of the backend in logs and errors.
+    fn name(&self) -> &'static str;
+    /// Target of the programs.
+    fn arch(&self) -> Arch;
+    /// Number of multiprocessors.
+    fn multiprocessors(&self) -> u32;
+    /// Bytes of device memory that [`Driver::allocate`] could still give out.
+    fn free_bytes(&mut self) -> Result<u64, DriverError>;
+    /// Bytes that the backend allocates at once and divides itself; 0: every buffer is its own allocation.
+    fn arena_bytes(&self) -> usize;
+
+    /// Device memory without content, at a multiple of [`ALIGNMENT`]. Freed when the driver is dropped.
+    fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError>;
+    /// Sets bytes of device memory to 0.
+    fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError>;
+    /// Copies bytes to the device; `bytes` may change when the call has returned.
+    fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError>;
+    /// Starts a copy from the device to the host.
+    fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError>;
+    /// Waits for a download, not for later work, and appends its bytes. Downloads are finished in their order; a later
+    /// one drops those before it.
+    fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError>;
+
+    /// Loads a program, compiled or from the kernel cache.
+    fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError>;
+    /// A kernel by name, for launches with up to `shared_bytes` of dynamic shared memory.
+    fn function(
+        &mut self,
+        module: &Self::Module,
+        name: &str,
+        shared_bytes: u32,
+    ) -> Result<Self::Function, DriverError>;
+    /// Enqueues a kernel, or records it between [`Driver::begin_capture`] and [`Driver::end_capture`]. `parameters` is
+    /// its parameter block.
+    fn launch(
+        &mut self,
+        function: &Self::Function,
+        shape: &LaunchShape,
+        parameters: &[u8],
+    ) -> Result<(), DriverError>;
+
+    /// From now on launches are recorded; other calls are errors.
+    fn begin_capture(&mut self) -> Result<(), DriverError>;
+    /// Ends a recording. Its launches have not run.
+    fn end_capture(&mut self) -> Result<Self::Graph, DriverError>;
+    /// Enqueues the launches of a graph in their order.
+    fn replay(&mut self, graph: &Self::Graph) -> Result<(), DriverError>;
+}
+
+/// Identifies a [`Driver::download`] that is not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Transfer(pub u64);
+
+/// Shape of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchShape {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block, in x.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, bytes.
+    pub shared_bytes: u32,
+}
+
+/// A failed call.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed with code {code}: {text}")]
+pub struct DriverError {
+    /// Name of the call.
+    pub call: &'static str,
+    /// `CUresult`.
+    pub code: i32,
+    /// Text of the driver.
+    pub text: String,
+    /// Whether no later call on the device can succeed.
+    pub fatal: bool,
+}
+
+impl From<DriverError> for OpError {
+    fn from(error: DriverError) -> Self {
+        Self::Device { op: error.call, code: error.code, text: error.text, fatal: error.fatal }
+    }
+}

@@ -1,0 +1,237 @@
+//! The kernels that ship, compiled by NVRTC and executed by the emulator below the same launch code as on a device.
+//!
+//! Without NVRTC these tests print that they were skipped; with REQUIRE_NVRTC in the environment they fail instead.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use perigee::cuda::{Arch, Compiler, Driver, DriverError, LaunchShape, Nvrtc, Program, Transfer};
+use perigee_emulator::case;
+use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options};
+
+use crate::kernels::nvrtc;
+
+/// Compiles each program once in a process.
+struct Compilations {
+    nvrtc: Nvrtc,
+    texts: Mutex<HashMap<String, Arc<String>>>,
+}
+
+impl Compilations {
+    /// The compiler, or `None` where tests are skipped.
+    fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Compilations>> = OnceLock::new();
+        let open = || nvrtc(None).map(|nvrtc| Self { nvrtc, texts: Mutex::default() });
+        SHARED.get_or_init(open).as_ref()
+    }
+
+    fn ptx(&self, program: &Program) -> Result<Arc<String>, String> {
+        let name = format!("{} {}", program.kernel, program.arch);
+        let mut texts = self.texts.lock().unwrap();
+        if let Some(text) = texts.get(&name) {
+            return Ok(text.clone());
+        }
+        let text = Arc::new(self.nvrtc.compile(program).map_err(|e| e.to_string())?.ptx);
+        texts.insert(name, text.clone());
+        Ok(text)
+    }
+}
+
+/// The emulator as a device.
+pub(crate) struct EmulatedDriver {
+    machine: Machine,
+    arch: Arch,
+    compilations: &'static Compilations,
+    downloads: VecDeque<(Transfer, Vec<u8>)>,
+    next: u64,
+    recording: Option<Vec<Launch>>,
+    /// What happened so far.
+    pub(crate) counts: Arc<Mutex<Counts>>,
+}
+
+/// Number of calls of a driver.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) uploads: u64,
+    pub(crate) downloads: u64,
+    pub(crate) launches: u64,
+    pub(crate) replays: u64,
+    pub(crate) allocations: u64,
+    pub(crate) loads: u64,
+}
+
+/// A recorded launch.
+pub(crate) struct Launch(Kernel, case::LaunchShape, Vec<u8>);
+
+impl EmulatedDriver {
+    /// A device of one architecture; with a seed, blocks and warps run in an order of its own and copies happen at
+    /// random moments. `None`: no NVRTC, the test is skipped.
+    pub(crate) fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
+        let compilations = Compilations::shared()?;
+        let options = Options {
+            shuffle: seed,
+            asynchrony: if seed.is_some() { Asynchrony::Random } else { Asynchrony::Issue },
+            noise: Some(seed.unwrap_or(1)),
+            ..Options::default()
+        };
+        Some(Self {
+            machine: Machine::new(1, options),
+            arch,
+            compilations,
+            downloads: VecDeque::new(),
+            next: 0,
+            recording: None,
+            counts: Arc::default(),
+        })
+    }
+
+    /// The options of later launches.
+    pub(crate) fn options(&mut self) -> &mut Options {
+        &mut self.machine.options
+    }
+
+    fn count(&self, add: impl Fn(&mut Counts)) {
+        add(&mut self.counts.lock().unwrap());
+    }
+
+    fn run(
+        &mut self,
+        kernel: &Kernel,
+        shape: case::LaunchShape,
+        parameters: &[u8],
+    ) -> Result<(), DriverError> {
+        match self.machine.launch(kernel, shape, parameters) {
+            Ok(_) => Ok(()),
+            Err(fault) => Err(error("cuLaunchKernelEx", fault.to_string())),
+        }
+    }
+
+    fn refuse_while_recording(&self, call: &'static str) -> Result<(), DriverError> {
+        match self.recording {
+            None => Ok(()),
+            Some(_) => Err(error(call, "the stream is being captured".into())),
+        }
+    }
+}
+
+fn error(call: &'static str, text: String) -> DriverError {
+    DriverError { call, code: 700, text, fatal: true }
+}
+
+impl Driver for EmulatedDriver {
+    type Module = Arc<Module>;
+    type Function = Kernel;
+    type Graph = Vec<Launch>;
+
+    fn name(&self) -> &'static str {
+        "emulated"
+    }
+
+    fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        4
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, DriverError> {
+        Ok(4 << 30)
+    }
+
+    fn arena_bytes(&self) -> usize {
+        0
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
+        self.refuse_while_recording("cuMemAlloc")?;
+        self.count(|counts| counts.allocations += 1);
+        Ok(self.machine.allocate(0, bytes as u64, 256))
+    }
+
+    fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError> {
+        self.refuse_while_recording("cuMemsetD8Async")?;
+        self.machine.write(address, &vec![0; bytes]).map_err(|text| error("cuMemsetD8Async", text))
+    }
+
+    fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.refuse_while_recording("cuMemcpyHtoDAsync")?;
+        self.count(|counts| counts.uploads += 1);
+        self.machine.write(to, bytes).map_err(|text| error("cuMemcpyHtoDAsync", text))
+    }
+
+    fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
+        self.refuse_while_recording("cuMemcpyDtoHAsync")?;
+        self.count(|counts| counts.downloads += 1);
+        let mut content = vec![0; bytes];
+        self.machine.read(from, &mut content).map_err(|text| error("cuMemcpyDtoHAsync", text))?;
+        let transfer = Transfer(self.next);
+        self.next += 1;
+        self.downloads.push_back((transfer, content));
+        Ok(transfer)
+    }
+
+    fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
+        while let Some((at, content)) = self.downloads.pop_front() {
+            if at == transfer {
+                into.extend(content);
+                return Ok(());
+            }
+        }
+        Err(error("cuEventSynchronize", format!("{transfer:?} is not in flight")))
+    }
+
+    fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
+        self.count(|counts| counts.loads += 1);
+        let text = self.compilations.ptx(program).map_err(|text| error("nvrtcCompileProgram", text))?;
+        self.machine.load(0, &text).map(Arc::new).map_err(|text| error("cuModuleLoadData", text))
+    }
+
+    fn function(&mut self, module: &Arc<Module>, name: &str, _shared: u32) -> Result<Kernel, DriverError> {
+        module.kernel(name).map_err(|text| error("cuModuleGetFunction", text))
+    }
+
+    fn launch(
+        &mut self,
+        function: &Kernel,
+        shape: &LaunchShape,
+        parameters: &[u8],
+    ) -> Result<(), DriverError> {
+        self.count(|counts| counts.launches += 1);
+        let wanted = function.parameter_bytes();
+        if wanted != parameters.len() as u64 {
+            let text = format!("{} bytes of parameters, the kernel has {wanted}", parameters.len());
+            return Err(error("cuLaunchKernelEx", text));
+        }
+        if shape.grid.contains(&0) || shape.grid[1] > 65_535 || shape.grid[2] > 65_535 {
+            return Err(error("cuLaunchKernelEx", format!("invalid grid {:?}", shape.grid)));
+        }
+        let shape = case::LaunchShape {
+            grid: shape.grid,
+            block: [shape.threads, 1, 1],
+            cluster: [1, 1, 1],
+            dynamic_shared_bytes: shape.shared_bytes,
+        };
+        if let Some(recording) = &mut self.recording {
+            recording.push(Launch(function.clone(), shape, parameters.to_vec()));
+            return Ok(());
+        }
+        self.run(function, shape, parameters)
+    }
+
+    fn begin_capture(&mut self) -> Result<(), DriverError> {
+        self.refuse_while_recording("cuStreamBeginCapture")?;
+        self.recording = Some(Vec::new());
+        Ok(())
+    }
+
+    fn end_capture(&mut self) -> Result<Vec<Launch>, DriverError> {
+        self.recording.take().ok_or_else(|| error("cuStreamEndCapture", "nothing is being captured".into()))
+    }
+
+    fn replay(&mut self, graph: &Vec<Launch>) -> Result<(), DriverError> {
+        self.refuse_while_recording("cuGraphLaunch")?;
+        self.count(|counts| counts.replays += 1);
+        graph.iter().try_for_each(|Launch(kernel, shape, parameters)| self.run(kernel, *shape, parameters))
+    }
+}
