@@ -2,6 +2,7 @@
 //
 // Addresses are multiples of 16 bytes (bf16) or 32 bytes (f32); a thread moves 16 bytes per instruction.
 
+using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using i64 = long long;

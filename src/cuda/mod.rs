@@ -19,6 +19,7 @@ mod nvrtc;
 mod kernel_cache;
 mod driver;
 mod stream;
+mod matrix;
 
 pub use arch::Arch;
 pub use compiler::{CompileError, Compiled, Compiler};
@@ -26,6 +27,7 @@ pub use config::Config;
 pub use driver::{Driver, DriverError, LaunchShape, Transfer};
 pub use kernel::{FunctionUsage, Kernel, Limits, Program};
 pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Origin};
+pub use matrix::{Format, Matrix, WeightParams};
 pub use nvrtc::Nvrtc;
 pub use probe::{Device, Installation, ProbeError};
 pub use source::SourceError;

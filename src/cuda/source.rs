@@ -6,12 +6,22 @@
 use super::CompileError;
 
 /// `kernels/*.cu`: (stem, text).
-const KERNELS: &[(&str, &str)] = &[("rms_norm", include_str!("../../kernels/rms_norm.cu"))];
+const KERNELS: &[(&str, &str)] = &[
+    ("combine", include_str!("../../kernels/combine.cu")),
+    ("embed", include_str!("../../kernels/embed.cu")),
+    ("experts", include_str!("../../kernels/experts.cu")),
+    ("latent", include_str!("../../kernels/latent.cu")),
+    ("linear", include_str!("../../kernels/linear.cu")),
+    ("rms_norm", include_str!("../../kernels/rms_norm.cu")),
+    ("route", include_str!("../../kernels/route.cu")),
+];
 
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
+    ("norm.cuh", include_str!("../../kernels/include/norm.cuh")),
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),
     ("types.cuh", include_str!("../../kernels/include/types.cuh")),
+    ("weight.cuh", include_str!("../../kernels/include/weight.cuh")),
 ];
 
 /// Headers of CUDA that a kernel may include. The others take a second and more to compile: C++ standard library,

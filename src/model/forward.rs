@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::blueprint::Blueprint;
-use super::layer_runner::LayerRunner;
+use super::layer_runner::{LayerRunner, LayerStep};
 use super::observed::LayerObserver;
 use super::weights::Weights;
 use crate::ops::{
@@ -51,14 +51,18 @@ impl<B: Backend> Model<B> {
     pub fn forward(&mut self, plan: &StepPlan) -> Result<(), OpError> {
         let Self { runner, weights } = self;
         runner.begin(plan)?;
-        runner.backend.embed(&weights.embed_tokens, &mut runner.workspace)?;
-        let gains = weights.layers.iter().map(|layer| &layer.attention.norm);
-        let mut next = gains.chain([&weights.final_norm]);
-        next.next().map_or(Ok(()), |first| runner.norm(first))?;
-        for (layer, (weights, next)) in weights.layers.iter().zip(next).enumerate() {
-            runner.layer(weights, layer, next)?;
-        }
-        Ok(())
+        let LayerRunner { backend, workspace, cache, .. } = runner;
+        backend.replay(workspace, &mut |backend, workspace| {
+            backend.embed(&weights.embed_tokens, workspace)?;
+            let gains = weights.layers.iter().map(|layer| &layer.attention.norm);
+            let mut next = gains.chain([&weights.final_norm]);
+            next.next().map_or(Ok(()), |first| backend.norm(first, workspace))?;
+            let mut step = LayerStep { backend, workspace, cache };
+            for (layer, (weights, next)) in weights.layers.iter().zip(next).enumerate() {
+                step.layer(weights, layer, next)?;
+            }
+            Ok(())
+        })
     }
 
     /// Logits of the rows `plan.logits_rows[rows]` of the last [`Model::forward`]; at most `max_logits_rows`.

@@ -39,8 +39,23 @@ impl<B: Backend> LayerRunner<B> {
         self.backend.norm(gain, &mut self.workspace)
     }
 
+    /// The parts that layers run on.
+    pub(super) fn step(&mut self) -> LayerStep<'_, B> {
+        let Self { backend, workspace, cache, .. } = self;
+        LayerStep { backend, workspace, cache }
+    }
+}
+
+/// The current step on a backend.
+pub(super) struct LayerStep<'a, B: Backend> {
+    pub(super) backend: &'a mut B,
+    pub(super) workspace: &'a mut B::Workspace,
+    pub(super) cache: &'a mut B::Cache,
+}
+
+impl<B: Backend> LayerStep<'_, B> {
     /// Runs one layer over the current step. On entry `normed` is the norm of `hidden` with this
-    /// layer's gain; on return, with `next`, the norm with the gain `next`.
+    /// layer's gain; on return the norm with the gain `next`.
     pub(super) fn layer(
         &mut self,
         weights: &LayerWeights<B>,
@@ -53,7 +68,7 @@ impl<B: Backend> LayerRunner<B> {
 
     /// `hidden += o_proj(attention(normed))`, then the FFN's norm.
     pub(super) fn attention(&mut self, weights: &LayerWeights<B>, cached_at: usize) -> Result<(), OpError> {
-        let Self { backend, workspace, cache, .. } = self;
+        let Self { backend, workspace, cache } = self;
         let attention = &weights.attention;
         backend.attention_in(&attention.input, cached_at, cache, workspace)?;
         backend.attend(&attention.kv_up, cached_at, cache, workspace)?;
@@ -63,9 +78,9 @@ impl<B: Backend> LayerRunner<B> {
     /// `hidden += ffn(normed)`, then the norm with the gain `next`, if given.
     pub(super) fn ffn(&mut self, weights: &LayerWeights<B>, next: Option<&B::Vector>) -> Result<(), OpError> {
         match &weights.ffn {
-            FfnWeights::Dense(dense) => self.backend.dense(dense, next, &mut self.workspace),
+            FfnWeights::Dense(dense) => self.backend.dense(dense, next, self.workspace),
             FfnWeights::Moe { router, routed, shared } => {
-                self.backend.moe(router, routed, shared.as_ref(), next, &mut self.workspace)
+                self.backend.moe(router, routed, shared.as_ref(), next, self.workspace)
             }
         }
     }

@@ -69,7 +69,7 @@ pub struct FfnInputs {
 }
 
 impl<B: Calibrate> LayerRunner<B> {
-    /// [`LayerRunner::layer`] with an observer and without the next layer's norm: `normed` remains
+    /// [`LayerStep::layer`] with an observer and without the next layer's norm: `normed` remains
     /// the FFN's input.
     pub(super) fn layer_observed(
         &mut self,
@@ -78,7 +78,7 @@ impl<B: Calibrate> LayerRunner<B> {
         cached_at: usize,
         observer: &mut dyn LayerObserver,
     ) -> Result<(), OpError> {
-        self.attention(weights, cached_at)?;
+        self.step().attention(weights, cached_at)?;
         if let FfnWeights::Moe { router, routed, .. } = &weights.ffn
             && observer.wants_experts(layer)
         {
@@ -86,7 +86,7 @@ impl<B: Calibrate> LayerRunner<B> {
             let top_k = self.blueprint.router.top_k;
             observer.experts(layer, &ChosenExperts { top_k, experts, weights, norms });
         }
-        self.ffn(weights, None)?;
+        self.step().ffn(weights, None)?;
         if observer.wants_inputs(layer) {
             observer.inputs(layer, &self.layer_inputs(weights, cached_at)?);
         }

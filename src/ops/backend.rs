@@ -106,6 +106,16 @@ pub trait Backend: Send + 'static {
     /// Begins a step: the backend copies the plan.
     fn begin(&mut self, plan: &StepPlan, workspace: &mut Self::Workspace) -> Result<(), OpError>;
 
+    /// Runs the operations that `record` calls, which are the same at each step of the model. A backend may record them
+    /// at the first step of a shape and repeat the recording at later ones without a call of `record`.
+    fn replay(
+        &mut self,
+        workspace: &mut Self::Workspace,
+        record: &mut dyn FnMut(&mut Self, &mut Self::Workspace) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        record(self, workspace)
+    }
+
     /// `hidden[t] = table[token[t]]`, `table` `[vocab, D]`.
     fn embed(&mut self, table: &Self::Matrix, workspace: &mut Self::Workspace) -> Result<(), OpError>;
 

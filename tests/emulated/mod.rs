@@ -2,7 +2,12 @@
 //!
 //! Without NVRTC these tests print that they were skipped; with REQUIRE_NVRTC in the environment they fail instead.
 
+mod operations;
+mod weights;
+
 use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use perigee::cuda::{Arch, Compiler, Driver, DriverError, LaunchShape, Nvrtc, Program, Transfer};
@@ -11,28 +16,47 @@ use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options};
 
 use crate::kernels::nvrtc;
 
-/// Compiles each program once in a process.
+/// Compiles each program once, for all processes of a test run.
 struct Compilations {
     nvrtc: Nvrtc,
-    texts: Mutex<HashMap<String, Arc<String>>>,
+    identity: String,
+    texts: Mutex<HashMap<blake3::Hash, Arc<String>>>,
 }
 
 impl Compilations {
     /// The compiler, or `None` where tests are skipped.
     fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Compilations>> = OnceLock::new();
-        let open = || nvrtc(None).map(|nvrtc| Self { nvrtc, texts: Mutex::default() });
+        let open = || {
+            let nvrtc = nvrtc(None)?;
+            let identity = format!("{:?}", nvrtc.version());
+            Some(Self { nvrtc, identity, texts: Mutex::default() })
+        };
         SHARED.get_or_init(open).as_ref()
     }
 
     fn ptx(&self, program: &Program) -> Result<Arc<String>, String> {
-        let name = format!("{} {}", program.kernel, program.arch);
+        let key = blake3::hash(format!("{} {program:?}", self.identity).as_bytes());
         let mut texts = self.texts.lock().unwrap();
-        if let Some(text) = texts.get(&name) {
+        if let Some(text) = texts.get(&key) {
             return Ok(text.clone());
         }
-        let text = Arc::new(self.nvrtc.compile(program).map_err(|e| e.to_string())?.ptx);
-        texts.insert(name, text.clone());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx");
+        let file = folder.join(key.to_hex().as_str());
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(_) => {
+                let text = self.nvrtc.compile(program).map_err(|e| e.to_string())?.ptx;
+                let partial = folder.join(format!("{}.{}", key.to_hex(), std::process::id()));
+                fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+                fs::write(&partial, &text)
+                    .and_then(|()| fs::rename(&partial, &file))
+                    .map_err(|e| e.to_string())?;
+                text
+            }
+        };
+        let text = Arc::new(text);
+        texts.insert(key, text.clone());
         Ok(text)
     }
 }

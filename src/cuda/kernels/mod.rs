@@ -1,8 +1,34 @@
 //! The host side of each kernel: one module per `kernels/*.cu`, of the same name.
 
+pub mod combine;
+pub mod embed;
+pub mod experts;
+pub mod latent;
+pub mod linear;
 pub mod rms_norm;
+pub mod route;
 
-use super::Kernel;
+use super::{Arch, Kernel, Limits};
 
 /// Every kernel, by name.
-pub const ALL: &[&Kernel] = &[&rms_norm::KERNEL];
+pub const ALL: &[&Kernel] = &[
+    &combine::KERNEL,
+    &embed::KERNEL,
+    &experts::KERNEL,
+    &latent::KERNEL,
+    &linear::KERNEL,
+    &rms_norm::KERNEL,
+    &route::KERNEL,
+];
+
+/// A kernel for every architecture, without options and dynamic shared memory.
+const fn plain(name: &'static str, functions: &'static [&'static str], registers: u32) -> Kernel {
+    Kernel {
+        name,
+        functions,
+        archs: &Arch::ALL,
+        options: |_| &[],
+        limits: Limits { registers, local_memory: false },
+        shared_bytes: 0,
+    }
+}

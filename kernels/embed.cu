@@ -1,0 +1,44 @@
+// embed: hidden[t] = table[token[t]].
+// Source:  the model's first operation. Twin: src/cuda/kernels/embed.rs. Spec: ops/backend.rs `embed`.
+// Legend:  T rows (tokens), D hidden size, B bytes of a table value (bf16 2, f32 4).
+// Shapes:  tokens [T] u32; table [vocab, D] bf16 or f32; hidden [T, D] f32.
+// Traffic: T*D*(B+4) bytes.
+// Floor:   bf16, D=7168: T=2048 is 88 MB -> 20 us at 4.3 TB/s (H200); T=1 is latency.
+// Grid:    one block of 256 threads per row.
+// Tried:   one version; no timing yet.
+
+#include "types.cuh"
+
+constexpr int THREADS = 256;
+constexpr int VALUES = 8;
+// Set in a token's word: the rest is a slot, whose last sampled token it is.
+constexpr u32 LAST_SAMPLED = 0x80000000u;
+
+struct EmbedParams {
+    const u32* tokens;       // [T]
+    const u32* last_tokens;  // [slots]
+    const void* table;       // [vocab, D]
+    float* hidden;           // [T, D]
+    i64 columns;             // D, a multiple of 8
+};
+
+template <typename Value>
+__device__ __forceinline__ void embed(const EmbedParams& params) {
+    const u32 word = params.tokens[blockIdx.x];
+    const u32 token = word & LAST_SAMPLED ? params.last_tokens[word & ~LAST_SAMPLED] : word;
+    const Value* row = static_cast<const Value*>(params.table) + token * params.columns;
+    float* hidden = params.hidden + blockIdx.x * params.columns;
+    for (int column = static_cast<int>(threadIdx.x) * VALUES; column < params.columns; column += THREADS * VALUES) {
+        float values[VALUES];
+        load8(values, row + column);
+        store8(hidden + column, values);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) embed_f32(const __grid_constant__ EmbedParams params) {
+    embed<float>(params);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) embed_bf16(const __grid_constant__ EmbedParams params) {
+    embed<bf16>(params);
+}

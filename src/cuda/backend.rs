@@ -1,0 +1,701 @@
+//! The backend on a device: every operation is a few launches of the kernels of `kernels/`, enqueued in order.
+//!
+//! Activations are f32 in device memory. A row of an operation's output depends on the same row of its input alone
+//! (attention: and on the cache), in an order of additions fixed by the model's shape: bits do not depend on the other
+//! rows of a step, on chunking or on padding. After warm-up no call allocates.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::attention::{Attention, KvUp};
+use super::driver::Driver;
+use super::kernels::experts::{self, Experts, Slots};
+use super::kernels::linear::{self, Output, Rows};
+use super::kernels::route::{self, Choice, Worklist};
+use super::kernels::{combine, embed, latent, rms_norm};
+use super::matrix::Matrix;
+use super::sampler::Sampler;
+use super::step::{self, Step};
+use super::stream::{Buffer, Stream};
+use crate::ops::{
+    Activation, AttentionInMatrices, Backend, CacheDType, CacheShape, Calibrate, Capacity, ExpertMatrices,
+    ExpertSplit, KvSlot, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
+    RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, expect,
+    peak,
+};
+use crate::quant::{CachedRowFormat, StoredMatrix};
+use crate::tensor::TensorView;
+
+/// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
+const MOE_ROWS: usize = 1024;
+
+/// A device and its kernels.
+pub struct CudaBackend<D: Driver> {
+    stream: Stream<D>,
+    /// Values that the host asked for last.
+    host: Vec<f32>,
+}
+
+/// Weights in front of attention.
+pub struct AttentionIn {
+    query: Query,
+    kv_a: Matrix,
+    kv_a_norm: Buffer,
+}
+
+enum Query {
+    Latent { a: Matrix, norm: Buffer, b: Matrix },
+    Direct(Matrix),
+}
+
+/// Router weight and selection bias.
+pub struct Router {
+    weight: Matrix,
+    /// `[E]` f32.
+    bias: Buffer,
+}
+
+/// The latent cache, `[num_layers, slots, row_bytes]`.
+pub struct Cache {
+    shape: CacheShape,
+    buffer: Buffer,
+    /// `[num_layers]`; see [`Backend::set_cache_scales`].
+    exponents: Vec<i32>,
+}
+
+impl Cache {
+    fn layer(&self, layer: usize) -> u64 {
+        let slots = self.shape.num_blocks * self.shape.block_size;
+        self.buffer.address + (layer * slots * self.shape.row_bytes()) as u64
+    }
+}
+
+/// Plan, activations and sampling state.
+pub struct Workspace<D: Driver> {
+    shape: ModelShape,
+    step: Step,
+    attention: Attention,
+    sampler: Sampler,
+    /// `[S, vocab]` f32; the rows of the last [`Backend::logits`].
+    logits: Buffer,
+    num_logits: usize,
+    activations: Activations,
+    /// Slots in the cache of the last plan, for calibration.
+    kv_slots: Vec<KvSlot>,
+    graphs: HashMap<usize, D::Graph>,
+}
+
+/// Device memory of a step's intermediate results, f32 unless stated.
+#[derive(Debug, Clone, Copy)]
+struct Activations {
+    /// `[T, D]`.
+    hidden: Buffer,
+    /// `[T, D]`.
+    normed: Buffer,
+    /// `[T, Q]`.
+    q_latent: Buffer,
+    /// `[T, H * (N + R)]`.
+    query: Buffer,
+    /// `[T, C + R]`.
+    kv_a: Buffer,
+    /// `[T, H * V]`.
+    attended: Buffer,
+    /// `[T, E]`.
+    router_logits: Buffer,
+    /// `[T, K]` u32.
+    chosen: Buffer,
+    /// `[T, K]`.
+    weights: Buffer,
+    /// `[T, ffn_units]`: routed slots, then the shared expert's rows.
+    inner: Buffer,
+    /// `[MOE_ROWS * K, D]`.
+    routed: Buffer,
+    /// `[MOE_ROWS, D]`.
+    shared: Buffer,
+    /// `[MOE_ROWS * K]` u32.
+    slots: Buffer,
+    /// Triples of i32.
+    tiles: Buffer,
+    /// `[1]` i32.
+    num_tiles: Buffer,
+}
+
+/// Bytes of [`Activations`], in the order of the fields.
+fn activation_bytes(shape: &ModelShape, rows: usize) -> [usize; 15] {
+    let (mla, router) = (&shape.mla, &shape.router);
+    let rows = rows.max(step::padded(rows));
+    let moe_rows = rows.min(MOE_ROWS);
+    let tiles = route::max_tiles(moe_rows * router.top_k, router.num_experts);
+    [
+        rows * shape.hidden_size,
+        rows * shape.hidden_size,
+        rows * shape.q_lora_rank.unwrap_or(0),
+        rows * mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim),
+        rows * mla.latent_dim(),
+        rows * mla.num_heads * mla.v_head_dim,
+        rows * router.num_experts,
+        rows * router.top_k,
+        rows * router.top_k,
+        rows * shape.ffn_units,
+        moe_rows * router.top_k * shape.hidden_size,
+        moe_rows * shape.hidden_size,
+        moe_rows * router.top_k,
+        3 * tiles,
+        1,
+    ]
+    .map(|words| 4 * words)
+}
+
+impl Activations {
+    fn new<D: Driver>(stream: &mut Stream<D>, shape: &ModelShape, rows: usize) -> Result<Self, OpError> {
+        let mut sizes = activation_bytes(shape, rows).into_iter();
+        let mut next = || stream.allocate("activations", sizes.next().unwrap_or(0));
+        Ok(Self {
+            hidden: next()?,
+            normed: next()?,
+            q_latent: next()?,
+            query: next()?,
+            kv_a: next()?,
+            attended: next()?,
+            router_logits: next()?,
+            chosen: next()?,
+            weights: next()?,
+            inner: next()?,
+            routed: next()?,
+            shared: next()?,
+            slots: next()?,
+            tiles: next()?,
+            num_tiles: next()?,
+        })
+    }
+}
+
+impl<D: Driver> CudaBackend<D> {
+    /// Loads the kernels.
+    pub fn new(driver: D) -> Result<Self, OpError> {
+        Ok(Self { stream: Stream::new(driver)?, host: Vec::new() })
+    }
+
+    fn matrix(&mut self, op: &'static str, host: &StoredMatrix<'_>) -> Result<Matrix, OpError> {
+        Matrix::load(&mut self.stream, op, &[host])
+    }
+
+    fn project(&mut self, rows: usize, x: Buffer, weight: &Matrix, y: Buffer) -> Result<(), OpError> {
+        let x = Rows { address: x.address, stride: weight.in_features };
+        let y = Rows { address: y.address, stride: weight.out_features };
+        linear::launch(&mut self.stream, rows, weight, x, 0, y, Output::Set)
+    }
+
+    fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
+        let params = rms_norm::Params {
+            hidden: w.activations.hidden.address,
+            gain: gain.address,
+            normed: w.activations.normed.address,
+            columns: w.shape.hidden_size as i32,
+            eps: w.shape.rms_norm_eps,
+        };
+        rms_norm::launch(&mut self.stream, w.step.padded_rows(), &params)
+    }
+
+    /// The router's choice for all rows of the step.
+    fn choose(&mut self, router: &Router, shape: &RouterShape, w: &Workspace<D>) -> Result<(), OpError> {
+        let (a, rows) = (&w.activations, w.step.padded_rows());
+        expect("moe", &[shape.num_experts], &[router.weight.out_features])?;
+        self.project(rows, a.normed, &router.weight, a.router_logits)?;
+        let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
+        let choice = Choice { chosen: a.chosen.address, weights: a.weights.address };
+        route::launch_route(&mut self.stream, shape, rows, inputs, choice)
+    }
+
+    /// Outputs of the chosen experts of the rows `rows`, at most [`MOE_ROWS`], in `activations.routed`.
+    fn routed(&mut self, routed: &Experts, rows: &Range<usize>, w: &Workspace<D>) -> Result<(), OpError> {
+        let (a, top_k) = (&w.activations, w.shape.router.top_k);
+        let num_slots = rows.len() * top_k;
+        let list = Worklist {
+            num_tiles: a.num_tiles.address,
+            tiles: a.tiles.address,
+            slots: a.slots.address,
+            max_tiles: route::max_tiles(num_slots, routed.gate.count),
+        };
+        let chosen = a.chosen.address + 4 * (rows.start * top_k) as u64;
+        route::launch_tiles(&mut self.stream, w.shape.router.num_experts, num_slots, chosen, &list)?;
+        let x = a.normed.address + 4 * (rows.start * w.shape.hidden_size) as u64;
+        experts::launch_up(&mut self.stream, routed, Slots::Routed(&list), top_k, x, a.inner.address)?;
+        let (inner, out) = (a.inner.address, a.routed.address);
+        experts::launch_down(&mut self.stream, routed, Slots::Routed(&list), inner, out)
+    }
+
+    /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN.
+    fn ffn(
+        &mut self,
+        routed: Option<&Experts>,
+        shared: Option<&Experts>,
+        gain: Option<&Buffer>,
+        w: &Workspace<D>,
+    ) -> Result<(), OpError> {
+        let (a, width) = (&w.activations, w.shape.hidden_size);
+        let all = w.step.padded_rows();
+        for start in (0..all).step_by(MOE_ROWS) {
+            let rows = start..(start + MOE_ROWS).min(all);
+            let row_bytes = 4 * (start * width) as u64;
+            let top_k = if routed.is_some() { w.shape.router.top_k } else { 0 };
+            let mut inner = a.inner.address;
+            if let Some(routed) = routed {
+                self.routed(routed, &rows, w)?;
+                inner += 4 * (rows.len() * top_k * routed.gate.out_features) as u64;
+            }
+            if let Some(shared) = shared {
+                let slots = Slots::Rows(rows.len());
+                let x = a.normed.address + row_bytes;
+                experts::launch_up(&mut self.stream, shared, slots, 1, x, inner)?;
+                experts::launch_down(&mut self.stream, shared, slots, inner, a.shared.address)?;
+            }
+            let choice = 4 * (start * top_k) as u64;
+            let params = combine::Params {
+                hidden: a.hidden.address + row_bytes,
+                routed: a.routed.address,
+                chosen: a.chosen.address + choice,
+                weights: a.weights.address + choice,
+                shared: shared.map_or(0, |_| a.shared.address),
+                gain: gain.map_or(0, |gain| gain.address),
+                normed: a.normed.address + row_bytes,
+                columns: width as i32,
+                top_k: top_k as i32,
+                eps: w.shape.rms_norm_eps,
+                padding: 0,
+            };
+            combine::launch(&mut self.stream, rows.len(), &params)?;
+        }
+        Ok(())
+    }
+}
+
+/// Errors: a model whose sizes the kernels do not take.
+fn check_shape(shape: &ModelShape) -> Result<(), OpError> {
+    let refuse = |what: &str, limit: usize, got: usize| {
+        Err(OpError::UnsupportedDType { op: "cuda", dtype: format!("{what} {got} (limit {limit})"), backend: "cuda" })
+    };
+    if !rms_norm::takes(shape.hidden_size) {
+        return refuse("hidden_size, a multiple of 8,", 8192, shape.hidden_size);
+    }
+    let router = &shape.router;
+    if router.num_experts > route::MAX_EXPERTS {
+        return refuse("n_routed_experts", route::MAX_EXPERTS, router.num_experts);
+    }
+    if router.n_group > route::MAX_GROUPS {
+        return refuse("n_group", route::MAX_GROUPS, router.n_group);
+    }
+    if shape.mla.latent_dim() > latent::MAX_COLUMNS {
+        return refuse("kv_lora_rank + qk_rope_head_dim", latent::MAX_COLUMNS, shape.mla.latent_dim());
+    }
+    Ok(())
+}
+
+impl<D: Driver> Backend for CudaBackend<D> {
+    type Matrix = Matrix;
+    type Vector = Buffer;
+    type AttentionIn = AttentionIn;
+    type KvUp = KvUp;
+    type Router = Router;
+    type Experts = Experts;
+    type Workspace = Workspace<D>;
+    type Cache = Cache;
+
+    const ENQUEUES: bool = true;
+
+    fn name(&self) -> &'static str {
+        self.stream.name()
+    }
+
+    fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
+        let activations: usize = activation_bytes(shape, capacity.max_tokens).iter().sum();
+        let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
+        let lists = Attention::list_words(&shape.mla, capacity);
+        let plan = step::bytes(capacity.max_tokens, shape.mla.qk_rope_head_dim, lists);
+        let attention = Attention::bytes(&shape.mla, capacity);
+        let sampler = Sampler::bytes(capacity.max_logits_rows, capacity.max_num_seqs, shape.vocab_size);
+        MemoryNeeds {
+            workspace_bytes: (activations + logits + plan) as u64 + attention + sampler,
+            cache_bytes: cache.bytes() as u64,
+        }
+    }
+
+    fn preferences(&self) -> Preferences {
+        Preferences { prefill_tokens: 2048, max_logits_rows: 256 }
+    }
+
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>, _split: Split) -> Result<Matrix, OpError> {
+        self.matrix("load_matrix", host)
+    }
+
+    fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Buffer, OpError> {
+        if !host.dtype.is_float() {
+            let dtype = host.dtype.to_string();
+            return Err(OpError::UnsupportedDType { op: "load_vector", dtype, backend: "cuda" });
+        }
+        self.stream.store("weights", &host.to_f32())
+    }
+
+    fn load_attention_in(
+        &mut self,
+        host: &AttentionInMatrices<'_>,
+        _shape: &MlaShape,
+    ) -> Result<AttentionIn, OpError> {
+        Ok(AttentionIn {
+            query: match &host.query {
+                QueryMatrices::Latent { a, norm, b } => Query::Latent {
+                    a: self.matrix("load_attention_in", a)?,
+                    norm: self.load_vector(norm)?,
+                    b: self.matrix("load_attention_in", b)?,
+                },
+                QueryMatrices::Direct(q) => Query::Direct(self.matrix("load_attention_in", q)?),
+            },
+            kv_a: self.matrix("load_attention_in", &host.kv_a)?,
+            kv_a_norm: self.load_vector(&host.kv_a_norm)?,
+        })
+    }
+
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<KvUp, OpError> {
+        let rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim);
+        expect("load_kv_up", &[rows, shape.kv_lora_rank], host.shape())?;
+        KvUp::load(&mut self.stream, host)
+    }
+
+    fn load_router(
+        &mut self,
+        weight: &StoredMatrix<'_>,
+        bias: &TensorView<'_>,
+        shape: &RouterShape,
+    ) -> Result<Router, OpError> {
+        expect("load_router", &[shape.num_experts], &weight.shape()[..weight.shape().len().min(1)])?;
+        expect("load_router", &[shape.num_experts], bias.shape)?;
+        Ok(Router { weight: self.matrix("load_router", weight)?, bias: self.load_vector(bias)? })
+    }
+
+    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>], _split: ExpertSplit) -> Result<Experts, OpError> {
+        let mut load = |of: fn(&'_ ExpertMatrices<'_>) -> StoredMatrix<'_>| {
+            let stored: Vec<StoredMatrix<'_>> = experts.iter().map(of).collect();
+            let stored: Vec<&StoredMatrix<'_>> = stored.iter().collect();
+            Matrix::load(&mut self.stream, "load_experts", &stored)
+        };
+        let experts =
+            Experts { gate: load(|e| e.gate_proj)?, up: load(|e| e.up_proj)?, down: load(|e| e.down_proj)? };
+        let (inner, hidden) = (experts.gate.out_features, experts.gate.in_features);
+        expect("load_experts", &[inner, hidden], &[experts.up.out_features, experts.up.in_features])?;
+        expect("load_experts", &[hidden, inner], &[experts.down.out_features, experts.down.in_features])?;
+        if experts.gate.format != experts.up.format {
+            let dtype = format!("{} beside {}", experts.gate.format.name(), experts.up.format.name());
+            return Err(OpError::UnsupportedDType { op: "load_experts", dtype, backend: "cuda" });
+        }
+        Ok(experts)
+    }
+
+    fn allocate_workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+    ) -> Result<Workspace<D>, OpError> {
+        check_shape(shape)?;
+        let stream = &mut self.stream;
+        let lists = Attention::list_words(&shape.mla, capacity);
+        Ok(Workspace {
+            shape: *shape,
+            step: Step::new(stream, capacity.max_tokens, rope, lists)?,
+            attention: Attention::new(stream, &shape.mla, capacity)?,
+            sampler: Sampler::new(stream, shape.vocab_size, capacity.max_logits_rows, capacity.max_num_seqs)?,
+            logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
+            num_logits: 0,
+            activations: Activations::new(stream, shape, capacity.max_tokens)?,
+            kv_slots: Vec::new(),
+            graphs: HashMap::new(),
+        })
+    }
+
+    fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Cache, OpError> {
+        let buffer = self.stream.zeros("latent cache", shape.bytes())?;
+        Ok(Cache { shape: *shape, buffer, exponents: vec![0; shape.num_layers] })
+    }
+
+    fn set_cache_scales(&mut self, cache: &mut Cache, exponents: &[i32]) -> Result<(), OpError> {
+        expect("set_cache_scales", &[cache.shape.num_layers], &[exponents.len()])?;
+        cache.exponents.copy_from_slice(exponents);
+        Ok(())
+    }
+
+    fn begin(&mut self, plan: &StepPlan, w: &mut Workspace<D>) -> Result<(), OpError> {
+        let padded_rows = match plan.expanded.is_empty() {
+            true => step::padded(plan.num_rows()),
+            false => plan.num_rows(),
+        };
+        w.kv_slots.clone_from(&plan.kv_slots);
+        let attention = &mut w.attention;
+        w.step.upload(&mut self.stream, plan, padded_rows, |words| attention.append(plan, padded_rows, words))
+    }
+
+    fn replay(
+        &mut self,
+        w: &mut Workspace<D>,
+        record: &mut dyn FnMut(&mut Self, &mut Workspace<D>) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        if !w.attention.is_replayable() {
+            return record(self, w);
+        }
+        let bucket = w.step.padded_rows();
+        if !w.graphs.contains_key(&bucket) {
+            self.stream.driver().begin_capture()?;
+            let recorded = record(self, w);
+            let graph = self.stream.driver().end_capture();
+            recorded?;
+            w.graphs.insert(bucket, graph?);
+        }
+        match w.graphs.get(&bucket) {
+            Some(graph) => Ok(self.stream.driver().replay(graph)?),
+            None => Ok(()),
+        }
+    }
+
+    fn embed(&mut self, table: &Matrix, w: &mut Workspace<D>) -> Result<(), OpError> {
+        expect("embed", &[table.in_features], &[w.shape.hidden_size])?;
+        let addresses = [w.step.tokens(), w.sampler.last_tokens(), w.activations.hidden.address];
+        embed::launch(&mut self.stream, w.step.padded_rows(), table, addresses)
+    }
+
+    fn norm(&mut self, gain: &Buffer, w: &mut Workspace<D>) -> Result<(), OpError> {
+        expect("norm", &[4 * w.shape.hidden_size], &[gain.bytes])?;
+        self.norm_rows(gain, w)
+    }
+
+    fn attention_in(
+        &mut self,
+        weights: &AttentionIn,
+        layer: usize,
+        cache: &mut Cache,
+        w: &mut Workspace<D>,
+    ) -> Result<(), OpError> {
+        let (a, rows, mla) = (w.activations, w.step.padded_rows(), w.shape.mla);
+        let (q_latent, q_gain, q_columns) = match &weights.query {
+            Query::Latent { a: down, norm, .. } => {
+                self.project(rows, a.normed, down, a.q_latent)?;
+                (a.q_latent.address, norm.address, down.out_features)
+            }
+            Query::Direct(_) => (0, 0, 0),
+        };
+        self.project(rows, a.normed, &weights.kv_a, a.kv_a)?;
+        let params = latent::Params {
+            q_latent,
+            q_gain,
+            kv_a: a.kv_a.address,
+            kv_gain: weights.kv_a_norm.address,
+            rotations: w.step.rotations(),
+            slots: w.step.kv_slots(),
+            cache: cache.layer(layer),
+            q_columns: q_columns as i32,
+            columns: mla.kv_lora_rank as i32,
+            rope: mla.qk_rope_head_dim as i32,
+            row_bytes: cache.shape.row_bytes() as i32,
+            row_scales: 0,
+            exponent: cache.exponents[layer],
+            eps: w.shape.latent_norm_eps,
+            padding: 0,
+        };
+        latent::launch(&mut self.stream, rows, cache.shape.dtype, params)?;
+        match &weights.query {
+            Query::Latent { b, .. } => self.project(rows, a.q_latent, b, a.query),
+            Query::Direct(q) => self.project(rows, a.normed, q, a.query),
+        }
+    }
+
+    fn attend(
+        &mut self,
+        kv_up: &KvUp,
+        layer: usize,
+        cache: &mut Cache,
+        w: &mut Workspace<D>,
+    ) -> Result<(), OpError> {
+        let inputs = super::attention::Inputs {
+            query: w.activations.query.address,
+            rotations: w.step.rotations(),
+            attended: w.activations.attended.address,
+            cache: cache.layer(layer),
+            dtype: cache.shape.dtype,
+            block_size: cache.shape.block_size,
+            lists: w.step.attention(),
+        };
+        w.attention.attend(&mut self.stream, kv_up, &inputs)
+    }
+
+    fn project_add_norm(
+        &mut self,
+        weight: &Matrix,
+        gain: &Buffer,
+        w: &mut Workspace<D>,
+    ) -> Result<(), OpError> {
+        let a = &w.activations;
+        expect("project_add_norm", &[w.shape.hidden_size], &[weight.out_features])?;
+        let x = Rows { address: a.attended.address, stride: weight.in_features };
+        let y = Rows { address: a.hidden.address, stride: weight.out_features };
+        linear::launch(&mut self.stream, w.step.padded_rows(), weight, x, 0, y, Output::Add)?;
+        self.norm_rows(gain, w)
+    }
+
+    fn moe(
+        &mut self,
+        router: &Router,
+        routed: &Experts,
+        shared: Option<&Experts>,
+        gain: Option<&Buffer>,
+        w: &mut Workspace<D>,
+    ) -> Result<(), OpError> {
+        self.choose(router, &w.shape.router, w)?;
+        self.ffn(Some(routed), shared, gain, w)
+    }
+
+    fn dense(&mut self, weights: &Experts, gain: Option<&Buffer>, w: &mut Workspace<D>) -> Result<(), OpError> {
+        self.ffn(None, Some(weights), gain, w)
+    }
+
+    fn logits(&mut self, head: &Matrix, rows: Range<usize>, w: &mut Workspace<D>) -> Result<(), OpError> {
+        expect("logits", &[w.shape.hidden_size, w.shape.vocab_size], &[head.in_features, head.out_features])?;
+        let capacity = w.logits.bytes / (4 * w.shape.vocab_size);
+        expect("logits", &[capacity.max(rows.len())], &[capacity])?;
+        let x = Rows { address: w.activations.normed.address, stride: head.in_features };
+        let y = Rows { address: w.logits.address, stride: head.out_features };
+        w.num_logits = rows.len();
+        let list = w.step.logits_rows() + 4 * rows.start as u64;
+        linear::launch(&mut self.stream, rows.len(), head, x, list, y, Output::Set)
+    }
+
+    fn open_slot(&mut self, slot: SeqSlot, spec: &SlotSpec<'_>, w: &mut Workspace<D>) -> Result<(), OpError> {
+        w.sampler.open(&mut self.stream, slot, spec)
+    }
+
+    fn rewind_slot(
+        &mut self,
+        slot: SeqSlot,
+        removed: &[TokenId],
+        last: TokenId,
+        w: &mut Workspace<D>,
+    ) -> Result<(), OpError> {
+        w.sampler.rewind(&mut self.stream, slot, removed, last)
+    }
+
+    fn sample(&mut self, rows: &SampleRows<'_>, w: &mut Workspace<D>) -> Result<Ticket, OpError> {
+        w.sampler.sample(&mut self.stream, rows, w.logits.address)
+    }
+
+    fn wait(&mut self, ticket: Ticket, w: &mut Workspace<D>, out: &mut Outcomes) -> Result<(), OpError> {
+        w.sampler.wait(&mut self.stream, ticket, out)
+    }
+}
+
+impl<D: Driver> Calibrate for CudaBackend<D> {
+    fn read<'a>(&'a mut self, what: Activation, w: &'a Workspace<D>) -> Result<&'a [f32], OpError> {
+        let (buffer, rows, columns) = match what {
+            Activation::Hidden => (w.activations.hidden, w.step.rows(), w.shape.hidden_size),
+            Activation::Normed => (w.activations.normed, w.step.rows(), w.shape.hidden_size),
+            Activation::Logits => (w.logits, w.num_logits, w.shape.vocab_size),
+        };
+        self.host = self.stream.read(buffer.address, rows * columns)?;
+        Ok(&self.host)
+    }
+
+    fn write_hidden(&mut self, rows: &[f32], w: &mut Workspace<D>) -> Result<(), OpError> {
+        expect("write_hidden", &[w.step.rows() * w.shape.hidden_size], &[rows.len()])?;
+        Ok(self.stream.driver().upload(w.activations.hidden.address, bytemuck::cast_slice(rows))?)
+    }
+
+    fn route(&mut self, router: &Router, routed: &Experts, w: &mut Workspace<D>) -> Result<Routed, OpError> {
+        let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
+        self.choose(router, &unscaled, w)?;
+        let (top_k, width, rows) = (unscaled.top_k, w.shape.hidden_size, w.step.rows());
+        let mut norms = Vec::with_capacity(rows * top_k);
+        for start in (0..rows).step_by(MOE_ROWS) {
+            let range = start..(start + MOE_ROWS).min(rows);
+            self.routed(routed, &range, w)?;
+            let outputs: Vec<f32> = self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
+            let norm = |x: &[f32]| x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt() as f32;
+            norms.extend(outputs.chunks_exact(width).map(norm));
+        }
+        let weights = self.stream.read(w.activations.weights.address, rows * top_k)?;
+        Ok((self.chosen(w)?, weights, norms))
+    }
+
+    fn chosen(&mut self, w: &Workspace<D>) -> Result<Vec<u32>, OpError> {
+        self.stream.read(w.activations.chosen.address, w.step.rows() * w.shape.router.top_k)
+    }
+
+    fn inner_peak(
+        &mut self,
+        rows: &[u32],
+        weights: &Experts,
+        expert: usize,
+        w: &Workspace<D>,
+    ) -> Result<f32, OpError> {
+        let a = &w.activations;
+        let mut largest = 0.0f32;
+        // As many rows at once as the worklist has room for.
+        for rows in rows.chunks((a.slots.bytes / 4).max(1)) {
+            let tiles = rows.len().div_ceil(experts::TILE_ROWS);
+            let tile = |i: usize| {
+                let first = i * experts::TILE_ROWS;
+                [expert as i32, first as i32, experts::TILE_ROWS.min(rows.len() - first) as i32]
+            };
+            let list: Vec<i32> = (0..tiles).flat_map(tile).collect();
+            let (driver, bytes) = (self.stream.driver(), a.tiles.bytes);
+            expect("inner_peak", &[bytes.max(4 * list.len())], &[bytes])?;
+            driver.upload(a.slots.address, bytemuck::cast_slice(rows))?;
+            driver.upload(a.tiles.address, bytemuck::cast_slice(&list))?;
+            driver.upload(a.num_tiles.address, bytemuck::bytes_of(&(tiles as i32)))?;
+            let list = Worklist {
+                num_tiles: a.num_tiles.address,
+                tiles: a.tiles.address,
+                slots: a.slots.address,
+                max_tiles: tiles,
+            };
+            let (x, inner) = (a.normed.address, a.inner.address);
+            experts::launch_up(&mut self.stream, weights, Slots::Routed(&list), 1, x, inner)?;
+            let units = weights.gate.out_features;
+            for row in rows {
+                let at = inner + 4 * (*row as usize * units) as u64;
+                largest = peak([largest, peak(self.stream.read::<f32>(at, units)?)]);
+            }
+        }
+        Ok(largest)
+    }
+
+    fn cached_peak(&mut self, layer: usize, cache: &Cache, w: &Workspace<D>) -> Result<f32, OpError> {
+        let (shape, mut largest) = (&cache.shape, 0.0f32);
+        for slot in w.kv_slots.iter().filter(|slot| **slot != KvSlot::PAD) {
+            let at = cache.layer(layer) + (slot.at() * shape.row_bytes()) as u64;
+            let row: Vec<u8> = self.stream.read(at, shape.row_bytes())?;
+            largest = peak([largest, peak(decoded(&row, shape))]);
+        }
+        Ok(largest)
+    }
+}
+
+/// Values of a cached row.
+fn decoded(row: &[u8], shape: &CacheShape) -> Vec<f32> {
+    let widen = |bits: &u16| half::bf16::from_bits(*bits).to_f32();
+    match shape.dtype {
+        CacheDType::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+        CacheDType::Bf16 => {
+            let bits: Vec<u16> = row.chunks_exact(2).map(bytemuck::pod_read_unaligned).collect();
+            bits.iter().map(widen).collect()
+        }
+        CacheDType::Fp8(format) => fp8_row(row, format, shape.latent_dim, shape.rope_dim, widen),
+    }
+}
+
+fn fp8_row(
+    row: &[u8],
+    format: CachedRowFormat,
+    latent_dim: usize,
+    rope_dim: usize,
+    widen: impl Fn(&u16) -> f32,
+) -> Vec<f32> {
+    let mut bits = vec![0u16; latent_dim];
+    format.decode(row, latent_dim - rope_dim, &mut bits);
+    bits.iter().map(widen).collect()
+}

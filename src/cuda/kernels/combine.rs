@@ -1,0 +1,44 @@
+//! Twin of `kernels/combine.cu`: the weighted sum of experts, added to the residual stream, and the next norm.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::plain;
+use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
+use crate::ops::OpError;
+
+/// The declaration.
+pub const KERNEL: Kernel = plain("combine", &["combine"], 64);
+
+/// `CombineParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Params {
+    /// `[T, D]` f32, the residual stream.
+    pub hidden: u64,
+    /// `[T * K, D]` f32.
+    pub routed: u64,
+    /// `[T, K]` u32; [`super::route::NO_EXPERT`]: the row of `routed` is not read.
+    pub chosen: u64,
+    /// `[T, K]` f32.
+    pub weights: u64,
+    /// `[T, D]` f32, or 0.
+    pub shared: u64,
+    /// `[D]` f32, or 0: no norm.
+    pub gain: u64,
+    /// `[T, D]` f32.
+    pub normed: u64,
+    /// D.
+    pub columns: i32,
+    /// K, or 0.
+    pub top_k: i32,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Zero.
+    pub padding: i32,
+}
+
+/// Enqueues the sums of `num_rows` rows.
+pub fn launch<D: Driver>(stream: &mut Stream<D>, num_rows: usize, params: &Params) -> Result<(), OpError> {
+    let shape = LaunchShape { grid: [num_rows as u32, 1, 1], threads: 256, shared_bytes: 0 };
+    stream.launch("combine", shape, params)
+}

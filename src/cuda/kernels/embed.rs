@@ -1,0 +1,58 @@
+//! Twin of `kernels/embed.cu`: rows of the embedding table.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::plain;
+use crate::cuda::matrix::{Format, Matrix};
+use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
+use crate::ops::{OpError, TokenSource};
+
+/// The declaration.
+pub const KERNEL: Kernel = plain("embed", &["embed_f32", "embed_bf16"], 64);
+
+/// Set in a token's word: the rest is a slot.
+const LAST_SAMPLED: u32 = 1 << 31;
+
+/// `EmbedParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Params {
+    /// `[T]` u32, see [`word`].
+    pub tokens: u64,
+    /// `[slots]` u32, the last sampled tokens.
+    pub last_tokens: u64,
+    /// `[vocab, D]`.
+    pub table: u64,
+    /// `[T, D]` f32.
+    pub hidden: u64,
+    /// D.
+    pub columns: i64,
+}
+
+/// A row's token on the device.
+pub fn word(token: TokenSource) -> u32 {
+    match token {
+        TokenSource::Known(id) => id.0,
+        TokenSource::LastSampled(slot) => slot.0 | LAST_SAMPLED,
+    }
+}
+
+/// Enqueues the rows of `num_rows` tokens.
+pub fn launch<D: Driver>(
+    stream: &mut Stream<D>,
+    num_rows: usize,
+    table: &Matrix,
+    [tokens, last_tokens, hidden]: [u64; 3],
+) -> Result<(), OpError> {
+    let name = match table.format {
+        Format::F32 => "embed_f32",
+        Format::Bf16 => "embed_bf16",
+        format => {
+            let dtype = format.name().into();
+            return Err(OpError::UnsupportedDType { op: "embed", dtype, backend: "cuda" });
+        }
+    };
+    let shape = LaunchShape { grid: [num_rows as u32, 1, 1], threads: 256, shared_bytes: 0 };
+    let columns = table.in_features as i64;
+    stream.launch(name, shape, &Params { tokens, last_tokens, table: table.params.codes, hidden, columns })
+}

@@ -1,0 +1,68 @@
+//! Twin of `kernels/latent.cu`: norms of the latents, and the cached row.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::plain;
+use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
+use crate::ops::{CacheDType, OpError};
+
+/// The declaration.
+pub const KERNEL: Kernel =
+    plain("latent", &["latent_f32", "latent_bf16", "latent_fp8", "latent_fp8_rope"], 64);
+
+/// Most values of a cached row.
+pub const MAX_COLUMNS: usize = 2048;
+
+/// `LatentParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Params {
+    /// `[T, Q]` f32, normalised in place; 0: no query latent.
+    pub q_latent: u64,
+    /// `[Q]` f32.
+    pub q_gain: u64,
+    /// `[T, C + R]` f32.
+    pub kv_a: u64,
+    /// `[C]` f32.
+    pub kv_gain: u64,
+    /// `[T, R]` f32, cosines then sines.
+    pub rotations: u64,
+    /// `[T]` u32, place in the cache.
+    pub slots: u64,
+    /// The layer.
+    pub cache: u64,
+    /// Q.
+    pub q_columns: i32,
+    /// C.
+    pub columns: i32,
+    /// R.
+    pub rope: i32,
+    /// Bytes of a cached row.
+    pub row_bytes: i32,
+    /// FP8: whether a row has scales of its own.
+    pub row_scales: i32,
+    /// FP8: else the scale is `2^exponent`.
+    pub exponent: i32,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Zero.
+    pub padding: i32,
+}
+
+/// Enqueues the latents of `num_rows` rows; `row_scales` of `params` is set here.
+pub fn launch<D: Driver>(
+    stream: &mut Stream<D>,
+    num_rows: usize,
+    dtype: CacheDType,
+    params: Params,
+) -> Result<(), OpError> {
+    let (name, row_scales) = match dtype {
+        CacheDType::F32 => ("latent_f32", false),
+        CacheDType::Bf16 => ("latent_bf16", false),
+        CacheDType::Fp8(format) if format.rope_codes => ("latent_fp8_rope", format.row_scales),
+        CacheDType::Fp8(format) => ("latent_fp8", format.row_scales),
+    };
+    let parts = if params.q_latent == 0 { 1 } else { 2 };
+    let shape = LaunchShape { grid: [num_rows as u32, parts, 1], threads: 256, shared_bytes: 0 };
+    stream.launch(name, shape, &Params { row_scales: i32::from(row_scales), ..params })
+}

@@ -1,0 +1,95 @@
+//! Twin of `kernels/linear.cu`: projections.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::plain;
+use crate::cuda::matrix::{Format, Matrix, WeightParams};
+use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
+use crate::ops::OpError;
+
+/// The declaration.
+pub const KERNEL: Kernel = plain(
+    "linear",
+    &["linear_f32", "linear_bf16", "linear_nvfp4", "linear_mxfp4", "linear_int4", "linear_fp8"],
+    128,
+);
+
+/// Threads of a block: 8 warps.
+const THREADS: u32 = 256;
+/// Outputs of a block.
+const BLOCK_COLUMNS: usize = 16;
+/// Rows of a block.
+const BLOCK_ROWS: usize = 8;
+
+/// `LinearParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Params {
+    /// One matrix.
+    pub weight: WeightParams,
+    /// Rows of `x_stride` f32.
+    pub x: u64,
+    /// `[T]` u32, rows of x; 0: 0, 1, ...
+    pub rows: u64,
+    /// `[T, y_stride]` f32.
+    pub y: u64,
+    /// Values, a multiple of 8.
+    pub x_stride: i64,
+    /// Values.
+    pub y_stride: i64,
+    /// T.
+    pub num_rows: i32,
+    /// Whether y is added to.
+    pub add: i32,
+}
+
+/// Rows of activations in device memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
+    /// Address of the first row.
+    pub address: u64,
+    /// Values between rows.
+    pub stride: usize,
+}
+
+/// What happens to y.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// `y = x W^T`.
+    Set,
+    /// `y += x W^T`.
+    Add,
+}
+
+/// Enqueues the products of `num_rows` rows, `rows` selecting them if it is not 0.
+pub fn launch<D: Driver>(
+    stream: &mut Stream<D>,
+    num_rows: usize,
+    matrix: &Matrix,
+    x: Rows,
+    rows: u64,
+    y: Rows,
+    output: Output,
+) -> Result<(), OpError> {
+    let name = match matrix.format {
+        Format::F32 => "linear_f32",
+        Format::Bf16 => "linear_bf16",
+        Format::Nvfp4 => "linear_nvfp4",
+        Format::Mxfp4 => "linear_mxfp4",
+        Format::Int4 => "linear_int4",
+        Format::Fp8 => "linear_fp8",
+    };
+    let params = Params {
+        weight: matrix.params,
+        x: x.address,
+        rows,
+        y: y.address,
+        x_stride: x.stride as i64,
+        y_stride: y.stride as i64,
+        num_rows: num_rows as i32,
+        add: i32::from(output == Output::Add),
+    };
+    let columns = matrix.out_features.div_ceil(BLOCK_COLUMNS) as u32;
+    let grid = [columns, num_rows.div_ceil(BLOCK_ROWS) as u32, 1];
+    stream.launch(name, LaunchShape { grid, threads: THREADS, shared_bytes: 0 }, &params)
+}

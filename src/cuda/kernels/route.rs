@@ -1,0 +1,152 @@
+//! Twin of `kernels/route.cu`: the choice of experts, and the worklist of their products.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::experts::TILE_ROWS;
+use super::plain;
+use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
+use crate::ops::{OpError, RouterShape};
+
+/// The declaration.
+pub const KERNEL: Kernel = plain("route", &["route", "tiles"], 64);
+
+/// Choice of a row that is not there.
+pub const NO_EXPERT: u32 = u32::MAX;
+
+/// Most routed experts.
+pub const MAX_EXPERTS: usize = 1024;
+/// Most expert groups.
+pub const MAX_GROUPS: usize = 32;
+
+/// Rows of a block of `route`, a warp each.
+const ROUTE_ROWS: usize = 4;
+
+/// `RouteParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct RouteParams {
+    /// `[T, E]` f32.
+    pub logits: u64,
+    /// `[E]` f32.
+    pub bias: u64,
+    /// `[1]` u32; rows from it on choose no expert.
+    pub num_rows: u64,
+    /// `[T, K]` u32.
+    pub chosen: u64,
+    /// `[T, K]` f32.
+    pub weights: u64,
+    /// Rows of the launch.
+    pub padded_rows: i32,
+    /// E.
+    pub num_experts: i32,
+    /// K.
+    pub top_k: i32,
+    /// Expert groups.
+    pub n_group: i32,
+    /// Groups that remain eligible.
+    pub topk_group: i32,
+    /// Whether weights are divided by their sum.
+    pub normalise: i32,
+    /// Factor on the weights.
+    pub scaling_factor: f32,
+    /// Zero.
+    pub padding: i32,
+}
+
+/// `TilesParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct TilesParams {
+    /// `[num_slots]` u32.
+    pub chosen: u64,
+    /// `[num_slots]` u32, by expert.
+    pub slots: u64,
+    /// Triples of expert, first, count.
+    pub tiles: u64,
+    /// `[1]` i32.
+    pub num_tiles: u64,
+    /// T * K.
+    pub num_slots: i32,
+    /// E.
+    pub num_experts: i32,
+    /// Slots of a tile at most.
+    pub tile_rows: i32,
+    /// Zero.
+    pub padding: i32,
+}
+
+/// Slots ordered by expert and cut into tiles, in device memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Worklist {
+    /// `[1]` i32.
+    pub num_tiles: u64,
+    /// Triples of expert, first, count.
+    pub tiles: u64,
+    /// `[num_slots]` u32.
+    pub slots: u64,
+    /// Most tiles that `num_slots` can have.
+    pub max_tiles: usize,
+}
+
+/// Most tiles of `num_slots` slots over `num_experts` experts: full ones, and a partial one of each expert.
+pub fn max_tiles(num_slots: usize, num_experts: usize) -> usize {
+    num_slots.min(num_slots / TILE_ROWS + num_experts)
+}
+
+/// The router's choice in device memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice {
+    /// `[T, K]` u32.
+    pub chosen: u64,
+    /// `[T, K]` f32.
+    pub weights: u64,
+}
+
+/// Enqueues the choice for `padded_rows` rows from `logits` `[T, E]`.
+pub fn launch_route<D: Driver>(
+    stream: &mut Stream<D>,
+    shape: &RouterShape,
+    padded_rows: usize,
+    [logits, bias, num_rows]: [u64; 3],
+    choice: Choice,
+) -> Result<(), OpError> {
+    let params = RouteParams {
+        logits,
+        bias,
+        num_rows,
+        chosen: choice.chosen,
+        weights: choice.weights,
+        padded_rows: padded_rows as i32,
+        num_experts: shape.num_experts as i32,
+        top_k: shape.top_k as i32,
+        n_group: shape.n_group as i32,
+        topk_group: shape.topk_group as i32,
+        normalise: i32::from(shape.norm_topk_prob),
+        scaling_factor: shape.routed_scaling_factor,
+        padding: 0,
+    };
+    let grid = [padded_rows.div_ceil(ROUTE_ROWS) as u32, 1, 1];
+    stream.launch("route", LaunchShape { grid, threads: 32 * ROUTE_ROWS as u32, shared_bytes: 0 }, &params)
+}
+
+/// Enqueues the worklist of `num_slots` slots whose experts are at `chosen`.
+pub fn launch_tiles<D: Driver>(
+    stream: &mut Stream<D>,
+    num_experts: usize,
+    num_slots: usize,
+    chosen: u64,
+    list: &Worklist,
+) -> Result<(), OpError> {
+    let params = TilesParams {
+        chosen,
+        slots: list.slots,
+        tiles: list.tiles,
+        num_tiles: list.num_tiles,
+        num_slots: num_slots as i32,
+        num_experts: num_experts as i32,
+        tile_rows: TILE_ROWS as i32,
+        padding: 0,
+    };
+    let shape = LaunchShape { grid: [1, 1, 1], threads: MAX_EXPERTS as u32, shared_bytes: 0 };
+    stream.launch("tiles", shape, &params)
+}

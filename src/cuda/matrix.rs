@@ -1,0 +1,240 @@
+//! Weights on the device, in the layout and format of the checkpoint.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::driver::Driver;
+use super::stream::Stream;
+use crate::ops::OpError;
+use crate::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use crate::tensor::{DType, TensorView};
+
+/// Format of the values on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// 4 bytes a value; F16 is widened to it.
+    F32,
+    /// 2 bytes a value.
+    Bf16,
+    /// See [`PackedFormat`].
+    Nvfp4,
+    /// See [`PackedFormat`].
+    Mxfp4,
+    /// See [`PackedFormat`].
+    Int4,
+    /// E4M3 codes with f32 scales of blocks, rows or the tensor.
+    Fp8,
+}
+
+impl Format {
+    /// Ending of the kernels' names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Nvfp4 => "nvfp4",
+            Self::Mxfp4 => "mxfp4",
+            Self::Int4 => "int4",
+            Self::Fp8 => "fp8",
+        }
+    }
+
+    /// Inputs that a lane decodes at once: K is a multiple of it.
+    pub const fn values(self) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 => 8,
+            Self::Nvfp4 | Self::Mxfp4 | Self::Int4 | Self::Fp8 => 16,
+        }
+    }
+
+    fn of(stored: &StoredMatrix<'_>) -> Option<Self> {
+        match stored {
+            StoredMatrix::Plain(view) => match view.dtype {
+                DType::F32 | DType::F16 => Some(Self::F32),
+                DType::Bf16 => Some(Self::Bf16),
+                _ => None,
+            },
+            StoredMatrix::Packed(packed) => Some(match packed.format {
+                PackedFormat::Nvfp4 => Self::Nvfp4,
+                PackedFormat::Mxfp4 => Self::Mxfp4,
+                PackedFormat::Int4Group32 => Self::Int4,
+                PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor => Self::Fp8,
+            }),
+        }
+    }
+}
+
+/// `Weight` in `kernels/include/weight.cuh`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct WeightParams {
+    /// `[experts, N, K]` values or codes.
+    pub codes: u64,
+    /// Scales of the format.
+    pub scales: u64,
+    /// `[experts]` f32.
+    pub tensor_scales: u64,
+    /// Bytes of an expert's codes.
+    pub codes_stride: i64,
+    /// Bytes of an expert's scales.
+    pub scales_stride: i64,
+    /// N.
+    pub rows: i32,
+    /// K.
+    pub columns: i32,
+    /// Whether block scales are divided by the tensor scale, else multiplied.
+    pub divide: i32,
+    /// FP8: rows that share a scale.
+    pub scale_rows: i32,
+    /// FP8: columns that share a scale.
+    pub scale_columns: i32,
+    /// FP8: scales of a row.
+    pub scale_groups: i32,
+}
+
+/// Matrices `[N, K]` of one format, one or one of each expert, on the device.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrix {
+    /// Format of all of them.
+    pub format: Format,
+    /// N.
+    pub out_features: usize,
+    /// K.
+    pub in_features: usize,
+    /// Number of matrices.
+    pub count: usize,
+    /// Address and layout for the kernels.
+    pub params: WeightParams,
+}
+
+impl Matrix {
+    /// Uploads matrices of equal shape and format.
+    ///
+    /// Errors: a format without kernels, shapes or formats that differ, a K that is no multiple of
+    /// [`Format::values`].
+    pub fn load<D: Driver>(
+        stream: &mut Stream<D>,
+        op: &'static str,
+        matrices: &[&StoredMatrix<'_>],
+    ) -> Result<Self, OpError> {
+        let first = matrices[0];
+        let unsupported =
+            |dtype: &str| OpError::UnsupportedDType { op, dtype: dtype.into(), backend: "cuda" };
+        let format = Format::of(first).ok_or_else(|| unsupported(first.format_name()))?;
+        crate::ops::expect(op, &[2], &[first.shape().len()])?;
+        let (out_features, in_features) = (first.shape()[0], first.shape()[1]);
+        if !in_features.is_multiple_of(format.values()) {
+            let expected = vec![out_features, in_features.next_multiple_of(format.values())];
+            return Err(OpError::ShapeMismatch { op, expected, got: first.shape().to_vec() });
+        }
+        for other in matrices {
+            crate::ops::expect(op, first.shape(), other.shape())?;
+            if layout(first) != layout(other) {
+                return Err(unsupported(&format!("{} beside {}", first.format_name(), other.format_name())));
+            }
+        }
+        let layout = layout(first);
+        let codes_stride = layout.code_bytes;
+        let codes = stream.allocate("weights", codes_stride * matrices.len())?;
+        let scales = stream.allocate("weights", layout.scale_bytes * matrices.len())?;
+        let mut tensor_scales = Vec::with_capacity(matrices.len());
+        for (e, matrix) in matrices.iter().enumerate() {
+            let at = codes.address + (e * codes_stride) as u64;
+            match matrix {
+                StoredMatrix::Plain(view) => {
+                    tensor_scales.push(1.0f32);
+                    upload_plain(stream, at, view)?;
+                }
+                StoredMatrix::Packed(packed) => {
+                    tensor_scales.push(match packed.tensor_scale {
+                        TensorScale::None => 1.0,
+                        TensorScale::Multiply(scale) | TensorScale::Divide(scale) => scale,
+                    });
+                    upload(stream, at, packed.codes)?;
+                    upload_scales(stream, scales.address + (e * layout.scale_bytes) as u64, packed)?;
+                }
+            }
+        }
+        let tensor_scales = stream.store("weights", &tensor_scales)?;
+        let params = WeightParams {
+            codes: codes.address,
+            scales: scales.address,
+            tensor_scales: tensor_scales.address,
+            codes_stride: codes_stride as i64,
+            scales_stride: layout.scale_bytes as i64,
+            rows: out_features as i32,
+            columns: in_features as i32,
+            divide: i32::from(layout.divide),
+            scale_rows: layout.scale_rows as i32,
+            scale_columns: layout.scale_columns as i32,
+            scale_groups: in_features.div_ceil(layout.scale_columns.max(1)) as i32,
+        };
+        Ok(Self { format, out_features, in_features, count: matrices.len(), params })
+    }
+}
+
+/// What the matrices of a list have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Layout {
+    code_bytes: usize,
+    scale_bytes: usize,
+    divide: bool,
+    scale_rows: usize,
+    scale_columns: usize,
+    format: Option<Format>,
+}
+
+fn layout(stored: &StoredMatrix<'_>) -> Layout {
+    let format = Format::of(stored);
+    match stored {
+        StoredMatrix::Plain(view) => Layout {
+            code_bytes: view.len() * if format == Some(Format::F32) { 4 } else { 2 },
+            scale_bytes: 0,
+            divide: false,
+            scale_rows: 1,
+            scale_columns: 1,
+            format,
+        },
+        StoredMatrix::Packed(packed) => {
+            let [out, in_features] = packed.shape;
+            let (scale_rows, scale_columns) = match packed.format {
+                PackedFormat::Fp8Block => (FP8_BLOCK, FP8_BLOCK),
+                PackedFormat::Fp8Row => (1, in_features.max(1)),
+                _ => (out.max(1), in_features.max(1)),
+            };
+            let count: usize = packed.format.scale_shape(packed.shape).iter().product();
+            let scale_bytes = match packed.format {
+                PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => count,
+                PackedFormat::Int4Group32 => 2 * count,
+                _ => 4 * count,
+            };
+            let divide = matches!(packed.tensor_scale, TensorScale::Divide(_));
+            Layout { code_bytes: packed.codes.len(), scale_bytes, divide, scale_rows, scale_columns, format }
+        }
+    }
+}
+
+fn upload<D: Driver>(stream: &mut Stream<D>, to: u64, bytes: &[u8]) -> Result<(), OpError> {
+    match bytes {
+        [] => Ok(()),
+        bytes => Ok(stream.driver().upload(to, bytes)?),
+    }
+}
+
+fn upload_plain<D: Driver>(stream: &mut Stream<D>, to: u64, view: &TensorView<'_>) -> Result<(), OpError> {
+    match view.dtype {
+        DType::F16 => upload(stream, to, bytemuck::cast_slice(&view.to_f32())),
+        _ => upload(stream, to, view.bytes),
+    }
+}
+
+/// Scales as the kernels read them: bf16 scales of FP8 are widened.
+fn upload_scales<D: Driver>(
+    stream: &mut Stream<D>,
+    to: u64,
+    packed: &PackedMatrix<'_>,
+) -> Result<(), OpError> {
+    match (packed.format.code_bits(), packed.scales.dtype) {
+        (8, DType::Bf16) => upload(stream, to, bytemuck::cast_slice(&packed.scales.to_f32())),
+        _ => upload(stream, to, packed.scales.bytes),
+    }
+}

@@ -1,0 +1,529 @@
+//! Each kernel against the reference backend: random and hostile shapes, every stored format, several architectures, and
+//! the same bits in every order of warps and blocks.
+
+use perigee::cuda::kernels::experts::{self, Experts, Slots};
+use perigee::cuda::kernels::linear::{self, Output, Rows};
+use perigee::cuda::kernels::route::{self, Choice, NO_EXPERT, Worklist};
+use perigee::cuda::kernels::{combine, embed, latent, rms_norm};
+use perigee::cuda::{Arch, Matrix, Stream};
+use perigee::ops::reference::ReferenceBackend;
+use perigee::ops::tolerance::{ELEMENTWISE, PROJECT, ROUTE, SWIGLU, Tolerance, difference};
+use perigee::ops::{
+    CacheDType, CacheShape, ExpertMatrices, HostOps, KvSlot, MlaShape, RopeTable, RouterShape, SeqSlot,
+    TokenId, TokenSource,
+};
+use perigee::quant::CachedRowFormat;
+use perigee::tensor::{DType, TensorView};
+
+use super::EmulatedDriver;
+use super::weights::{ALL, Stored, Weight};
+
+type Device = Stream<EmulatedDriver>;
+
+/// A device for each architecture and order; none without NVRTC.
+fn devices() -> impl Iterator<Item = (String, Device)> {
+    let runs = [
+        (Arch::Sm80, None),
+        (Arch::Sm90a, None),
+        (Arch::Sm90a, Some(3)),
+        (Arch::Sm90a, Some(4)),
+        (Arch::Sm120a, Some(5)),
+    ];
+    runs.into_iter().filter_map(|(arch, seed)| {
+        let mut driver = EmulatedDriver::new(arch, seed)?;
+        driver.options().races = seed == Some(3);
+        Some((format!("{arch} {seed:?}"), Stream::new(driver).unwrap()))
+    })
+}
+
+/// Checks that all outputs of one shape are within the tolerance, and that they are the same bits on all devices.
+struct Outputs<'a> {
+    name: String,
+    expected: &'a [f32],
+    allowed: f32,
+    first: Option<Vec<u32>>,
+}
+
+impl<'a> Outputs<'a> {
+    fn new(name: String, expected: &'a [f32], tolerance: Tolerance) -> Self {
+        Self { name, expected, allowed: tolerance.f32_activations, first: None }
+    }
+
+    fn check(&mut self, device: &str, got: &[f32]) {
+        let off = difference(got, self.expected);
+        assert!(off <= self.allowed, "{} on {device}: {off} > {}", self.name, self.allowed);
+        let bits: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
+        let first = self.first.get_or_insert_with(|| bits.clone());
+        assert!(*first == bits, "{} on {device}: other bits", self.name);
+    }
+}
+
+fn floats(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| rng.f32() * 2.0 - 1.0).collect()
+}
+
+/// A buffer of the reference with these rows.
+fn buffer(ops: &mut ReferenceBackend, rows: &[f32], cols: usize) -> <ReferenceBackend as HostOps>::Buffer {
+    let mut buffer = ops.allocate(rows.len() / cols, cols).unwrap();
+    ops.write(rows, &mut buffer).unwrap();
+    buffer
+}
+
+fn view<'a>(values: &'a [f32], shape: &'a [usize]) -> TensorView<'a> {
+    TensorView { dtype: DType::F32, shape, bytes: bytemuck::cast_slice(values) }
+}
+
+#[test]
+fn norms() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    for (rows, columns, eps, size) in [
+        (1, 8, 1e-6, 1.0),
+        (3, 40, 1e-6, 1.0),
+        (5, 256, 1e-5, 1e-3),
+        (2, 2056, 1e-6, 30.0),
+        (2, 8192, 1e-6, 1.0),
+    ] {
+        let hidden: Vec<f32> = floats(&mut rng, rows * columns).iter().map(|x| x * size).collect();
+        let gain = floats(&mut rng, columns);
+        let mut ops = ReferenceBackend;
+        let x = buffer(&mut ops, &hidden, columns);
+        let mut out = ops.allocate(rows, columns).unwrap();
+        HostOps::norm(&mut ops, &x, &gain, eps, &mut out).unwrap();
+        let mut outputs =
+            Outputs::new(format!("[{rows}, {columns}]"), ReferenceBackend::values(&out), ELEMENTWISE);
+        for (name, mut device) in devices() {
+            let params = rms_norm::Params {
+                hidden: device.store("x", &hidden).unwrap().address,
+                gain: device.store("gain", &gain).unwrap().address,
+                normed: device.allocate("y", 4 * rows * columns).unwrap().address,
+                columns: columns as i32,
+                eps,
+            };
+            rms_norm::launch(&mut device, rows, &params).unwrap();
+            outputs.check(&name, &device.read(params.normed, rows * columns).unwrap());
+        }
+    }
+}
+
+#[test]
+fn embeddings() {
+    let mut rng = fastrand::Rng::with_seed(2);
+    for (stored, vocab, columns) in [(Stored::Bf16, 50, 24), (Stored::F32, 7, 8), (Stored::F16, 20, 2056)] {
+        let table = Weight::random(&mut rng, stored, [vocab, columns]);
+        let last: Vec<u32> = (0..4).map(|_| rng.u32(..vocab as u32)).collect();
+        let tokens = [
+            TokenSource::Known(TokenId(0)),
+            TokenSource::LastSampled(SeqSlot(2)),
+            TokenSource::Known(TokenId(vocab as u32 - 1)),
+            TokenSource::LastSampled(SeqSlot(0)),
+        ];
+        let values = table.view().to_f32();
+        let row = |id: u32| &values[id as usize * columns..(id as usize + 1) * columns];
+        let expected: Vec<f32> =
+            [0, last[2], vocab as u32 - 1, last[0]].iter().flat_map(|id| row(*id)).copied().collect();
+        let words: Vec<u32> = tokens.iter().map(|token| embed::word(*token)).collect();
+        let mut outputs = Outputs::new(format!("{stored:?}"), &expected, perigee::ops::tolerance::EXACT);
+        for (name, mut device) in devices() {
+            let matrix = Matrix::load(&mut device, "embed", &[&table.view()]).unwrap();
+            let words = device.store("tokens", &words).unwrap().address;
+            let last = device.store("last", &last).unwrap().address;
+            let hidden = device.allocate("y", 4 * expected.len()).unwrap().address;
+            embed::launch(&mut device, tokens.len(), &matrix, [words, last, hidden]).unwrap();
+            outputs.check(&name, &device.read(hidden, expected.len()).unwrap());
+        }
+    }
+}
+
+#[test]
+fn projections_in_every_format() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    for stored in ALL {
+        for (rows, out, columns) in [(1, 1, 32), (8, 16, 64), (9, 33, 544), (3, 130, 288)] {
+            let weight = Weight::random(&mut rng, stored, [out, columns]);
+            let x = floats(&mut rng, rows * columns);
+            let before = floats(&mut rng, rows * out);
+            let mut ops = ReferenceBackend;
+            let matrix = HostOps::load_matrix(&mut ops, &weight.view()).unwrap();
+            let input = buffer(&mut ops, &x, columns);
+            let (mut set, mut added) = (ops.allocate(rows, out).unwrap(), buffer(&mut ops, &before, out));
+            ops.project(&input, &matrix, &mut set).unwrap();
+            ops.project_add(&input, &matrix, &mut added).unwrap();
+            let label = format!("{stored:?} [{rows}, {out}, {columns}]");
+            let mut set = Outputs::new(label.clone(), ReferenceBackend::values(&set), PROJECT);
+            let mut added = Outputs::new(label, ReferenceBackend::values(&added), PROJECT);
+            for (name, mut device) in devices() {
+                let matrix = Matrix::load(&mut device, "project", &[&weight.view()]).unwrap();
+                let x = Rows { address: device.store("x", &x).unwrap().address, stride: columns };
+                for (output, outputs) in [(Output::Set, &mut set), (Output::Add, &mut added)] {
+                    let y = match output {
+                        Output::Set => device.allocate("y", 4 * rows * out).unwrap(),
+                        Output::Add => device.store("y", &before).unwrap(),
+                    };
+                    let y = Rows { address: y.address, stride: out };
+                    linear::launch(&mut device, rows, &matrix, x, 0, y, output).unwrap();
+                    let got: Vec<f32> = device.read(y.address, rows * out).unwrap();
+                    outputs.check(&name, &got);
+                    // The last row alone, selected by a list.
+                    let list = device.store("rows", &[rows as u32 - 1]).unwrap().address;
+                    let alone = match output {
+                        Output::Set => device.allocate("y", 4 * out).unwrap(),
+                        Output::Add => device.store("y", &before[(rows - 1) * out..]).unwrap(),
+                    };
+                    let alone = Rows { address: alone.address, stride: out };
+                    linear::launch(&mut device, 1, &matrix, x, list, alone, output).unwrap();
+                    let alone: Vec<f32> = device.read(alone.address, out).unwrap();
+                    assert!(alone == got[(rows - 1) * out..], "{name}: a row alone has other bits");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn experts_in_every_format() {
+    let mut rng = fastrand::Rng::with_seed(4);
+    for stored in ALL {
+        let (hidden, inner, num_experts, top_k, rows) = (64, 32, 12, 3, 21);
+        check_experts(&mut rng, stored, hidden, inner, num_experts, top_k, rows);
+    }
+    check_experts(&mut rng, Stored::Bf16, 40, 8, 1, 1, 1);
+    check_experts(&mut rng, Stored::Bf16, 16, 24, 40, 2, 3);
+}
+
+/// Views of experts.
+fn matrices(list: &[[Weight; 3]]) -> Vec<ExpertMatrices<'_>> {
+    let views = list.iter().map(|[gate, up, down]| (gate.view(), up.view(), down.view()));
+    views.map(|(gate_proj, up_proj, down_proj)| ExpertMatrices { gate_proj, up_proj, down_proj }).collect()
+}
+
+fn check_experts(
+    rng: &mut fastrand::Rng,
+    stored: Stored,
+    hidden: usize,
+    inner: usize,
+    num_experts: usize,
+    top_k: usize,
+    rows: usize,
+) {
+    let mut expert = || {
+        [[inner, hidden], [inner, hidden], [hidden, inner]].map(|shape| Weight::random(rng, stored, shape))
+    };
+    let routed: Vec<_> = (0..num_experts).map(|_| expert()).collect();
+    let shared = [expert()];
+    let x = floats(rng, rows * hidden);
+    // Some experts are not chosen at all, and one by every row.
+    let logits: Vec<f32> = (0..rows * num_experts)
+        .map(|i| {
+            if i % num_experts == 0 {
+                3.0
+            } else if i % num_experts == 1 {
+                -9.0
+            } else {
+                rng.f32() * 4.0
+            }
+        })
+        .collect();
+    let bias = vec![0.0; num_experts];
+    let shape = RouterShape {
+        num_experts,
+        top_k,
+        n_group: 1,
+        topk_group: 1,
+        norm_topk_prob: true,
+        routed_scaling_factor: 2.5,
+    };
+    let mut ops = ReferenceBackend;
+    let reference_routed = HostOps::load_experts(&mut ops, &matrices(&routed), 0).unwrap();
+    let reference_shared = HostOps::load_experts(&mut ops, &matrices(&shared), 0).unwrap();
+    // The identity as the router's weight: its logits are the rows given.
+    let identity: Vec<f32> =
+        (0..num_experts * num_experts).map(|i| f32::from(u8::from(i % (num_experts + 1) == 0))).collect();
+    let router = ops
+        .load_router(
+            &view(&identity, &[num_experts, num_experts]).into(),
+            &view(&bias, &[num_experts]),
+            &shape,
+        )
+        .unwrap();
+    let logits_buffer = buffer(&mut ops, &logits, num_experts);
+    let mut routing = ops.allocate_routing(rows, &shape).unwrap();
+    HostOps::route(&mut ops, &logits_buffer, &router, &shape, &mut routing).unwrap();
+    let (mut chosen, mut weights) = (Vec::new(), Vec::new());
+    ops.read_routing(&routing, &mut chosen, &mut weights).unwrap();
+    let input = buffer(&mut ops, &x, hidden);
+    let before = floats(rng, rows * hidden);
+    let mut out = buffer(&mut ops, &before, hidden);
+    HostOps::experts(&mut ops, &input, &routing, &reference_routed, Some(&reference_shared), &mut out)
+        .unwrap();
+    let gain = floats(rng, hidden);
+    let mut normed = ops.allocate(rows, hidden).unwrap();
+    HostOps::norm(&mut ops, &out, &gain, 1e-6, &mut normed).unwrap();
+    let label = format!("{stored:?} D {hidden} I {inner} E {num_experts} K {top_k} T {rows}");
+    let mut sums = Outputs::new(label.clone(), ReferenceBackend::values(&out), SWIGLU);
+    let mut norms = Outputs::new(label.clone(), ReferenceBackend::values(&normed), SWIGLU);
+    let mut choices = Outputs::new(label, &weights, ROUTE);
+    for (name, mut device) in devices() {
+        let mut load = |list: &[[Weight; 3]]| {
+            let mut one = |i: usize| {
+                let views: Vec<_> = list.iter().map(|e| e[i].view()).collect();
+                Matrix::load(&mut device, "experts", &views.iter().collect::<Vec<_>>()).unwrap()
+            };
+            Experts { gate: one(0), up: one(1), down: one(2) }
+        };
+        let (routed, shared) = (load(&routed), load(&shared));
+        // Two padded rows at the end choose nothing.
+        let padded = rows + 2;
+        let slots = padded * top_k;
+        let mut logits = logits.clone();
+        logits.resize(padded * num_experts, f32::NAN);
+        let logits = device.store("logits", &logits).unwrap().address;
+        let bias = device.store("bias", &bias).unwrap().address;
+        let num_rows = device.store("rows", &[rows as u32]).unwrap().address;
+        let choice = Choice {
+            chosen: device.allocate("chosen", 4 * slots).unwrap().address,
+            weights: device.allocate("weights", 4 * slots).unwrap().address,
+        };
+        route::launch_route(&mut device, &shape, padded, [logits, bias, num_rows], choice).unwrap();
+        let got: Vec<u32> = device.read(choice.chosen, slots).unwrap();
+        assert_eq!(got[..rows * top_k], chosen, "{name}");
+        assert!(got[rows * top_k..].iter().all(|expert| *expert == NO_EXPERT));
+        choices.check(&name, &device.read(choice.weights, rows * top_k).unwrap());
+        let max_tiles = route::max_tiles(slots, num_experts);
+        let list = Worklist {
+            num_tiles: device.allocate("tiles", 4).unwrap().address,
+            tiles: device.allocate("tiles", 12 * max_tiles).unwrap().address,
+            slots: device.allocate("tiles", 4 * slots).unwrap().address,
+            max_tiles,
+        };
+        route::launch_tiles(&mut device, num_experts, slots, choice.chosen, &list).unwrap();
+        let input = device.store("x", &x).unwrap().address;
+        let mut activations = |count: usize| device.allocate("activations", 4 * count).unwrap().address;
+        let (up, down) = (activations(slots * inner), activations(slots * hidden));
+        let (shared_up, shared_down) = (activations(rows * inner), activations(rows * hidden));
+        let normed = activations(rows * hidden);
+        let residual = device.store("hidden", &before).unwrap().address;
+        experts::launch_up(&mut device, &routed, Slots::Routed(&list), top_k, input, up).unwrap();
+        experts::launch_down(&mut device, &routed, Slots::Routed(&list), up, down).unwrap();
+        experts::launch_up(&mut device, &shared, Slots::Rows(rows), 1, input, shared_up).unwrap();
+        experts::launch_down(&mut device, &shared, Slots::Rows(rows), shared_up, shared_down).unwrap();
+        let params = combine::Params {
+            hidden: residual,
+            routed: down,
+            chosen: choice.chosen,
+            weights: choice.weights,
+            shared: shared_down,
+            gain: device.store("gain", &gain).unwrap().address,
+            normed,
+            columns: hidden as i32,
+            top_k: top_k as i32,
+            eps: 1e-6,
+            padding: 0,
+        };
+        combine::launch(&mut device, rows, &params).unwrap();
+        sums.check(&name, &device.read(residual, rows * hidden).unwrap());
+        norms.check(&name, &device.read(normed, rows * hidden).unwrap());
+    }
+}
+
+#[test]
+fn routes_with_groups_ties_and_numbers_that_are_none() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    for (num_experts, top_k, n_group, topk_group, normalise) in [
+        (16, 4, 4, 2, true),
+        (384, 8, 1, 1, true),
+        (64, 6, 8, 3, false),
+        (33, 5, 1, 1, true),
+        (8, 8, 8, 8, true),
+        (6, 2, 6, 3, true),
+    ] {
+        let rows = 7;
+        // A grid of values: equal choices are frequent, and no two choices are nearly equal.
+        let mut logits: Vec<f32> = (0..rows * num_experts).map(|_| rng.i32(-8..8) as f32 * 0.5).collect();
+        logits[num_experts] = f32::NAN;
+        logits[2 * num_experts + 1] = f32::NEG_INFINITY;
+        logits[3 * num_experts..4 * num_experts].fill(0.25);
+        let bias: Vec<f32> = (0..num_experts).map(|_| rng.i32(0..3) as f32 * 0.125).collect();
+        let shape = RouterShape {
+            num_experts,
+            top_k,
+            n_group,
+            topk_group,
+            norm_topk_prob: normalise,
+            routed_scaling_factor: 1.5,
+        };
+        for (name, mut device) in devices() {
+            let addresses = [
+                device.store("logits", &logits).unwrap().address,
+                device.store("bias", &bias).unwrap().address,
+                device.store("rows", &[rows as u32]).unwrap().address,
+            ];
+            let choice = Choice {
+                chosen: device.allocate("chosen", 4 * rows * top_k).unwrap().address,
+                weights: device.allocate("weights", 4 * rows * top_k).unwrap().address,
+            };
+            route::launch_route(&mut device, &shape, rows, addresses, choice).unwrap();
+            let chosen: Vec<u32> = device.read(choice.chosen, rows * top_k).unwrap();
+            let weights: Vec<f32> = device.read(choice.weights, rows * top_k).unwrap();
+            for row in 0..rows {
+                let logits = &logits[row * num_experts..(row + 1) * num_experts];
+                let (expected, mut allowed) = expected_choice(logits, &bias, &shape);
+                let got = &chosen[row * top_k..(row + 1) * top_k];
+                assert_eq!(got, expected, "{name} E {num_experts} row {row}");
+                allowed.iter_mut().zip(&weights[row * top_k..]).for_each(|(a, w)| *a = (*a - w).abs());
+                let off = allowed.iter().copied().filter(|a| !a.is_nan()).fold(0.0, f32::max);
+                assert!(off < 1e-5, "{name} row {row}: {off}");
+            }
+        }
+    }
+}
+
+/// The choice by definition: experts and their weights.
+fn expected_choice(logits: &[f32], bias: &[f32], shape: &RouterShape) -> (Vec<u32>, Vec<f32>) {
+    let scores: Vec<f32> = logits.iter().map(|z| 1.0 / (1.0 + (-z).exp())).collect();
+    let key = |x: f32| if x.is_nan() { f32::NEG_INFINITY } else { x };
+    let choice: Vec<f32> = scores.iter().zip(bias).map(|(s, b)| key(s + b)).collect();
+    let size = shape.num_experts / shape.n_group;
+    let group = |g: usize| {
+        let mut best = choice[g * size..(g + 1) * size].to_vec();
+        best.sort_by(|a, b| b.total_cmp(a));
+        best.iter().take(2).sum::<f32>()
+    };
+    let mut groups: Vec<usize> = (0..shape.n_group).collect();
+    groups.sort_by(|a, b| group(*b).total_cmp(&group(*a)).then(a.cmp(b)));
+    groups.truncate(shape.topk_group);
+    let allowed = |e: &usize| if groups.contains(&(e / size)) { choice[*e] } else { f32::NEG_INFINITY };
+    let mut order: Vec<usize> = (0..shape.num_experts).collect();
+    order.sort_by(|a, b| allowed(b).total_cmp(&allowed(a)).then(a.cmp(b)));
+    order.truncate(shape.top_k);
+    let sum: f32 = order.iter().map(|e| scores[*e]).sum();
+    let divisor = if shape.norm_topk_prob { sum + 1e-20 } else { 1.0 };
+    let weights = order.iter().map(|e| scores[*e] / divisor * shape.routed_scaling_factor).collect();
+    (order.iter().map(|e| *e as u32).collect(), weights)
+}
+
+#[test]
+fn latents_of_every_cache_type() {
+    let mut rng = fastrand::Rng::with_seed(6);
+    let fp8 = [true, false].map(|row_scales| {
+        [true, false].map(|rope_codes| CacheDType::Fp8(CachedRowFormat { row_scales, rope_codes }))
+    });
+    let dtypes = [CacheDType::F32, CacheDType::Bf16].into_iter().chain(fp8.into_iter().flatten());
+    for dtype in dtypes {
+        for (rows, latent_columns, rope, q_columns) in [(1, 8, 2, 0), (5, 128, 32, 96), (4, 512, 64, 1536)] {
+            let eps = 1e-6;
+            let mla = MlaShape {
+                num_heads: 1,
+                qk_nope_head_dim: 8,
+                qk_rope_head_dim: rope,
+                v_head_dim: 8,
+                kv_lora_rank: latent_columns,
+                scale: 1.0,
+            };
+            let shape = CacheShape {
+                num_layers: 2,
+                num_blocks: 3,
+                block_size: 4,
+                latent_dim: latent_columns + rope,
+                rope_dim: rope,
+                dtype,
+            };
+            let table = RopeTable {
+                inv_freq: (0..rope / 2).map(|i| 0.5f32.powi(i as i32)).collect(),
+                multiplier: 1.2,
+            };
+            let mut rotations = Vec::new();
+            (0..rows).for_each(|t| table.rotation(100 * t as u32 + 3, &mut rotations));
+            let mut kv_a = floats(&mut rng, rows * (latent_columns + rope));
+            if rows > 3 {
+                kv_a[3] = f32::INFINITY;
+            }
+            let (kv_gain, q_gain) = (floats(&mut rng, latent_columns), floats(&mut rng, q_columns));
+            let q_latent = floats(&mut rng, rows * q_columns);
+            let mut slots: Vec<u32> = (0..rows as u32).map(|t| 11 - 2 * t).collect();
+            if rows > 2 {
+                slots[2] = KvSlot::PAD.0;
+            }
+            let mut ops = ReferenceBackend;
+            let mut cache = HostOps::allocate_cache(&mut ops, &shape).unwrap();
+            HostOps::set_cache_scales(&mut ops, &mut cache, &[0, -3]).unwrap();
+            let input = buffer(&mut ops, &kv_a, latent_columns + rope);
+            ops.write_latent(&mla, &input, &kv_gain, eps, &rotations, &slots, 1, &mut cache).unwrap();
+            let mut first: Option<Vec<u8>> = None;
+            for (name, mut device) in devices() {
+                let layer_bytes = shape.bytes() / 2;
+                let stored = device.zeros("cache", layer_bytes).unwrap();
+                let q_address = match q_columns {
+                    0 => 0,
+                    _ => device.store("q", &q_latent).unwrap().address,
+                };
+                let params = latent::Params {
+                    q_latent: q_address,
+                    q_gain: device.store("gain", &q_gain).unwrap().address,
+                    kv_a: device.store("kv", &kv_a).unwrap().address,
+                    kv_gain: device.store("gain", &kv_gain).unwrap().address,
+                    rotations: device.store("rotations", &rotations).unwrap().address,
+                    slots: device.store("slots", &slots).unwrap().address,
+                    cache: stored.address,
+                    q_columns: q_columns as i32,
+                    columns: latent_columns as i32,
+                    rope: rope as i32,
+                    row_bytes: shape.row_bytes() as i32,
+                    row_scales: 0,
+                    exponent: -3,
+                    eps,
+                    padding: 0,
+                };
+                latent::launch(&mut device, rows, dtype, params).unwrap();
+                let bytes: Vec<u8> = device.read(stored.address, layer_bytes).unwrap();
+                for slot in slots.iter().filter(|slot| **slot != KvSlot::PAD.0) {
+                    let row = &bytes[*slot as usize * shape.row_bytes()..][..shape.row_bytes()];
+                    let got = decode(row, &shape);
+                    let mut expected = Vec::new();
+                    ops.read_cached(&cache, 1, &[*slot], &mut expected).unwrap();
+                    let expected: Vec<f32> =
+                        expected.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+                    assert_eq!(got.len(), expected.len());
+                    for (got, expected) in got.iter().zip(&expected) {
+                        assert!(near(*got, *expected, dtype), "{name} {dtype:?}: {got} {expected}");
+                    }
+                }
+                let first = first.get_or_insert_with(|| bytes.clone());
+                assert!(*first == bytes, "{name} {dtype:?}: other bits");
+                if q_columns > 0 {
+                    let x = buffer(&mut ops, &q_latent, q_columns);
+                    let mut out = ops.allocate(rows, q_columns).unwrap();
+                    HostOps::norm(&mut ops, &x, &q_gain, eps, &mut out).unwrap();
+                    let mut outputs = Outputs::new(name.clone(), ReferenceBackend::values(&out), ELEMENTWISE);
+                    outputs.check(&name, &device.read(q_address, rows * q_columns).unwrap());
+                }
+            }
+        }
+    }
+}
+
+/// Equal up to the rounding of sums before the rounding to the type: one code may be the neighbour's.
+fn near(got: f32, expected: f32, dtype: CacheDType) -> bool {
+    let step = match dtype {
+        CacheDType::F32 => 4e-6,
+        CacheDType::Bf16 => 1.0 / 128.0,
+        CacheDType::Fp8(_) => 1.0 / 7.0,
+    };
+    let smallest = if matches!(dtype, CacheDType::Fp8(_)) { 1e-3 } else { 1e-7 };
+    (got.is_nan() && !expected.is_finite())
+        || (got - expected).abs() <= step * expected.abs() + smallest
+        || got == expected
+}
+
+/// Values of a cached row.
+fn decode(row: &[u8], shape: &CacheShape) -> Vec<f32> {
+    let widen = |bits: u16| half::bf16::from_bits(bits).to_f32();
+    match shape.dtype {
+        CacheDType::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+        CacheDType::Bf16 => row.chunks_exact(2).map(|b| widen(u16::from_le_bytes([b[0], b[1]]))).collect(),
+        CacheDType::Fp8(format) => {
+            let mut bits = vec![0; shape.latent_dim];
+            format.decode(row, shape.latent_dim - shape.rope_dim, &mut bits);
+            bits.into_iter().map(widen).collect()
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Random weights in every stored format.
+
+use perigee::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee::tensor::{DType, TensorView};
+
+/// A format of a checkpoint's linear.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Stored {
+    F32,
+    F16,
+    Bf16,
+    Packed(PackedFormat, DType, TensorScale),
+}
+
+/// Every format, dtype of scales and kind of tensor scale.
+pub(super) const ALL: [Stored; 13] = [
+    Stored::F32,
+    Stored::F16,
+    Stored::Bf16,
+    Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.037)),
+    Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Divide(23.7)),
+    Stored::Packed(PackedFormat::Mxfp4, DType::U8, TensorScale::None),
+    Stored::Packed(PackedFormat::Mxfp4, DType::F8E8M0, TensorScale::None),
+    Stored::Packed(PackedFormat::Int4Group32, DType::Bf16, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Block, DType::F32, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Block, DType::Bf16, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Row, DType::F32, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Row, DType::Bf16, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Tensor, DType::F32, TensorScale::None),
+];
+
+/// A matrix `[out, in]` that owns its bytes.
+pub(super) struct Weight {
+    stored: Stored,
+    shape: [usize; 2],
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    scale_shape: Vec<usize>,
+}
+
+impl Weight {
+    /// Values of about 1 / sqrt(in), as in a network.
+    pub(super) fn random(rng: &mut fastrand::Rng, stored: Stored, shape: [usize; 2]) -> Self {
+        let count = shape[0] * shape[1];
+        let spread = 1.0 / (shape[1] as f32).sqrt();
+        let mut value = || (rng.f32() * 2.0 - 1.0) * spread;
+        let (codes, scales, scale_shape) = match stored {
+            Stored::F32 => ((0..count).flat_map(|_| value().to_le_bytes()).collect(), vec![], vec![]),
+            Stored::F16 => (
+                (0..count).flat_map(|_| half::f16::from_f32(value()).to_le_bytes()).collect(),
+                vec![],
+                vec![],
+            ),
+            Stored::Bf16 => (
+                (0..count).flat_map(|_| half::bf16::from_f32(value()).to_le_bytes()).collect(),
+                vec![],
+                vec![],
+            ),
+            Stored::Packed(format, dtype, _) => {
+                let bytes = count * format.code_bits() / 8;
+                // 0x7f and 0xff of E4M3 are NaN.
+                let codes = (0..bytes).map(|_| match format.code_bits() {
+                    4 => rng.u8(..),
+                    _ => rng.u8(..0x7f) & 0xbf | rng.u8(..) & 0x80,
+                });
+                let codes: Vec<u8> = codes.collect();
+                let scale_shape = format.scale_shape(shape);
+                let num_scales: usize = scale_shape.iter().product();
+                let largest = match format {
+                    PackedFormat::Int4Group32 => 8.0,
+                    PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => 6.0,
+                    _ => 2.0,
+                };
+                let scale = |rng: &mut fastrand::Rng| (0.5 + rng.f32()) * spread / largest;
+                let scales = (0..num_scales).flat_map(|_| match dtype {
+                    // 0.25 to 3.5.
+                    DType::F8E4M3 => vec![rng.u8(0x28..0x46)],
+                    DType::U8 | DType::F8E8M0 => vec![rng.u8(120..126)],
+                    DType::Bf16 => half::bf16::from_f32(scale(rng)).to_le_bytes().to_vec(),
+                    _ => scale(rng).to_le_bytes().to_vec(),
+                });
+                (codes, scales.collect(), scale_shape)
+            }
+        };
+        Self { stored, shape, codes, scales, scale_shape }
+    }
+
+    /// The matrix as a checkpoint gives it.
+    pub(super) fn view(&self) -> StoredMatrix<'_> {
+        let plain = |dtype| TensorView { dtype, shape: &self.shape, bytes: &self.codes }.into();
+        match self.stored {
+            Stored::F32 => plain(DType::F32),
+            Stored::F16 => plain(DType::F16),
+            Stored::Bf16 => plain(DType::Bf16),
+            Stored::Packed(format, dtype, tensor) => {
+                let scales = TensorView { dtype, shape: &self.scale_shape, bytes: &self.scales };
+                PackedMatrix::new(format, self.shape, &self.codes, scales, tensor).unwrap().into()
+            }
+        }
+    }
+}
