@@ -19,6 +19,7 @@ mod nvrtc;
 mod kernel_cache;
 mod driver;
 mod stream;
+mod sampler;
 
 pub use arch::Arch;
 pub use compiler::{CompileError, Compiled, Compiler};
@@ -28,5 +29,6 @@ pub use kernel::{FunctionUsage, Kernel, Limits, Program};
 pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Origin};
 pub use nvrtc::Nvrtc;
 pub use probe::{Device, Installation, ProbeError};
+pub use sampler::Sampler;
 pub use source::SourceError;
 pub use stream::{Buffer, Stream};

@@ -6,7 +6,10 @@
 use super::CompileError;
 
 /// `kernels/*.cu`: (stem, text).
-const KERNELS: &[(&str, &str)] = &[("rms_norm", include_str!("../../kernels/rms_norm.cu"))];
+const KERNELS: &[(&str, &str)] = &[
+    ("rms_norm", include_str!("../../kernels/rms_norm.cu")),
+    ("sampler", include_str!("../../kernels/sampler.cu")),
+];
 
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
