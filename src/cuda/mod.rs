@@ -20,6 +20,7 @@ mod kernel_cache;
 mod driver;
 mod stream;
 mod matrix;
+mod sampler;
 
 pub use arch::Arch;
 pub use compiler::{CompileError, Compiled, Compiler};
@@ -30,5 +31,6 @@ pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError
 pub use matrix::{Format, Matrix, WeightParams};
 pub use nvrtc::Nvrtc;
 pub use probe::{Device, Installation, ProbeError};
+pub use sampler::Sampler;
 pub use source::SourceError;
 pub use stream::{Buffer, Stream};

@@ -14,6 +14,7 @@ const KERNELS: &[(&str, &str)] = &[
     ("linear", include_str!("../../kernels/linear.cu")),
     ("rms_norm", include_str!("../../kernels/rms_norm.cu")),
     ("route", include_str!("../../kernels/route.cu")),
+    ("sampler", include_str!("../../kernels/sampler.cu")),
 ];
 
 /// `kernels/include/*.cuh`: (file name, text).

@@ -23,6 +23,11 @@ impl TokenMask {
         Self { words }
     }
 
+    /// The words of the mask, as [`TokenMask::from_words`] takes them.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
     /// A mask that allows these ids.
     pub fn of(ids: &[u32]) -> Self {
         let len = ids.iter().max().map_or(0, |&id| id as usize / WORD + 1);

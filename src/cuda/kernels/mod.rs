@@ -7,6 +7,7 @@ pub mod latent;
 pub mod linear;
 pub mod rms_norm;
 pub mod route;
+pub mod sampler;
 
 use super::{Arch, Kernel, Limits};
 
@@ -19,6 +20,7 @@ pub const ALL: &[&Kernel] = &[
     &linear::KERNEL,
     &rms_norm::KERNEL,
     &route::KERNEL,
+    &sampler::KERNEL,
 ];
 
 /// A kernel for every architecture, without options and dynamic shared memory.
@@ -32,3 +34,4 @@ const fn plain(name: &'static str, functions: &'static [&'static str], registers
         shared_bytes: 0,
     }
 }
+pub const ALL: &[&Kernel] = &[&rms_norm::KERNEL, &sampler::KERNEL];
