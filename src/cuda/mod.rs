@@ -18,12 +18,14 @@ mod library;
 mod nvrtc;
 mod kernel_cache;
 mod driver;
+mod hardware;
 mod stream;
 
 pub use arch::Arch;
 pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
 pub use driver::{Driver, DriverError, LaunchShape, Transfer};
+pub use hardware::Hardware;
 pub use kernel::{FunctionUsage, Kernel, Limits, Program};
 pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Origin};
 pub use nvrtc::Nvrtc;
