@@ -1,0 +1,332 @@
+//! A GPU through libcuda: the [`Driver`] of machines that have one.
+//!
+//! One context, one stream. Bytes from and to the host pass through pinned memory (`staging.rs`). Objects of the
+//! driver are destroyed on drop, the context last (`context.rs`). Addresses and parameter sizes are checked here,
+//! since the driver would read or write whatever they name.
+//!
+//! `tests/hardware.rs` runs this module against a made-up libcuda.
+
+mod context;
+mod functions;
+mod staging;
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_uint, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUfunction, CUgraphExec, CUlaunchConfig, CUmodule, CUstream};
+
+use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
+use context::{Context, Owned};
+use functions::{CAPTURE_UNSUPPORTED, Functions, INVALID_IMAGE, INVALID_VALUE, refusal};
+use staging::{Downloads, UploadRing};
+
+/// Size of the allocations that small buffers are cut from.
+const ARENA_BYTES: usize = 256 << 20;
+/// Shared memory of a block, static and dynamic, that a kernel has without asking.
+const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
+
+/// A GPU.
+pub struct Hardware {
+    cache: Arc<KernelCache>,
+    arch: Arch,
+    multiprocessors: u32,
+    capturing: bool,
+    /// By address.
+    allocations: BTreeMap<u64, Allocation>,
+    uploads: UploadRing,
+    downloads: Downloads,
+    stream: Owned<CUstream>,
+    context: Arc<Context>,
+}
+
+struct Allocation {
+    bytes: usize,
+    _memory: Owned<u64>,
+}
+
+/// A loaded program.
+pub struct Module {
+    /// Loaded until the context is released.
+    handle: CUmodule,
+    /// Whether its functions may use local memory.
+    local_memory: bool,
+}
+
+/// A kernel of a loaded program.
+#[derive(Clone)]
+pub struct Function {
+    handle: CUfunction,
+    /// Size of its parameter block.
+    parameter_bytes: usize,
+}
+
+/// Recorded launches, on the device.
+pub struct Graph(Owned<CUgraphExec>);
+
+// SAFETY: the handle is an address that only libcuda follows, from any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+
+impl Hardware {
+    /// Opens a device of [`Installation::probe`](super::Installation::probe); kernels come from `cache`. Takes 64 MiB of
+    /// pinned host memory.
+    pub fn open(device: &Device, cache: Arc<KernelCache>) -> Result<Self, DriverError> {
+        const MULTIPROCESSOR_COUNT: c_uint = 16;
+        let arch = device.arch().ok_or_else(|| {
+            let (major, minor) = device.capability;
+            let text =
+                format!("there are no kernels for {} (compute capability {major}.{minor})", device.name);
+            DriverError { call: "cuDeviceGet", code: 0, text, fatal: true }
+        })?;
+        let context = Context::open(device.ordinal)?;
+        Ok(Self {
+            cache,
+            arch,
+            multiprocessors: context.attribute(MULTIPROCESSOR_COUNT)?,
+            capturing: false,
+            allocations: BTreeMap::new(),
+            uploads: UploadRing::new(&context)?,
+            downloads: Downloads::new(),
+            stream: context.stream()?,
+            context,
+        })
+    }
+
+    /// Makes the context current for a call that is neither recorded nor part of a recording. The driver would give up
+    /// the recording on most of them.
+    fn enter(&self, call: &'static str) -> Result<&Functions, DriverError> {
+        if self.capturing {
+            return Err(refusal(call, CAPTURE_UNSUPPORTED, "the stream is being captured"));
+        }
+        self.context.make_current()?;
+        Ok(&self.context.functions)
+    }
+
+    /// Errors: bytes outside of one allocation.
+    fn check_range(&self, call: &'static str, address: u64, bytes: usize) -> Result<(), DriverError> {
+        let inside = self.allocations.range(..=address).next_back().is_some_and(|(start, allocation)| {
+            let at = address - start;
+            at.checked_add(bytes as u64).is_some_and(|end| end <= allocation.bytes as u64)
+        });
+        if inside {
+            return Ok(());
+        }
+        Err(refusal(call, INVALID_VALUE, format!("{bytes} bytes at {address:#x} are not in one allocation")))
+    }
+}
+
+impl Driver for Hardware {
+    type Module = Module;
+    type Function = Function;
+    type Graph = Graph;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, DriverError> {
+        let functions = self.enter("cuMemGetInfo_v2")?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: outputs are writable.
+        unsafe { functions.cuMemGetInfo_v2(&mut free, &mut total) }?;
+        Ok(free as u64)
+    }
+
+    fn arena_bytes(&self) -> usize {
+        ARENA_BYTES
+    }
+
+    /// `cuMemAlloc` aligns to 256 bytes and more (CUDA C++ Programming Guide, "Device Memory Accesses").
+    fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
+        self.enter("cuMemAlloc_v2")?;
+        // SAFETY: the output is writable.
+        let create = |f: &Functions, out| unsafe { f.cuMemAlloc_v2(out, bytes) };
+        let memory = self.context.own(0, create, Functions::cuMemFree_v2)?;
+        let address = memory.handle();
+        self.allocations.insert(address, Allocation { bytes, _memory: memory });
+        Ok(address)
+    }
+
+    fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError> {
+        let functions = self.enter("cuMemsetD8Async")?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_range("cuMemsetD8Async", address, bytes)?;
+        // SAFETY: the range is in an allocation.
+        unsafe { functions.cuMemsetD8Async(address, 0, bytes, self.stream.handle()) }
+    }
+
+    fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.enter("cuMemcpyHtoDAsync_v2")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.check_range("cuMemcpyHtoDAsync_v2", to, bytes.len())?;
+        self.uploads.upload(&self.context, &self.stream, to, bytes)
+    }
+
+    fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
+        self.enter("cuMemcpyDtoHAsync_v2")?;
+        if bytes > 0 {
+            self.check_range("cuMemcpyDtoHAsync_v2", from, bytes)?;
+        }
+        self.downloads.start(&self.context, &self.stream, from, bytes)
+    }
+
+    fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
+        self.enter("cuEventSynchronize")?;
+        self.downloads.finish(transfer, into)
+    }
+
+    fn load(&mut self, program: &Program) -> Result<Module, DriverError> {
+        self.enter("cuModuleLoadData")?;
+        let binary = self.cache.get(program);
+        let binary = binary.map_err(|error| refusal("nvrtcCompileProgram", 0, error.to_string()))?;
+        // What is no ELF file the driver takes for PTX, and reads until a zero byte that is not there.
+        if !binary.cubin.starts_with(b"\x7fELF") {
+            let text = format!("the compiled {} is no CUBIN", program.kernel);
+            return Err(refusal("cuModuleLoadData", INVALID_IMAGE, text));
+        }
+        let handle = self.context.load(&binary.cubin)?;
+        Ok(Module { handle, local_memory: program.limits.local_memory })
+    }
+
+    fn function(&mut self, module: &Module, name: &str, shared_bytes: u32) -> Result<Function, DriverError> {
+        const SHARED_SIZE_BYTES: c_uint = 1;
+        const LOCAL_SIZE_BYTES: c_uint = 3;
+        const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
+        let functions = self.enter("cuModuleGetFunction")?;
+        let name_c = CString::new(name)
+            .map_err(|error| refusal("cuModuleGetFunction", INVALID_VALUE, error.to_string()))?;
+        let mut handle = null_mut();
+        // SAFETY: the module stays loaded, and the name is a C string.
+        unsafe { functions.cuModuleGetFunction(&mut handle, module.handle, name_c.as_ptr()) }
+            .map_err(|error| DriverError { text: format!("{name}: {}", error.text), ..error })?;
+        // By default code is loaded at the first launch, which may be one that is recorded.
+        // SAFETY: the function is the module's.
+        unsafe { functions.cuFuncLoad(handle) }?;
+        let attribute = |attribute: c_uint| {
+            let mut value = 0;
+            // SAFETY: as above, and the value is writable.
+            unsafe { functions.cuFuncGetAttribute(&mut value, attribute, handle) }?;
+            Ok(value.max(0) as u32)
+        };
+        let local = attribute(LOCAL_SIZE_BYTES)?;
+        if local > 0 && !module.local_memory {
+            let text = format!("{name} uses {local} bytes of local memory");
+            return Err(refusal("cuFuncGetAttribute", INVALID_IMAGE, text));
+        }
+        if attribute(SHARED_SIZE_BYTES)?.saturating_add(shared_bytes) > DEFAULT_SHARED_BYTES {
+            let value = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
+            // SAFETY: the function is the module's.
+            unsafe { functions.cuFuncSetAttribute(handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, value) }
+                .map_err(|error| DriverError { text: format!("{name}: {}", error.text), ..error })?;
+        }
+        let (mut offset, mut parameter_bytes) = (0, 0);
+        // SAFETY: as above, and outputs are writable.
+        match unsafe { functions.cuFuncGetParamInfo(handle, 0, &mut offset, &mut parameter_bytes) } {
+            // A kernel without parameters.
+            Err(error) if error.code == INVALID_VALUE => parameter_bytes = 0,
+            result => result?,
+        }
+        Ok(Function { handle, parameter_bytes })
+    }
+
+    fn launch(
+        &mut self,
+        function: &Function,
+        shape: &LaunchShape,
+        parameters: &[u8],
+    ) -> Result<(), DriverError> {
+        self.context.make_current()?;
+        if parameters.len() != function.parameter_bytes {
+            let (given, wanted) = (parameters.len(), function.parameter_bytes);
+            let text = format!("{given} bytes of parameters, the kernel has {wanted}");
+            return Err(refusal("cuLaunchKernelEx", INVALID_VALUE, text));
+        }
+        let config = CUlaunchConfig {
+            gridDimX: shape.grid[0],
+            gridDimY: shape.grid[1],
+            gridDimZ: shape.grid[2],
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: self.stream.handle(),
+            attrs: null_mut(),
+            numAttrs: 0,
+        };
+        // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of cuda.h.
+        const BUFFER_POINTER: *mut c_void = without_provenance_mut(1);
+        const BUFFER_SIZE: *mut c_void = without_provenance_mut(2);
+        const END: *mut c_void = null_mut();
+        let mut bytes = parameters.len();
+        let block = parameters.as_ptr().cast_mut().cast();
+        let mut extra = [BUFFER_POINTER, block, BUFFER_SIZE, (&raw mut bytes).cast(), END];
+        // SAFETY: the function's module stays loaded. The parameter block has the kernel's size; the driver copies it
+        // before the call returns, also into a recording, and does not write to it.
+        unsafe {
+            let functions = &self.context.functions;
+            functions.cuLaunchKernelEx(&config, function.handle, null_mut(), extra.as_mut_ptr())
+        }
+    }
+
+    fn begin_capture(&mut self) -> Result<(), DriverError> {
+        // Calls of other threads, such as an allocation on another device, do not end the recording.
+        const THREAD_LOCAL: c_uint = 1;
+        let functions = self.enter("cuStreamBeginCapture_v2")?;
+        // SAFETY: the stream is alive.
+        unsafe { functions.cuStreamBeginCapture_v2(self.stream.handle(), THREAD_LOCAL) }?;
+        self.capturing = true;
+        Ok(())
+    }
+
+    fn end_capture(&mut self) -> Result<Graph, DriverError> {
+        if !self.capturing {
+            return Err(refusal("cuStreamEndCapture", INVALID_VALUE, "nothing is being captured"));
+        }
+        // Also after an error: the driver gives a failed recording up.
+        self.capturing = false;
+        // SAFETY: the output is writable; the stream is alive and being captured.
+        let end = |f: &Functions, out| unsafe { f.cuStreamEndCapture(self.stream.handle(), out) };
+        let graph = self.context.own(null_mut(), end, Functions::cuGraphDestroy)?;
+        // SAFETY: the output is writable, and the graph is alive until after the call.
+        let create = |f: &Functions, out| unsafe { f.cuGraphInstantiateWithFlags(out, graph.handle(), 0) };
+        let executable = self.context.own(null_mut(), create, Functions::cuGraphExecDestroy)?;
+        // Now, not at the first replay.
+        // SAFETY: both are alive.
+        unsafe { self.context.functions.cuGraphUpload(executable.handle(), self.stream.handle()) }?;
+        Ok(Graph(executable))
+    }
+
+    fn replay(&mut self, graph: &Graph) -> Result<(), DriverError> {
+        let functions = self.enter("cuGraphLaunch")?;
+        // SAFETY: both are alive, and so are the modules of the recorded kernels.
+        unsafe { functions.cuGraphLaunch(graph.0.handle(), self.stream.handle()) }
+    }
+}
+
+impl Drop for Hardware {
+    /// Waits for the stream: what is dropped after this is memory that copies and kernels use. Fails only where the
+    /// context is unusable and nothing runs.
+    fn drop(&mut self) {
+        if self.capturing {
+            let _ = self.end_capture();
+        }
+        let _ = self.context.make_current();
+        // SAFETY: the stream is alive.
+        let _ = unsafe { self.context.functions.cuStreamSynchronize(self.stream.handle()) };
+    }
+}
