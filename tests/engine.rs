@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::cuda::Arch;
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
@@ -13,6 +14,7 @@ use perigee::scheduler::{self, FinishReason};
 use perigee::telemetry::Metrics;
 
 use crate::delayed::Delayed;
+use crate::emulated;
 use crate::golden::{golden_folder, golden_prompts};
 
 /// Ids and the bits of their logprobs.
@@ -47,6 +49,8 @@ enum Device {
     Late(CpuOptions, u64),
     /// So many ranks of it.
     Ranks(CpuOptions, usize),
+    /// The CUDA backend on the emulator, with this order of warps and blocks.
+    Emulated(Option<u64>),
 }
 
 fn options() -> EngineOptions {
@@ -92,6 +96,10 @@ fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine
             };
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
             start_on(backend, dtype, &checkpoint, blueprint, options, metrics, progress)
+        }
+        Device::Emulated(seed) => {
+            let backend = emulated::backend(Arch::Sm90a, seed).unwrap();
+            start_on(backend, CacheDType::F32, &checkpoint, blueprint, options, metrics, progress)
         }
     }
     .unwrap()
@@ -380,4 +388,30 @@ fn company_changes_no_bits_on_two_ranks() {
 #[test]
 fn taken_back_tokens_leave_nothing_on_two_ranks() {
     taken_back_equals_never_having_been_there(Device::Ranks(cpu(Activations::Bf16, 1), 2));
+}
+
+/// Without NVRTC there is no emulated device: the tests of `emulated` say so.
+fn has_emulator() -> bool {
+    emulated::backend(Arch::Sm90a, None).is_some()
+}
+
+#[test]
+fn the_emulated_gpu_matches_golden_continuations() {
+    if has_emulator() {
+        greedy_matches_golden(Device::Emulated(None));
+    }
+}
+
+#[test]
+fn results_on_the_emulated_gpu_do_not_depend_on_company() {
+    if has_emulator() {
+        results_do_not_depend_on_company(Device::Emulated(Some(1)));
+    }
+}
+
+#[test]
+fn a_token_taken_back_on_the_emulated_gpu_leaves_no_trace() {
+    if has_emulator() {
+        taken_back_equals_never_having_been_there(Device::Emulated(Some(2)));
+    }
 }

@@ -97,7 +97,7 @@ fn argmax(row: &[f32]) -> u32 {
 }
 
 /// Checks every prompt of every folder: logits in both forms, whole and in chunks; greedy continuations when `greedy`.
-fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
+pub(crate) fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
     let mut worst = 0f32;
     for name in FOLDERS {
         let mut model = load(new(), name, dtype);

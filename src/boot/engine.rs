@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::memory_plan::{MemoryPlan, PlanError, PlanInput, available_memory};
+use super::gpu::{Gpu, GpuError};
+use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput, available_memory};
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
@@ -27,6 +28,8 @@ pub enum BackendChoice {
     Reference,
     /// The fast CPU backend.
     Cpu(CpuOptions),
+    /// A GPU.
+    Cuda(Gpu),
     /// Several ranks of the fast CPU backend, each with its own threads.
     CpuRanks {
         /// Number of ranks, at least 1.
@@ -58,8 +61,10 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Resolves the settings for one network.
-    pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Self {
+    /// Resolves the settings for one network; finds the GPU if one is asked for or there is one.
+    ///
+    /// Errors: `device.backend = cuda` without a usable GPU.
+    pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Result<Self, GpuError> {
         let activations = match settings.device.activations {
             device::Activations::Auto if is_small(blueprint) => Activations::F32,
             device::Activations::Auto | device::Activations::Bf16 => Activations::Bf16,
@@ -67,18 +72,28 @@ impl EngineOptions {
             device::Activations::Int8 => Activations::Int8,
         };
         let cache = &settings.kv_cache;
-        Self {
-            backend: match settings.device.backend {
-                device::BackendChoice::Reference => BackendChoice::Reference,
-                device::BackendChoice::Auto | device::BackendChoice::Cpu => {
-                    let (ranks, threads) = (settings.device.ranks, settings.device.threads);
-                    let options = CpuOptions { threads, activations, ..Default::default() };
-                    match ranks {
-                        1 => BackendChoice::Cpu(options),
-                        _ => BackendChoice::CpuRanks { ranks, each: share_threads(options, ranks) },
-                    }
+        let (ranks, threads) = (settings.device.ranks, settings.device.threads);
+        let cpu = CpuOptions { threads, activations, ..Default::default() };
+        let on_cpu = || match ranks {
+            1 => BackendChoice::Cpu(cpu),
+            _ => BackendChoice::CpuRanks { ranks, each: share_threads(cpu, ranks) },
+        };
+        let backend = match settings.device.backend {
+            device::BackendChoice::Reference => BackendChoice::Reference,
+            device::BackendChoice::Cpu => on_cpu(),
+            device::BackendChoice::Cuda => BackendChoice::Cuda(Gpu::find(&settings.kernels)?),
+            // Ranks are of the CPU.
+            device::BackendChoice::Auto if ranks > 1 => on_cpu(),
+            device::BackendChoice::Auto => match Gpu::find(&settings.kernels) {
+                Ok(gpu) => BackendChoice::Cuda(gpu),
+                Err(reason) => {
+                    tracing::info!(%reason, "no GPU: the CPU serves");
+                    on_cpu()
                 }
             },
+        };
+        Ok(Self {
+            backend,
             scheduler: settings.scheduler.clone(),
             block_size: cache.block_size,
             cache_bytes: cache.memory_bytes,
@@ -97,7 +112,7 @@ impl EngineOptions {
                 LatentNormEps::Checkpoint => None,
                 LatentNormEps::Value(eps) => Some(eps),
             },
-        }
+        })
     }
 }
 
@@ -126,6 +141,9 @@ pub enum EngineError {
     /// The batching limits are invalid.
     #[error(transparent)]
     Limits(#[from] LimitsError),
+    /// The GPU cannot be used.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     /// The checkpoint cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -210,6 +228,10 @@ pub fn start_engine(
             let dtype = cache_dtype_beside(cpu.activations);
             start_on(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
         }
+        BackendChoice::Cuda(gpu) => {
+            let backend = gpu.open()?;
+            start_on(backend, CacheDType::Bf16, checkpoint, blueprint, options, metrics, progress)
+        }
         BackendChoice::CpuRanks { ranks, each } => {
             let dtype = cache_dtype_beside(each.activations);
             let backend = Group::new((0..*ranks).map(|_| CpuBackend::new(*each)).collect())?;
@@ -265,7 +287,10 @@ pub fn start_on<B: Backend>(
         block_size: options.block_size,
         cache_bytes: options.cache_bytes,
         num_blocks: options.num_blocks,
-        available_bytes: available_memory().unwrap_or(u64::MAX / 2),
+        memory: match backend.free_memory()? {
+            Some(bytes) => Memory::device(bytes),
+            None => Memory::host(available_memory().unwrap_or(u64::MAX / 2)),
+        },
     })?;
     let limits = batching.limits(
         preferences.prefill_tokens,

@@ -6,14 +6,32 @@ use std::fmt::Write as _;
 use crate::model::ModuleClass;
 use crate::ops::MemoryNeeds;
 
-/// Memory reserved for the process itself: code, queues, tokenizer, connections.
-const PROCESS_BYTES: u64 = 200 << 20;
+/// The memory that weights, workspace and cache share, and the rules for a cache whose size is automatic
+/// (`kv_cache.memory_bytes` = 0).
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// Bytes that are free.
+    available_bytes: u64,
+    /// Bytes that the process itself needs of it.
+    process_bytes: u64,
+    /// Share of the memory after weights and workspace that an automatic cache takes.
+    auto_share: f64,
+    /// Most bytes of an automatic cache.
+    auto_limit: u64,
+}
 
-/// Most bytes of a cache whose size is automatic (`kv_cache.memory_bytes` = 0).
-const AUTO_CACHE_LIMIT: u64 = 8 << 30;
+impl Memory {
+    /// Memory of a host, which other processes use too: code, queues, tokenizer and connections live in it.
+    pub fn host(available_bytes: u64) -> Self {
+        Self { available_bytes, process_bytes: 200 << 20, auto_share: 0.5, auto_limit: 8 << 30 }
+    }
 
-/// Share of the memory after weights and workspace that an automatic cache takes.
-const AUTO_CACHE_SHARE: f64 = 0.5;
+    /// Free memory of a device, which serves nothing else: recorded graphs and what allocations lose to their
+    /// granularity are set aside.
+    pub fn device(available_bytes: u64) -> Self {
+        Self { available_bytes, process_bytes: 1 << 30, auto_share: 1.0, auto_limit: u64::MAX }
+    }
+}
 
 /// Inputs of the plan.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +52,8 @@ pub struct PlanInput<'a> {
     pub cache_bytes: u64,
     /// Blocks of the cache that the operator sets, 0 = follows from the bytes.
     pub num_blocks: usize,
-    /// Bytes available to the process.
-    pub available_bytes: u64,
+    /// The memory that is shared.
+    pub memory: Memory,
 }
 
 /// The memory plan, in bytes.
@@ -113,19 +131,20 @@ impl MemoryPlan {
         }
         let weights_bytes = weight_classes.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let MemoryNeeds { workspace_bytes, cache_bytes: block_bytes } = input.needs;
+        let memory = &input.memory;
         let blocks_per_sequence = input.max_model_len.div_ceil(input.block_size);
-        let fixed = weights_bytes + workspace_bytes + PROCESS_BYTES;
-        let Some(left) = input.available_bytes.checked_sub(fixed).filter(|left| *left >= block_bytes) else {
+        let fixed = weights_bytes + workspace_bytes + memory.process_bytes;
+        let Some(left) = memory.available_bytes.checked_sub(fixed).filter(|left| *left >= block_bytes) else {
             return Err(PlanError::NoRoom {
                 weights: format_bytes(weights_bytes),
                 workspace: format_bytes(workspace_bytes),
-                available: format_bytes(input.available_bytes),
+                available: format_bytes(memory.available_bytes),
             });
         };
         let useful = (blocks_per_sequence * input.max_num_seqs) as u64;
         let num_blocks = match (input.num_blocks, input.cache_bytes) {
             (0, 0) => {
-                let bytes = ((left as f64 * AUTO_CACHE_SHARE) as u64).min(AUTO_CACHE_LIMIT);
+                let bytes = ((left as f64 * memory.auto_share) as u64).min(memory.auto_limit);
                 (bytes / block_bytes).min(useful).max(1)
             }
             (0, bytes) => bytes / block_bytes,
@@ -151,8 +170,8 @@ impl MemoryPlan {
             weight_classes,
             workspace_bytes,
             cache_bytes,
-            process_bytes: PROCESS_BYTES,
-            available_bytes: input.available_bytes,
+            process_bytes: memory.process_bytes,
+            available_bytes: memory.available_bytes,
             num_blocks: num_blocks as usize,
             block_size: input.block_size,
         })
@@ -230,7 +249,7 @@ mod tests {
             block_size: 32,
             cache_bytes: 0,
             num_blocks: 0,
-            available_bytes: 4 << 30,
+            memory: Memory::host(4 << 30),
         };
         edit(&mut input);
         MemoryPlan::new(&input)
@@ -259,7 +278,7 @@ mod tests {
     #[test]
     fn refusals_name_the_remedy() {
         let message = |edit: &dyn Fn(&mut PlanInput<'_>)| plan(edit).unwrap_err().to_string();
-        assert!(message(&|p| p.available_bytes = 10 << 20).contains("max_num_batched_tokens"));
+        assert!(message(&|p| p.memory = Memory::host(10 << 20)).contains("max_num_batched_tokens"));
         assert!(message(&|p| p.cache_bytes = 64 << 30).contains("kv_cache.memory_bytes"));
         assert!(message(&|p| p.num_blocks = 10).contains("scheduler.max_model_len"));
     }

@@ -169,7 +169,7 @@ fn boot(
     let text = load_text(settings, &checkpoint, &blueprint)?;
     let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
     progress.stage("memory plan");
-    let options = EngineOptions::from_settings(settings, &blueprint);
+    let options = EngineOptions::from_settings(settings, &blueprint)?;
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
         if let EngineProgress::Planned(plan) = &at {
             tracing::info!("memory plan\n{}", plan.table().trim_end());

@@ -31,7 +31,7 @@ pub(super) fn bench(args: &BenchArgs, settings: &Settings) -> ExitCode {
 fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootError> {
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
-    let mut options = EngineOptions::from_settings(settings, &blueprint);
+    let mut options = EngineOptions::from_settings(settings, &blueprint)?;
     // Every prompt must be new: no token may come from the cache, and a prompt is one step where
     // the budget allows.
     options.prefix_caching = false;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
-    /// Backend: auto = the fastest this machine has; cpu; reference = slow and obvious, the specification of the others.
+    /// Backend: auto = a GPU if there is one, else the CPU; cuda = a GPU of NVIDIA, or no start; cpu; reference = slow and obvious, the
+    /// specification of the others.
     pub backend: BackendChoice,
     /// Threads of the CPU backend, 0 = all cores this process may use. Larger than the cores: slower.
     pub threads: usize,
@@ -15,7 +16,7 @@ pub struct DeviceConfig {
     /// as several devices would split them. Replies differ from those of one rank by rounding alone. Divides kv_cache.block_size, and is at most the
     /// number of attention heads. Larger than 1: slower on one memory, since each layer's parts wait for each other.
     pub ranks: usize,
-    /// Rounding of what enters a matrix product: bf16 is the checkpoint's own precision; f32 is exact to rounding, at about half the prefill
+    /// Rounding of what enters a matrix product on the CPU (GPUs compute in f32): bf16 is the checkpoint's own precision; f32 is exact to rounding, at about half the prefill
     /// speed and twice the cache bytes; int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
     /// of their products, bf16 for all others; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
     /// On processors whose products of bytes are faster than those of bf16 (all but AMD's with AVX-512 BF16), what meets 4-bit weights is 15-bit
@@ -29,6 +30,8 @@ pub struct DeviceConfig {
 pub enum BackendChoice {
     /// The fastest this machine has.
     Auto,
+    /// A GPU of NVIDIA.
+    Cuda,
     /// The fast CPU backend.
     Cpu,
     /// The specification.
@@ -65,8 +68,13 @@ impl DeviceConfig {
         if !(1..=64).contains(&self.ranks) {
             problems.push(("ranks", "must be from 1 to 64".into()));
         }
-        if self.ranks > 1 && self.backend == BackendChoice::Reference {
-            problems.push(("ranks", "must be 1 with device.backend = reference".into()));
+        let alone = match self.backend {
+            BackendChoice::Reference => Some("reference"),
+            BackendChoice::Cuda => Some("cuda"),
+            BackendChoice::Auto | BackendChoice::Cpu => None,
+        };
+        if let Some(name) = alone.filter(|_| self.ranks > 1) {
+            problems.push(("ranks", format!("must be 1 with device.backend = {name}")));
         }
         problems
     }

@@ -324,6 +324,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
         Preferences { prefill_tokens: 2048, max_logits_rows: 256 }
     }
 
+    fn free_memory(&mut self) -> Result<Option<u64>, OpError> {
+        Ok(Some(self.stream.driver().free_bytes()?))
+    }
+
     fn load_matrix(&mut self, host: &StoredMatrix<'_>, _split: Split) -> Result<Matrix, OpError> {
         self.matrix("load_matrix", host)
     }

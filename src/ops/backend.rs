@@ -60,6 +60,10 @@ pub trait Backend: Send + 'static {
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds;
     /// Defaults for values that the operator leaves open.
     fn preferences(&self) -> Preferences;
+    /// Bytes that a device could still give out; `None`: memory is the host's.
+    fn free_memory(&mut self) -> Result<Option<u64>, OpError> {
+        Ok(None)
+    }
 
     /// Uploads a linear weight; each rank keeps its part under `split`.
     fn load_matrix(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError>;

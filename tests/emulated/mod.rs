@@ -2,6 +2,7 @@
 //!
 //! Without NVRTC these tests print that they were skipped; with REQUIRE_NVRTC in the environment they fail instead.
 
+mod model;
 mod operations;
 mod weights;
 
@@ -10,7 +11,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use perigee::cuda::{Arch, Compiler, Driver, DriverError, LaunchShape, Nvrtc, Program, Transfer};
+use perigee::cuda::{
+    Arch, Compiler, CudaBackend, Driver, DriverError, LaunchShape, Nvrtc, Program, Transfer,
+};
 use perigee_emulator::case;
 use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options};
 
@@ -59,6 +62,11 @@ impl Compilations {
         texts.insert(key, text.clone());
         Ok(text)
     }
+}
+
+/// The backend on an emulated device; `None` without NVRTC.
+pub(crate) fn backend(arch: Arch, seed: Option<u64>) -> Option<CudaBackend<EmulatedDriver>> {
+    Some(CudaBackend::new(EmulatedDriver::new(arch, seed)?).unwrap())
 }
 
 /// The emulator as a device.

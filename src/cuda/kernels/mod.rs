@@ -34,4 +34,3 @@ const fn plain(name: &'static str, functions: &'static [&'static str], registers
         shared_bytes: 0,
     }
 }
-pub const ALL: &[&Kernel] = &[&rms_norm::KERNEL, &sampler::KERNEL];

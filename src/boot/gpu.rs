@@ -1,0 +1,97 @@
+//! From the settings to an opened GPU: the choice of the device, and its kernels, compiled or from the cache.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::cuda::{
+    self, Arch, CacheSettings, Compiler, CudaBackend, Device, DriverError, Hardware, Installation,
+    KernelCache, KernelError, Nvrtc, ProbeError, Program, kernels,
+};
+use crate::ops::OpError;
+
+/// A GPU that the engine will run on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpu {
+    device: Device,
+    kernels: cuda::Config,
+}
+
+/// Reason why no GPU can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// There is no driver or no device.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// No device has an architecture with kernels.
+    #[error("no GPU with kernels: {0}")]
+    NoArch(String),
+    /// A kernel is not in the cache and cannot be compiled.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The kernels cannot be loaded.
+    #[error(transparent)]
+    Op(#[from] OpError),
+}
+
+impl Gpu {
+    /// The first device with kernels.
+    pub fn find(kernels: &cuda::Config) -> Result<Self, GpuError> {
+        let devices = Installation::probe()?.devices;
+        let names: Vec<String> = devices
+            .iter()
+            .map(|d| format!("{} (compute capability {}.{})", d.name, d.capability.0, d.capability.1))
+            .collect();
+        let device = devices.into_iter().find(|device| device.arch().is_some());
+        let device = device.ok_or_else(|| GpuError::NoArch(names.join(", ")))?;
+        Ok(Self { device, kernels: kernels.clone() })
+    }
+
+    /// Opens the device with every kernel loaded. From here on no kernel is compiled.
+    pub(super) fn open(&self) -> Result<CudaBackend<Hardware>, GpuError> {
+        let begun = Instant::now();
+        let config = &self.kernels;
+        let headers = config.cache_dir.join("headers");
+        let nvrtc = Nvrtc::open(config.nvrtc_library.as_deref(), Some(&headers));
+        let compiler = nvrtc.map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
+        let (dir, max_bytes) = (Some(config.cache_dir.clone()), config.max_cache_bytes);
+        let cache = Arc::new(KernelCache::open(&CacheSettings { dir, max_bytes, create: true }, compiler));
+        if let Some(arch) = self.device.arch() {
+            obtain_all(&cache, arch)?;
+        }
+        let hardware = Hardware::open(&self.device, cache.clone())?;
+        let backend = CudaBackend::new(hardware)?;
+        cache.freeze();
+        let counters = cache.counters();
+        tracing::info!(
+            device = self.device.name,
+            kernels = kernels::ALL.len(),
+            compiled = counters.misses + counters.rebuilt,
+            from_cache = counters.disk_hits,
+            seconds = format!("{:.3}", begun.elapsed().as_secs_f64()),
+            "GPU opened"
+        );
+        Ok(backend)
+    }
+}
+
+/// Takes every kernel into memory, on all cores.
+fn obtain_all(cache: &KernelCache, arch: Arch) -> Result<(), KernelError> {
+    let wanted: Vec<_> = kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&arch)).collect();
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(wanted.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(kernel) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let program = Program::new(kernel, arch).map_err(|error| KernelError::Compile(error.into()))?;
+            cache.get(&program)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+    })
+}
