@@ -19,8 +19,10 @@ mod nvrtc;
 mod kernel_cache;
 mod driver;
 mod stream;
+mod attention;
 
 pub use arch::Arch;
+pub use attention::{Addresses, Attention, AttentionCapacity, KvUp, KvUpType};
 pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
 pub use driver::{Driver, DriverError, LaunchShape, Transfer};

@@ -6,10 +6,16 @@
 use super::CompileError;
 
 /// `kernels/*.cu`: (stem, text).
-const KERNELS: &[(&str, &str)] = &[("rms_norm", include_str!("../../kernels/rms_norm.cu"))];
+const KERNELS: &[(&str, &str)] = &[
+    ("mla_decode", include_str!("../../kernels/mla_decode.cu")),
+    ("mla_prefill", include_str!("../../kernels/mla_prefill.cu")),
+    ("rms_norm", include_str!("../../kernels/rms_norm.cu")),
+];
 
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
+    ("cached_row.cuh", include_str!("../../kernels/include/cached_row.cuh")),
+    ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),
     ("types.cuh", include_str!("../../kernels/include/types.cuh")),
 ];
