@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::attention::{Attention, KvUp};
+use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::Driver;
 use super::kernels::experts::{self, Experts, Slots};
 use super::kernels::linear::{self, Output, Rows};
@@ -20,14 +20,36 @@ use super::stream::{Buffer, Stream};
 use crate::ops::{
     Activation, AttentionInMatrices, Backend, CacheDType, CacheShape, Calibrate, Capacity, ExpertMatrices,
     ExpertSplit, KvSlot, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
-    RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, expect,
-    peak,
+    RopeTable, Routed, RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId,
+    expect, peak,
 };
 use crate::quant::{CachedRowFormat, StoredMatrix};
 use crate::tensor::TensorView;
 
 /// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
 const MOE_ROWS: usize = 1024;
+
+/// Most blocks of one sequence: bounds its block table in the plan, 4 bytes each.
+const MAX_TABLE_BLOCKS: usize = 1 << 14;
+
+/// Capacity of attention for steps of this capacity.
+fn attention_capacity(capacity: &Capacity) -> AttentionCapacity {
+    AttentionCapacity {
+        rows: capacity.max_tokens.max(step::padded(capacity.max_tokens)),
+        absorbed_rows: step::padded(capacity.max_num_seqs.min(capacity.max_tokens)),
+        items: 4096,
+        block_size: capacity.block_size,
+        slab_keys: 2048,
+    }
+}
+
+/// Bytes of the largest plan.
+fn plan_bytes(shape: &ModelShape, capacity: &Capacity) -> usize {
+    let lists = Attention::list_words(attention_capacity(capacity).rows);
+    // Every sequence of a step may have a table.
+    let sequences = capacity.max_num_seqs.min(capacity.max_tokens);
+    step::bytes(capacity.max_tokens, shape.mla.qk_rope_head_dim, lists, sequences * MAX_TABLE_BLOCKS)
+}
 
 /// A device and its kernels.
 pub struct CudaBackend<D: Driver> {
@@ -80,6 +102,9 @@ pub struct Workspace<D: Driver> {
     logits: Buffer,
     num_logits: usize,
     activations: Activations,
+    /// Rows in expanded form of the last plan.
+    expanded: Vec<Segment>,
+    has_absorbed: bool,
     /// Slots in the cache of the last plan, for calibration.
     kv_slots: Vec<KvSlot>,
     graphs: HashMap<usize, D::Graph>,
@@ -273,7 +298,11 @@ impl<D: Driver> CudaBackend<D> {
 /// Errors: a model whose sizes the kernels do not take.
 fn check_shape(shape: &ModelShape) -> Result<(), OpError> {
     let refuse = |what: &str, limit: usize, got: usize| {
-        Err(OpError::UnsupportedDType { op: "cuda", dtype: format!("{what} {got} (limit {limit})"), backend: "cuda" })
+        Err(OpError::UnsupportedDType {
+            op: "cuda",
+            dtype: format!("{what} {got} (limit {limit})"),
+            backend: "cuda",
+        })
     };
     if !rms_norm::takes(shape.hidden_size) {
         return refuse("hidden_size, a multiple of 8,", 8192, shape.hidden_size);
@@ -310,9 +339,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let activations: usize = activation_bytes(shape, capacity.max_tokens).iter().sum();
         let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
-        let lists = Attention::list_words(&shape.mla, capacity);
-        let plan = step::bytes(capacity.max_tokens, shape.mla.qk_rope_head_dim, lists);
-        let attention = Attention::bytes(&shape.mla, capacity);
+        let plan = plan_bytes(shape, capacity);
+        let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
         let sampler = Sampler::bytes(capacity.max_logits_rows, capacity.max_num_seqs, shape.vocab_size);
         MemoryNeeds {
             workspace_bytes: (activations + logits + plan) as u64 + attention + sampler,
@@ -376,8 +404,12 @@ impl<D: Driver> Backend for CudaBackend<D> {
         Ok(Router { weight: self.matrix("load_router", weight)?, bias: self.load_vector(bias)? })
     }
 
-    fn load_experts(&mut self, experts: &[ExpertMatrices<'_>], _split: ExpertSplit) -> Result<Experts, OpError> {
-        let mut load = |of: fn(&'_ ExpertMatrices<'_>) -> StoredMatrix<'_>| {
+    fn load_experts(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        _split: ExpertSplit,
+    ) -> Result<Experts, OpError> {
+        let mut load = |of: for<'a> fn(&ExpertMatrices<'a>) -> StoredMatrix<'a>| {
             let stored: Vec<StoredMatrix<'_>> = experts.iter().map(of).collect();
             let stored: Vec<&StoredMatrix<'_>> = stored.iter().collect();
             Matrix::load(&mut self.stream, "load_experts", &stored)
@@ -402,15 +434,16 @@ impl<D: Driver> Backend for CudaBackend<D> {
     ) -> Result<Workspace<D>, OpError> {
         check_shape(shape)?;
         let stream = &mut self.stream;
-        let lists = Attention::list_words(&shape.mla, capacity);
         Ok(Workspace {
             shape: *shape,
-            step: Step::new(stream, capacity.max_tokens, rope, lists)?,
-            attention: Attention::new(stream, &shape.mla, capacity)?,
+            step: Step::new(stream, rope, plan_bytes(shape, capacity))?,
+            attention: Attention::new(stream, &shape.mla, &attention_capacity(capacity))?,
             sampler: Sampler::new(stream, shape.vocab_size, capacity.max_logits_rows, capacity.max_num_seqs)?,
             logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
             num_logits: 0,
             activations: Activations::new(stream, shape, capacity.max_tokens)?,
+            expanded: Vec::new(),
+            has_absorbed: false,
             kv_slots: Vec::new(),
             graphs: HashMap::new(),
         })
@@ -433,8 +466,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
             false => plan.num_rows(),
         };
         w.kv_slots.clone_from(&plan.kv_slots);
-        let attention = &mut w.attention;
-        w.step.upload(&mut self.stream, plan, padded_rows, |words| attention.append(plan, padded_rows, words))
+        w.expanded.clone_from(&plan.expanded);
+        w.has_absorbed = !plan.absorbed.is_empty();
+        let lists = w.attention.lists(plan, padded_rows)?;
+        w.step.upload(&mut self.stream, plan, padded_rows, lists, Attention::pass_words(padded_rows))
     }
 
     fn replay(
@@ -442,7 +477,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         w: &mut Workspace<D>,
         record: &mut dyn FnMut(&mut Self, &mut Workspace<D>) -> Result<(), OpError>,
     ) -> Result<(), OpError> {
-        if !w.attention.is_replayable() {
+        // Rows in expanded form, or of several passes, are launched by shapes of their own.
+        if !w.expanded.is_empty() || w.attention.num_passes() > 1 || w.step.rows() == 0 {
             return record(self, w);
         }
         let bucket = w.step.padded_rows();
@@ -517,16 +553,19 @@ impl<D: Driver> Backend for CudaBackend<D> {
         cache: &mut Cache,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
-        let inputs = super::attention::Inputs {
+        let at = Addresses {
             query: w.activations.query.address,
             rotations: w.step.rotations(),
             attended: w.activations.attended.address,
             cache: cache.layer(layer),
-            dtype: cache.shape.dtype,
-            block_size: cache.shape.block_size,
+            cache_shape: cache.shape,
+            block_tables: w.step.block_tables(),
             lists: w.step.attention(),
         };
-        w.attention.attend(&mut self.stream, kv_up, &inputs)
+        if w.has_absorbed {
+            w.attention.attend_absorbed(&mut self.stream, &at, kv_up)?;
+        }
+        w.attention.attend_expanded(&mut self.stream, &at, kv_up, &w.expanded)
     }
 
     fn project_add_norm(
@@ -555,7 +594,12 @@ impl<D: Driver> Backend for CudaBackend<D> {
         self.ffn(Some(routed), shared, gain, w)
     }
 
-    fn dense(&mut self, weights: &Experts, gain: Option<&Buffer>, w: &mut Workspace<D>) -> Result<(), OpError> {
+    fn dense(
+        &mut self,
+        weights: &Experts,
+        gain: Option<&Buffer>,
+        w: &mut Workspace<D>,
+    ) -> Result<(), OpError> {
         self.ffn(None, Some(weights), gain, w)
     }
 
@@ -617,7 +661,8 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
         for start in (0..rows).step_by(MOE_ROWS) {
             let range = start..(start + MOE_ROWS).min(rows);
             self.routed(routed, &range, w)?;
-            let outputs: Vec<f32> = self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
+            let outputs: Vec<f32> =
+                self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
             let norm = |x: &[f32]| x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt() as f32;
             norms.extend(outputs.chunks_exact(width).map(norm));
         }

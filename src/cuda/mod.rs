@@ -22,8 +22,13 @@ mod hardware;
 mod stream;
 mod matrix;
 mod sampler;
+mod attention;
+mod step;
+mod backend;
 
 pub use arch::Arch;
+pub use attention::{Addresses, Attention, AttentionCapacity, KvUp, KvUpType};
+pub use backend::CudaBackend;
 pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
 pub use driver::{Driver, DriverError, LaunchShape, Transfer};

@@ -12,6 +12,8 @@ const KERNELS: &[(&str, &str)] = &[
     ("experts", include_str!("../../kernels/experts.cu")),
     ("latent", include_str!("../../kernels/latent.cu")),
     ("linear", include_str!("../../kernels/linear.cu")),
+    ("mla_decode", include_str!("../../kernels/mla_decode.cu")),
+    ("mla_prefill", include_str!("../../kernels/mla_prefill.cu")),
     ("rms_norm", include_str!("../../kernels/rms_norm.cu")),
     ("route", include_str!("../../kernels/route.cu")),
     ("sampler", include_str!("../../kernels/sampler.cu")),
@@ -19,6 +21,8 @@ const KERNELS: &[(&str, &str)] = &[
 
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
+    ("cached_row.cuh", include_str!("../../kernels/include/cached_row.cuh")),
+    ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
     ("norm.cuh", include_str!("../../kernels/include/norm.cuh")),
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),
     ("types.cuh", include_str!("../../kernels/include/types.cuh")),

@@ -37,6 +37,7 @@ struct Offsets {
     rotations: usize,
     logits_rows: usize,
     attention: usize,
+    block_tables: usize,
 }
 
 /// Rotations of positions, computed once each.
@@ -63,10 +64,10 @@ impl Rotations {
     }
 }
 
-/// Bytes of the largest plan: `rows` rows of `rope` values, and `list_words` words for attention.
-pub(super) fn bytes(rows: usize, rope: usize, list_words: usize) -> usize {
+/// Bytes of the largest plan: `rows` rows of `rope` values, `list_words` words for attention, `table_words` block ids.
+pub(super) fn bytes(rows: usize, rope: usize, list_words: usize, table_words: usize) -> usize {
     let rows = rows.max(padded(rows));
-    4 * (HEADER_WORDS + rows * (3 + rope) + 4 * ALIGNED_WORDS + list_words)
+    4 * (HEADER_WORDS + rows * (3 + rope) + 5 * ALIGNED_WORDS + list_words + table_words)
 }
 
 /// Rows of a step of `rows` rows that can be recorded.
@@ -77,13 +78,11 @@ pub(super) fn padded(rows: usize) -> usize {
 impl Step {
     pub(super) fn new<D: Driver>(
         stream: &mut Stream<D>,
-        rows: usize,
         rope: &RopeTable,
-        list_words: usize,
+        bytes: usize,
     ) -> Result<Self, OpError> {
-        let width = 2 * rope.inv_freq.len();
         Ok(Self {
-            buffer: stream.allocate("step plan", bytes(rows, width, list_words))?,
+            buffer: stream.allocate("step plan", bytes)?,
             words: Vec::new(),
             rotations: Rotations { table: rope.clone(), values: Vec::new() },
             rows: 0,
@@ -92,14 +91,15 @@ impl Step {
         })
     }
 
-    /// Uploads a plan with `padded_rows` rows; `attention` appends the lists of attention, given the index of their
-    /// first word.
+    /// Uploads a plan with `padded_rows` rows and the lists of attention, for which at least `list_words` words are set
+    /// aside.
     pub(super) fn upload<D: Driver>(
         &mut self,
         stream: &mut Stream<D>,
         plan: &StepPlan,
         padded_rows: usize,
-        attention: impl FnOnce(&mut Vec<u32>),
+        lists: &[u32],
+        list_words: usize,
     ) -> Result<(), OpError> {
         (self.rows, self.padded_rows) = (plan.num_rows(), padded_rows);
         let words = &mut self.words;
@@ -125,7 +125,10 @@ impl Step {
         words.extend_from_slice(bytemuck::cast_slice(&plan.logits_rows));
         end(self.at.logits_rows, words, 0);
         self.at.attention = words.len();
-        attention(words);
+        words.extend_from_slice(lists);
+        words.resize((self.at.attention + list_words.max(lists.len())).next_multiple_of(ALIGNED_WORDS), 0);
+        self.at.block_tables = words.len();
+        words.extend_from_slice(bytemuck::cast_slice(&plan.block_tables));
         crate::ops::expect("begin", &[self.buffer.bytes.max(4 * words.len())], &[self.buffer.bytes])?;
         Ok(stream.driver().upload(self.buffer.address, bytemuck::cast_slice(words))?)
     }
@@ -168,6 +171,11 @@ impl Step {
     /// Lists of attention.
     pub(super) fn attention(&self) -> u64 {
         self.address(self.at.attention)
+    }
+
+    /// Block ids of all sequences, u32.
+    pub(super) fn block_tables(&self) -> u64 {
+        self.address(self.at.block_tables)
     }
 
     fn address(&self, word: usize) -> u64 {

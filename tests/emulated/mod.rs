@@ -5,6 +5,7 @@
 mod model;
 mod operations;
 mod weights;
+mod attention;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;

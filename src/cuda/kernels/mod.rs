@@ -5,6 +5,8 @@ pub mod embed;
 pub mod experts;
 pub mod latent;
 pub mod linear;
+pub mod mla_decode;
+pub mod mla_prefill;
 pub mod rms_norm;
 pub mod route;
 pub mod sampler;
@@ -18,6 +20,8 @@ pub const ALL: &[&Kernel] = &[
     &experts::KERNEL,
     &latent::KERNEL,
     &linear::KERNEL,
+    &mla_decode::KERNEL,
+    &mla_prefill::KERNEL,
     &rms_norm::KERNEL,
     &route::KERNEL,
     &sampler::KERNEL,

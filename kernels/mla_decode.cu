@@ -1,0 +1,384 @@
+// mla_absorb, mla_decode, mla_combine: attended = W_UV softmax(scale (W_UK^T q) c^T) c, over a paged cache of latents.
+// Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023.
+// Twin:    src/cuda/kernels/mla_decode.rs. Spec: ops/reference.rs `attend_absorbed`.
+// Legend:  A rows of a pass, I items of it (a row and up to SPLIT of its keys), H heads, L keys of a row, N, R, V, C as in
+//          ops/shapes.rs `MlaShape`, B bytes of a cached row.
+// Shapes:  query [T, H*(N+R)] f32, not rotated; kv_up [H*(N+V), C] bf16 or f32; cache [slots, B]; attended [T, H*V] f32.
+// Traffic: A*L*B bytes of cache, once per 16 heads (from L2 but for the first); kv_up; 4*A*H*(C+R) and 4*I*H*(C+2)
+//          bytes of scratch, written and read.
+// Work:    2*A*H*(L*(2C+R) + C*(N+V)) FLOP, by f32 FMA.
+// Floor:   A=32 L=8192 H=64 C=512 R=64, bf16: 302 MB -> 63 us at 4.8 TB/s (H200), 36.5 GFLOP -> 545 us at 67 TFLOPS:
+//          bound by FMA, which tensor cores would lift.
+// Grid:    absorb and combine: (row tiles, H), decode: (items, groups of 16 heads). The first dimension is any number:
+//          blocks step through what the lists in device memory hold, so that a captured launch serves other plans.
+//          Shared memory: absorb 4 KB, decode 42 KB, combine 8 KB.
+// Order:   scores: a lane adds four columns of every 128, then a butterfly over lanes; softmax: tiles of 16 keys, then
+//          splits of 512, both at absolute positions; products with kv_up: in order of N, or as scores of C. A row's
+//          result depends on its query, its position and its keys alone.
+// Tried:   one version; no timing yet.
+
+#include "cached_row.cuh"
+#include "mla.cuh"
+#include "reduce.cuh"
+
+// Keys of an item; the splits of a row begin at its multiples.
+constexpr int SPLIT = 512;
+// Keys that a block holds at once.
+constexpr int TILE = 16;
+// Rows of absorb and combine that share the reads of kv_up.
+constexpr int ROWS = 4;
+// Heads of a warp of decode, which share the reads of a tile; with the keys they are the 32 scores of a warp.
+constexpr int WARP_HEADS = 2;
+// Bounds of the sizes: N + R and V, C, C + R.
+constexpr int MAX_HEAD = 256;
+constexpr int MAX_LATENT = 512;
+constexpr int MAX_WIDTH = 640;
+
+constexpr int ABSORB_THREADS = MAX_LATENT / 4;
+constexpr int DECODE_THREADS = 256;
+constexpr int COMBINE_THREADS = 256;
+constexpr int BLOCK_HEADS = DECODE_THREADS / 32 * WARP_HEADS;
+
+// A row of a pass.
+struct RowEntry {
+    u32 row;         // of the step
+    u32 first_item;  // of the pass; the row has ceil(num_keys / SPLIT) of them
+    u32 num_keys;    // keys it attends to; 0: its result is 0
+    u32 table;       // index of its sequence's first block id
+};
+
+// A pass as the host wrote it, followed by its rows.
+struct Pass {
+    u32 num_rows;
+    u32 num_items;
+};
+
+// All sizes are multiples of 4 and positive, and at most the bounds above. Arrays begin at multiples of 16 bytes, lists
+// and tables at multiples of 4.
+struct MlaDecodeParams {
+    const float* query;       // [T, H * (N + R)]
+    const float* rotations;   // [T, R]: R/2 cosines, then R/2 sines
+    const void* kv_up;        // [H * (N + V), C] of the function's type: per head N rows of W_UK, then V of W_UV
+    const u8* cache;          // [slots, row_bytes], one layer
+    const u32* block_tables;  // block ids of all sequences
+    const Pass* pass;         // the pass and its rows
+    float* latent_queries;    // [A, H, C + R], from absorb to decode
+    float* statistics;        // [I, H, 2]: largest score and sum of exponentials, from decode to combine
+    float* latents;           // [I, H, C]: weighted sum of latents, from decode to combine
+    float* attended;          // [T, H * V]
+    int num_heads;            // H
+    int nope;                 // N
+    int rope;                 // R
+    int value;                // V
+    int latent;               // C
+    int block_size;           // tokens of a block
+    int row_bytes;            // bytes of a cached row
+    float scale;              // factor on scores
+};
+
+__device__ __forceinline__ const RowEntry* rows_of(const Pass* pass) {
+    return reinterpret_cast<const RowEntry*>(pass + 1);
+}
+
+__device__ __forceinline__ int items_of(const RowEntry& entry) { return (entry.num_keys + SPLIT - 1) / SPLIT; }
+
+// latent_queries[a, h] = (W_UK^T q_nope, rotated q_rope). A block has one head of ROWS rows; a thread four columns.
+template <typename Weight>
+__device__ __forceinline__ void absorb(const MlaDecodeParams& params) {
+    __shared__ float queries[ROWS][MAX_HEAD];
+    const int nope = params.nope, latent = params.latent, width = params.nope + params.rope;
+    const int head = blockIdx.y, num_rows = params.pass->num_rows, column = 4 * threadIdx.x;
+    const Weight* weights =
+        static_cast<const Weight*>(params.kv_up) + static_cast<i64>(head) * (nope + params.value) * latent + column;
+
+    for (int first = blockIdx.x * ROWS; first < num_rows; first += gridDim.x * ROWS) {
+        const auto absorbed_of = [&](int r) {
+            return params.latent_queries +
+                   (static_cast<i64>(first + r) * params.num_heads + head) * (latent + params.rope);
+        };
+        __syncthreads();
+        for (int r = 0; r < ROWS; ++r) {
+            const bool present = first + r < num_rows && rows_of(params.pass)[first + r].num_keys > 0;
+            const i64 row = present ? rows_of(params.pass)[first + r].row : 0;
+            for (int i = column; i < width; i += 4 * ABSORB_THREADS) {
+                float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (present) {
+                    four = query_four(params.query + (row * params.num_heads + head) * width,
+                                      params.rotations + row * params.rope, nope, params.rope, i);
+                }
+                if (i < nope) {
+                    queries[r][i] = four.x, queries[r][i + 1] = four.y;
+                    queries[r][i + 2] = four.z, queries[r][i + 3] = four.w;
+                } else if (present) {
+                    store_four(absorbed_of(r) + latent + i - nope, four);
+                }
+            }
+        }
+        __syncthreads();
+        if (column < latent) {
+            float4 sums[ROWS] = {};
+#pragma unroll 4
+            for (int i = 0; i < nope; ++i) {
+                const float4 weight = four_of(weights + static_cast<i64>(i) * latent);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    sums[r] = fma4(queries[r][i], weight, sums[r]);
+                }
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (first + r < num_rows) {
+                    store_four(absorbed_of(r) + column, sums[r]);
+                }
+            }
+        }
+    }
+}
+
+// Halves the values of a lane: those of its side of HALF, with the partner's part added.
+template <int HALF>
+__device__ __forceinline__ void add_halves(float (&values)[32]) {
+    const bool upper = threadIdx.x & HALF;
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+        const float sent = upper ? values[i] : values[i + HALF];
+        const float kept = upper ? values[i + HALF] : values[i];
+        values[i] = kept + __shfl_xor_sync(0xffffffffu, sent, HALF);
+    }
+}
+
+// Sums of 32 values over the lanes of a warp; lane l gets that of values[l]. Every value has the same tree of additions.
+__device__ __forceinline__ float transposed_sums(float (&values)[32]) {
+    add_halves<16>(values);
+    add_halves<8>(values);
+    add_halves<4>(values);
+    add_halves<2>(values);
+    add_halves<1>(values);
+    return values[0];
+}
+
+// The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does.
+__device__ __forceinline__ int row_of_item(const Pass* pass, u32 item) {
+    int low = 0, high = pass->num_rows - 1;
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (rows_of(pass)[middle].first_item <= item) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
+// Attention of one item's row to its keys, not yet divided by the sum. A block has 16 heads and decodes each key once; a
+// warp has two heads, and a lane the columns 4 * (lane + 32 step) .. + 3.
+template <typename Row>
+__device__ __forceinline__ void decode(const MlaDecodeParams& params) {
+    constexpr int STEPS = MAX_WIDTH / 128, LATENT_STEPS = MAX_LATENT / 128;
+    __shared__ float4 keys[TILE][MAX_WIDTH / 4];
+    __shared__ u32 slots[SPLIT];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int width = params.latent + params.rope, fours = width / 4;
+    const int first_head = blockIdx.y * BLOCK_HEADS + warp * WARP_HEADS;
+    const bool has_heads = first_head < params.num_heads;
+    const float infinity = __uint_as_float(0x7f800000u);
+
+    // The columns behind a row stay 0: steps are taken by whole warps.
+    for (int key = warp; key < TILE; key += DECODE_THREADS / 32) {
+        for (int i = fours + lane; i < (fours + 31) / 32 * 32; i += 32) {
+            keys[key][i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    }
+
+    const u32 num_items = params.pass->num_items;
+    for (u32 item = blockIdx.x; item < num_items; item += gridDim.x) {
+        const int index = row_of_item(params.pass, item);
+        const RowEntry entry = rows_of(params.pass)[index];
+        const int first_key = (item - entry.first_item) * SPLIT;
+        const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, SPLIT);
+        for (int key = threadIdx.x; key < num_keys; key += DECODE_THREADS) {
+            slots[key] = cached_slot(params.block_tables + entry.table, first_key + key, params.block_size);
+        }
+
+        // A head beyond the last one computes the last one again and stores nothing.
+        float4 query[WARP_HEADS][STEPS] = {};
+        float4 sums[WARP_HEADS][LATENT_STEPS] = {};
+        if (has_heads) {
+#pragma unroll
+            for (int h = 0; h < WARP_HEADS; ++h) {
+                const int head = min(first_head + h, params.num_heads - 1);
+                const float* from = params.latent_queries + (static_cast<i64>(index) * params.num_heads + head) * width;
+#pragma unroll
+                for (int step = 0; step < STEPS; ++step) {
+                    if (32 * step + lane < fours) {
+                        query[h][step] = four_of(from + 4 * (32 * step + lane));
+                    }
+                }
+            }
+        }
+        // Of the head of this half of the warp.
+        float largest = -infinity, total = 0.0f;
+        __syncthreads();
+
+        for (int tile = 0; tile < num_keys; tile += TILE) {
+            for (int key = warp; key < TILE; key += DECODE_THREADS / 32) {
+                const bool present = tile + key < num_keys;
+                const u8* row = params.cache + (present ? static_cast<i64>(slots[tile + key]) * params.row_bytes : 0);
+                for (int i = lane; i < fours; i += 32) {
+                    keys[key][i] = present ? Row::load(row, params.latent, params.rope, 4 * i)
+                                           : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                }
+            }
+            __syncthreads();
+            if (has_heads) {
+                float scores[WARP_HEADS * TILE] = {};
+#pragma unroll
+                for (int step = 0; step < STEPS; ++step) {
+                    if (32 * step < fours) {
+#pragma unroll
+                        for (int key = 0; key < TILE; ++key) {
+                            const float4 four = keys[key][32 * step + lane];
+#pragma unroll
+                            for (int h = 0; h < WARP_HEADS; ++h) {
+                                scores[h * TILE + key] = dot4(query[h][step], four, scores[h * TILE + key]);
+                            }
+                        }
+                    }
+                }
+                float score = params.scale * transposed_sums(scores);
+                if (tile + lane % TILE >= num_keys) {
+                    score = -infinity;
+                }
+                const float before = largest;
+                largest = fmaxf(before, group_max<TILE>(score));
+                const float shrink = expf(before - largest);
+                const float weight = expf(score - largest);
+                total = __fmaf_rn(total, shrink, group_sum<TILE>(weight));
+#pragma unroll
+                for (int h = 0; h < WARP_HEADS; ++h) {
+                    const float factor = __shfl_sync(0xffffffffu, shrink, h * TILE);
+#pragma unroll
+                    for (int step = 0; step < LATENT_STEPS; ++step) {
+                        sums[h][step] = scale4(factor, sums[h][step]);
+                    }
+                }
+#pragma unroll
+                for (int key = 0; key < TILE; ++key) {
+                    float weights[WARP_HEADS];
+#pragma unroll
+                    for (int h = 0; h < WARP_HEADS; ++h) {
+                        weights[h] = __shfl_sync(0xffffffffu, weight, h * TILE + key);
+                    }
+#pragma unroll
+                    for (int step = 0; step < LATENT_STEPS; ++step) {
+                        if (128 * step < params.latent) {
+                            const float4 four = keys[key][32 * step + lane];
+#pragma unroll
+                            for (int h = 0; h < WARP_HEADS; ++h) {
+                                sums[h][step] = fma4(weights[h], four, sums[h][step]);
+                            }
+                        }
+                    }
+                }
+            }
+            __syncthreads();
+        }
+
+#pragma unroll
+        for (int h = 0; h < WARP_HEADS; ++h) {
+            if (first_head + h < params.num_heads) {
+                const i64 at = static_cast<i64>(item) * params.num_heads + first_head + h;
+#pragma unroll
+                for (int step = 0; step < LATENT_STEPS; ++step) {
+                    const int column = 4 * (32 * step + lane);
+                    if (column < params.latent) {
+                        store_four(params.latents + at * params.latent + column, sums[h][step]);
+                    }
+                }
+                if (lane == h * TILE) {
+                    params.statistics[2 * at] = largest;
+                    params.statistics[2 * at + 1] = total;
+                }
+            }
+        }
+    }
+}
+
+// Merges the items of a row in their order, divides, multiplies by W_UV. A block has one head of ROWS rows.
+template <typename Weight>
+__device__ __forceinline__ void combine(const MlaDecodeParams& params) {
+    constexpr int LATENT_STEPS = MAX_LATENT / 128;
+    __shared__ float4 merged[ROWS][MAX_LATENT / 4];
+    const int latent = params.latent, head = blockIdx.y, num_rows = params.pass->num_rows;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Weight* weights = static_cast<const Weight*>(params.kv_up) +
+                            (static_cast<i64>(head) * (params.nope + params.value) + params.nope) * latent;
+
+    for (int first = blockIdx.x * ROWS; first < num_rows; first += gridDim.x * ROWS) {
+        __syncthreads();
+        for (int r = threadIdx.x / ABSORB_THREADS; r < ROWS; r += COMBINE_THREADS / ABSORB_THREADS) {
+            const int column = 4 * (threadIdx.x % ABSORB_THREADS);
+            if (column >= latent) {
+                continue;
+            }
+            float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (first + r < num_rows && rows_of(params.pass)[first + r].num_keys > 0) {
+                const RowEntry entry = rows_of(params.pass)[first + r];
+                const auto place_of = [&](int i) {
+                    return static_cast<i64>(entry.first_item + i) * params.num_heads + head;
+                };
+                float largest = params.statistics[2 * place_of(0)];
+                for (int i = 1; i < items_of(entry); ++i) {
+                    largest = fmaxf(largest, params.statistics[2 * place_of(i)]);
+                }
+                float total = 0.0f;
+                for (int i = 0; i < items_of(entry); ++i) {
+                    const float factor = expf(params.statistics[2 * place_of(i)] - largest);
+                    total = __fmaf_rn(factor, params.statistics[2 * place_of(i) + 1], total);
+                    sums = fma4(factor, four_of(params.latents + place_of(i) * latent + column), sums);
+                }
+                sums = divide4(sums, total);
+            }
+            merged[r][column / 4] = sums;
+        }
+        __syncthreads();
+        for (int v = warp; v < params.value; v += COMBINE_THREADS / 32) {
+            float products[ROWS] = {};
+#pragma unroll
+            for (int step = 0; step < LATENT_STEPS; ++step) {
+                const int column = 4 * (32 * step + lane);
+                if (column < latent) {
+                    const float4 weight = four_of(weights + static_cast<i64>(v) * latent + column);
+#pragma unroll
+                    for (int r = 0; r < ROWS; ++r) {
+                        products[r] = dot4(merged[r][column / 4], weight, products[r]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const float product = warp_sum(products[r]);
+                if (lane == 0 && first + r < num_rows) {
+                    const RowEntry entry = rows_of(params.pass)[first + r];
+                    const i64 at = (static_cast<i64>(entry.row) * params.num_heads + head) * params.value + v;
+                    params.attended[at] = entry.num_keys > 0 ? product : 0.0f;
+                }
+            }
+        }
+    }
+}
+
+#define KERNEL(name, threads, body)                                                                              \
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ MlaDecodeParams params) { \
+        body(params);                                                                                            \
+    }
+
+KERNEL(mla_absorb_f32, ABSORB_THREADS, absorb<float>)
+KERNEL(mla_absorb_bf16, ABSORB_THREADS, absorb<bf16>)
+KERNEL(mla_decode_f32, DECODE_THREADS, decode<RowF32>)
+KERNEL(mla_decode_bf16, DECODE_THREADS, decode<RowBf16>)
+KERNEL(mla_decode_fp8, DECODE_THREADS, decode<RowFp8<false>>)
+KERNEL(mla_decode_fp8_rope, DECODE_THREADS, decode<RowFp8<true>>)
+KERNEL(mla_combine_f32, COMBINE_THREADS, combine<float>)
+KERNEL(mla_combine_bf16, COMBINE_THREADS, combine<bf16>)

@@ -1,0 +1,382 @@
+//! Attention of a step on the device: which kernels run over which rows, in which scratch.
+//!
+//! A row's result depends on its query, its position and its keys alone. Capacities decide how often kernels are
+//! launched, not what they compute.
+
+use super::kernels::{mla_decode, mla_prefill};
+use super::{Buffer, Driver, DriverError, Stream};
+use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
+use crate::quant::StoredMatrix;
+use crate::tensor::DType;
+
+/// Bounds of one [`Attention`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionCapacity {
+    /// T, rows of a step.
+    pub rows: usize,
+    /// Rows in absorbed form that are computed at once; more take several passes.
+    pub absorbed_rows: usize,
+    /// Splits of 512 keys, of all rows of a pass together; more take several passes. A row is in one pass: this bounds
+    /// its context.
+    pub items: usize,
+    /// Tokens per block of the cache.
+    pub block_size: usize,
+    /// Keys of a context that are expanded at once, rounded up to a multiple of 32; more take several slabs.
+    pub slab_keys: usize,
+}
+
+/// Element type of `kv_up` on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvUpType {
+    /// 4 bytes per value.
+    F32,
+    /// 2 bytes per value.
+    Bf16,
+}
+
+/// `kv_b_proj` on the device: `[H * (N + V), C]` row-major, per head N rows of W_UK, then V rows of W_UV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvUp {
+    /// Address, a multiple of 16.
+    pub address: u64,
+    /// Element type.
+    pub dtype: KvUpType,
+}
+
+impl KvUp {
+    /// Uploads `kv_b_proj`; what is neither BF16 nor F32 is widened to f32.
+    pub fn load<D: Driver>(stream: &mut Stream<D>, host: &StoredMatrix<'_>) -> Result<Self, OpError> {
+        let (buffer, dtype) = match host {
+            StoredMatrix::Plain(view) if view.dtype == DType::Bf16 => {
+                (stream.store("weights", view.bytes)?, KvUpType::Bf16)
+            }
+            StoredMatrix::Plain(view) if !view.dtype.is_float() => {
+                let dtype = view.dtype.to_string();
+                return Err(OpError::UnsupportedDType { op: "load_kv_up", dtype, backend: "cuda" });
+            }
+            host => (stream.store("weights", &host.to_f32())?, KvUpType::F32),
+        };
+        Ok(Self { address: buffer.address, dtype })
+    }
+}
+
+/// Device memory of one layer's attention. Addresses of values are multiples of 16, those of words multiples of 4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// `[T, H * (N + R)]` f32, not rotated.
+    pub query: u64,
+    /// `[T, R]` f32: R/2 cosines, then R/2 sines.
+    pub rotations: u64,
+    /// `[T, H * V]` f32; rows that the plan does not cover are not written.
+    pub attended: u64,
+    /// First row of the layer in the cache.
+    pub cache: u64,
+    /// Shape of the cache.
+    pub cache_shape: CacheShape,
+    /// The plan's block tables, u32.
+    pub block_tables: u64,
+    /// The words of [`Attention::lists`].
+    pub lists: u64,
+}
+
+/// Attention of one model and cache: its scratch, and the lists of the current step.
+#[derive(Debug)]
+pub struct Attention {
+    shape: MlaShape,
+    capacity: AttentionCapacity,
+    multiprocessors: u32,
+    /// Shared by the two forms, which run one after the other.
+    scratch: Buffer,
+    words: Vec<u32>,
+    /// First word of each pass.
+    passes: Vec<usize>,
+}
+
+/// Bytes to which the parts of the scratch are aligned.
+const PART_ALIGNMENT: u64 = 256;
+
+/// First bytes of consecutive parts, and the bytes of all of them; sizes in f32 values.
+fn parts<const P: usize>(values: [usize; P]) -> ([u64; P], u64) {
+    let mut bytes = 0;
+    let starts = values.map(|values| {
+        let start = bytes;
+        bytes += (4 * values as u64).next_multiple_of(PART_ALIGNMENT);
+        start
+    });
+    (starts, bytes)
+}
+
+impl AttentionCapacity {
+    fn rounded(self) -> Self {
+        Self {
+            rows: self.rows.max(1),
+            absorbed_rows: self.absorbed_rows.max(1),
+            items: self.items.max(1),
+            block_size: self.block_size,
+            slab_keys: self.slab_keys.max(1).next_multiple_of(mla_prefill::KEYS),
+        }
+    }
+
+    /// Latent queries, statistics and latents of the absorbed form.
+    fn absorbed_parts(&self, shape: &MlaShape) -> ([u64; 3], u64) {
+        let (rows, items) = (self.absorbed_rows * shape.num_heads, self.items * shape.num_heads);
+        parts([rows * shape.latent_dim(), items * 2, items * shape.kv_lora_rank])
+    }
+
+    /// Latents, rope keys, keys with values and statistics of the expanded form.
+    fn expanded_parts(&self, shape: &MlaShape) -> ([u64; 4], u64) {
+        let head = shape.qk_nope_head_dim + shape.v_head_dim;
+        parts([
+            self.slab_keys * shape.kv_lora_rank,
+            self.slab_keys * shape.qk_rope_head_dim,
+            self.slab_keys * shape.num_heads * head,
+            self.rows * shape.num_heads * 2,
+        ])
+    }
+}
+
+impl Attention {
+    /// Bytes of scratch.
+    pub fn bytes(shape: &MlaShape, capacity: &AttentionCapacity) -> u64 {
+        let capacity = capacity.rounded();
+        capacity.absorbed_parts(shape).1.max(capacity.expanded_parts(shape).1)
+    }
+
+    /// Upper bound on the words of [`Attention::lists`] of steps of up to `rows` rows.
+    pub const fn list_words(rows: usize) -> usize {
+        // A pass has a row, but for the only one of a step without rows in absorbed form.
+        mla_decode::PASS_WORDS + rows * (mla_decode::PASS_WORDS + mla_decode::ROW_WORDS)
+    }
+
+    /// Allocates the scratch. Errors: sizes that the kernels do not take; no memory.
+    pub fn new<D: Driver>(
+        stream: &mut Stream<D>,
+        shape: &MlaShape,
+        capacity: &AttentionCapacity,
+    ) -> Result<Self, OpError> {
+        mla_decode::check(shape)?;
+        let scratch = stream.allocate("attention", Self::bytes(shape, capacity) as usize)?;
+        Ok(Self {
+            shape: *shape,
+            capacity: capacity.rounded(),
+            multiprocessors: stream.multiprocessors(),
+            scratch,
+            words: Vec::new(),
+            passes: Vec::new(),
+        })
+    }
+
+    /// Plans a step and returns the words that [`Addresses::lists`] holds on the device. Passes follow each other, each
+    /// with its number of rows, its number of items, and its rows as [`mla_decode::RowEntry`]; there is at least one
+    /// pass. Rows from the plan's up to `padded_rows` are rows without keys. Errors: a block table that does not cover
+    /// its segment, a context or a step beyond the capacity.
+    pub fn lists(&mut self, plan: &StepPlan, padded_rows: usize) -> Result<&[u32], OpError> {
+        self.words.clear();
+        self.passes.clear();
+        let mut pass = self.begin_pass();
+        for segment in &plan.absorbed {
+            self.check(segment)?;
+            for (row, num_keys) in segment.rows.clone().zip(segment.first_position + 1..) {
+                let items = num_keys.div_ceil(mla_decode::SPLIT);
+                if items > self.capacity.items {
+                    let limit = self.capacity.items * mla_decode::SPLIT;
+                    return Err(refusal(format!("a context of {num_keys} tokens, and the limit is {limit}")));
+                }
+                let [num_rows, num_items] = [pass, pass + 1].map(|at| self.words[at] as usize);
+                if num_rows == self.capacity.absorbed_rows || num_items + items > self.capacity.items {
+                    pass = self.begin_pass();
+                }
+                let (first_item, table) = (self.words[pass + 1], segment.block_table.start);
+                self.words.extend([row as u32, first_item, num_keys as u32, table as u32]);
+                self.words[pass] += 1;
+                self.words[pass + 1] += items as u32;
+            }
+        }
+        for row in plan.num_rows()..padded_rows {
+            if self.words[pass] as usize == self.capacity.absorbed_rows {
+                pass = self.begin_pass();
+            }
+            self.words.extend([row as u32, self.words[pass + 1], 0, 0]);
+            self.words[pass] += 1;
+        }
+        for segment in &plan.expanded {
+            self.check(segment)?;
+        }
+        Ok(&self.words)
+    }
+
+    /// Appends a pass without rows and returns its first word.
+    fn begin_pass(&mut self) -> usize {
+        let first = self.words.len();
+        self.words.extend([0; mla_decode::PASS_WORDS]);
+        self.passes.push(first);
+        first
+    }
+
+    fn check_cache(&self, at: &Addresses) -> Result<(), OpError> {
+        let (shape, cache) = (&self.shape, &at.cache_shape);
+        let expected = [shape.latent_dim(), shape.qk_rope_head_dim, self.capacity.block_size];
+        expect("attend", &expected, &[cache.latent_dim, cache.rope_dim, cache.block_size])
+    }
+
+    fn check(&self, segment: &Segment) -> Result<(), OpError> {
+        let covered = segment.block_table.len() * self.capacity.block_size;
+        if covered < segment.context_len() {
+            let text =
+                format!("a block table of {covered} tokens for a context of {}", segment.context_len());
+            return Err(refusal(text));
+        }
+        if segment.rows.end > self.capacity.rows {
+            let text =
+                format!("a step of {} rows, and the limit is {}", segment.rows.end, self.capacity.rows);
+            return Err(refusal(text));
+        }
+        Ok(())
+    }
+
+    /// Number of passes of the current step's rows in absorbed form. The launches of a step with one pass serve every
+    /// step with one pass, also one with fewer rows or none: lists and rows are read on the device.
+    pub fn num_passes(&self) -> usize {
+        self.passes.len()
+    }
+
+    /// Words of a pass of `rows` rows.
+    pub const fn pass_words(rows: usize) -> usize {
+        mla_decode::PASS_WORDS + rows * mla_decode::ROW_WORDS
+    }
+
+    /// Attention of the rows of `plan.absorbed` given to the last [`Attention::lists`].
+    pub fn attend_absorbed<D: Driver>(
+        &self,
+        stream: &mut Stream<D>,
+        at: &Addresses,
+        kv_up: &KvUp,
+    ) -> Result<(), OpError> {
+        self.check_cache(at)?;
+        let (shape, capacity) = (&self.shape, &self.capacity);
+        let [latent_queries, statistics, latents] = capacity.absorbed_parts(shape).0;
+        let (absorb, combine) = match kv_up.dtype {
+            KvUpType::F32 => ("mla_absorb_f32", "mla_combine_f32"),
+            KvUpType::Bf16 => ("mla_absorb_bf16", "mla_combine_bf16"),
+        };
+        let decode = match at.cache_shape.dtype {
+            CacheDType::F32 => "mla_decode_f32",
+            CacheDType::Bf16 => "mla_decode_bf16",
+            CacheDType::Fp8(format) if format.rope_codes => "mla_decode_fp8_rope",
+            CacheDType::Fp8(_) => "mla_decode_fp8",
+        };
+        let rows = capacity.absorbed_rows;
+        for pass in &self.passes {
+            let params = mla_decode::Params {
+                query: at.query,
+                rotations: at.rotations,
+                kv_up: kv_up.address,
+                cache: at.cache,
+                block_tables: at.block_tables,
+                pass: at.lists + 4 * *pass as u64,
+                latent_queries: self.scratch.address + latent_queries,
+                statistics: self.scratch.address + statistics,
+                latents: self.scratch.address + latents,
+                attended: at.attended,
+                num_heads: shape.num_heads as i32,
+                nope: shape.qk_nope_head_dim as i32,
+                rope: shape.qk_rope_head_dim as i32,
+                value: shape.v_head_dim as i32,
+                latent: shape.kv_lora_rank as i32,
+                block_size: at.cache_shape.block_size as i32,
+                row_bytes: at.cache_shape.row_bytes() as i32,
+                scale: shape.scale,
+            };
+            stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
+            let launch = mla_decode::decode_launch(shape, capacity.items, self.multiprocessors);
+            stream.launch(decode, launch, &params)?;
+            stream.launch(combine, mla_decode::combine_launch(shape, rows), &params)?;
+        }
+        Ok(())
+    }
+
+    /// Attention of the rows of `segments`, the plan's `expanded` given to the last [`Attention::lists`]. Launches
+    /// depend on the plan.
+    pub fn attend_expanded<D: Driver>(
+        &self,
+        stream: &mut Stream<D>,
+        at: &Addresses,
+        kv_up: &KvUp,
+        segments: &[Segment],
+    ) -> Result<(), OpError> {
+        self.check_cache(at)?;
+        for segment in segments {
+            self.check(segment)?;
+            for first_key in (0..segment.context_len()).step_by(self.capacity.slab_keys) {
+                self.attend_slab(stream, at, kv_up, segment, first_key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attention of a segment to the keys of the slab at `first_key`.
+    fn attend_slab<D: Driver>(
+        &self,
+        stream: &mut Stream<D>,
+        at: &Addresses,
+        kv_up: &KvUp,
+        segment: &Segment,
+        first_key: usize,
+    ) -> Result<(), OpError> {
+        let (shape, capacity) = (&self.shape, &self.capacity);
+        let num_keys = (segment.context_len() - first_key).min(capacity.slab_keys);
+        // Rows before the slab have their result.
+        let skipped = first_key.saturating_sub(segment.first_position);
+        let num_rows = segment.rows.len() - skipped;
+        let [latents, rope_keys, keys_values, statistics] = capacity.expanded_parts(shape).0;
+        let gather = match at.cache_shape.dtype {
+            CacheDType::F32 => "mla_gather_f32",
+            CacheDType::Bf16 => "mla_gather_bf16",
+            CacheDType::Fp8(format) if format.rope_codes => "mla_gather_fp8_rope",
+            CacheDType::Fp8(_) => "mla_gather_fp8",
+        };
+        let expand = match kv_up.dtype {
+            KvUpType::F32 => "mla_expand_f32",
+            KvUpType::Bf16 => "mla_expand_bf16",
+        };
+        let params = mla_prefill::Params {
+            query: at.query,
+            rotations: at.rotations,
+            kv_up: kv_up.address,
+            cache: at.cache,
+            block_table: at.block_tables + 4 * segment.block_table.start as u64,
+            latents: self.scratch.address + latents,
+            rope_keys: self.scratch.address + rope_keys,
+            keys_values: self.scratch.address + keys_values,
+            statistics: self.scratch.address + statistics,
+            attended: at.attended,
+            num_heads: shape.num_heads as i32,
+            nope: shape.qk_nope_head_dim as i32,
+            rope: shape.qk_rope_head_dim as i32,
+            value: shape.v_head_dim as i32,
+            latent: shape.kv_lora_rank as i32,
+            block_size: at.cache_shape.block_size as i32,
+            row_bytes: at.cache_shape.row_bytes() as i32,
+            scale: shape.scale,
+            first_key: first_key as i32,
+            num_keys: num_keys as i32,
+            first_row: (segment.rows.start + skipped) as i32,
+            num_rows: num_rows as i32,
+            first_position: (segment.first_position + skipped) as i32,
+            reserved: 0,
+        };
+        stream.launch(gather, mla_prefill::gather_launch(num_keys), &params)?;
+        stream.launch(expand, mla_prefill::expand_launch(shape, num_keys), &params)?;
+        stream.launch("mla_prefill", mla_prefill::prefill_launch(shape, num_rows), &params)
+    }
+}
+
+impl From<mla_decode::UnsupportedSize> for OpError {
+    fn from(error: mla_decode::UnsupportedSize) -> Self {
+        refusal(error.to_string())
+    }
+}
+
+fn refusal(text: String) -> OpError {
+    DriverError { call: "attend", code: 0, text, fatal: false }.into()
+}

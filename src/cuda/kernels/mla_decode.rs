@@ -1,0 +1,200 @@
+//! Twin of `kernels/mla_decode.cu`: attention in absorbed form, by splits of 512 keys that a second kernel merges.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
+use crate::ops::MlaShape;
+
+/// Keys of an item; the splits of a row begin at its multiples.
+pub const SPLIT: usize = 512;
+/// Rows of absorb and combine that share the reads of `kv_up`.
+pub const ROWS: usize = 4;
+/// Heads of a block of decode.
+pub const BLOCK_HEADS: usize = 16;
+/// Most values of a query head and of a value head: N + R, V.
+pub const MAX_HEAD: usize = 256;
+/// Most values of a latent, C.
+pub const MAX_LATENT: usize = 512;
+/// Most values of a cached row, C + R.
+pub const MAX_WIDTH: usize = 640;
+/// Words of a pass before its rows: their number, and the number of items.
+pub const PASS_WORDS: usize = 2;
+/// Words of a row of a pass, [`RowEntry`].
+pub const ROW_WORDS: usize = size_of::<RowEntry>() / 4;
+
+/// The declaration.
+pub const KERNEL: Kernel = Kernel {
+    name: "mla_decode",
+    functions: &[
+        "mla_absorb_f32",
+        "mla_absorb_bf16",
+        "mla_decode_f32",
+        "mla_decode_bf16",
+        "mla_decode_fp8",
+        "mla_decode_fp8_rope",
+        "mla_combine_f32",
+        "mla_combine_bf16",
+    ],
+    archs: &Arch::ALL,
+    options: |_| &[],
+    // Decode keeps the queries and sums of two heads: one block of 256 threads on a multiprocessor of 65,536 registers.
+    limits: Limits { registers: 168, local_memory: false },
+    shared_bytes: 0,
+};
+
+/// A row of a pass, `RowEntry` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct RowEntry {
+    /// Row of the step.
+    pub row: u32,
+    /// Its first item in the pass; the row has `ceil(num_keys / SPLIT)` of them.
+    pub first_item: u32,
+    /// Keys it attends to; 0: its result is 0.
+    pub num_keys: u32,
+    /// Index of its sequence's first block id in the step's block tables.
+    pub table: u32,
+}
+
+/// Parameter of the functions, `MlaDecodeParams` in the source. Arrays begin at multiples of 16 bytes, lists and tables
+/// at multiples of 4. A rows of the pass, I items of it.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Params {
+    /// `[T, H * (N + R)]` f32, not rotated.
+    pub query: u64,
+    /// `[T, R]` f32: R/2 cosines, then R/2 sines.
+    pub rotations: u64,
+    /// `[H * (N + V), C]` of the function's type: per head N rows of W_UK, then V of W_UV.
+    pub kv_up: u64,
+    /// `[slots, row_bytes]`, one layer of the cache.
+    pub cache: u64,
+    /// Block ids of all sequences, u32.
+    pub block_tables: u64,
+    /// The pass: [`PASS_WORDS`] words, then its rows.
+    pub pass: u64,
+    /// `[A, H, C + R]` f32, from absorb to decode.
+    pub latent_queries: u64,
+    /// `[I, H, 2]` f32: largest score and sum of exponentials, from decode to combine.
+    pub statistics: u64,
+    /// `[I, H, C]` f32: weighted sum of latents, from decode to combine.
+    pub latents: u64,
+    /// `[T, H * V]` f32.
+    pub attended: u64,
+    /// H.
+    pub num_heads: i32,
+    /// N.
+    pub nope: i32,
+    /// R.
+    pub rope: i32,
+    /// V.
+    pub value: i32,
+    /// C.
+    pub latent: i32,
+    /// Tokens of a block.
+    pub block_size: i32,
+    /// Bytes of a cached row.
+    pub row_bytes: i32,
+    /// Factor on scores.
+    pub scale: f32,
+}
+
+/// A size that the kernels of latent attention do not take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {size}, and attention on the GPU takes multiples of {unit} from {unit} to {limit}")]
+pub struct UnsupportedSize {
+    /// Name of the size.
+    pub what: &'static str,
+    /// Its value.
+    pub size: usize,
+    /// Divisor.
+    pub unit: usize,
+    /// Largest value.
+    pub limit: usize,
+}
+
+/// Whether the kernels take these sizes; the error names the first that does not fit.
+pub fn check(shape: &MlaShape) -> Result<(), UnsupportedSize> {
+    let MlaShape { num_heads, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, kv_lora_rank, .. } = *shape;
+    let head = qk_nope_head_dim.saturating_add(qk_rope_head_dim);
+    let width = kv_lora_rank.saturating_add(qk_rope_head_dim);
+    for (what, size, unit, limit) in [
+        ("num_attention_heads", num_heads, 1, 65_535),
+        ("qk_nope_head_dim", qk_nope_head_dim, 4, MAX_HEAD - 4),
+        ("qk_rope_head_dim", qk_rope_head_dim, 4, MAX_HEAD - 4),
+        ("qk_nope_head_dim + qk_rope_head_dim", head, 4, MAX_HEAD),
+        ("v_head_dim", v_head_dim, 4, MAX_HEAD),
+        ("kv_lora_rank", kv_lora_rank, 4, MAX_LATENT),
+        ("kv_lora_rank + qk_rope_head_dim", width, 4, MAX_WIDTH),
+    ] {
+        if size == 0 || size > limit || !size.is_multiple_of(unit) {
+            return Err(UnsupportedSize { what, size, unit, limit });
+        }
+    }
+    Ok(())
+}
+
+/// Shape of the launch of absorb, over passes of up to `max_rows` rows.
+pub fn absorb_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
+    row_launch(shape, max_rows, MAX_LATENT as u32 / 4)
+}
+
+/// Shape of the launch of combine, over passes of up to `max_rows` rows.
+pub fn combine_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
+    row_launch(shape, max_rows, 256)
+}
+
+fn row_launch(shape: &MlaShape, max_rows: usize, threads: u32) -> LaunchShape {
+    // Longer passes are stepped through: 64 rows at a time keep the device busy with the heads.
+    let tiles = max_rows.div_ceil(ROWS).clamp(1, 16) as u32;
+    LaunchShape { grid: [tiles, shape.num_heads as u32, 1], threads, shared_bytes: 0 }
+}
+
+/// Shape of the launch of decode, over passes of up to `max_items` items: two blocks per multiprocessor, of which one
+/// runs at a time, so that items of different length even out.
+pub fn decode_launch(shape: &MlaShape, max_items: usize, multiprocessors: u32) -> LaunchShape {
+    let groups = shape.num_heads.div_ceil(BLOCK_HEADS) as u32;
+    let items = (2 * multiprocessors).div_ceil(groups).min(max_items as u32).max(1);
+    LaunchShape { grid: [items, groups, 1], threads: 256, shared_bytes: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIMI: MlaShape = MlaShape {
+        num_heads: 64,
+        qk_nope_head_dim: 128,
+        qk_rope_head_dim: 64,
+        v_head_dim: 128,
+        kv_lora_rank: 512,
+        scale: 1.0,
+    };
+
+    #[test]
+    fn sizes_that_do_not_fit_are_named() {
+        let with = |change: fn(&mut MlaShape)| {
+            let mut shape = KIMI;
+            change(&mut shape);
+            check(&shape).map_err(|error| error.what)
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        assert_eq!(with(|shape| shape.num_heads = 0), Err("num_attention_heads"));
+        assert_eq!(with(|shape| shape.qk_nope_head_dim = 130), Err("qk_nope_head_dim"));
+        assert_eq!(with(|shape| shape.qk_rope_head_dim = 0), Err("qk_rope_head_dim"));
+        assert_eq!(with(|shape| shape.qk_nope_head_dim = 196), Err("qk_nope_head_dim + qk_rope_head_dim"));
+        assert_eq!(with(|shape| shape.v_head_dim = 260), Err("v_head_dim"));
+        assert_eq!(with(|shape| shape.kv_lora_rank = 516), Err("kv_lora_rank"));
+        let wide = |shape: &mut MlaShape| (shape.qk_nope_head_dim, shape.qk_rope_head_dim) = (64, 132);
+        assert_eq!(with(wide), Err("kv_lora_rank + qk_rope_head_dim"));
+        assert_eq!(with(|shape| shape.qk_nope_head_dim = usize::MAX - 3), Err("qk_nope_head_dim"));
+    }
+
+    #[test]
+    fn grids_fill_the_device_and_never_exceed_the_pass() {
+        assert_eq!(decode_launch(&KIMI, 4096, 132).grid, [66, 4, 1]);
+        assert_eq!(decode_launch(&KIMI, 3, 132).grid, [3, 4, 1]);
+        assert_eq!(absorb_launch(&KIMI, 5).grid, [2, 64, 1]);
+        assert_eq!(combine_launch(&KIMI, 4096).grid, [16, 64, 1]);
+    }
+}

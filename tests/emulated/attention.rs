@@ -1,0 +1,506 @@
+//! Latent attention on the device against the reference, and the bits of a row in different company.
+
+use std::ops::Range;
+
+use perigee::cuda::kernels::mla_decode::{self, SPLIT};
+use perigee::cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
+use perigee::ops::reference::ReferenceBackend;
+use perigee::ops::tolerance::{ATTEND, difference};
+use perigee::ops::{BlockId, CacheDType, CacheShape, HostOps, MlaShape, StepPlan, TokenSource};
+use perigee::quant::{CachedRowFormat, StoredMatrix};
+use perigee::tensor::{DType, TensorView};
+
+use super::EmulatedDriver;
+
+const fn fp8(row_scales: bool, rope_codes: bool) -> CacheDType {
+    CacheDType::Fp8(CachedRowFormat { row_scales, rope_codes })
+}
+
+const CACHES: [CacheDType; 6] = [
+    CacheDType::F32,
+    CacheDType::Bf16,
+    fp8(true, false),
+    fp8(true, true),
+    fp8(false, false),
+    fp8(false, true),
+];
+
+const SMALL: MlaShape = MlaShape {
+    num_heads: 3,
+    qk_nope_head_dim: 12,
+    qk_rope_head_dim: 8,
+    v_head_dim: 20,
+    kv_lora_rank: 36,
+    scale: 0.21,
+};
+
+/// As in the golden models.
+const GOLDEN: MlaShape = MlaShape {
+    num_heads: 4,
+    qk_nope_head_dim: 64,
+    qk_rope_head_dim: 32,
+    v_head_dim: 64,
+    kv_lora_rank: 128,
+    scale: 0.1,
+};
+
+/// Every size at its bound, and one head more than a block of decode has.
+const LARGEST: MlaShape = MlaShape {
+    num_heads: 17,
+    qk_nope_head_dim: 128,
+    qk_rope_head_dim: 128,
+    v_head_dim: 256,
+    kv_lora_rank: 512,
+    scale: 0.05,
+};
+
+const ROOMY: AttentionCapacity =
+    AttentionCapacity { rows: 256, absorbed_rows: 64, items: 64, slab_keys: 64, block_size: 16 };
+
+/// A model's layer, and sequences whose queries and keys depend on sequence and position alone.
+#[derive(Clone)]
+struct World {
+    shape: MlaShape,
+    dtype: CacheDType,
+    kv_up_type: KvUpType,
+    block_size: usize,
+    /// Position of a key of sequence 0 that is NaN.
+    fault: Option<usize>,
+}
+
+/// Rows of one sequence in a step, in expanded form below `expanded_until`.
+#[derive(Debug, Clone)]
+struct Chunk {
+    sequence: usize,
+    positions: Range<usize>,
+    expanded_until: usize,
+}
+
+/// How a step is computed.
+#[derive(Clone, Copy)]
+struct Way {
+    arch: Arch,
+    seed: Option<u64>,
+    races: bool,
+    capacity: AttentionCapacity,
+}
+
+const PLAIN: Way = Way { arch: Arch::Sm80, seed: None, races: false, capacity: ROOMY };
+
+fn absorbed(sequence: usize, positions: Range<usize>) -> Chunk {
+    Chunk { sequence, positions, expanded_until: 0 }
+}
+
+fn expanded(sequence: usize, positions: Range<usize>) -> Chunk {
+    Chunk { sequence, expanded_until: positions.end, positions }
+}
+
+fn random(seed: usize, count: usize, size: f32) -> Vec<f32> {
+    let mut rng = fastrand::Rng::with_seed(seed as u64);
+    (0..count).map(|_| (rng.f32() * 2.0 - 1.0) * size).collect()
+}
+
+fn bf16(x: f32) -> f32 {
+    half::bf16::from_f32(x).to_f32()
+}
+
+/// A step's plan, the inputs of its rows, and the sequences' blocks in a shuffled order.
+struct Step {
+    plan: StepPlan,
+    query: Vec<f32>,
+    rotations: Vec<f32>,
+    /// (slot, sequence, position) of every cached key.
+    keys: Vec<(usize, usize, usize)>,
+    num_blocks: usize,
+}
+
+impl World {
+    fn new(shape: MlaShape, dtype: CacheDType, kv_up_type: KvUpType, block_size: usize) -> Self {
+        Self { shape, dtype, kv_up_type, block_size, fault: None }
+    }
+
+    fn cache_shape(&self, num_blocks: usize, dtype: CacheDType) -> CacheShape {
+        CacheShape {
+            num_layers: 2,
+            num_blocks,
+            block_size: self.block_size,
+            latent_dim: self.shape.latent_dim(),
+            rope_dim: self.shape.qk_rope_head_dim,
+            dtype,
+        }
+    }
+
+    fn kv_up(&self) -> Vec<f32> {
+        let head = self.shape.qk_nope_head_dim + self.shape.v_head_dim;
+        let values = random(7, self.shape.num_heads * head * self.shape.kv_lora_rank, 0.3);
+        match self.kv_up_type {
+            KvUpType::F32 => values,
+            KvUpType::Bf16 => values.into_iter().map(bf16).collect(),
+        }
+    }
+
+    fn query(&self, sequence: usize, position: usize) -> Vec<f32> {
+        let head = self.shape.qk_nope_head_dim + self.shape.qk_rope_head_dim;
+        random(1_000_000 * (sequence + 1) + 2 * position, self.shape.num_heads * head, 1.5)
+    }
+
+    fn rotation(&self, position: usize) -> Vec<f32> {
+        let half = self.shape.qk_rope_head_dim / 2;
+        let angle = |i: usize| position as f32 * 0.3f32.powi(i as i32);
+        (0..half).map(|i| angle(i).cos()).chain((0..half).map(|i| angle(i).sin())).collect()
+    }
+
+    /// A cached key as stored, and its values in f32.
+    fn key(&self, sequence: usize, position: usize) -> (Vec<u8>, Vec<f32>) {
+        let c = self.shape.kv_lora_rank;
+        let mut values = random(1_000_000 * (sequence + 1) + 2 * position + 1, self.shape.latent_dim(), 1.5);
+        if sequence == 0 && self.fault == Some(position) {
+            values[c - 1] = f32::NAN;
+        }
+        match self.dtype {
+            CacheDType::F32 => (bytemuck::cast_slice(&values).to_vec(), values),
+            CacheDType::Bf16 => {
+                let halves: Vec<half::bf16> = values.iter().map(|x| half::bf16::from_f32(*x)).collect();
+                (bytemuck::cast_slice(&halves).to_vec(), values.into_iter().map(bf16).collect())
+            }
+            CacheDType::Fp8(format) => {
+                // Bytes of padding are not written by the format, and not read.
+                let mut row = vec![0xa5; format.bytes(c, values.len() - c)];
+                format.encode(&values, c, -6, &mut row);
+                let mut bits = vec![0; values.len()];
+                format.decode(&row, c, &mut bits);
+                (row, bits.into_iter().map(|bits| half::bf16::from_bits(bits).to_f32()).collect())
+            }
+        }
+    }
+
+    /// Several chunks of one sequence share its blocks.
+    fn step(&self, chunks: &[Chunk]) -> Step {
+        let size = self.block_size;
+        let length = |s: usize| chunks.iter().filter(|c| c.sequence == s).map(|c| c.positions.end).max();
+        let num_sequences = chunks.iter().map(|chunk| chunk.sequence + 1).max().unwrap_or(0);
+        let lengths: Vec<usize> = (0..num_sequences).map(|s| length(s).unwrap_or(0)).collect();
+        let num_blocks = lengths.iter().map(|length| length.div_ceil(size)).sum::<usize>() + 2;
+        let mut free: Vec<BlockId> = (0..num_blocks as u32).map(BlockId).collect();
+        fastrand::Rng::with_seed(3).shuffle(&mut free);
+        let tables: Vec<Vec<BlockId>> =
+            lengths.iter().map(|length| free.drain(..length.div_ceil(size)).collect()).collect();
+        let mut step = Step {
+            plan: StepPlan::default(),
+            query: Vec::new(),
+            rotations: Vec::new(),
+            keys: Vec::new(),
+            num_blocks,
+        };
+        for Chunk { sequence, positions, expanded_until } in chunks {
+            let tokens = positions.clone().map(|_| TokenSource::from(0));
+            step.plan.add(tokens, positions.start, *expanded_until, &tables[*sequence], size);
+            for position in positions.clone() {
+                step.query.extend(self.query(*sequence, position));
+                step.rotations.extend(self.rotation(position));
+            }
+        }
+        for (sequence, table) in tables.iter().enumerate() {
+            let slot = |position: usize| table[position / size].at() * size + position % size;
+            step.keys.extend((0..lengths[sequence]).map(|position| (slot(position), sequence, position)));
+        }
+        step
+    }
+
+    fn reference(&self, chunks: &[Chunk]) -> Vec<f32> {
+        let (step, shape, mut ops) = (self.step(chunks), &self.shape, ReferenceBackend);
+        let rows = step.plan.num_rows();
+        let kv_up = self.kv_up();
+        let kv_up_shape = [kv_up.len() / shape.kv_lora_rank, shape.kv_lora_rank];
+        let view = TensorView { dtype: DType::F32, shape: &kv_up_shape, bytes: bytemuck::cast_slice(&kv_up) };
+        let kv_up = ops.load_kv_up(&StoredMatrix::Plain(view), shape).unwrap();
+        let mut cache = ops.allocate_cache(&self.cache_shape(step.num_blocks, CacheDType::F32)).unwrap();
+        for (slot, sequence, position) in &step.keys {
+            let (_, values) = self.key(*sequence, *position);
+            ops.write_cached(bytemuck::cast_slice(&values), 1, &[*slot as u32], &mut cache).unwrap();
+        }
+        let mut query = ops.allocate(rows, step.query.len() / rows).unwrap();
+        ops.write(&step.query, &mut query).unwrap();
+        ops.rope(shape, &step.rotations, &mut query).unwrap();
+        let mut out = ops.allocate(rows, shape.num_heads * shape.v_head_dim).unwrap();
+        let tables: &[u32] = bytemuck::cast_slice(&step.plan.block_tables);
+        let StepPlan { expanded, absorbed, .. } = &step.plan;
+        ops.attend_expanded(shape, &query, &kv_up, 1, &cache, expanded, tables, &mut out).unwrap();
+        ops.attend_absorbed(shape, &query, &kv_up, 1, &cache, absorbed, tables, &mut out).unwrap();
+        ReferenceBackend::values(&out).to_vec()
+    }
+
+    /// `None`: no NVRTC. The row behind the step's rows must stay as it is.
+    fn device(&self, chunks: &[Chunk], way: &Way) -> Option<Vec<f32>> {
+        let step = self.step(chunks);
+        let mut stream = stream(way)?;
+        let mut attention = self.attention(&mut stream, way);
+        let words = attention.lists(&step.plan, 0).unwrap().to_vec();
+        assert!(words.len() <= Attention::list_words(step.plan.num_rows()));
+        let (at, kv_up) = self.upload(&mut stream, &step, &words);
+        attention.attend_absorbed(&mut stream, &at, &kv_up).unwrap();
+        attention.attend_expanded(&mut stream, &at, &kv_up, &step.plan.expanded).unwrap();
+        let values = step.plan.num_rows() * self.row_values();
+        let mut attended = stream.read(at.attended, values + self.row_values()).unwrap();
+        assert_eq!(attended.split_off(values), vec![UNTOUCHED; self.row_values()]);
+        Some(attended)
+    }
+
+    fn row_values(&self) -> usize {
+        self.shape.num_heads * self.shape.v_head_dim
+    }
+
+    fn attention(&self, stream: &mut Stream<EmulatedDriver>, way: &Way) -> Attention {
+        let capacity = AttentionCapacity { block_size: self.block_size, ..way.capacity };
+        Attention::new(stream, &self.shape, &capacity).unwrap()
+    }
+
+    fn upload(&self, stream: &mut Stream<EmulatedDriver>, step: &Step, words: &[u32]) -> (Addresses, KvUp) {
+        let cache_shape = self.cache_shape(step.num_blocks, self.dtype);
+        let row_bytes = cache_shape.row_bytes();
+        let cache = stream.allocate("cache", cache_shape.bytes()).unwrap();
+        let layer = cache.address + (cache_shape.bytes() / 2) as u64;
+        for (slot, sequence, position) in &step.keys {
+            let (bytes, _) = self.key(*sequence, *position);
+            assert_eq!(bytes.len(), row_bytes);
+            stream.driver().upload(layer + (slot * row_bytes) as u64, &bytes).unwrap();
+        }
+        let kv_up = self.kv_up();
+        let kv_up = match self.kv_up_type {
+            KvUpType::F32 => stream.store("kv_up", &kv_up),
+            KvUpType::Bf16 => {
+                let halves: Vec<half::bf16> = kv_up.iter().map(|x| half::bf16::from_f32(*x)).collect();
+                stream.store("kv_up", &halves)
+            }
+        };
+        let rows = step.plan.num_rows() + 1;
+        let mut store = |values: &[f32]| stream.store("input", values).unwrap().address;
+        let (query, rotations) = (store(&step.query), store(&step.rotations));
+        let attended = store(&vec![UNTOUCHED; rows * self.row_values()]);
+        let at = Addresses {
+            query,
+            rotations,
+            attended,
+            cache: layer,
+            cache_shape,
+            block_tables: stream.store("tables", &step.plan.block_tables).unwrap().address,
+            lists: stream.store("lists", words).unwrap().address,
+        };
+        (at, KvUp { address: kv_up.unwrap().address, dtype: self.kv_up_type })
+    }
+
+    fn check(&self, chunks: &[Chunk], way: &Way) {
+        let Some(got) = self.device(chunks, way) else { return };
+        let off = difference(&got, &self.reference(chunks));
+        let Self { shape, dtype, kv_up_type, block_size, .. } = self;
+        let allowed = ATTEND.f32_activations;
+        assert!(off <= allowed, "{shape:?} {dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
+        println!("{dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
+    }
+
+    /// The bits of each row, by sequence and position.
+    fn bits(&self, chunks: &[Chunk], way: &Way) -> Option<Vec<((usize, usize), Vec<u32>)>> {
+        let values = self.device(chunks, way)?;
+        let names = chunks.iter().flat_map(|chunk| chunk.positions.clone().map(|p| (chunk.sequence, p)));
+        let rows =
+            values.chunks_exact(self.row_values()).map(|row| row.iter().map(|x| x.to_bits()).collect());
+        let mut named: Vec<_> = names.zip(rows).collect();
+        named.sort();
+        Some(named)
+    }
+}
+
+/// Content of a result before attention.
+const UNTOUCHED: f32 = -7.25;
+
+fn stream(way: &Way) -> Option<Stream<EmulatedDriver>> {
+    let mut driver = EmulatedDriver::new(way.arch, way.seed)?;
+    driver.options().races = way.races;
+    Some(Stream::new(driver).unwrap())
+}
+
+/// Contexts around the boundaries of tiles, blocks and splits, and short prompts.
+fn decode_steps() -> Vec<Chunk> {
+    vec![
+        absorbed(0, 0..1),
+        absorbed(1, SPLIT..SPLIT + 2),
+        absorbed(2, 15..18),
+        absorbed(3, 2 * SPLIT + 5..2 * SPLIT + 6),
+        absorbed(4, 63..65),
+        absorbed(5, 0..19),
+    ]
+}
+
+/// Contexts around the boundaries of tiles, blocks and slabs of 64 keys: whole prompts and continuations.
+fn prefill_steps() -> Vec<Chunk> {
+    vec![
+        expanded(0, 0..1),
+        expanded(1, 0..33),
+        expanded(2, 31..64),
+        expanded(3, 60..70),
+        expanded(4, 127..131),
+        expanded(5, 0..65),
+    ]
+}
+
+#[test]
+fn absorbed_attention_is_that_of_the_reference() {
+    for (i, dtype) in CACHES.into_iter().enumerate() {
+        let kv_up_type = [KvUpType::F32, KvUpType::Bf16][i % 2];
+        World::new(SMALL, dtype, kv_up_type, [16, 64][i / 2 % 2]).check(&decode_steps(), &PLAIN);
+    }
+    let way = Way { arch: Arch::Sm90a, seed: Some(1), ..PLAIN };
+    World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 64).check(&decode_steps(), &way);
+    World::new(GOLDEN, fp8(true, false), KvUpType::F32, 16).check(&decode_steps(), &way);
+}
+
+#[test]
+fn expanded_attention_is_that_of_the_reference() {
+    for (i, dtype) in CACHES.into_iter().enumerate() {
+        let kv_up_type = [KvUpType::F32, KvUpType::Bf16][i % 2];
+        World::new(SMALL, dtype, kv_up_type, [16, 64][i / 2 % 2]).check(&prefill_steps(), &PLAIN);
+    }
+    let way = Way { arch: Arch::Sm90a, seed: Some(1), ..PLAIN };
+    World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 64).check(&prefill_steps(), &way);
+    World::new(GOLDEN, fp8(true, false), KvUpType::F32, 16).check(&prefill_steps(), &way);
+}
+
+#[test]
+fn both_forms_at_once_and_the_largest_sizes() {
+    let both = Chunk { sequence: 1, positions: 30..50, expanded_until: 40 };
+    let chunks = [absorbed(0, 20..22), both, expanded(2, 0..5), absorbed(2, 5..6)];
+    for arch in [Arch::Sm80, Arch::Sm120a] {
+        World::new(LARGEST, fp8(true, true), KvUpType::Bf16, 16).check(&chunks, &Way { arch, ..PLAIN });
+    }
+    let tiny = MlaShape {
+        num_heads: 1,
+        qk_nope_head_dim: 4,
+        qk_rope_head_dim: 4,
+        v_head_dim: 4,
+        kv_lora_rank: 4,
+        scale: 0.5,
+    };
+    World::new(tiny, fp8(false, false), KvUpType::Bf16, 1).check(&chunks, &PLAIN);
+}
+
+#[test]
+fn accesses_are_ordered() {
+    let way = Way { seed: Some(4), races: true, ..PLAIN };
+    let world = World::new(SMALL, fp8(true, true), KvUpType::Bf16, 16);
+    world.check(&[absorbed(0, SPLIT + 20..SPLIT + 21), absorbed(1, 0..6), expanded(2, 40..75)], &way);
+}
+
+#[test]
+fn bits_of_absorbed_rows_depend_on_their_position_alone() {
+    let world = World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 16);
+    let rows = 2 * SPLIT - 3..2 * SPLIT + 4;
+    let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &PLAIN) else { return };
+    for seed in [5, 6] {
+        // A pass for every row, and company in front.
+        let capacity = AttentionCapacity { absorbed_rows: 2, items: 3, ..ROOMY };
+        let way = Way { seed: Some(seed), capacity, ..PLAIN };
+        let (first, rest) = (rows.start..rows.start + 5, rows.start + 5..rows.end);
+        let chunks = [absorbed(1, 3..4), absorbed(2, 0..9), absorbed(0, first), absorbed(0, rest)];
+        let parts = world.bits(&chunks, &way).unwrap();
+        assert!(parts.iter().filter(|row| row.0.0 != 2).eq(whole.iter()), "seed {seed}");
+    }
+}
+
+#[test]
+fn bits_of_expanded_rows_depend_on_their_position_alone() {
+    let world = World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16);
+    let Some(whole) = world.bits(&[expanded(0, 0..140)], &PLAIN) else { return };
+    for (seed, slab_keys, step) in [(5, 1, 5), (6, 96, 33), (7, 4096, 140)] {
+        let capacity = AttentionCapacity { slab_keys, ..ROOMY };
+        let way = Way { seed: Some(seed), capacity, ..PLAIN };
+        let mut parts = Vec::new();
+        for start in (0..140).step_by(step) {
+            let chunks = [expanded(1, 7..9), expanded(0, start..(start + step).min(140))];
+            parts.extend(world.bits(&chunks, &way).unwrap().into_iter().filter(|row| row.0.0 == 0));
+        }
+        assert!(parts == whole, "slabs of {slab_keys}, chunks of {step}");
+    }
+}
+
+#[test]
+fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
+    let chunks = [absorbed(0, 690..705), expanded(0, 60..90), absorbed(1, 700..702)];
+    for dtype in [CacheDType::F32, fp8(true, true)] {
+        let world = World::new(SMALL, dtype, KvUpType::F32, 16);
+        let Some(sound) = world.bits(&chunks, &PLAIN) else { return };
+        for fault in [64, 75, 89, 695] {
+            let faulty = World { fault: Some(fault), ..world.clone() }.bits(&chunks, &PLAIN).unwrap();
+            for ((name, row), (_, expected)) in faulty.iter().zip(&sound) {
+                if name.0 == 0 && name.1 >= fault {
+                    assert!(row.iter().all(|x| f32::from_bits(*x).is_nan()), "{dtype:?} {fault} {name:?}");
+                } else {
+                    assert!(row == expected, "{dtype:?} {fault} {name:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn launches_serve_the_lists_of_later_steps() {
+    let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
+    let chunks = [absorbed(0, 3..4), absorbed(1, SPLIT..SPLIT + 9), absorbed(2, 40..41)];
+    let step = world.step(&chunks);
+    let Some(expected) = world.device(&chunks, &PLAIN) else { return };
+    let mut stream = stream(&PLAIN).unwrap();
+    let mut attention = world.attention(&mut stream, &PLAIN);
+    let words = attention.lists(&step.plan, 0).unwrap().to_vec();
+    let (at, kv_up) = world.upload(&mut stream, &step, &words);
+
+    attention.lists(&StepPlan::default(), 0).unwrap();
+    assert_eq!(attention.num_passes(), 1);
+    stream.driver().begin_capture().unwrap();
+    attention.attend_absorbed(&mut stream, &at, &kv_up).unwrap();
+    let graph = stream.driver().end_capture().unwrap();
+
+    let values = expected.len();
+    let replayed = |stream: &mut Stream<EmulatedDriver>, words: &[u32]| -> Vec<f32> {
+        stream.driver().upload(at.lists, bytemuck::cast_slice(words)).unwrap();
+        stream.driver().replay(&graph).unwrap();
+        stream.read(at.attended, values).unwrap()
+    };
+    assert_eq!(replayed(&mut stream, &[0, 0]), vec![UNTOUCHED; values]);
+    // Padding in front, between and behind: rows without keys.
+    let row = world.row_values();
+    let padded = StepPlan { absorbed: step.plan.absorbed[1..2].to_vec(), ..step.plan.clone() };
+    let one = attention.lists(&padded, 0).unwrap().to_vec();
+    let entry = |row: u32, first_item: u32| [row, first_item, 0, 0];
+    let mut words = vec![one[0] + 2, one[1]];
+    words.extend(entry(0, 0));
+    words.extend(&one[mla_decode::PASS_WORDS..]);
+    words.extend(entry(10, one[1]));
+    let got = replayed(&mut stream, &words);
+    assert_eq!(got[..row], vec![0.0; row]);
+    assert_eq!(got[row..10 * row], expected[row..10 * row]);
+    assert_eq!(got[10 * row..], vec![0.0; row]);
+    assert_eq!(replayed(&mut stream, attention.lists(&step.plan, 0).unwrap()), expected);
+}
+
+#[test]
+fn what_exceeds_the_capacity_is_refused() {
+    let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
+    let Some(mut stream) = stream(&PLAIN) else { return };
+    let capacity = AttentionCapacity { rows: 20, items: 2, ..ROOMY };
+    let mut attention = Attention::new(&mut stream, &SMALL, &capacity).unwrap();
+    let mut refused = |plan: &StepPlan| attention.lists(plan, 0).err().map(|error| error.to_string());
+    assert_eq!(refused(&world.step(&[absorbed(0, 2 * SPLIT - 1..2 * SPLIT)]).plan), None);
+    let text = refused(&world.step(&[absorbed(0, 2 * SPLIT..2 * SPLIT + 1)]).plan).unwrap();
+    assert!(text.contains("a context of 1025 tokens, and the limit is 1024"), "{text}");
+    for chunk in [absorbed(0, 0..21), expanded(0, 0..21)] {
+        let text = refused(&world.step(&[chunk]).plan).unwrap();
+        assert!(text.contains("a step of 21 rows, and the limit is 20"), "{text}");
+    }
+    let mut plan = world.step(&[expanded(0, 0..17)]).plan;
+    plan.expanded[0].block_table.end -= 1;
+    let text = refused(&plan).unwrap();
+    assert!(text.contains("a block table of 16 tokens for a context of 17"), "{text}");
+
+    let odd = MlaShape { v_head_dim: 6, ..SMALL };
+    let text = Attention::new(&mut stream, &odd, &capacity).unwrap_err().to_string();
+    assert!(text.contains("v_head_dim is 6"), "{text}");
+}
