@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use perigee::cuda::kernels::mla_decode::{self, SPLIT};
+use perigee::cuda::kernels::mla_prefill;
 use perigee::cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::tolerance::{ATTEND, difference};
@@ -437,6 +438,52 @@ fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
                     assert!(row == expected, "{dtype:?} {fault} {name:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn rows_of_eight_bits_decode_to_the_bits_of_their_format() {
+    let Some(mut stream) = stream(&PLAIN) else { return };
+    let (c, r) = (256, 64);
+    // Of the latent and of the rope key: the bounds of what is stored, and the mark of a fault in either part.
+    let scales = [(127, 127), (27, 227), (227, 27), (100, 140), (0xff, 127), (127, 0xff)];
+    for (rope_codes, function) in [(false, "mla_gather_fp8"), (true, "mla_gather_fp8_rope")] {
+        let format = CachedRowFormat { row_scales: true, rope_codes };
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut row_of = |(latent, rope): (u8, u8)| {
+            let mut row: Vec<u8> = (0..=255).collect();
+            row.extend(std::iter::repeat_with(|| rng.u8(..)).take(if rope_codes { r } else { 2 * r }));
+            row.extend([latent, rope]);
+            row.resize(format.bytes(c, r), 0xa5);
+            row
+        };
+        let rows: Vec<Vec<u8>> = scales.into_iter().map(&mut row_of).collect();
+        let latents = stream.allocate("latents", 4 * c * rows.len()).unwrap().address;
+        let rope_keys = stream.allocate("rope keys", 4 * r * rows.len()).unwrap().address;
+        let params = mla_prefill::Params {
+            cache: stream.store("cache", &rows.concat()).unwrap().address,
+            block_table: stream.store("table", &[0u32]).unwrap().address,
+            latents,
+            rope_keys,
+            latent: c as i32,
+            rope: r as i32,
+            block_size: rows.len() as i32,
+            row_bytes: format.bytes(c, r) as i32,
+            num_keys: rows.len() as i32,
+            ..bytemuck::Zeroable::zeroed()
+        };
+        stream.launch(function, mla_prefill::gather_launch(rows.len()), &params).unwrap();
+        let latents: Vec<u32> = stream.read(latents, c * rows.len()).unwrap();
+        let rope_keys: Vec<u32> = stream.read(rope_keys, r * rows.len()).unwrap();
+        for (i, row) in rows.iter().enumerate() {
+            let mut expected = vec![0; c + r];
+            format.decode(row, c, &mut expected);
+            let got: Vec<u32> =
+                latents[i * c..(i + 1) * c].iter().chain(&rope_keys[i * r..(i + 1) * r]).copied().collect();
+            let expected: Vec<u32> = expected.into_iter().map(|bits| u32::from(bits) << 16).collect();
+            let differing = got.iter().zip(&expected).position(|(got, expected)| got != expected);
+            assert_eq!(differing, None, "{function}, scales {:?}", scales[i]);
         }
     }
 }
