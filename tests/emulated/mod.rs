@@ -133,8 +133,16 @@ impl EmulatedDriver {
         shape: case::LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
+        let t = std::time::Instant::now();
         match self.machine.launch(kernel, shape, parameters) {
-            Ok(_) => Ok(()),
+            Ok(r) => {
+                if let Some(path) = std::env::var_os("EMU_LOG") {
+                    use std::io::Write;
+                    let mut f = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+                    writeln!(f, "{:?} {:?} {} {} {}", shape.grid, shape.block, parameters.len(), r.lane_instructions(), t.elapsed().as_micros()).unwrap();
+                }
+                Ok(())
+            }
             Err(fault) => Err(error("cuLaunchKernelEx", fault.to_string())),
         }
     }
