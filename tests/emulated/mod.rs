@@ -2,6 +2,8 @@
 //!
 //! Without NVRTC these tests print that they were skipped; with REQUIRE_NVRTC in the environment they fail instead.
 
+mod sampler;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock};
 
