@@ -92,7 +92,7 @@ static_assert(sizeof(SamplerRow) == 112, "the twin's size");
 struct SamplerOutcome {
     double sum;   // of e^(logit - max)
     float max;    // +inf in a row without a finite logit
-    float logit;  // of the token, NaN replaced by -inf, +inf by MAX
+    float logit;  // of the token, NaN replaced by -inf, +inf by MAX; -inf for an id beyond V
     u32 rank;     // of the token, from 1
     u32 token;
     u32 flags;    // NON_FINITE, FLAT, ENDED
@@ -543,7 +543,8 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
 __device__ __forceinline__ void score(const SamplerDrawParams& params, const SamplerRow& row, const float* raw, u32 token,
                                       bool any, float max, SamplerOutcome& outcome, Shared& shared) {
     const u32 vocab = params.vocab;
-    const float own = clean(raw[token]);
+    // A mask beyond the vocabulary or a given token can lead there: an id without a logit ranks last.
+    const float own = token < vocab ? clean(raw[token]) : -infinity();
     double sum = 0.0;
     u32 larger = 0;
     for (u32 id = threadIdx.x; id < vocab; id += THREADS) {

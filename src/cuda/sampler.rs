@@ -296,9 +296,12 @@ impl Sampler {
                     stream.driver().finish(transfer, &mut row)?;
                     let logits: Vec<f32> =
                         row.chunks_exact(size_of::<f32>()).map(bytemuck::pod_read_unaligned).collect();
-                    let scored = self.logprobs.of(&logits, outcome.token, count);
+                    let scored = self.logprobs.of(&logits, outcome.token.min(self.vocab as u32 - 1), count);
                     out.top.extend(scored.top.iter().map(|&(id, logprob)| (TokenId(id), logprob)));
-                    (scored.logprob, scored.rank)
+                    match (outcome.token as usize) < self.vocab {
+                        true => (scored.logprob, scored.rank),
+                        false => (logprob(outcome.logit), outcome.rank),
+                    }
                 }
             };
             out.rows.push(RowOutcome {
@@ -326,12 +329,6 @@ impl Sampler {
             let (first, end) = row.forbidden;
             if rows.forbidden.get(first as usize..end as usize).is_none() {
                 return Err(refused(format!("forbidden ids {first}..{end} of {}", rows.forbidden.len())));
-            }
-            if let Rule::Forced(token) | Rule::Score(token) = row.rule
-                && row.top != SampleRow::NO_LOGPROBS
-                && token.at() >= self.vocab
-            {
-                return Err(refused(format!("the logprob of token {} of {}", token.0, self.vocab)));
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ mod model;
 mod operations;
 mod weights;
 mod attention;
+mod sampler;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;

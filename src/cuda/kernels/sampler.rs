@@ -115,7 +115,7 @@ pub struct Outcome {
     pub sum: f64,
     /// +inf in a row without a finite logit.
     pub max: f32,
-    /// Of the token, NaN replaced by -inf, +inf by `f32::MAX`.
+    /// Of the token, NaN replaced by -inf, +inf by `f32::MAX`; -inf for an id beyond V.
     pub logit: f32,
     /// Of the token, from 1.
     pub rank: u32,

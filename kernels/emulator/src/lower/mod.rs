@@ -4,6 +4,7 @@
 //! family knows is an error with the instruction's text.
 
 mod types;
+mod allocate;
 mod operands;
 mod arithmetic;
 mod compare;
@@ -19,9 +20,11 @@ use std::collections::HashMap;
 pub(crate) use operands::{GLOBAL_START, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, dynamic_shared_start};
 pub(crate) use types::Type;
 
+use allocate::{Places, allocate};
+
 use crate::execute::{Alu, Isa, Kernel, Operands};
 use crate::program::{Action, Constant, Inst, Program, SHARED_START};
-use crate::text::{Function, Instruction, Module, Operand, RegisterKind, Space};
+use crate::text::{Function, Instruction, Module, Operand, Space};
 
 /// A kernel that cannot be lowered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,21 +109,7 @@ struct Lowering<'a> {
 impl<'a> Lowering<'a> {
     fn new(module: &'a Module, function: &'a Function, globals: &'a [u64]) -> Result<Self> {
         // Predicates 0 and 1 and slots 0 to 3 are reserved.
-        let (mut slots, mut predicates) = (4, 2);
-        let places = function
-            .registers
-            .iter()
-            .map(|register| {
-                let (next, size) = match register.kind {
-                    RegisterKind::Predicate => (&mut predicates, 1),
-                    RegisterKind::Narrow => (&mut slots, 1),
-                    RegisterKind::Wide => (&mut slots, 2),
-                    RegisterKind::Quad => (&mut slots, 4),
-                };
-                *next += size;
-                *next - size
-            })
-            .collect();
+        let Places { of: places, slots, predicates } = allocate(function, 4, 2);
         let mut offset = u64::from(SHARED_START);
         let mut place = |size: u64, align: u64| {
             offset = offset.next_multiple_of(align);
