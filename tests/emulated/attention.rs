@@ -77,6 +77,9 @@ struct Chunk {
     expanded_until: usize,
 }
 
+/// Sequence and position of a row, and the bits of its values.
+type NamedRow = ((usize, usize), Vec<u32>);
+
 /// How a step is computed.
 #[derive(Clone, Copy)]
 struct Way {
@@ -300,7 +303,7 @@ impl World {
     }
 
     /// The bits of each row, by sequence and position.
-    fn bits(&self, chunks: &[Chunk], way: &Way) -> Option<Vec<((usize, usize), Vec<u32>)>> {
+    fn bits(&self, chunks: &[Chunk], way: &Way) -> Option<Vec<NamedRow>> {
         let values = self.device(chunks, way)?;
         let names = chunks.iter().flat_map(|chunk| chunk.positions.clone().map(|p| (chunk.sequence, p)));
         let rows =
