@@ -5,7 +5,7 @@
 // freed under a copy, another thread's recording) ends the process with a message.
 //
 // Devices: FAKE_DEVICES (1), of compute capability FAKE_CAPABILITY (90), with 1 GiB each. FAKE_PEER: 0 = no access
-// between devices, broken = copies between devices lose a byte.
+// between devices, broken = copies between devices have a wrong byte.
 
 #include <pthread.h>
 #include <stddef.h>
@@ -57,6 +57,7 @@ typedef struct Object {
     struct Object* module;
     // Contexts.
     int retained;
+    unsigned peers;
 } Object;
 
 typedef struct Launch {
@@ -182,6 +183,7 @@ static void progress(Object* stream, uint64_t number) {
     while (stream->first && stream->first->number <= number) {
         Op* op = stream->first;
         if (op->kind == COPY) memcpy(op->to, op->from, op->size);
+        if (op->kind == COPY && op->value) op->to[op->size / 2] ^= 1;
         if (op->kind == SET) memset(op->to, op->value, op->size);
         if (op->kind == KERNEL) run(&op->launch);
         stream->first = op->next;
@@ -403,14 +405,26 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, void* from, size_t size, Object* stream) {
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t size, Object* stream) {
     return copy(to, HOST_MEMORY, (char*)from, DEVICE_MEMORY, size, stream);
 }
-int cuMemcpyPeer(uint64_t to, Object* to_context, uint64_t from, Object* from_context, size_t size) {
+int cuCtxEnablePeerAccess(Object* peer, unsigned flags) {
     ENTER();
+    NEEDS_CONTEXT();
+    CHECK(alive(peer, CONTEXT) && peer != current && !flags, "no peer, or flags");
+    unsigned bit = 1u << peer->device;
+    if (current->peers & bit) return 704;
+    current->peers |= bit;
+    return 0;
+}
+int cuMemcpyPeerAsync(uint64_t to, Object* to_context, uint64_t from, Object* from_context, size_t size, Object* stream) {
+    ENTER();
+    NEEDS_CONTEXT();
     Object *target = memory(DEVICE_MEMORY, (char*)to, size), *source = memory(DEVICE_MEMORY, (char*)from, size);
     CHECK(alive(to_context, CONTEXT) && target && target->device == to_context->device, "target and its context");
     CHECK(alive(from_context, CONTEXT) && source && source->device == from_context->device, "source and its context");
-    memcpy((char*)to, (char*)from, size);
+    CHECK(alive(stream, STREAM) && stream->device == current->device, "no stream of the context");
+    Op* op = enqueue(stream);
+    op->kind = COPY, op->to = (char*)to, op->from = (char*)from, op->size = size;
     const char* text = getenv("FAKE_PEER");
-    if (text && strcmp(text, "broken") == 0) ((char*)to)[size / 2] ^= 1;
+    op->value = text && strcmp(text, "broken") == 0;
     return 0;
 }
 

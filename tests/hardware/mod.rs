@@ -4,6 +4,8 @@
 //! libcuda is opened once per process, so each test runs its body in a process of its own. Without a C compiler these
 //! tests print that they were skipped.
 
+mod doctor;
+
 use std::env;
 use std::ffi::{CStr, c_int, c_long};
 use std::fs;
@@ -15,14 +17,14 @@ use std::time::Duration;
 
 use perigee::cuda::{
     Arch, CacheSettings, CompileError, Compiled, Compiler, Device, Driver, DriverError, FunctionUsage,
-    Hardware, Installation, KernelCache, LaunchShape, Program, kernels,
+    Hardware, Installation, KernelCache, LaunchShape, PeerAccess, Program, kernels,
 };
 
 /// Set in the process of a test's body.
 const INSIDE: &str = "PERIGEE_TEST_MADE_UP_CUDA";
 
 /// Builds the made-up library of `source` in a folder for LD_LIBRARY_PATH; `None` without a C compiler.
-pub(crate) fn made_up(folder: &Path, source: &str, name: &str) -> Option<PathBuf> {
+fn made_up(folder: &Path, source: &str, name: &str) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hardware").join(source);
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]).arg(folder.join(name)).arg(source);
@@ -493,6 +495,12 @@ fn devices_are_driven_from_any_thread() {
         }
         for (hardware, to) in &mut back {
             assert_eq!(read(hardware, *to, 100).unwrap(), [5; 100]);
+        }
+        let [(first, _), (second, _)] = &mut back[..] else { unreachable!() };
+        assert_eq!(first.pci_bus_id().unwrap(), "0000:01:00.0");
+        for _ in 0..2 {
+            assert_eq!(first.check_peer(second).unwrap(), PeerAccess::Direct);
+            assert_eq!(second.check_peer(first).unwrap(), PeerAccess::Direct);
         }
         let (hardware, _) = back.pop().unwrap();
         std::thread::spawn(move || drop(hardware)).join().unwrap();
