@@ -79,7 +79,7 @@ fn findings_have_their_level_and_remedy() {
         &[
             "ok       driver: version unknown, CUDA 13.0",
             "warning  nvml: clocks, power and memory errors are not examined",
-            "ok       device 0: Made-up GPU 0, compute capability 9.0, kernels sm_90a, 960.0 MiB of 1.0 GiB free, at 0000:01:00.0",
+            "ok       device 0: Made-up GPU 0, compute capability 9.0, kernels sm_90a, 1.0 GiB of 1.0 GiB free, at 0000:01:00.0",
             &compiled,
             "ok       nvrtc: not found, and not needed",
             "ok       kernel cache: jit-cache, ",
