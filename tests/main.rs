@@ -15,6 +15,7 @@ mod faults;
 mod fields;
 mod golden;
 mod grammar;
+mod hardware;
 mod hostile;
 mod golden_quant;
 mod guard;

@@ -3,6 +3,7 @@
 
 mod bench;
 mod commands;
+mod doctor;
 mod health;
 mod inspect;
 mod kernels;
@@ -53,5 +54,6 @@ pub fn main() -> ExitCode {
         Command::Parse(args) => prompts::parse(&args),
         Command::Compare(args) => pruning::compare(&args),
         Command::Kernels(command) => kernels::kernels(&command),
+        Command::Doctor(args) => doctor::doctor(&args),
     }
 }

@@ -55,6 +55,19 @@ pub enum Command {
     /// Compile kernels for GPUs.
     #[command(subcommand)]
     Kernels(KernelsCommand),
+    /// Check driver, GPUs, kernels and limits of this machine; exit 1 if a problem keeps its GPUs from being used.
+    Doctor(DoctorArgs),
+}
+
+/// What to check.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    pub json: bool,
+    /// Sources.
+    #[command(flatten)]
+    pub sources: SourceArgs,
 }
 
 /// What to do with kernels.
@@ -545,6 +558,12 @@ impl RequestSettings for SettingsArgs {
 impl RequestSettings for KernelsBuildArgs {
     fn request(&self) -> LoadRequest {
         self.sources.request().with("--cache-dir", "kernels.cache_dir", self.cache_dir.as_ref())
+    }
+}
+
+impl RequestSettings for DoctorArgs {
+    fn request(&self) -> LoadRequest {
+        self.sources.request()
     }
 }
 

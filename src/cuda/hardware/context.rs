@@ -24,8 +24,8 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// The primary context of a device.
 pub(super) struct Context {
     pub(super) functions: Functions,
-    device: CUdevice,
-    handle: CUcontext,
+    pub(super) device: CUdevice,
+    pub(super) handle: CUcontext,
     number: u64,
     /// Modules stay loaded as long as the context: functions and graphs that refer to them cannot outlive them.
     modules: Mutex<Vec<CUmodule>>,

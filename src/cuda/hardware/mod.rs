@@ -8,6 +8,7 @@
 
 mod context;
 mod functions;
+mod peer;
 mod staging;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use cudarc::driver::sys::{CUfunction, CUgraphExec, CUlaunchConfig, CUmodule, CUs
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
 use context::{Context, Owned};
 use functions::{CAPTURE_UNSUPPORTED, Functions, INVALID_IMAGE, INVALID_VALUE, refusal};
+pub use peer::PeerAccess;
 use staging::{Downloads, UploadRing};
 
 /// Size of the allocations that small buffers are cut from.

@@ -8,6 +8,7 @@
 
 mod directory;
 mod entry;
+mod volume;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use super::{Arch, CompileError, Compiled, Compiler, FunctionUsage, Program};
 use directory::{Directory, Found};
 use entry::{Key, Notes};
+pub use volume::Volume;
 
 /// Where compiled kernels are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,160 @@
+//! `perigee doctor` over a made-up driver.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use perigee::cuda::{Arch, CacheSettings, Installation, KernelCache, Program, kernels};
+
+use super::{Lines, made_up};
+
+/// Kernels of a cache directory in the folder `jit-cache`.
+fn fill_cache(dir: &Path, arch: Arch, leave_out: usize) -> usize {
+    let dir = dir.join("jit-cache");
+    fs::create_dir_all(&dir).unwrap();
+    let settings = CacheSettings { dir: Some(dir), max_bytes: 1 << 30, create: false };
+    let cache = KernelCache::open(&settings, Ok(Arc::new(Lines)));
+    let programs: Vec<Program> = kernels::ALL
+        .iter()
+        .filter(|kernel| kernel.archs.contains(&arch))
+        .map(|kernel| Program::new(kernel, arch).unwrap())
+        .collect();
+    programs[leave_out..].iter().for_each(|program| drop(cache.get(program).unwrap()));
+    programs.len()
+}
+
+/// Runs the command in `dir` with the libraries of `libraries`, and without NVRTC.
+fn doctor(dir: &Path, libraries: Option<&Path>, variables: &[(&str, &str)], args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
+    command.args(["doctor", "--set", "kernels.nvrtc_library=/no/such/libnvrtc.so.13"]).args(args);
+    command.current_dir(dir).envs(variables.iter().copied());
+    if let Some(libraries) = libraries {
+        command.env("LD_LIBRARY_PATH", libraries);
+    }
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    (String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr)).into_owned()
+}
+
+#[test]
+fn a_machine_without_a_gpu_has_one_line_and_no_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |output: Output, remedy: &str| {
+        let text = text(&output);
+        assert!(output.status.success() && text.lines().count() == 1, "{text}");
+        assert!(text.contains(remedy) && text.contains("the CPU backend serves"), "{text}");
+    };
+    if Installation::probe().is_err() {
+        check(doctor(dir.path(), None, &[], &[]), "--gpus");
+    }
+    let Some(libraries) = made_up(dir.path(), "libcuda.c", "libcuda.so.1") else { return };
+    check(doctor(dir.path(), Some(&libraries), &[("FAKE_DEVICES", "0")], &[]), "CUDA_VISIBLE_DEVICES");
+}
+
+#[test]
+fn findings_have_their_level_and_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(cuda) = made_up(dir.path(), "libcuda.c", "libcuda.so.1") else { return };
+    let kernels = fill_cache(dir.path(), Arch::Sm90a, 0);
+    let compiled = format!("ok       kernels: {kernels} of {kernels} compiled for sm_90a\n");
+    let with_cuda = |variables: &[(&str, &str)], problem: bool, expected: &[&str]| {
+        let output = doctor(dir.path(), Some(&cuda), variables, &[]);
+        let text = text(&output);
+        for line in expected {
+            assert!(text.contains(line), "{variables:?}: {line} is not in\n{text}");
+        }
+        assert_eq!(output.status.code(), Some(i32::from(problem)), "{variables:?}:\n{text}");
+        assert_eq!(text.lines().any(|line| line.starts_with("problem")), problem, "{text}");
+        assert!(
+            text.lines().all(|l| ["ok  ", "warning  ", "problem  "].iter().any(|w| l.starts_with(w))),
+            "{text}"
+        );
+    };
+    with_cuda(
+        &[],
+        false,
+        &[
+            "ok       driver: version unknown, CUDA 13.0",
+            "warning  nvml: clocks, power and memory errors are not examined",
+            "ok       device 0: Made-up GPU 0, compute capability 9.0, kernels sm_90a, 1.0 GiB of 1.0 GiB free, at 0000:01:00.0",
+            &compiled,
+            "ok       nvrtc: not found, and not needed",
+            "ok       kernel cache: jit-cache, ",
+            "host memory: ",
+            "open files: ",
+        ],
+    );
+    with_cuda(&[("FAKE_CAPABILITY", "75")], true, &["problem  device 0: ", "there are no kernels for it"]);
+    // Kernels of another architecture are not in the cache, and nothing compiles them.
+    with_cuda(&[("FAKE_CAPABILITY", "120")], true, &["warning  kernels: 0 of", "problem  nvrtc: "]);
+    with_cuda(
+        &[("FAKE_DEVICES", "3")],
+        false,
+        &[
+            "ok       device 2: Made-up GPU 2",
+            "ok       peers 0 -> 1: direct copies arrive whole",
+            "ok       peers 2 -> 1: ",
+        ],
+    );
+    with_cuda(
+        &[("FAKE_DEVICES", "2"), ("FAKE_PEER", "0")],
+        false,
+        &["warning  peers 1 -> 0: no direct access"],
+    );
+    with_cuda(
+        &[("FAKE_DEVICES", "2"), ("FAKE_PEER", "broken")],
+        true,
+        &["problem  peers 0 -> 1: 1 of 4194304 copied bytes arrive wrong; turn the IOMMU off"],
+    );
+
+    made_up(dir.path(), "libnvidia_ml.c", "libnvidia-ml.so.1").unwrap();
+    with_cuda(
+        &[],
+        false,
+        &[
+            "ok       driver: 580.65.06, CUDA 13.0",
+            "ok       device 0: ECC is on, no uncorrected errors",
+            "ok       device 0: SM clock 345 MHz now, 1980 MHz at most",
+            "ok       device 0: power limit 700 W of 700 W as delivered",
+        ],
+    );
+    with_cuda(
+        &[("FAKE_ECC", "0"), ("FAKE_POWER_W", "450")],
+        false,
+        &[
+            "warning  device 0: ECC is off",
+            "warning  device 0: power limit 450 W of 700 W as delivered; raise it",
+        ],
+    );
+    with_cuda(&[("FAKE_ERRORS", "3")], true, &["problem  device 0: 3 uncorrected memory errors"]);
+    with_cuda(&[("FAKE_OLD", "1")], false, &["ok       device 0: the GPU has no ECC"]);
+
+    let json = doctor(dir.path(), Some(&cuda), &[("FAKE_ERRORS", "3")], &["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["problems"], 1);
+    let findings = json["findings"].as_array().unwrap();
+    let problem = findings.iter().find(|finding| finding["level"] == "problem").unwrap();
+    assert!(
+        problem["part"] == "device 0" && problem["remedy"].as_str().unwrap().contains("reset"),
+        "{problem}"
+    );
+    assert!(findings.iter().any(|finding| finding["level"] == "ok" && finding["remedy"].is_null()));
+
+    fs::remove_dir_all(dir.path().join("jit-cache")).unwrap();
+    with_cuda(&[], true, &["warning  kernel cache: jit-cache does not exist", "problem  nvrtc: "]);
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_a_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("old.c");
+    fs::write(&source, "int cuDriverGetVersion(int* v) { *v = 12080; return 0; }").unwrap();
+    let Some(libraries) = made_up(dir.path(), source.to_str().unwrap(), "libcuda.so.1") else { return };
+    let output = doctor(dir.path(), Some(&libraries), &[], &[]);
+    let text = text(&output);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.starts_with("problem  driver: ") && text.contains("580"), "{text}");
+}
