@@ -403,13 +403,6 @@ fn the_emulated_gpu_matches_golden_continuations() {
 }
 
 #[test]
-fn results_on_the_emulated_gpu_do_not_depend_on_company() {
-    if has_emulator() {
-        results_do_not_depend_on_company(Device::Emulated(Some(1)));
-    }
-}
-
-#[test]
 fn a_token_taken_back_on_the_emulated_gpu_leaves_no_trace() {
     if has_emulator() {
         taken_back_equals_never_having_been_there(Device::Emulated(Some(2)));

@@ -12,8 +12,8 @@ use perigee::ops::{
 use perigee::quant::CachedRowFormat;
 
 const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
-const BLOCK_SIZE: usize = 16;
-const NUM_BLOCKS: usize = 64;
+pub(crate) const BLOCK_SIZE: usize = 16;
+pub(crate) const NUM_BLOCKS: usize = 64;
 
 /// `../shared/golden/logits/NAME`.
 pub(crate) fn golden_folder(name: &str) -> PathBuf {
@@ -53,7 +53,7 @@ pub(crate) fn golden_prompts(name: &str) -> Vec<GoldenPrompt> {
         .collect()
 }
 
-fn load<B: Backend>(backend: B, name: &str, dtype: CacheDType) -> Model<B> {
+pub(crate) fn load<B: Backend>(backend: B, name: &str, dtype: CacheDType) -> Model<B> {
     load_folder(backend, &golden_folder(name), dtype)
 }
 
@@ -92,12 +92,12 @@ pub(crate) fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
 }
 
-fn argmax(row: &[f32]) -> u32 {
+pub(crate) fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a))).unwrap() as u32
 }
 
 /// Checks every prompt of every folder: logits in both forms, whole and in chunks; greedy continuations when `greedy`.
-pub(crate) fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
+fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
     let mut worst = 0f32;
     for name in FOLDERS {
         let mut model = load(new(), name, dtype);

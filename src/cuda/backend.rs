@@ -352,6 +352,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
         Preferences { prefill_tokens: 2048, max_logits_rows: 256 }
     }
 
+    fn recorded_rows(&self, capacity: &Capacity) -> Vec<usize> {
+        let rows = capacity.max_num_seqs.min(capacity.max_tokens);
+        step::buckets(rows).map(|bucket| bucket.min(rows)).collect()
+    }
+
     fn free_memory(&mut self) -> Result<Option<u64>, OpError> {
         Ok(Some(self.stream.driver().free_bytes()?))
     }

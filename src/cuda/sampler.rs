@@ -282,7 +282,8 @@ impl Sampler {
         for (bytes, wanted) in outcomes.chunks_exact(size_of::<kernels::Outcome>()).zip(call.wanted) {
             let outcome: kernels::Outcome = bytemuck::pod_read_unaligned(bytes);
             let log_sum = f64::from(outcome.max) + outcome.sum.ln();
-            let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
+            // A sum with 0 has no negative zero, whichever of the two a logit was.
+            let logprob = |logit: f32| (f64::from(logit) - log_sum + 0.0) as f32;
             let first = out.top.len() as u32;
             let (own, rank) = match wanted {
                 Wanted::Token => (0.0, 0),

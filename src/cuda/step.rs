@@ -70,6 +70,11 @@ pub(super) fn bytes(rows: usize, rope: usize, list_words: usize, table_words: us
     4 * (HEADER_WORDS + rows * (3 + rope) + 5 * ALIGNED_WORDS + list_words + table_words)
 }
 
+/// Row counts that steps of up to `rows` rows are padded to.
+pub(super) fn buckets(rows: usize) -> impl Iterator<Item = usize> {
+    BUCKETS.into_iter().filter(move |bucket| *bucket <= padded(rows))
+}
+
 /// Rows of a step of `rows` rows that can be recorded.
 pub(super) fn padded(rows: usize) -> usize {
     BUCKETS.into_iter().find(|bucket| *bucket >= rows).unwrap_or(rows)

@@ -46,6 +46,11 @@ impl<B: Backend> Model<B> {
         &self.runner.capacity
     }
 
+    /// See [`Backend::recorded_rows`].
+    pub fn recorded_rows(&self) -> Vec<usize> {
+        self.runner.backend.recorded_rows(&self.runner.capacity)
+    }
+
     /// Computes every row of a step: latents are stored in the cache, and the plan's logits rows
     /// are ready for [`Model::logits`].
     pub fn forward(&mut self, plan: &StepPlan) -> Result<(), OpError> {

@@ -60,6 +60,11 @@ pub trait Backend: Send + 'static {
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds;
     /// Defaults for values that the operator leaves open.
     fn preferences(&self) -> Preferences;
+    /// Row counts of the steps that [`Backend::replay`] records, up to the largest step of `capacity` with one row of
+    /// each sequence. The warm-up runs each of them.
+    fn recorded_rows(&self, _capacity: &Capacity) -> Vec<usize> {
+        Vec::new()
+    }
     /// Bytes that a device could still give out; `None`: memory is the host's.
     fn free_memory(&mut self) -> Result<Option<u64>, OpError> {
         Ok(None)

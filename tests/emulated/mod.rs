@@ -140,7 +140,16 @@ impl EmulatedDriver {
                 if let Some(path) = std::env::var_os("EMU_LOG") {
                     use std::io::Write;
                     let mut f = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
-                    writeln!(f, "{:?} {:?} {} {} {}", shape.grid, shape.block, parameters.len(), r.lane_instructions(), t.elapsed().as_micros()).unwrap();
+                    writeln!(
+                        f,
+                        "{:?} {:?} {} {} {}",
+                        shape.grid,
+                        shape.block,
+                        parameters.len(),
+                        r.lane_instructions(),
+                        t.elapsed().as_micros()
+                    )
+                    .unwrap();
                 }
                 Ok(())
             }

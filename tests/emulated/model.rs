@@ -1,28 +1,137 @@
 //! The model and the engine on the CUDA backend, over the emulator.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
+use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, CudaBackend};
-use perigee::engine::EngineEvent;
-use perigee::model::Blueprint;
+use perigee::engine::{EngineEvent, EngineRequest};
 use perigee::model::checkpoint::Checkpoint;
-use perigee::ops::CacheDType;
+use perigee::model::{Blueprint, Model, Weights};
+use perigee::nano;
+use perigee::ops::tolerance::difference;
+use perigee::ops::{AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource};
+use perigee::quant::CachedRowFormat;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler;
 use perigee::telemetry::Metrics;
 
 use super::{Counts, EmulatedDriver, backend};
-use crate::golden::{check, golden_folder};
+use crate::golden::{
+    BLOCK_SIZE, NUM_BLOCKS, argmax, golden_folder, golden_prompts, largest_difference, load, load_folder,
+    step,
+};
 
+/// Logits of one prompt of each folder, in both forms and in chunks, within 1e-3 of an independent implementation.
 #[test]
-fn golden_logits_and_greedy_continuations() {
-    for (arch, seed) in [(Arch::Sm80, None), (Arch::Sm90a, Some(7)), (Arch::Sm120a, None)] {
-        if backend(arch, seed).is_none() {
-            return;
+fn golden_logits_in_both_forms_and_in_chunks() {
+    for (name, arch, seed) in [
+        ("kimi", Arch::Sm90a, Some(7)),
+        ("thinking", Arch::Sm80, None),
+        ("moonlight", Arch::Sm120a, Some(8)),
+        ("grouped", Arch::Sm90a, None),
+    ] {
+        let Some(backend) = backend(arch, seed) else { return };
+        let mut model = load(backend, name, CacheDType::F32);
+        let prompt = &golden_prompts(name)[1];
+        for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
+            let whole = step(&mut model, &prompt.token_ids, 0, form);
+            let off = largest_difference(&whole, &prompt.logits);
+            println!("{name} {form:?}: {off:e}");
+            assert!(off <= 1e-3, "{name} {form:?}: {off}");
+            let mut chunked = Vec::new();
+            for (c, chunk) in prompt.token_ids.chunks(5).enumerate() {
+                chunked.extend(step(&mut model, chunk, c * 5, form));
+            }
+            assert!(whole == chunked, "{name} {form:?}: chunks of 5 change bits");
         }
-        check(|| backend(arch, seed).unwrap(), CacheDType::F32, 1e-3, seed.is_none());
     }
+}
+
+/// Rows of several sequences in one step have the bits that they have alone, with padding and in an eager step.
+#[test]
+fn logits_do_not_depend_on_company() {
+    let Some(backend) = backend(Arch::Sm90a, Some(3)) else { return };
+    let mut model =
+        load(backend, "kimi", CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }));
+    let blocks: Vec<BlockId> = (0..64).map(BlockId).collect();
+    let tables = [&blocks[..8], &blocks[8..16], &blocks[16..24]];
+    let tokens =
+        |seq: usize, len: usize| (0..len).map(move |i| TokenSource::from((7 * seq + 3 * i) as u32 % 500));
+    let prompts = [17, 3, 9];
+    let mut run = |sequences: &[usize], start: &[usize; 3], expanded: usize| -> Vec<f32> {
+        let mut plan = StepPlan::default();
+        for seq in sequences {
+            let (first, end) = (start[*seq], prompts[*seq]);
+            let ids = tokens(*seq, end).skip(first);
+            plan.add(ids, first, expanded.min(end), tables[*seq], BLOCK_SIZE);
+            plan.logits_rows.push(Row(plan.num_rows() as u32 - 1));
+        }
+        model.forward(&plan).unwrap();
+        model.read_logits(0..sequences.len()).unwrap().to_vec()
+    };
+    let whole = [0; 3];
+    let together = run(&[0, 1, 2], &whole, 12);
+    let alone: Vec<f32> = (0..3).flat_map(|seq| run(&[seq], &whole, 12)).collect();
+    assert!(together == alone, "prompts");
+    // The last token of each once more: recorded steps of four rows, then of one.
+    let last = prompts.map(|len| len - 1);
+    let together = run(&[2, 0, 1], &last, 0);
+    let alone: Vec<f32> = [2, 0, 1].into_iter().flat_map(|seq| run(&[seq], &last, 0)).collect();
+    assert!(together == alone, "decoding");
+}
+
+/// Checkpoints in NVFP4 (with FP8 KV scales), INT4 and MXFP4: logits near those of the CPU in f32, the same greedy tokens.
+#[test]
+fn quantized_checkpoints_say_what_they_say_on_the_cpu() {
+    for name in ["tiny_modelopt_nvfp4_kvfp8", "tiny_ct_int4_kimi_names", "tiny_quark_mxfp4_from_int4"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/quant").join(name);
+        let Some(gpu) = backend(Arch::Sm90a, Some(5)) else { return };
+        let cpu = CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
+        let mut cpu = load_folder(cpu, &folder, CacheDType::F32);
+        let mut gpu = load_folder(gpu, &folder, CacheDType::F32);
+        let vocab = cpu.blueprint().vocab_size;
+        let mut tokens: Vec<u32> = (0..6).map(|i| (11 * i + 5) % vocab as u32).collect();
+        for (start, form) in
+            [(0, AttentionForm::Expanded)].into_iter().chain((6..12).map(|at| (at, AttentionForm::Absorbed)))
+        {
+            let expected = step(&mut cpu, &tokens[start..], start, form);
+            let got = step(&mut gpu, &tokens[start..], start, form);
+            let off = difference(&got, &expected);
+            assert!(off < 1e-4, "{name} at {start}: {off}");
+            let last = |logits: &[f32]| argmax(&logits[logits.len() - vocab..]);
+            assert_eq!(last(&got), last(&expected), "{name} at {start}");
+            tokens.push(last(&expected));
+        }
+    }
+}
+
+/// The embedded model writes the same tokens as on the CPU.
+#[test]
+fn nano_says_what_it_says_on_the_cpu() {
+    fn greedy<B: Calibrate>(mut backend: B) -> Vec<u32> {
+        let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+        let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+        let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
+        let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::Bf16);
+        let eps = blueprint.rms_norm_eps;
+        let capacity =
+            Capacity { max_tokens: 32, max_logits_rows: 32, max_num_seqs: 4, block_size: BLOCK_SIZE };
+        let vocab = blueprint.vocab_size;
+        let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
+        let mut tokens: Vec<u32> = (0..10).map(|i| 40 + 13 * i).collect();
+        let mut start = 0;
+        while tokens.len() < 18 {
+            let logits = step(&mut model, &tokens[start..], start, AttentionForm::Absorbed);
+            start = tokens.len();
+            tokens.push(argmax(&logits[logits.len() - vocab..]));
+        }
+        tokens
+    }
+    let Some(gpu) = backend(Arch::Sm90a, None) else { return };
+    let cpu = CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
+    assert_eq!(greedy(gpu), greedy(cpu));
 }
 
 /// A step of decoding is one upload before the layers, one before sampling and one download; the layers are replayed.
@@ -58,7 +167,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
     runtime.block_on(async {
         let streams: Vec<_> = (0..REQUESTS as u32)
             .map(|i| {
-                let request = perigee::engine::EngineRequest {
+                let request = EngineRequest {
                     prompt: vec![i + 1; 3].into(),
                     sampling: SamplingParams {
                         temperature: 1.0,
@@ -85,10 +194,10 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
     });
     engine.handle.shutdown();
     engine.thread.join().unwrap().unwrap();
-    check_counts(at_ready, &counts);
+    check_counts(at_ready, &counts, REQUESTS as u64);
 }
 
-fn check_counts(at_ready: Counts, counts: &Mutex<Counts>) {
+fn check_counts(at_ready: Counts, counts: &Mutex<Counts>, sequences: u64) {
     let end = *counts.lock().unwrap();
     let steps = end.downloads - at_ready.downloads;
     println!("{at_ready:?} {end:?}");
@@ -97,5 +206,6 @@ fn check_counts(at_ready: Counts, counts: &Mutex<Counts>) {
     assert_eq!(end.loads, at_ready.loads);
     // The first step has more rows in absorbed form than a recording; all others are replayed.
     assert_eq!(end.replays - at_ready.replays, steps - 1);
-    assert_eq!(end.uploads - at_ready.uploads, 2 * steps);
+    // And one for each sequence that starts.
+    assert_eq!(end.uploads - at_ready.uploads, 2 * steps + sequences);
 }

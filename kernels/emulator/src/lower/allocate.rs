@@ -27,7 +27,8 @@ pub(super) fn allocate(function: &Function, slots: u32, predicates: u32) -> Plac
         true => vec![Some((0, usize::MAX)); function.registers.len()],
         false => lifetimes(function),
     };
-    let mut order: Vec<usize> = (0..lifetimes.len()).filter(|register| lifetimes[*register].is_some()).collect();
+    let mut order: Vec<usize> =
+        (0..lifetimes.len()).filter(|register| lifetimes[*register].is_some()).collect();
     order.sort_by_key(|register| lifetimes[*register]);
     let mut places = Places { of: vec![0; lifetimes.len()], slots, predicates };
     // By kind: free places, and those that end before a place of the text become free.
@@ -35,7 +36,8 @@ pub(super) fn allocate(function: &Function, slots: u32, predicates: u32) -> Plac
     let mut taken: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
     for register in order {
         let Some((first, last)) = lifetimes[register] else { continue };
-        while let Some(Reverse((end, other))) = taken.peek().copied().filter(|Reverse((end, _))| *end < first) {
+        while let Some(Reverse((end, other))) = taken.peek().copied().filter(|Reverse((end, _))| *end < first)
+        {
             taken.pop();
             debug_assert!(end < first);
             free[kind(function, other)].push(places.of[other]);
@@ -71,10 +73,10 @@ fn writes_late(function: &Function) -> bool {
 /// Mnemonics whose first operand is written and not read. All others are taken to read what they name, which makes
 /// lifetimes longer and never wrong.
 const WRITES_FIRST: &[&str] = &[
-    "abs", "add", "addc", "and", "atom", "bfe", "bfi", "brev", "clz", "cos", "cvt", "cvta", "div", "ex2", "fma", "ld",
-    "ldmatrix", "ldu", "lg2", "lop3", "mad", "mad24", "madc", "max", "min", "mma", "mov", "mul", "mul24", "neg", "not", "or",
-    "popc", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "setp", "shf", "shfl", "shl", "shr", "sin", "sqrt",
-    "sub", "subc", "tanh", "vote", "xor",
+    "abs", "add", "addc", "and", "atom", "bfe", "bfi", "brev", "clz", "cos", "cvt", "cvta", "div", "ex2",
+    "fma", "ld", "ldmatrix", "ldu", "lg2", "lop3", "mad", "mad24", "madc", "max", "min", "mma", "mov", "mul",
+    "mul24", "neg", "not", "or", "popc", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "setp",
+    "shf", "shfl", "shl", "shr", "sin", "sqrt", "sub", "subc", "tanh", "vote", "xor",
 ];
 
 /// Calls `with` for every register of an operand.
@@ -256,7 +258,12 @@ mod tests {
         let module = parse(&text).unwrap();
         let function = module.function("f").unwrap();
         let places = allocate(function, 4, 2);
-        function.registers.iter().zip(places.of).map(|(register, place)| (register.name.clone(), place)).collect()
+        function
+            .registers
+            .iter()
+            .zip(places.of)
+            .map(|(register, place)| (register.name.clone(), place))
+            .collect()
     }
 
     fn at(places: &[(String, u32)], name: &str) -> u32 {
@@ -291,7 +298,9 @@ mod tests {
         for other in ["%r2", "%r3", "%r6"] {
             assert_ne!(at(&p, "%r1"), at(&p, other), "{other}");
         }
-        let p = places("mov.u32 %r6, 1;\nL:\nmov.u32 %r2, 5;\nadd.u32 %r2, %r2, 1;\nsetp.eq.u32 %p1, %r2, 3;\n@%p1 mov.u32 %r1, 4;\nadd.u32 %r6, %r6, %r1;\nsetp.lt.u32 %p2, %r6, 9;\n@%p2 bra L;");
+        let p = places(
+            "mov.u32 %r6, 1;\nL:\nmov.u32 %r2, 5;\nadd.u32 %r2, %r2, 1;\nsetp.eq.u32 %p1, %r2, 3;\n@%p1 mov.u32 %r1, 4;\nadd.u32 %r6, %r6, %r1;\nsetp.lt.u32 %p2, %r6, 9;\n@%p2 bra L;",
+        );
         assert_ne!(at(&p, "%r1"), at(&p, "%r2"), "a guarded write keeps the other lanes' values");
     }
 }
