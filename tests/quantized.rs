@@ -192,7 +192,8 @@ fn a_modelopt_export_gives_the_expected_logits() {
     expected_logits("two ranks", cpu_ranks(2, Activations::F32));
 }
 
-fn expected_logits<B: Calibrate>(what: &str, backend: B) {
+/// Checks the logits of the modelopt export, in both forms.
+pub(crate) fn expected_logits<B: Calibrate>(what: &str, backend: B) {
     let mut model = load_folder(backend, &quant_golden(TINY), CacheDType::F32);
     let mut worst = 0f32;
     for (ids, expected) in tiny_expected() {

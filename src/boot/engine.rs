@@ -61,7 +61,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Resolves the settings for one network; finds the GPU if one is asked for or there is one.
+    /// Resolves the settings for one network; finds the GPU if one is asked for.
     ///
     /// Errors: `device.backend = cuda` without a usable GPU.
     pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Result<Self, GpuError> {
@@ -80,17 +80,8 @@ impl EngineOptions {
         };
         let backend = match settings.device.backend {
             device::BackendChoice::Reference => BackendChoice::Reference,
-            device::BackendChoice::Cpu => on_cpu(),
+            device::BackendChoice::Auto | device::BackendChoice::Cpu => on_cpu(),
             device::BackendChoice::Cuda => BackendChoice::Cuda(Gpu::find(&settings.kernels)?),
-            // Ranks are of the CPU.
-            device::BackendChoice::Auto if ranks > 1 => on_cpu(),
-            device::BackendChoice::Auto => match Gpu::find(&settings.kernels) {
-                Ok(gpu) => BackendChoice::Cuda(gpu),
-                Err(reason) => {
-                    tracing::info!(%reason, "no GPU: the CPU serves");
-                    on_cpu()
-                }
-            },
         };
         Ok(Self {
             backend,

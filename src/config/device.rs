@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
-    /// Backend: auto = a GPU if there is one, else the CPU; cuda = a GPU of NVIDIA, or no start; cpu; reference = slow and obvious, the
-    /// specification of the others.
+    /// Backend: auto = the CPU; cuda = the first GPU of NVIDIA, or no start; cpu; reference = slow and obvious, the specification of
+    /// the others.
     pub backend: BackendChoice,
     /// Threads of the CPU backend, 0 = all cores this process may use. Larger than the cores: slower.
     pub threads: usize,
@@ -28,7 +28,7 @@ pub struct DeviceConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
-    /// The fastest this machine has.
+    /// The fast CPU backend; a GPU is used where it is asked for.
     Auto,
     /// A GPU of NVIDIA.
     Cuda,

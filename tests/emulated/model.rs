@@ -1,6 +1,5 @@
 //! The model and the engine on the CUDA backend, over the emulator.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
@@ -10,7 +9,6 @@ use perigee::engine::{EngineEvent, EngineRequest};
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::nano;
-use perigee::ops::tolerance::difference;
 use perigee::ops::{AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource};
 use perigee::quant::CachedRowFormat;
 use perigee::sampling::SamplingParams;
@@ -19,9 +17,9 @@ use perigee::telemetry::Metrics;
 
 use super::{Counts, EmulatedDriver, backend};
 use crate::golden::{
-    BLOCK_SIZE, NUM_BLOCKS, argmax, golden_folder, golden_prompts, largest_difference, load, load_folder,
-    step,
+    BLOCK_SIZE, NUM_BLOCKS, argmax, golden_folder, golden_prompts, largest_difference, load, step,
 };
+use crate::quantized::expected_logits;
 
 /// Logits of one prompt of each folder, in both forms and in chunks, within 1e-3 of an independent implementation.
 #[test]
@@ -82,28 +80,11 @@ fn logits_do_not_depend_on_company() {
     assert!(together == alone, "decoding");
 }
 
-/// Checkpoints in NVFP4 (with FP8 KV scales), INT4 and MXFP4: logits near those of the CPU in f32, the same greedy tokens.
+/// A checkpoint with experts in NVFP4.
 #[test]
-fn quantized_checkpoints_say_what_they_say_on_the_cpu() {
-    for name in ["tiny_modelopt_nvfp4_kvfp8", "tiny_ct_int4_kimi_names", "tiny_quark_mxfp4_from_int4"] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/quant").join(name);
-        let Some(gpu) = backend(Arch::Sm90a, Some(5)) else { return };
-        let cpu = CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
-        let mut cpu = load_folder(cpu, &folder, CacheDType::F32);
-        let mut gpu = load_folder(gpu, &folder, CacheDType::F32);
-        let vocab = cpu.blueprint().vocab_size;
-        let mut tokens: Vec<u32> = (0..6).map(|i| (11 * i + 5) % vocab as u32).collect();
-        for (start, form) in
-            [(0, AttentionForm::Expanded)].into_iter().chain((6..12).map(|at| (at, AttentionForm::Absorbed)))
-        {
-            let expected = step(&mut cpu, &tokens[start..], start, form);
-            let got = step(&mut gpu, &tokens[start..], start, form);
-            let off = difference(&got, &expected);
-            assert!(off < 1e-4, "{name} at {start}: {off}");
-            let last = |logits: &[f32]| argmax(&logits[logits.len() - vocab..]);
-            assert_eq!(last(&got), last(&expected), "{name} at {start}");
-            tokens.push(last(&expected));
-        }
+fn a_modelopt_export_gives_the_expected_logits() {
+    if let Some(gpu) = backend(Arch::Sm90a, Some(5)) {
+        expected_logits("emulated GPU", gpu);
     }
 }
 
