@@ -16,7 +16,7 @@ pub mod guard;
 // Metrics and logs, which every module below may record to.
 pub mod telemetry;
 
-// Compute: the operations of a model with their reference implementation, the fast CPU backend, kernels for GPUs.
+// Compute: the operations of a model with their reference implementation, the fast CPU backend, the GPU backend.
 pub mod ops;
 pub mod cpu;
 pub mod cuda;

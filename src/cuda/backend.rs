@@ -20,8 +20,8 @@ use super::stream::{Buffer, Stream};
 use crate::ops::{
     Activation, AttentionInMatrices, Backend, CacheDType, CacheShape, Calibrate, Capacity, ExpertMatrices,
     ExpertSplit, KvSlot, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
-    RopeTable, Routed, RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId,
-    expect, peak,
+    Record, RopeTable, Routed, RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket,
+    TokenId, expect, peak,
 };
 use crate::quant::{CachedRowFormat, StoredMatrix};
 use crate::tensor::TensorView;
@@ -477,11 +477,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         w.step.upload(&mut self.stream, plan, padded_rows, lists, Attention::pass_words(padded_rows))
     }
 
-    fn replay(
-        &mut self,
-        w: &mut Workspace<D>,
-        record: &mut dyn FnMut(&mut Self, &mut Workspace<D>) -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
+    fn replay(&mut self, w: &mut Workspace<D>, record: &mut Record<'_, Self>) -> Result<(), OpError> {
         // Rows in expanded form, or of several passes, are launched by shapes of their own.
         if !w.expanded.is_empty() || w.attention.num_passes() > 1 || w.step.rows() == 0 {
             return record(self, w);

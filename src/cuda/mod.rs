@@ -4,6 +4,9 @@
 //! run time, a missing one is an error with its remedy, and no call panics because of it. Kernels are compiled once
 //! per architecture and kept as CUBINs in the kernel cache; after [`KernelCache::freeze`] nothing compiles.
 //!
+//! `backend.rs` implements the operations over `stream.rs`, which launches through a `driver.rs`: libcuda's
+//! (`hardware/`), or the emulator's in tests.
+//!
 //! Knows neither the model nor any other backend.
 
 mod arch;

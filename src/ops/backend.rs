@@ -24,6 +24,9 @@ use super::{
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 
+/// Operations that a backend may record, see [`Backend::replay`].
+pub type Record<'a, B> = dyn FnMut(&mut B, &mut <B as Backend>::Workspace) -> Result<(), OpError> + 'a;
+
 /// A device that can run the model. One value owns its threads and queues; all methods take `&mut self`.
 pub trait Backend: Send + 'static {
     /// A linear layer's weight, `[out, in]`, in the backend's own layout.
@@ -120,7 +123,7 @@ pub trait Backend: Send + 'static {
     fn replay(
         &mut self,
         workspace: &mut Self::Workspace,
-        record: &mut dyn FnMut(&mut Self, &mut Self::Workspace) -> Result<(), OpError>,
+        record: &mut Record<'_, Self>,
     ) -> Result<(), OpError> {
         record(self, workspace)
     }

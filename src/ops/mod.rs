@@ -26,7 +26,7 @@ mod group;
 pub mod reference;
 pub mod tolerance;
 
-pub use backend::{Activation, Backend, Calibrate, Routed};
+pub use backend::{Activation, Backend, Calibrate, Record, Routed};
 pub use error::OpError;
 pub use exchange::Member;
 pub use group::{Group, Rank};
