@@ -42,9 +42,9 @@ macro_rules! call {
         let name = concat!(stringify!($name), "\0");
         let address = CStr::from_bytes_with_nul(name.as_bytes()).ok().and_then(|name| $library.address(name));
         address.and_then(|address| {
+            type Function = unsafe extern "C" fn($($kind),*) -> c_int;
             // SAFETY: the type is the function's in nvml.h, with `nvmlReturn_t` as a number.
-            let function =
-                unsafe { mem::transmute::<*const c_void, unsafe extern "C" fn($($kind),*) -> c_int>(address) };
+            let function = unsafe { mem::transmute::<*const c_void, Function>(address) };
             // SAFETY: pointers are to live values of the types in the declaration, and handles the library's own.
             (unsafe { function($($argument),*) } == 0).then_some(())
         })
