@@ -202,7 +202,7 @@ mod tests {
             ("scheduler.max_num_seqs", "-3", "must be a whole number, not negative"),
             ("kv_cache.memory_bytes", "lots", "or a size such as \"8GiB\", not \"lots\""),
             ("kv_cache.prefix_caching", "yes", "must be true or false, not \"yes\""),
-            ("device.backend", "cpux", "must be one of auto, cpu, reference, did you mean cpu?"),
+            ("device.backend", "cpux", "must be one of auto, cuda, cpu, reference, did you mean cpu?"),
             ("server.request_timeout_s", "soon", "must be a number, not \"soon\""),
             ("model.latent_norm_eps", "high", "must be \"config\" or a number, not \"high\""),
         ] {
