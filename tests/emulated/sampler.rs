@@ -645,6 +645,47 @@ fn no_race() {
     };
     pair.stream.driver().options().races = true;
     at_random(&mut pair, 77, 8);
+    // Lists that several warps apply, to the same ids.
+    let bias: Vec<(u32, f32)> = (0..200).map(|id| (id, 1.0)).collect();
+    pair.open(0, &SlotSpec { prompt: &[], reply: &[], counts: false, logit_bias: &bias, stops: &[] });
+    let rows = SampleRows {
+        rows: vec![SampleRow { temperature: 1.0, forbidden: (0, 150), ..plain(0) }],
+        forbidden: (0..150).rev().collect(),
+        masks: Vec::new(),
+    };
+    let expected = pair.check(&vec![1.0; 1100], &rows);
+    assert!(expected[0].token >= 150);
+}
+
+#[test]
+fn weights_have_the_bits_of_the_hosts() {
+    // With two ids, the weight of the second one is the largest `min_p` that keeps it.
+    let Some(mut pair) = Pair::new(Arch::Sm90a, None, 2) else { return };
+    let mut rng = fastrand::Rng::with_seed(15);
+    let row = SampleRow { temperature: 1.0, slot: SeqSlot(0), ..plain(0) };
+    let mut host = Host { slots: vec![HostSlot::default()], ..Host::default() };
+    let mut keeps = |logits: &[f32], row: SampleRow| host.sample(logits, 2, &only(row))[0].token == 1;
+    for _ in 0..60 {
+        let (mut logits, mut rows) = (Vec::new(), SampleRows::default());
+        while rows.rows.len() < MOST_ROWS {
+            let pair = [0.0, -3.0 * rng.f32()];
+            // A seed whose noise prefers the second id.
+            let seed =
+                (0..1000).find(|&seed| keeps(&pair, SampleRow { seed, ..row })).expect("a likely draw");
+            let with = |bits: u32| SampleRow { seed, min_p: f32::from_bits(bits), ..row };
+            let (mut kept, mut dropped) = (0, 1f32.to_bits());
+            while dropped - kept > 1 {
+                let middle = kept + (dropped - kept) / 2;
+                *(if keeps(&pair, with(middle)) { &mut kept } else { &mut dropped }) = middle;
+            }
+            for bits in [kept, dropped] {
+                rows.rows.push(SampleRow { row: Row(rows.rows.len() as u32), ..with(bits) });
+                logits.extend(pair);
+            }
+        }
+        let tokens: Vec<u32> = pair.check(&logits, &rows).iter().map(|found| found.token).collect();
+        assert_eq!(tokens, [1, 0].repeat(MOST_ROWS / 2));
+    }
 }
 
 #[test]
