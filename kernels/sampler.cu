@@ -452,7 +452,7 @@ __device__ __forceinline__ u32 race(const SamplerRow& row, const float* weights,
     return reduce(best == first ? winner : vocab, shared, Least());
 }
 
-// A token from the clean logits in the work row, which becomes scratch memory. `raw_max` is the largest of them.
+// A token from the clean logits in the work row, which then holds adjusted logits, then weights.
 __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const SamplerRow& row, const float* raw, float* work,
                                     Shared& shared) {
     const u32 vocab = params.vocab;

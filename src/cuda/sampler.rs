@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 
+use bytemuck::AnyBitPattern;
+
 use super::driver::ALIGNMENT;
 use super::kernels::sampler::{self as kernels, Change, CommitParams, CountParams, DrawParams, Row, RowRule};
 use super::{Buffer, Driver, DriverError, Stream, Transfer};
@@ -73,17 +75,37 @@ struct InFlight {
     /// `None` for a call without rows.
     outcomes: Option<Transfer>,
     wanted: Vec<Wanted>,
+    /// Downloads of the rows whose most likely ids the host finds, in order.
+    logits: Vec<Transfer>,
 }
 
 /// What a row reports beside its token.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     /// Nothing.
     Token,
-    /// The logprob and so many of the most likely ids, computed on the device.
-    Listed(usize),
-    /// More of them than the kernel lists: the host computes them from the row.
-    Whole(usize, Transfer),
+    /// The logprob and so many of the most likely ids, found on the device.
+    Listed(u32),
+    /// More of them than the kernel lists.
+    Whole(u32),
+}
+
+impl Wanted {
+    fn of(row: &SampleRow, vocab: usize) -> Self {
+        match row.top.min(vocab as u32) {
+            _ if row.top == SampleRow::NO_LOGPROBS => Self::Token,
+            top @ 0..=kernels::MAX_TOP => Self::Listed(top),
+            top => Self::Whole(top),
+        }
+    }
+
+    /// Number of ids that the kernel lists.
+    fn listed(self) -> u32 {
+        match self {
+            Self::Listed(top) => top,
+            Self::Token | Self::Whole(_) => 0,
+        }
+    }
 }
 
 /// Bytes of the buffers, in the order of [`Sampler`]'s fields.
@@ -205,56 +227,30 @@ impl Sampler {
         logits: u64,
     ) -> Result<Ticket, OpError> {
         self.check(rows)?;
-        let num_rows = rows.rows.len();
-        let mut top_total = 0;
-        let mut wanted = Vec::with_capacity(num_rows);
         let ticket = Ticket(self.next);
         self.next += 1;
         let commits = self.commits(&rows.rows, self.next);
+        let wanted: Vec<Wanted> = rows.rows.iter().map(|row| Wanted::of(row, self.vocab)).collect();
+        let mut num_top = 0;
         self.group.clear(rows.masks.len());
-        for (index, (row, commit)) in rows.rows.iter().zip(commits).enumerate() {
+        for (index, row) in rows.rows.iter().enumerate() {
             let forbidden = self.forbidden(row, rows);
-            let slot = &self.slots[row.slot.at()];
-            let words = slot.bias.len()
-                + slot.stops.len()
-                + forbidden.len()
-                + rows
-                    .masks
-                    .get(row.mask as usize)
-                    .map_or(0, |mask| mask.words().len().min(self.vocab.div_ceil(32)));
-            let capacity = list_words(self.max_rows, self.vocab);
-            if words > capacity {
-                return Err(refused(format!("a row with lists of {words} words, at most {capacity}")));
-            }
-            if self.group.words.len() + words > capacity {
-                self.draw(stream, index, num_rows, logits)?;
+            if !self.has_room(row, rows, &forbidden)? {
+                self.draw(stream, index, rows.rows.len(), logits)?;
                 self.group.clear(rows.masks.len());
             }
-            let top = (row.top as usize).min(self.vocab);
-            let listed = if top <= kernels::MAX_TOP as usize { top } else { 0 };
-            wanted.push(match row.top {
-                SampleRow::NO_LOGPROBS => Wanted::Token,
-                _ if listed == top => Wanted::Listed(top),
-                _ => Wanted::Whole(top, Transfer(0)),
-            });
-            let listed = if row.top == SampleRow::NO_LOGPROBS { 0 } else { listed as u32 };
             let packed = self.group.pack(row, rows, &self.slots[row.slot.at()], &forbidden, self.vocab);
-            self.group.rows.push(Row { commit, top: listed, top_first: top_total, ..packed });
-            top_total += listed;
+            let (commit, top) = (commits[index], wanted[index].listed());
+            self.group.rows.push(Row { commit, top, top_first: num_top, ..packed });
+            num_top += top;
         }
-        if num_rows > 0 {
-            self.draw(stream, num_rows, num_rows, logits)?;
-            let params = CommitParams {
-                outcomes: self.outcomes.address,
-                counts: self.counts.address,
-                last_tokens: self.last_tokens.address,
-                num_rows: num_rows as u32,
-                vocab: self.vocab as u32,
-            };
-            kernels::commit(stream, &params)?;
+        let mut call = InFlight { ticket, outcomes: None, wanted, logits: Vec::new() };
+        if !rows.rows.is_empty() {
+            self.draw(stream, rows.rows.len(), rows.rows.len(), logits)?;
+            self.commit(stream, rows.rows.len())?;
+            self.download(stream, &rows.rows, logits, num_top as usize, &mut call)?;
         }
-        let outcomes = self.download(stream, &rows.rows, logits, top_total as usize, &mut wanted)?;
-        self.in_flight.push_back(InFlight { ticket, outcomes, wanted });
+        self.in_flight.push_back(call);
         Ok(ticket)
     }
 
@@ -275,12 +271,10 @@ impl Sampler {
         let Some(transfer) = call.outcomes else { return Ok(()) };
         self.fetched.clear();
         stream.driver().finish(transfer, &mut self.fetched)?;
-        let fetched = std::mem::take(&mut self.fetched);
-        let (outcomes, top) = fetched.split_at(call.wanted.len() * size_of::<kernels::Outcome>());
-        let mut top = top.chunks_exact(size_of::<kernels::Top>()).map(bytemuck::pod_read_unaligned);
-        let mut row = Vec::new();
-        for (bytes, wanted) in outcomes.chunks_exact(size_of::<kernels::Outcome>()).zip(call.wanted) {
-            let outcome: kernels::Outcome = bytemuck::pod_read_unaligned(bytes);
+        let (outcomes, top) = self.fetched.split_at(call.wanted.len() * size_of::<kernels::Outcome>());
+        let mut top = values_of::<kernels::Top>(top);
+        let mut transfers = call.logits.into_iter();
+        for (outcome, wanted) in values_of::<kernels::Outcome>(outcomes).zip(call.wanted) {
             let log_sum = f64::from(outcome.max) + outcome.sum.ln();
             // A sum with 0 has no negative zero, whichever of the two a logit was.
             let logprob = |logit: f32| (f64::from(logit) - log_sum + 0.0) as f32;
@@ -288,18 +282,19 @@ impl Sampler {
             let (own, rank) = match wanted {
                 Wanted::Token => (0.0, 0),
                 Wanted::Listed(count) => {
-                    let listed = top.by_ref().take(count);
-                    out.top.extend(listed.map(|top: kernels::Top| (TokenId(top.id), logprob(top.logit))));
+                    let listed = top.by_ref().take(count as usize);
+                    out.top.extend(listed.map(|top| (TokenId(top.id), logprob(top.logit))));
                     (logprob(outcome.logit), outcome.rank)
                 }
-                Wanted::Whole(count, transfer) => {
-                    row.clear();
-                    stream.driver().finish(transfer, &mut row)?;
-                    let logits: Vec<f32> =
-                        row.chunks_exact(size_of::<f32>()).map(bytemuck::pod_read_unaligned).collect();
-                    let scored = self.logprobs.of(&logits, outcome.token.min(self.vocab as u32 - 1), count);
+                Wanted::Whole(count) => {
+                    let mut bytes = Vec::new();
+                    let transfer = transfers.next().expect("one download for each such row");
+                    stream.driver().finish(transfer, &mut bytes)?;
+                    let logits: Vec<f32> = values_of(&bytes).collect();
+                    let inside = outcome.token.min(self.vocab as u32 - 1);
+                    let scored = self.logprobs.of(&logits, inside, count as usize);
                     out.top.extend(scored.top.iter().map(|&(id, logprob)| (TokenId(id), logprob)));
-                    match (outcome.token as usize) < self.vocab {
+                    match inside == outcome.token {
                         true => (scored.logprob, scored.rank),
                         false => (logprob(outcome.logit), outcome.rank),
                     }
@@ -313,7 +308,6 @@ impl Sampler {
                 top: (first, out.top.len() as u32),
             });
         }
-        self.fetched = fetched;
         Ok(())
     }
 
@@ -373,6 +367,19 @@ impl Sampler {
         ids
     }
 
+    /// Whether the lists of a row fit behind those of the group.
+    fn has_room(&self, row: &SampleRow, rows: &SampleRows<'_>, forbidden: &[u32]) -> Result<bool, OpError> {
+        let slot = &self.slots[row.slot.at()];
+        let mask = rows.masks.get(row.mask as usize).map_or(&[][..], |mask| mask.words());
+        let mask_words = mask.len().min(self.vocab.div_ceil(32));
+        let words = slot.bias.len() + slot.stops.len() + forbidden.len() + mask_words;
+        let capacity = list_words(self.max_rows, self.vocab);
+        if words > capacity {
+            return Err(refused(format!("a row with lists of {words} words, at most {capacity}")));
+        }
+        Ok(self.group.words.len() + words <= capacity)
+    }
+
     /// Uploads the group and draws its rows, which end before row `end` of the call's `num_rows`.
     fn draw<D: Driver>(
         &mut self,
@@ -402,28 +409,36 @@ impl Sampler {
         kernels::draw(stream, rows.len(), &params)
     }
 
-    /// Starts the download of the outcomes, and of the rows that the host scores.
+    fn commit<D: Driver>(&self, stream: &mut Stream<D>, num_rows: usize) -> Result<(), OpError> {
+        let params = CommitParams {
+            outcomes: self.outcomes.address,
+            counts: self.counts.address,
+            last_tokens: self.last_tokens.address,
+            num_rows: num_rows as u32,
+            vocab: self.vocab as u32,
+        };
+        kernels::commit(stream, &params)
+    }
+
+    /// Starts the download of the outcomes, and of the rows whose most likely ids the host finds.
     fn download<D: Driver>(
         &self,
         stream: &mut Stream<D>,
         rows: &[SampleRow],
         logits: u64,
         num_top: usize,
-        wanted: &mut [Wanted],
-    ) -> Result<Option<Transfer>, OpError> {
-        if rows.is_empty() {
-            return Ok(None);
-        }
+        call: &mut InFlight,
+    ) -> Result<(), OpError> {
         let bytes = size_of::<kernels::Outcome>() * rows.len() + size_of::<kernels::Top>() * num_top;
-        let outcomes = stream.driver().download(self.outcomes.address, bytes)?;
+        call.outcomes = Some(stream.driver().download(self.outcomes.address, bytes)?);
         let row_bytes = self.vocab * size_of::<f32>();
-        for (row, wanted) in rows.iter().zip(wanted) {
-            if let Wanted::Whole(_, transfer) = wanted {
-                *transfer =
-                    stream.driver().download(logits + (row.row.at() * row_bytes) as u64, row_bytes)?;
+        for (row, wanted) in rows.iter().zip(&call.wanted) {
+            if let Wanted::Whole(_) = wanted {
+                let address = logits + (row.row.at() * row_bytes) as u64;
+                call.logits.push(stream.driver().download(address, row_bytes)?);
             }
         }
-        Ok(Some(outcomes))
+        Ok(())
     }
 
     fn set_last<D: Driver>(&self, stream: &mut Stream<D>, slot: SeqSlot, last: u32) -> Result<(), OpError> {
@@ -529,6 +544,11 @@ impl Group {
         self.words.extend_from_slice(words);
         first
     }
+}
+
+/// The values in bytes of a download, which have no alignment.
+fn values_of<T: AnyBitPattern>(bytes: &[u8]) -> impl Iterator<Item = T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }
 
 /// An error that leaves the device as it was.
