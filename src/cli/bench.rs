@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::boot::engine::{EngineOptions, EngineProgress, start_engine};
+use crate::boot::engine::{BackendChoice, EngineOptions, EngineProgress, start_engine};
 use crate::boot::{BootError, chain, open_checkpoint, read_blueprint};
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
@@ -45,7 +45,8 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
     // Bandwidth is measured before and after, and the larger value counts: on a shared machine the
     // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;
-    let before = cpu::read_bandwidth(threads)?;
+    let on_host = !matches!(options.backend, BackendChoice::Cuda(_));
+    let before = on_host.then(|| cpu::read_bandwidth(threads)).transpose()?;
     let plan = BenchPlan {
         prefill: args.prefill as usize,
         decode: args.decode as usize,
@@ -54,7 +55,10 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
         repeat: args.repeat as usize,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let bandwidth = || cpu::read_bandwidth(threads).map_or(before, |after| before.max(after));
+    let bandwidth = || {
+        let before = before?;
+        Some(cpu::read_bandwidth(threads).map_or(before, |after| before.max(after)))
+    };
     let report = runtime.block_on(measure::run(&engine.handle, &metrics, active, &plan, bandwidth))?;
     engine.handle.shutdown();
     Ok(report)

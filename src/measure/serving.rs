@@ -45,9 +45,10 @@ pub struct BenchReport {
     pub engine_overhead_us: Vec<f64>,
     /// Stored weight bytes that one token of one sequence reads.
     pub active_bytes_per_token: u64,
-    /// Memory read bandwidth in this run, GB/s.
-    pub read_bandwidth_gb_s: f64,
-    /// Median decode speed of one sequence over what the bandwidth allows; absent when several sequences share reads.
+    /// Read bandwidth of the host's memory in this run, GB/s; absent on a device, which does not read from it.
+    pub read_bandwidth_gb_s: Option<f64>,
+    /// Median decode speed of one sequence over what the bandwidth allows; absent without the bandwidth, and when several
+    /// sequences share reads.
     pub decode_share_of_floor: Option<f64>,
 }
 
@@ -67,13 +68,14 @@ pub enum BenchError {
     },
 }
 
-/// Runs the plan, then calls for the read bandwidth (GB/s), so that both come from the same run.
+/// Runs the plan, then calls for the read bandwidth (GB/s) of the memory that the weights are in, if it is known, so that
+/// both come from the same run.
 pub async fn run(
     engine: &EngineHandle,
     metrics: &Metrics,
     active_bytes_per_token: u64,
     plan: &BenchPlan,
-    bandwidth_gb_s: impl FnOnce() -> f64,
+    bandwidth_gb_s: impl FnOnce() -> Option<f64>,
 ) -> Result<BenchReport, BenchError> {
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut prefill, mut decode, mut overhead_us) = (Vec::new(), Vec::new(), Vec::new());
@@ -90,7 +92,9 @@ pub async fn run(
         }
     }
     let bandwidth_gb_s = bandwidth_gb_s();
-    let floor_tok_s = bandwidth_gb_s * 1e9 / active_bytes_per_token as f64;
+    let floor_tok_s = bandwidth_gb_s
+        .filter(|_| plan.concurrency == 1)
+        .map(|gb_s| gb_s * 1e9 / active_bytes_per_token as f64);
     Ok(BenchReport {
         backend: engine.facts().backend.into(),
         prefill_tokens: plan.prefill,
@@ -99,7 +103,7 @@ pub async fn run(
         concurrency: plan.concurrency,
         active_bytes_per_token,
         read_bandwidth_gb_s: bandwidth_gb_s,
-        decode_share_of_floor: (plan.concurrency == 1).then(|| median(&decode) / floor_tok_s),
+        decode_share_of_floor: floor_tok_s.map(|floor| median(&decode) / floor),
         prefill_tok_s: prefill,
         decode_tok_s: decode,
         engine_overhead_us: overhead_us,
@@ -200,7 +204,10 @@ impl BenchReport {
         let decode =
             format!("decode {} at depth {}, {} sequences", self.decode_tokens, self.depth, self.concurrency);
         let mut lines = vec![
-            format!("backend {}, read bandwidth {:.1} GB/s", self.backend, self.read_bandwidth_gb_s),
+            match self.read_bandwidth_gb_s {
+                Some(gb_s) => format!("backend {}, read bandwidth {gb_s:.1} GB/s", self.backend),
+                None => format!("backend {}", self.backend),
+            },
             format!("{:<44} {}", format!("prefill {}", self.prefill_tokens), range(&self.prefill_tok_s)),
             format!("{decode:<44} {}", range(&self.decode_tok_s)),
         ];
@@ -213,8 +220,8 @@ impl BenchReport {
             format!("engine overhead per step, {} sequences", self.concurrency),
             median(&self.engine_overhead_us)
         ));
-        if let Some(share) = self.decode_share_of_floor {
-            let floor = self.read_bandwidth_gb_s * 1e9 / self.active_bytes_per_token as f64;
+        if let (Some(share), Some(gb_s)) = (self.decode_share_of_floor, self.read_bandwidth_gb_s) {
+            let floor = gb_s * 1e9 / self.active_bytes_per_token as f64;
             let mib = self.active_bytes_per_token >> 20;
             lines.push(format!(
                 "{:<44} {:>9.1} %",

@@ -11,7 +11,7 @@ use perigee::ops::{BlockId, CacheDType, CacheShape, HostOps, MlaShape, StepPlan,
 use perigee::quant::{CachedRowFormat, StoredMatrix};
 use perigee::tensor::{DType, TensorView};
 
-use super::EmulatedDriver;
+use super::TestDriver;
 
 const fn fp8(row_scales: bool, rope_codes: bool) -> CacheDType {
     CacheDType::Fp8(CachedRowFormat { row_scales, rope_codes })
@@ -254,12 +254,12 @@ impl World {
         self.shape.num_heads * self.shape.v_head_dim
     }
 
-    fn attention(&self, stream: &mut Stream<EmulatedDriver>, way: &Way) -> Attention {
+    fn attention(&self, stream: &mut Stream<TestDriver>, way: &Way) -> Attention {
         let capacity = AttentionCapacity { block_size: self.block_size, ..way.capacity };
         Attention::new(stream, &self.shape, &capacity).unwrap()
     }
 
-    fn upload(&self, stream: &mut Stream<EmulatedDriver>, step: &Step, words: &[u32]) -> (Addresses, KvUp) {
+    fn upload(&self, stream: &mut Stream<TestDriver>, step: &Step, words: &[u32]) -> (Addresses, KvUp) {
         let cache_shape = self.cache_shape(step.num_blocks, self.dtype);
         let row_bytes = cache_shape.row_bytes();
         let cache = stream.allocate("cache", cache_shape.bytes()).unwrap();
@@ -317,9 +317,11 @@ impl World {
 /// Content of a result before attention.
 const UNTOUCHED: f32 = -7.25;
 
-fn stream(way: &Way) -> Option<Stream<EmulatedDriver>> {
-    let mut driver = EmulatedDriver::new(way.arch, way.seed)?;
-    driver.options().races = way.races;
+fn stream(way: &Way) -> Option<Stream<TestDriver>> {
+    let mut driver = TestDriver::new(way.arch, way.seed)?;
+    if let Some(options) = driver.options() {
+        options.races = way.races;
+    }
     Some(Stream::new(driver).unwrap())
 }
 
@@ -509,7 +511,7 @@ fn launches_serve_the_lists_of_later_steps() {
     let graph = stream.driver().end_capture().unwrap();
 
     let values = expected.len();
-    let replayed = |stream: &mut Stream<EmulatedDriver>, words: &[u32]| -> Vec<f32> {
+    let replayed = |stream: &mut Stream<TestDriver>, words: &[u32]| -> Vec<f32> {
         stream.driver().upload(at.lists, bytemuck::cast_slice(words)).unwrap();
         stream.driver().replay(&graph).unwrap();
         stream.read(at.attended, values).unwrap()

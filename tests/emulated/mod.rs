@@ -1,6 +1,8 @@
 //! The kernels that ship, compiled by NVRTC and executed by the emulator below the same launch code as on a device.
 //!
-//! Without NVRTC these tests print that they were skipped; with REQUIRE_NVRTC in the environment they fail instead.
+//! Without NVRTC these tests print that they were skipped; with REQUIRE_NVRTC in the environment they fail instead. With
+//! TEST_GPU in the environment they run on the machine's first GPU in place of the emulator, whatever architecture a test
+//! names: `scripts/gpu-check`.
 
 mod attention;
 mod model;
@@ -9,17 +11,29 @@ mod sampler;
 mod weights;
 
 use std::collections::{HashMap, VecDeque};
+use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use perigee::cuda::{
-    Arch, Compiler, CudaBackend, Driver, DriverError, LaunchShape, Nvrtc, Program, Transfer,
+    Arch, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation, KernelCache,
+    LaunchShape, Nvrtc, Program, Transfer,
 };
 use perigee_emulator::case;
 use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options};
 
 use crate::kernels::nvrtc;
+
+/// An expression of whichever device there is.
+macro_rules! either {
+    ($device:expr, $name:ident => $then:expr) => {
+        match $device {
+            Device::Emulated($name) => $then,
+            Device::Gpu($name) => $then,
+        }
+    };
+}
 
 /// Compiles each program once, for all processes of a test run.
 struct Compilations {
@@ -67,20 +81,175 @@ impl Compilations {
 }
 
 /// The backend on an emulated device; `None` without NVRTC.
-pub(crate) fn backend(arch: Arch, seed: Option<u64>) -> Option<CudaBackend<EmulatedDriver>> {
-    Some(CudaBackend::new(EmulatedDriver::new(arch, seed)?).unwrap())
+pub(crate) fn backend(arch: Arch, seed: Option<u64>) -> Option<CudaBackend<TestDriver>> {
+    Some(CudaBackend::new(TestDriver::new(arch, seed)?).unwrap())
+}
+
+/// The emulator, or a GPU.
+pub(crate) struct TestDriver {
+    device: Device,
+    /// What happened so far.
+    pub(crate) counts: Arc<Mutex<Counts>>,
+}
+
+enum Device {
+    Emulated(Emulator),
+    Gpu(Hardware),
+}
+
+/// A value of one of the two devices.
+#[derive(Clone)]
+pub(crate) enum Of<E, G> {
+    Emulated(E),
+    Gpu(G),
+}
+
+impl TestDriver {
+    /// A device of one architecture; with a seed, blocks and warps run in an order of its own and copies happen at
+    /// random moments. `None`: no NVRTC, the test is skipped.
+    pub(crate) fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
+        let device = match env::var_os("TEST_GPU") {
+            None => Device::Emulated(Emulator::new(arch, seed)?),
+            Some(kernels) => Device::Gpu(gpu(kernels.into())),
+        };
+        Some(Self { device, counts: Arc::default() })
+    }
+
+    /// The options of later launches; `None` on a GPU.
+    pub(crate) fn options(&mut self) -> Option<&mut Options> {
+        match &mut self.device {
+            Device::Emulated(emulator) => Some(&mut emulator.machine.options),
+            Device::Gpu(_) => None,
+        }
+    }
+
+    fn count(&self, add: impl Fn(&mut Counts)) {
+        add(&mut self.counts.lock().unwrap());
+    }
+}
+
+/// The first GPU. TEST_GPU names the folder of compiled kernels; what is missing there is compiled if there is NVRTC.
+fn gpu(kernels: PathBuf) -> Hardware {
+    let compiler = Nvrtc::open(None, None).map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
+    let settings = CacheSettings { dir: Some(kernels), max_bytes: 1 << 30, create: true };
+    let cache = Arc::new(KernelCache::open(&settings, compiler));
+    Hardware::open(&Installation::probe().unwrap().devices[0], cache).unwrap()
+}
+
+impl Driver for TestDriver {
+    type Module = Of<<Emulator as Driver>::Module, <Hardware as Driver>::Module>;
+    type Function = Of<<Emulator as Driver>::Function, <Hardware as Driver>::Function>;
+    type Graph = Of<<Emulator as Driver>::Graph, <Hardware as Driver>::Graph>;
+
+    fn name(&self) -> &'static str {
+        either!(&self.device, device => device.name())
+    }
+
+    fn arch(&self) -> Arch {
+        either!(&self.device, device => device.arch())
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        either!(&self.device, device => device.multiprocessors())
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, DriverError> {
+        either!(&mut self.device, device => device.free_bytes())
+    }
+
+    fn arena_bytes(&self) -> usize {
+        either!(&self.device, device => device.arena_bytes())
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
+        self.count(|counts| counts.allocations += 1);
+        either!(&mut self.device, device => device.allocate(bytes))
+    }
+
+    fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError> {
+        either!(&mut self.device, device => device.zero(address, bytes))
+    }
+
+    fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.count(|counts| counts.uploads += 1);
+        either!(&mut self.device, device => device.upload(to, bytes))
+    }
+
+    fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
+        self.count(|counts| counts.downloads += 1);
+        either!(&mut self.device, device => device.download(from, bytes))
+    }
+
+    fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
+        either!(&mut self.device, device => device.finish(transfer, into))
+    }
+
+    fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
+        self.count(|counts| counts.loads += 1);
+        match &mut self.device {
+            Device::Emulated(device) => device.load(program).map(Of::Emulated),
+            Device::Gpu(device) => device.load(program).map(Of::Gpu),
+        }
+    }
+
+    fn function(
+        &mut self,
+        module: &Self::Module,
+        name: &str,
+        shared: u32,
+    ) -> Result<Self::Function, DriverError> {
+        match (&mut self.device, module) {
+            (Device::Emulated(device), Of::Emulated(module)) => {
+                device.function(module, name, shared).map(Of::Emulated)
+            }
+            (Device::Gpu(device), Of::Gpu(module)) => device.function(module, name, shared).map(Of::Gpu),
+            _ => Err(error("cuModuleGetFunction", "a module of another device".into())),
+        }
+    }
+
+    fn launch(
+        &mut self,
+        function: &Self::Function,
+        shape: &LaunchShape,
+        parameters: &[u8],
+    ) -> Result<(), DriverError> {
+        self.count(|counts| counts.launches += 1);
+        match (&mut self.device, function) {
+            (Device::Emulated(device), Of::Emulated(function)) => device.launch(function, shape, parameters),
+            (Device::Gpu(device), Of::Gpu(function)) => device.launch(function, shape, parameters),
+            _ => Err(error("cuLaunchKernelEx", "a function of another device".into())),
+        }
+    }
+
+    fn begin_capture(&mut self) -> Result<(), DriverError> {
+        either!(&mut self.device, device => device.begin_capture())
+    }
+
+    fn end_capture(&mut self) -> Result<Self::Graph, DriverError> {
+        match &mut self.device {
+            Device::Emulated(device) => device.end_capture().map(Of::Emulated),
+            Device::Gpu(device) => device.end_capture().map(Of::Gpu),
+        }
+    }
+
+    fn replay(&mut self, graph: &Self::Graph) -> Result<(), DriverError> {
+        self.count(|counts| counts.replays += 1);
+        match (&mut self.device, graph) {
+            (Device::Emulated(device), Of::Emulated(graph)) => device.replay(graph),
+            (Device::Gpu(device), Of::Gpu(graph)) => device.replay(graph),
+            _ => Err(error("cuGraphLaunch", "a graph of another device".into())),
+        }
+    }
 }
 
 /// The emulator as a device.
-pub(crate) struct EmulatedDriver {
+pub(crate) struct Emulator {
     machine: Machine,
     arch: Arch,
     compilations: &'static Compilations,
     downloads: VecDeque<(Transfer, Vec<u8>)>,
     next: u64,
     recording: Option<Vec<Launch>>,
-    /// What happened so far.
-    pub(crate) counts: Arc<Mutex<Counts>>,
 }
 
 /// Number of calls of a driver.
@@ -97,10 +266,8 @@ pub(crate) struct Counts {
 /// A recorded launch.
 pub(crate) struct Launch(Kernel, case::LaunchShape, Vec<u8>);
 
-impl EmulatedDriver {
-    /// A device of one architecture; with a seed, blocks and warps run in an order of its own and copies happen at
-    /// random moments. `None`: no NVRTC, the test is skipped.
-    pub(crate) fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
+impl Emulator {
+    fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
         let compilations = Compilations::shared()?;
         let options = Options {
             shuffle: seed,
@@ -115,17 +282,7 @@ impl EmulatedDriver {
             downloads: VecDeque::new(),
             next: 0,
             recording: None,
-            counts: Arc::default(),
         })
-    }
-
-    /// The options of later launches.
-    pub(crate) fn options(&mut self) -> &mut Options {
-        &mut self.machine.options
-    }
-
-    fn count(&self, add: impl Fn(&mut Counts)) {
-        add(&mut self.counts.lock().unwrap());
     }
 
     fn run(
@@ -152,7 +309,7 @@ fn error(call: &'static str, text: String) -> DriverError {
     DriverError { call, code: 700, text, fatal: true }
 }
 
-impl Driver for EmulatedDriver {
+impl Driver for Emulator {
     type Module = Arc<Module>;
     type Function = Kernel;
     type Graph = Vec<Launch>;
@@ -179,7 +336,6 @@ impl Driver for EmulatedDriver {
 
     fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
         self.refuse_while_recording("cuMemAlloc")?;
-        self.count(|counts| counts.allocations += 1);
         Ok(self.machine.allocate(0, bytes as u64, 256))
     }
 
@@ -190,13 +346,11 @@ impl Driver for EmulatedDriver {
 
     fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.refuse_while_recording("cuMemcpyHtoDAsync")?;
-        self.count(|counts| counts.uploads += 1);
         self.machine.write(to, bytes).map_err(|text| error("cuMemcpyHtoDAsync", text))
     }
 
     fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
         self.refuse_while_recording("cuMemcpyDtoHAsync")?;
-        self.count(|counts| counts.downloads += 1);
         let mut content = vec![0; bytes];
         self.machine.read(from, &mut content).map_err(|text| error("cuMemcpyDtoHAsync", text))?;
         let transfer = Transfer(self.next);
@@ -216,7 +370,6 @@ impl Driver for EmulatedDriver {
     }
 
     fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
-        self.count(|counts| counts.loads += 1);
         let text = self.compilations.ptx(program).map_err(|text| error("nvrtcCompileProgram", text))?;
         self.machine.load(0, &text).map(Arc::new).map_err(|text| error("cuModuleLoadData", text))
     }
@@ -231,7 +384,6 @@ impl Driver for EmulatedDriver {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
-        self.count(|counts| counts.launches += 1);
         let wanted = function.parameter_bytes();
         if wanted != parameters.len() as u64 {
             let text = format!("{} bytes of parameters, the kernel has {wanted}", parameters.len());
@@ -265,7 +417,6 @@ impl Driver for EmulatedDriver {
 
     fn replay(&mut self, graph: &Vec<Launch>) -> Result<(), DriverError> {
         self.refuse_while_recording("cuGraphLaunch")?;
-        self.count(|counts| counts.replays += 1);
         graph.iter().try_for_each(|Launch(kernel, shape, parameters)| self.run(kernel, *shape, parameters))
     }
 }

@@ -15,7 +15,7 @@ use perigee::sampling::SamplingParams;
 use perigee::scheduler;
 use perigee::telemetry::Metrics;
 
-use super::{Counts, EmulatedDriver, backend};
+use super::{Counts, TestDriver, backend};
 use crate::golden::{
     BLOCK_SIZE, NUM_BLOCKS, argmax, golden_folder, golden_prompts, largest_difference, load, step,
 };
@@ -120,7 +120,7 @@ fn nano_says_what_it_says_on_the_cpu() {
 fn a_decode_step_is_three_transfers_and_one_replay() {
     const REQUESTS: usize = 7;
     const TOKENS: u32 = 12;
-    let Some(driver) = EmulatedDriver::new(Arch::Sm90a, None) else { return };
+    let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let counts = driver.counts.clone();
     let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();

@@ -15,10 +15,10 @@ use perigee::ops::{
 use perigee::quant::CachedRowFormat;
 use perigee::tensor::{DType, TensorView};
 
-use super::EmulatedDriver;
+use super::TestDriver;
 use super::weights::{ALL, Stored, Weight};
 
-type Device = Stream<EmulatedDriver>;
+type Device = Stream<TestDriver>;
 
 /// A device for each architecture and order; none without NVRTC.
 fn devices() -> impl Iterator<Item = (String, Device)> {
@@ -30,8 +30,10 @@ fn devices() -> impl Iterator<Item = (String, Device)> {
         (Arch::Sm120a, Some(5)),
     ];
     runs.into_iter().filter_map(|(arch, seed)| {
-        let mut driver = EmulatedDriver::new(arch, seed)?;
-        driver.options().races = seed == Some(3);
+        let mut driver = TestDriver::new(arch, seed)?;
+        if let Some(options) = driver.options() {
+            options.races = seed == Some(3);
+        }
         Some((format!("{arch} {seed:?}"), Stream::new(driver).unwrap()))
     })
 }

@@ -9,7 +9,7 @@ use perigee::ops::{
 };
 use perigee::sampling::{self, Draw, History, Logprobs, TokenMask};
 
-use super::{Compilations, EmulatedDriver};
+use super::{Compilations, TestDriver};
 
 const MOST_ROWS: usize = 8;
 const NUM_SLOTS: usize = 6;
@@ -139,7 +139,7 @@ fn likely_end(logits: &[f32], stops: &[u32], rank: usize) -> Option<u32> {
 /// Both samplers, with the expected outcomes of the calls in flight.
 struct Pair {
     vocab: usize,
-    stream: Stream<EmulatedDriver>,
+    stream: Stream<TestDriver>,
     device: Sampler,
     logits: Buffer,
     host: Host,
@@ -148,7 +148,7 @@ struct Pair {
 
 impl Pair {
     fn new(arch: Arch, seed: Option<u64>, vocab: usize) -> Option<Self> {
-        let mut stream = Stream::new(EmulatedDriver::new(arch, seed)?).unwrap();
+        let mut stream = Stream::new(TestDriver::new(arch, seed)?).unwrap();
         let device = Sampler::new(&mut stream, vocab, MOST_ROWS, NUM_SLOTS).unwrap();
         let logits = stream.allocate("logits", MOST_ROWS * vocab * 4).unwrap();
         let host = Host { slots: vec![HostSlot::default(); NUM_SLOTS], ..Host::default() };
@@ -643,7 +643,9 @@ fn no_race() {
     let Some(mut pair) = Pair::new(Arch::Sm90a, Some(6), 1100) else {
         return;
     };
-    pair.stream.driver().options().races = true;
+    if let Some(options) = pair.stream.driver().options() {
+        options.races = true;
+    }
     at_random(&mut pair, 77, 8);
     // Lists that several warps apply, to the same ids.
     let bias: Vec<(u32, f32)> = (0..200).map(|id| (id, 1.0)).collect();
