@@ -28,7 +28,7 @@ pub trait Driver: Send + 'static {
     /// Bytes that the backend allocates at once and divides itself; 0: every buffer is its own allocation.
     fn arena_bytes(&self) -> usize;
 
-    /// Device memory without content, at a multiple of [`ALIGNMENT`]. Freed when the driver is dropped.
+    /// Device memory without content, at a multiple of 256. Freed when the driver is dropped.
     fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError>;
     /// Sets bytes of device memory to 0.
     fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError>;
