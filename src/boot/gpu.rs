@@ -1,12 +1,11 @@
 //! From the settings to an opened GPU: the choice of the device, and its kernels, compiled or from the cache.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::cuda::{
     self, Arch, CacheSettings, Compiler, CudaBackend, Device, DriverError, Hardware, Installation,
-    KernelCache, KernelError, Nvrtc, ProbeError, Program, kernels,
+    KernelCache, KernelError, Nvrtc, ProbeError, kernels,
 };
 use crate::ops::OpError;
 
@@ -59,8 +58,9 @@ impl Gpu {
         let compiler = nvrtc.map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
         let (dir, max_bytes) = (Some(config.cache_dir.clone()), config.max_cache_bytes);
         let cache = Arc::new(KernelCache::open(&CacheSettings { dir, max_bytes, create: true }, compiler));
-        if let Some(arch) = self.device.arch() {
-            obtain_all(&cache, arch)?;
+        let archs: Vec<Arch> = self.device.arch().into_iter().collect();
+        for obtained in cache.obtain_all(&archs, 0, &|_, _, _| ()) {
+            obtained.result?;
         }
         let hardware = Hardware::open(&self.device, cache.clone())?;
         let backend = CudaBackend::new(hardware)?;
@@ -76,22 +76,4 @@ impl Gpu {
         );
         Ok(backend)
     }
-}
-
-/// Takes every kernel into memory, on all cores.
-fn obtain_all(cache: &KernelCache, arch: Arch) -> Result<(), KernelError> {
-    let wanted: Vec<_> = kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&arch)).collect();
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(wanted.len());
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some(kernel) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let program = Program::new(kernel, arch).map_err(|error| KernelError::Compile(error.into()))?;
-            cache.get(&program)?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
-    })
 }

@@ -2,16 +2,14 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::commands::{EXIT_USAGE, load_settings, print};
 use crate::boot::memory_plan::format_bytes;
 use crate::config::args::{KernelsBuildArgs, KernelsCommand};
 use crate::cuda::{
-    Arch, Binary, CacheSettings, Compiler, Config, Installation, Kernel, KernelCache, KernelError, Nvrtc,
-    Origin, Program, kernels,
+    Arch, CacheSettings, Compiler, Config, Installation, KernelCache, Nvrtc, Obtained, Origin, kernels,
 };
 
 /// Value of `--arch` for the architectures of this machine's GPUs.
@@ -40,14 +38,6 @@ fn list() -> String {
     text
 }
 
-/// A kernel to compile, and what became of it.
-struct Job {
-    kernel: &'static Kernel,
-    arch: Arch,
-    result: Result<Arc<Binary>, KernelError>,
-    time: Duration,
-}
-
 fn build(args: &KernelsBuildArgs, config: &Config) -> ExitCode {
     let archs = match archs(&args.arch) {
         Ok(archs) => archs,
@@ -74,7 +64,9 @@ fn build(args: &KernelsBuildArgs, config: &Config) -> ExitCode {
     };
     let cache = KernelCache::open(&settings, Ok(compiler));
     let start = Instant::now();
-    let jobs = run(&cache, &archs, args.threads as usize);
+    let jobs = cache.obtain_all(&archs, args.threads as usize, &|before, total, job| {
+        eprintln!("{}", progress(before + 1, total, job));
+    });
     let printed = print(&table(&jobs, &cache, start.elapsed(), config));
     for error in jobs.iter().filter_map(|job| job.result.as_ref().err()) {
         eprintln!("perigee: {error}");
@@ -115,39 +107,7 @@ fn archs(text: &str) -> Result<Vec<Arch>, String> {
     Ok(archs)
 }
 
-/// Takes every kernel from the cache, for each of `archs` that it is made for. One line per kernel on stderr.
-fn run(cache: &KernelCache, archs: &[Arch], threads: usize) -> Vec<Job> {
-    let wanted: Vec<(&'static Kernel, Arch)> = kernels::ALL
-        .iter()
-        .flat_map(|kernel| {
-            archs.iter().filter(|arch| kernel.archs.contains(arch)).map(|arch| (*kernel, *arch))
-        })
-        .collect();
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let threads = if threads == 0 { cores } else { threads }.min(wanted.len());
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((kernel, arch)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let start = Instant::now();
-                    let program =
-                        Program::new(kernel, *arch).map_err(|error| KernelError::Compile(error.into()));
-                    let result = program.and_then(|program| cache.get(&program));
-                    let job = Job { kernel, arch: *arch, result, time: start.elapsed() };
-                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    done.push(job);
-                    eprintln!("{}", progress(done.len(), wanted.len(), &done[done.len() - 1]));
-                }
-            });
-        }
-    });
-    let mut jobs = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    jobs.sort_by_key(|job| (job.kernel.name, job.arch));
-    jobs
-}
-
-fn progress(done: usize, total: usize, job: &Job) -> String {
+fn progress(done: usize, total: usize, job: &Obtained) -> String {
     let outcome = match &job.result {
         Ok(binary) if binary.origin == Origin::Disk => "in the cache".to_owned(),
         Ok(_) => format!("compiled in {:.0} ms", job.time.as_secs_f64() * 1e3),
@@ -157,7 +117,7 @@ fn progress(done: usize, total: usize, job: &Job) -> String {
 }
 
 /// A line per kernel and architecture: the most that any function of it uses.
-fn table(jobs: &[Job], cache: &KernelCache, time: Duration, config: &Config) -> String {
+fn table(jobs: &[Obtained], cache: &KernelCache, time: Duration, config: &Config) -> String {
     let width = jobs.iter().map(|job| job.kernel.name.len()).max().unwrap_or(0).max("kernel".len());
     let mut text = format!(
         "{:width$}  {:<8} {:>9} {:>12} {:>9} {:>7}  origin\n",

@@ -14,11 +14,11 @@ pub(super) mod tests;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Arch, CompileError, Compiled, Compiler, FunctionUsage, Program};
+use super::{Arch, CompileError, Compiled, Compiler, FunctionUsage, Kernel, Program, kernels};
 use directory::{Directory, Found};
 use entry::{Key, Notes};
 pub use volume::Volume;
@@ -72,6 +72,19 @@ pub enum KernelError {
     /// The compiler's error.
     #[error(transparent)]
     Compile(#[from] CompileError),
+}
+
+/// A kernel that [`KernelCache::obtain_all`] asked for.
+#[derive(Debug)]
+pub struct Obtained {
+    /// Its declaration.
+    pub kernel: &'static Kernel,
+    /// Target.
+    pub arch: Arch,
+    /// The compiled kernel, or the reason why there is none.
+    pub result: Result<Arc<Binary>, KernelError>,
+    /// Time of the request.
+    pub time: Duration,
 }
 
 /// What a cache did so far.
@@ -166,6 +179,39 @@ impl KernelCache {
             self.memory_hits.fetch_add(1, Ordering::Relaxed);
         }
         result.clone()
+    }
+
+    /// Takes every kernel for each of `archs` that it is made for, on `threads` threads (0: all cores). `done` is called
+    /// for each with the number of those before it and the number of all.
+    pub fn obtain_all(
+        &self,
+        archs: &[Arch],
+        threads: usize,
+        done: &(dyn Fn(usize, usize, &Obtained) + Sync),
+    ) -> Vec<Obtained> {
+        let made_for = |kernel: &&'static Kernel| {
+            let kernel = *kernel;
+            archs.iter().filter(|arch| kernel.archs.contains(arch)).map(move |arch| (kernel, *arch))
+        };
+        let wanted: Vec<(&'static Kernel, Arch)> = kernels::ALL.iter().flat_map(made_for).collect();
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let threads = if threads == 0 { cores } else { threads }.min(wanted.len());
+        let (next, all) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            while let Some((kernel, arch)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let start = Instant::now();
+                let program = Program::new(kernel, *arch).map_err(|error| KernelError::Compile(error.into()));
+                let result = program.and_then(|program| self.get(&program));
+                let obtained = Obtained { kernel, arch: *arch, result, time: start.elapsed() };
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                done(all.len(), wanted.len(), &obtained);
+                all.push(obtained);
+            }
+        };
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+        all.sort_by_key(|obtained| (obtained.kernel.name, obtained.arch));
+        all
     }
 
     /// From now on a program that is neither in memory nor in the directory is an error.
