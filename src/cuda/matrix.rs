@@ -26,6 +26,9 @@ pub enum Format {
 }
 
 impl Format {
+    /// Number of formats.
+    pub const COUNT: usize = 6;
+
     /// Ending of the kernels' names.
     pub const fn name(self) -> &'static str {
         match self {

@@ -9,24 +9,23 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain(
-    "experts",
-    &[
-        "experts_up_f32",
-        "experts_up_bf16",
-        "experts_up_nvfp4",
-        "experts_up_mxfp4",
-        "experts_up_int4",
-        "experts_up_fp8",
-        "experts_down_f32",
-        "experts_down_bf16",
-        "experts_down_nvfp4",
-        "experts_down_mxfp4",
-        "experts_down_int4",
-        "experts_down_fp8",
-    ],
-    128,
-);
+pub const KERNEL: Kernel = plain("experts", &FUNCTIONS, 128);
+
+/// Functions of the first product in the order of [`Format`], then those of the second.
+const FUNCTIONS: [&str; 2 * Format::COUNT] = [
+    "experts_up_f32",
+    "experts_up_bf16",
+    "experts_up_nvfp4",
+    "experts_up_mxfp4",
+    "experts_up_int4",
+    "experts_up_fp8",
+    "experts_down_f32",
+    "experts_down_bf16",
+    "experts_down_nvfp4",
+    "experts_down_mxfp4",
+    "experts_down_int4",
+    "experts_down_fp8",
+];
 
 /// Threads of a block: 8 warps.
 const THREADS: u32 = 256;
@@ -118,14 +117,7 @@ pub fn launch_up<D: Driver>(
     x: u64,
     inner: u64,
 ) -> Result<(), OpError> {
-    let name = match experts.gate.format {
-        Format::F32 => "experts_up_f32",
-        Format::Bf16 => "experts_up_bf16",
-        Format::Nvfp4 => "experts_up_nvfp4",
-        Format::Mxfp4 => "experts_up_mxfp4",
-        Format::Int4 => "experts_up_int4",
-        Format::Fp8 => "experts_up_fp8",
-    };
+    let name = FUNCTIONS[experts.gate.format as usize];
     let (num_tiles, tiles, list, num_slots, max_tiles) = slots.parts();
     let params = UpParams {
         gate: experts.gate.params,
@@ -150,14 +142,7 @@ pub fn launch_down<D: Driver>(
     inner: u64,
     out: u64,
 ) -> Result<(), OpError> {
-    let name = match experts.down.format {
-        Format::F32 => "experts_down_f32",
-        Format::Bf16 => "experts_down_bf16",
-        Format::Nvfp4 => "experts_down_nvfp4",
-        Format::Mxfp4 => "experts_down_mxfp4",
-        Format::Int4 => "experts_down_int4",
-        Format::Fp8 => "experts_down_fp8",
-    };
+    let name = FUNCTIONS[Format::COUNT + experts.down.format as usize];
     let (num_tiles, tiles, list, num_slots, max_tiles) = slots.parts();
     let params = DownParams {
         down: experts.down.params,

@@ -8,11 +8,11 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain(
-    "linear",
-    &["linear_f32", "linear_bf16", "linear_nvfp4", "linear_mxfp4", "linear_int4", "linear_fp8"],
-    128,
-);
+pub const KERNEL: Kernel = plain("linear", &FUNCTIONS, 128);
+
+/// Functions in the order of [`Format`].
+const FUNCTIONS: [&str; Format::COUNT] =
+    ["linear_f32", "linear_bf16", "linear_nvfp4", "linear_mxfp4", "linear_int4", "linear_fp8"];
 
 /// Threads of a block: 8 warps.
 const THREADS: u32 = 256;
@@ -71,14 +71,6 @@ pub fn launch<D: Driver>(
     y: Rows,
     output: Output,
 ) -> Result<(), OpError> {
-    let name = match matrix.format {
-        Format::F32 => "linear_f32",
-        Format::Bf16 => "linear_bf16",
-        Format::Nvfp4 => "linear_nvfp4",
-        Format::Mxfp4 => "linear_mxfp4",
-        Format::Int4 => "linear_int4",
-        Format::Fp8 => "linear_fp8",
-    };
     let params = Params {
         weight: matrix.params,
         x: x.address,
@@ -91,5 +83,9 @@ pub fn launch<D: Driver>(
     };
     let columns = matrix.out_features.div_ceil(BLOCK_COLUMNS) as u32;
     let grid = [columns, num_rows.div_ceil(BLOCK_ROWS) as u32, 1];
-    stream.launch(name, LaunchShape { grid, threads: THREADS, shared_bytes: 0 }, &params)
+    stream.launch(
+        FUNCTIONS[matrix.format as usize],
+        LaunchShape { grid, threads: THREADS, shared_bytes: 0 },
+        &params,
+    )
 }
