@@ -4,8 +4,13 @@
 //! (attention: and on the cache), in an order of additions fixed by the model's shape: bits do not depend on the other
 //! rows of a step, on chunking or on padding. After warm-up no call allocates.
 
+mod activations;
+mod calibrate;
+
 use std::collections::HashMap;
 use std::ops::Range;
+
+use activations::{Activations, MOE_ROWS};
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::Driver;
@@ -18,16 +23,12 @@ use super::sampler::Sampler;
 use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
 use crate::ops::{
-    Activation, AttentionInMatrices, Backend, CacheDType, CacheShape, Calibrate, Capacity, ExpertMatrices,
-    ExpertSplit, KvSlot, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
-    Record, RopeTable, Routed, RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket,
-    TokenId, expect, peak,
+    AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, MemoryNeeds,
+    MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape,
+    SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, expect,
 };
-use crate::quant::{CachedRowFormat, StoredMatrix};
+use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
-
-/// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
-const MOE_ROWS: usize = 1024;
 
 /// Most blocks of one sequence: bounds its block table in the plan, 4 bytes each.
 const MAX_TABLE_BLOCKS: usize = 1 << 14;
@@ -108,91 +109,6 @@ pub struct Workspace<D: Driver> {
     /// Slots in the cache of the last plan, for calibration.
     kv_slots: Vec<KvSlot>,
     graphs: HashMap<usize, D::Graph>,
-}
-
-/// Device memory of a step's intermediate results, f32 unless stated.
-#[derive(Debug, Clone, Copy)]
-struct Activations {
-    /// `[T, D]`.
-    hidden: Buffer,
-    /// `[T, D]`.
-    normed: Buffer,
-    /// `[T, Q]`.
-    q_latent: Buffer,
-    /// `[T, H * (N + R)]`.
-    query: Buffer,
-    /// `[T, C + R]`.
-    kv_a: Buffer,
-    /// `[T, H * V]`.
-    attended: Buffer,
-    /// `[T, E]`.
-    router_logits: Buffer,
-    /// `[T, K]` u32.
-    chosen: Buffer,
-    /// `[T, K]`.
-    weights: Buffer,
-    /// `[T, ffn_units]`: routed slots, then the shared expert's rows.
-    inner: Buffer,
-    /// `[MOE_ROWS * K, D]`.
-    routed: Buffer,
-    /// `[MOE_ROWS, D]`.
-    shared: Buffer,
-    /// `[MOE_ROWS * K]` u32.
-    slots: Buffer,
-    /// Triples of i32.
-    tiles: Buffer,
-    /// `[1]` i32.
-    num_tiles: Buffer,
-}
-
-/// Bytes of [`Activations`], in the order of the fields.
-fn activation_bytes(shape: &ModelShape, rows: usize) -> [usize; 15] {
-    let (mla, router) = (&shape.mla, &shape.router);
-    let rows = rows.max(step::padded(rows));
-    let moe_rows = rows.min(MOE_ROWS);
-    let tiles = route::max_tiles(moe_rows * router.top_k, router.num_experts);
-    [
-        rows * shape.hidden_size,
-        rows * shape.hidden_size,
-        rows * shape.q_lora_rank.unwrap_or(0),
-        rows * mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim),
-        rows * mla.latent_dim(),
-        rows * mla.num_heads * mla.v_head_dim,
-        rows * router.num_experts,
-        rows * router.top_k,
-        rows * router.top_k,
-        rows * shape.ffn_units,
-        moe_rows * router.top_k * shape.hidden_size,
-        moe_rows * shape.hidden_size,
-        moe_rows * router.top_k,
-        3 * tiles,
-        1,
-    ]
-    .map(|words| 4 * words)
-}
-
-impl Activations {
-    fn new<D: Driver>(stream: &mut Stream<D>, shape: &ModelShape, rows: usize) -> Result<Self, OpError> {
-        let mut sizes = activation_bytes(shape, rows).into_iter();
-        let mut next = || stream.allocate("activations", sizes.next().unwrap_or(0));
-        Ok(Self {
-            hidden: next()?,
-            normed: next()?,
-            q_latent: next()?,
-            query: next()?,
-            kv_a: next()?,
-            attended: next()?,
-            router_logits: next()?,
-            chosen: next()?,
-            weights: next()?,
-            inner: next()?,
-            routed: next()?,
-            shared: next()?,
-            slots: next()?,
-            tiles: next()?,
-            num_tiles: next()?,
-        })
-    }
 }
 
 impl<D: Driver> CudaBackend<D> {
@@ -337,7 +253,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let activations: usize = activation_bytes(shape, capacity.max_tokens).iter().sum();
+        let activations = Activations::bytes(shape, capacity.max_tokens);
         let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
         let plan = plan_bytes(shape, capacity);
         let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
@@ -636,116 +552,4 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn wait(&mut self, ticket: Ticket, w: &mut Workspace<D>, out: &mut Outcomes) -> Result<(), OpError> {
         w.sampler.wait(&mut self.stream, ticket, out)
     }
-}
-
-impl<D: Driver> Calibrate for CudaBackend<D> {
-    fn read<'a>(&'a mut self, what: Activation, w: &'a Workspace<D>) -> Result<&'a [f32], OpError> {
-        let (buffer, rows, columns) = match what {
-            Activation::Hidden => (w.activations.hidden, w.step.rows(), w.shape.hidden_size),
-            Activation::Normed => (w.activations.normed, w.step.rows(), w.shape.hidden_size),
-            Activation::Logits => (w.logits, w.num_logits, w.shape.vocab_size),
-        };
-        self.host = self.stream.read(buffer.address, rows * columns)?;
-        Ok(&self.host)
-    }
-
-    fn write_hidden(&mut self, rows: &[f32], w: &mut Workspace<D>) -> Result<(), OpError> {
-        expect("write_hidden", &[w.step.rows() * w.shape.hidden_size], &[rows.len()])?;
-        Ok(self.stream.driver().upload(w.activations.hidden.address, bytemuck::cast_slice(rows))?)
-    }
-
-    fn route(&mut self, router: &Router, routed: &Experts, w: &mut Workspace<D>) -> Result<Routed, OpError> {
-        let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
-        self.choose(router, &unscaled, w)?;
-        let (top_k, width, rows) = (unscaled.top_k, w.shape.hidden_size, w.step.rows());
-        let mut norms = Vec::with_capacity(rows * top_k);
-        for start in (0..rows).step_by(MOE_ROWS) {
-            let range = start..(start + MOE_ROWS).min(rows);
-            self.routed(routed, &range, w)?;
-            let outputs: Vec<f32> =
-                self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
-            let norm = |x: &[f32]| x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt() as f32;
-            norms.extend(outputs.chunks_exact(width).map(norm));
-        }
-        let weights = self.stream.read(w.activations.weights.address, rows * top_k)?;
-        Ok((self.chosen(w)?, weights, norms))
-    }
-
-    fn chosen(&mut self, w: &Workspace<D>) -> Result<Vec<u32>, OpError> {
-        self.stream.read(w.activations.chosen.address, w.step.rows() * w.shape.router.top_k)
-    }
-
-    fn inner_peak(
-        &mut self,
-        rows: &[u32],
-        weights: &Experts,
-        expert: usize,
-        w: &Workspace<D>,
-    ) -> Result<f32, OpError> {
-        let a = &w.activations;
-        let mut largest = 0.0f32;
-        // As many rows at once as the worklist has room for.
-        for rows in rows.chunks((a.slots.bytes / 4).max(1)) {
-            let tiles = rows.len().div_ceil(experts::TILE_ROWS);
-            let tile = |i: usize| {
-                let first = i * experts::TILE_ROWS;
-                [expert as i32, first as i32, experts::TILE_ROWS.min(rows.len() - first) as i32]
-            };
-            let list: Vec<i32> = (0..tiles).flat_map(tile).collect();
-            let (driver, bytes) = (self.stream.driver(), a.tiles.bytes);
-            expect("inner_peak", &[bytes.max(4 * list.len())], &[bytes])?;
-            driver.upload(a.slots.address, bytemuck::cast_slice(rows))?;
-            driver.upload(a.tiles.address, bytemuck::cast_slice(&list))?;
-            driver.upload(a.num_tiles.address, bytemuck::bytes_of(&(tiles as i32)))?;
-            let list = Worklist {
-                num_tiles: a.num_tiles.address,
-                tiles: a.tiles.address,
-                slots: a.slots.address,
-                max_tiles: tiles,
-            };
-            let (x, inner) = (a.normed.address, a.inner.address);
-            experts::launch_up(&mut self.stream, weights, Slots::Routed(&list), 1, x, inner)?;
-            let units = weights.gate.out_features;
-            for row in rows {
-                let at = inner + 4 * (*row as usize * units) as u64;
-                largest = peak([largest, peak(self.stream.read::<f32>(at, units)?)]);
-            }
-        }
-        Ok(largest)
-    }
-
-    fn cached_peak(&mut self, layer: usize, cache: &Cache, w: &Workspace<D>) -> Result<f32, OpError> {
-        let (shape, mut largest) = (&cache.shape, 0.0f32);
-        for slot in w.kv_slots.iter().filter(|slot| **slot != KvSlot::PAD) {
-            let at = cache.layer(layer) + (slot.at() * shape.row_bytes()) as u64;
-            let row: Vec<u8> = self.stream.read(at, shape.row_bytes())?;
-            largest = peak([largest, peak(decoded(&row, shape))]);
-        }
-        Ok(largest)
-    }
-}
-
-/// Values of a cached row.
-fn decoded(row: &[u8], shape: &CacheShape) -> Vec<f32> {
-    let widen = |bits: &u16| half::bf16::from_bits(*bits).to_f32();
-    match shape.dtype {
-        CacheDType::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
-        CacheDType::Bf16 => {
-            let bits: Vec<u16> = row.chunks_exact(2).map(bytemuck::pod_read_unaligned).collect();
-            bits.iter().map(widen).collect()
-        }
-        CacheDType::Fp8(format) => fp8_row(row, format, shape.latent_dim, shape.rope_dim, widen),
-    }
-}
-
-fn fp8_row(
-    row: &[u8],
-    format: CachedRowFormat,
-    latent_dim: usize,
-    rope_dim: usize,
-    widen: impl Fn(&u16) -> f32,
-) -> Vec<f32> {
-    let mut bits = vec![0u16; latent_dim];
-    format.decode(row, latent_dim - rope_dim, &mut bits);
-    bits.iter().map(widen).collect()
 }

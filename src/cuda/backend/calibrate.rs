@@ -1,0 +1,123 @@
+//! Calibration on a device: what the host asks about a step, read back after it.
+
+use super::activations::MOE_ROWS;
+use super::{Cache, CudaBackend, Router, Workspace};
+use crate::cuda::driver::Driver;
+use crate::cuda::kernels::experts::{self, Experts, Slots};
+use crate::cuda::kernels::route::Worklist;
+use crate::ops::{
+    Activation, CacheDType, CacheShape, Calibrate, KvSlot, OpError, Routed, RouterShape, expect, peak,
+};
+use crate::quant::CachedRowFormat;
+
+impl<D: Driver> Calibrate for CudaBackend<D> {
+    fn read<'a>(&'a mut self, what: Activation, w: &'a Workspace<D>) -> Result<&'a [f32], OpError> {
+        let (buffer, rows, columns) = match what {
+            Activation::Hidden => (w.activations.hidden, w.step.rows(), w.shape.hidden_size),
+            Activation::Normed => (w.activations.normed, w.step.rows(), w.shape.hidden_size),
+            Activation::Logits => (w.logits, w.num_logits, w.shape.vocab_size),
+        };
+        self.host = self.stream.read(buffer.address, rows * columns)?;
+        Ok(&self.host)
+    }
+
+    fn write_hidden(&mut self, rows: &[f32], w: &mut Workspace<D>) -> Result<(), OpError> {
+        expect("write_hidden", &[w.step.rows() * w.shape.hidden_size], &[rows.len()])?;
+        Ok(self.stream.driver().upload(w.activations.hidden.address, bytemuck::cast_slice(rows))?)
+    }
+
+    fn route(&mut self, router: &Router, routed: &Experts, w: &mut Workspace<D>) -> Result<Routed, OpError> {
+        let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
+        self.choose(router, &unscaled, w)?;
+        let (top_k, width, rows) = (unscaled.top_k, w.shape.hidden_size, w.step.rows());
+        let mut norms = Vec::with_capacity(rows * top_k);
+        for start in (0..rows).step_by(MOE_ROWS) {
+            let range = start..(start + MOE_ROWS).min(rows);
+            self.routed(routed, &range, w)?;
+            let outputs: Vec<f32> =
+                self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
+            let norm = |x: &[f32]| x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt() as f32;
+            norms.extend(outputs.chunks_exact(width).map(norm));
+        }
+        let weights = self.stream.read(w.activations.weights.address, rows * top_k)?;
+        Ok((self.chosen(w)?, weights, norms))
+    }
+
+    fn chosen(&mut self, w: &Workspace<D>) -> Result<Vec<u32>, OpError> {
+        self.stream.read(w.activations.chosen.address, w.step.rows() * w.shape.router.top_k)
+    }
+
+    fn inner_peak(
+        &mut self,
+        rows: &[u32],
+        weights: &Experts,
+        expert: usize,
+        w: &Workspace<D>,
+    ) -> Result<f32, OpError> {
+        let a = &w.activations;
+        let mut largest = 0.0f32;
+        // As many rows at once as the worklist has room for.
+        for rows in rows.chunks((a.slots.bytes / 4).max(1)) {
+            let tiles = rows.len().div_ceil(experts::TILE_ROWS);
+            let tile = |i: usize| {
+                let first = i * experts::TILE_ROWS;
+                [expert as i32, first as i32, experts::TILE_ROWS.min(rows.len() - first) as i32]
+            };
+            let list: Vec<i32> = (0..tiles).flat_map(tile).collect();
+            let (driver, bytes) = (self.stream.driver(), a.tiles.bytes);
+            expect("inner_peak", &[bytes.max(4 * list.len())], &[bytes])?;
+            driver.upload(a.slots.address, bytemuck::cast_slice(rows))?;
+            driver.upload(a.tiles.address, bytemuck::cast_slice(&list))?;
+            driver.upload(a.num_tiles.address, bytemuck::bytes_of(&(tiles as i32)))?;
+            let list = Worklist {
+                num_tiles: a.num_tiles.address,
+                tiles: a.tiles.address,
+                slots: a.slots.address,
+                max_tiles: tiles,
+            };
+            let (x, inner) = (a.normed.address, a.inner.address);
+            experts::launch_up(&mut self.stream, weights, Slots::Routed(&list), 1, x, inner)?;
+            let units = weights.gate.out_features;
+            for row in rows {
+                let at = inner + 4 * (*row as usize * units) as u64;
+                largest = peak([largest, peak(self.stream.read::<f32>(at, units)?)]);
+            }
+        }
+        Ok(largest)
+    }
+
+    fn cached_peak(&mut self, layer: usize, cache: &Cache, w: &Workspace<D>) -> Result<f32, OpError> {
+        let (shape, mut largest) = (&cache.shape, 0.0f32);
+        for slot in w.kv_slots.iter().filter(|slot| **slot != KvSlot::PAD) {
+            let at = cache.layer(layer) + (slot.at() * shape.row_bytes()) as u64;
+            let row: Vec<u8> = self.stream.read(at, shape.row_bytes())?;
+            largest = peak([largest, peak(decoded(&row, shape))]);
+        }
+        Ok(largest)
+    }
+}
+
+/// Values of a cached row.
+fn decoded(row: &[u8], shape: &CacheShape) -> Vec<f32> {
+    let widen = |bits: &u16| half::bf16::from_bits(*bits).to_f32();
+    match shape.dtype {
+        CacheDType::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+        CacheDType::Bf16 => {
+            let bits: Vec<u16> = row.chunks_exact(2).map(bytemuck::pod_read_unaligned).collect();
+            bits.iter().map(widen).collect()
+        }
+        CacheDType::Fp8(format) => fp8_row(row, format, shape.latent_dim, shape.rope_dim, widen),
+    }
+}
+
+fn fp8_row(
+    row: &[u8],
+    format: CachedRowFormat,
+    latent_dim: usize,
+    rope_dim: usize,
+    widen: impl Fn(&u16) -> f32,
+) -> Vec<f32> {
+    let mut bits = vec![0u16; latent_dim];
+    format.decode(row, latent_dim - rope_dim, &mut bits);
+    bits.iter().map(widen).collect()
+}
