@@ -21,6 +21,7 @@ struct CombineParams {
     const float* shared;   // [T, D], or null
     const float* gain;     // [D], or null: normed is left alone
     float* normed;         // [T, D]
+    bf16* rounded;         // [T, D], normed in bf16, or null
     int columns;           // D, a multiple of 8, at most 8192
     int top_k;             // K, or 0
     float eps;
@@ -65,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const __grid_const
         }
     }
     if (params.gain != nullptr) {
-        write_norm(params.normed + row * params.columns, values, params.gain, params.columns, params.eps, warp_sums);
+        bf16* rounded = params.rounded == nullptr ? nullptr : params.rounded + row * params.columns;
+        write_norm(params.normed + row * params.columns, rounded, values, params.gain, params.columns, params.eps, warp_sums);
     }
 }

@@ -25,6 +25,7 @@ constexpr int SCALE_BOUND = 100;
 
 struct LatentParams {
     float* q_latent;         // [T, Q], normalised in place; null: no query latent
+    bf16* q_rounded;         // [T, Q], the same in bf16, or null
     const float* q_gain;     // [Q]
     const float* kv_a;       // [T, C+R]
     const float* kv_gain;    // [C]
@@ -57,6 +58,9 @@ __device__ __forceinline__ void normalise_query(const LatentParams& params) {
     const float inverse = inverse_root(squares, params.q_columns, params.eps, warp_sums);
     for (int i = thread; i < params.q_columns; i += THREADS) {
         row[i] = params.q_gain[i] * (row[i] * inverse);
+        if (params.q_rounded != nullptr) {
+            params.q_rounded[static_cast<i64>(blockIdx.x) * params.q_columns + i] = bf16_of(row[i]);
+        }
     }
 }
 

@@ -66,6 +66,7 @@ struct MlaDecodeParams {
     float* statistics;        // [I, H, 2]: largest score and sum of exponentials, from decode to combine
     float* latents;           // [I, H, C]: weighted sum of latents, from decode to combine
     float* attended;          // [T, H * V]
+    bf16* rounded;            // [T, H * V], attended in bf16, or null
     int num_heads;            // H
     int nope;                 // N
     int rope;                 // R
@@ -362,7 +363,11 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
                 if (lane == 0 && first + r < num_rows) {
                     const RowEntry entry = rows_of(params.pass)[first + r];
                     const i64 at = (static_cast<i64>(entry.row) * params.num_heads + head) * params.value + v;
-                    params.attended[at] = entry.num_keys > 0 ? product : 0.0f;
+                    const float value = entry.num_keys > 0 ? product : 0.0f;
+                    params.attended[at] = value;
+                    if (params.rounded != nullptr) {
+                        params.rounded[at] = bf16_of(value);
+                    }
                 }
             }
         }

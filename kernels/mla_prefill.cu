@@ -47,6 +47,7 @@ struct MlaPrefillParams {
     float* keys_values;      // [K, H * (N + V)], from expand to prefill
     float* statistics;       // [T, H, 2]: largest score and sum of exponentials, from slab to slab
     float* attended;         // [T, H * V]
+    bf16* rounded;           // [T, H * V], attended in bf16, or null
     int num_heads;           // H
     int nope;                // N
     int rope;                // R
@@ -274,8 +275,12 @@ __device__ __forceinline__ void prefill(const MlaPrefillParams& params) {
         for (int step = 0; step < VALUE_STEPS; ++step) {
             const int column = 4 * (32 * step + lane);
             if (column < value) {
-                store_four(params.attended + at * value + column,
-                           done ? divide4(sums[r][step], total[r]) : sums[r][step]);
+                const float4 values = done ? divide4(sums[r][step], total[r]) : sums[r][step];
+                store_four(params.attended + at * value + column, values);
+                if (done && params.rounded != nullptr) {
+                    *reinterpret_cast<uint2*>(params.rounded + at * value + column) =
+                        make_uint2(pair_of(values.x, values.y), pair_of(values.z, values.w));
+                }
             }
         }
         if (!done && lane == 0) {

@@ -20,6 +20,7 @@ struct RmsNormParams {
     const float* hidden;  // [T, D], the residual stream
     const float* gain;    // [D]
     float* normed;        // [T, D]
+    bf16* rounded;        // [T, D], normed in bf16, or null
     int columns;          // D, a multiple of 8, at most 8192
     float eps;            // added to the mean square
 };
@@ -35,5 +36,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(const __grid_cons
             load8(values[step], params.hidden + row + column);
         }
     }
-    write_norm(params.normed + row, values, params.gain, params.columns, params.eps, warp_sums);
+    bf16* rounded = params.rounded == nullptr ? nullptr : params.rounded + row;
+    write_norm(params.normed + row, rounded, values, params.gain, params.columns, params.eps, warp_sums);
 }

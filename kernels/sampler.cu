@@ -22,7 +22,6 @@
 
 #include "types.cuh"
 
-using u64 = unsigned long long;
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / 32;

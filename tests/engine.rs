@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::cuda::Arch;
+use perigee::cuda::{Arch, Arithmetic};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
@@ -50,7 +50,7 @@ enum Device {
     /// So many ranks of it.
     Ranks(CpuOptions, usize),
     /// The CUDA backend on the emulator, with this order of warps and blocks.
-    Emulated(Option<u64>),
+    Emulated(Option<u64>, Arithmetic),
 }
 
 fn options() -> EngineOptions {
@@ -97,8 +97,8 @@ fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
             start_on(backend, dtype, &checkpoint, blueprint, options, metrics, progress)
         }
-        Device::Emulated(seed) => {
-            let backend = emulated::backend(Arch::Sm90a, seed).unwrap();
+        Device::Emulated(seed, arithmetic) => {
+            let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
             start_on(backend, CacheDType::F32, &checkpoint, blueprint, options, metrics, progress)
         }
     }
@@ -392,19 +392,19 @@ fn taken_back_tokens_leave_nothing_on_two_ranks() {
 
 /// Without NVRTC there is no emulated device: the tests of `emulated` say so.
 fn has_emulator() -> bool {
-    emulated::backend(Arch::Sm90a, None).is_some()
+    emulated::backend(Arch::Sm90a, None, Arithmetic::F32).is_some()
 }
 
 #[test]
 fn the_emulated_gpu_matches_golden_continuations() {
     if has_emulator() {
-        greedy_matches_golden(Device::Emulated(None));
+        greedy_matches_golden(Device::Emulated(None, Arithmetic::F32));
     }
 }
 
 #[test]
 fn a_token_taken_back_on_the_emulated_gpu_leaves_no_trace() {
     if has_emulator() {
-        taken_back_equals_never_having_been_there(Device::Emulated(Some(2)));
+        taken_back_equals_never_having_been_there(Device::Emulated(Some(2), Arithmetic::Bf16));
     }
 }

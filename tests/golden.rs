@@ -143,6 +143,11 @@ fn check_rounded<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType) {
             }
         }
     }
+    check_typical(differences);
+}
+
+/// The bounds of rounded activations on the largest difference of each position.
+pub(crate) fn check_typical(mut differences: Vec<f32>) {
     differences.sort_by(f32::total_cmp);
     let at = |share: f64| differences[(differences.len() as f64 * share) as usize];
     println!("logit difference: median {}, 90 % below {}, largest {}", at(0.5), at(0.9), at(0.999));

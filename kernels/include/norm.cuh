@@ -9,10 +9,10 @@ __device__ __forceinline__ int column_of(int step) {
     return (step * THREADS + static_cast<int>(threadIdx.x)) * VALUES;
 }
 
-// normed = gain * values / sqrt(mean(values^2) + eps). A thread adds its squares in order of the columns, then
+// normed = gain * values / sqrt(mean(values^2) + eps), and `rounded` the same in bf16 unless it is null. A thread adds its squares in order of the columns, then
 // block_sum: the order is fixed by the number of columns.
 __device__ __forceinline__ void write_norm(
-    float* normed, const float (&values)[STEPS][VALUES], const float* gains, int columns, float eps,
+    float* normed, bf16* rounded, const float (&values)[STEPS][VALUES], const float* gains, int columns, float eps,
     float (&warp_sums)[THREADS / 32]) {
     float squares = 0.0f;
 #pragma unroll
@@ -37,6 +37,9 @@ __device__ __forceinline__ void write_norm(
                 gain[i] *= values[step][i] * inverse;
             }
             store8(normed + column, gain);
+            if (rounded != nullptr) {
+                store8(rounded + column, gain);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using i64 = long long;
+using u64 = unsigned long long;
 
 // A bf16 value as it is stored.
 struct bf16 {
@@ -22,6 +23,9 @@ __device__ __forceinline__ u32 pair_of(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+
+// One f32 to bf16, rounded as above.
+__device__ __forceinline__ bf16 bf16_of(float value) { return {static_cast<u16>(pair_of(value, 0.0f))}; }
 
 __device__ __forceinline__ void load8(float (&values)[8], const float* from) {
     const float4 a = reinterpret_cast<const float4*>(from)[0];

@@ -8,6 +8,7 @@ use super::gpu::{Gpu, GpuError};
 use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput, available_memory};
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
+use crate::cuda::Arithmetic;
 use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
@@ -81,7 +82,13 @@ impl EngineOptions {
         let backend = match settings.device.backend {
             device::BackendChoice::Reference => BackendChoice::Reference,
             device::BackendChoice::Auto | device::BackendChoice::Cpu => on_cpu(),
-            device::BackendChoice::Cuda => BackendChoice::Cuda(Gpu::find(&settings.kernels)?),
+            device::BackendChoice::Cuda => {
+                let arithmetic = match activations {
+                    Activations::F32 => Arithmetic::F32,
+                    Activations::Bf16 | Activations::Int8 => Arithmetic::Bf16,
+                };
+                BackendChoice::Cuda(Gpu::find(&settings.kernels, arithmetic)?)
+            }
         };
         Ok(Self {
             backend,

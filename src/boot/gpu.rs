@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cuda::{
-    self, Arch, CacheSettings, Compiler, CudaBackend, Device, DriverError, Hardware, Installation,
-    KernelCache, KernelError, Nvrtc, ProbeError, kernels,
+    self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, DriverError, Hardware,
+    Installation, KernelCache, KernelError, Nvrtc, ProbeError, kernels,
 };
 use crate::ops::OpError;
 
@@ -14,6 +14,7 @@ use crate::ops::OpError;
 pub struct Gpu {
     device: Device,
     kernels: cuda::Config,
+    arithmetic: Arithmetic,
 }
 
 /// Reason why no GPU can be used.
@@ -38,7 +39,7 @@ pub enum GpuError {
 
 impl Gpu {
     /// The first device with kernels.
-    pub fn find(kernels: &cuda::Config) -> Result<Self, GpuError> {
+    pub fn find(kernels: &cuda::Config, arithmetic: Arithmetic) -> Result<Self, GpuError> {
         let devices = Installation::probe()?.devices;
         let names: Vec<String> = devices
             .iter()
@@ -46,7 +47,7 @@ impl Gpu {
             .collect();
         let device = devices.into_iter().find(|device| device.arch().is_some());
         let device = device.ok_or_else(|| GpuError::NoArch(names.join(", ")))?;
-        Ok(Self { device, kernels: kernels.clone() })
+        Ok(Self { device, kernels: kernels.clone(), arithmetic })
     }
 
     /// Opens the device with every kernel loaded. From here on no kernel is compiled.
@@ -63,7 +64,7 @@ impl Gpu {
             obtained.result?;
         }
         let hardware = Hardware::open(&self.device, cache.clone())?;
-        let backend = CudaBackend::new(hardware)?;
+        let backend = CudaBackend::new(hardware, self.arithmetic)?;
         cache.freeze();
         let counters = cache.counters();
         tracing::info!(

@@ -69,6 +69,8 @@ pub struct Addresses {
     pub rotations: u64,
     /// `[T, H * V]` f32; rows that the plan does not cover are not written.
     pub attended: u64,
+    /// `[T, H * V]` bf16, or 0: `attended`, rounded.
+    pub rounded: u64,
     /// First row of the layer in the cache.
     pub cache: u64,
     /// Shape of the cache.
@@ -278,6 +280,7 @@ impl Attention {
                 statistics: self.scratch.address + statistics,
                 latents: self.scratch.address + latents,
                 attended: at.attended,
+                rounded: at.rounded,
                 num_heads: shape.num_heads as i32,
                 nope: shape.qk_nope_head_dim as i32,
                 rope: shape.qk_rope_head_dim as i32,
@@ -350,6 +353,7 @@ impl Attention {
             keys_values: self.scratch.address + keys_values,
             statistics: self.scratch.address + statistics,
             attended: at.attended,
+            rounded: at.rounded,
             num_heads: shape.num_heads as i32,
             nope: shape.qk_nope_head_dim as i32,
             rope: shape.qk_rope_head_dim as i32,

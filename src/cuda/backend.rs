@@ -6,22 +6,25 @@
 
 mod activations;
 mod calibrate;
+mod weights;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use activations::{Activations, MOE_ROWS};
+use activations::{Activations, MOE_ROWS, Values};
+pub use weights::Arithmetic;
+use weights::{Experts, Projection, preferred, with_rows};
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::Driver;
-use super::kernels::experts::{self, Experts, Slots};
-use super::kernels::linear::{self, Output, Rows};
+use super::kernels::linear::{self, Output};
 use super::kernels::route::{self, Choice, Worklist};
-use super::kernels::{combine, embed, latent, rms_norm};
+use super::kernels::{combine, embed, experts, latent, rms_norm, tiled, tiled_linear, tiled_swiglu};
 use super::matrix::Matrix;
 use super::sampler::Sampler;
 use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
+use super::tiled::Packer;
 use crate::ops::{
     AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, MemoryNeeds,
     MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape,
@@ -55,6 +58,8 @@ fn plan_bytes(shape: &ModelShape, capacity: &Capacity) -> usize {
 /// A device and its kernels.
 pub struct CudaBackend<D: Driver> {
     stream: Stream<D>,
+    arithmetic: Arithmetic,
+    packer: Packer,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -62,13 +67,13 @@ pub struct CudaBackend<D: Driver> {
 /// Weights in front of attention.
 pub struct AttentionIn {
     query: Query,
-    kv_a: Matrix,
+    kv_a: Projection,
     kv_a_norm: Buffer,
 }
 
 enum Query {
-    Latent { a: Matrix, norm: Buffer, b: Matrix },
-    Direct(Matrix),
+    Latent { a: Projection, norm: Buffer, b: Projection },
+    Direct(Projection),
 }
 
 /// Router weight and selection bias.
@@ -113,25 +118,84 @@ pub struct Workspace<D: Driver> {
 
 impl<D: Driver> CudaBackend<D> {
     /// Loads the kernels.
-    pub fn new(driver: D) -> Result<Self, OpError> {
-        Ok(Self { stream: Stream::new(driver)?, host: Vec::new() })
+    pub fn new(driver: D, arithmetic: Arithmetic) -> Result<Self, OpError> {
+        let stream = Stream::new(driver)?;
+        Ok(Self { stream, arithmetic, packer: Packer::default(), host: Vec::new() })
     }
 
-    fn matrix(&mut self, op: &'static str, host: &StoredMatrix<'_>) -> Result<Matrix, OpError> {
-        Matrix::load(&mut self.stream, op, &[host])
+    /// `y = x W^T` of `rows` rows, or of the rows of x that the list at `list` names if it is not 0.
+    fn project(
+        &mut self,
+        rows: usize,
+        x: Values,
+        list: u64,
+        weight: &Projection,
+        y: Buffer,
+        output: Output,
+    ) -> Result<(), OpError> {
+        let (stride, y_stride) = (weight.in_features(), weight.out_features());
+        match weight {
+            Projection::Rows(matrix) => {
+                let x = linear::Rows { address: x.exact.address, stride };
+                let y = linear::Rows { address: y.address, stride: y_stride };
+                linear::launch(&mut self.stream, rows, matrix, x, list, y, output)
+            }
+            Projection::Tiles(matrix) => {
+                let x = tiled::Rows { address: x.rounded.address, stride };
+                let y = tiled::Rows { address: y.address, stride: y_stride };
+                let (variant, slots) = (preferred(matrix, rows), tiled::Slots::Rows(rows, list));
+                let add = output == Output::Add;
+                tiled_linear::launch(&mut self.stream, variant, matrix, slots, [x, y], add)
+            }
+        }
     }
 
-    fn project(&mut self, rows: usize, x: Buffer, weight: &Matrix, y: Buffer) -> Result<(), OpError> {
-        let x = Rows { address: x.address, stride: weight.in_features };
-        let y = Rows { address: y.address, stride: weight.out_features };
-        linear::launch(&mut self.stream, rows, weight, x, 0, y, Output::Set)
+    /// The two products of experts, `x` of the first row, to rows of f32 by slot: routed by a worklist with so many
+    /// slots for each row of x, or all rows to expert 0.
+    fn swiglu(
+        &mut self,
+        weights: &Experts,
+        slots: Slots<'_>,
+        x: [u64; 2],
+        inner: u64,
+        out: u64,
+    ) -> Result<(), OpError> {
+        let stream = &mut self.stream;
+        match weights {
+            Experts::Rows(weights) => {
+                let (slots, top_k) = match slots {
+                    Slots::Rows(rows) => (experts::Slots::Rows(rows), 1),
+                    Slots::Routed(list, top_k) => (experts::Slots::Routed(list), top_k),
+                };
+                experts::launch_up(stream, weights, slots, top_k, x[0], inner)?;
+                experts::launch_down(stream, weights, slots, inner, out)
+            }
+            Experts::Tiles { gate_up, down } => {
+                let (first, second, variants) = match slots {
+                    Slots::Rows(rows) => {
+                        let slots = tiled::Slots::Rows(rows, 0);
+                        (slots, slots, [preferred(gate_up, rows), preferred(down, rows)])
+                    }
+                    Slots::Routed(list, top_k) => {
+                        let variants = [with_rows(list.tile_rows); 2];
+                        (tiled::Slots::Routed(list, top_k), tiled::Slots::Routed(list, 1), variants)
+                    }
+                };
+                let inner = tiled::Rows { address: inner, stride: gate_up.out_features };
+                let x = tiled::Rows { address: x[1], stride: gate_up.in_features };
+                let out = tiled::Rows { address: out, stride: down.out_features };
+                tiled_swiglu::launch(stream, variants[0], gate_up, first, [x, inner])?;
+                tiled_linear::launch(stream, variants[1], down, second, [inner, out], false)
+            }
+        }
     }
 
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
         let params = rms_norm::Params {
             hidden: w.activations.hidden.address,
             gain: gain.address,
-            normed: w.activations.normed.address,
+            normed: w.activations.normed.exact.address,
+            rounded: w.activations.normed.rounded.address,
             columns: w.shape.hidden_size as i32,
             eps: w.shape.rms_norm_eps,
         };
@@ -142,7 +206,9 @@ impl<D: Driver> CudaBackend<D> {
     fn choose(&mut self, router: &Router, shape: &RouterShape, w: &Workspace<D>) -> Result<(), OpError> {
         let (a, rows) = (&w.activations, w.step.padded_rows());
         expect("moe", &[shape.num_experts], &[router.weight.out_features])?;
-        self.project(rows, a.normed, &router.weight, a.router_logits)?;
+        let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
+        let y = linear::Rows { address: a.router_logits.address, stride: router.weight.out_features };
+        linear::launch(&mut self.stream, rows, &router.weight, x, 0, y, Output::Set)?;
         let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
         let choice = Choice { chosen: a.chosen.address, weights: a.weights.address };
         route::launch_route(&mut self.stream, shape, rows, inputs, choice)
@@ -152,18 +218,18 @@ impl<D: Driver> CudaBackend<D> {
     fn routed(&mut self, routed: &Experts, rows: &Range<usize>, w: &Workspace<D>) -> Result<(), OpError> {
         let (a, top_k) = (&w.activations, w.shape.router.top_k);
         let num_slots = rows.len() * top_k;
+        let tile_rows = routed.tile_rows(num_slots);
         let list = Worklist {
             num_tiles: a.num_tiles.address,
             tiles: a.tiles.address,
             slots: a.slots.address,
-            max_tiles: route::max_tiles(num_slots, routed.gate.count),
+            tile_rows,
+            max_tiles: route::max_tiles(num_slots, routed.count(), tile_rows),
         };
         let chosen = a.chosen.address + 4 * (rows.start * top_k) as u64;
         route::launch_tiles(&mut self.stream, w.shape.router.num_experts, num_slots, chosen, &list)?;
-        let x = a.normed.address + 4 * (rows.start * w.shape.hidden_size) as u64;
-        experts::launch_up(&mut self.stream, routed, Slots::Routed(&list), top_k, x, a.inner.address)?;
-        let (inner, out) = (a.inner.address, a.routed.address);
-        experts::launch_down(&mut self.stream, routed, Slots::Routed(&list), inner, out)
+        let x = a.normed.row(rows.start, w.shape.hidden_size);
+        self.swiglu(routed, Slots::Routed(&list, top_k), x, a.inner.address, a.routed.address)
     }
 
     /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN.
@@ -179,19 +245,19 @@ impl<D: Driver> CudaBackend<D> {
         for start in (0..all).step_by(MOE_ROWS) {
             let rows = start..(start + MOE_ROWS).min(all);
             let row_bytes = 4 * (start * width) as u64;
+            let x = a.normed.row(start, width);
             let top_k = if routed.is_some() { w.shape.router.top_k } else { 0 };
             let mut inner = a.inner.address;
             if let Some(routed) = routed {
                 self.routed(routed, &rows, w)?;
-                inner += 4 * (rows.len() * top_k * routed.gate.out_features) as u64;
+                inner += (routed.inner_bytes() * rows.len() * top_k * routed.units()) as u64;
+                inner = inner.next_multiple_of(16);
             }
             if let Some(shared) = shared {
-                let slots = Slots::Rows(rows.len());
-                let x = a.normed.address + row_bytes;
-                experts::launch_up(&mut self.stream, shared, slots, 1, x, inner)?;
-                experts::launch_down(&mut self.stream, shared, slots, inner, a.shared.address)?;
+                self.swiglu(shared, Slots::Rows(rows.len()), x, inner, a.shared.address)?;
             }
             let choice = 4 * (start * top_k) as u64;
+            let [normed, rounded] = x;
             let params = combine::Params {
                 hidden: a.hidden.address + row_bytes,
                 routed: a.routed.address,
@@ -199,7 +265,8 @@ impl<D: Driver> CudaBackend<D> {
                 weights: a.weights.address + choice,
                 shared: shared.map_or(0, |_| a.shared.address),
                 gain: gain.map_or(0, |gain| gain.address),
-                normed: a.normed.address + row_bytes,
+                normed,
+                rounded,
                 columns: width as i32,
                 top_k: top_k as i32,
                 eps: w.shape.rms_norm_eps,
@@ -209,6 +276,15 @@ impl<D: Driver> CudaBackend<D> {
         }
         Ok(())
     }
+}
+
+/// The rows of experts.
+#[derive(Debug, Clone, Copy)]
+enum Slots<'a> {
+    /// Row t is slot t, of expert 0.
+    Rows(usize),
+    /// As routed, so many slots for each row.
+    Routed(&'a Worklist, usize),
 }
 
 /// Errors: a model whose sizes the kernels do not take.
@@ -237,7 +313,7 @@ fn check_shape(shape: &ModelShape) -> Result<(), OpError> {
 }
 
 impl<D: Driver> Backend for CudaBackend<D> {
-    type Matrix = Matrix;
+    type Matrix = Projection;
     type Vector = Buffer;
     type AttentionIn = AttentionIn;
     type KvUp = KvUp;
@@ -253,7 +329,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let activations = Activations::bytes(shape, capacity.max_tokens);
+        let activations = Activations::bytes(shape, capacity.max_tokens, self.arithmetic);
         let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
         let plan = plan_bytes(shape, capacity);
         let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
@@ -277,8 +353,12 @@ impl<D: Driver> Backend for CudaBackend<D> {
         Ok(Some(self.stream.driver().free_bytes()?))
     }
 
-    fn load_matrix(&mut self, host: &StoredMatrix<'_>, _split: Split) -> Result<Matrix, OpError> {
-        self.matrix("load_matrix", host)
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>, _split: Split) -> Result<Projection, OpError> {
+        self.load_projection("load_matrix", host)
+    }
+
+    fn load_table(&mut self, host: &StoredMatrix<'_>, _split: Split) -> Result<Projection, OpError> {
+        Matrix::load(&mut self.stream, "load_table", &[host]).map(Projection::Rows)
     }
 
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Buffer, OpError> {
@@ -297,13 +377,13 @@ impl<D: Driver> Backend for CudaBackend<D> {
         Ok(AttentionIn {
             query: match &host.query {
                 QueryMatrices::Latent { a, norm, b } => Query::Latent {
-                    a: self.matrix("load_attention_in", a)?,
+                    a: self.load_projection("load_attention_in", a)?,
                     norm: self.load_vector(norm)?,
-                    b: self.matrix("load_attention_in", b)?,
+                    b: self.load_projection("load_attention_in", b)?,
                 },
-                QueryMatrices::Direct(q) => Query::Direct(self.matrix("load_attention_in", q)?),
+                QueryMatrices::Direct(q) => Query::Direct(self.load_projection("load_attention_in", q)?),
             },
-            kv_a: self.matrix("load_attention_in", &host.kv_a)?,
+            kv_a: self.load_projection("load_attention_in", &host.kv_a)?,
             kv_a_norm: self.load_vector(&host.kv_a_norm)?,
         })
     }
@@ -322,7 +402,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
     ) -> Result<Router, OpError> {
         expect("load_router", &[shape.num_experts], &weight.shape()[..weight.shape().len().min(1)])?;
         expect("load_router", &[shape.num_experts], bias.shape)?;
-        Ok(Router { weight: self.matrix("load_router", weight)?, bias: self.load_vector(bias)? })
+        let weight = Matrix::load(&mut self.stream, "load_router", &[weight])?;
+        Ok(Router { weight, bias: self.load_vector(bias)? })
     }
 
     fn load_experts(
@@ -330,21 +411,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         experts: &[ExpertMatrices<'_>],
         _split: ExpertSplit,
     ) -> Result<Experts, OpError> {
-        let mut load = |of: for<'a> fn(&ExpertMatrices<'a>) -> StoredMatrix<'a>| {
-            let stored: Vec<StoredMatrix<'_>> = experts.iter().map(of).collect();
-            let stored: Vec<&StoredMatrix<'_>> = stored.iter().collect();
-            Matrix::load(&mut self.stream, "load_experts", &stored)
-        };
-        let experts =
-            Experts { gate: load(|e| e.gate_proj)?, up: load(|e| e.up_proj)?, down: load(|e| e.down_proj)? };
-        let (inner, hidden) = (experts.gate.out_features, experts.gate.in_features);
-        expect("load_experts", &[inner, hidden], &[experts.up.out_features, experts.up.in_features])?;
-        expect("load_experts", &[hidden, inner], &[experts.down.out_features, experts.down.in_features])?;
-        if experts.gate.format != experts.up.format {
-            let dtype = format!("{} beside {}", experts.gate.format.name(), experts.up.format.name());
-            return Err(OpError::UnsupportedDType { op: "load_experts", dtype, backend: "cuda" });
-        }
-        Ok(experts)
+        self.load_swiglu(experts)
     }
 
     fn allocate_workspace(
@@ -354,6 +421,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         rope: &RopeTable,
     ) -> Result<Workspace<D>, OpError> {
         check_shape(shape)?;
+        self.packer.check(&mut self.stream)?;
+        let arithmetic = self.arithmetic;
         let stream = &mut self.stream;
         Ok(Workspace {
             shape: *shape,
@@ -362,7 +431,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             sampler: Sampler::new(stream, shape.vocab_size, capacity.max_logits_rows, capacity.max_num_seqs)?,
             logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
             num_logits: 0,
-            activations: Activations::new(stream, shape, capacity.max_tokens)?,
+            activations: Activations::new(stream, shape, capacity.max_tokens, arithmetic)?,
             expanded: Vec::new(),
             has_absorbed: false,
             kv_slots: Vec::new(),
@@ -412,8 +481,12 @@ impl<D: Driver> Backend for CudaBackend<D> {
         }
     }
 
-    fn embed(&mut self, table: &Matrix, w: &mut Workspace<D>) -> Result<(), OpError> {
-        expect("embed", &[table.in_features], &[w.shape.hidden_size])?;
+    fn embed(&mut self, table: &Projection, w: &mut Workspace<D>) -> Result<(), OpError> {
+        expect("embed", &[table.in_features()], &[w.shape.hidden_size])?;
+        let Projection::Rows(table) = table else {
+            let dtype = "tiles".into();
+            return Err(OpError::UnsupportedDType { op: "embed", dtype, backend: "cuda" });
+        };
         let addresses = [w.step.tokens(), w.sampler.last_tokens(), w.activations.hidden.address];
         embed::launch(&mut self.stream, w.step.padded_rows(), table, addresses)
     }
@@ -433,14 +506,15 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let (a, rows, mla) = (w.activations, w.step.padded_rows(), w.shape.mla);
         let (q_latent, q_gain, q_columns) = match &weights.query {
             Query::Latent { a: down, norm, .. } => {
-                self.project(rows, a.normed, down, a.q_latent)?;
-                (a.q_latent.address, norm.address, down.out_features)
+                self.project(rows, a.normed, 0, down, a.q_latent.exact, Output::Set)?;
+                (a.q_latent, norm.address, down.out_features())
             }
-            Query::Direct(_) => (0, 0, 0),
+            Query::Direct(_) => (Values::NONE, 0, 0),
         };
-        self.project(rows, a.normed, &weights.kv_a, a.kv_a)?;
+        self.project(rows, a.normed, 0, &weights.kv_a, a.kv_a, Output::Set)?;
         let params = latent::Params {
-            q_latent,
+            q_latent: q_latent.exact.address,
+            q_rounded: q_latent.rounded.address,
             q_gain,
             kv_a: a.kv_a.address,
             kv_gain: weights.kv_a_norm.address,
@@ -458,8 +532,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         };
         latent::launch(&mut self.stream, rows, cache.shape.dtype, params)?;
         match &weights.query {
-            Query::Latent { b, .. } => self.project(rows, a.q_latent, b, a.query),
-            Query::Direct(q) => self.project(rows, a.normed, q, a.query),
+            Query::Latent { b, .. } => self.project(rows, a.q_latent, 0, b, a.query, Output::Set),
+            Query::Direct(q) => self.project(rows, a.normed, 0, q, a.query, Output::Set),
         }
     }
 
@@ -473,7 +547,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let at = Addresses {
             query: w.activations.query.address,
             rotations: w.step.rotations(),
-            attended: w.activations.attended.address,
+            attended: w.activations.attended.exact.address,
+            rounded: w.activations.attended.rounded.address,
             cache: cache.layer(layer),
             cache_shape: cache.shape,
             block_tables: w.step.block_tables(),
@@ -487,15 +562,13 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn project_add_norm(
         &mut self,
-        weight: &Matrix,
+        weight: &Projection,
         gain: &Buffer,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
         let a = &w.activations;
-        expect("project_add_norm", &[w.shape.hidden_size], &[weight.out_features])?;
-        let x = Rows { address: a.attended.address, stride: weight.in_features };
-        let y = Rows { address: a.hidden.address, stride: weight.out_features };
-        linear::launch(&mut self.stream, w.step.padded_rows(), weight, x, 0, y, Output::Add)?;
+        expect("project_add_norm", &[w.shape.hidden_size], &[weight.out_features()])?;
+        self.project(w.step.padded_rows(), a.attended, 0, weight, a.hidden, Output::Add)?;
         self.norm_rows(gain, w)
     }
 
@@ -520,15 +593,14 @@ impl<D: Driver> Backend for CudaBackend<D> {
         self.ffn(None, Some(weights), gain, w)
     }
 
-    fn logits(&mut self, head: &Matrix, rows: Range<usize>, w: &mut Workspace<D>) -> Result<(), OpError> {
-        expect("logits", &[w.shape.hidden_size, w.shape.vocab_size], &[head.in_features, head.out_features])?;
+    fn logits(&mut self, head: &Projection, rows: Range<usize>, w: &mut Workspace<D>) -> Result<(), OpError> {
+        let sizes = [head.in_features(), head.out_features()];
+        expect("logits", &[w.shape.hidden_size, w.shape.vocab_size], &sizes)?;
         let capacity = w.logits.bytes / (4 * w.shape.vocab_size);
         expect("logits", &[capacity.max(rows.len())], &[capacity])?;
-        let x = Rows { address: w.activations.normed.address, stride: head.in_features };
-        let y = Rows { address: w.logits.address, stride: head.out_features };
         w.num_logits = rows.len();
         let list = w.step.logits_rows() + 4 * rows.start as u64;
-        linear::launch(&mut self.stream, rows.len(), head, x, list, y, Output::Set)
+        self.project(rows.len(), w.activations.normed, list, head, w.logits, Output::Set)
     }
 
     fn open_slot(&mut self, slot: SeqSlot, spec: &SlotSpec<'_>, w: &mut Workspace<D>) -> Result<(), OpError> {

@@ -1,11 +1,13 @@
 //! Weights on the device, in the layout and format of the checkpoint.
 
+use std::borrow::Cow;
+
 use bytemuck::{Pod, Zeroable};
 
 use super::driver::Driver;
 use super::stream::Stream;
 use crate::ops::OpError;
-use crate::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use crate::quant::{FP8_BLOCK, PackedFormat, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 
 /// Format of the values on the device.
@@ -49,7 +51,7 @@ impl Format {
         }
     }
 
-    fn of(stored: &StoredMatrix<'_>) -> Option<Self> {
+    pub(super) fn of(stored: &StoredMatrix<'_>) -> Option<Self> {
         match stored {
             StoredMatrix::Plain(view) => match view.dtype {
                 DType::F32 | DType::F16 => Some(Self::F32),
@@ -119,23 +121,8 @@ impl Matrix {
         op: &'static str,
         matrices: &[&StoredMatrix<'_>],
     ) -> Result<Self, OpError> {
-        let first = matrices[0];
-        let unsupported =
-            |dtype: &str| OpError::UnsupportedDType { op, dtype: dtype.into(), backend: "cuda" };
-        let format = Format::of(first).ok_or_else(|| unsupported(first.format_name()))?;
-        crate::ops::expect(op, &[2], &[first.shape().len()])?;
-        let (out_features, in_features) = (first.shape()[0], first.shape()[1]);
-        if !in_features.is_multiple_of(format.values()) {
-            let expected = vec![out_features, in_features.next_multiple_of(format.values())];
-            return Err(OpError::ShapeMismatch { op, expected, got: first.shape().to_vec() });
-        }
-        for other in matrices {
-            crate::ops::expect(op, first.shape(), other.shape())?;
-            if layout(first) != layout(other) {
-                return Err(unsupported(&format!("{} beside {}", first.format_name(), other.format_name())));
-            }
-        }
-        let layout = layout(first);
+        let layout = Layout::of_all(op, matrices)?;
+        let [out_features, in_features] = layout.shape;
         let codes_stride = layout.code_bytes;
         let codes = stream.allocate("weights", codes_stride * matrices.len())?;
         let scales = stream.allocate("weights", layout.scale_bytes * matrices.len())?;
@@ -152,8 +139,8 @@ impl Matrix {
                         TensorScale::None => 1.0,
                         TensorScale::Multiply(scale) | TensorScale::Divide(scale) => scale,
                     });
-                    upload(stream, at, packed.codes)?;
-                    upload_scales(stream, scales.address + (e * layout.scale_bytes) as u64, packed)?;
+                    stream.upload(at, packed.codes)?;
+                    stream.upload(scales.address + (e * layout.scale_bytes) as u64, &scale_bytes(matrix))?;
                 }
             }
         }
@@ -171,73 +158,91 @@ impl Matrix {
             scale_columns: layout.scale_columns as i32,
             scale_groups: in_features.div_ceil(layout.scale_columns.max(1)) as i32,
         };
-        Ok(Self { format, out_features, in_features, count: matrices.len(), params })
+        Ok(Self { format: layout.format, out_features, in_features, count: matrices.len(), params })
     }
 }
 
 /// What the matrices of a list have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Layout {
-    code_bytes: usize,
-    scale_bytes: usize,
+pub(super) struct Layout {
+    /// N, K.
+    pub(super) shape: [usize; 2],
+    pub(super) format: Format,
+    /// Bytes of a matrix's codes.
+    pub(super) code_bytes: usize,
+    /// Bytes of a matrix's scales on the device.
+    pub(super) scale_bytes: usize,
     divide: bool,
-    scale_rows: usize,
-    scale_columns: usize,
-    format: Option<Format>,
+    /// FP8: rows that share a scale.
+    pub(super) scale_rows: usize,
+    /// FP8: columns that share a scale.
+    pub(super) scale_columns: usize,
 }
 
-fn layout(stored: &StoredMatrix<'_>) -> Layout {
-    let format = Format::of(stored);
-    match stored {
-        StoredMatrix::Plain(view) => Layout {
-            code_bytes: view.len() * if format == Some(Format::F32) { 4 } else { 2 },
-            scale_bytes: 0,
-            divide: false,
-            scale_rows: 1,
-            scale_columns: 1,
-            format,
-        },
-        StoredMatrix::Packed(packed) => {
-            let [out, in_features] = packed.shape;
-            let (scale_rows, scale_columns) = match packed.format {
-                PackedFormat::Fp8Block => (FP8_BLOCK, FP8_BLOCK),
-                PackedFormat::Fp8Row => (1, in_features.max(1)),
-                _ => (out.max(1), in_features.max(1)),
-            };
-            let count: usize = packed.format.scale_shape(packed.shape).iter().product();
-            let scale_bytes = match packed.format {
-                PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => count,
-                PackedFormat::Int4Group32 => 2 * count,
-                _ => 4 * count,
-            };
-            let divide = matches!(packed.tensor_scale, TensorScale::Divide(_));
-            Layout { code_bytes: packed.codes.len(), scale_bytes, divide, scale_rows, scale_columns, format }
+impl Layout {
+    /// Errors: none, a format without kernels, shapes or formats that differ, a K that is no multiple of
+    /// [`Format::values`].
+    pub(super) fn of_all(op: &'static str, matrices: &[&StoredMatrix<'_>]) -> Result<Self, OpError> {
+        let Some(first) = matrices.first() else {
+            return Err(OpError::ShapeMismatch { op, expected: vec![1], got: vec![0] });
+        };
+        let layout = Self::of(op, first)?;
+        for other in matrices {
+            crate::ops::expect(op, first.shape(), other.shape())?;
+            if layout != Self::of(op, other)? {
+                let dtype = format!("{} beside {}", first.format_name(), other.format_name());
+                return Err(OpError::UnsupportedDType { op, dtype, backend: "cuda" });
+            }
         }
+        Ok(layout)
+    }
+
+    fn of(op: &'static str, stored: &StoredMatrix<'_>) -> Result<Self, OpError> {
+        let unsupported =
+            || OpError::UnsupportedDType { op, dtype: stored.format_name().into(), backend: "cuda" };
+        let format = Format::of(stored).ok_or_else(unsupported)?;
+        crate::ops::expect(op, &[2], &[stored.shape().len()])?;
+        let shape = [stored.shape()[0], stored.shape()[1]];
+        let [out_features, in_features] = shape;
+        if out_features == 0 || in_features == 0 || !in_features.is_multiple_of(format.values()) {
+            let expected = vec![out_features.max(1), in_features.max(1).next_multiple_of(format.values())];
+            return Err(OpError::ShapeMismatch { op, expected, got: stored.shape().to_vec() });
+        }
+        let (scale_rows, scale_columns) = match stored.packed().map(|packed| packed.format) {
+            Some(PackedFormat::Fp8Block) => (FP8_BLOCK, FP8_BLOCK),
+            Some(PackedFormat::Fp8Row) => (1, in_features),
+            _ => (out_features, in_features),
+        };
+        let divide = stored.packed().is_some_and(|p| matches!(p.tensor_scale, TensorScale::Divide(_)));
+        Ok(Self {
+            shape,
+            format,
+            code_bytes: match format {
+                Format::F32 => 4 * out_features * in_features,
+                _ => stored.codes().len(),
+            },
+            scale_bytes: scale_bytes(stored).len(),
+            divide,
+            scale_rows,
+            scale_columns,
+        })
     }
 }
 
-fn upload<D: Driver>(stream: &mut Stream<D>, to: u64, bytes: &[u8]) -> Result<(), OpError> {
-    match bytes {
-        [] => Ok(()),
-        bytes => Ok(stream.driver().upload(to, bytes)?),
+/// A matrix's scales as the kernels read them: bf16 scales of FP8 are widened.
+pub(super) fn scale_bytes<'a>(stored: &StoredMatrix<'a>) -> Cow<'a, [u8]> {
+    match stored {
+        StoredMatrix::Plain(_) => Cow::Borrowed(&[]),
+        StoredMatrix::Packed(packed) => match (packed.format.code_bits(), packed.scales.dtype) {
+            (8, DType::Bf16) => Cow::Owned(bytemuck::cast_slice(&packed.scales.to_f32()).to_vec()),
+            _ => Cow::Borrowed(packed.scales.bytes),
+        },
     }
 }
 
 fn upload_plain<D: Driver>(stream: &mut Stream<D>, to: u64, view: &TensorView<'_>) -> Result<(), OpError> {
     match view.dtype {
-        DType::F16 => upload(stream, to, bytemuck::cast_slice(&view.to_f32())),
-        _ => upload(stream, to, view.bytes),
-    }
-}
-
-/// Scales as the kernels read them: bf16 scales of FP8 are widened.
-fn upload_scales<D: Driver>(
-    stream: &mut Stream<D>,
-    to: u64,
-    packed: &PackedMatrix<'_>,
-) -> Result<(), OpError> {
-    match (packed.format.code_bits(), packed.scales.dtype) {
-        (8, DType::Bf16) => upload(stream, to, bytemuck::cast_slice(&packed.scales.to_f32())),
-        _ => upload(stream, to, packed.scales.bytes),
+        DType::F16 => stream.upload(to, bytemuck::cast_slice(&view.to_f32())),
+        _ => stream.upload(to, view.bytes),
     }
 }

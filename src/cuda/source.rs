@@ -14,9 +14,12 @@ const KERNELS: &[(&str, &str)] = &[
     ("linear", include_str!("../../kernels/linear.cu")),
     ("mla_decode", include_str!("../../kernels/mla_decode.cu")),
     ("mla_prefill", include_str!("../../kernels/mla_prefill.cu")),
+    ("repack", include_str!("../../kernels/repack.cu")),
     ("rms_norm", include_str!("../../kernels/rms_norm.cu")),
     ("route", include_str!("../../kernels/route.cu")),
     ("sampler", include_str!("../../kernels/sampler.cu")),
+    ("tiled_linear", include_str!("../../kernels/tiled_linear.cu")),
+    ("tiled_swiglu", include_str!("../../kernels/tiled_swiglu.cu")),
 ];
 
 /// `kernels/include/*.cuh`: (file name, text).
@@ -25,6 +28,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
     ("norm.cuh", include_str!("../../kernels/include/norm.cuh")),
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),
+    ("tile.cuh", include_str!("../../kernels/include/tile.cuh")),
     ("types.cuh", include_str!("../../kernels/include/types.cuh")),
     ("weight.cuh", include_str!("../../kernels/include/weight.cuh")),
 ];

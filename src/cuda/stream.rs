@@ -26,6 +26,11 @@ pub struct Buffer {
     pub bytes: usize,
 }
 
+impl Buffer {
+    /// No memory.
+    pub const NONE: Self = Self { address: 0, bytes: 0 };
+}
+
 /// The rest of the last allocation.
 #[derive(Debug, Default)]
 struct Arena {
@@ -95,13 +100,19 @@ impl<D: Driver> Stream<D> {
         Ok(Buffer { address, bytes })
     }
 
+    /// Copies bytes to the device.
+    pub fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), OpError> {
+        match bytes {
+            [] => Ok(()),
+            bytes => Ok(self.driver.upload(to, bytes)?),
+        }
+    }
+
     /// Device memory with this content.
     pub fn store<T: NoUninit>(&mut self, what: &'static str, content: &[T]) -> Result<Buffer, OpError> {
         let bytes: &[u8] = bytemuck::cast_slice(content);
         let buffer = self.allocate(what, bytes.len())?;
-        if !bytes.is_empty() {
-            self.driver.upload(buffer.address, bytes)?;
-        }
+        self.upload(buffer.address, bytes)?;
         Ok(buffer)
     }
 

@@ -212,7 +212,7 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
     }
 
     fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
-        let uploaded = self.backend.load_matrix(&self.bindings.view(name).into(), self.by_vocabulary());
+        let uploaded = self.backend.load_table(&self.bindings.view(name).into(), self.by_vocabulary());
         uploaded.map_err(|source| LoadError::Upload { name: name.into(), source })
     }
 

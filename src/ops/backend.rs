@@ -75,6 +75,10 @@ pub trait Backend: Send + 'static {
 
     /// Uploads a linear weight; each rank keeps its part under `split`.
     fn load_matrix(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError>;
+    /// Uploads the table of [`Backend::embed`], which may be the weight of [`Backend::logits`] too.
+    fn load_table(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError> {
+        self.load_matrix(host, split)
+    }
     /// Uploads a vector as f32.
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError>;
     /// Uploads the weights of [`Backend::attention_in`].

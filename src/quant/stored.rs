@@ -37,6 +37,14 @@ impl<'a> StoredMatrix<'a> {
         }
     }
 
+    /// Values of a plain matrix, codes of a packed one.
+    pub fn codes(&self) -> &'a [u8] {
+        match self {
+            StoredMatrix::Plain(view) => view.bytes,
+            StoredMatrix::Packed(packed) => packed.codes,
+        }
+    }
+
     /// The packed matrix; `None` for plain floats.
     pub fn packed(&self) -> Option<&PackedMatrix<'a>> {
         match self {

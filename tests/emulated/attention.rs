@@ -245,7 +245,11 @@ impl World {
         attention.attend_absorbed(&mut stream, &at, &kv_up).unwrap();
         attention.attend_expanded(&mut stream, &at, &kv_up, &step.plan.expanded).unwrap();
         let values = step.plan.num_rows() * self.row_values();
-        let mut attended = stream.read(at.attended, values + self.row_values()).unwrap();
+        let mut attended: Vec<f32> = stream.read(at.attended, values + self.row_values()).unwrap();
+        let rounded: Vec<u16> = stream.read(at.rounded, attended.len()).unwrap();
+        for (x, rounded) in attended.iter().zip(rounded.into_iter().map(half::bf16::from_bits)) {
+            assert!(half::bf16::from_f32(*x) == rounded || x.is_nan() && rounded.is_nan(), "{x} {rounded}");
+        }
         assert_eq!(attended.split_off(values), vec![UNTOUCHED; self.row_values()]);
         Some(attended)
     }
@@ -285,6 +289,10 @@ impl World {
             query,
             rotations,
             attended,
+            rounded: stream
+                .store("input", &vec![half::bf16::from_f32(UNTOUCHED); rows * self.row_values()])
+                .unwrap()
+                .address,
             cache: layer,
             cache_shape,
             block_tables: stream.store("tables", &step.plan.block_tables).unwrap().address,

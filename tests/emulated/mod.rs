@@ -8,6 +8,7 @@ mod attention;
 mod model;
 mod operations;
 mod sampler;
+mod tiled;
 mod weights;
 
 use std::collections::{HashMap, VecDeque};
@@ -17,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use perigee::cuda::{
-    Arch, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation, KernelCache,
-    LaunchShape, Nvrtc, Program, Transfer,
+    Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation,
+    KernelCache, LaunchShape, Nvrtc, Program, Transfer,
 };
 use perigee_emulator::case;
 use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options};
@@ -81,8 +82,12 @@ impl Compilations {
 }
 
 /// The backend on an emulated device; `None` without NVRTC.
-pub(crate) fn backend(arch: Arch, seed: Option<u64>) -> Option<CudaBackend<TestDriver>> {
-    Some(CudaBackend::new(TestDriver::new(arch, seed)?).unwrap())
+pub(crate) fn backend(
+    arch: Arch,
+    seed: Option<u64>,
+    arithmetic: Arithmetic,
+) -> Option<CudaBackend<TestDriver>> {
+    Some(CudaBackend::new(TestDriver::new(arch, seed)?, arithmetic).unwrap())
 }
 
 /// The emulator, or a GPU.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::cuda::{Arch, CudaBackend};
+use perigee::cuda::{Arch, Arithmetic, CudaBackend};
 use perigee::engine::{EngineEvent, EngineRequest};
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
@@ -17,7 +17,8 @@ use perigee::telemetry::Metrics;
 
 use super::{Counts, TestDriver, backend};
 use crate::golden::{
-    BLOCK_SIZE, NUM_BLOCKS, argmax, golden_folder, golden_prompts, largest_difference, load, step,
+    BLOCK_SIZE, NUM_BLOCKS, argmax, check_typical, golden_folder, golden_prompts, largest_difference, load,
+    step,
 };
 use crate::quantized::expected_logits;
 
@@ -30,7 +31,7 @@ fn golden_logits_in_both_forms_and_in_chunks() {
         ("moonlight", Arch::Sm120a, Some(8)),
         ("grouped", Arch::Sm90a, None),
     ] {
-        let Some(backend) = backend(arch, seed) else { return };
+        let Some(backend) = backend(arch, seed, Arithmetic::F32) else { return };
         let mut model = load(backend, name, CacheDType::F32);
         let prompt = &golden_prompts(name)[1];
         for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
@@ -47,10 +48,34 @@ fn golden_logits_in_both_forms_and_in_chunks() {
     }
 }
 
+/// On tensor cores the logits of one prompt of each folder are near those of an independent implementation.
+#[test]
+fn tensor_cores_stay_near_golden_logits() {
+    let mut differences = Vec::new();
+    for (name, arch) in [("kimi", Arch::Sm90a), ("thinking", Arch::Sm80), ("moonlight", Arch::Sm120a)] {
+        let Some(backend) = backend(arch, None, Arithmetic::Bf16) else { return };
+        let mut model = load(backend, name, CacheDType::Bf16);
+        let prompt = &golden_prompts(name)[1];
+        for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
+            let logits = step(&mut model, &prompt.token_ids, 0, form);
+            let vocab = model.blueprint().vocab_size;
+            let rows = logits.chunks(vocab).zip(prompt.logits.chunks(vocab));
+            differences.extend(rows.map(|(a, b)| largest_difference(a, b)));
+        }
+    }
+    check_typical(differences);
+}
+
 /// Rows of several sequences in one step have the bits that they have alone, with padding and in an eager step.
 #[test]
 fn logits_do_not_depend_on_company() {
-    let Some(backend) = backend(Arch::Sm90a, Some(3)) else { return };
+    for arithmetic in [Arithmetic::F32, Arithmetic::Bf16] {
+        let Some(backend) = backend(Arch::Sm90a, Some(3), arithmetic) else { return };
+        company_changes_no_bits(backend);
+    }
+}
+
+fn company_changes_no_bits(backend: CudaBackend<TestDriver>) {
     let mut model =
         load(backend, "kimi", CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }));
     let blocks: Vec<BlockId> = (0..64).map(BlockId).collect();
@@ -83,7 +108,7 @@ fn logits_do_not_depend_on_company() {
 /// A checkpoint with experts in NVFP4.
 #[test]
 fn a_modelopt_export_gives_the_expected_logits() {
-    if let Some(gpu) = backend(Arch::Sm90a, Some(5)) {
+    if let Some(gpu) = backend(Arch::Sm90a, Some(5), Arithmetic::F32) {
         expected_logits("emulated GPU", gpu);
     }
 }
@@ -110,9 +135,13 @@ fn nano_says_what_it_says_on_the_cpu() {
         }
         tokens
     }
-    let Some(gpu) = backend(Arch::Sm90a, None) else { return };
-    let cpu = CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
-    assert_eq!(greedy(gpu), greedy(cpu));
+    for (arithmetic, activations) in
+        [(Arithmetic::F32, Activations::F32), (Arithmetic::Bf16, Activations::Bf16)]
+    {
+        let Some(gpu) = backend(Arch::Sm90a, None, arithmetic) else { return };
+        let cpu = CpuBackend::new(CpuOptions { activations, ..Default::default() });
+        assert_eq!(greedy(gpu), greedy(cpu), "{arithmetic:?}");
+    }
 }
 
 /// A step of decoding is one upload before the layers, one before sampling and one download; the layers are replayed.
@@ -140,7 +169,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         latent_norm_eps: None,
     };
     let metrics = Arc::new(Metrics::new("golden", true));
-    let backend = CudaBackend::new(driver).unwrap();
+    let backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
     let engine =
         start_on(backend, CacheDType::Bf16, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let at_ready = *counts.lock().unwrap();

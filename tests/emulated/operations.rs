@@ -1,7 +1,7 @@
 //! Each kernel against the reference backend: random and hostile shapes, every stored format, several architectures, and
 //! the same bits in every order of warps and blocks.
 
-use perigee::cuda::kernels::experts::{self, Experts, Slots};
+use perigee::cuda::kernels::experts::{self, Experts, Slots, TILE_ROWS};
 use perigee::cuda::kernels::linear::{self, Output, Rows};
 use perigee::cuda::kernels::route::{self, Choice, NO_EXPERT, Worklist};
 use perigee::cuda::kernels::{combine, embed, latent, rms_norm};
@@ -18,10 +18,10 @@ use perigee::tensor::{DType, TensorView};
 use super::TestDriver;
 use super::weights::{ALL, Stored, Weight};
 
-type Device = Stream<TestDriver>;
+pub(super) type Device = Stream<TestDriver>;
 
 /// A device for each architecture and order; none without NVRTC.
-fn devices() -> impl Iterator<Item = (String, Device)> {
+pub(super) fn devices() -> impl Iterator<Item = (String, Device)> {
     let runs = [
         (Arch::Sm80, None),
         (Arch::Sm90a, None),
@@ -39,7 +39,7 @@ fn devices() -> impl Iterator<Item = (String, Device)> {
 }
 
 /// Checks that all outputs of one shape are within the tolerance, and that they are the same bits on all devices.
-struct Outputs<'a> {
+pub(super) struct Outputs<'a> {
     name: String,
     expected: &'a [f32],
     allowed: f32,
@@ -47,11 +47,15 @@ struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    fn new(name: String, expected: &'a [f32], tolerance: Tolerance) -> Self {
-        Self { name, expected, allowed: tolerance.f32_activations, first: None }
+    pub(super) fn new(name: String, expected: &'a [f32], tolerance: Tolerance) -> Self {
+        Self::within(name, expected, tolerance.f32_activations)
     }
 
-    fn check(&mut self, device: &str, got: &[f32]) {
+    pub(super) fn within(name: String, expected: &'a [f32], allowed: f32) -> Self {
+        Self { name, expected, allowed, first: None }
+    }
+
+    pub(super) fn check(&mut self, device: &str, got: &[f32]) {
         let off = difference(got, self.expected);
         assert!(off <= self.allowed, "{} on {device}: {off} > {}", self.name, self.allowed);
         let bits: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
@@ -60,18 +64,26 @@ impl<'a> Outputs<'a> {
     }
 }
 
-fn floats(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
+pub(super) fn floats(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.f32() * 2.0 - 1.0).collect()
 }
 
+pub(super) fn bf16(values: &[f32]) -> Vec<u16> {
+    values.iter().map(|x| half::bf16::from_f32(*x).to_bits()).collect()
+}
+
 /// A buffer of the reference with these rows.
-fn buffer(ops: &mut ReferenceBackend, rows: &[f32], cols: usize) -> <ReferenceBackend as HostOps>::Buffer {
+pub(super) fn buffer(
+    ops: &mut ReferenceBackend,
+    rows: &[f32],
+    cols: usize,
+) -> <ReferenceBackend as HostOps>::Buffer {
     let mut buffer = ops.allocate(rows.len() / cols, cols).unwrap();
     ops.write(rows, &mut buffer).unwrap();
     buffer
 }
 
-fn view<'a>(values: &'a [f32], shape: &'a [usize]) -> TensorView<'a> {
+pub(super) fn view<'a>(values: &'a [f32], shape: &'a [usize]) -> TensorView<'a> {
     TensorView { dtype: DType::F32, shape, bytes: bytemuck::cast_slice(values) }
 }
 
@@ -98,11 +110,15 @@ fn norms() {
                 hidden: device.store("x", &hidden).unwrap().address,
                 gain: device.store("gain", &gain).unwrap().address,
                 normed: device.allocate("y", 4 * rows * columns).unwrap().address,
+                rounded: device.allocate("y", 2 * rows * columns).unwrap().address,
                 columns: columns as i32,
                 eps,
             };
             rms_norm::launch(&mut device, rows, &params).unwrap();
-            outputs.check(&name, &device.read(params.normed, rows * columns).unwrap());
+            let normed: Vec<f32> = device.read(params.normed, rows * columns).unwrap();
+            outputs.check(&name, &normed);
+            let rounded: Vec<u16> = device.read(params.rounded, rows * columns).unwrap();
+            assert!(rounded == bf16(&normed));
         }
     }
 }
@@ -193,7 +209,7 @@ fn experts_in_every_format() {
 }
 
 /// Views of experts.
-fn matrices(list: &[[Weight; 3]]) -> Vec<ExpertMatrices<'_>> {
+pub(super) fn matrices(list: &[[Weight; 3]]) -> Vec<ExpertMatrices<'_>> {
     let views = list.iter().map(|[gate, up, down]| (gate.view(), up.view(), down.view()));
     views.map(|(gate_proj, up_proj, down_proj)| ExpertMatrices { gate_proj, up_proj, down_proj }).collect()
 }
@@ -290,11 +306,12 @@ fn check_experts(
         assert_eq!(got[..rows * top_k], chosen, "{name}");
         assert!(got[rows * top_k..].iter().all(|expert| *expert == NO_EXPERT));
         choices.check(&name, &device.read(choice.weights, rows * top_k).unwrap());
-        let max_tiles = route::max_tiles(slots, num_experts);
+        let max_tiles = route::max_tiles(slots, num_experts, TILE_ROWS);
         let list = Worklist {
             num_tiles: device.allocate("tiles", 4).unwrap().address,
             tiles: device.allocate("tiles", 12 * max_tiles).unwrap().address,
             slots: device.allocate("tiles", 4 * slots).unwrap().address,
+            tile_rows: TILE_ROWS,
             max_tiles,
         };
         route::launch_tiles(&mut device, num_experts, slots, choice.chosen, &list).unwrap();
@@ -316,6 +333,7 @@ fn check_experts(
             shared: shared_down,
             gain: device.store("gain", &gain).unwrap().address,
             normed,
+            rounded: 0,
             columns: hidden as i32,
             top_k: top_k as i32,
             eps: 1e-6,
@@ -460,6 +478,7 @@ fn latents_of_every_cache_type() {
                 };
                 let params = latent::Params {
                     q_latent: q_address,
+                    q_rounded: device.allocate("q", 2 * rows * q_columns.max(1)).unwrap().address,
                     q_gain: device.store("gain", &q_gain).unwrap().address,
                     kv_a: device.store("kv", &kv_a).unwrap().address,
                     kv_gain: device.store("gain", &kv_gain).unwrap().address,
@@ -496,7 +515,9 @@ fn latents_of_every_cache_type() {
                     let mut out = ops.allocate(rows, q_columns).unwrap();
                     HostOps::norm(&mut ops, &x, &q_gain, eps, &mut out).unwrap();
                     let mut outputs = Outputs::new(name.clone(), ReferenceBackend::values(&out), ELEMENTWISE);
-                    outputs.check(&name, &device.read(q_address, rows * q_columns).unwrap());
+                    let normed: Vec<f32> = device.read(q_address, rows * q_columns).unwrap();
+                    outputs.check(&name, &normed);
+                    assert!(device.read::<u16>(params.q_rounded, normed.len()).unwrap() == bf16(&normed));
                 }
             }
         }

@@ -85,6 +85,12 @@ impl Weight {
         Self { stored, shape, codes, scales, scale_shape }
     }
 
+    /// Sets bytes of the codes, or of the scales.
+    pub(super) fn set(&mut self, scales: bool, at: usize, byte: u8) {
+        let bytes = if scales { &mut self.scales } else { &mut self.codes };
+        bytes[at] = byte;
+    }
+
     /// The matrix as a checkpoint gives it.
     pub(super) fn view(&self) -> StoredMatrix<'_> {
         let plain = |dtype| TensorView { dtype, shape: &self.shape, bytes: &self.codes }.into();

@@ -1,6 +1,8 @@
 //! Device memory of a step's intermediate results.
 
+use super::Arithmetic;
 use crate::cuda::driver::Driver;
+use crate::cuda::kernels::experts::TILE_ROWS;
 use crate::cuda::kernels::route;
 use crate::cuda::step;
 use crate::cuda::stream::{Buffer, Stream};
@@ -9,21 +11,39 @@ use crate::ops::{ModelShape, OpError};
 /// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
 pub(super) const MOE_ROWS: usize = 1024;
 
+/// Values in f32 and, for tensor cores, in bf16; a buffer that the arithmetic does not need is [`Buffer::NONE`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Values {
+    pub(super) exact: Buffer,
+    pub(super) rounded: Buffer,
+}
+
+impl Values {
+    pub(super) const NONE: Self = Self { exact: Buffer::NONE, rounded: Buffer::NONE };
+
+    /// Addresses of row `row` of `columns` values, f32 and bf16.
+    pub(super) fn row(&self, row: usize, columns: usize) -> [u64; 2] {
+        let at = (row * columns) as u64;
+        let rounded = if self.rounded == Buffer::NONE { 0 } else { self.rounded.address + 2 * at };
+        [self.exact.address + 4 * at, rounded]
+    }
+}
+
 /// Device memory of a step's intermediate results, f32 unless stated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Activations {
     /// `[T, D]`.
     pub(super) hidden: Buffer,
     /// `[T, D]`.
-    pub(super) normed: Buffer,
+    pub(super) normed: Values,
     /// `[T, Q]`.
-    pub(super) q_latent: Buffer,
+    pub(super) q_latent: Values,
     /// `[T, H * (N + R)]`.
     pub(super) query: Buffer,
     /// `[T, C + R]`.
     pub(super) kv_a: Buffer,
     /// `[T, H * V]`.
-    pub(super) attended: Buffer,
+    pub(super) attended: Values,
     /// `[T, E]`.
     pub(super) router_logits: Buffer,
     /// `[T, K]` u32.
@@ -45,22 +65,28 @@ pub(super) struct Activations {
 }
 
 /// Bytes of [`Activations`], in the order of the fields.
-fn bytes(shape: &ModelShape, rows: usize) -> [usize; 15] {
+fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 18] {
     let (mla, router) = (&shape.mla, &shape.router);
     let rows = rows.max(step::padded(rows));
     let moe_rows = rows.min(MOE_ROWS);
-    let tiles = route::max_tiles(moe_rows * router.top_k, router.num_experts);
+    let tiles = route::max_tiles(moe_rows * router.top_k, router.num_experts, TILE_ROWS);
+    // Words of bf16 copies.
+    let half = |values: usize| if arithmetic == Arithmetic::Bf16 { values.div_ceil(2) } else { 0 };
     [
         rows * shape.hidden_size,
         rows * shape.hidden_size,
+        half(rows * shape.hidden_size),
         rows * shape.q_lora_rank.unwrap_or(0),
+        half(rows * shape.q_lora_rank.unwrap_or(0)),
         rows * mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim),
         rows * mla.latent_dim(),
         rows * mla.num_heads * mla.v_head_dim,
+        half(rows * mla.num_heads * mla.v_head_dim),
         rows * router.num_experts,
         rows * router.top_k,
         rows * router.top_k,
-        rows * shape.ffn_units,
+        // And room to begin the shared expert's rows at a multiple of 16 bytes.
+        rows * shape.ffn_units + 4,
         moe_rows * router.top_k * shape.hidden_size,
         moe_rows * shape.hidden_size,
         moe_rows * router.top_k,
@@ -72,8 +98,8 @@ fn bytes(shape: &ModelShape, rows: usize) -> [usize; 15] {
 
 impl Activations {
     /// Bytes for steps of up to `rows` rows.
-    pub(super) fn bytes(shape: &ModelShape, rows: usize) -> usize {
-        bytes(shape, rows).iter().sum()
+    pub(super) fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> usize {
+        bytes(shape, rows, arithmetic).iter().sum()
     }
 
     /// Allocates them for steps of up to `rows` rows.
@@ -81,16 +107,20 @@ impl Activations {
         stream: &mut Stream<D>,
         shape: &ModelShape,
         rows: usize,
+        arithmetic: Arithmetic,
     ) -> Result<Self, OpError> {
-        let mut sizes = bytes(shape, rows).into_iter();
-        let mut next = || stream.allocate("activations", sizes.next().unwrap_or(0));
+        let mut sizes = bytes(shape, rows, arithmetic).into_iter();
+        let mut next = || match sizes.next().unwrap_or(0) {
+            0 => Ok(Buffer::NONE),
+            bytes => stream.allocate("activations", bytes),
+        };
         Ok(Self {
             hidden: next()?,
-            normed: next()?,
-            q_latent: next()?,
+            normed: Values { exact: next()?, rounded: next()? },
+            q_latent: Values { exact: next()?, rounded: next()? },
             query: next()?,
             kv_a: next()?,
-            attended: next()?,
+            attended: Values { exact: next()?, rounded: next()? },
             router_logits: next()?,
             chosen: next()?,
             weights: next()?,

@@ -1,10 +1,10 @@
 //! Calibration on a device: what the host asks about a step, read back after it.
 
 use super::activations::MOE_ROWS;
-use super::{Cache, CudaBackend, Router, Workspace};
+use super::{Cache, CudaBackend, Experts, Router, Workspace, with_rows};
 use crate::cuda::driver::Driver;
-use crate::cuda::kernels::experts::{self, Experts, Slots};
 use crate::cuda::kernels::route::Worklist;
+use crate::cuda::kernels::{experts, tiled, tiled_swiglu};
 use crate::ops::{
     Activation, CacheDType, CacheShape, Calibrate, KvSlot, OpError, Routed, RouterShape, expect, peak,
 };
@@ -14,7 +14,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
     fn read<'a>(&'a mut self, what: Activation, w: &'a Workspace<D>) -> Result<&'a [f32], OpError> {
         let (buffer, rows, columns) = match what {
             Activation::Hidden => (w.activations.hidden, w.step.rows(), w.shape.hidden_size),
-            Activation::Normed => (w.activations.normed, w.step.rows(), w.shape.hidden_size),
+            Activation::Normed => (w.activations.normed.exact, w.step.rows(), w.shape.hidden_size),
             Activation::Logits => (w.logits, w.num_logits, w.shape.vocab_size),
         };
         self.host = self.stream.read(buffer.address, rows * columns)?;
@@ -73,14 +73,34 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                 num_tiles: a.num_tiles.address,
                 tiles: a.tiles.address,
                 slots: a.slots.address,
+                tile_rows: experts::TILE_ROWS,
                 max_tiles: tiles,
             };
-            let (x, inner) = (a.normed.address, a.inner.address);
-            experts::launch_up(&mut self.stream, weights, Slots::Routed(&list), 1, x, inner)?;
-            let units = weights.gate.out_features;
+            let ([x, rounded], inner) = (a.normed.row(0, w.shape.hidden_size), a.inner.address);
+            let units = weights.units();
+            match weights {
+                Experts::Rows(weights) => {
+                    let slots = experts::Slots::Routed(&list);
+                    experts::launch_up(&mut self.stream, weights, slots, 1, x, inner)?;
+                }
+                Experts::Tiles { gate_up, .. } => {
+                    let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
+                    let y = tiled::Rows { address: inner, stride: units };
+                    let slots = tiled::Slots::Routed(&list, 1);
+                    let variant = with_rows(list.tile_rows);
+                    tiled_swiglu::launch(&mut self.stream, variant, gate_up, slots, [x, y])?;
+                }
+            }
             for row in rows {
-                let at = inner + 4 * (*row as usize * units) as u64;
-                largest = peak([largest, peak(self.stream.read::<f32>(at, units)?)]);
+                let at = inner + (weights.inner_bytes() * *row as usize * units) as u64;
+                let values = match weights.inner_bytes() {
+                    4 => self.stream.read::<f32>(at, units)?,
+                    _ => {
+                        let bits = self.stream.read::<u16>(at, units)?;
+                        bits.iter().map(|bits| half::bf16::from_bits(*bits).to_f32()).collect()
+                    }
+                };
+                largest = peak([largest, peak(values)]);
             }
         }
         Ok(largest)

@@ -19,6 +19,8 @@ pub const MAX_COLUMNS: usize = 2048;
 pub struct Params {
     /// `[T, Q]` f32, normalised in place; 0: no query latent.
     pub q_latent: u64,
+    /// `[T, Q]` bf16, or 0: `q_latent`, rounded.
+    pub q_rounded: u64,
     /// `[Q]` f32.
     pub q_gain: u64,
     /// `[T, C + R]` f32.

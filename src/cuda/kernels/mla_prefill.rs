@@ -61,6 +61,8 @@ pub struct Params {
     pub statistics: u64,
     /// `[T, H * V]` f32.
     pub attended: u64,
+    /// `[T, H * V]` bf16, or 0: `attended`, rounded.
+    pub rounded: u64,
     /// H.
     pub num_heads: i32,
     /// N.

@@ -1,4 +1,4 @@
-//! The host side of each kernel: one module per `kernels/*.cu`, of the same name.
+//! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs` is shared by two.
 
 pub mod combine;
 pub mod embed;
@@ -7,9 +7,13 @@ pub mod latent;
 pub mod linear;
 pub mod mla_decode;
 pub mod mla_prefill;
+pub mod repack;
 pub mod rms_norm;
 pub mod route;
 pub mod sampler;
+pub mod tiled;
+pub mod tiled_linear;
+pub mod tiled_swiglu;
 
 use super::{Arch, Kernel, Limits};
 
@@ -22,9 +26,12 @@ pub const ALL: &[&Kernel] = &[
     &linear::KERNEL,
     &mla_decode::KERNEL,
     &mla_prefill::KERNEL,
+    &repack::KERNEL,
     &rms_norm::KERNEL,
     &route::KERNEL,
     &sampler::KERNEL,
+    &tiled_linear::KERNEL,
+    &tiled_swiglu::KERNEL,
 ];
 
 /// A kernel for every architecture, without options and dynamic shared memory.

@@ -26,6 +26,8 @@ pub struct Params {
     pub gain: u64,
     /// `[T, D]` f32.
     pub normed: u64,
+    /// `[T, D]` bf16, or 0: `normed`, rounded.
+    pub rounded: u64,
     /// D.
     pub columns: i32,
     /// Added to the mean square.

@@ -2,7 +2,6 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::experts::TILE_ROWS;
 use super::plain;
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::{OpError, RouterShape};
@@ -84,13 +83,15 @@ pub struct Worklist {
     pub tiles: u64,
     /// `[num_slots]` u32.
     pub slots: u64,
+    /// Slots of a tile at most.
+    pub tile_rows: usize,
     /// Most tiles that `num_slots` can have.
     pub max_tiles: usize,
 }
 
 /// Most tiles of `num_slots` slots over `num_experts` experts: full ones, and a partial one of each expert.
-pub fn max_tiles(num_slots: usize, num_experts: usize) -> usize {
-    num_slots.min(num_slots / TILE_ROWS + num_experts)
+pub fn max_tiles(num_slots: usize, num_experts: usize, tile_rows: usize) -> usize {
+    num_slots.min(num_slots / tile_rows + num_experts)
 }
 
 /// The router's choice in device memory.
@@ -144,7 +145,7 @@ pub fn launch_tiles<D: Driver>(
         num_tiles: list.num_tiles,
         num_slots: num_slots as i32,
         num_experts: num_experts as i32,
-        tile_rows: TILE_ROWS as i32,
+        tile_rows: list.tile_rows as i32,
         padding: 0,
     };
     let shape = LaunchShape { grid: [1, 1, 1], threads: MAX_EXPERTS as u32, shared_bytes: 0 };

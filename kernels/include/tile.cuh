@@ -1,0 +1,498 @@
+// Products of weights in tiles with rows of bf16 on the tensor cores: weights are the A operand (16 outputs), rows the B
+// operand (8 rows), sums f32. Packed weights become bf16 in registers, exactly but for INT4, whose product with its scale
+// is rounded as the checkpoint's own library rounds it.
+//
+// A tile is 16 outputs by a unit of 128 inputs, and 32 lanes hold it in the order in which mma.sync m16n8k16 takes it.
+// Lane 4g + c has outputs g ("lower") and g + 8 ("upper") and inputs 32c .. 32c + 31; step j of 8 multiplies inputs
+// 32c + 4j .. + 3 of every c. Inputs of a step need not be neighbours, only the same in A and B: so a lane reads its
+// rows 16 bytes at a time and needs one or two scales of each output. cuda/kernels/repack.rs writes tiles.
+//
+// Order: a sum is cut into at most 8 chunks of whole units; a chunk is a chain of steps from 0, and chunks are added in
+// their order from 0. It depends on K and the format alone: every schedule below gives the same bits.
+
+constexpr int WARP = 32;
+constexpr int TILE = 16;
+constexpr int UNIT = 128;
+constexpr int STEPS = 8;
+constexpr int CHUNKS = 8;
+constexpr int WARPS = 8;
+
+// Device side of cuda/tiled.rs `TiledParams`: the matrices of all experts.
+struct TiledWeight {
+    const u8* codes;         // [E, tiles, units] tiles
+    const u8* scales;        // as codes; fp8: f32 of the lower outputs, [rows / scale_rows, scale_groups] each expert
+    const u8* upper_scales;  // fp8: of the upper outputs
+    const float* factors;    // [E, 2] of the lower and the upper outputs
+    i64 codes_stride;        // bytes of an expert
+    i64 scales_stride;       // bytes of an expert
+    int tiles;
+    int units;
+    int columns;             // K, a multiple of 8; units beyond it hold zeros
+    int rows;                // outputs of a matrix: N
+    int tile_rows;           // outputs from a tile to the next: 16, or 8 where upper and lower are two matrices
+    int upper_row;           // first upper output of tile 0: 8, or 0 where it is another matrix
+    int scale_rows;          // fp8
+    int scale_groups;        // fp8
+};
+
+__device__ __forceinline__ u32 word_of(const uint4& words, int i) {
+    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+// 16 bytes that are read once.
+__device__ __forceinline__ uint4 stream16(const u8* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); }
+
+// Two products of bf16, each rounded once.
+__device__ __forceinline__ u32 multiply2(u32 a, u32 b) {
+    u32 product;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+}
+
+// sums += A B.
+__device__ __forceinline__ void mma(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The tiles of one row of tiles of an expert, and what a lane needs to find its scales.
+struct TileRow {
+    const u8* codes;
+    const u8* scales;
+    const float* lower_scales;  // fp8
+    const float* upper_scales;  // fp8
+    int scale_step;             // fp8: scales from a unit to the next, 0 where a row has one
+};
+
+// A lane's part of a tile, as loaded: `Unit`. `fragment` is the A operand of a step.
+
+struct TileBf16 {
+    static constexpr int DEPTH = 1;
+    static constexpr bool UNIT_SCALES = false;
+    static constexpr int CODE_BYTES = 4096;
+    static constexpr int SCALE_BYTES = 0;
+    struct Unit {
+        uint4 words[8];
+    };
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            unit.words[i] = stream16(row.codes + static_cast<i64>(u) * CODE_BYTES + 512 * i + 16 * lane);
+        }
+    }
+    static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
+        a[0] = unit.words[step].x, a[1] = unit.words[step].y, a[2] = unit.words[step].z, a[3] = unit.words[step].w;
+    }
+};
+
+struct TileFp8 {
+    static constexpr int DEPTH = 1;
+    static constexpr bool UNIT_SCALES = true;
+    static constexpr int CODE_BYTES = 2048;
+    static constexpr int SCALE_BYTES = 0;
+    struct Unit {
+        uint4 words[4];
+        float lower, upper;
+    };
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            unit.words[i] = stream16(row.codes + static_cast<i64>(u) * CODE_BYTES + 512 * i + 16 * lane);
+        }
+        unit.lower = row.lower_scales[u * row.scale_step];
+        unit.upper = row.upper_scales[u * row.scale_step];
+    }
+    // The codes in the upper bytes of both halves: exponent and mantissa as those of a bf16 are 2^-120 too small.
+    static __device__ __forceinline__ u32 decode(u32 codes) {
+        return multiply2((codes & 0x7f007f00u) >> 4 | (codes & 0x80008000u), 0x7b807b80u);
+    }
+    static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
+        const u32 lower = word_of(unit.words[step / 2], step % 2 * 2);
+        const u32 upper = word_of(unit.words[step / 2], step % 2 * 2 + 1);
+        a[0] = decode(lower), a[1] = decode(upper), a[2] = decode(lower << 8), a[3] = decode(upper << 8);
+    }
+};
+
+// Formats of four bits: two loads of 16 bytes, a word of eight codes for each step.
+struct TileNibbles {
+    static constexpr bool UNIT_SCALES = false;
+    static constexpr int DEPTH = 2;
+    static constexpr int CODE_BYTES = 1024;
+    template <typename Unit>
+    static __device__ __forceinline__ void load_codes(Unit& unit, const TileRow& row, int u, int lane) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            unit.words[i] = stream16(row.codes + static_cast<i64>(u) * CODE_BYTES + 512 * i + 16 * lane);
+        }
+    }
+    // Eight E2M1 codes to bf16, 2^-126 too small. The first of four values of a half has its bits in their places
+    // (sign 15, exponent 8 and 7, mantissa 6), the second 3 and the third 6 bits to the right; the last takes the rest.
+    static __device__ __forceinline__ void decode_e2m1(u32 (&a)[4], u32 word) {
+        constexpr u32 PLACES = 0x81c081c0u;
+        a[0] = word & PLACES;
+        a[1] = word << 3 & PLACES;
+        a[2] = word << 6 & PLACES;
+        a[3] = (word << 1 & 0x80008000u) | (word >> 5 & 0x01000100u) | (word >> 4 & 0x00c000c0u);
+    }
+    static __device__ __forceinline__ void scale(u32 (&a)[4], u32 lower, u32 upper) {
+        a[0] = multiply2(a[0], lower), a[1] = multiply2(a[1], upper);
+        a[2] = multiply2(a[2], lower), a[3] = multiply2(a[3], upper);
+    }
+};
+
+// Scales: 5 bits of exponent and 3 of mantissa, in bytes of lower and upper of inputs 32c .. + 15, then of the others.
+struct TileNvfp4 : TileNibbles {
+    static constexpr int SCALE_BYTES = 128;
+    struct Unit {
+        uint4 words[2];
+        u32 scales;
+    };
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
+        load_codes(unit, row, u, lane);
+        unit.scales = __ldcs(reinterpret_cast<const u32*>(row.scales + static_cast<i64>(u) * SCALE_BYTES) + lane);
+    }
+    // A byte as a bf16 in both halves, 2^119 times the scale.
+    static __device__ __forceinline__ u32 bf16_of(u32 scales, int i) {
+        return (scales >> 8 * i & 0xffu) * 0x00100010u + 0x70007000u;
+    }
+    static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
+        decode_e2m1(a, word_of(unit.words[step / 4], step % 4));
+        scale(a, bf16_of(unit.scales, step / 4 * 2), bf16_of(unit.scales, step / 4 * 2 + 1));
+    }
+};
+
+// Scales: exponent bits of a bf16, a byte each of lower and upper.
+struct TileMxfp4 : TileNibbles {
+    static constexpr int SCALE_BYTES = 64;
+    struct Unit {
+        uint4 words[2];
+        u32 scales;
+    };
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
+        load_codes(unit, row, u, lane);
+        unit.scales = __ldcs(reinterpret_cast<const u16*>(row.scales + static_cast<i64>(u) * SCALE_BYTES) + lane);
+    }
+    static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
+        decode_e2m1(a, word_of(unit.words[step / 4], step % 4));
+        scale(a, (unit.scales & 0xffu) * 0x00800080u, (unit.scales >> 8) * 0x00800080u);
+    }
+};
+
+// Scales: bf16, of lower and upper.
+struct TileInt4 : TileNibbles {
+    static constexpr int SCALE_BYTES = 128;
+    struct Unit {
+        uint4 words[2];
+        u32 scales;
+    };
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
+        load_codes(unit, row, u, lane);
+        unit.scales = __ldcs(reinterpret_cast<const u32*>(row.scales + static_cast<i64>(u) * SCALE_BYTES) + lane);
+    }
+    // 128 + code, less 136: both are exact.
+    static __device__ __forceinline__ u32 decode(u32 codes) {
+        u32 values;
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+            : "=r"(values)
+            : "r"((codes & 0x000f000fu) | 0x43004300u), "r"(0x3f803f80u), "r"(0xc308c308u));
+        return values;
+    }
+    static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
+        const u32 word = word_of(unit.words[step / 4], step % 4);
+        a[0] = decode(word), a[1] = decode(word >> 4), a[2] = decode(word >> 8), a[3] = decode(word >> 12);
+        scale(a, __byte_perm(unit.scales, 0, 0x1010), __byte_perm(unit.scales, 0, 0x3232));
+    }
+};
+
+// The row of tiles `tile` of expert `expert`; one past the end is the last, so that loads stay inside.
+template <typename Format>
+__device__ __forceinline__ TileRow tile_row(const TiledWeight& weight, int expert, int tile, int lane) {
+    tile = min(tile, weight.tiles - 1);
+    const i64 first = static_cast<i64>(tile) * weight.units;
+    TileRow row;
+    row.codes = weight.codes + expert * weight.codes_stride + first * Format::CODE_BYTES;
+    row.scales = weight.scales + expert * weight.scales_stride + first * Format::SCALE_BYTES;
+    if constexpr (Format::UNIT_SCALES) {
+        const int lower = min(tile * weight.tile_rows + lane / 4, weight.rows - 1);
+        const int upper = min(lower + weight.upper_row, weight.rows - 1);
+        const i64 stride = expert * weight.scales_stride;
+        row.scale_step = weight.scale_groups > 1;
+        row.lower_scales = reinterpret_cast<const float*>(weight.scales + stride) + lower / weight.scale_rows * weight.scale_groups;
+        row.upper_scales = reinterpret_cast<const float*>(weight.upper_scales + stride) + upper / weight.scale_rows * weight.scale_groups;
+    }
+    return row;
+}
+
+// Rows of bf16: where those of a lane begin. Row 8n + g of a block is column g of its n-th B operand.
+template <int TOKENS>
+struct TokenRows {
+    const bf16* x;
+    u32 at[TOKENS];  // in 8 values
+};
+
+// sums += the codes of one unit times the rows.
+template <typename Format, int TILES, int TOKENS>
+__device__ __forceinline__ void add_steps(
+    float (&sums)[TILES][TOKENS][4], const typename Format::Unit* units, const TokenRows<TOKENS>& rows, int u,
+    int columns, int lane) {
+#pragma unroll
+    for (int pair = 0; pair < STEPS / 2; ++pair) {
+        u32 a[TILES][2][4];
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+            Format::fragment(a[m][0], units[m], 2 * pair);
+            Format::fragment(a[m][1], units[m], 2 * pair + 1);
+        }
+        const int k = u * UNIT + lane % 4 * 32 + pair * 8;
+#pragma unroll
+        for (int n = 0; n < TOKENS; ++n) {
+            uint4 x = make_uint4(0, 0, 0, 0);
+            if (k < columns) {
+                x = reinterpret_cast<const uint4*>(rows.x)[static_cast<u64>(rows.at[n]) + k / 8];
+            }
+#pragma unroll
+            for (int m = 0; m < TILES; ++m) {
+                mma(sums[m][n], a[m][0], x.x, x.y);
+                mma(sums[m][n], a[m][1], x.z, x.w);
+            }
+        }
+    }
+}
+
+// sums += the products of one unit.
+template <typename Format, int TILES, int TOKENS>
+__device__ __forceinline__ void add_unit(
+    float (&sums)[TILES][TOKENS][4], const typename Format::Unit (&units)[TILES], const TokenRows<TOKENS>& rows, int u,
+    int columns, int lane) {
+    if constexpr (Format::UNIT_SCALES) {
+        // A tile at a time: the sums of a unit need registers of their own.
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+            float products[1][TOKENS][4] = {};
+            add_steps<Format, 1, TOKENS>(products, &units[m], rows, u, columns, lane);
+#pragma unroll
+            for (int n = 0; n < TOKENS; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const float scale = i < 2 ? units[m].lower : units[m].upper;
+                    sums[m][n][i] = __fmaf_rn(scale, products[0][n][i], sums[m][n][i]);
+                }
+            }
+        }
+    } else {
+        add_steps<Format, TILES, TOKENS>(sums, units, rows, u, columns, lane);
+    }
+}
+
+// sums = one chunk of units, DEPTH units of each tile in flight.
+template <typename Format, int TILES, int TOKENS, int DEPTH>
+__device__ __forceinline__ void sum_chunk(
+    float (&sums)[TILES][TOKENS][4], const TileRow (&tiles)[TILES], const TokenRows<TOKENS>& rows, int first, int last,
+    int columns, int lane) {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (int n = 0; n < TOKENS; ++n) {
+            sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0.0f;
+        }
+    }
+    typename Format::Unit units[DEPTH][TILES];
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) {
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+            Format::load(units[d][m], tiles[m], min(first + d, last - 1), lane);
+        }
+    }
+#pragma unroll 1
+    for (int u = first; u < last; u += DEPTH) {
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d) {
+            if (u + d < last) {
+                add_unit<Format, TILES, TOKENS>(sums, units[d], rows, u + d, columns, lane);
+#pragma unroll
+                for (int m = 0; m < TILES; ++m) {
+                    Format::load(units[d][m], tiles[m], min(u + d + DEPTH, last - 1), lane);
+                }
+            }
+        }
+    }
+}
+
+// A run of slots of one expert; device side of cuda/kernels/route.rs.
+struct SlotTile {
+    int expert;
+    int first;  // index into `slots`
+    int count;  // at most the rows of a block
+};
+
+// Operands of a launch.
+struct TiledParams {
+    TiledWeight weight;
+    const bf16* x;          // rows of x_stride values
+    void* y;                // rows of y_stride values
+    const int* num_tiles;   // [1], or null: slot t is row t, of expert 0
+    const SlotTile* tiles;
+    const u32* slots;       // slots ordered by expert
+    const u32* x_rows;      // without tiles: row of x of slot t, or null: t
+    i64 x_stride;           // values, a multiple of 8
+    i64 y_stride;           // values
+    int slots_per_row;      // slots of a row of x
+    int num_slots;          // without tiles
+    int add;                // whether y is added to
+    int padding;
+};
+
+// The slots of this block; false without any.
+__device__ __forceinline__ bool slot_tile(const TiledParams& params, int rows, SlotTile& tile) {
+    const int index = static_cast<int>(blockIdx.y);
+    if (params.num_tiles == nullptr) {
+        tile = {0, index * rows, min(rows, params.num_slots - index * rows)};
+        return true;
+    }
+    if (index >= *params.num_tiles) {
+        return false;
+    }
+    tile = params.tiles[index];
+    return true;
+}
+
+// The i-th slot of a tile, the last one for those that are not there.
+__device__ __forceinline__ int slot_of(const TiledParams& params, const SlotTile& tile, int i) {
+    const int at = tile.first + min(i, tile.count - 1);
+    return params.num_tiles == nullptr ? at : static_cast<int>(params.slots[at]);
+}
+
+__device__ __forceinline__ int x_row_of(const TiledParams& params, int slot) {
+    return params.x_rows != nullptr ? static_cast<int>(params.x_rows[slot]) : slot / params.slots_per_row;
+}
+
+// Two schedules of one product; `Write::run(params, expert, tile, g, slot, lower, upper)` gets the sums of outputs g and
+// g + 8 of a tile.
+//
+// Split: the warps of a block take the chunks of TILES tiles and 8 * TOKENS rows; for few rows.
+// Wide:  each warp takes all chunks of TILES tiles of its own; for many rows.
+template <typename Format, typename Write, int TILES, int TOKENS, bool WIDE>
+__device__ __forceinline__ void tiled(const TiledParams& params) {
+    constexpr int ROWS = 8 * TOKENS;
+    SlotTile slots;
+    if (!slot_tile(params, ROWS, slots)) {
+        return;
+    }
+    const TiledWeight& weight = params.weight;
+    const int warp = static_cast<int>(threadIdx.x) / WARP;
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    const int first_tile = (static_cast<int>(blockIdx.x) * (WIDE ? WARPS : 1) + (WIDE ? warp : 0)) * TILES;
+    TokenRows<TOKENS> rows;
+    rows.x = params.x;
+#pragma unroll
+    for (int n = 0; n < TOKENS; ++n) {
+        rows.at[n] = static_cast<u32>(x_row_of(params, slot_of(params, slots, 8 * n + lane / 4)) * params.x_stride / 8);
+    }
+    TileRow tiles[TILES];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+        tiles[m] = tile_row<Format>(weight, slots.expert, first_tile + m, lane);
+    }
+    const int chunk_units = (weight.units + CHUNKS - 1) / CHUNKS;
+    float sums[TILES][TOKENS][4];
+    if constexpr (WIDE) {
+        if (first_tile >= weight.tiles) {
+            return;
+        }
+        // Each thread has its own, away from the registers that the products need.
+        __shared__ float totals[TILES * TOKENS * 4][WARPS * WARP];
+#pragma unroll
+        for (int i = 0; i < TILES * TOKENS * 4; ++i) {
+            totals[i][threadIdx.x] = 0.0f;
+        }
+        for (int first = 0; first < weight.units; first += chunk_units) {
+            const int last = min(first + chunk_units, weight.units);
+            sum_chunk<Format, TILES, TOKENS, 1>(sums, tiles, rows, first, last, weight.columns, lane);
+#pragma unroll
+            for (int i = 0; i < TILES * TOKENS * 4; ++i) {
+                totals[i][threadIdx.x] += sums[i / (TOKENS * 4)][i / 4 % TOKENS][i % 4];
+            }
+        }
+        const float lower_factor = weight.factors[2 * slots.expert];
+        const float upper_factor = weight.factors[2 * slots.expert + 1];
+        const auto total_of = [&](int m, int n, int i) { return totals[(m * TOKENS + n) * 4 + i][threadIdx.x]; };
+#pragma unroll
+        for (int n = 0; n < TOKENS; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int row = 8 * n + lane % 4 * 2 + i;
+                if (row < slots.count) {
+                    const int slot = slot_of(params, slots, row);
+#pragma unroll
+                    for (int m = 0; m < TILES; ++m) {
+                        if (first_tile + m < weight.tiles) {
+                            Write::run(
+                                params, first_tile + m, lane / 4, slot, total_of(m, n, i) * lower_factor,
+                                total_of(m, n, 2 + i) * upper_factor);
+                        }
+                    }
+                }
+            }
+        }
+    } else {
+        // 4 more than the outputs: a warp's stores go to all banks.
+        __shared__ float partial[CHUNKS][ROWS][TILES * TILE + 4];
+        const int num_chunks = (weight.units + chunk_units - 1) / chunk_units;
+        if (warp < num_chunks) {
+            const int first = warp * chunk_units;
+            const int last = min(first + chunk_units, weight.units);
+            sum_chunk<Format, TILES, TOKENS, Format::DEPTH>(sums, tiles, rows, first, last, weight.columns, lane);
+#pragma unroll
+            for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+                for (int n = 0; n < TOKENS; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        partial[warp][8 * n + lane % 4 * 2 + i % 2][m * TILE + lane / 4 + i / 2 * 8] = sums[m][n][i];
+                    }
+                }
+            }
+        }
+        __syncthreads();
+        const float lower_factor = weight.factors[2 * slots.expert];
+        const float upper_factor = weight.factors[2 * slots.expert + 1];
+        for (int i = static_cast<int>(threadIdx.x); i < slots.count * TILES * 8; i += WARPS * WARP) {
+            const int row = i / (TILES * 8), m = i / 8 % TILES, g = i % 8;
+            if (first_tile + m < weight.tiles) {
+                float lower = 0.0f, upper = 0.0f;
+                for (int chunk = 0; chunk < num_chunks; ++chunk) {
+                    lower += partial[chunk][row][m * TILE + g];
+                    upper += partial[chunk][row][m * TILE + g + 8];
+                }
+                Write::run(
+                    params, first_tile + m, g, slot_of(params, slots, row), lower * lower_factor, upper * upper_factor);
+            }
+        }
+    }
+}
+
+#define TILED(name, Format, Write, TILES, TOKENS, WIDE, BLOCKS)                                      \
+    extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
+        name(const __grid_constant__ TiledParams params) {                                           \
+        tiled<Format, Write, TILES, TOKENS, WIDE>(params);                                           \
+    }
+
+// A kernel of each variant, by outputs of a warp and rows of a block; the variants of cuda/kernels/tiled.rs. The last
+// number is that of the blocks whose registers an SM must hold.
+#define VARIANTS(name, Format, Write)                                                                \
+    TILED(name##_split16x8, Format, Write, 1, 1, false, 2)                                           \
+    TILED(name##_split32x8, Format, Write, 2, 1, false, 1)                                           \
+    TILED(name##_split32x16, Format, Write, 2, 2, false, 1)                                          \
+    TILED(name##_split32x32, Format, Write, 2, 4, false, 1)                                          \
+    TILED(name##_wide16x48, Format, Write, 1, 6, true, 1)
+
+#define FORMATS(name, Write)                                                                         \
+    VARIANTS(name##_bf16, TileBf16, Write)                                                           \
+    VARIANTS(name##_fp8, TileFp8, Write)                                                             \
+    VARIANTS(name##_nvfp4, TileNvfp4, Write)                                                         \
+    VARIANTS(name##_mxfp4, TileMxfp4, Write)                                                         \
+    VARIANTS(name##_int4, TileInt4, Write)

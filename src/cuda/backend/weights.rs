@@ -1,0 +1,156 @@
+//! Weights in the layout that the backend's arithmetic reads.
+
+use super::CudaBackend;
+use crate::cuda::driver::Driver;
+use crate::cuda::kernels::experts::{self, TILE_ROWS};
+use crate::cuda::kernels::tiled::Variant;
+use crate::cuda::matrix::Matrix;
+use crate::cuda::tiled::{Packer, Tiled};
+use crate::ops::{ExpertMatrices, OpError, expect};
+use crate::quant::StoredMatrix;
+
+/// How products are computed. Sums are f32 in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Inputs stay f32, weights are decoded to f32: exact to rounding, without tensor cores.
+    F32,
+    /// Inputs are rounded to bf16, weights are decoded to bf16 and multiplied on tensor cores. Weights of 32 bits, of
+    /// F16 and of the router stay with f32.
+    Bf16,
+}
+
+/// A linear.
+#[derive(Debug, Clone, Copy)]
+pub enum Projection {
+    /// For f32.
+    Rows(Matrix),
+    /// For tensor cores.
+    Tiles(Tiled),
+}
+
+impl Projection {
+    /// N.
+    pub(super) fn out_features(&self) -> usize {
+        match self {
+            Self::Rows(matrix) => matrix.out_features,
+            Self::Tiles(tiled) => tiled.out_features,
+        }
+    }
+
+    /// K.
+    pub(super) fn in_features(&self) -> usize {
+        match self {
+            Self::Rows(matrix) => matrix.in_features,
+            Self::Tiles(tiled) => tiled.in_features,
+        }
+    }
+}
+
+/// SwiGLU matrices of one or many experts.
+#[derive(Debug, Clone, Copy)]
+pub enum Experts {
+    /// For f32.
+    Rows(experts::Experts),
+    /// For tensor cores.
+    Tiles {
+        /// `[E, I, D]`, pairs of gate and up.
+        gate_up: Tiled,
+        /// `[E, D, I]`.
+        down: Tiled,
+    },
+}
+
+impl Experts {
+    /// E.
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Self::Rows(experts) => experts.gate.count,
+            Self::Tiles { gate_up, .. } => gate_up.count,
+        }
+    }
+
+    /// I.
+    pub(super) fn units(&self) -> usize {
+        match self {
+            Self::Rows(experts) => experts.gate.out_features,
+            Self::Tiles { gate_up, .. } => gate_up.out_features,
+        }
+    }
+
+    /// Bytes of a value between the two products.
+    pub(super) fn inner_bytes(&self) -> usize {
+        match self {
+            Self::Rows(_) => 4,
+            Self::Tiles { .. } => 2,
+        }
+    }
+
+    /// Slots of a tile of a worklist for `num_slots` slots.
+    pub(super) fn tile_rows(&self, num_slots: usize) -> usize {
+        match self {
+            Self::Rows(_) => TILE_ROWS,
+            Self::Tiles { gate_up, .. } => preferred(gate_up, num_slots).rows,
+        }
+    }
+}
+
+/// The variant for so many slots, spread over all matrices.
+pub(super) fn preferred(matrix: &Tiled, num_slots: usize) -> &'static Variant {
+    Variant::preferred(num_slots.div_ceil(matrix.count))
+}
+
+/// The variant whose blocks have so many rows.
+pub(super) fn with_rows(rows: usize) -> &'static Variant {
+    Variant::ALL.iter().find(|variant| variant.rows == rows).unwrap_or(&Variant::ALL[0])
+}
+
+impl<D: Driver> CudaBackend<D> {
+    pub(super) fn load_projection(
+        &mut self,
+        op: &'static str,
+        host: &StoredMatrix<'_>,
+    ) -> Result<Projection, OpError> {
+        match self.arithmetic {
+            Arithmetic::Bf16 if Packer::packs(host) => {
+                self.packer.pack(&mut self.stream, op, &[host], None).map(Projection::Tiles)
+            }
+            _ => Matrix::load(&mut self.stream, op, &[host]).map(Projection::Rows),
+        }
+    }
+
+    pub(super) fn load_swiglu(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Experts, OpError> {
+        const OP: &str = "load_experts";
+        let list = |of: for<'a, 'b> fn(&'b ExpertMatrices<'a>) -> StoredMatrix<'a>| -> Vec<StoredMatrix<'_>> {
+            experts.iter().map(of).collect()
+        };
+        let lists = [list(|e| e.gate_proj), list(|e| e.up_proj), list(|e| e.down_proj)];
+        let [gate, up, down] = lists.each_ref().map(|list| list.iter().collect::<Vec<_>>());
+        let packs = lists.iter().flatten().all(Packer::packs);
+        let experts = if self.arithmetic == Arithmetic::Bf16 && packs {
+            Experts::Tiles {
+                gate_up: self.packer.pack(&mut self.stream, OP, &gate, Some(&up))?,
+                down: self.packer.pack(&mut self.stream, OP, &down, None)?,
+            }
+        } else {
+            let mut load = |list: &[&StoredMatrix<'_>]| Matrix::load(&mut self.stream, OP, list);
+            let experts = experts::Experts { gate: load(&gate)?, up: load(&up)?, down: load(&down)? };
+            if experts.gate.format != experts.up.format {
+                let dtype = format!("{} beside {}", experts.gate.format.name(), experts.up.format.name());
+                return Err(OpError::UnsupportedDType { op: OP, dtype, backend: "cuda" });
+            }
+            let shape = |matrix: &Matrix| [matrix.out_features, matrix.in_features];
+            expect(OP, &shape(&experts.gate), &shape(&experts.up))?;
+            Experts::Rows(experts)
+        };
+        let (inner, hidden, down) = match &experts {
+            Experts::Rows(e) => {
+                (e.gate.out_features, e.gate.in_features, [e.down.out_features, e.down.in_features])
+            }
+            Experts::Tiles { gate_up, down } => {
+                (gate_up.out_features, gate_up.in_features, [down.out_features, down.in_features])
+            }
+        };
+        expect(OP, &[hidden, inner], &down)?;
+        Ok(experts)
+    }
+}

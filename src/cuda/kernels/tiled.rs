@@ -1,0 +1,167 @@
+//! What `tiled_linear.rs` and `tiled_swiglu.rs` share: parameters, and the variants of one product.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::route::Worklist;
+use crate::cuda::tiled::{Tiled, TiledWeight};
+use crate::cuda::{Driver, LaunchShape, Stream};
+use crate::ops::OpError;
+
+/// Warps of a block.
+const WARPS: usize = 8;
+
+/// `TiledParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Params {
+    /// One matrix or one of each expert.
+    pub weight: TiledWeight,
+    /// Rows of `x_stride` bf16.
+    pub x: u64,
+    /// Rows of `y_stride` values.
+    pub y: u64,
+    /// `[1]` i32, or 0: slot t is row t, of expert 0.
+    pub num_tiles: u64,
+    /// Triples of i32.
+    pub tiles: u64,
+    /// Slots ordered by expert.
+    pub slots: u64,
+    /// Without tiles: `[T]` u32, row of x of a slot; 0: 0, 1, ...
+    pub x_rows: u64,
+    /// Values, a multiple of 8.
+    pub x_stride: i64,
+    /// Values.
+    pub y_stride: i64,
+    /// Slots of a row of x.
+    pub slots_per_row: i32,
+    /// Without tiles: number of slots.
+    pub num_slots: i32,
+    /// Whether y is added to.
+    pub add: i32,
+    /// Zero.
+    pub padding: i32,
+}
+
+/// One way to compute a product. All of them give the same bits: which one is used is a matter of speed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variant {
+    /// Schedule, outputs of a warp, rows of a block.
+    pub name: &'static str,
+    /// Rows of tiles of a warp.
+    pub warp_tiles: usize,
+    /// Rows of x of a block.
+    pub rows: usize,
+    /// Whether the warps of a block have rows of tiles of their own; else they share the inputs of one.
+    pub wide: bool,
+}
+
+/// Number of variants.
+pub(super) const COUNT: usize = 5;
+
+const fn variant(name: &'static str, warp_tiles: usize, rows: usize, wide: bool) -> Variant {
+    Variant { name, warp_tiles, rows, wide }
+}
+
+impl Variant {
+    /// Every variant, in the order of [`names`]. All are right for all shapes; the first is the one to compare with.
+    pub const ALL: [Self; COUNT] = [
+        variant("split16x8", 1, 8, false),
+        variant("split32x8", 2, 8, false),
+        variant("split32x16", 2, 16, false),
+        variant("split32x32", 2, 32, false),
+        variant("wide16x48", 1, 48, true),
+    ];
+
+    /// The variant for about `rows` rows of x for each matrix.
+    pub fn preferred(rows: usize) -> &'static Self {
+        &Self::ALL[match rows {
+            0..=8 => 0,
+            9..=16 => 2,
+            17..=32 => 3,
+            _ => 4,
+        }]
+    }
+
+    fn index(&self) -> usize {
+        Self::ALL.iter().position(|variant| variant == self).unwrap_or(0)
+    }
+}
+
+/// Names of the functions of a kernel: of all variants of BF16, then of NVFP4, MXFP4, INT4 and FP8.
+macro_rules! names {
+    ($kernel:literal) => {
+        names!(@ $kernel, "bf16" "nvfp4" "mxfp4" "int4" "fp8")
+    };
+    (@ $kernel:literal, $($format:literal)+) => {
+        [$(
+            concat!($kernel, "_", $format, "_split16x8"),
+            concat!($kernel, "_", $format, "_split32x8"),
+            concat!($kernel, "_", $format, "_split32x16"),
+            concat!($kernel, "_", $format, "_split32x32"),
+            concat!($kernel, "_", $format, "_wide16x48"),
+        )+]
+    };
+}
+pub(super) use names;
+
+/// Number of functions of a kernel.
+pub(super) const FUNCTIONS: usize = 5 * COUNT;
+
+/// The slots of a launch.
+#[derive(Debug, Clone, Copy)]
+pub enum Slots<'a> {
+    /// Slot t of so many is row t of x, or the row that the list at this address has at t if it is not 0; all are of
+    /// matrix 0.
+    Rows(usize, u64),
+    /// As routed, so many slots for each row of x.
+    Routed(&'a Worklist, usize),
+}
+
+/// Rows in device memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
+    /// Address of the first row.
+    pub address: u64,
+    /// Values between rows.
+    pub stride: usize,
+}
+
+/// Enqueues a product by one of `names`. Errors: a worklist whose tiles have other rows than the variant.
+pub(super) fn launch<D: Driver>(
+    stream: &mut Stream<D>,
+    names: &'static [&'static str; FUNCTIONS],
+    variant: &Variant,
+    matrix: &Tiled,
+    slots: Slots<'_>,
+    [x, y]: [Rows; 2],
+    add: bool,
+) -> Result<(), OpError> {
+    let (num_tiles, tiles, list, x_rows, slots_per_row, num_slots, blocks) = match slots {
+        Slots::Rows(count, x_rows) => (0, 0, 0, x_rows, 1, count, count.div_ceil(variant.rows)),
+        Slots::Routed(list, per_row) => {
+            crate::ops::expect("moe", &[variant.rows], &[list.tile_rows])?;
+            (list.num_tiles, list.tiles, list.slots, 0, per_row, 0, list.max_tiles)
+        }
+    };
+    let params = Params {
+        weight: matrix.weight,
+        x: x.address,
+        y: y.address,
+        num_tiles,
+        tiles,
+        slots: list,
+        x_rows,
+        x_stride: x.stride as i64,
+        y_stride: y.stride as i64,
+        slots_per_row: slots_per_row as i32,
+        num_slots: num_slots as i32,
+        add: i32::from(add),
+        padding: 0,
+    };
+    let block_tiles = variant.warp_tiles * if variant.wide { WARPS } else { 1 };
+    // Formats from BF16 on have functions.
+    let format = (matrix.format as usize).saturating_sub(1);
+    let name = names[format * COUNT + variant.index()];
+    let grid = [matrix.tiles().div_ceil(block_tiles) as u32, blocks as u32, 1];
+    stream.launch(name, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
+}

@@ -1,0 +1,24 @@
+//! Twin of `kernels/tiled_linear.cu`: projections on tensor cores, and the second product of the experts.
+
+use super::plain;
+use super::tiled::{self, FUNCTIONS, Rows, Slots, Variant, names};
+use crate::cuda::tiled::Tiled;
+use crate::cuda::{Driver, Kernel, Stream};
+use crate::ops::OpError;
+
+/// The declaration.
+pub const KERNEL: Kernel = plain("tiled_linear", &NAMES, 255);
+
+const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
+
+/// Enqueues `y = x W^T`, or `y += x W^T`, of all slots: x bf16, y f32, its rows slots.
+pub fn launch<D: Driver>(
+    stream: &mut Stream<D>,
+    variant: &Variant,
+    matrix: &Tiled,
+    slots: Slots<'_>,
+    rows: [Rows; 2],
+    add: bool,
+) -> Result<(), OpError> {
+    tiled::launch(stream, &NAMES, variant, matrix, slots, rows, add)
+}

@@ -1,0 +1,265 @@
+//! Weights in tiles, as the kernels on tensor cores read them (`kernels/include/tile.cuh`), and how they get there.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::driver::Driver;
+use super::kernels::repack::{self, Half};
+use super::matrix::{Format, Layout, scale_bytes};
+use super::stream::{Buffer, Stream};
+use crate::ops::OpError;
+use crate::quant::{StoredMatrix, TensorScale};
+
+/// Outputs of a tile.
+pub(super) const TILE: usize = 16;
+/// Inputs of a tile.
+pub(super) const UNIT: usize = 128;
+
+/// Most bytes of codes of one matrix that wait on the device to be packed.
+const SLICE_BYTES: usize = 32 << 20;
+/// Rows of a slice are a multiple of it: of the rows that share a scale, and of two tiles.
+const SLICE_ROWS: usize = 128;
+
+/// `TiledWeight` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct TiledWeight {
+    /// `[E, tiles, units]` tiles.
+    pub codes: u64,
+    /// As codes; FP8: f32 of the lower outputs, `[rows / scale_rows, scale_groups]` each expert.
+    pub scales: u64,
+    /// FP8: of the upper outputs.
+    pub upper_scales: u64,
+    /// `[E, 2]` f32 of the lower and the upper outputs.
+    pub factors: u64,
+    /// Bytes of an expert.
+    pub codes_stride: i64,
+    /// Bytes of an expert.
+    pub scales_stride: i64,
+    /// Rows of tiles.
+    pub tiles: i32,
+    /// Units of 128 inputs.
+    pub units: i32,
+    /// K.
+    pub columns: i32,
+    /// Outputs of a matrix.
+    pub rows: i32,
+    /// Outputs of a matrix from a tile to the next.
+    pub tile_rows: i32,
+    /// First upper output of tile 0.
+    pub upper_row: i32,
+    /// FP8: rows that share a scale.
+    pub scale_rows: i32,
+    /// FP8: scales of a row.
+    pub scale_groups: i32,
+}
+
+/// Matrices `[N, K]` in tiles, one or one of each expert; or pairs of them, 8 outputs of each in a tile.
+#[derive(Debug, Clone, Copy)]
+pub struct Tiled {
+    /// Format of all of them.
+    pub format: Format,
+    /// N of a matrix.
+    pub out_features: usize,
+    /// K.
+    pub in_features: usize,
+    /// Number of matrices or pairs.
+    pub count: usize,
+    /// Address and layout for the kernels.
+    pub weight: TiledWeight,
+}
+
+impl Tiled {
+    /// Rows of tiles.
+    pub fn tiles(&self) -> usize {
+        self.weight.tiles as usize
+    }
+}
+
+/// Packs weights on the device.
+#[derive(Debug, Default)]
+pub struct Packer {
+    /// Rows on their way, of a lower and an upper matrix.
+    staging: [Option<Buffer>; 2],
+    /// `[1]` i32, see [`Packer::check`].
+    not_numbers: Option<Buffer>,
+}
+
+/// Bytes of codes and scales of one tile.
+const fn tile_bytes(format: Format) -> (usize, usize) {
+    let values = TILE * UNIT;
+    match format {
+        Format::F32 => (4 * values, 0),
+        Format::Bf16 => (2 * values, 0),
+        Format::Fp8 => (values, 0),
+        Format::Nvfp4 | Format::Int4 => (values / 2, values / 16),
+        Format::Mxfp4 => (values / 2, values / 32),
+    }
+}
+
+/// What the sum of the products of codes is multiplied with: the tensor's scale, and the power of two by which the kernel's
+/// bf16 values are too small.
+fn factor(format: Format, matrix: &StoredMatrix<'_>) -> f32 {
+    let power = match format {
+        Format::Nvfp4 => 128.0,
+        Format::Mxfp4 => 16384.0,
+        _ => 1.0,
+    };
+    match matrix {
+        StoredMatrix::Plain(_) => power,
+        StoredMatrix::Packed(packed) => match packed.tensor_scale {
+            TensorScale::None => power,
+            TensorScale::Multiply(scale) => power * scale,
+            TensorScale::Divide(scale) => power / scale,
+        },
+    }
+}
+
+impl Packer {
+    /// Whether there are tiles of this format.
+    pub fn packs(matrix: &StoredMatrix<'_>) -> bool {
+        Format::of(matrix).is_some_and(|format| format != Format::F32)
+    }
+
+    /// Uploads matrices of equal shape and format; with `upper`, pairs of them.
+    ///
+    /// Errors: a format without tiles, shapes or formats that differ, a K that is no multiple of [`Format::values`].
+    pub fn pack<D: Driver>(
+        &mut self,
+        stream: &mut Stream<D>,
+        op: &'static str,
+        lower: &[&StoredMatrix<'_>],
+        upper: Option<&[&StoredMatrix<'_>]>,
+    ) -> Result<Tiled, OpError> {
+        let all: Vec<&StoredMatrix<'_>> = lower.iter().chain(upper.unwrap_or_default()).copied().collect();
+        let layout = Layout::of_all(op, &all)?;
+        let format = layout.format;
+        let [out_features, in_features] = layout.shape;
+        let tile_rows = if upper.is_some() { TILE / 2 } else { TILE };
+        let (tiles, units) = (out_features.div_ceil(tile_rows), in_features.div_ceil(UNIT));
+        let (code_bytes, tile_scale_bytes) = tile_bytes(format);
+        let codes_stride = tiles * units * code_bytes;
+        let codes = stream.allocate("weights", codes_stride * lower.len())?;
+        let scales_stride = match format {
+            Format::Fp8 => layout.scale_bytes,
+            _ => tiles * units * tile_scale_bytes,
+        };
+        let scales = stream.allocate("weights", scales_stride * lower.len())?;
+        let fp8_upper = upper.filter(|_| format == Format::Fp8);
+        let upper_scales = match fp8_upper {
+            Some(upper) => stream.allocate("weights", scales_stride * upper.len())?,
+            None => scales,
+        };
+        let mut factors = Vec::with_capacity(2 * lower.len());
+        for (e, matrix) in lower.iter().enumerate() {
+            let other = upper.map_or(*matrix, |upper| upper[e]);
+            factors.extend([factor(format, matrix), factor(format, other)]);
+            let to_codes = codes.address + (e * codes_stride) as u64;
+            let to_scales = scales.address + (e * scales_stride) as u64;
+            if format == Format::Fp8 {
+                stream.upload(to_scales, &scale_bytes(matrix))?;
+                if upper.is_some() {
+                    stream.upload(upper_scales.address + (e * scales_stride) as u64, &scale_bytes(other))?;
+                }
+            }
+            let halves = if upper.is_some() { vec![*matrix, other] } else { vec![*matrix] };
+            self.pack_one(stream, &layout, &halves, [to_codes, to_scales])?;
+        }
+        let factors = stream.store("weights", &factors)?;
+        let weight = TiledWeight {
+            codes: codes.address,
+            scales: scales.address,
+            upper_scales: upper_scales.address,
+            factors: factors.address,
+            codes_stride: codes_stride as i64,
+            scales_stride: scales_stride as i64,
+            tiles: tiles as i32,
+            units: units as i32,
+            columns: in_features as i32,
+            rows: out_features as i32,
+            tile_rows: tile_rows as i32,
+            upper_row: if upper.is_some() { 0 } else { TILE as i32 / 2 },
+            scale_rows: layout.scale_rows as i32,
+            scale_groups: in_features.div_ceil(layout.scale_columns.max(1)) as i32,
+        };
+        Ok(Tiled { format, out_features, in_features, count: lower.len(), weight })
+    }
+
+    /// Packs one matrix, or a pair, slice by slice.
+    fn pack_one<D: Driver>(
+        &mut self,
+        stream: &mut Stream<D>,
+        layout: &Layout,
+        halves: &[&StoredMatrix<'_>],
+        [codes, scales]: [u64; 2],
+    ) -> Result<(), OpError> {
+        let [out_features, in_features] = layout.shape;
+        let row_bytes = layout.code_bytes / out_features.max(1);
+        let slice = (SLICE_BYTES / row_bytes.max(1) / SLICE_ROWS * SLICE_ROWS).max(SLICE_ROWS);
+        let tile_rows = TILE / halves.len();
+        let units = in_features.div_ceil(UNIT);
+        let (code_bytes, tile_scale_bytes) = tile_bytes(layout.format);
+        let not_numbers = match self.not_numbers {
+            Some(buffer) => buffer,
+            None => *self.not_numbers.insert(stream.zeros("weights", 4)?),
+        };
+        for first in (0..out_features).step_by(slice) {
+            let rows = first..(first + slice).min(out_features);
+            let mut staged = [0; 2];
+            for ((matrix, staging), staged) in halves.iter().zip(&mut self.staging).zip(&mut staged) {
+                let slice_codes = &matrix.codes()[rows.start * row_bytes..rows.end * row_bytes];
+                // A row of scales of its own has each row of the formats whose scales are packed.
+                let all_scales: &[u8] = match matrix.packed() {
+                    Some(packed) if layout.format != Format::Fp8 => packed.scales.bytes,
+                    _ => &[],
+                };
+                let scale_row = all_scales.len() / out_features;
+                let slice_scales = &all_scales[rows.start * scale_row..rows.end * scale_row];
+                let needed = slice_codes.len().next_multiple_of(256) + slice_scales.len();
+                let buffer = match staging {
+                    Some(buffer) if buffer.bytes >= needed => *buffer,
+                    _ => *staging.insert(stream.allocate("weights on their way", needed)?),
+                };
+                stream.upload(buffer.address, slice_codes)?;
+                stream
+                    .upload(buffer.address + slice_codes.len().next_multiple_of(256) as u64, slice_scales)?;
+                *staged = buffer.address;
+            }
+            let half = |h: usize, first: usize| Half {
+                codes: staged[h],
+                scales: staged[h] + (rows.len() * row_bytes).next_multiple_of(256) as u64,
+                first: first as i32,
+                rows: rows.len() as i32,
+            };
+            let upper = if halves.len() == 2 { half(1, 0) } else { half(0, TILE / 2) };
+            let first_tile = first / tile_rows * units;
+            let params = repack::Params {
+                lower: half(0, 0),
+                upper,
+                codes: codes + (first_tile * code_bytes) as u64,
+                scales: scales + (first_tile * tile_scale_bytes) as u64,
+                not_numbers: not_numbers.address,
+                tile_rows: tile_rows as i32,
+                tiles: rows.len().div_ceil(tile_rows) as i32,
+                columns: in_features as i32,
+                units: units as i32,
+            };
+            repack::launch(stream, layout.format, &params)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what was packed so far. Errors: a code that is not a number, which tiles cannot hold.
+    pub fn check<D: Driver>(&self, stream: &mut Stream<D>) -> Result<(), OpError> {
+        if let Some(flag) = self.not_numbers
+            && stream.read::<i32>(flag.address, 1)? != [0]
+        {
+            let dtype = "FP8 weights with a code that is not a number (device.activations = f32 serves them)";
+            return Err(OpError::UnsupportedDType {
+                op: "load_matrix",
+                dtype: dtype.into(),
+                backend: "cuda",
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! Products on tensor cores: every variant against the reference, with the same bits in every variant, order, company of
+//! rows and architecture.
+
+use perigee::cuda::kernels::experts::TILE_ROWS;
+use perigee::cuda::kernels::route::{self, Worklist};
+use perigee::cuda::kernels::tiled::{Rows, Slots, Variant};
+use perigee::cuda::kernels::{tiled_linear, tiled_swiglu};
+use perigee::cuda::{Arch, Packer, Stream};
+use perigee::ops::HostOps;
+use perigee::ops::reference::ReferenceBackend;
+use perigee::ops::tolerance::{PROJECT, SWIGLU};
+use perigee::quant::{PackedFormat, StoredMatrix, TensorScale};
+use perigee::tensor::DType;
+
+use super::TestDriver;
+use super::operations::{Device, Outputs, bf16, buffer, devices, floats};
+use super::weights::{ALL, Stored, Weight};
+
+/// Formats with tiles.
+fn formats() -> impl Iterator<Item = Stored> {
+    ALL.into_iter().filter(|stored| !matches!(stored, Stored::F32 | Stored::F16))
+}
+
+/// Values that bf16 has.
+fn rounded(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
+    floats(rng, count).iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect()
+}
+
+/// Allowed difference for inputs that bf16 has: that of f32, since all other steps are exact but the product of an INT4 code
+/// with its scale.
+fn allowed(stored: Stored) -> f32 {
+    match stored {
+        Stored::Packed(PackedFormat::Int4Group32, ..) => PROJECT.bf16_activations,
+        _ => PROJECT.f32_activations,
+    }
+}
+
+fn stored_rows(device: &mut Device, values: &[f32], stride: usize) -> Rows {
+    Rows { address: device.store("x", &bf16(values)).unwrap().address, stride }
+}
+
+#[test]
+fn projections_of_every_variant() {
+    let mut rng = fastrand::Rng::with_seed(31);
+    for stored in formats() {
+        for (rows, out, columns) in [(1, 7, 32), (5, 16, 128), (9, 33, 544), (70, 40, 288), (2, 300, 2080)] {
+            check_projection(&mut rng, stored, rows, out, columns);
+        }
+    }
+    // A K that is a multiple of 8 and of nothing more.
+    check_projection(&mut rng, Stored::Bf16, 3, 24, 136);
+}
+
+fn check_projection(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: usize, columns: usize) {
+    let weight = Weight::random(rng, stored, [out, columns]);
+    let x = rounded(rng, rows * columns);
+    let before = floats(rng, rows * out);
+    let mut ops = ReferenceBackend;
+    let matrix = HostOps::load_matrix(&mut ops, &weight.view()).unwrap();
+    let input = buffer(&mut ops, &x, columns);
+    let (mut set, mut added) = (ops.allocate(rows, out).unwrap(), buffer(&mut ops, &before, out));
+    ops.project(&input, &matrix, &mut set).unwrap();
+    ops.project_add(&input, &matrix, &mut added).unwrap();
+    let label = format!("{stored:?} [{rows}, {out}, {columns}]");
+    let mut set = Outputs::within(label.clone(), ReferenceBackend::values(&set), allowed(stored));
+    let mut added = Outputs::within(label, ReferenceBackend::values(&added), allowed(stored));
+    for (name, mut device) in devices() {
+        let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
+        let x = stored_rows(&mut device, &x, columns);
+        for variant in &Variant::ALL {
+            let name = format!("{name} {}", variant.name);
+            let y = device.allocate("y", 4 * rows * out).unwrap().address;
+            let y = Rows { address: y, stride: out };
+            tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(rows, 0), [x, y], false).unwrap();
+            let got: Vec<f32> = device.read(y.address, rows * out).unwrap();
+            set.check(&name, &got);
+            let y = Rows { address: device.store("y", &before).unwrap().address, stride: out };
+            tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(rows, 0), [x, y], true).unwrap();
+            added.check(&name, &device.read(y.address, rows * out).unwrap());
+            // The last row alone, selected by a list.
+            let list = device.store("rows", &[rows as u32 - 1]).unwrap().address;
+            let y = Rows { address: device.allocate("y", 4 * out).unwrap().address, stride: out };
+            tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(1, list), [x, y], false).unwrap();
+            let alone: Vec<f32> = device.read(y.address, out).unwrap();
+            assert!(alone == got[(rows - 1) * out..], "{name}: a row alone has other bits");
+        }
+    }
+}
+
+#[test]
+fn experts_of_every_variant() {
+    let mut rng = fastrand::Rng::with_seed(32);
+    for stored in formats() {
+        check_experts(&mut rng, stored, [64, 32, 5, 2, 21]);
+    }
+    check_experts(&mut rng, Stored::Bf16, [40, 8, 1, 1, 1]);
+    check_experts(&mut rng, Stored::Bf16, [144, 24, 3, 1, 70]);
+}
+
+/// Hidden size, inner units, experts, experts per row, rows.
+fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
+    let [hidden, inner, num_experts, top_k, rows] = sizes;
+    let mut list = |shape| (0..num_experts).map(|_| Weight::random(rng, stored, shape)).collect();
+    let lists: [Vec<Weight>; 3] = [list([inner, hidden]), list([inner, hidden]), list([hidden, inner])];
+    let x = rounded(rng, rows * hidden);
+    // The first expert is chosen by every row, the last by none unless it is the only one.
+    let others = num_experts.saturating_sub(2).max(1);
+    let chosen: Vec<u32> = (0..rows * top_k)
+        .map(|slot| if slot % top_k == 0 { 0 } else { (1 + slot % others).min(num_experts - 1) as u32 })
+        .collect();
+    let mut ops = ReferenceBackend;
+    let mut expected = Vec::new();
+    for (slot, expert) in chosen.iter().enumerate() {
+        let row = &x[slot / top_k * hidden..][..hidden];
+        let input = buffer(&mut ops, row, hidden);
+        let mut product = |w: usize, input: &_, out: usize| {
+            let matrix = HostOps::load_matrix(&mut ops, &lists[w][*expert as usize].view()).unwrap();
+            let mut y = ops.allocate(1, out).unwrap();
+            ops.project(input, &matrix, &mut y).unwrap();
+            ReferenceBackend::values(&y).to_vec()
+        };
+        let (gate, up) = (product(0, &input, inner), product(1, &input, inner));
+        let swiglu: Vec<f32> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+        let input = buffer(&mut ReferenceBackend, &swiglu, inner);
+        expected.extend(product(2, &input, hidden));
+    }
+    let label = format!("{stored:?} {sizes:?}");
+    let mut outputs = Outputs::within(label, &expected, SWIGLU.bf16_activations);
+    for (name, mut device) in devices() {
+        let views = lists.each_ref().map(|list| list.iter().map(Weight::view).collect::<Vec<_>>());
+        let [gate, up, down] = views.each_ref().map(|list| list.iter().collect::<Vec<&StoredMatrix<'_>>>());
+        let mut packer = Packer::default();
+        let gate_up = packer.pack(&mut device, "experts", &gate, Some(&up)).unwrap();
+        let down = packer.pack(&mut device, "experts", &down, None).unwrap();
+        packer.check(&mut device).unwrap();
+        let x = stored_rows(&mut device, &x, hidden);
+        for variant in &Variant::ALL {
+            let (slots, chosen) = (chosen.len(), device.store("chosen", &chosen).unwrap().address);
+            let max_tiles = route::max_tiles(slots, num_experts, TILE_ROWS);
+            let list = Worklist {
+                num_tiles: device.allocate("tiles", 4).unwrap().address,
+                tiles: device.allocate("tiles", 12 * max_tiles).unwrap().address,
+                slots: device.allocate("tiles", 4 * slots).unwrap().address,
+                tile_rows: variant.rows,
+                max_tiles: route::max_tiles(slots, num_experts, variant.rows),
+            };
+            route::launch_tiles(&mut device, num_experts, slots, chosen, &list).unwrap();
+            let middle = device.allocate("inner", 2 * slots * inner).unwrap().address;
+            let middle = Rows { address: middle, stride: inner };
+            let y =
+                Rows { address: device.allocate("y", 4 * slots * hidden).unwrap().address, stride: hidden };
+            let (first, second) = (Slots::Routed(&list, top_k), Slots::Routed(&list, 1));
+            tiled_swiglu::launch(&mut device, variant, &gate_up, first, [x, middle]).unwrap();
+            tiled_linear::launch(&mut device, variant, &down, second, [middle, y], false).unwrap();
+            outputs
+                .check(&format!("{name} {}", variant.name), &device.read(y.address, expected.len()).unwrap());
+        }
+    }
+}
+
+/// Every code under every scale: subnormal, zero, negative and infinite ones.
+#[test]
+fn every_code_under_every_scale() {
+    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
+    let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, DType::U8, TensorScale::None);
+    let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
+    let mut device = Stream::new(driver).unwrap();
+    // Row n has scale n everywhere and the codes 0, 1, 2, ...; x picks the first 16 columns one after the other.
+    for (stored, group, scales) in [(nvfp4, 16, 256), (mxfp4, 32, 143)] {
+        let columns = 32;
+        let mut weight = Weight::random(&mut fastrand::Rng::new(), stored, [scales, columns]);
+        for n in 0..scales {
+            for i in 0..columns / 2 {
+                weight.set(false, n * columns / 2 + i, (2 * i % 16 | (2 * i + 1) % 16 << 4) as u8);
+            }
+            for i in 0..columns / group {
+                weight.set(true, n * columns / group + i, n as u8);
+            }
+        }
+        let x: Vec<f32> =
+            (0..16 * columns).map(|i| f32::from(u8::from(i % columns == i / columns))).collect();
+        let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
+        let x = stored_rows(&mut device, &x, columns);
+        let y = Rows { address: device.allocate("y", 4 * 16 * scales).unwrap().address, stride: scales };
+        let variant = &Variant::ALL[0];
+        tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(16, 0), [x, y], false).unwrap();
+        let got: Vec<f32> = device.read(y.address, 16 * scales).unwrap();
+        let expected = weight.view().to_f32();
+        for n in 0..scales {
+            for code in 0..16 {
+                let (got, expected) = (got[code * scales + n], expected[n * columns + code]);
+                // Sums begin at +0, so a product of -0 becomes +0. Below 2^-112 bf16 has no room for the scale.
+                let same = (got - expected).abs() < 2.0f32.powi(-110) * f32::from(u8::from(stored == mxfp4))
+                    || got == expected
+                    || got.is_nan() && expected.is_nan();
+                assert!(same, "{stored:?} scale {n:#x} code {code:#x}: {got} and not {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_code_that_is_no_number_is_refused() {
+    let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
+    let mut device = Stream::new(driver).unwrap();
+    let stored = Stored::Packed(PackedFormat::Fp8Row, DType::F32, TensorScale::None);
+    let mut weight = Weight::random(&mut fastrand::Rng::with_seed(1), stored, [20, 48]);
+    let mut packer = Packer::default();
+    packer.pack(&mut device, "project", &[&weight.view()], None).unwrap();
+    packer.check(&mut device).unwrap();
+    weight.set(false, 20 * 48 - 1, 0xff);
+    packer.pack(&mut device, "project", &[&weight.view()], None).unwrap();
+    let error = packer.check(&mut device).unwrap_err().to_string();
+    assert!(error.contains("not a number"), "{error}");
+}
