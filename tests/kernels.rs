@@ -37,16 +37,40 @@ fn compile(nvrtc: &Nvrtc, text: &str, function: &str) -> Result<Compiled, Compil
 #[test]
 fn every_kernel_compiles_for_every_architecture_within_its_limits() {
     let Some(nvrtc) = nvrtc(None) else { return };
+    let dir = tempfile::tempdir().unwrap();
     for kernel in kernels::ALL {
         for arch in kernel.archs {
             let program = Program::new(kernel, *arch).unwrap();
             let compiled = nvrtc.compile(&program).unwrap_or_else(|error| panic!("{error}"));
             assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} {arch}", kernel.name);
             assert!(compiled.ptx.contains(&format!(".target {arch}")), "{} {arch}", kernel.name);
-            let again = nvrtc.compile(&program).unwrap();
-            assert!(again.cubin == compiled.cubin, "{} {arch}: two compilations differ", kernel.name);
+            if *arch == Arch::Sm90a {
+                let again = nvrtc.compile(&program).unwrap();
+                assert!(again.cubin == compiled.cubin, "{} {arch}: two compilations differ", kernel.name);
+            }
             println!("{} {arch}: {:?}, {} bytes", kernel.name, compiled.duration, compiled.cubin.len());
+            match machine_code(dir.path(), &compiled.cubin) {
+                Some(code) => check_machine_code(kernel, *arch, &code),
+                None => println!("machine code not looked at: nvdisasm is not installed"),
+            }
         }
+    }
+}
+
+/// No local memory; loads and stores of 16 bytes, and tensor cores, where they belong.
+fn check_machine_code(kernel: &Kernel, arch: Arch, code: &str) {
+    let lines = |mnemonic: &str| code.lines().filter(|line| line.contains(mnemonic)).count();
+    assert_eq!((lines(" LDL"), lines(" STL")), (0, 0), "{} {arch}", kernel.name);
+    if kernel.name.starts_with("tiled_") {
+        // Of every function: a step of a unit, and the loads of a lane's codes.
+        let functions = kernel.functions.len();
+        assert!(lines(" HMMA.16816.F32.BF16") >= 8 * functions, "{} {arch}", kernel.name);
+        assert!(lines(" LDG.E.EF.128") >= 2 * functions, "{} {arch}", kernel.name);
+    }
+    if kernel.name == rms_norm::KERNEL.name {
+        let moves = (lines(" LDG."), lines(" STG."));
+        assert_eq!((lines(" LDG.E.128"), lines(" STG.E.128")), moves, "{arch}");
+        assert!(moves.0 > 0 && moves.1 > 0, "{arch}");
     }
 }
 
@@ -62,9 +86,9 @@ fn parameters_have_the_size_of_the_twin_and_rows_move_by_16_bytes() {
         }
         let body = ptx.split(".entry rms_norm").nth(1).unwrap();
         let count = |what: &str| body.lines().filter(|line| line.contains(what)).count();
-        // Of each of four steps: hidden, gain and normed two times 16 bytes.
+        // Of each of four steps: hidden, gain and normed two times 16 bytes, and once normed in bf16.
         let loads = count("ld.global.v4") + count("ld.global.nc.v4");
-        assert_eq!((loads, count("st.global.v4")), (4 * 4, 4 * 2), "{arch}");
+        assert_eq!((loads, count("st.global.v4")), (4 * 4, 4 * 3), "{arch}");
         let narrow = body.lines().filter(|line| {
             ["ld.global", "st.global"].iter().any(|word| line.contains(word)) && !line.contains(".v4")
         });
@@ -79,28 +103,6 @@ fn machine_code(dir: &Path, cubin: &[u8]) -> Option<String> {
     let output = Command::new("nvdisasm").arg(&path).output().ok()?;
     assert!(output.status.success(), "{}", text(&output));
     Some(String::from_utf8(output.stdout).unwrap())
-}
-
-#[test]
-fn machine_code_moves_16_bytes_at_once_and_leaves_local_memory_alone() {
-    let Some(nvrtc) = nvrtc(None) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    for kernel in kernels::ALL {
-        for arch in kernel.archs {
-            let compiled = nvrtc.compile(&Program::new(kernel, *arch).unwrap()).unwrap();
-            let Some(code) = machine_code(dir.path(), &compiled.cubin) else {
-                println!("skipped: nvdisasm is not installed");
-                return;
-            };
-            let lines = |mnemonic: &str| code.lines().filter(|line| line.contains(mnemonic)).count();
-            assert_eq!((lines(" LDL"), lines(" STL")), (0, 0), "{} {arch}", kernel.name);
-            if kernel.name == rms_norm::KERNEL.name {
-                let moves = (lines(" LDG."), lines(" STG."));
-                assert_eq!((lines(" LDG.E.128"), lines(" STG.E.128")), moves, "{arch}");
-                assert!(moves.0 > 0 && moves.1 > 0, "{arch}");
-            }
-        }
-    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The engine on a backend that delivers late (`delayed.rs`): the same bits as on the one below it, whatever happens on the way.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::cuda::{Arch, Arithmetic};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee::generate::{GuardChoice, GuardPlan};
 use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle, Reasoning};
@@ -20,6 +22,7 @@ use perigee::text::{Specials, Tokenizer};
 use serde_json::json;
 
 use crate::delayed::{Delayed, Transfers};
+use crate::emulated;
 
 /// Requests of one run, all at once.
 const REQUESTS: usize = 48;
@@ -201,12 +204,11 @@ async fn read(engine: EngineHandle, (request, client): (EngineRequest, Client)) 
     reply
 }
 
-fn run(world: &World, engine: StartedEngine) -> Vec<Reply> {
+fn run(world: &World, engine: StartedEngine, requests: impl Iterator<Item = usize>) -> Vec<Reply> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let replies = runtime.block_on(async {
-        let tasks: Vec<_> = (0..REQUESTS)
-            .map(|index| tokio::spawn(read(engine.handle.clone(), world.request(index))))
-            .collect();
+        let tasks: Vec<_> =
+            requests.map(|index| tokio::spawn(read(engine.handle.clone(), world.request(index)))).collect();
         let mut replies = Vec::new();
         for task in tasks {
             replies.push(task.await.unwrap());
@@ -223,7 +225,7 @@ fn run(world: &World, engine: StartedEngine) -> Vec<Reply> {
 #[test]
 fn a_late_backend_gives_the_same_bits_through_everything_that_can_happen() {
     let world = World::new();
-    let expected = run(&world, start(cpu(), &options(1024, 16)));
+    let expected = run(&world, start(cpu(), &options(1024, 16)), 0..REQUESTS);
     let count = |wanted: fn(&Reply) -> bool| expected.iter().filter(|reply| wanted(reply)).count();
     // A workload that no longer meets what it is for would pass in silence.
     assert!(count(|r| !r.events.is_empty()) >= 2, "the guard acts");
@@ -234,10 +236,44 @@ fn a_late_backend_gives_the_same_bits_through_everything_that_can_happen() {
     for seed in 0..4 {
         // The second of these is short of blocks: sequences are preempted.
         let num_blocks = if seed % 2 == 0 { 1024 } else { 40 };
-        let replies = run(&world, start(Delayed::new(cpu(), seed), &options(num_blocks, 16)));
+        let replies = run(&world, start(Delayed::new(cpu(), seed), &options(num_blocks, 16)), 0..REQUESTS);
         for (index, (reply, expected)) in replies.iter().zip(&expected).enumerate() {
             assert_eq!(reply, expected, "seed {seed}, request {index}");
         }
+    }
+}
+
+/// On the CUDA backend: the guard, a grammar, prefix hits and, short of blocks, preemption change no bit of a reply, and the
+/// tokens are the CPU's.
+#[test]
+fn the_emulated_gpu_gives_the_same_bits_through_everything_that_can_happen() {
+    let world = World::new();
+    let expected = run(&world, start(cpu(), &options(1024, 16)), 0..REQUESTS);
+    // The shortest reply of each kind: the emulator computes some ten tokens a second.
+    let shortest = |wanted: &dyn Fn(usize, &Reply) -> bool| {
+        let replies = expected.iter().enumerate().filter(|(index, reply)| wanted(*index, reply));
+        replies.min_by_key(|(_, reply)| reply.tokens.len()).expect("a reply of each kind").0
+    };
+    let chosen = BTreeSet::from([
+        shortest(&|_, r| !r.events.is_empty()),
+        shortest(&|i, r| world.request(i).0.constraint.is_some() && r.tokens.len() > 3),
+        shortest(&|_, r| matches!(r.finish, Some(FinishReason::StopToken(_))) && r.tokens.len() > 2),
+        shortest(&|_, r| !r.prompt_logprobs.is_empty() && !r.tokens.is_empty()),
+        shortest(&|_, r| r.finish == Some(FinishReason::Length) && r.tokens.len() > 10),
+    ]);
+    let run = |num_blocks: usize, seed: u64| {
+        let gpu = emulated::backend(Arch::Sm90a, Some(seed), Arithmetic::F32)?;
+        let mut options = options(num_blocks, 8);
+        options.scheduler.max_model_len = 256;
+        Some(run(&world, start(gpu, &options), chosen.iter().copied()))
+    };
+    let Some(roomy) = run(1024, 1) else { return };
+    // Blocks for one sequence of the largest length, and one more.
+    let short = run(17, 2).unwrap();
+    for ((roomy, short), index) in roomy.iter().zip(&short).zip(&chosen) {
+        assert_eq!(roomy, short, "request {index}");
+        let said = |reply: &Reply| (reply.tokens.clone(), reply.events.clone(), reply.finish);
+        assert_eq!(said(roomy), said(&expected[*index]), "request {index}");
     }
 }
 

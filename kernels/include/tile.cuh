@@ -39,8 +39,11 @@ __device__ __forceinline__ u32 word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// 16 bytes that are read once.
-__device__ __forceinline__ uint4 stream16(const u8* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); }
+// Values that are read once: number `at` behind the lane's first.
+template <typename T>
+__device__ __forceinline__ T stream(const u8* first, u32 at) {
+    return __ldcs(reinterpret_cast<const T*>(first) + at);
+}
 
 // Two products of bf16, each rounded once.
 __device__ __forceinline__ u32 multiply2(u32 a, u32 b) {
@@ -60,8 +63,8 @@ __device__ __forceinline__ void mma(float (&sums)[4], const u32 (&a)[4], u32 b0,
 
 // The tiles of one row of tiles of an expert, and what a lane needs to find its scales.
 struct TileRow {
-    const u8* codes;
-    const u8* scales;
+    const u8* codes;            // of the lane
+    const u8* scales;           // of the lane
     const float* lower_scales;  // fp8
     const float* upper_scales;  // fp8
     int scale_step;             // fp8: scales from a unit to the next, 0 where a row has one
@@ -77,10 +80,10 @@ struct TileBf16 {
     struct Unit {
         uint4 words[8];
     };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            unit.words[i] = stream16(row.codes + static_cast<i64>(u) * CODE_BYTES + 512 * i + 16 * lane);
+            unit.words[i] = stream<uint4>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
         }
     }
     static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
@@ -97,10 +100,10 @@ struct TileFp8 {
         uint4 words[4];
         float lower, upper;
     };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            unit.words[i] = stream16(row.codes + static_cast<i64>(u) * CODE_BYTES + 512 * i + 16 * lane);
+            unit.words[i] = stream<uint4>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
         }
         unit.lower = row.lower_scales[u * row.scale_step];
         unit.upper = row.upper_scales[u * row.scale_step];
@@ -122,10 +125,10 @@ struct TileNibbles {
     static constexpr int DEPTH = 2;
     static constexpr int CODE_BYTES = 1024;
     template <typename Unit>
-    static __device__ __forceinline__ void load_codes(Unit& unit, const TileRow& row, int u, int lane) {
+    static __device__ __forceinline__ void load_codes(Unit& unit, const TileRow& row, u32 u) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            unit.words[i] = stream16(row.codes + static_cast<i64>(u) * CODE_BYTES + 512 * i + 16 * lane);
+            unit.words[i] = stream<uint4>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
         }
     }
     // Eight E2M1 codes to bf16, 2^-126 too small. The first of four values of a half has its bits in their places
@@ -150,9 +153,9 @@ struct TileNvfp4 : TileNibbles {
         uint4 words[2];
         u32 scales;
     };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
-        load_codes(unit, row, u, lane);
-        unit.scales = __ldcs(reinterpret_cast<const u32*>(row.scales + static_cast<i64>(u) * SCALE_BYTES) + lane);
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
+        load_codes(unit, row, u);
+        unit.scales = stream<u32>(row.scales, u * WARP);
     }
     // A byte as a bf16 in both halves, 2^119 times the scale.
     static __device__ __forceinline__ u32 bf16_of(u32 scales, int i) {
@@ -171,9 +174,9 @@ struct TileMxfp4 : TileNibbles {
         uint4 words[2];
         u32 scales;
     };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
-        load_codes(unit, row, u, lane);
-        unit.scales = __ldcs(reinterpret_cast<const u16*>(row.scales + static_cast<i64>(u) * SCALE_BYTES) + lane);
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
+        load_codes(unit, row, u);
+        unit.scales = stream<u16>(row.scales, u * WARP);
     }
     static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
         decode_e2m1(a, word_of(unit.words[step / 4], step % 4));
@@ -188,9 +191,9 @@ struct TileInt4 : TileNibbles {
         uint4 words[2];
         u32 scales;
     };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, int u, int lane) {
-        load_codes(unit, row, u, lane);
-        unit.scales = __ldcs(reinterpret_cast<const u32*>(row.scales + static_cast<i64>(u) * SCALE_BYTES) + lane);
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
+        load_codes(unit, row, u);
+        unit.scales = stream<u32>(row.scales, u * WARP);
     }
     // 128 + code, less 136: both are exact.
     static __device__ __forceinline__ u32 decode(u32 codes) {
@@ -213,8 +216,8 @@ __device__ __forceinline__ TileRow tile_row(const TiledWeight& weight, int exper
     tile = min(tile, weight.tiles - 1);
     const i64 first = static_cast<i64>(tile) * weight.units;
     TileRow row;
-    row.codes = weight.codes + expert * weight.codes_stride + first * Format::CODE_BYTES;
-    row.scales = weight.scales + expert * weight.scales_stride + first * Format::SCALE_BYTES;
+    row.codes = weight.codes + expert * weight.codes_stride + first * Format::CODE_BYTES + 16 * lane;
+    row.scales = weight.scales + expert * weight.scales_stride + first * Format::SCALE_BYTES + Format::SCALE_BYTES / WARP * lane;
     if constexpr (Format::UNIT_SCALES) {
         const int lower = min(tile * weight.tile_rows + lane / 4, weight.rows - 1);
         const int upper = min(lower + weight.upper_row, weight.rows - 1);
@@ -226,11 +229,11 @@ __device__ __forceinline__ TileRow tile_row(const TiledWeight& weight, int exper
     return row;
 }
 
-// Rows of bf16: where those of a lane begin. Row 8n + g of a block is column g of its n-th B operand.
+// Rows of bf16: where those of a lane begin, in 8 values. Row 8n + g of a block is column g of its n-th B operand.
 template <int TOKENS>
 struct TokenRows {
-    const bf16* x;
-    u32 at[TOKENS];  // in 8 values
+    const uint4* x;
+    u32 at[TOKENS];
 };
 
 // sums += the codes of one unit times the rows.
@@ -246,13 +249,12 @@ __device__ __forceinline__ void add_steps(
             Format::fragment(a[m][0], units[m], 2 * pair);
             Format::fragment(a[m][1], units[m], 2 * pair + 1);
         }
+        // Beyond K weights are zero, and any input of the row will do.
         const int k = u * UNIT + lane % 4 * 32 + pair * 8;
+        const u32 part = k < columns ? static_cast<u32>(k) / 8 : 0;
 #pragma unroll
         for (int n = 0; n < TOKENS; ++n) {
-            uint4 x = make_uint4(0, 0, 0, 0);
-            if (k < columns) {
-                x = reinterpret_cast<const uint4*>(rows.x)[static_cast<u64>(rows.at[n]) + k / 8];
-            }
+            const uint4 x = rows.x[rows.at[n] + part];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
                 mma(sums[m][n], a[m][0], x.x, x.y);
@@ -302,9 +304,11 @@ __device__ __forceinline__ void sum_chunk(
     typename Format::Unit units[DEPTH][TILES];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
+        if (first + d < last) {
 #pragma unroll
-        for (int m = 0; m < TILES; ++m) {
-            Format::load(units[d][m], tiles[m], min(first + d, last - 1), lane);
+            for (int m = 0; m < TILES; ++m) {
+                Format::load(units[d][m], tiles[m], static_cast<u32>(first + d));
+            }
         }
     }
 #pragma unroll 1
@@ -313,9 +317,11 @@ __device__ __forceinline__ void sum_chunk(
         for (int d = 0; d < DEPTH; ++d) {
             if (u + d < last) {
                 add_unit<Format, TILES, TOKENS>(sums, units[d], rows, u + d, columns, lane);
+                if (u + d + DEPTH < last) {
 #pragma unroll
-                for (int m = 0; m < TILES; ++m) {
-                    Format::load(units[d][m], tiles[m], min(u + d + DEPTH, last - 1), lane);
+                    for (int m = 0; m < TILES; ++m) {
+                        Format::load(units[d][m], tiles[m], static_cast<u32>(u + d + DEPTH));
+                    }
                 }
             }
         }
@@ -329,7 +335,7 @@ struct SlotTile {
     int count;  // at most the rows of a block
 };
 
-// Operands of a launch.
+// Operands of a product.
 struct TiledParams {
     TiledWeight weight;
     const bf16* x;          // rows of x_stride values
@@ -346,12 +352,17 @@ struct TiledParams {
     int padding;
 };
 
+// One product, or two of one format: blockIdx.z says which.
+struct TiledLaunch {
+    TiledParams parts[2];
+};
+
 // The slots of this block; false without any.
 __device__ __forceinline__ bool slot_tile(const TiledParams& params, int rows, SlotTile& tile) {
     const int index = static_cast<int>(blockIdx.y);
     if (params.num_tiles == nullptr) {
         tile = {0, index * rows, min(rows, params.num_slots - index * rows)};
-        return true;
+        return tile.count > 0;
     }
     if (index >= *params.num_tiles) {
         return false;
@@ -379,15 +390,16 @@ template <typename Format, typename Write, int TILES, int TOKENS, bool WIDE>
 __device__ __forceinline__ void tiled(const TiledParams& params) {
     constexpr int ROWS = 8 * TOKENS;
     SlotTile slots;
-    if (!slot_tile(params, ROWS, slots)) {
-        return;
-    }
     const TiledWeight& weight = params.weight;
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
     const int first_tile = (static_cast<int>(blockIdx.x) * (WIDE ? WARPS : 1) + (WIDE ? warp : 0)) * TILES;
+    // The grid is that of the larger of two parts.
+    if (first_tile >= weight.tiles || !slot_tile(params, ROWS, slots)) {
+        return;
+    }
     TokenRows<TOKENS> rows;
-    rows.x = params.x;
+    rows.x = reinterpret_cast<const uint4*>(params.x);
 #pragma unroll
     for (int n = 0; n < TOKENS; ++n) {
         rows.at[n] = static_cast<u32>(x_row_of(params, slot_of(params, slots, 8 * n + lane / 4)) * params.x_stride / 8);
@@ -400,9 +412,6 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
     const int chunk_units = (weight.units + CHUNKS - 1) / CHUNKS;
     float sums[TILES][TOKENS][4];
     if constexpr (WIDE) {
-        if (first_tile >= weight.tiles) {
-            return;
-        }
         // Each thread has its own, away from the registers that the products need.
         __shared__ float totals[TILES * TOKENS * 4][WARPS * WARP];
 #pragma unroll
@@ -477,7 +486,8 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
 
 #define TILED(name, Format, Write, TILES, TOKENS, WIDE, BLOCKS)                                      \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
-        name(const __grid_constant__ TiledParams params) {                                           \
+        name(const __grid_constant__ TiledLaunch launch) {                                           \
+        const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
         tiled<Format, Write, TILES, TOKENS, WIDE>(params);                                           \
     }
 
@@ -487,7 +497,7 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
     TILED(name##_split16x8, Format, Write, 1, 1, false, 2)                                           \
     TILED(name##_split32x8, Format, Write, 2, 1, false, 1)                                           \
     TILED(name##_split32x16, Format, Write, 2, 2, false, 1)                                          \
-    TILED(name##_split32x32, Format, Write, 2, 4, false, 1)                                          \
+    TILED(name##_split16x32, Format, Write, 1, 4, false, 1)                                          \
     TILED(name##_wide16x48, Format, Write, 1, 6, true, 1)
 
 #define FORMATS(name, Write)                                                                         \

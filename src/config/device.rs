@@ -16,11 +16,11 @@ pub struct DeviceConfig {
     /// as several devices would split them. Replies differ from those of one rank by rounding alone. Divides kv_cache.block_size, and is at most the
     /// number of attention heads. Larger than 1: slower on one memory, since each layer's parts wait for each other.
     pub ranks: usize,
-    /// Rounding of what enters a matrix product on the CPU (GPUs compute in f32): bf16 is the checkpoint's own precision; f32 is exact to rounding, at about half the prefill
-    /// speed and twice the cache bytes; int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
+    /// Rounding of what enters a matrix product: bf16 is the checkpoint's own precision, and on GPUs the way to the tensor cores; f32 is exact to rounding, at about half the prefill
+    /// speed and twice the cache bytes (GPUs: without tensor cores); int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
     /// of their products, bf16 for all others; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
     /// On processors whose products of bytes are faster than those of bf16 (all but AMD's with AVX-512 BF16), what meets 4-bit weights is 15-bit
-    /// integers in place of bf16, which is finer.
+    /// integers in place of bf16, which is finer. GPUs take int8 as bf16, and compute attention in f32 in all modes.
     pub activations: Activations,
 }
 

@@ -24,7 +24,7 @@ use super::matrix::Matrix;
 use super::sampler::Sampler;
 use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
-use super::tiled::Packer;
+use super::tiled::{Packer, Tiled};
 use crate::ops::{
     AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, MemoryNeeds,
     MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape,
@@ -141,52 +141,75 @@ impl<D: Driver> CudaBackend<D> {
                 linear::launch(&mut self.stream, rows, matrix, x, list, y, output)
             }
             Projection::Tiles(matrix) => {
-                let x = tiled::Rows { address: x.rounded.address, stride };
-                let y = tiled::Rows { address: y.address, stride: y_stride };
-                let (variant, slots) = (preferred(matrix, rows), tiled::Slots::Rows(rows, list));
+                let part = part_of(matrix, tiled::Slots::Rows(rows, list), x, y);
                 let add = output == Output::Add;
-                tiled_linear::launch(&mut self.stream, variant, matrix, slots, [x, y], add)
+                tiled_linear::launch(&mut self.stream, preferred(matrix, rows), &[part], add)
             }
         }
     }
 
-    /// The two products of experts, `x` of the first row, to rows of f32 by slot: routed by a worklist with so many
-    /// slots for each row of x, or all rows to expert 0.
-    fn swiglu(
+    /// Two projections of the same rows, in one launch if they can be.
+    fn project_both(
         &mut self,
-        weights: &Experts,
-        slots: Slots<'_>,
-        x: [u64; 2],
-        inner: u64,
-        out: u64,
+        rows: usize,
+        x: Values,
+        both: [(&Projection, Buffer); 2],
     ) -> Result<(), OpError> {
+        if let [(Projection::Tiles(a), to_a), (Projection::Tiles(b), to_b)] = both {
+            let slots = tiled::Slots::Rows(rows, 0);
+            let parts = [part_of(a, slots, x, to_a), part_of(b, slots, x, to_b)];
+            return tiled_linear::launch(&mut self.stream, preferred(a, rows), &parts, false);
+        }
+        for (weight, y) in both {
+            self.project(rows, x, 0, weight, y, Output::Set)?;
+        }
+        Ok(())
+    }
+
+    /// The two products of experts, in two launches if all of them have one format and are on tensor cores.
+    fn swiglu(&mut self, all: &[Ffn<'_>]) -> Result<(), OpError> {
         let stream = &mut self.stream;
-        match weights {
-            Experts::Rows(weights) => {
-                let (slots, top_k) = match slots {
-                    Slots::Rows(rows) => (experts::Slots::Rows(rows), 1),
-                    Slots::Routed(list, top_k) => (experts::Slots::Routed(list), top_k),
-                };
-                experts::launch_up(stream, weights, slots, top_k, x[0], inner)?;
-                experts::launch_down(stream, weights, slots, inner, out)
+        let (mut ups, mut downs, mut variant) = (Vec::new(), Vec::new(), None);
+        for ffn in all {
+            let ([x, rounded], inner, out) = (ffn.x, ffn.inner, ffn.out);
+            match ffn.weights {
+                Experts::Rows(weights) => {
+                    let (slots, top_k) = match ffn.slots {
+                        Slots::Rows(rows) => (experts::Slots::Rows(rows), 1),
+                        Slots::Routed(list, top_k) => (experts::Slots::Routed(list), top_k),
+                    };
+                    experts::launch_up(stream, weights, slots, top_k, x, inner)?;
+                    experts::launch_down(stream, weights, slots, inner, out)?;
+                }
+                Experts::Tiles { gate_up, down } => {
+                    let (up, second, chosen) = match ffn.slots {
+                        Slots::Rows(rows) => (
+                            tiled::Slots::Rows(rows, 0),
+                            tiled::Slots::Rows(rows, 0),
+                            preferred(gate_up, rows),
+                        ),
+                        Slots::Routed(list, top_k) => (
+                            tiled::Slots::Routed(list, top_k),
+                            tiled::Slots::Routed(list, 1),
+                            with_rows(list.tile_rows),
+                        ),
+                    };
+                    let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
+                    let inner = tiled::Rows { address: inner, stride: gate_up.out_features };
+                    let y = tiled::Rows { address: out, stride: down.out_features };
+                    ups.push(tiled::Part { matrix: gate_up, slots: up, x, y: inner });
+                    downs.push(tiled::Part { matrix: down, slots: second, x: inner, y });
+                    // The worklist has the rows of its variant; what has none takes any.
+                    variant.get_or_insert(chosen);
+                }
             }
-            Experts::Tiles { gate_up, down } => {
-                let (first, second, variants) = match slots {
-                    Slots::Rows(rows) => {
-                        let slots = tiled::Slots::Rows(rows, 0);
-                        (slots, slots, [preferred(gate_up, rows), preferred(down, rows)])
-                    }
-                    Slots::Routed(list, top_k) => {
-                        let variants = [with_rows(list.tile_rows); 2];
-                        (tiled::Slots::Routed(list, top_k), tiled::Slots::Routed(list, 1), variants)
-                    }
-                };
-                let inner = tiled::Rows { address: inner, stride: gate_up.out_features };
-                let x = tiled::Rows { address: x[1], stride: gate_up.in_features };
-                let out = tiled::Rows { address: out, stride: down.out_features };
-                tiled_swiglu::launch(stream, variants[0], gate_up, first, [x, inner])?;
-                tiled_linear::launch(stream, variants[1], down, second, [inner, out], false)
+        }
+        match variant {
+            Some(variant) => {
+                tiled_swiglu::launch(stream, variant, &ups)?;
+                tiled_linear::launch(stream, variant, &downs, false)
             }
+            None => Ok(()),
         }
     }
 
@@ -214,8 +237,13 @@ impl<D: Driver> CudaBackend<D> {
         route::launch_route(&mut self.stream, shape, rows, inputs, choice)
     }
 
-    /// Outputs of the chosen experts of the rows `rows`, at most [`MOE_ROWS`], in `activations.routed`.
-    fn routed(&mut self, routed: &Experts, rows: &Range<usize>, w: &Workspace<D>) -> Result<(), OpError> {
+    /// The worklist of the chosen experts of the rows `rows`, at most [`MOE_ROWS`].
+    fn worklist(
+        &mut self,
+        routed: &Experts,
+        rows: &Range<usize>,
+        w: &Workspace<D>,
+    ) -> Result<Worklist, OpError> {
         let (a, top_k) = (&w.activations, w.shape.router.top_k);
         let num_slots = rows.len() * top_k;
         let tile_rows = routed.tile_rows(num_slots);
@@ -228,8 +256,7 @@ impl<D: Driver> CudaBackend<D> {
         };
         let chosen = a.chosen.address + 4 * (rows.start * top_k) as u64;
         route::launch_tiles(&mut self.stream, w.shape.router.num_experts, num_slots, chosen, &list)?;
-        let x = a.normed.row(rows.start, w.shape.hidden_size);
-        self.swiglu(routed, Slots::Routed(&list, top_k), x, a.inner.address, a.routed.address)
+        Ok(list)
     }
 
     /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN.
@@ -244,22 +271,24 @@ impl<D: Driver> CudaBackend<D> {
         let all = w.step.padded_rows();
         for start in (0..all).step_by(MOE_ROWS) {
             let rows = start..(start + MOE_ROWS).min(all);
-            let row_bytes = 4 * (start * width) as u64;
             let x = a.normed.row(start, width);
             let top_k = if routed.is_some() { w.shape.router.top_k } else { 0 };
-            let mut inner = a.inner.address;
-            if let Some(routed) = routed {
-                self.routed(routed, &rows, w)?;
-                inner += (routed.inner_bytes() * rows.len() * top_k * routed.units()) as u64;
+            let list = routed.map(|routed| self.worklist(routed, &rows, w)).transpose()?;
+            let (mut inner, mut ffns) = (a.inner.address, Vec::with_capacity(2));
+            if let (Some(weights), Some(list)) = (routed, &list) {
+                let slots = Slots::Routed(list, top_k);
+                ffns.push(Ffn { weights, slots, x, inner, out: a.routed.address });
+                inner += (weights.inner_bytes() * rows.len() * top_k * weights.units()) as u64;
                 inner = inner.next_multiple_of(16);
             }
-            if let Some(shared) = shared {
-                self.swiglu(shared, Slots::Rows(rows.len()), x, inner, a.shared.address)?;
+            if let Some(weights) = shared {
+                ffns.push(Ffn { weights, slots: Slots::Rows(rows.len()), x, inner, out: a.shared.address });
             }
+            self.swiglu(&ffns)?;
             let choice = 4 * (start * top_k) as u64;
             let [normed, rounded] = x;
             let params = combine::Params {
-                hidden: a.hidden.address + row_bytes,
+                hidden: a.hidden.address + 4 * (start * width) as u64,
                 routed: a.routed.address,
                 chosen: a.chosen.address + choice,
                 weights: a.weights.address + choice,
@@ -276,6 +305,29 @@ impl<D: Driver> CudaBackend<D> {
         }
         Ok(())
     }
+}
+
+/// A projection on tensor cores.
+fn part_of<'a>(matrix: &'a Tiled, slots: tiled::Slots<'a>, x: Values, y: Buffer) -> tiled::Part<'a> {
+    tiled::Part {
+        matrix,
+        slots,
+        x: tiled::Rows { address: x.rounded.address, stride: matrix.in_features },
+        y: tiled::Rows { address: y.address, stride: matrix.out_features },
+    }
+}
+
+/// Rows through experts.
+#[derive(Debug, Clone, Copy)]
+struct Ffn<'a> {
+    weights: &'a Experts,
+    slots: Slots<'a>,
+    /// First row, f32 and bf16.
+    x: [u64; 2],
+    /// Between the products, by slot.
+    inner: u64,
+    /// f32, by slot.
+    out: u64,
 }
 
 /// The rows of experts.
@@ -506,12 +558,15 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let (a, rows, mla) = (w.activations, w.step.padded_rows(), w.shape.mla);
         let (q_latent, q_gain, q_columns) = match &weights.query {
             Query::Latent { a: down, norm, .. } => {
-                self.project(rows, a.normed, 0, down, a.q_latent.exact, Output::Set)?;
+                let both = [(down, a.q_latent.exact), (&weights.kv_a, a.kv_a)];
+                self.project_both(rows, a.normed, both)?;
                 (a.q_latent, norm.address, down.out_features())
             }
-            Query::Direct(_) => (Values::NONE, 0, 0),
+            Query::Direct(q) => {
+                self.project_both(rows, a.normed, [(q, a.query), (&weights.kv_a, a.kv_a)])?;
+                (Values::NONE, 0, 0)
+            }
         };
-        self.project(rows, a.normed, 0, &weights.kv_a, a.kv_a, Output::Set)?;
         let params = latent::Params {
             q_latent: q_latent.exact.address,
             q_rounded: q_latent.rounded.address,
@@ -533,7 +588,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         latent::launch(&mut self.stream, rows, cache.shape.dtype, params)?;
         match &weights.query {
             Query::Latent { b, .. } => self.project(rows, a.q_latent, 0, b, a.query, Output::Set),
-            Query::Direct(q) => self.project(rows, a.normed, 0, q, a.query, Output::Set),
+            Query::Direct(_) => Ok(()),
         }
     }
 

@@ -22,7 +22,7 @@ use perigee::cuda::{
     KernelCache, LaunchShape, Nvrtc, Program, Transfer,
 };
 use perigee_emulator::case;
-use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options};
+use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options, Report};
 
 use crate::kernels::nvrtc;
 
@@ -124,6 +124,14 @@ impl TestDriver {
     pub(crate) fn options(&mut self) -> Option<&mut Options> {
         match &mut self.device {
             Device::Emulated(emulator) => Some(&mut emulator.machine.options),
+            Device::Gpu(_) => None,
+        }
+    }
+
+    /// What the last launch executed; `None` on a GPU.
+    pub(crate) fn report(&self) -> Option<&Report> {
+        match &self.device {
+            Device::Emulated(emulator) => emulator.report.as_ref(),
             Device::Gpu(_) => None,
         }
     }
@@ -255,6 +263,7 @@ pub(crate) struct Emulator {
     downloads: VecDeque<(Transfer, Vec<u8>)>,
     next: u64,
     recording: Option<Vec<Launch>>,
+    report: Option<Report>,
 }
 
 /// Number of calls of a driver.
@@ -287,6 +296,7 @@ impl Emulator {
             downloads: VecDeque::new(),
             next: 0,
             recording: None,
+            report: None,
         })
     }
 
@@ -297,7 +307,10 @@ impl Emulator {
         parameters: &[u8],
     ) -> Result<(), DriverError> {
         match self.machine.launch(kernel, shape, parameters) {
-            Ok(_) => Ok(()),
+            Ok(report) => {
+                self.report = Some(report);
+                Ok(())
+            }
             Err(fault) => Err(error("cuLaunchKernelEx", fault.to_string())),
         }
     }

@@ -3,7 +3,7 @@
 
 use perigee::cuda::kernels::experts::TILE_ROWS;
 use perigee::cuda::kernels::route::{self, Worklist};
-use perigee::cuda::kernels::tiled::{Rows, Slots, Variant};
+use perigee::cuda::kernels::tiled::{Part, Rows, Slots, Variant};
 use perigee::cuda::kernels::{tiled_linear, tiled_swiglu};
 use perigee::cuda::{Arch, Packer, Stream};
 use perigee::ops::HostOps;
@@ -43,7 +43,15 @@ fn stored_rows(device: &mut Device, values: &[f32], stride: usize) -> Rows {
 fn projections_of_every_variant() {
     let mut rng = fastrand::Rng::with_seed(31);
     for stored in formats() {
-        for (rows, out, columns) in [(1, 7, 32), (5, 16, 128), (9, 33, 544), (70, 40, 288), (2, 300, 2080)] {
+        for (rows, out, columns) in [(1, 7, 32), (9, 33, 544)] {
+            check_projection(&mut rng, stored, rows, out, columns);
+        }
+    }
+    // Several blocks of rows, and several units in a chunk.
+    let fp8 = Stored::Packed(PackedFormat::Fp8Block, DType::F32, TensorScale::None);
+    let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, DType::U8, TensorScale::None);
+    for stored in [Stored::Bf16, fp8, mxfp4] {
+        for (rows, out, columns) in [(70, 40, 288), (2, 300, 2080)] {
             check_projection(&mut rng, stored, rows, out, columns);
         }
     }
@@ -71,16 +79,19 @@ fn check_projection(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: u
             let name = format!("{name} {}", variant.name);
             let y = device.allocate("y", 4 * rows * out).unwrap().address;
             let y = Rows { address: y, stride: out };
-            tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(rows, 0), [x, y], false).unwrap();
+            let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
+            tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
             let got: Vec<f32> = device.read(y.address, rows * out).unwrap();
             set.check(&name, &got);
             let y = Rows { address: device.store("y", &before).unwrap().address, stride: out };
-            tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(rows, 0), [x, y], true).unwrap();
+            let part = Part { y, ..part };
+            tiled_linear::launch(&mut device, variant, &[part], true).unwrap();
             added.check(&name, &device.read(y.address, rows * out).unwrap());
             // The last row alone, selected by a list.
             let list = device.store("rows", &[rows as u32 - 1]).unwrap().address;
             let y = Rows { address: device.allocate("y", 4 * out).unwrap().address, stride: out };
-            tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(1, list), [x, y], false).unwrap();
+            let part = Part { slots: Slots::Rows(1, list), y, ..part };
+            tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
             let alone: Vec<f32> = device.read(y.address, out).unwrap();
             assert!(alone == got[(rows - 1) * out..], "{name}: a row alone has other bits");
         }
@@ -150,8 +161,10 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
             let y =
                 Rows { address: device.allocate("y", 4 * slots * hidden).unwrap().address, stride: hidden };
             let (first, second) = (Slots::Routed(&list, top_k), Slots::Routed(&list, 1));
-            tiled_swiglu::launch(&mut device, variant, &gate_up, first, [x, middle]).unwrap();
-            tiled_linear::launch(&mut device, variant, &down, second, [middle, y], false).unwrap();
+            let part = Part { matrix: &gate_up, slots: first, x, y: middle };
+            tiled_swiglu::launch(&mut device, variant, &[part]).unwrap();
+            let part = Part { matrix: &down, slots: second, x: middle, y };
+            tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
             outputs
                 .check(&format!("{name} {}", variant.name), &device.read(y.address, expected.len()).unwrap());
         }
@@ -183,7 +196,8 @@ fn every_code_under_every_scale() {
         let x = stored_rows(&mut device, &x, columns);
         let y = Rows { address: device.allocate("y", 4 * 16 * scales).unwrap().address, stride: scales };
         let variant = &Variant::ALL[0];
-        tiled_linear::launch(&mut device, variant, &matrix, Slots::Rows(16, 0), [x, y], false).unwrap();
+        let part = Part { matrix: &matrix, slots: Slots::Rows(16, 0), x, y };
+        tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
         let got: Vec<f32> = device.read(y.address, 16 * scales).unwrap();
         let expected = weight.view().to_f32();
         for n in 0..scales {
@@ -212,4 +226,54 @@ fn a_code_that_is_no_number_is_refused() {
     packer.pack(&mut device, "project", &[&weight.view()], None).unwrap();
     let error = packer.check(&mut device).unwrap_err().to_string();
     assert!(error.contains("not a number"), "{error}");
+}
+
+/// What decides the speed of a decode step and can be counted: instructions per weight, 16-byte loads of adjacent bytes, and
+/// no bank conflicts. An SM of an H200 must turn over about 33 weights of four bits per clock and issues 128 lanes.
+#[test]
+fn decode_products_stay_within_the_issue_budget() {
+    const ISSUED_PER_WEIGHT: f64 = 128.0 / 33.0;
+    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
+    let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
+    let mut device = Stream::new(driver).unwrap();
+    let Some(options) = device.driver().options() else { return };
+    options.profile = true;
+    let mut rng = fastrand::Rng::with_seed(35);
+    let [rows, out, columns] = [8, 64, 7168];
+    let weight = Weight::random(&mut rng, nvfp4, [out, columns]);
+    let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
+    let x = stored_rows(&mut device, &rounded(&mut rng, rows * columns), columns);
+    let y = Rows { address: device.allocate("y", 4 * rows * out).unwrap().address, stride: out };
+    for variant in &Variant::ALL[..2] {
+        let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
+        tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
+        let report = device.driver().report().unwrap();
+        let per_weight = report.lane_instructions() as f64 / (out * columns) as f64;
+        println!("{}: {per_weight:.2} PTX instructions per weight", variant.name);
+        assert!(per_weight < ISSUED_PER_WEIGHT, "{}: {per_weight}", variant.name);
+        let (mut streamed, mut conflicts) = (0, 0);
+        for count in &report.instructions {
+            let Some(traffic) = count.traffic else { continue };
+            assert_eq!(
+                traffic.excess_wavefronts(),
+                0,
+                "{} line {}: bank conflicts",
+                variant.name,
+                count.line
+            );
+            if count.opcode.starts_with("ld.global.cs") {
+                assert_eq!(traffic.excess_sectors(), 0, "{} line {}", variant.name, count.line);
+                // Four bytes of scales are read for 32 of codes.
+                let wide = count.opcode.contains("v4")
+                    || count.opcode.ends_with("b32")
+                    || count.opcode.ends_with("u32");
+                assert!(wide, "{}", count.opcode);
+                streamed += traffic.bytes;
+            }
+        }
+        // The inner loop does not touch shared memory; the sum over the chunks after it does, once.
+        assert!(100 * conflicts < report.warp_instructions(), "{}: {conflicts} bank conflicts", variant.name);
+        // Codes and scales, each once.
+        assert_eq!(streamed, (out * columns * 9 / 16) as u64, "{}", variant.name);
+    }
 }

@@ -1,7 +1,7 @@
 //! Calibration on a device: what the host asks about a step, read back after it.
 
 use super::activations::MOE_ROWS;
-use super::{Cache, CudaBackend, Experts, Router, Workspace, with_rows};
+use super::{Cache, CudaBackend, Experts, Ffn, Router, Slots, Workspace, with_rows};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::route::Worklist;
 use crate::cuda::kernels::{experts, tiled, tiled_swiglu};
@@ -33,7 +33,10 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
         let mut norms = Vec::with_capacity(rows * top_k);
         for start in (0..rows).step_by(MOE_ROWS) {
             let range = start..(start + MOE_ROWS).min(rows);
-            self.routed(routed, &range, w)?;
+            let list = self.worklist(routed, &range, w)?;
+            let x = w.activations.normed.row(start, width);
+            let (inner, out) = (w.activations.inner.address, w.activations.routed.address);
+            self.swiglu(&[Ffn { weights: routed, slots: Slots::Routed(&list, top_k), x, inner, out }])?;
             let outputs: Vec<f32> =
                 self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
             let norm = |x: &[f32]| x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt() as f32;
@@ -88,7 +91,8 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                     let y = tiled::Rows { address: inner, stride: units };
                     let slots = tiled::Slots::Routed(&list, 1);
                     let variant = with_rows(list.tile_rows);
-                    tiled_swiglu::launch(&mut self.stream, variant, gate_up, slots, [x, y])?;
+                    let part = tiled::Part { matrix: gate_up, slots, x, y };
+                    tiled_swiglu::launch(&mut self.stream, variant, &[part])?;
                 }
             }
             for row in rows {

@@ -68,7 +68,7 @@ impl Variant {
         variant("split16x8", 1, 8, false),
         variant("split32x8", 2, 8, false),
         variant("split32x16", 2, 16, false),
-        variant("split32x32", 2, 32, false),
+        variant("split16x32", 1, 32, false),
         variant("wide16x48", 1, 48, true),
     ];
 
@@ -97,7 +97,7 @@ macro_rules! names {
             concat!($kernel, "_", $format, "_split16x8"),
             concat!($kernel, "_", $format, "_split32x8"),
             concat!($kernel, "_", $format, "_split32x16"),
-            concat!($kernel, "_", $format, "_split32x32"),
+            concat!($kernel, "_", $format, "_split16x32"),
             concat!($kernel, "_", $format, "_wide16x48"),
         )+]
     };
@@ -126,42 +126,73 @@ pub struct Rows {
     pub stride: usize,
 }
 
-/// Enqueues a product by one of `names`. Errors: a worklist whose tiles have other rows than the variant.
+/// One product: `matrix` times rows of x, to rows of y.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// Weights.
+    pub matrix: &'a Tiled,
+    /// What is multiplied with which matrix.
+    pub slots: Slots<'a>,
+    /// bf16.
+    pub x: Rows,
+    /// By slot.
+    pub y: Rows,
+}
+
+impl Part<'_> {
+    /// Parameters, and blocks in y. Errors: a worklist whose tiles have other rows than the variant.
+    fn params(&self, variant: &Variant, add: bool) -> Result<(Params, usize), OpError> {
+        let (num_tiles, tiles, list, x_rows, slots_per_row, num_slots, blocks) = match self.slots {
+            Slots::Rows(count, x_rows) => (0, 0, 0, x_rows, 1, count, count.div_ceil(variant.rows)),
+            Slots::Routed(list, per_row) => {
+                crate::ops::expect("moe", &[variant.rows], &[list.tile_rows])?;
+                (list.num_tiles, list.tiles, list.slots, 0, per_row, 0, list.max_tiles)
+            }
+        };
+        let params = Params {
+            weight: self.matrix.weight,
+            x: self.x.address,
+            y: self.y.address,
+            num_tiles,
+            tiles,
+            slots: list,
+            x_rows,
+            x_stride: self.x.stride as i64,
+            y_stride: self.y.stride as i64,
+            slots_per_row: slots_per_row as i32,
+            num_slots: num_slots as i32,
+            add: i32::from(add),
+            padding: 0,
+        };
+        Ok((params, blocks))
+    }
+}
+
+/// Enqueues products by one of `names`: one, or two that do not depend on each other, in one launch if they have one
+/// format.
 pub(super) fn launch<D: Driver>(
     stream: &mut Stream<D>,
     names: &'static [&'static str; FUNCTIONS],
     variant: &Variant,
-    matrix: &Tiled,
-    slots: Slots<'_>,
-    [x, y]: [Rows; 2],
+    parts: &[Part<'_>],
     add: bool,
 ) -> Result<(), OpError> {
-    let (num_tiles, tiles, list, x_rows, slots_per_row, num_slots, blocks) = match slots {
-        Slots::Rows(count, x_rows) => (0, 0, 0, x_rows, 1, count, count.div_ceil(variant.rows)),
-        Slots::Routed(list, per_row) => {
-            crate::ops::expect("moe", &[variant.rows], &[list.tile_rows])?;
-            (list.num_tiles, list.tiles, list.slots, 0, per_row, 0, list.max_tiles)
-        }
-    };
-    let params = Params {
-        weight: matrix.weight,
-        x: x.address,
-        y: y.address,
-        num_tiles,
-        tiles,
-        slots: list,
-        x_rows,
-        x_stride: x.stride as i64,
-        y_stride: y.stride as i64,
-        slots_per_row: slots_per_row as i32,
-        num_slots: num_slots as i32,
-        add: i32::from(add),
-        padding: 0,
-    };
+    if let [first, second] = parts
+        && first.matrix.format != second.matrix.format
+    {
+        launch(stream, names, variant, &[*first], add)?;
+        return launch(stream, names, variant, &[*second], add);
+    }
     let block_tiles = variant.warp_tiles * if variant.wide { WARPS } else { 1 };
+    let (mut params, mut grid) = ([Params::zeroed(); 2], [0, 0, parts.len() as u32]);
+    for (part, params) in parts.iter().zip(&mut params) {
+        let blocks;
+        (*params, blocks) = part.params(variant, add)?;
+        grid[0] = grid[0].max(part.matrix.tiles().div_ceil(block_tiles) as u32);
+        grid[1] = grid[1].max(blocks as u32);
+    }
     // Formats from BF16 on have functions.
-    let format = (matrix.format as usize).saturating_sub(1);
+    let format = parts.first().map_or(0, |part| (part.matrix.format as usize).saturating_sub(1));
     let name = names[format * COUNT + variant.index()];
-    let grid = [matrix.tiles().div_ceil(block_tiles) as u32, blocks as u32, 1];
     stream.launch(name, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
 }

@@ -1,8 +1,7 @@
 //! Twin of `kernels/tiled_linear.cu`: projections on tensor cores, and the second product of the experts.
 
 use super::plain;
-use super::tiled::{self, FUNCTIONS, Rows, Slots, Variant, names};
-use crate::cuda::tiled::Tiled;
+use super::tiled::{self, FUNCTIONS, Part, Variant, names};
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
 
@@ -11,14 +10,12 @@ pub const KERNEL: Kernel = plain("tiled_linear", &NAMES, 255);
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
 
-/// Enqueues `y = x W^T`, or `y += x W^T`, of all slots: x bf16, y f32, its rows slots.
+/// Enqueues `y = x W^T`, or `y += x W^T`, of all slots of one or two parts: x bf16, y f32, its rows slots.
 pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     variant: &Variant,
-    matrix: &Tiled,
-    slots: Slots<'_>,
-    rows: [Rows; 2],
+    parts: &[Part<'_>],
     add: bool,
 ) -> Result<(), OpError> {
-    tiled::launch(stream, &NAMES, variant, matrix, slots, rows, add)
+    tiled::launch(stream, &NAMES, variant, parts, add)
 }

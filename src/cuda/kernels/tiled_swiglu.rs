@@ -1,8 +1,7 @@
 //! Twin of `kernels/tiled_swiglu.cu`: the first product of the experts on tensor cores.
 
 use super::plain;
-use super::tiled::{self, FUNCTIONS, Rows, Slots, Variant, names};
-use crate::cuda::tiled::Tiled;
+use super::tiled::{self, FUNCTIONS, Part, Variant, names};
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
 
@@ -11,13 +10,12 @@ pub const KERNEL: Kernel = plain("tiled_swiglu", &NAMES, 255);
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_swiglu");
 
-/// Enqueues `y = silu(gate x) * up x` of all slots: x and y bf16, y's rows slots; `matrix` has pairs of gate and up.
+/// Enqueues `y = silu(gate x) * up x` of all slots of one or two parts: x and y bf16, y's rows slots; matrices have pairs of
+/// gate and up.
 pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     variant: &Variant,
-    matrix: &Tiled,
-    slots: Slots<'_>,
-    rows: [Rows; 2],
+    parts: &[Part<'_>],
 ) -> Result<(), OpError> {
-    tiled::launch(stream, &NAMES, variant, matrix, slots, rows, false)
+    tiled::launch(stream, &NAMES, variant, parts, false)
 }
