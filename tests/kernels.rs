@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use perigee::cuda::kernels::{self, rms_norm};
 use perigee::cuda::{
-    Arch, CacheSettings, CompileError, Compiled, Compiler, KernelCache, Limits, Nvrtc, Origin, Program,
+    Arch, CacheSettings, CompileError, Compiled, Compiler, Kernel, KernelCache, Limits, Nvrtc, Origin,
+    Program,
 };
 
 /// The library, or `None` where the test is skipped.

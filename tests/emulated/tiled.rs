@@ -254,13 +254,7 @@ fn decode_products_stay_within_the_issue_budget() {
         let (mut streamed, mut conflicts) = (0, 0);
         for count in &report.instructions {
             let Some(traffic) = count.traffic else { continue };
-            assert_eq!(
-                traffic.excess_wavefronts(),
-                0,
-                "{} line {}: bank conflicts",
-                variant.name,
-                count.line
-            );
+            conflicts += traffic.excess_wavefronts();
             if count.opcode.starts_with("ld.global.cs") {
                 assert_eq!(traffic.excess_sectors(), 0, "{} line {}", variant.name, count.line);
                 // Four bytes of scales are read for 32 of codes.
