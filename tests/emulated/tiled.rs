@@ -184,7 +184,7 @@ fn every_code_under_every_scale() {
         let mut weight = Weight::random(&mut fastrand::Rng::new(), stored, [scales, columns]);
         for n in 0..scales {
             for i in 0..columns / 2 {
-                weight.set(false, n * columns / 2 + i, (2 * i % 16 | (2 * i + 1) % 16 << 4) as u8);
+                weight.set(false, n * columns / 2 + i, (2 * i % 16 + (2 * i + 1) % 16 * 16) as u8);
             }
             for i in 0..columns / group {
                 weight.set(true, n * columns / group + i, n as u8);
