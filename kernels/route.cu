@@ -1,10 +1,11 @@
-// route: the experts of each row from the router's logits; tiles: their worklist.
+// route: the experts of each row from the router's logits, and their worklist; tiles: the worklist alone.
 // Source:  DeepSeek-V3, arXiv 2412.19437, section 2.1.2. Twin: src/cuda/kernels/route.rs.
 // Spec:    ops/backend.rs `moe`; ops/reference.rs `choose`.
 // Legend:  T rows (tokens), E routed experts, K experts per token, slot t*K+k.
 // Shapes:  logits [T, E] f32; bias [E] f32; chosen [T, K] u32; weights [T, K] f32.
 // Traffic: 4*T*(E+2K) bytes, of which a decode step has some kilobytes: latency-bound.
-// Grid:    route: a warp for each row, 4 in a block. tiles: one block of 1024 threads.
+// Grid:    route: a warp for each row, 4 in a block; the block that ends last writes the worklist. tiles: one block of 1024
+//          threads.
 // Order:   a row's choice depends on its logits alone. The order of slots inside an expert's tiles depends on the order of
 //          atomic additions; no result depends on it, since each slot's product is its own.
 // Tried:   one version; no timing yet.
@@ -19,22 +20,6 @@ constexpr u32 ALL_LANES = 0xffffffffu;
 // Choice of a row that is not there.
 constexpr u32 NO_EXPERT = 0xffffffffu;
 
-struct RouteParams {
-    const float* logits;        // [T, E]
-    const float* bias;          // [E]
-    const u32* num_rows;        // [1]; rows from it on choose no expert
-    u32* chosen;                // [T, K]
-    float* weights;             // [T, K]
-    int padded_rows;            // rows of the launch
-    int num_experts;            // E, at most MAX_EXPERTS
-    int top_k;                  // K
-    int n_group;                // at most 32: one lane each
-    int topk_group;
-    int normalise;              // whether weights are divided by their sum
-    float scaling_factor;
-    int padding;
-};
-
 struct TilesParams {
     const u32* chosen;          // [num_slots]
     u32* slots;                 // [num_slots], by expert
@@ -43,6 +28,24 @@ struct TilesParams {
     int num_slots;              // T * K
     int num_experts;            // E
     int tile_rows;              // slots of a tile at most
+    int padding;
+};
+
+struct RouteParams {
+    const float* logits;        // [T, E]
+    const float* bias;          // [E]
+    const u32* num_rows;        // [1]; rows from it on choose no expert
+    u32* chosen;                // [T, K]
+    float* weights;             // [T, K]
+    u32* blocks_done;           // [1], 0 before and after a launch
+    TilesParams list;           // of these rows; without `slots`: none is written
+    int padded_rows;            // rows of the launch
+    int num_experts;            // E, at most MAX_EXPERTS
+    int top_k;                  // K
+    int n_group;                // at most 32: one lane each
+    int topk_group;
+    int normalise;              // whether weights are divided by their sum
+    float scaling_factor;
     int padding;
 };
 
@@ -58,15 +61,11 @@ __device__ __forceinline__ int best_of_warp(u32 key, int index) {
     return static_cast<int>(__reduce_min_sync(ALL_LANES, key == largest ? static_cast<u32>(index) : NO_EXPERT));
 }
 
-extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __grid_constant__ RouteParams params) {
-    __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
-    __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
+// The choice of row `row` by a warp.
+__device__ __forceinline__ void choose(
+    const RouteParams& params, int row, float (&scores)[ROUTE_WARPS][MAX_EXPERTS], u32 (&keys)[ROUTE_WARPS][MAX_EXPERTS]) {
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
-    const int row = static_cast<int>(blockIdx.x) * ROUTE_WARPS + warp;
-    if (row >= params.padded_rows) {
-        return;
-    }
     u32* chosen = params.chosen + static_cast<i64>(row) * params.top_k;
     float* weights = params.weights + static_cast<i64>(row) * params.top_k;
     if (row >= static_cast<int>(*params.num_rows)) {
@@ -140,26 +139,38 @@ extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __g
     }
 }
 
-extern "C" __global__ void __launch_bounds__(TILE_THREADS) tiles(const __grid_constant__ TilesParams params) {
+// Writes the worklist. A call of a block of THREADS threads, each with EXPERTS neighbouring experts.
+template <int THREADS>
+__device__ __forceinline__ void write_list(const TilesParams& params) {
+    constexpr int EXPERTS = MAX_EXPERTS / THREADS;
     __shared__ int counts[MAX_EXPERTS];
-    __shared__ int slot_ends[TILE_THREADS / WARP];
-    __shared__ int tile_ends[TILE_THREADS / WARP];
+    __shared__ int slot_ends[THREADS / WARP];
+    __shared__ int tile_ends[THREADS / WARP];
     const int thread = static_cast<int>(threadIdx.x);
     const int warp = thread / WARP;
     const int lane = thread % WARP;
-    counts[thread] = 0;
+#pragma unroll
+    for (int i = 0; i < EXPERTS; ++i) {
+        counts[thread * EXPERTS + i] = 0;
+    }
     __syncthreads();
-    for (int slot = thread; slot < params.num_slots; slot += TILE_THREADS) {
-        const u32 expert = params.chosen[slot];
+    // Other blocks of this launch may have written the choices: they are read from the second cache.
+    for (int slot = thread; slot < params.num_slots; slot += THREADS) {
+        const u32 expert = __ldcg(params.chosen + slot);
         if (expert != NO_EXPERT) {
             atomicAdd(&counts[expert], 1);
         }
     }
     __syncthreads();
-    // Exclusive sums of slots and of tiles over the experts: in the warp, then over the warps.
-    const int count = counts[thread];
-    const int num_tiles = (count + params.tile_rows - 1) / params.tile_rows;
-    int slot_end = count, tile_end = num_tiles;
+    // Exclusive sums of slots and of tiles over the experts: of the thread, in the warp, then over the warps.
+    int num_slots = 0, num_tiles = 0;
+#pragma unroll
+    for (int i = 0; i < EXPERTS; ++i) {
+        const int count = counts[thread * EXPERTS + i];
+        num_slots += count;
+        num_tiles += (count + params.tile_rows - 1) / params.tile_rows;
+    }
+    int slot_end = num_slots, tile_end = num_tiles;
 #pragma unroll
     for (int distance = 1; distance < WARP; distance *= 2) {
         const int slots_before = __shfl_up_sync(ALL_LANES, slot_end, distance);
@@ -176,23 +187,60 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS) tiles(const __grid_co
         slot_end += slot_ends[w];
         tile_end += tile_ends[w];
     }
-    const int first = slot_end - count;
-    for (int i = 0; i < num_tiles; ++i) {
-        int* tile = params.tiles + 3 * (tile_end - num_tiles + i);
-        tile[0] = thread;
-        tile[1] = first + i * params.tile_rows;
-        tile[2] = min(params.tile_rows, count - i * params.tile_rows);
+    int first = slot_end - num_slots;
+    int* tile = params.tiles + 3 * (tile_end - num_tiles);
+#pragma unroll
+    for (int i = 0; i < EXPERTS; ++i) {
+        const int expert = thread * EXPERTS + i;
+        const int count = counts[expert];
+        for (int done = 0; done < count; done += params.tile_rows, tile += 3) {
+            tile[0] = expert;
+            tile[1] = first + done;
+            tile[2] = min(params.tile_rows, count - done);
+        }
+        // From here on the place of the expert's next slot.
+        counts[expert] = first;
+        first += count;
     }
-    if (thread == TILE_THREADS - 1) {
+    if (thread == THREADS - 1) {
         *params.num_tiles = tile_end;
     }
-    // From here on counts[e] is the place of the next slot of expert e.
-    counts[thread] = first;
     __syncthreads();
-    for (int slot = thread; slot < params.num_slots; slot += TILE_THREADS) {
-        const u32 expert = params.chosen[slot];
+    for (int slot = thread; slot < params.num_slots; slot += THREADS) {
+        const u32 expert = __ldcg(params.chosen + slot);
         if (expert != NO_EXPERT) {
             params.slots[atomicAdd(&counts[expert], 1)] = static_cast<u32>(slot);
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __grid_constant__ RouteParams params) {
+    __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
+    __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
+    __shared__ bool is_last;
+    const int row = static_cast<int>(blockIdx.x) * ROUTE_WARPS + static_cast<int>(threadIdx.x) / WARP;
+    if (row < params.padded_rows) {
+        choose(params, row, scores, keys);
+    }
+    if (params.list.slots == nullptr) {
+        return;
+    }
+    // Choices are written before this block counts itself, and read after all blocks have.
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(params.blocks_done, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (is_last) {
+        __threadfence();
+        if (threadIdx.x == 0) {
+            *params.blocks_done = 0;
+        }
+        write_list<ROUTE_WARPS * WARP>(params.list);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(TILE_THREADS) tiles(const __grid_constant__ TilesParams params) {
+    write_list<TILE_THREADS>(params);
 }

@@ -225,41 +225,53 @@ impl<D: Driver> CudaBackend<D> {
         rms_norm::launch(&mut self.stream, w.step.padded_rows(), &params)
     }
 
-    /// The router's choice for all rows of the step.
-    fn choose(&mut self, router: &Router, shape: &RouterShape, w: &Workspace<D>) -> Result<(), OpError> {
+    /// The router's choice for all rows of the step, and with `list` their worklist.
+    fn choose(
+        &mut self,
+        router: &Router,
+        shape: &RouterShape,
+        list: Option<&Worklist>,
+        w: &Workspace<D>,
+    ) -> Result<(), OpError> {
         let (a, rows) = (&w.activations, w.step.padded_rows());
         expect("moe", &[shape.num_experts], &[router.weight.out_features])?;
         let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
         let y = linear::Rows { address: a.router_logits.address, stride: router.weight.out_features };
         linear::launch(&mut self.stream, rows, &router.weight, x, 0, y, Output::Set)?;
         let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
-        let choice = Choice { chosen: a.chosen.address, weights: a.weights.address };
-        route::launch_route(&mut self.stream, shape, rows, inputs, choice)
+        let (chosen, weights) = (a.chosen.address, a.weights.address);
+        let choice = Choice { chosen, weights, blocks_done: a.blocks_done.address };
+        route::launch_route(&mut self.stream, shape, rows, inputs, choice, list)
     }
 
-    /// The worklist of the chosen experts of the rows `rows`, at most [`MOE_ROWS`].
-    fn worklist(
-        &mut self,
-        routed: &Experts,
-        rows: &Range<usize>,
-        w: &Workspace<D>,
-    ) -> Result<Worklist, OpError> {
-        let (a, top_k) = (&w.activations, w.shape.router.top_k);
-        let num_slots = rows.len() * top_k;
+    /// Where the worklist of so many rows is written, at most [`MOE_ROWS`].
+    fn worklist(&self, routed: &Experts, num_rows: usize, w: &Workspace<D>) -> Worklist {
+        let a = &w.activations;
+        let num_slots = num_rows * w.shape.router.top_k;
         let tile_rows = routed.tile_rows(num_slots);
-        let list = Worklist {
+        Worklist {
             num_tiles: a.num_tiles.address,
             tiles: a.tiles.address,
             slots: a.slots.address,
             tile_rows,
             max_tiles: route::max_tiles(num_slots, routed.count(), tile_rows),
-        };
-        let chosen = a.chosen.address + 4 * (rows.start * top_k) as u64;
-        route::launch_tiles(&mut self.stream, w.shape.router.num_experts, num_slots, chosen, &list)?;
-        Ok(list)
+        }
     }
 
-    /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN.
+    /// Writes the worklist of the rows `rows`, at most [`MOE_ROWS`].
+    fn write_worklist(
+        &mut self,
+        list: &Worklist,
+        rows: &Range<usize>,
+        w: &Workspace<D>,
+    ) -> Result<(), OpError> {
+        let router = &w.shape.router;
+        let chosen = w.activations.chosen.address + 4 * (rows.start * router.top_k) as u64;
+        route::launch_tiles(&mut self.stream, router.num_experts, rows.len() * router.top_k, chosen, list)
+    }
+
+    /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN; a step of
+    /// at most [`MOE_ROWS`] rows has its worklist.
     fn ffn(
         &mut self,
         routed: Option<&Experts>,
@@ -273,7 +285,10 @@ impl<D: Driver> CudaBackend<D> {
             let rows = start..(start + MOE_ROWS).min(all);
             let x = a.normed.row(start, width);
             let top_k = if routed.is_some() { w.shape.router.top_k } else { 0 };
-            let list = routed.map(|routed| self.worklist(routed, &rows, w)).transpose()?;
+            let list = routed.map(|routed| self.worklist(routed, rows.len(), w));
+            if let Some(list) = list.as_ref().filter(|_| all > MOE_ROWS) {
+                self.write_worklist(list, &rows, w)?;
+            }
             let (mut inner, mut ffns) = (a.inner.address, Vec::with_capacity(2));
             if let (Some(weights), Some(list)) = (routed, &list) {
                 let slots = Slots::Routed(list, top_k);
@@ -635,7 +650,9 @@ impl<D: Driver> Backend for CudaBackend<D> {
         gain: Option<&Buffer>,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
-        self.choose(router, &w.shape.router, w)?;
+        let rows = w.step.padded_rows();
+        let list = (rows <= MOE_ROWS).then(|| self.worklist(routed, rows, w));
+        self.choose(router, &w.shape.router, list.as_ref(), w)?;
         self.ffn(Some(routed), shared, gain, w)
     }
 

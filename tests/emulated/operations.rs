@@ -300,12 +300,8 @@ fn check_experts(
         let choice = Choice {
             chosen: device.allocate("chosen", 4 * slots).unwrap().address,
             weights: device.allocate("weights", 4 * slots).unwrap().address,
+            blocks_done: device.zeros("counter", 4).unwrap().address,
         };
-        route::launch_route(&mut device, &shape, padded, [logits, bias, num_rows], choice).unwrap();
-        let got: Vec<u32> = device.read(choice.chosen, slots).unwrap();
-        assert_eq!(got[..rows * top_k], chosen, "{name}");
-        assert!(got[rows * top_k..].iter().all(|expert| *expert == NO_EXPERT));
-        choices.check(&name, &device.read(choice.weights, rows * top_k).unwrap());
         let max_tiles = route::max_tiles(slots, num_experts, TILE_ROWS);
         let list = Worklist {
             num_tiles: device.allocate("tiles", 4).unwrap().address,
@@ -314,7 +310,13 @@ fn check_experts(
             tile_rows: TILE_ROWS,
             max_tiles,
         };
-        route::launch_tiles(&mut device, num_experts, slots, choice.chosen, &list).unwrap();
+        let inputs = [logits, bias, num_rows];
+        route::launch_route(&mut device, &shape, padded, inputs, choice, Some(&list)).unwrap();
+        assert_eq!(device.read::<u32>(choice.blocks_done, 1).unwrap(), [0]);
+        let got: Vec<u32> = device.read(choice.chosen, slots).unwrap();
+        assert_eq!(got[..rows * top_k], chosen, "{name}");
+        assert!(got[rows * top_k..].iter().all(|expert| *expert == NO_EXPERT));
+        choices.check(&name, &device.read(choice.weights, rows * top_k).unwrap());
         let input = device.store("x", &x).unwrap().address;
         let mut activations = |count: usize| device.allocate("activations", 4 * count).unwrap().address;
         let (up, down) = (activations(slots * inner), activations(slots * hidden));
@@ -380,8 +382,9 @@ fn routes_with_groups_ties_and_numbers_that_are_none() {
             let choice = Choice {
                 chosen: device.allocate("chosen", 4 * rows * top_k).unwrap().address,
                 weights: device.allocate("weights", 4 * rows * top_k).unwrap().address,
+                blocks_done: 0,
             };
-            route::launch_route(&mut device, &shape, rows, addresses, choice).unwrap();
+            route::launch_route(&mut device, &shape, rows, addresses, choice, None).unwrap();
             let chosen: Vec<u32> = device.read(choice.chosen, rows * top_k).unwrap();
             let weights: Vec<f32> = device.read(choice.weights, rows * top_k).unwrap();
             for row in 0..rows {

@@ -62,10 +62,12 @@ pub(super) struct Activations {
     pub(super) tiles: Buffer,
     /// `[1]` i32.
     pub(super) num_tiles: Buffer,
+    /// `[1]` u32, 0 between launches.
+    pub(super) blocks_done: Buffer,
 }
 
 /// Bytes of [`Activations`], in the order of the fields.
-fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 18] {
+fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 19] {
     let (mla, router) = (&shape.mla, &shape.router);
     let rows = rows.max(step::padded(rows));
     let moe_rows = rows.min(MOE_ROWS);
@@ -92,6 +94,7 @@ fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 18]
         moe_rows * router.top_k,
         3 * tiles,
         1,
+        1,
     ]
     .map(|words| 4 * words)
 }
@@ -114,7 +117,7 @@ impl Activations {
             0 => Ok(Buffer::NONE),
             bytes => stream.allocate("activations", bytes),
         };
-        Ok(Self {
+        let activations = Self {
             hidden: next()?,
             normed: Values { exact: next()?, rounded: next()? },
             q_latent: Values { exact: next()?, rounded: next()? },
@@ -130,6 +133,10 @@ impl Activations {
             slots: next()?,
             tiles: next()?,
             num_tiles: next()?,
-        })
+            blocks_done: next()?,
+        };
+        let counter = activations.blocks_done;
+        stream.driver().zero(counter.address, counter.bytes)?;
+        Ok(activations)
     }
 }

@@ -28,12 +28,13 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
 
     fn route(&mut self, router: &Router, routed: &Experts, w: &mut Workspace<D>) -> Result<Routed, OpError> {
         let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
-        self.choose(router, &unscaled, w)?;
+        self.choose(router, &unscaled, None, w)?;
         let (top_k, width, rows) = (unscaled.top_k, w.shape.hidden_size, w.step.rows());
         let mut norms = Vec::with_capacity(rows * top_k);
         for start in (0..rows).step_by(MOE_ROWS) {
             let range = start..(start + MOE_ROWS).min(rows);
-            let list = self.worklist(routed, &range, w)?;
+            let list = self.worklist(routed, range.len(), w);
+            self.write_worklist(&list, &range, w)?;
             let x = w.activations.normed.row(start, width);
             let (inner, out) = (w.activations.inner.address, w.activations.routed.address);
             self.swiglu(&[Ffn { weights: routed, slots: Slots::Routed(&list, top_k), x, inner, out }])?;

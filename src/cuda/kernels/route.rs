@@ -20,38 +20,6 @@ pub const MAX_GROUPS: usize = 32;
 /// Rows of a block of `route`, a warp each.
 const ROUTE_ROWS: usize = 4;
 
-/// `RouteParams` in the source.
-#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct RouteParams {
-    /// `[T, E]` f32.
-    pub logits: u64,
-    /// `[E]` f32.
-    pub bias: u64,
-    /// `[1]` u32; rows from it on choose no expert.
-    pub num_rows: u64,
-    /// `[T, K]` u32.
-    pub chosen: u64,
-    /// `[T, K]` f32.
-    pub weights: u64,
-    /// Rows of the launch.
-    pub padded_rows: i32,
-    /// E.
-    pub num_experts: i32,
-    /// K.
-    pub top_k: i32,
-    /// Expert groups.
-    pub n_group: i32,
-    /// Groups that remain eligible.
-    pub topk_group: i32,
-    /// Whether weights are divided by their sum.
-    pub normalise: i32,
-    /// Factor on the weights.
-    pub scaling_factor: f32,
-    /// Zero.
-    pub padding: i32,
-}
-
 /// `TilesParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
@@ -70,6 +38,42 @@ pub struct TilesParams {
     pub num_experts: i32,
     /// Slots of a tile at most.
     pub tile_rows: i32,
+    /// Zero.
+    pub padding: i32,
+}
+
+/// `RouteParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct RouteParams {
+    /// `[T, E]` f32.
+    pub logits: u64,
+    /// `[E]` f32.
+    pub bias: u64,
+    /// `[1]` u32; rows from it on choose no expert.
+    pub num_rows: u64,
+    /// `[T, K]` u32.
+    pub chosen: u64,
+    /// `[T, K]` f32.
+    pub weights: u64,
+    /// `[1]` u32, 0 before and after a launch.
+    pub blocks_done: u64,
+    /// Worklist of these rows; `slots` 0: none is written.
+    pub list: TilesParams,
+    /// Rows of the launch.
+    pub padded_rows: i32,
+    /// E.
+    pub num_experts: i32,
+    /// K.
+    pub top_k: i32,
+    /// Expert groups.
+    pub n_group: i32,
+    /// Groups that remain eligible.
+    pub topk_group: i32,
+    /// Whether weights are divided by their sum.
+    pub normalise: i32,
+    /// Factor on the weights.
+    pub scaling_factor: f32,
     /// Zero.
     pub padding: i32,
 }
@@ -101,22 +105,45 @@ pub struct Choice {
     pub chosen: u64,
     /// `[T, K]` f32.
     pub weights: u64,
+    /// `[1]` u32, 0.
+    pub blocks_done: u64,
 }
 
-/// Enqueues the choice for `padded_rows` rows from `logits` `[T, E]`.
+impl Worklist {
+    /// Parameters for the slots whose experts are at `chosen`.
+    fn params(&self, num_experts: usize, num_slots: usize, chosen: u64) -> TilesParams {
+        TilesParams {
+            chosen,
+            slots: self.slots,
+            tiles: self.tiles,
+            num_tiles: self.num_tiles,
+            num_slots: num_slots as i32,
+            num_experts: num_experts as i32,
+            tile_rows: self.tile_rows as i32,
+            padding: 0,
+        }
+    }
+}
+
+/// Enqueues the choice for `padded_rows` rows from `logits` `[T, E]`, and with `list` their worklist.
 pub fn launch_route<D: Driver>(
     stream: &mut Stream<D>,
     shape: &RouterShape,
     padded_rows: usize,
     [logits, bias, num_rows]: [u64; 3],
     choice: Choice,
+    list: Option<&Worklist>,
 ) -> Result<(), OpError> {
+    let num_slots = padded_rows * shape.top_k;
+    let list = list.map(|list| list.params(shape.num_experts, num_slots, choice.chosen));
     let params = RouteParams {
         logits,
         bias,
         num_rows,
         chosen: choice.chosen,
         weights: choice.weights,
+        blocks_done: choice.blocks_done,
+        list: list.unwrap_or_else(TilesParams::zeroed),
         padded_rows: padded_rows as i32,
         num_experts: shape.num_experts as i32,
         top_k: shape.top_k as i32,
@@ -138,16 +165,6 @@ pub fn launch_tiles<D: Driver>(
     chosen: u64,
     list: &Worklist,
 ) -> Result<(), OpError> {
-    let params = TilesParams {
-        chosen,
-        slots: list.slots,
-        tiles: list.tiles,
-        num_tiles: list.num_tiles,
-        num_slots: num_slots as i32,
-        num_experts: num_experts as i32,
-        tile_rows: list.tile_rows as i32,
-        padding: 0,
-    };
     let shape = LaunchShape { grid: [1, 1, 1], threads: MAX_EXPERTS as u32, shared_bytes: 0 };
-    stream.launch("tiles", shape, &params)
+    stream.launch("tiles", shape, &list.params(num_experts, num_slots, chosen))
 }
