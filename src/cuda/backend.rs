@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use activations::{Activations, MOE_ROWS, Values};
 pub use weights::Arithmetic;
-use weights::{Experts, Projection, preferred, with_rows};
+use weights::{Experts, Projection};
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::Driver;
@@ -25,6 +25,7 @@ use super::sampler::Sampler;
 use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
 use super::tiled::Packer;
+use super::tuner::{Choices, Product};
 use crate::ops::{
     AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, MemoryNeeds,
     MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape,
@@ -60,6 +61,7 @@ pub struct CudaBackend<D: Driver> {
     stream: Stream<D>,
     arithmetic: Arithmetic,
     packer: Packer,
+    choices: Choices,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -120,7 +122,14 @@ impl<D: Driver> CudaBackend<D> {
     /// Loads the kernels.
     pub fn new(driver: D, arithmetic: Arithmetic) -> Result<Self, OpError> {
         let stream = Stream::new(driver)?;
-        Ok(Self { stream, arithmetic, packer: Packer::default(), host: Vec::new() })
+        let (packer, choices) = (Packer::default(), Choices::default());
+        Ok(Self { stream, arithmetic, packer, choices, host: Vec::new() })
+    }
+
+    /// Takes variants of products from a tuning; without one they are the defaults. Before the first step: a recorded
+    /// step keeps what it was recorded with.
+    pub fn set_choices(&mut self, choices: Choices) {
+        self.choices = choices;
     }
 
     /// `y = x W^T` of `rows` rows, or of the rows of x that the list at `list` names if it is not 0.
@@ -143,7 +152,8 @@ impl<D: Driver> CudaBackend<D> {
             Projection::Tiles(matrix) => {
                 let x = tiled::Rows { address: x.rounded.address, stride };
                 let y = tiled::Rows { address: y.address, stride: y_stride };
-                let (variant, slots) = (preferred(matrix, rows), tiled::Slots::Rows(rows, list));
+                let variant = self.choices.variant(Product::Linear, matrix, rows);
+                let slots = tiled::Slots::Rows(rows, list);
                 let add = output == Output::Add;
                 tiled_linear::launch(&mut self.stream, variant, matrix, slots, [x, y], add)
             }
@@ -165,7 +175,7 @@ impl<D: Driver> CudaBackend<D> {
             Experts::Rows(weights) => {
                 let (slots, top_k) = match slots {
                     Slots::Rows(rows) => (experts::Slots::Rows(rows), 1),
-                    Slots::Routed(list, top_k) => (experts::Slots::Routed(list), top_k),
+                    Slots::Routed(list, _, top_k) => (experts::Slots::Routed(list), top_k),
                 };
                 experts::launch_up(stream, weights, slots, top_k, x[0], inner)?;
                 experts::launch_down(stream, weights, slots, inner, out)
@@ -174,10 +184,11 @@ impl<D: Driver> CudaBackend<D> {
                 let (first, second, variants) = match slots {
                     Slots::Rows(rows) => {
                         let slots = tiled::Slots::Rows(rows, 0);
-                        (slots, slots, [preferred(gate_up, rows), preferred(down, rows)])
+                        let first = self.choices.variant(Product::Swiglu, gate_up, rows);
+                        (slots, slots, [first, self.choices.variant(Product::Linear, down, rows)])
                     }
-                    Slots::Routed(list, top_k) => {
-                        let variants = [with_rows(list.tile_rows); 2];
+                    Slots::Routed(list, num_slots, top_k) => {
+                        let variants = self.choices.pair(gate_up, down, num_slots);
                         (tiled::Slots::Routed(list, top_k), tiled::Slots::Routed(list, 1), variants)
                     }
                 };
@@ -218,7 +229,7 @@ impl<D: Driver> CudaBackend<D> {
     fn routed(&mut self, routed: &Experts, rows: &Range<usize>, w: &Workspace<D>) -> Result<(), OpError> {
         let (a, top_k) = (&w.activations, w.shape.router.top_k);
         let num_slots = rows.len() * top_k;
-        let tile_rows = routed.tile_rows(num_slots);
+        let tile_rows = routed.tile_rows(&self.choices, num_slots);
         let list = Worklist {
             num_tiles: a.num_tiles.address,
             tiles: a.tiles.address,
@@ -229,7 +240,7 @@ impl<D: Driver> CudaBackend<D> {
         let chosen = a.chosen.address + 4 * (rows.start * top_k) as u64;
         route::launch_tiles(&mut self.stream, w.shape.router.num_experts, num_slots, chosen, &list)?;
         let x = a.normed.row(rows.start, w.shape.hidden_size);
-        self.swiglu(routed, Slots::Routed(&list, top_k), x, a.inner.address, a.routed.address)
+        self.swiglu(routed, Slots::Routed(&list, num_slots, top_k), x, a.inner.address, a.routed.address)
     }
 
     /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN.
@@ -283,8 +294,8 @@ impl<D: Driver> CudaBackend<D> {
 enum Slots<'a> {
     /// Row t is slot t, of expert 0.
     Rows(usize),
-    /// As routed, so many slots for each row.
-    Routed(&'a Worklist, usize),
+    /// As routed, so many slots, so many of each row.
+    Routed(&'a Worklist, usize, usize),
 }
 
 /// Errors: a model whose sizes the kernels do not take.

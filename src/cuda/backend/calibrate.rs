@@ -1,7 +1,7 @@
 //! Calibration on a device: what the host asks about a step, read back after it.
 
 use super::activations::MOE_ROWS;
-use super::{Cache, CudaBackend, Experts, Router, Workspace, with_rows};
+use super::{Cache, CudaBackend, Experts, Router, Workspace};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::route::Worklist;
 use crate::cuda::kernels::{experts, tiled, tiled_swiglu};
@@ -87,7 +87,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                     let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
                     let y = tiled::Rows { address: inner, stride: units };
                     let slots = tiled::Slots::Routed(&list, 1);
-                    let variant = with_rows(list.tile_rows);
+                    let variant = tiled::Variant::with_rows(list.tile_rows);
                     tiled_swiglu::launch(&mut self.stream, variant, gate_up, slots, [x, y])?;
                 }
             }

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::route::Worklist;
+use crate::cuda::matrix::Format;
 use crate::cuda::tiled::{Tiled, TiledWeight};
 use crate::cuda::{Driver, LaunchShape, Stream};
 use crate::ops::OpError;
@@ -82,6 +83,16 @@ impl Variant {
         }]
     }
 
+    /// The variant of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Self::ALL.iter().find(|variant| variant.name == name)
+    }
+
+    /// The first variant whose blocks have so many rows.
+    pub fn with_rows(rows: usize) -> &'static Self {
+        Self::ALL.iter().find(|variant| variant.rows == rows).unwrap_or(&Self::ALL[0])
+    }
+
     fn index(&self) -> usize {
         Self::ALL.iter().position(|variant| variant == self).unwrap_or(0)
     }
@@ -136,6 +147,30 @@ pub(super) fn launch<D: Driver>(
     [x, y]: [Rows; 2],
     add: bool,
 ) -> Result<(), OpError> {
+    let function = function(names, variant, matrix.format);
+    launch_function(stream, function, variant, matrix, slots, [x, y], add)
+}
+
+/// The function of a variant for a format.
+pub(super) fn function(
+    names: &'static [&'static str; FUNCTIONS],
+    variant: &Variant,
+    format: Format,
+) -> &'static str {
+    // Formats from BF16 on have functions.
+    names[(format as usize).saturating_sub(1) * COUNT + variant.index()]
+}
+
+/// Enqueues a product by one function, whose tiles and rows are those of `variant`.
+pub(in crate::cuda) fn launch_function<D: Driver>(
+    stream: &mut Stream<D>,
+    function: &'static str,
+    variant: &Variant,
+    matrix: &Tiled,
+    slots: Slots<'_>,
+    [x, y]: [Rows; 2],
+    add: bool,
+) -> Result<(), OpError> {
     let (num_tiles, tiles, list, x_rows, slots_per_row, num_slots, blocks) = match slots {
         Slots::Rows(count, x_rows) => (0, 0, 0, x_rows, 1, count, count.div_ceil(variant.rows)),
         Slots::Routed(list, per_row) => {
@@ -159,9 +194,6 @@ pub(super) fn launch<D: Driver>(
         padding: 0,
     };
     let block_tiles = variant.warp_tiles * if variant.wide { WARPS } else { 1 };
-    // Formats from BF16 on have functions.
-    let format = (matrix.format as usize).saturating_sub(1);
-    let name = names[format * COUNT + variant.index()];
     let grid = [matrix.tiles().div_ceil(block_tiles) as u32, blocks as u32, 1];
-    stream.launch(name, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
+    stream.launch(function, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
 }

@@ -2,6 +2,7 @@
 
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Rows, Slots, Variant, names};
+use crate::cuda::matrix::Format;
 use crate::cuda::tiled::Tiled;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
@@ -10,6 +11,11 @@ use crate::ops::OpError;
 pub const KERNEL: Kernel = plain("tiled_linear", &NAMES, 255);
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
+
+/// The function of a variant for a format.
+pub fn function(variant: &Variant, format: Format) -> &'static str {
+    tiled::function(&NAMES, variant, format)
+}
 
 /// Enqueues `y = x W^T`, or `y += x W^T`, of all slots: x bf16, y f32, its rows slots.
 pub fn launch<D: Driver>(

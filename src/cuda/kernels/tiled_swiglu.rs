@@ -2,6 +2,7 @@
 
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Rows, Slots, Variant, names};
+use crate::cuda::matrix::Format;
 use crate::cuda::tiled::Tiled;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
@@ -10,6 +11,11 @@ use crate::ops::OpError;
 pub const KERNEL: Kernel = plain("tiled_swiglu", &NAMES, 255);
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_swiglu");
+
+/// The function of a variant for a format.
+pub fn function(variant: &Variant, format: Format) -> &'static str {
+    tiled::function(&NAMES, variant, format)
+}
 
 /// Enqueues `y = silu(gate x) * up x` of all slots: x and y bf16, y's rows slots; `matrix` has pairs of gate and up.
 pub fn launch<D: Driver>(
