@@ -32,7 +32,12 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { cache_dir: "jit-cache".into(), max_cache_bytes: 1 << 30, tune_seconds: 10, nvrtc_library: None }
+        Self {
+            cache_dir: "jit-cache".into(),
+            max_cache_bytes: 1 << 30,
+            tune_seconds: 10,
+            nvrtc_library: None,
+        }
     }
 }
 

@@ -134,10 +134,10 @@ mod tests {
         let equal = [("split16x8", 5.0), ("split32x16", 5.0)];
         assert_eq!(pair(&near, &equal, &[]), ["split16x8", "split16x8"]);
         // What is refused is not used, however fast.
-        assert_eq!(pair(&[("wide16x48", 90.0)], &[("wide16x48", 9.0), ("split16x8", 1.0)], &["split16x8"]), [
-            "wide16x48",
-            "wide16x48"
-        ]);
+        assert_eq!(
+            pair(&[("wide16x48", 90.0)], &[("wide16x48", 9.0), ("split16x8", 1.0)], &["split16x8"]),
+            ["wide16x48", "wide16x48"]
+        );
         let none = choices(Vec::new());
         assert_eq!(none.pair(&matrix(), &matrix(), 32 * 4).map(|v| v.name), ["split32x32", "split32x32"]);
     }

@@ -95,7 +95,11 @@ pub(super) mod tests {
     use crate::cuda::matrix::Format;
 
     /// `default` is split16x8.
-    pub(in super::super) fn measurement(product: Product, times: &[(&str, f64)], refused: &[&str]) -> Measurement {
+    pub(in super::super) fn measurement(
+        product: Product,
+        times: &[(&str, f64)],
+        refused: &[&str],
+    ) -> Measurement {
         let op = TunedOp {
             rows: Bucket::UpTo8,
             product,

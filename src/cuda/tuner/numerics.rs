@@ -64,7 +64,10 @@ impl Output {
         candidate: &Candidate,
     ) -> Result<Vec<u8>, RunError> {
         let list = problem.worklist(stream, workload, candidate.variant.rows)?;
-        stream.driver().copy(self.buffer.address, self.poison.address, self.buffer.bytes).map_err(OpError::from)?;
+        stream
+            .driver()
+            .copy(self.buffer.address, self.poison.address, self.buffer.bytes)
+            .map_err(OpError::from)?;
         let slots = problem.slots(workload, list.as_ref());
         candidate.launch(stream, &problem.copies[0], slots, [problem.x(), self.rows()])?;
         Ok(stream.read(self.buffer.address, self.buffer.bytes)?)
@@ -111,7 +114,10 @@ impl Output {
         let unwritten = of(&|bits, _| bits == poison);
         if let Some(first) = unwritten.first() {
             let (left, of) = (unwritten.len(), num_slots * self.width);
-            return Err(format!("it leaves {left} of {of} values unwritten, the first at {}", self.place(*first)));
+            return Err(format!(
+                "it leaves {left} of {of} values unwritten, the first at {}",
+                self.place(*first)
+            ));
         }
         let not_finite = of(&|_, value| !value.is_finite());
         match not_finite.first() {
@@ -200,14 +206,16 @@ pub(super) fn check<D: Driver>(
                 // The first one's have been looked at.
                 Some(first) if a == *first && b == *first => None,
                 first => {
-                    let alone = output.check_alone(&a, num_slots).and_then(|()| output.check_alone(&b, num_slots));
+                    let alone =
+                        output.check_alone(&a, num_slots).and_then(|()| output.check_alone(&b, num_slots));
                     let runs = || output.first_difference(&a, &b, num_slots);
                     let runs = || runs().map(|text| format!("two runs differ: {text}"));
                     let other = || output.first_difference(first.as_deref()?, &a, num_slots);
                     let name = candidates[0].variant.name;
-                    alone.err().or_else(runs).or_else(|| {
-                        other().map(|text| format!("it has other bits than {name}: {text}"))
-                    })
+                    alone
+                        .err()
+                        .or_else(runs)
+                        .or_else(|| other().map(|text| format!("it has other bits than {name}: {text}")))
                 }
             };
             if let Some(fault) = fault {
@@ -216,7 +224,9 @@ pub(super) fn check<D: Driver>(
                 let off = difference(&output.values(&a, num_slots), &expected);
                 error = error.max(off);
                 if off > allowed {
-                    refused[c] = Some(format!("it differs from the f32 kernel by {off:.1e}, allowed are {allowed:.1e}"));
+                    refused[c] = Some(format!(
+                        "it differs from the f32 kernel by {off:.1e}, allowed are {allowed:.1e}"
+                    ));
                 } else {
                     first_outputs = Some(a);
                 }
@@ -227,7 +237,8 @@ pub(super) fn check<D: Driver>(
         }
     }
     if refused[0].is_some() {
-        let reason = format!("there is nothing to compare it with: {} is refused", candidates[0].variant.name);
+        let reason =
+            format!("there is nothing to compare it with: {} is refused", candidates[0].variant.name);
         for other in refused.iter_mut().filter(|other| other.is_none()) {
             *other = Some(reason.clone());
         }

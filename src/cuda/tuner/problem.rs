@@ -126,8 +126,7 @@ impl HostMatrix {
         let Some(format) = self.format else {
             return Ok(TensorView { dtype: DType::Bf16, shape: &self.shape, bytes: &self.codes }.into());
         };
-        let scales =
-            TensorView { dtype: self.scale_dtype, shape: &self.scale_shape, bytes: &self.scales };
+        let scales = TensorView { dtype: self.scale_dtype, shape: &self.scale_shape, bytes: &self.scales };
         let matrix = PackedMatrix::new(format, self.shape, &self.codes, scales, self.tensor_scale);
         let matrix = matrix.map_err(|error| OpError::UnsupportedDType {
             op: "tune",
@@ -187,14 +186,16 @@ impl Problem {
         }
         let views = hosts.iter().map(HostMatrix::view).collect::<Result<Vec<_>, _>>()?;
         let (lower, upper) = views.split_at(distinct);
-        let of_all =
-            |list: &'_ [StoredMatrix<'_>]| -> Vec<usize> { (0..op.count).map(|e| e % list.len().max(1)).collect() };
+        let of_all = |list: &'_ [StoredMatrix<'_>]| -> Vec<usize> {
+            (0..op.count).map(|e| e % list.len().max(1)).collect()
+        };
         let lower_all: Vec<&StoredMatrix<'_>> = of_all(lower).into_iter().map(|e| &lower[e]).collect();
         let mut packer = Packer::default();
         let matrix = match op.product {
             Product::Linear => packer.pack(stream, "tune", &lower_all, None)?,
             Product::Swiglu => {
-                let upper_all: Vec<&StoredMatrix<'_>> = of_all(upper).into_iter().map(|e| &upper[e]).collect();
+                let upper_all: Vec<&StoredMatrix<'_>> =
+                    of_all(upper).into_iter().map(|e| &upper[e]).collect();
                 packer.pack(stream, "tune", &lower_all, Some(&upper_all))?
             }
         };
@@ -204,8 +205,15 @@ impl Problem {
             let of_one = [lower.get(e), upper.get(e)].into_iter().flatten();
             exact.push(of_one.map(|view| Matrix::load(stream, "tune", &[view])).collect::<Result<_, _>>()?);
         }
-        let mut problem =
-            Self { op, routed, copies: vec![matrix], exact, x: Buffer::NONE, x_exact: Buffer::NONE, max_slots: 0 };
+        let mut problem = Self {
+            op,
+            routed,
+            copies: vec![matrix],
+            exact,
+            x: Buffer::NONE,
+            x_exact: Buffer::NONE,
+            max_slots: 0,
+        };
         let most = op.rows.rows().into_iter().map(|rows| problem.workload(rows).num_slots).max();
         problem.max_slots = most.unwrap_or(0);
         let values = problem.max_slots * op.in_features;

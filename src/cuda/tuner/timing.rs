@@ -31,8 +31,8 @@ pub(super) fn time<D: Driver>(
         stream.driver().begin_capture()?;
         let mut recorded = Ok(());
         for matrix in &problem.copies {
-            recorded = recorded
-                .and_then(|()| candidate.launch(stream, matrix, slots, [problem.x(), output.rows()]));
+            recorded =
+                recorded.and_then(|()| candidate.launch(stream, matrix, slots, [problem.x(), output.rows()]));
         }
         let graph = stream.driver().end_capture();
         recorded?;
