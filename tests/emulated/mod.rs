@@ -220,7 +220,10 @@ impl Driver for TestDriver {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
-        self.count(|counts| counts.launches += 1);
+        self.count(|counts| {
+            counts.launches += 1;
+            counts.blocks += shape.grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>();
+        });
         match (&mut self.device, function) {
             (Device::Emulated(device), Of::Emulated(function)) => device.launch(function, shape, parameters),
             (Device::Gpu(device), Of::Gpu(function)) => device.launch(function, shape, parameters),
@@ -279,6 +282,8 @@ pub(crate) struct Counts {
     pub(crate) uploads: u64,
     pub(crate) downloads: u64,
     pub(crate) launches: u64,
+    /// Blocks of all launches.
+    pub(crate) blocks: u64,
     pub(crate) replays: u64,
     pub(crate) allocations: u64,
     pub(crate) loads: u64,

@@ -11,11 +11,11 @@ use perigee::cuda::kernels::tiled_linear;
 use perigee::cuda::tuner::{
     Bucket, Candidate, Choices, Effort, Identity, Measurement, Product, Table, Tried, Tuned, TunedOp, tune,
 };
-use perigee::cuda::{Arch, Arithmetic, Format, Installation, Program, Stream};
+use perigee::cuda::{Arch, Arithmetic, CudaBackend, Format, Installation, Program, Stream};
 use perigee::model::Blueprint;
 use perigee::ops::{AttentionForm, CacheDType, OpError};
 
-use super::{TestDriver, backend};
+use super::TestDriver;
 use crate::golden::{golden_folder, golden_prompts, load, step};
 
 /// Small enough for the emulator.
@@ -305,12 +305,14 @@ fn made_up(op: TunedOp, fastest: &str) -> Measurement {
 
 /// Whatever the table says, logits have the same bits.
 #[test]
-fn choices_change_no_bits() {
+fn choices_change_launches_and_no_bits() {
     let config = fs::read(golden_folder("kimi").join("config.json")).unwrap();
     let b = Blueprint::parse(&config).unwrap();
     let tokens = &golden_prompts("kimi")[1].token_ids[..9];
-    let logits = |fastest: Option<&str>| {
-        let mut backend = backend(Arch::Sm90a, None, Arithmetic::Bf16)?;
+    let run = |fastest: Option<&str>| {
+        let driver = TestDriver::new(Arch::Sm90a, None)?;
+        let counts = driver.counts.clone();
+        let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
         if let Some(fastest) = fastest {
             let mut table = Table::new(identity());
             let (d, i, values) = (b.hidden_size, b.moe_intermediate_size, b.mla.num_heads * b.mla.v_head_dim);
@@ -323,11 +325,16 @@ fn choices_change_no_bits() {
             backend.set_choices(Choices::of(&table));
         }
         let mut model = load(backend, "kimi", CacheDType::Bf16);
-        Some(step(&mut model, tokens, 0, AttentionForm::Absorbed))
+        let before = counts.lock().unwrap().blocks;
+        let logits = step(&mut model, tokens, 0, AttentionForm::Absorbed);
+        let blocks = counts.lock().unwrap().blocks - before;
+        Some((logits, blocks))
     };
-    let Some(expected) = logits(None) else { return };
+    let Some((expected, by_default)) = run(None) else { return };
     for fastest in ["split32x16", "wide16x48"] {
-        assert!(logits(Some(fastest)).unwrap() == expected, "{fastest} changes logits");
+        let (logits, blocks) = run(Some(fastest)).unwrap();
+        assert!(logits == expected, "{fastest} changes logits");
+        assert_ne!(blocks, by_default, "{fastest} is not launched");
     }
 }
 
