@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use super::gpu::{Gpu, GpuError};
 use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput, available_memory};
+use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::cuda::Arithmetic;
@@ -66,12 +67,7 @@ impl EngineOptions {
     ///
     /// Errors: `device.backend = cuda` without a usable GPU.
     pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Result<Self, GpuError> {
-        let activations = match settings.device.activations {
-            device::Activations::Auto if is_small(blueprint) => Activations::F32,
-            device::Activations::Auto | device::Activations::Bf16 => Activations::Bf16,
-            device::Activations::F32 => Activations::F32,
-            device::Activations::Int8 => Activations::Int8,
-        };
+        let activations = activations(settings, blueprint);
         let cache = &settings.kv_cache;
         let (ranks, threads) = (settings.device.ranks, settings.device.threads);
         let cpu = CpuOptions { threads, activations, ..Default::default() };
@@ -82,13 +78,7 @@ impl EngineOptions {
         let backend = match settings.device.backend {
             device::BackendChoice::Reference => BackendChoice::Reference,
             device::BackendChoice::Auto | device::BackendChoice::Cpu => on_cpu(),
-            device::BackendChoice::Cuda => {
-                let arithmetic = match activations {
-                    Activations::F32 => Arithmetic::F32,
-                    Activations::Bf16 | Activations::Int8 => Arithmetic::Bf16,
-                };
-                BackendChoice::Cuda(Gpu::find(&settings.kernels, arithmetic)?)
-            }
+            device::BackendChoice::Cuda => BackendChoice::Cuda(find_gpu(settings, blueprint)?),
         };
         Ok(Self {
             backend,
@@ -111,6 +101,25 @@ impl EngineOptions {
                 LatentNormEps::Value(eps) => Some(eps),
             },
         })
+    }
+}
+
+/// The GPU that `device.backend = cuda` runs a network on.
+pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
+    let arithmetic = match activations(settings, blueprint) {
+        Activations::F32 => Arithmetic::F32,
+        Activations::Bf16 | Activations::Int8 => Arithmetic::Bf16,
+    };
+    Gpu::find(&settings.kernels, arithmetic)
+}
+
+/// What inputs of products are rounded to.
+fn activations(settings: &Settings, blueprint: &Blueprint) -> Activations {
+    match settings.device.activations {
+        device::Activations::Auto if is_small(blueprint) => Activations::F32,
+        device::Activations::Auto | device::Activations::Bf16 => Activations::Bf16,
+        device::Activations::F32 => Activations::F32,
+        device::Activations::Int8 => Activations::Int8,
     }
 }
 
@@ -188,6 +197,13 @@ fn remedy(what: &str) -> &'static str {
 /// Progress of building the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EngineProgress {
+    /// `done` of `total` ops without a measurement are tuned.
+    Tuning {
+        /// Ops tuned so far.
+        done: usize,
+        /// Ops in all.
+        total: usize,
+    },
     /// Memory is planned.
     Planned(MemoryPlan),
     /// `done` of `total` layers are loaded.
@@ -227,7 +243,9 @@ pub fn start_engine(
             start_on(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cuda(gpu) => {
-            let backend = gpu.open()?;
+            let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint);
+            let backend =
+                gpu.open(&ops, &mut |done, total| progress(EngineProgress::Tuning { done, total }))?;
             start_on(backend, CacheDType::Bf16, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::CpuRanks { ranks, each } => {

@@ -1,11 +1,12 @@
 //! From the settings to an opened GPU: the choice of the device, and its kernels, compiled or from the cache.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::cuda::tuner::{self, Candidate, Choices, Effort, Identity, Measurement, Table, TunedOp};
 use crate::cuda::{
-    self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, DriverError, Hardware,
-    Installation, KernelCache, KernelError, Nvrtc, ProbeError, kernels,
+    self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
+    Installation, KernelCache, KernelError, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
 };
 use crate::ops::OpError;
 
@@ -13,6 +14,8 @@ use crate::ops::OpError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     device: Device,
+    /// Newest version of CUDA that the driver knows.
+    cuda_version: (u32, u32),
     kernels: cuda::Config,
     arithmetic: Arithmetic,
 }
@@ -40,32 +43,46 @@ pub enum GpuError {
 impl Gpu {
     /// The first device with kernels.
     pub fn find(kernels: &cuda::Config, arithmetic: Arithmetic) -> Result<Self, GpuError> {
-        let devices = Installation::probe()?.devices;
+        let Installation { version, devices } = Installation::probe()?;
         let names: Vec<String> = devices
             .iter()
             .map(|d| format!("{} (compute capability {}.{})", d.name, d.capability.0, d.capability.1))
             .collect();
         let device = devices.into_iter().find(|device| device.arch().is_some());
         let device = device.ok_or_else(|| GpuError::NoArch(names.join(", ")))?;
-        Ok(Self { device, kernels: kernels.clone(), arithmetic })
+        Ok(Self { device, cuda_version: version, kernels: kernels.clone(), arithmetic })
     }
 
-    /// Opens the device with every kernel loaded. From here on no kernel is compiled.
-    pub(super) fn open(&self) -> Result<CudaBackend<Hardware>, GpuError> {
+    /// Opens the device with every kernel loaded, and the measured variants of `ops`; those that were never measured are
+    /// tuned now, within `kernels.tune_seconds`. From here on no kernel is compiled. `tuning` is called with the number of
+    /// ops done and of all.
+    pub(super) fn open(
+        &self,
+        ops: &[TunedOp],
+        tuning: &mut dyn FnMut(usize, usize),
+    ) -> Result<CudaBackend<Hardware>, GpuError> {
         let begun = Instant::now();
-        let config = &self.kernels;
-        let headers = config.cache_dir.join("headers");
-        let nvrtc = Nvrtc::open(config.nvrtc_library.as_deref(), Some(&headers));
-        let compiler = nvrtc.map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
-        let (dir, max_bytes) = (Some(config.cache_dir.clone()), config.max_cache_bytes);
-        let cache = Arc::new(KernelCache::open(&CacheSettings { dir, max_bytes, create: true }, compiler));
-        let archs: Vec<Arch> = self.device.arch().into_iter().collect();
-        for obtained in cache.obtain_all(&archs, 0, &|_, _, _| ()) {
-            obtained.result?;
+        let cache = self.kernels()?;
+        let mut hardware = Hardware::open(&self.device, cache.clone())?;
+        let mut table = None;
+        if self.has_variants() {
+            let read = self.table(&hardware, &cache)?;
+            let missing: Vec<TunedOp> = ops.iter().filter(|op| read.get(op).is_none()).copied().collect();
+            let budget = Duration::from_secs(self.kernels.tune_seconds);
+            let read = table.insert(read);
+            if !missing.is_empty() && !budget.is_zero() {
+                // Its memory, and a context that a refused variant may make unusable.
+                drop(hardware);
+                self.tune_at_boot(&cache, read, ops.len(), &missing, begun + budget, tuning);
+                hardware = Hardware::open(&self.device, cache.clone())?;
+            } else {
+                note(ops.len() - missing.len(), 0, missing.len(), Duration::ZERO);
+            }
         }
-        let hardware = Hardware::open(&self.device, cache.clone())?;
-        let backend = CudaBackend::new(hardware, self.arithmetic)?;
-        cache.freeze();
+        let mut backend = CudaBackend::new(hardware, self.arithmetic)?;
+        if let Some(table) = table {
+            backend.set_choices(Choices::of(&table));
+        }
         let counters = cache.counters();
         tracing::info!(
             device = self.device.name,
@@ -77,4 +94,124 @@ impl Gpu {
         );
         Ok(backend)
     }
+
+    /// Whether products have variants: those on tensor cores do.
+    pub(crate) fn has_variants(&self) -> bool {
+        self.arithmetic == Arithmetic::Bf16
+    }
+
+    /// Tunes `ops` and stores each measurement as soon as it is there. `done` is called with the number of those before
+    /// and the measurement. Returns the table, and the reason why it could not be stored.
+    pub(crate) fn tune(
+        &self,
+        ops: &[TunedOp],
+        done: &mut dyn FnMut(usize, &Measurement),
+    ) -> Result<(Table, Option<String>), GpuError> {
+        let cache = self.kernels()?;
+        let mut table = self.table(&Hardware::open(&self.device, cache.clone())?, &cache)?;
+        let mut unstored = None;
+        self.tune_into(&cache, &mut table, ops, None, &mut unstored, done)?;
+        Ok((table, unstored))
+    }
+
+    /// Errors cost speed alone: the defaults serve.
+    fn tune_at_boot(
+        &self,
+        cache: &Arc<KernelCache>,
+        table: &mut Table,
+        num_ops: usize,
+        missing: &[TunedOp],
+        deadline: Instant,
+        tuning: &mut dyn FnMut(usize, usize),
+    ) {
+        let (begun, mut unstored) = (Instant::now(), None);
+        tuning(0, missing.len());
+        let mut tuned = 0;
+        let result =
+            self.tune_into(cache, table, missing, Some(deadline), &mut unstored, &mut |before, _| {
+                tuned = before + 1;
+                tuning(tuned, missing.len());
+            });
+        if let Err(error) = result {
+            tracing::warn!("tuning ended, the shipped defaults serve: {error}");
+        }
+        if let Some(reason) = unstored {
+            tracing::warn!(
+                "measurements of kernels are not stored, and are taken again at the next start: {reason}"
+            );
+        }
+        note(num_ops - missing.len(), tuned, missing.len() - tuned, begun.elapsed());
+    }
+
+    fn tune_into(
+        &self,
+        cache: &Arc<KernelCache>,
+        table: &mut Table,
+        ops: &[TunedOp],
+        deadline: Option<Instant>,
+        unstored: &mut Option<String>,
+        done: &mut dyn FnMut(usize, &Measurement),
+    ) -> Result<(), GpuError> {
+        let mut open = || Stream::new(Hardware::open(&self.device, cache.clone())?);
+        let date = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut store = |before: usize, measurement: &Measurement| {
+            table.add(vec![measurement.clone()]);
+            if unstored.is_none() {
+                *unstored = table.save(&self.kernels.cache_dir).err();
+            }
+            done(before, measurement);
+        };
+        tuner::tune(&mut open, ops, &Candidate::shipped, &Effort::GPU, deadline, date, &mut store)?;
+        Ok(())
+    }
+
+    /// The stored measurements for this GPU, driver and these programs.
+    fn table(&self, hardware: &Hardware, cache: &KernelCache) -> Result<Table, GpuError> {
+        let mut programs = Vec::new();
+        for kernel in [&kernels::tiled_linear::KERNEL, &kernels::tiled_swiglu::KERNEL] {
+            let program = Program::new(kernel, hardware.arch());
+            let program = program.map_err(|error| KernelError::Compile(error.into()))?;
+            programs.push(cache.get(&program)?);
+        }
+        let cubins: Vec<&[u8]> = programs.iter().map(|program| program.cubin.as_slice()).collect();
+        let nvml = Nvml::open().ok();
+        let state =
+            hardware.pci_bus_id().ok().and_then(|address| nvml.as_ref()?.state(&address)).unwrap_or_default();
+        let version = nvml.as_ref().and_then(Nvml::driver_version);
+        let identity = Identity {
+            gpu: self.device.name.clone(),
+            multiprocessors: hardware.multiprocessors(),
+            memory_clock_mhz: state.max_memory_clock_mhz,
+            power_limit_w: state.power_limit_mw.map(|limit| limit / 1000),
+            driver: match &version {
+                // 580.65 of 580.65.06.
+                Some(version) => version.split('.').take(2).collect::<Vec<_>>().join("."),
+                None => format!("CUDA {}.{}", self.cuda_version.0, self.cuda_version.1),
+            },
+            programs: Identity::hash_of(&cubins),
+        };
+        Ok(Table::load(&self.kernels.cache_dir, identity))
+    }
+
+    /// Every kernel of the device, from the cache or compiled.
+    fn kernels(&self) -> Result<Arc<KernelCache>, GpuError> {
+        let config = &self.kernels;
+        let headers = config.cache_dir.join("headers");
+        let nvrtc = Nvrtc::open(config.nvrtc_library.as_deref(), Some(&headers));
+        let compiler = nvrtc.map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
+        let (dir, max_bytes) = (Some(config.cache_dir.clone()), config.max_cache_bytes);
+        let cache = Arc::new(KernelCache::open(&CacheSettings { dir, max_bytes, create: true }, compiler));
+        let archs: Vec<Arch> = self.device.arch().into_iter().collect();
+        for obtained in cache.obtain_all(&archs, 0, &|_, _, _| ()) {
+            obtained.result?;
+        }
+        cache.freeze();
+        Ok(cache)
+    }
+}
+
+/// Logs where the variants of kernels come from: ops found in the table, tuned now, and left to the defaults.
+fn note(in_table: usize, tuned: usize, left: usize, took: Duration) {
+    let seconds = format!("{:.3}", took.as_secs_f64());
+    tracing::info!(in_table, tuned, left, seconds, "variants of kernels chosen");
 }

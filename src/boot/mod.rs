@@ -9,8 +9,10 @@ mod run;
 mod sampling_defaults;
 mod signals;
 mod stations;
+mod tuned_ops;
 
 pub(crate) use error::{BootError, chain};
 pub(crate) use run::serve;
 pub(crate) use sampling_defaults::sampling_defaults;
 pub(crate) use stations::{load_text, open_checkpoint, read_blueprint};
+pub(crate) use tuned_ops::tuned_ops;

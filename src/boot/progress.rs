@@ -31,6 +31,8 @@ impl<'a> Progress<'a> {
     /// Updates the progress from the engine's own stages.
     pub(super) fn engine(&mut self, at: &EngineProgress) {
         match at {
+            EngineProgress::Tuning { done: 0, .. } => self.stage("tuning"),
+            EngineProgress::Tuning { done, total } => self.readiness.progress(*done as f32 / *total as f32),
             EngineProgress::Planned(_) => self.stage("weights"),
             EngineProgress::Weights { done, total } => {
                 self.readiness.progress(*done as f32 / *total as f32);

@@ -12,6 +12,7 @@ pub mod plan;
 mod prompts;
 mod pruning;
 mod quantize;
+mod tune;
 mod work_progress;
 
 use std::process::ExitCode;
@@ -54,6 +55,10 @@ pub fn main() -> ExitCode {
         Command::Parse(args) => prompts::parse(&args),
         Command::Compare(args) => pruning::compare(&args),
         Command::Kernels(command) => kernels::kernels(&command),
+        Command::Tune(args) => match commands::load_settings(&args.settings) {
+            Ok(loaded) => tune::tune(&args, &loaded.settings),
+            Err(code) => code,
+        },
         Command::Doctor(args) => doctor::doctor(&args),
     }
 }

@@ -55,6 +55,9 @@ pub enum Command {
     /// Compile kernels for GPUs.
     #[command(subcommand)]
     Kernels(KernelsCommand),
+    /// Time the variants of kernels for a model on this machine's GPU, after checking that they agree; exit 1 without a
+    /// GPU, or if a product has no variant that is right there.
+    Tune(TuneArgs),
     /// Check driver, GPUs, kernels and limits of this machine; exit 1 if a problem keeps its GPUs from being used.
     Doctor(DoctorArgs),
 }
@@ -68,6 +71,18 @@ pub struct DoctorArgs {
     /// Sources.
     #[command(flatten)]
     pub sources: SourceArgs,
+}
+
+/// What to tune.
+#[derive(Debug, Args)]
+pub struct TuneArgs {
+    /// Tune nothing; say why the ops with OP in their names have the variants that they have, from what is stored in the
+    /// kernel cache. Needs no GPU.
+    #[arg(long, value_name = "OP")]
+    pub explain: Option<String>,
+    /// Settings and the model.
+    #[command(flatten)]
+    pub settings: ModelArgs,
 }
 
 /// What to do with kernels.

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use activations::{Activations, MOE_ROWS, Values};
 pub use weights::Arithmetic;
-use weights::{Experts, Projection, preferred, with_rows};
+use weights::{Experts, Projection};
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::Driver;
@@ -25,6 +25,7 @@ use super::sampler::Sampler;
 use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
 use super::tiled::{Packer, Tiled};
+use super::tuner::{Choices, Product};
 use crate::ops::{
     AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, MemoryNeeds,
     MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape,
@@ -60,6 +61,7 @@ pub struct CudaBackend<D: Driver> {
     stream: Stream<D>,
     arithmetic: Arithmetic,
     packer: Packer,
+    choices: Choices,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -120,7 +122,14 @@ impl<D: Driver> CudaBackend<D> {
     /// Loads the kernels.
     pub fn new(driver: D, arithmetic: Arithmetic) -> Result<Self, OpError> {
         let stream = Stream::new(driver)?;
-        Ok(Self { stream, arithmetic, packer: Packer::default(), host: Vec::new() })
+        let (packer, choices) = (Packer::default(), Choices::default());
+        Ok(Self { stream, arithmetic, packer, choices, host: Vec::new() })
+    }
+
+    /// Takes variants of products from a tuning; without one they are the defaults. Before the first step: a recorded
+    /// step keeps what it was recorded with.
+    pub fn set_choices(&mut self, choices: Choices) {
+        self.choices = choices;
     }
 
     /// `y = x W^T` of `rows` rows, or of the rows of x that the list at `list` names if it is not 0.
@@ -142,8 +151,9 @@ impl<D: Driver> CudaBackend<D> {
             }
             Projection::Tiles(matrix) => {
                 let part = part_of(matrix, tiled::Slots::Rows(rows, list), x, y);
+                let variant = self.choices.variant(Product::Linear, matrix, rows);
                 let add = output == Output::Add;
-                tiled_linear::launch(&mut self.stream, preferred(matrix, rows), &[part], add)
+                tiled_linear::launch(&mut self.stream, variant, &[part], add)
             }
         }
     }
@@ -158,7 +168,8 @@ impl<D: Driver> CudaBackend<D> {
         if let [(Projection::Tiles(a), to_a), (Projection::Tiles(b), to_b)] = both {
             let slots = tiled::Slots::Rows(rows, 0);
             let parts = [part_of(a, slots, x, to_a), part_of(b, slots, x, to_b)];
-            return tiled_linear::launch(&mut self.stream, preferred(a, rows), &parts, false);
+            let variant = self.choices.variant(Product::Linear, a, rows);
+            return tiled_linear::launch(&mut self.stream, variant, &parts, false);
         }
         for (weight, y) in both {
             self.project(rows, x, 0, weight, y, Output::Set)?;
@@ -169,29 +180,29 @@ impl<D: Driver> CudaBackend<D> {
     /// The two products of experts, in two launches if all of them have one format and are on tensor cores.
     fn swiglu(&mut self, all: &[Ffn<'_>]) -> Result<(), OpError> {
         let stream = &mut self.stream;
-        let (mut ups, mut downs, mut variant) = (Vec::new(), Vec::new(), None);
+        let (mut ups, mut downs, mut variants) = (Vec::new(), Vec::new(), None);
         for ffn in all {
             let ([x, rounded], inner, out) = (ffn.x, ffn.inner, ffn.out);
             match ffn.weights {
                 Experts::Rows(weights) => {
                     let (slots, top_k) = match ffn.slots {
                         Slots::Rows(rows) => (experts::Slots::Rows(rows), 1),
-                        Slots::Routed(list, top_k) => (experts::Slots::Routed(list), top_k),
+                        Slots::Routed(list, _, top_k) => (experts::Slots::Routed(list), top_k),
                     };
                     experts::launch_up(stream, weights, slots, top_k, x, inner)?;
                     experts::launch_down(stream, weights, slots, inner, out)?;
                 }
                 Experts::Tiles { gate_up, down } => {
                     let (up, second, chosen) = match ffn.slots {
-                        Slots::Rows(rows) => (
-                            tiled::Slots::Rows(rows, 0),
-                            tiled::Slots::Rows(rows, 0),
-                            preferred(gate_up, rows),
-                        ),
-                        Slots::Routed(list, top_k) => (
+                        Slots::Rows(rows) => {
+                            let up = self.choices.variant(Product::Swiglu, gate_up, rows);
+                            let down = self.choices.variant(Product::Linear, down, rows);
+                            (tiled::Slots::Rows(rows, 0), tiled::Slots::Rows(rows, 0), [up, down])
+                        }
+                        Slots::Routed(list, num_slots, top_k) => (
                             tiled::Slots::Routed(list, top_k),
                             tiled::Slots::Routed(list, 1),
-                            with_rows(list.tile_rows),
+                            self.choices.pair(gate_up, down, num_slots),
                         ),
                     };
                     let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
@@ -199,15 +210,15 @@ impl<D: Driver> CudaBackend<D> {
                     let y = tiled::Rows { address: out, stride: down.out_features };
                     ups.push(tiled::Part { matrix: gate_up, slots: up, x, y: inner });
                     downs.push(tiled::Part { matrix: down, slots: second, x: inner, y });
-                    // The worklist has the rows of its variant; what has none takes any.
-                    variant.get_or_insert(chosen);
+                    // The worklist has the rows of its variants; what has none takes any.
+                    variants.get_or_insert(chosen);
                 }
             }
         }
-        match variant {
-            Some(variant) => {
-                tiled_swiglu::launch(stream, variant, &ups)?;
-                tiled_linear::launch(stream, variant, &downs, false)
+        match variants {
+            Some([up, down]) => {
+                tiled_swiglu::launch(stream, up, &ups)?;
+                tiled_linear::launch(stream, down, &downs, false)
             }
             None => Ok(()),
         }
@@ -248,7 +259,7 @@ impl<D: Driver> CudaBackend<D> {
     fn worklist(&self, routed: &Experts, num_rows: usize, w: &Workspace<D>) -> Worklist {
         let a = &w.activations;
         let num_slots = num_rows * w.shape.router.top_k;
-        let tile_rows = routed.tile_rows(num_slots);
+        let tile_rows = routed.tile_rows(&self.choices, num_slots);
         Worklist {
             num_tiles: a.num_tiles.address,
             tiles: a.tiles.address,
@@ -291,7 +302,7 @@ impl<D: Driver> CudaBackend<D> {
             }
             let (mut inner, mut ffns) = (a.inner.address, Vec::with_capacity(2));
             if let (Some(weights), Some(list)) = (routed, &list) {
-                let slots = Slots::Routed(list, top_k);
+                let slots = Slots::Routed(list, rows.len() * top_k, top_k);
                 ffns.push(Ffn { weights, slots, x, inner, out: a.routed.address });
                 inner += (weights.inner_bytes() * rows.len() * top_k * weights.units()) as u64;
                 inner = inner.next_multiple_of(16);
@@ -350,8 +361,8 @@ struct Ffn<'a> {
 enum Slots<'a> {
     /// Row t is slot t, of expert 0.
     Rows(usize),
-    /// As routed, so many slots for each row.
-    Routed(&'a Worklist, usize),
+    /// As routed, so many slots, so many of each row.
+    Routed(&'a Worklist, usize, usize),
 }
 
 /// Errors: a model whose sizes the kernels do not take.

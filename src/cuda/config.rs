@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Smallest bound of the cache directory, bytes: the kernels of one architecture.
 const MIN_CACHE_BYTES: u64 = 16 << 20;
 
+/// Longest tuning at a start, seconds.
+const MAX_TUNE_SECONDS: u64 = 3600;
+
 /// Kernels for GPUs, compiled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -18,6 +21,10 @@ pub struct Config {
     /// Most bytes of compiled kernels in cache_dir; above it the oldest unused ones are deleted. Larger: more disk,
     /// fewer compilations after a change of version.
     pub max_cache_bytes: u64,
+    /// Most seconds of a start that go into timing variants of kernels for the model and this GPU, 0 = none. What is
+    /// timed is kept in cache_dir and not timed again; `perigee tune` times everything. Larger: slower first starts,
+    /// never other results.
+    pub tune_seconds: u64,
     /// Library file of NVRTC, which compiles kernels; not set = libnvrtc.so.13 (or .12) as the system's loader finds
     /// it.
     pub nvrtc_library: Option<PathBuf>,
@@ -25,7 +32,12 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { cache_dir: "jit-cache".into(), max_cache_bytes: 1 << 30, nvrtc_library: None }
+        Self {
+            cache_dir: "jit-cache".into(),
+            max_cache_bytes: 1 << 30,
+            tune_seconds: 10,
+            nvrtc_library: None,
+        }
     }
 }
 
@@ -38,6 +50,9 @@ impl Config {
         }
         if self.max_cache_bytes < MIN_CACHE_BYTES {
             problems.push(("max_cache_bytes", format!("must be at least {MIN_CACHE_BYTES}")));
+        }
+        if self.tune_seconds > MAX_TUNE_SECONDS {
+            problems.push(("tune_seconds", format!("must be at most {MAX_TUNE_SECONDS}")));
         }
         problems
     }

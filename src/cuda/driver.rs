@@ -1,6 +1,8 @@
 //! The calls that the backend makes to a GPU. Thin enough for an emulator to stand in for the device below the same
 //! launch code.
 
+use std::time::Duration;
+
 use super::{Arch, Program};
 use crate::ops::OpError;
 
@@ -8,7 +10,7 @@ use crate::ops::OpError;
 pub(super) const ALIGNMENT: u64 = 256;
 
 /// One device with one stream: work is done in the order of the calls. Calls return before their work is done, except
-/// [`Driver::finish`] and the calls of the boot (`allocate`, `load`, `function`, `end_capture`).
+/// [`Driver::finish`], [`Driver::end_timing`] and the calls of the boot (`allocate`, `load`, `function`, `end_capture`).
 pub trait Driver: Send + 'static {
     /// A loaded program.
     type Module: Send + 'static;
@@ -64,6 +66,13 @@ pub trait Driver: Send + 'static {
     fn end_capture(&mut self) -> Result<Self::Graph, DriverError>;
     /// Enqueues the launches of a graph in their order.
     fn replay(&mut self, graph: &Self::Graph) -> Result<(), DriverError>;
+
+    /// Copies bytes of device memory to other device memory.
+    fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError>;
+    /// Marks the beginning of work to be timed: what is enqueued from here to [`Driver::end_timing`].
+    fn begin_timing(&mut self) -> Result<(), DriverError>;
+    /// Waits for the work since [`Driver::begin_timing`], and returns how long the device took over it.
+    fn end_timing(&mut self) -> Result<Duration, DriverError>;
 }
 
 /// Identifies a [`Driver::download`] that is not finished.

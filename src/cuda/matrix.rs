@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bytemuck::{Pod, Zeroable};
+use serde::{Deserialize, Serialize};
 
 use super::driver::Driver;
 use super::stream::Stream;
@@ -11,7 +12,8 @@ use crate::quant::{FP8_BLOCK, PackedFormat, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 
 /// Format of the values on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// 4 bytes a value; F16 is widened to it.
     F32,

@@ -26,6 +26,7 @@ mod hardware;
 mod stream;
 mod matrix;
 mod tiled;
+pub mod tuner;
 mod sampler;
 mod attention;
 mod step;

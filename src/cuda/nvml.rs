@@ -30,6 +30,8 @@ pub struct DeviceState {
     pub sm_clock_mhz: Option<u32>,
     /// Highest clock of the multiprocessors, MHz.
     pub max_sm_clock_mhz: Option<u32>,
+    /// Highest clock of the memory, MHz.
+    pub max_memory_clock_mhz: Option<u32>,
     /// Power limit in force, milliwatts.
     pub power_limit_mw: Option<u32>,
     /// Power limit as delivered, milliwatts.
@@ -76,6 +78,7 @@ impl Nvml {
     pub fn state(&self, pci_bus_id: &str) -> Option<DeviceState> {
         // Numbers of enums in nvml.h.
         const CLOCK_SM: c_uint = 1;
+        const CLOCK_MEMORY: c_uint = 2;
         const UNCORRECTED: c_uint = 1;
         const SINCE_DRIVER_LOAD: c_uint = 0;
         let address = CString::new(pci_bus_id).ok()?;
@@ -110,6 +113,7 @@ impl Nvml {
             uncorrected_errors: counted.map(|()| errors),
             sm_clock_mhz: number!(nvmlDeviceGetClockInfo, c_uint = CLOCK_SM),
             max_sm_clock_mhz: number!(nvmlDeviceGetMaxClockInfo, c_uint = CLOCK_SM),
+            max_memory_clock_mhz: number!(nvmlDeviceGetMaxClockInfo, c_uint = CLOCK_MEMORY),
             power_limit_mw: number!(nvmlDeviceGetEnforcedPowerLimit),
             default_power_limit_mw: number!(nvmlDeviceGetPowerManagementDefaultLimit),
         })

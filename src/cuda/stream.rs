@@ -11,7 +11,7 @@ use crate::ops::OpError;
 /// The device as the backend sees it.
 pub struct Stream<D: Driver> {
     driver: D,
-    functions: HashMap<&'static str, D::Function>,
+    functions: HashMap<String, D::Function>,
     /// Kept, because a function lives as long as its module.
     _modules: Vec<D::Module>,
     arena: Arena,
@@ -57,10 +57,15 @@ impl<D: Driver> Stream<D> {
             text: error.to_string(),
             fatal: true,
         })?;
-        let module = self.driver.load(&program)?;
-        for name in kernel.functions {
-            let function = self.driver.function(&module, name, kernel.shared_bytes)?;
-            self.functions.insert(name, function);
+        self.load_program(&program, kernel.shared_bytes)
+    }
+
+    /// Loads the functions of a program, for launches with up to `shared_bytes` of dynamic shared memory.
+    pub fn load_program(&mut self, program: &Program, shared_bytes: u32) -> Result<(), OpError> {
+        let module = self.driver.load(program)?;
+        for name in &program.functions {
+            let function = self.driver.function(&module, name, shared_bytes)?;
+            self.functions.insert(name.clone(), function);
         }
         self._modules.push(module);
         Ok(())

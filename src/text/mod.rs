@@ -18,6 +18,7 @@ pub use reply::{
     PatternMatcher, ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, StopError, StopMatch,
     StopMatcher, StopOptions, StopPatterns, ToolCall, WholeReply, whole_reply,
 };
+pub(crate) use template::civil;
 pub use template::{
     ChatTemplate, Family, PromptPart, RenderOptions, RenderedPrompt, TemplateError, family_of,
 };

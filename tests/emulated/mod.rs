@@ -9,6 +9,7 @@ mod model;
 mod operations;
 mod sampler;
 mod tiled;
+mod tuner;
 mod weights;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,6 +17,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use perigee::cuda::{
     Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation,
@@ -226,7 +228,10 @@ impl Driver for TestDriver {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
-        self.count(|counts| counts.launches += 1);
+        self.count(|counts| {
+            counts.launches += 1;
+            counts.blocks += shape.grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>();
+        });
         match (&mut self.device, function) {
             (Device::Emulated(device), Of::Emulated(function)) => device.launch(function, shape, parameters),
             (Device::Gpu(device), Of::Gpu(function)) => device.launch(function, shape, parameters),
@@ -253,6 +258,18 @@ impl Driver for TestDriver {
             _ => Err(error("cuGraphLaunch", "a graph of another device".into())),
         }
     }
+
+    fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError> {
+        either!(&mut self.device, device => device.copy(to, from, bytes))
+    }
+
+    fn begin_timing(&mut self) -> Result<(), DriverError> {
+        either!(&mut self.device, device => device.begin_timing())
+    }
+
+    fn end_timing(&mut self) -> Result<Duration, DriverError> {
+        either!(&mut self.device, device => device.end_timing())
+    }
 }
 
 /// The emulator as a device.
@@ -263,6 +280,8 @@ pub(crate) struct Emulator {
     downloads: VecDeque<(Transfer, Vec<u8>)>,
     next: u64,
     recording: Option<Vec<Launch>>,
+    /// Lane instructions, and 16 bytes of copies, since the beginning of what is timed.
+    work: u64,
     report: Option<Report>,
 }
 
@@ -272,6 +291,8 @@ pub(crate) struct Counts {
     pub(crate) uploads: u64,
     pub(crate) downloads: u64,
     pub(crate) launches: u64,
+    /// Blocks of all launches.
+    pub(crate) blocks: u64,
     pub(crate) replays: u64,
     pub(crate) allocations: u64,
     pub(crate) loads: u64,
@@ -296,6 +317,7 @@ impl Emulator {
             downloads: VecDeque::new(),
             next: 0,
             recording: None,
+            work: 0,
             report: None,
         })
     }
@@ -308,6 +330,7 @@ impl Emulator {
     ) -> Result<(), DriverError> {
         match self.machine.launch(kernel, shape, parameters) {
             Ok(report) => {
+                self.work += report.lane_instructions();
                 self.report = Some(report);
                 Ok(())
             }
@@ -436,5 +459,26 @@ impl Driver for Emulator {
     fn replay(&mut self, graph: &Vec<Launch>) -> Result<(), DriverError> {
         self.refuse_while_recording("cuGraphLaunch")?;
         graph.iter().try_for_each(|Launch(kernel, shape, parameters)| self.run(kernel, *shape, parameters))
+    }
+
+    fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError> {
+        const CALL: &str = "cuMemcpyDtoDAsync";
+        self.refuse_while_recording(CALL)?;
+        let mut content = vec![0; bytes];
+        self.work += bytes as u64 / 16;
+        self.machine.read(from, &mut content).map_err(|text| error(CALL, text))?;
+        self.machine.write(to, &content).map_err(|text| error(CALL, text))
+    }
+
+    fn begin_timing(&mut self) -> Result<(), DriverError> {
+        self.refuse_while_recording("cuEventRecord")?;
+        self.work = 0;
+        Ok(())
+    }
+
+    /// A nanosecond for a lane instruction: the same whenever a test runs.
+    fn end_timing(&mut self) -> Result<Duration, DriverError> {
+        self.refuse_while_recording("cuEventElapsedTime")?;
+        Ok(Duration::from_nanos(self.work))
     }
 }

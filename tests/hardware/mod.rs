@@ -330,6 +330,9 @@ fn launches_arrive_as_given() {
         refused(hardware.upload(to + 999, &[1, 2]), 1, "not in one allocation");
         refused(hardware.upload(to - 1, &[1]), 1, "not in one allocation");
         refused(hardware.zero(0, 1), 1, "not in one allocation");
+        refused(hardware.copy(to + 998, to, 3), 1, "not in one allocation");
+        refused(hardware.copy(to, to + 998, 3), 1, "not in one allocation");
+        refused(hardware.end_timing().map(drop), 1, "nothing is being timed");
         refused(hardware.download(u64::MAX, usize::MAX).map(drop), 1, "not in one allocation");
         assert_eq!(fake.calls(), before);
         drop(hardware);
@@ -356,6 +359,9 @@ fn recorded_launches_run_at_each_replay() {
         error(hardware.load(&program(KERNELS)).map(drop));
         error(hardware.function(&module, "add", 0).map(drop));
         error(hardware.begin_capture());
+        error(hardware.copy(to, to + 2, 1));
+        error(hardware.begin_timing());
+        error(hardware.end_timing().map(drop));
         hardware.launch(&function, &SHAPE, &add(to + 1, 2, 10)).unwrap();
         let graph = hardware.end_capture().unwrap();
         assert_eq!(read(&mut hardware, to, 4).unwrap(), [0; 4], "recorded launches have not run");
@@ -408,8 +414,11 @@ fn everything() -> Result<(), DriverError> {
     hardware.begin_capture()?;
     hardware.launch(&function, &SHAPE, &add(to, 4, 1))?;
     let graph = hardware.end_capture()?;
+    hardware.begin_timing()?;
     hardware.replay(&graph)?;
-    assert_eq!(read(&mut hardware, to, 5)?, [5, 5, 5, 5, 3]);
+    hardware.copy(to + 8, to, 4)?;
+    assert_eq!(hardware.end_timing()?, Duration::from_millis(2));
+    assert_eq!(read(&mut hardware, to, 12)?, [5, 5, 5, 5, 3, 3, 3, 3, 5, 5, 5, 5]);
     hardware.download(to, 1 << 20)?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Calibration on a device: what the host asks about a step, read back after it.
 
 use super::activations::MOE_ROWS;
-use super::{Cache, CudaBackend, Experts, Ffn, Router, Slots, Workspace, with_rows};
+use super::{Cache, CudaBackend, Experts, Ffn, Router, Slots, Workspace};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::route::Worklist;
 use crate::cuda::kernels::{experts, tiled, tiled_swiglu};
@@ -37,7 +37,13 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
             self.write_worklist(&list, &range, w)?;
             let x = w.activations.normed.row(start, width);
             let (inner, out) = (w.activations.inner.address, w.activations.routed.address);
-            self.swiglu(&[Ffn { weights: routed, slots: Slots::Routed(&list, top_k), x, inner, out }])?;
+            self.swiglu(&[Ffn {
+                weights: routed,
+                slots: Slots::Routed(&list, range.len() * top_k, top_k),
+                x,
+                inner,
+                out,
+            }])?;
             let outputs: Vec<f32> =
                 self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
             let norm = |x: &[f32]| x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt() as f32;
@@ -91,7 +97,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                     let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
                     let y = tiled::Rows { address: inner, stride: units };
                     let slots = tiled::Slots::Routed(&list, 1);
-                    let variant = with_rows(list.tile_rows);
+                    let variant = tiled::Variant::with_rows(list.tile_rows);
                     let part = tiled::Part { matrix: gate_up, slots, x, y };
                     tiled_swiglu::launch(&mut self.stream, variant, &[part])?;
                 }

@@ -3,9 +3,9 @@
 use super::CudaBackend;
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::experts::{self, TILE_ROWS};
-use crate::cuda::kernels::tiled::Variant;
 use crate::cuda::matrix::Matrix;
 use crate::cuda::tiled::{Packer, Tiled};
+use crate::cuda::tuner::Choices;
 use crate::ops::{ExpertMatrices, OpError, expect};
 use crate::quant::StoredMatrix;
 
@@ -86,22 +86,12 @@ impl Experts {
     }
 
     /// Slots of a tile of a worklist for `num_slots` slots.
-    pub(super) fn tile_rows(&self, num_slots: usize) -> usize {
+    pub(super) fn tile_rows(&self, choices: &Choices, num_slots: usize) -> usize {
         match self {
             Self::Rows(_) => TILE_ROWS,
-            Self::Tiles { gate_up, .. } => preferred(gate_up, num_slots).rows,
+            Self::Tiles { gate_up, down } => choices.pair(gate_up, down, num_slots)[0].rows,
         }
     }
-}
-
-/// The variant for so many slots, spread over all matrices.
-pub(super) fn preferred(matrix: &Tiled, num_slots: usize) -> &'static Variant {
-    Variant::preferred(num_slots.div_ceil(matrix.count))
-}
-
-/// The variant whose blocks have so many rows.
-pub(super) fn with_rows(rows: usize) -> &'static Variant {
-    Variant::ALL.iter().find(|variant| variant.rows == rows).unwrap_or(&Variant::ALL[0])
 }
 
 impl<D: Driver> CudaBackend<D> {

@@ -110,6 +110,13 @@ impl Context {
         self.own(null_mut(), create, Functions::cuEventDestroy_v2)
     }
 
+    /// An event with the time at which the device reached it.
+    pub(super) fn timed_event(self: &Arc<Self>) -> Result<Owned<CUevent>, DriverError> {
+        // SAFETY: the output is writable.
+        let create = |f: &Functions, out| unsafe { f.cuEventCreate(out, Wait::Block as c_uint) };
+        self.own(null_mut(), create, Functions::cuEventDestroy_v2)
+    }
+
     /// Host memory that the device copies from and to without the driver's staging.
     pub(super) fn pinned(self: &Arc<Self>, bytes: usize) -> Result<Pinned, DriverError> {
         // Not write-combined: the CPU reads downloads, and stores of several threads to such memory are ordered by
@@ -187,6 +194,14 @@ impl Owned<CUevent> {
     pub(super) fn wait(&self) -> Result<(), DriverError> {
         // SAFETY: the event is alive.
         unsafe { self.context.functions.cuEventSynchronize(self.handle) }
+    }
+
+    /// Milliseconds from the last record of `start` to that of this event; both have a time and have been reached.
+    pub(super) fn milliseconds_since(&self, start: &Self) -> Result<f32, DriverError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: the output is writable, and both events are alive.
+        unsafe { self.context.functions.cuEventElapsedTime(&mut milliseconds, start.handle, self.handle) }?;
+        Ok(milliseconds)
     }
 }
 

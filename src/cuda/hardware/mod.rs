@@ -15,8 +15,9 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
+use std::time::Duration;
 
-use cudarc::driver::sys::{CUfunction, CUgraphExec, CUlaunchConfig, CUmodule, CUstream};
+use cudarc::driver::sys::{CUevent, CUfunction, CUgraphExec, CUlaunchConfig, CUmodule, CUstream};
 
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
 use context::{Context, Owned};
@@ -39,6 +40,8 @@ pub struct Hardware {
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
     downloads: Downloads,
+    /// Beginning and end of what is timed.
+    timing: Option<[Owned<CUevent>; 2]>,
     stream: Owned<CUstream>,
     context: Arc<Context>,
 }
@@ -92,6 +95,7 @@ impl Hardware {
             allocations: BTreeMap::new(),
             uploads: UploadRing::new(&context)?,
             downloads: Downloads::new(),
+            timing: None,
             stream: context.stream()?,
             context,
         })
@@ -317,6 +321,39 @@ impl Driver for Hardware {
         let functions = self.enter("cuGraphLaunch")?;
         // SAFETY: both are alive, and so are the modules of the recorded kernels.
         unsafe { functions.cuGraphLaunch(graph.0.handle(), self.stream.handle()) }
+    }
+
+    fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError> {
+        const CALL: &str = "cuMemcpyDtoDAsync_v2";
+        let functions = self.enter(CALL)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_range(CALL, to, bytes)?;
+        self.check_range(CALL, from, bytes)?;
+        // SAFETY: both ranges are in allocations.
+        unsafe { functions.cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream.handle()) }
+    }
+
+    fn begin_timing(&mut self) -> Result<(), DriverError> {
+        self.enter("cuEventRecord")?;
+        let [begin, _] = match &mut self.timing {
+            Some(events) => events,
+            None => self.timing.insert([self.context.timed_event()?, self.context.timed_event()?]),
+        };
+        begin.record(&self.stream)
+    }
+
+    fn end_timing(&mut self) -> Result<Duration, DriverError> {
+        const CALL: &str = "cuEventElapsedTime";
+        self.enter(CALL)?;
+        let Some([begin, end]) = &self.timing else {
+            return Err(refusal(CALL, INVALID_VALUE, "nothing is being timed"));
+        };
+        end.record(&self.stream)?;
+        end.wait()?;
+        let seconds = f64::from(end.milliseconds_since(begin)?) / 1e3;
+        Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
 }
 

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::route::Worklist;
+use crate::cuda::matrix::Format;
 use crate::cuda::tiled::{Tiled, TiledWeight};
 use crate::cuda::{Driver, LaunchShape, Stream};
 use crate::ops::OpError;
@@ -80,6 +81,16 @@ impl Variant {
             17..=32 => 3,
             _ => 4,
         }]
+    }
+
+    /// The variant of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Self::ALL.iter().find(|variant| variant.name == name)
+    }
+
+    /// The first variant whose blocks have so many rows.
+    pub fn with_rows(rows: usize) -> &'static Self {
+        Self::ALL.iter().find(|variant| variant.rows == rows).unwrap_or(&Self::ALL[0])
     }
 
     fn index(&self) -> usize {
@@ -183,6 +194,28 @@ pub(super) fn launch<D: Driver>(
         launch(stream, names, variant, &[*first], add)?;
         return launch(stream, names, variant, &[*second], add);
     }
+    let function = parts.first().map_or("", |part| function(names, variant, part.matrix.format));
+    launch_function(stream, function, variant, parts, add)
+}
+
+/// The function of a variant for a format.
+pub(super) fn function(
+    names: &'static [&'static str; FUNCTIONS],
+    variant: &Variant,
+    format: Format,
+) -> &'static str {
+    // Formats from BF16 on have functions.
+    names[(format as usize).saturating_sub(1) * COUNT + variant.index()]
+}
+
+/// Enqueues one product or two by one function, whose tiles and rows are those of `variant`.
+pub(in crate::cuda) fn launch_function<D: Driver>(
+    stream: &mut Stream<D>,
+    function: &'static str,
+    variant: &Variant,
+    parts: &[Part<'_>],
+    add: bool,
+) -> Result<(), OpError> {
     let block_tiles = variant.warp_tiles * if variant.wide { WARPS } else { 1 };
     let (mut params, mut grid) = ([Params::zeroed(); 2], [0, 0, parts.len() as u32]);
     for (part, params) in parts.iter().zip(&mut params) {
@@ -191,8 +224,5 @@ pub(super) fn launch<D: Driver>(
         grid[0] = grid[0].max(part.matrix.tiles().div_ceil(block_tiles) as u32);
         grid[1] = grid[1].max(blocks as u32);
     }
-    // Formats from BF16 on have functions.
-    let format = parts.first().map_or(0, |part| (part.matrix.format as usize).saturating_sub(1));
-    let name = names[format * COUNT + variant.index()];
-    stream.launch(name, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
+    stream.launch(function, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
 }

@@ -2,6 +2,7 @@
 
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Part, Variant, names};
+use crate::cuda::matrix::Format;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
 
@@ -9,6 +10,11 @@ use crate::ops::OpError;
 pub const KERNEL: Kernel = plain("tiled_linear", &NAMES, 255);
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
+
+/// The function of a variant for a format.
+pub fn function(variant: &Variant, format: Format) -> &'static str {
+    tiled::function(&NAMES, variant, format)
+}
 
 /// Enqueues `y = x W^T`, or `y += x W^T`, of all slots of one or two parts: x bf16, y f32, its rows slots.
 pub fn launch<D: Driver>(

@@ -2,6 +2,7 @@
 
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Part, Variant, names};
+use crate::cuda::matrix::Format;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
 
@@ -9,6 +10,11 @@ use crate::ops::OpError;
 pub const KERNEL: Kernel = plain("tiled_swiglu", &NAMES, 255);
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_swiglu");
+
+/// The function of a variant for a format.
+pub fn function(variant: &Variant, format: Format) -> &'static str {
+    tiled::function(&NAMES, variant, format)
+}
 
 /// Enqueues `y = silu(gate x) * up x` of all slots of one or two parts: x and y bf16, y's rows slots; matrices have pairs of
 /// gate and up.

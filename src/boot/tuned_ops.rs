@@ -1,0 +1,83 @@
+//! The ops of a checkpoint whose kernels have variants.
+
+use std::collections::BTreeSet;
+
+use crate::cuda::Format;
+use crate::cuda::tuner::{Bucket, Product, TunedOp};
+use crate::model::{Blueprint, Inventory, Linear, ModuleClass};
+use crate::quant::{Dialect, FloatType, PackedFormat};
+
+/// Every product on tensor cores, once for each bucket of rows: few rows first, since decode steps have few.
+pub(crate) fn tuned_ops(inventory: &Inventory, blueprint: &Blueprint) -> Vec<TunedOp> {
+    let products: BTreeSet<TunedOp> = inventory
+        .linears
+        .iter()
+        .filter_map(|linear| {
+            let (product, count) = product_of(linear, blueprint)?;
+            let [out_features, in_features] = linear.layout.shape;
+            let format = format_of(linear.layout.dialect)?;
+            Some(TunedOp { rows: Bucket::UpTo8, product, format, out_features, in_features, count })
+        })
+        .collect();
+    let in_bucket = |rows| products.iter().map(move |op| TunedOp { rows, ..*op });
+    Bucket::ALL.into_iter().flat_map(in_bucket).collect()
+}
+
+/// The product that a linear is the (lower) matrix of, and the number of its matrices.
+fn product_of(linear: &Linear, blueprint: &Blueprint) -> Option<(Product, usize)> {
+    let last = linear.name.rsplit('.').next().unwrap_or_default();
+    match (linear.class, last) {
+        // Attention multiplies by it in a kernel of its own.
+        (ModuleClass::Attention, "kv_b_proj") => None,
+        (ModuleClass::Attention | ModuleClass::Head, _) => Some((Product::Linear, 1)),
+        (ModuleClass::DenseFfn | ModuleClass::SharedExperts, "gate_proj") => Some((Product::Swiglu, 1)),
+        (ModuleClass::DenseFfn | ModuleClass::SharedExperts, "down_proj") => Some((Product::Linear, 1)),
+        (ModuleClass::RoutedExperts, "gate_proj") => Some((Product::Swiglu, blueprint.router.num_experts)),
+        (ModuleClass::RoutedExperts, "down_proj") => Some((Product::Linear, blueprint.router.num_experts)),
+        _ => None,
+    }
+}
+
+/// The format on the device; `None` for what stays f32.
+fn format_of(dialect: Dialect) -> Option<Format> {
+    match (dialect, dialect.format()) {
+        (Dialect::Plain(FloatType::Bf16), _) => Some(Format::Bf16),
+        (_, None) => None,
+        (_, Some(PackedFormat::Nvfp4)) => Some(Format::Nvfp4),
+        (_, Some(PackedFormat::Mxfp4)) => Some(Format::Mxfp4),
+        (_, Some(PackedFormat::Int4Group32)) => Some(Format::Int4),
+        (_, Some(PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor)) => {
+            Some(Format::Fp8)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::checkpoint::Checkpoint;
+    use crate::nano;
+
+    #[test]
+    fn the_embedded_model_has_every_product() {
+        let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+        let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+        let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint);
+        let has = |product, out_features, in_features, count| {
+            ops.iter()
+                .filter(|op| {
+                    (op.product, op.out_features, op.in_features, op.count)
+                        == (product, out_features, in_features, count)
+                })
+                .count()
+        };
+        let (d, experts) = (blueprint.hidden_size, blueprint.router.num_experts);
+        assert_eq!(has(Product::Swiglu, blueprint.moe_intermediate_size, d, experts), 4, "{ops:?}");
+        assert_eq!(has(Product::Linear, d, blueprint.moe_intermediate_size, experts), 4, "{ops:?}");
+        let values = blueprint.mla.num_heads * blueprint.mla.v_head_dim;
+        assert_eq!(has(Product::Linear, d, values, 1), 4, "{ops:?}");
+        assert!(ops.is_sorted(), "few rows first");
+        let unique: BTreeSet<TunedOp> = ops.iter().copied().collect();
+        assert_eq!(unique.len(), ops.len());
+    }
+}

@@ -1,0 +1,177 @@
+//! Chooses among the variants of a product on the device that will run it: numerics first, then time.
+//!
+//! All variants of a product give the same bits on a device that works, so a choice changes speed and never a result; a
+//! candidate that gives other bits on this device is refused and not used. A candidate replaces the shipped default
+//! only where it is faster by more than [`MARGIN`]: near-ties do not flap, and two machines agree.
+//!
+//! `table.rs` keeps all measurements in the folder of the kernel cache, `choices.rs` is what the backend asks.
+
+mod op;
+mod candidate;
+mod problem;
+mod numerics;
+mod timing;
+mod measurement;
+mod table;
+mod choices;
+
+use std::time::{Duration, Instant};
+
+pub use candidate::Candidate;
+pub use choices::Choices;
+pub use measurement::{Measurement, Tried};
+pub use op::{Bucket, Product, TunedOp};
+pub use table::{Identity, Table};
+
+use super::kernels::tiled::Variant;
+use super::{Driver, Stream};
+use crate::ops::OpError;
+use numerics::{CheckError, Lost, Output, Verdict};
+use problem::Problem;
+
+/// Share of the default's time that a candidate must gain.
+pub const MARGIN: f64 = 0.03;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Effort {
+    /// Most bytes of weights of an op; a larger op is measured with fewer experts or outputs.
+    pub max_weight_bytes: usize,
+    /// Bytes of weights that launches rotate over.
+    pub rotation_bytes: usize,
+    /// Most copies of the weights.
+    pub max_copies: usize,
+    /// Blocks of each candidate.
+    pub blocks: usize,
+    /// Least time of a block.
+    pub block_time: Duration,
+}
+
+impl Effort {
+    /// For a GPU. The largest L2 cache of a GPU of today is 128 MB (RTX PRO 6000): launches rotate over twice of it. A
+    /// block of 300 us is some hundred times the resolution of an event.
+    pub const GPU: Self = Self {
+        max_weight_bytes: 512 << 20,
+        rotation_bytes: 256 << 20,
+        max_copies: 64,
+        blocks: 6,
+        block_time: Duration::from_micros(300),
+    };
+}
+
+/// Result of [`tune`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tuned {
+    /// What was measured.
+    pub measurements: Vec<Measurement>,
+    /// Bytes per second of a copy on the device; 0 if nothing was measured.
+    pub copy_bandwidth: f64,
+    /// Ops for which the deadline or the device's memory left no room.
+    pub left: usize,
+}
+
+/// Measures ops in their order until the deadline; `done` is called with the number of ops before and the measurement.
+///
+/// `open` gives the device with all programs of the candidates: a new one for each op, so that its memory is free after
+/// it, and again where a candidate made the device unusable. `date`: seconds since 1970.
+pub fn tune<D: Driver>(
+    open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
+    ops: &[TunedOp],
+    candidates: &dyn Fn(&TunedOp) -> Vec<Candidate>,
+    effort: &Effort,
+    deadline: Option<Instant>,
+    date: u64,
+    done: &mut dyn FnMut(usize, &Measurement),
+) -> Result<Tuned, OpError> {
+    let late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    let mut tuned = Tuned::default();
+    for (before, op) in ops.iter().enumerate() {
+        if late() {
+            tuned.left += ops.len() - before;
+            break;
+        }
+        if tuned.copy_bandwidth == 0.0 {
+            tuned.copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.rotation_bytes)?;
+        }
+        let candidates = candidates(op);
+        match measure(open, op, &candidates, effort, &late, date) {
+            Ok(Some(mut measurement)) => {
+                measurement.copy_bandwidth = tuned.copy_bandwidth;
+                for (name, reason) in measurement.refusals() {
+                    tracing::warn!(%op, variant = name, reason, "a variant of a kernel is refused on this GPU");
+                }
+                done(before, &measurement);
+                tuned.measurements.push(measurement);
+            }
+            Ok(None) => tuned.left += 1,
+            Err(OpError::OutOfMemory { bytes, .. }) => {
+                tracing::warn!(%op, bytes, "not tuned: the device has no room for its measurement");
+                tuned.left += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(tuned)
+}
+
+/// Measures one op; `None` past the deadline.
+fn measure<D: Driver>(
+    open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
+    op: &TunedOp,
+    candidates: &[Candidate],
+    effort: &Effort,
+    late: &dyn Fn() -> bool,
+    date: u64,
+) -> Result<Option<Measurement>, OpError> {
+    let mut refused: Vec<Option<String>> = vec![None; candidates.len()];
+    loop {
+        match attempt(open, op, candidates, refused.clone(), effort, late, date) {
+            Ok(measurement) => return Ok(measurement),
+            // The others are measured on a device that is opened again. Without the first there is nothing to compare.
+            Err(CheckError::Lost(Lost { candidate, error })) if candidate > 0 => {
+                refused[candidate] = Some(format!("the device is lost: {error}"));
+            }
+            Err(CheckError::Lost(Lost { error, .. }) | CheckError::Other(error)) => return Err(error),
+        }
+    }
+}
+
+fn attempt<D: Driver>(
+    open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
+    op: &TunedOp,
+    candidates: &[Candidate],
+    refused: Vec<Option<String>>,
+    effort: &Effort,
+    late: &dyn Fn() -> bool,
+    date: u64,
+) -> Result<Option<Measurement>, CheckError> {
+    let stream = &mut open()?;
+    let mut problem = Problem::new(stream, op, effort.max_weight_bytes, 1)?;
+    let output = Output::new(stream, &problem)?;
+    let Verdict { refused, error } = numerics::check(stream, &problem, &output, candidates, refused)?;
+    if late() {
+        return Ok(None);
+    }
+    problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
+    let accepted: Vec<&Candidate> =
+        candidates.iter().zip(&refused).filter(|(_, refused)| refused.is_none()).map(|(c, _)| c).collect();
+    let mut times = timing::time(stream, &problem, &output, &accepted, effort)?.into_iter();
+    let tried = candidates.iter().zip(refused).map(|(candidate, refused)| Tried {
+        variant: candidate.variant.name.into(),
+        micros: if refused.is_none() { times.next() } else { None },
+        refused,
+    });
+    let rows = op.rows.rows()[2];
+    let workload = problem.workload(rows);
+    Ok(Some(Measurement {
+        op: *op,
+        measured: problem.op,
+        num_slots: workload.num_slots,
+        least_bytes: problem.least_bytes(&workload),
+        default: Variant::preferred(rows).name.into(),
+        tried: tried.collect(),
+        error: error.is_finite().then_some(error),
+        copy_bandwidth: 0.0,
+        date,
+    }))
+}

@@ -1,0 +1,386 @@
+//! The tuner over the emulator: the shipped variants agree, planted wrong ones are refused, and a choice is the same whenever
+//! it is made. Times are counted instructions.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use perigee::cuda::kernels::tiled::Variant;
+use perigee::cuda::kernels::tiled_linear;
+use perigee::cuda::tuner::{
+    Bucket, Candidate, Choices, Effort, Identity, Measurement, Product, Table, Tried, Tuned, TunedOp, tune,
+};
+use perigee::cuda::{Arch, Arithmetic, CudaBackend, Format, Installation, Program, Stream};
+use perigee::model::Blueprint;
+use perigee::ops::{AttentionForm, CacheDType, OpError};
+
+use super::TestDriver;
+use crate::golden::{golden_folder, golden_prompts, load, step};
+
+/// Small enough for the emulator.
+const EFFORT: Effort = Effort {
+    max_weight_bytes: 1 << 20,
+    rotation_bytes: 64 << 10,
+    max_copies: 2,
+    blocks: 2,
+    block_time: Duration::ZERO,
+};
+
+fn op(product: Product, format: Format, shape: [usize; 2], count: usize, rows: Bucket) -> TunedOp {
+    let [out_features, in_features] = shape;
+    TunedOp { rows, product, format, out_features, in_features, count }
+}
+
+fn tune_ops(
+    ops: &[TunedOp],
+    open: &mut dyn FnMut() -> Result<Stream<TestDriver>, OpError>,
+    candidates: &dyn Fn(&TunedOp) -> Vec<Candidate>,
+) -> Tuned {
+    tune(open, ops, candidates, &EFFORT, None, 1_795_412_000, &mut |_, _| ()).unwrap()
+}
+
+fn shipped_device() -> Option<impl FnMut() -> Result<Stream<TestDriver>, OpError>> {
+    TestDriver::new(Arch::Sm90a, None)?;
+    Some(|| Stream::new(TestDriver::new(Arch::Sm90a, None).unwrap()))
+}
+
+#[test]
+fn shipped_variants_are_accepted_and_the_choice_is_always_the_same() {
+    let Some(mut open) = shipped_device() else { return };
+    let ops = [
+        op(Product::Linear, Format::Nvfp4, [40, 288], 1, Bucket::UpTo8),
+        op(Product::Linear, Format::Fp8, [136, 264], 1, Bucket::Above),
+        op(Product::Linear, Format::Bf16, [24, 2080], 5, Bucket::UpTo8),
+        op(Product::Swiglu, Format::Int4, [24, 64], 5, Bucket::UpTo16),
+        op(Product::Swiglu, Format::Mxfp4, [16, 160], 1, Bucket::UpTo32),
+    ];
+    let tuned = tune_ops(&ops, &mut open, &Candidate::shipped);
+    assert_eq!((tuned.measurements.len(), tuned.left), (ops.len(), 0));
+    for measurement in &tuned.measurements {
+        let op = measurement.op;
+        assert_eq!(measurement.refusals().collect::<Vec<_>>(), [], "{op}");
+        assert_eq!(measurement.ranking().len(), Variant::ALL.len(), "{op}");
+        assert!(measurement.error.unwrap() > 0.0, "{op}: inputs without any rounding test nothing");
+        assert!(measurement.choice().is_some() && measurement.least_bytes > 0, "{op}");
+        println!("{op}: {:?}, error {:?}", measurement.ranking(), measurement.error);
+    }
+    if TestDriver::new(Arch::Sm90a, None).unwrap().options().is_some() {
+        assert_eq!(tuned, tune_ops(&ops, &mut open, &Candidate::shipped));
+    }
+}
+
+#[test]
+fn past_the_deadline_nothing_is_tuned() {
+    let Some(mut open) = shipped_device() else { return };
+    let ops = [op(Product::Linear, Format::Bf16, [16, 128], 1, Bucket::UpTo8); 2];
+    let deadline = Some(Instant::now());
+    let tuned =
+        tune(&mut open, &ops, &Candidate::shipped, &EFFORT, deadline, 0, &mut |_, _| panic!()).unwrap();
+    assert_eq!((tuned.measurements.len(), tuned.left), (0, 2));
+}
+
+/// A kernel made of the shipped text: name, function, what is replaced, and what the refusal says.
+struct Plant {
+    name: &'static str,
+    function: &'static str,
+    changes: &'static [(&'static str, &'static str)],
+    reason: &'static str,
+}
+
+const SCALE: &str = "scale(a, bf16_of(unit.scales, step / 4 * 2), bf16_of(unit.scales, step / 4 * 2 + 1));";
+const STORE: &str = "*y = params.add ? *y + value : value;";
+const LOOP: &str =
+    "for (int i = static_cast<int>(threadIdx.x); i < slots.count * TILES * 8; i += WARPS * WARP) {";
+
+const PLANTS: [Plant; 10] = [
+    Plant { name: "unchanged", function: "planted_0", changes: &[], reason: "" },
+    Plant {
+        name: "off by one block",
+        function: "planted_1",
+        changes: &[(
+            "const i64 first = static_cast<i64>(tile) * weight.units;",
+            "const i64 first = static_cast<i64>(min(tile + 1, weight.tiles - 1)) * weight.units;",
+        )],
+        reason: "it has other bits than split16x8",
+    },
+    Plant {
+        name: "dropped scale",
+        function: "planted_2",
+        changes: &[(SCALE, "")],
+        reason: "it has other bits than split16x8",
+    },
+    Plant {
+        name: "missing barrier",
+        function: "planted_3",
+        changes: &[("__syncthreads();", "")],
+        reason: "it ",
+    },
+    Plant {
+        // Warps 4 to 7 write what warps 0 to 3 write, and something else.
+        name: "race",
+        function: "planted_4",
+        changes: &[
+            (
+                LOOP,
+                "for (int i = static_cast<int>(threadIdx.x) % 128; i < slots.count * TILES * 8; i += 128) {",
+            ),
+            (
+                "float lower = 0.0f, upper = 0.0f;",
+                "float lower = threadIdx.x < 128 ? 0.0f : 1.0f, upper = 0.0f;",
+            ),
+        ],
+        reason: "it has other bits than split16x8",
+    },
+    Plant {
+        name: "unwritten tile",
+        function: "planted_5",
+        changes: &[(
+            "if (first_tile + m < weight.tiles) {\n                float lower",
+            "if (first_tile + m + 1 < weight.tiles) {\n                float lower",
+        )],
+        reason: "values unwritten, the first at row 0, output 32",
+    },
+    Plant {
+        name: "not a number",
+        function: "planted_6",
+        changes: &[(STORE, "*y = n == 5 ? __int_as_float(0x7fc00000) : value;")],
+        reason: "it gives NaN at row 0, output 5",
+    },
+    Plant {
+        // Adds 1 in every other launch of one row.
+        name: "other in each run",
+        function: "planted_7",
+        changes: &[
+            ("struct Linear {", "__device__ unsigned runs;\nstruct Linear {"),
+            (STORE, "*y = value + (n == 3 ? static_cast<float>(atomicAdd(&runs, 1u) & 1u) : 0.0f);"),
+        ],
+        reason: "two runs differ",
+    },
+    Plant {
+        name: "outside",
+        function: "planted_8",
+        changes: &[("if (n < params.weight.rows) {", "if (n < params.weight.rows + 4) {")],
+        reason: "outside of its output",
+    },
+    Plant {
+        name: "wild address",
+        function: "planted_9",
+        changes: &[("row.codes = weight.codes + ", "row.codes = weight.codes + (1ll << 40) + ")],
+        reason: "the device is lost",
+    },
+];
+
+impl Plant {
+    fn program(&self) -> Program {
+        let mut program = Program::new(&tiled_linear::KERNEL, Arch::Sm90a).unwrap();
+        let one = format!("TILED({}, TileNvfp4, Linear, 1, 1, false, 2)", self.function);
+        for (from, to) in [("FORMATS(tiled_linear, Linear)", one.as_str())].iter().chain(self.changes) {
+            assert!(program.text.contains(from), "{}: {from}", self.name);
+            program.text = program.text.replacen(from, to, 1);
+        }
+        program.functions = vec![self.function.into()];
+        program
+    }
+
+    fn candidate(&self) -> Candidate {
+        let variant = Variant { name: self.name, warp_tiles: 1, rows: 8, wide: false };
+        Candidate { variant, function: self.function }
+    }
+}
+
+/// A device with the planted kernels beside the shipped ones; `faults`: the emulator ends a launch that races or reads what
+/// was never written, which a GPU does not.
+fn planted_device(faults: bool) -> Option<impl FnMut() -> Result<Stream<TestDriver>, OpError>> {
+    // A wild address on a GPU would end the context of all tests.
+    TestDriver::new(Arch::Sm90a, None)?.options()?;
+    Some(move || {
+        let mut driver = TestDriver::new(Arch::Sm90a, None).unwrap();
+        let options = driver.options().unwrap();
+        (options.uninitialized, options.races) = (faults, faults);
+        let mut stream = Stream::new(driver)?;
+        PLANTS.iter().try_for_each(|plant| stream.load_program(&plant.program(), 0))?;
+        Ok(stream)
+    })
+}
+
+/// Three rows of tiles, and chunks of several units.
+const PLANTED_OP: [usize; 2] = [40, 2080];
+
+#[test]
+fn planted_wrong_variants_are_refused() {
+    let Some(mut open) = planted_device(false) else { return };
+    let candidates = |op: &TunedOp| -> Vec<Candidate> {
+        Candidate::shipped(op).into_iter().chain(PLANTS.iter().map(Plant::candidate)).collect()
+    };
+    for count in [1, 5] {
+        let ops = [op(Product::Linear, Format::Nvfp4, PLANTED_OP, count, Bucket::UpTo8)];
+        let tuned = tune_ops(&ops, &mut open, &candidates);
+        let measurement = &tuned.measurements[0];
+        for variant in &Variant::ALL {
+            assert!(measurement.micros(variant.name).is_some(), "{}", variant.name);
+        }
+        for plant in &PLANTS {
+            let refusal = measurement.refusals().find(|(name, _)| *name == plant.name);
+            println!("{count} {}: {refusal:?}", plant.name);
+            match refusal {
+                None => assert_eq!(plant.name, "unchanged"),
+                Some((_, reason)) => {
+                    assert!(
+                        !plant.reason.is_empty() && reason.contains(plant.reason),
+                        "{}: {reason}",
+                        plant.name
+                    );
+                    assert_eq!(measurement.micros(plant.name), None, "a refused variant is not timed");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fault_of_the_device_refuses_the_variant_and_the_others_are_measured() {
+    let Some(mut open) = planted_device(true) else { return };
+    let faulty = ["missing barrier", "race", "wild address"];
+    let candidates = |op: &TunedOp| -> Vec<Candidate> {
+        let planted = PLANTS.iter().filter(|plant| faulty.contains(&plant.name)).map(Plant::candidate);
+        Candidate::shipped(op).into_iter().chain(planted).collect()
+    };
+    let ops = [op(Product::Linear, Format::Nvfp4, PLANTED_OP, 1, Bucket::UpTo8)];
+    let tuned = tune_ops(&ops, &mut open, &candidates);
+    let refusals: Vec<_> = tuned.measurements[0].refusals().collect();
+    println!("{refusals:?}");
+    assert_eq!(refusals.iter().map(|(name, _)| *name).collect::<Vec<_>>(), faulty);
+    assert!(refusals.iter().all(|(_, reason)| reason.contains("the device is lost")));
+    assert_eq!(tuned.measurements[0].ranking().len(), Variant::ALL.len());
+}
+
+/// The f32 kernel finds what all candidates have in common.
+#[test]
+fn without_a_right_first_variant_every_one_is_refused() {
+    let Some(mut open) = planted_device(false) else { return };
+    let candidates = |op: &TunedOp| -> Vec<Candidate> {
+        std::iter::once(PLANTS[2].candidate()).chain(Candidate::shipped(op)).collect()
+    };
+    let ops = [op(Product::Linear, Format::Nvfp4, PLANTED_OP, 1, Bucket::UpTo8)];
+    let tuned = tune_ops(&ops, &mut open, &candidates);
+    let measurement = &tuned.measurements[0];
+    let reasons: Vec<&str> = measurement.refusals().map(|(_, reason)| reason).collect();
+    assert_eq!(reasons.len(), 1 + Variant::ALL.len());
+    assert!(reasons[0].contains("differs from the f32 kernel"), "{reasons:?}");
+    assert!(reasons[1..].iter().all(|reason| reason.contains("nothing to compare")), "{reasons:?}");
+    assert_eq!(measurement.choice(), None);
+}
+
+fn identity() -> Identity {
+    Identity {
+        gpu: "Made-up GPU".into(),
+        multiprocessors: 4,
+        memory_clock_mhz: None,
+        power_limit_w: None,
+        driver: "580.65".into(),
+        programs: Identity::hash_of(&[b"programs"]),
+    }
+}
+
+/// A measurement in which one variant is fastest.
+fn made_up(op: TunedOp, fastest: &str) -> Measurement {
+    let tried = |variant: &Variant| Tried {
+        variant: variant.name.into(),
+        micros: Some(if variant.name == fastest { 50.0 } else { 100.0 }),
+        refused: None,
+    };
+    Measurement {
+        op,
+        measured: op,
+        num_slots: 8,
+        least_bytes: 41_000_000,
+        default: Variant::preferred(8).name.into(),
+        tried: Variant::ALL.iter().map(tried).collect(),
+        error: Some(1e-6),
+        copy_bandwidth: 4.1e12,
+        date: 1_795_412_000,
+    }
+}
+
+/// Whatever the table says, logits have the same bits.
+#[test]
+fn choices_change_launches_and_no_bits() {
+    let config = fs::read(golden_folder("kimi").join("config.json")).unwrap();
+    let b = Blueprint::parse(&config).unwrap();
+    let tokens = &golden_prompts("kimi")[1].token_ids[..9];
+    let run = |fastest: Option<&str>| {
+        let driver = TestDriver::new(Arch::Sm90a, None)?;
+        let counts = driver.counts.clone();
+        let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
+        if let Some(fastest) = fastest {
+            let mut table = Table::new(identity());
+            let (d, i, values) = (b.hidden_size, b.moe_intermediate_size, b.mla.num_heads * b.mla.v_head_dim);
+            let of = |product, shape, count| {
+                Bucket::ALL.map(|rows| made_up(op(product, Format::Bf16, shape, count, rows), fastest))
+            };
+            table.add(of(Product::Linear, [d, values], 1).into());
+            table.add(of(Product::Linear, [d, i], b.router.num_experts).into());
+            table.add(of(Product::Swiglu, [i, d], b.router.num_experts).into());
+            backend.set_choices(Choices::of(&table));
+        }
+        let mut model = load(backend, "kimi", CacheDType::Bf16);
+        let before = counts.lock().unwrap().blocks;
+        let logits = step(&mut model, tokens, 0, AttentionForm::Absorbed);
+        let blocks = counts.lock().unwrap().blocks - before;
+        Some((logits, blocks))
+    };
+    let Some((expected, by_default)) = run(None) else { return };
+    for fastest in ["split32x16", "wide16x48"] {
+        let (logits, blocks) = run(Some(fastest)).unwrap();
+        assert!(logits == expected, "{fastest} changes logits");
+        assert_ne!(blocks, by_default, "{fastest} is not launched");
+    }
+}
+
+fn perigee(dir: &Path, args: &[&str]) -> (Output, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_perigee")).arg("tune").args(args).current_dir(dir).output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.clone(), text.into_owned())
+}
+
+#[test]
+fn the_command_explains_what_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = op(Product::Swiglu, Format::Nvfp4, [2048, 7168], 384, Bucket::UpTo8);
+    let mut table = Table::new(identity());
+    let mut measurement = made_up(one, "split32x8");
+    measurement.tried.last_mut().unwrap().micros = None;
+    measurement.tried.last_mut().unwrap().refused = Some("it has other bits".into());
+    table.add(vec![measurement, made_up(TunedOp { rows: Bucket::Above, ..one }, "split16x8")]);
+    table.save(&dir.path().join("jit-cache")).unwrap();
+    let (output, text) = perigee(dir.path(), &["--explain", "rows1-8"]);
+    assert!(output.status.success(), "{text}");
+    for part in [
+        "swiglu-nvfp4-2048x7168-x384-rows1-8\n  on Made-up GPU (driver 580.65), 2026-11-23",
+        "41.00 MB; at the 4100 GB/s of a copy in the same run that takes 10.0 us",
+        "split32x8       50.00 us   20 % of the floor  chosen",
+        "split16x8      100.00 us   10 % of the floor  default",
+        "wide16x48   refused: it has other bits",
+        "split32x8 is faster than split16x8 by 50.0 % and replaces it: the margin is 3 %",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(!text.contains("rows33+"), "{text}");
+    let (output, text) = perigee(dir.path(), &["--explain", "linear"]);
+    assert!(output.status.code() == Some(1) && text.contains("rows33+"), "{text}");
+    let (output, text) = perigee(dir.path(), &["--explain", "", "--set", "kernels.cache_dir=none"]);
+    assert!(output.status.code() == Some(1) && text.contains("measured: none"), "{text}");
+}
+
+#[test]
+fn without_a_gpu_the_command_says_so_in_one_line() {
+    if Installation::probe().is_ok() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (output, text) = perigee(dir.path(), &[]);
+    assert!(output.status.code() == Some(1) && text.lines().count() == 1, "{text}");
+    assert!(text.contains("no NVIDIA driver"), "{text}");
+}
