@@ -100,6 +100,9 @@ pub fn tune<D: Driver>(
                 for (name, reason) in measurement.refusals() {
                     tracing::warn!(%op, variant = name, reason, "a variant of a kernel is refused on this GPU");
                 }
+                if measurement.choice().is_none() {
+                    tracing::error!(%op, "no variant of a kernel is right on this GPU");
+                }
                 done(before, &measurement);
                 tuned.measurements.push(measurement);
             }

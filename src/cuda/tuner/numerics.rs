@@ -31,13 +31,16 @@ pub(super) enum RunError {
     Refused(String),
     /// The device is lost.
     Lost(OpError),
+    /// The measurement itself cannot go on.
+    Other(OpError),
 }
 
 impl From<OpError> for RunError {
     fn from(error: OpError) -> Self {
         match error {
             OpError::Device { fatal: true, .. } => Self::Lost(error),
-            error => Self::Refused(format!("its launch fails: {error}")),
+            OpError::Device { .. } => Self::Refused(format!("its launch fails: {error}")),
+            error => Self::Other(error),
         }
     }
 }
@@ -200,6 +203,7 @@ pub(super) fn check<D: Driver>(
                     refused[c] = Some(reason);
                     continue;
                 }
+                Err(RunError::Other(error)) => return Err(error.into()),
                 Err(RunError::Lost(error)) => return Err(CheckError::Lost(Lost { candidate: c, error })),
             };
             let fault = match &first_outputs {
