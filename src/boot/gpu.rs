@@ -8,6 +8,8 @@ use crate::cuda::{
     KernelCache, KernelError, Nvrtc, ProbeError, kernels,
 };
 use crate::ops::OpError;
+use crate::telemetry::{KernelFigures, Metrics};
+use crate::threads::UploadMeter;
 
 /// A GPU that the engine will run on.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,8 +51,23 @@ impl Gpu {
         Ok(Self { device, kernels: kernels.clone() })
     }
 
+    /// One line of the log on the GPU that `device.backend = auto` does not use, or on there being none.
+    pub(super) fn note_unused(kernels: &cuda::Config) {
+        match Self::find(kernels) {
+            Ok(gpu) => tracing::info!(
+                device = gpu.device.name,
+                "the GPU is not used: device.backend = auto computes on the CPU, cuda on the GPU"
+            ),
+            Err(error) => tracing::info!("no GPU, computing on the CPU: {error}"),
+        }
+    }
+
     /// Opens the device with every kernel loaded. From here on no kernel is compiled.
-    pub(super) fn open(&self) -> Result<CudaBackend<Hardware>, GpuError> {
+    pub(super) fn open(
+        &self,
+        meter: Arc<UploadMeter>,
+        metrics: &Metrics,
+    ) -> Result<CudaBackend<Hardware>, GpuError> {
         let begun = Instant::now();
         let config = &self.kernels;
         let headers = config.cache_dir.join("headers");
@@ -62,14 +79,24 @@ impl Gpu {
         for obtained in cache.obtain_all(&archs, 0, &|_, _, _| ()) {
             obtained.result?;
         }
-        let hardware = Hardware::open(&self.device, cache.clone())?;
+        let hardware = Hardware::open(&self.device, cache.clone())?.reporting(meter);
         let backend = CudaBackend::new(hardware)?;
         cache.freeze();
         let counters = cache.counters();
+        metrics.add_kernels(&KernelFigures {
+            memory: counters.memory_hits,
+            disk: counters.disk_hits,
+            compiled: counters.misses,
+            rebuilt: counters.rebuilt,
+            evicted: counters.evicted,
+            read_seconds: counters.read_seconds,
+            compile_seconds: counters.compile_seconds,
+        });
         tracing::info!(
             device = self.device.name,
             kernels = kernels::ALL.len(),
             compiled = counters.misses + counters.rebuilt,
+            damaged = counters.rebuilt,
             from_cache = counters.disk_hits,
             seconds = format!("{:.3}", begun.elapsed().as_secs_f64()),
             "GPU opened"
