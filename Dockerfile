@@ -1,12 +1,17 @@
-# Perigee in a container: `docker build -t perigee .`, or `docker compose up --build`.
+# Perigee in a container: `docker build -t perigee .`, or `docker compose up --build`. With kernels for GPUs and their
+# compiler: `docker build --target gpu -t perigee:gpu .`, or `docker compose --profile gpu up --build`.
 #
 # Builds with BuildKit and with the classic builder, so it uses neither cache mounts nor a syntax line. Dependencies
 # have their own layer: an edit under src/ compiles only this package again.
 #
 # BUILD_IMAGE needs cargo (the version rust-toolchain.toml names) and a C compiler. RUNTIME_IMAGE needs glibc, at least
-# as new as the build image's, and libgcc_s; nothing is run in it here, so it needs no shell either.
+# as new as the build image's, and libgcc_s; nothing is run in it here, so it needs no shell either. For the target `gpu` both
+# need libstdc++, which NVRTC loads, and PYTHON_IMAGE needs bash and pip.
+#
+# The stages of `gpu` are behind `cpu`: the classic builder makes every stage up to the target, needed or not.
 ARG BUILD_IMAGE=rust:1.95.0-slim-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
+ARG PYTHON_IMAGE=python:3.13-slim-bookworm
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /src
@@ -30,7 +35,7 @@ RUN touch src/lib.rs src/main.rs \
  && cp -r config /image/home/ \
  && chmod 2775 /image/state/jit-cache
 
-FROM ${RUNTIME_IMAGE}
+FROM ${RUNTIME_IMAGE} AS cpu
 LABEL org.opencontainers.image.title="perigee" \
       org.opencontainers.image.description="Serving appliance for the Kimi K2 family of models" \
       org.opencontainers.image.licenses="MIT"
@@ -52,3 +57,31 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 CMD ["perigee", "health"]
 ENTRYPOINT ["perigee"]
 CMD ["serve"]
+
+# NVRTC from its wheel, in the version that the repository's own checks use.
+FROM ${PYTHON_IMAGE} AS nvrtc
+WORKDIR /src
+COPY scripts/nvrtc scripts/
+RUN CARGO_TARGET_DIR=/nvrtc scripts/nvrtc > /dev/null \
+ && mkdir /library \
+ && cp /nvrtc/cuda/nvidia/cu13/lib/libnvrtc.so.13 /nvrtc/cuda/nvidia/cu13/lib/libnvrtc-builtins.so.* /library/
+
+# Every kernel for every architecture: no GPU is needed, and no server that uses them compiles at its start. The headers
+# of CUDA come out of the library again where a kernel needs them.
+FROM build AS kernels
+COPY --from=nvrtc /library/ /usr/local/lib/nvrtc/
+RUN /image/bin/perigee kernels build --arch all --cache-dir /image/state/jit-cache \
+        --set kernels.nvrtc_library=/usr/local/lib/nvrtc/libnvrtc.so.13 \
+ && rm -rf /image/state/jit-cache/headers
+
+# The same server with kernels and compiler. The driver comes from the host, with `--gpus all`; without one the server
+# says so and computes on the CPU, unless device.backend = cuda asks for a GPU.
+FROM cpu AS gpu
+COPY --from=nvrtc /library/ /usr/local/lib/nvrtc/
+COPY --from=kernels --chown=10001:0 /image/state/ /opt/perigee/
+ENV PERIGEE_KERNELS__NVRTC_LIBRARY=/usr/local/lib/nvrtc/libnvrtc.so.13 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# What a build without --target gives.
+FROM cpu

@@ -13,12 +13,15 @@ use crate::cuda::Arithmetic;
 use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
-use crate::model::{Blueprint, Inventory, KvScaleError, KvScales, LoadError, Model, Weights};
+use crate::model::{
+    Blueprint, ExpertOrder, Inventory, KvScaleError, KvScales, LoadError, Model, Uploads, Weights,
+};
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
 use crate::quant::CachedRowFormat;
 use crate::scheduler::{self, LimitsError};
 use crate::telemetry::Metrics;
+use crate::threads::UploadMeter;
 
 /// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
 const SMALL_MODEL_BYTES: usize = 32 << 20;
@@ -77,7 +80,11 @@ impl EngineOptions {
         };
         let backend = match settings.device.backend {
             device::BackendChoice::Reference => BackendChoice::Reference,
-            device::BackendChoice::Auto | device::BackendChoice::Cpu => on_cpu(),
+            device::BackendChoice::Auto => {
+                Gpu::note_unused(&settings.kernels);
+                on_cpu()
+            }
+            device::BackendChoice::Cpu => on_cpu(),
             device::BackendChoice::Cuda => BackendChoice::Cuda(find_gpu(settings, blueprint)?),
         };
         Ok(Self {
@@ -206,12 +213,12 @@ pub enum EngineProgress {
     },
     /// Memory is planned.
     Planned(MemoryPlan),
-    /// `done` of `total` layers are loaded.
+    /// `done` of `total` bytes of weights are loaded.
     Weights {
-        /// Layers loaded so far.
-        done: usize,
-        /// Layers in all.
-        total: usize,
+        /// Bytes of the checkpoint loaded so far.
+        done: u64,
+        /// Bytes to load.
+        total: u64,
     },
     /// Weights are loaded; the first passes run.
     WarmingUp,
@@ -233,6 +240,7 @@ pub fn start_engine(
     metrics: Arc<Metrics>,
     progress: &mut dyn FnMut(EngineProgress),
 ) -> Result<StartedEngine, EngineError> {
+    let meter = Arc::<UploadMeter>::default();
     match &options.backend {
         BackendChoice::Reference => {
             let backend = ReferenceBackend;
@@ -240,13 +248,18 @@ pub fn start_engine(
         }
         BackendChoice::Cpu(cpu) => {
             let dtype = cache_dtype_beside(cpu.activations);
-            start_on(CpuBackend::new(*cpu), dtype, checkpoint, blueprint, options, metrics, progress)
+            let backend = CpuBackend::new(*cpu).reporting(meter.clone());
+            let uploads = Uploads { meter, order: ExpertOrder::ByExpert };
+            start_reporting(backend, &uploads, dtype, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cuda(gpu) => {
             let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint);
-            let backend =
-                gpu.open(&ops, &mut |done, total| progress(EngineProgress::Tuning { done, total }))?;
-            start_on(backend, CacheDType::Bf16, checkpoint, blueprint, options, metrics, progress)
+            let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
+            let backend = gpu.open(&ops, tuning, meter.clone(), &metrics)?;
+            // Tiles hold gate and up of an expert.
+            let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
+            let (uploads, dtype) = (Uploads { meter, order }, CacheDType::Bf16);
+            start_reporting(backend, &uploads, dtype, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::CpuRanks { ranks, each } => {
             let dtype = cache_dtype_beside(each.activations);
@@ -267,7 +280,22 @@ fn cache_dtype_beside(activations: Activations) -> CacheDType {
 /// [`start_engine`] on a given backend, with a cache of `default_dtype` unless the options name
 /// another. `options.backend` is ignored.
 pub fn start_on<B: Backend>(
+    backend: B,
+    default_dtype: CacheDType,
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
+    let uploads = Uploads::default();
+    start_reporting(backend, &uploads, default_dtype, checkpoint, blueprint, options, metrics, progress)
+}
+
+/// [`start_on`] with a backend that reports its uploads.
+fn start_reporting<B: Backend>(
     mut backend: B,
+    uploads: &Uploads,
     default_dtype: CacheDType,
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
@@ -318,10 +346,19 @@ pub fn start_on<B: Backend>(
     let num_blocks = plan.num_blocks;
     let kv_scales = stored_kv_scales(checkpoint, &inventory, dtype, blueprint.num_layers)?;
     progress(EngineProgress::Planned(plan));
-    let weights =
-        Weights::load_inventory(checkpoint, &blueprint, inventory, &mut backend, &mut |done, total| {
+    let mut weights_bytes = 0;
+    let weights = Weights::load_inventory(
+        checkpoint,
+        &blueprint,
+        inventory,
+        &mut backend,
+        uploads,
+        &mut |done, total| {
+            weights_bytes = total;
             progress(EngineProgress::Weights { done, total });
-        })?;
+        },
+    )?;
+    metrics.set_weights_bytes(weights_bytes);
     progress(EngineProgress::WarmingUp);
     let facts = EngineFacts {
         vocab_size: blueprint.vocab_size,

@@ -9,6 +9,8 @@ use crate::cuda::{
     Installation, KernelCache, KernelError, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
 };
 use crate::ops::OpError;
+use crate::telemetry::{KernelFigures, Metrics};
+use crate::threads::UploadMeter;
 
 /// A GPU that the engine will run on.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +55,17 @@ impl Gpu {
         Ok(Self { device, cuda_version: version, kernels: kernels.clone(), arithmetic })
     }
 
+    /// One line of the log on the GPU that `device.backend = auto` does not use, or on there being none.
+    pub(super) fn note_unused(kernels: &cuda::Config) {
+        match Self::find(kernels, Arithmetic::Bf16) {
+            Ok(gpu) => tracing::info!(
+                device = gpu.device.name,
+                "the GPU is not used: device.backend = auto computes on the CPU, cuda on the GPU"
+            ),
+            Err(error) => tracing::info!("no GPU, computing on the CPU: {error}"),
+        }
+    }
+
     /// Opens the device with every kernel loaded, and the measured variants of `ops`; those that were never measured are
     /// tuned now, within `kernels.tune_seconds`. From here on no kernel is compiled. `tuning` is called with the number of
     /// ops done and of all.
@@ -60,6 +73,8 @@ impl Gpu {
         &self,
         ops: &[TunedOp],
         tuning: &mut dyn FnMut(usize, usize),
+        meter: Arc<UploadMeter>,
+        metrics: &Metrics,
     ) -> Result<CudaBackend<Hardware>, GpuError> {
         let begun = Instant::now();
         let cache = self.kernels()?;
@@ -79,15 +94,25 @@ impl Gpu {
                 note(ops.len() - missing.len(), 0, missing.len(), Duration::ZERO);
             }
         }
-        let mut backend = CudaBackend::new(hardware, self.arithmetic)?;
+        let mut backend = CudaBackend::new(hardware.reporting(meter), self.arithmetic)?;
         if let Some(table) = table {
             backend.set_choices(Choices::of(&table));
         }
         let counters = cache.counters();
+        metrics.add_kernels(&KernelFigures {
+            memory: counters.memory_hits,
+            disk: counters.disk_hits,
+            compiled: counters.misses,
+            rebuilt: counters.rebuilt,
+            evicted: counters.evicted,
+            read_seconds: counters.read_seconds,
+            compile_seconds: counters.compile_seconds,
+        });
         tracing::info!(
             device = self.device.name,
             kernels = kernels::ALL.len(),
             compiled = counters.misses + counters.rebuilt,
+            damaged = counters.rebuilt,
             from_cache = counters.disk_hits,
             seconds = format!("{:.3}", begun.elapsed().as_secs_f64()),
             "GPU opened"

@@ -1,5 +1,5 @@
 //! Boot progress for `/health/startup` and for the log: a bar on a terminal, otherwise one line per
-//! stage.
+//! stage. Weights with their bytes and their speed.
 
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -13,12 +13,14 @@ use crate::server::Readiness;
 pub(super) struct Progress<'a> {
     readiness: &'a Readiness,
     current: Option<(&'static str, Instant)>,
+    /// Bytes of weights that the current stage has loaded.
+    bytes: u64,
     bar: Option<ProgressBar>,
 }
 
 impl<'a> Progress<'a> {
     pub(super) fn new(readiness: &'a Readiness) -> Self {
-        Self { readiness, current: None, bar: None }
+        Self { readiness, current: None, bytes: 0, bar: None }
     }
 
     /// Ends the current stage and begins the next.
@@ -35,8 +37,9 @@ impl<'a> Progress<'a> {
             EngineProgress::Tuning { done, total } => self.readiness.progress(*done as f32 / *total as f32),
             EngineProgress::Planned(_) => self.stage("weights"),
             EngineProgress::Weights { done, total } => {
-                self.readiness.progress(*done as f32 / *total as f32);
-                self.draw(*done as u64, *total as u64);
+                self.bytes = *done;
+                self.readiness.progress(*done as f32 / (*total).max(1) as f32);
+                self.draw(*done, *total);
             }
             EngineProgress::WarmingUp => self.stage("warm-up"),
         }
@@ -46,9 +49,8 @@ impl<'a> Progress<'a> {
     fn draw(&mut self, done: u64, total: u64) {
         if self.bar.is_none() && std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(total);
-            if let Ok(style) =
-                ProgressStyle::with_template("weights [{bar:40}] {pos}/{len} layers, {eta} left")
-            {
+            let template = "weights [{bar:40}] {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+            if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
             self.bar = Some(bar);
@@ -68,11 +70,15 @@ impl<'a> Progress<'a> {
             bar.finish_and_clear();
         }
         if let Some((name, begun)) = self.current.take() {
-            tracing::info!(
-                stage = name,
-                seconds = format!("{:.3}", begun.elapsed().as_secs_f64()),
-                "boot stage done"
-            );
+            let took = begun.elapsed().as_secs_f64();
+            let seconds = format!("{took:.3}");
+            match std::mem::take(&mut self.bytes) {
+                0 => tracing::info!(stage = name, seconds, "boot stage done"),
+                bytes => {
+                    let gb_per_s = format!("{:.2}", bytes as f64 / took.max(1e-9) / 1e9);
+                    tracing::info!(stage = name, seconds, bytes, gb_per_s, "boot stage done");
+                }
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use super::buffer::{Buffer, Cache, Routing};
 use super::elementwise::{norm_row, rotate};
 use super::gemm::{self, Operands, StoreRows};
 use super::layout::LANES;
-use super::matrix::{PanelSource, Panels, pack_all};
+use super::matrix::{PanelSource, Panels, pack_all, pack_reporting};
 use super::mla::{self, Geometry, KvUp};
 use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Activations, Numerics, RowLayout};
@@ -15,7 +15,8 @@ use crate::ops::{
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
-use crate::threads::{PerWorker, Shards, ThreadPool};
+use crate::threads::{PerWorker, Shards, ThreadPool, UploadMeter};
+use std::sync::Arc;
 
 /// How a [`CpuBackend`] computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,7 @@ pub struct CpuBackend {
     expanded: PerWorker<mla::ExpandedScratch>,
     absorbed: mla::AbsorbedScratch,
     absorbed_workers: PerWorker<mla::AbsorbedWorker>,
+    uploads: Arc<UploadMeter>,
 }
 
 impl std::fmt::Debug for CpuBackend {
@@ -79,7 +81,13 @@ impl CpuBackend {
             expanded: PerWorker::new(threads, Default::default),
             absorbed: Default::default(),
             absorbed_workers: PerWorker::new(threads, Default::default),
+            uploads: Arc::default(),
         }
+    }
+
+    /// Reports the bytes of experts to `meter` as they are packed.
+    pub fn reporting(self, meter: Arc<UploadMeter>) -> Self {
+        Self { uploads: meter, ..self }
     }
 
     /// Worker threads, the caller included.
@@ -234,7 +242,8 @@ impl HostOps for CpuBackend {
             sources.push(PanelSource::alternating(op, e.gate_proj, e.up_proj)?);
             sources.push(PanelSource::stacked(op, vec![e.down_proj])?);
         }
-        let mut packed = pack_all(&mut self.pool, self.numerics.isa, "experts", &sources)?.into_iter();
+        let packed = pack_reporting(&mut self.pool, self.numerics.isa, "experts", &sources, &self.uploads)?;
+        let mut packed = packed.into_iter();
         let mut list = Vec::with_capacity(experts.len());
         while let (Some(gate_up), Some(down)) = (packed.next(), packed.next()) {
             list.push(Expert { gate_up, down });

@@ -15,8 +15,9 @@ use super::transpose::TransposeRows;
 use crate::ops::OpError;
 use crate::quant::{PackedMatrix, StoredMatrix};
 use crate::tensor::DType;
-use crate::threads::{Shards, ThreadPool};
+use crate::threads::{Shards, ThreadPool, UploadMeter};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A packed matrix `[out, in]`.
 pub struct Panels {
@@ -177,6 +178,15 @@ impl<'a> PanelSource<'a> {
         self.format.panel_words(self.in_features)
     }
 
+    /// Bytes of the parts as they are stored.
+    fn stored_bytes(&self) -> usize {
+        let bytes = |part: &StoredMatrix<'_>| match part {
+            StoredMatrix::Plain(view) => view.bytes.len(),
+            StoredMatrix::Packed(packed) => packed.codes.len() + packed.scales.bytes.len(),
+        };
+        self.parts.iter().map(bytes).sum()
+    }
+
     fn words(&self) -> usize {
         self.num_panels * self.panel_words()
     }
@@ -285,6 +295,17 @@ pub(crate) fn pack_all(
     what: &'static str,
     sources: &[PanelSource<'_>],
 ) -> Result<Vec<Panels>, OpError> {
+    pack_reporting(pool, isa, what, sources, &UploadMeter::default())
+}
+
+/// [`pack_all`] that reports the bytes of the sources to `meter`.
+pub(crate) fn pack_reporting(
+    pool: &mut ThreadPool,
+    isa: Isa,
+    what: &'static str,
+    sources: &[PanelSource<'_>],
+    meter: &UploadMeter,
+) -> Result<Vec<Panels>, OpError> {
     // Where each matrix starts, and which panel of which matrix each task packs.
     let mut starts = Vec::with_capacity(sources.len());
     let mut tasks = Vec::new();
@@ -296,12 +317,30 @@ pub(crate) fn pack_all(
     }
     let mut storage = Storage::zeroed(total, what)?;
     let words = Shards::new(storage.words_mut());
-    pool.for_each(tasks.len(), |_, task| {
-        let (s, panel) = tasks[task];
+    let pack = |(s, panel): (usize, usize)| {
         let panel_words = sources[s].panel_words();
         // SAFETY: `storage` outlives the call, and every task has a panel of its own.
         sources[s].pack(isa, panel, unsafe { words.slice(starts[s] + panel * panel_words, panel_words) });
-    });
+    };
+    match sources {
+        [source] => {
+            pool.for_each(tasks.len(), |_, task| pack(tasks[task]));
+            meter.add(source.stored_bytes());
+        }
+        _ => {
+            // In their order, whichever thread is free: the threads stay near each other in the file, which is read
+            // ahead of them. The last panel of a matrix reports for all.
+            let next = AtomicUsize::new(0);
+            pool.run(&|_| {
+                while let Some((s, panel)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    pack((*s, *panel));
+                    if panel + 1 == sources[*s].num_panels {
+                        meter.add(sources[*s].stored_bytes());
+                    }
+                }
+            });
+        }
+    }
     let storage = Arc::new(storage);
     Ok(sources
         .iter()

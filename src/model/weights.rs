@@ -4,15 +4,18 @@
 //! the upload follows in layer order. A bad checkpoint thus costs no upload.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::inventory::{Inventory, Problems, parts};
+use super::read_ahead::{ExpertOrder, ReadAhead};
 use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
 use crate::ops::{AttentionInMatrices, Backend, ExpertMatrices, ExpertSplit, OpError, QueryMatrices, Split};
 use crate::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
 use crate::tensor::TensorView;
+use crate::threads::UploadMeter;
 
 /// Reason why a checkpoint cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +78,21 @@ pub(super) struct LayerWeights<B: Backend> {
     pub(super) attention: AttentionWeights<B>,
     pub(super) post_attention_norm: B::Vector,
     pub(super) ffn: FfnWeights<B>,
+}
+
+/// What is known of a backend's uploads by those who read the checkpoint ahead of them.
+#[derive(Debug, Clone)]
+pub struct Uploads {
+    /// Meter that the backend reports to; without reports a whole layer counts at its end.
+    pub meter: Arc<UploadMeter>,
+    /// Order of a layer's experts.
+    pub order: ExpertOrder,
+}
+
+impl Default for Uploads {
+    fn default() -> Self {
+        Self { meter: Arc::default(), order: ExpertOrder::ByExpert }
+    }
 }
 
 /// All weights of a network, uploaded.
@@ -158,36 +176,53 @@ impl<'a> Bindings<'a> {
 }
 
 impl<B: Backend> Weights<B> {
-    /// Checks and uploads. `progress(done, total)` is called after every layer and counts layers.
+    /// Checks and uploads. `progress(done, total)` is called after every layer and counts bytes of
+    /// the checkpoint.
     pub fn load(
         checkpoint: &Checkpoint,
         blueprint: &Blueprint,
         backend: &mut B,
-        progress: &mut dyn FnMut(usize, usize),
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        Self::load_inventory(checkpoint, blueprint, Inventory::take(checkpoint, blueprint), backend, progress)
+        let inventory = Inventory::take(checkpoint, blueprint);
+        Self::load_inventory(checkpoint, blueprint, inventory, backend, &Uploads::default(), progress)
     }
 
-    /// [`Weights::load`] with an inventory taken before (for the memory plan).
+    /// [`Weights::load`] with an inventory taken before (for the memory plan) and a backend that
+    /// reports its uploads.
     pub fn load_inventory(
         checkpoint: &Checkpoint,
         blueprint: &Blueprint,
         inventory: Inventory,
         backend: &mut B,
-        progress: &mut dyn FnMut(usize, usize),
+        uploads: &Uploads,
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let bindings = Bindings::check(checkpoint, inventory)?;
-        let total = blueprint.num_layers + 1;
-        let embed_tokens = bindings.embed_tokens(blueprint, backend)?;
-        let mut layers = Vec::with_capacity(blueprint.num_layers);
-        for layer in 0..blueprint.num_layers {
-            layers.push(bindings.layer(layer, blueprint, backend)?);
-            progress(layer + 1, total);
-        }
-        let (final_norm, head) = bindings.head(blueprint, backend)?;
+        let reading = ReadAhead::plan(checkpoint, &bindings.names, blueprint, uploads.order);
+        let mut section = 0;
+        // Ends the section before and begins the next one.
+        let mut begin_section = || {
+            let start = if section == 0 { 0 } else { reading.end_of(section - 1) };
+            uploads.meter.begin(start, reading.end_of(section));
+            progress(start, reading.total());
+            section += 1;
+        };
+        let weights = reading.run(&uploads.meter, || {
+            begin_section();
+            let embed_tokens = bindings.embed_tokens(blueprint, backend)?;
+            let mut layers = Vec::with_capacity(blueprint.num_layers);
+            for layer in 0..blueprint.num_layers {
+                begin_section();
+                layers.push(bindings.layer(layer, blueprint, backend)?);
+            }
+            begin_section();
+            let (final_norm, head) = bindings.head(blueprint, backend)?;
+            Ok(Self { embed_tokens, layers, final_norm, head })
+        })?;
         checkpoint.release_under("");
-        progress(total, total);
-        Ok(Self { embed_tokens, layers, final_norm, head })
+        progress(reading.total(), reading.total());
+        Ok(weights)
     }
 }
 

@@ -135,6 +135,25 @@ pub enum Rejection {
     QueueTokens,
 }
 
+/// What the cache of compiled kernels did.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct KernelFigures {
+    /// Kernels found in memory.
+    pub memory: u64,
+    /// Kernels read from the cache directory.
+    pub disk: u64,
+    /// Kernels compiled because they were absent.
+    pub compiled: u64,
+    /// Kernels compiled because their entry was damaged.
+    pub rebuilt: u64,
+    /// Entries deleted to make room.
+    pub evicted: u64,
+    /// Time of all reads, added over threads.
+    pub read_seconds: f64,
+    /// Time of all compilations, added over threads.
+    pub compile_seconds: f64,
+}
+
 /// Facts of the engine that are fixed at boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineInfo {
@@ -304,6 +323,16 @@ impl Metrics {
         if let Some(vllm) = &self.vllm {
             vllm.set_cache_config(info);
         }
+    }
+
+    /// Records the bytes of weights that the boot loaded.
+    pub fn set_weights_bytes(&self, bytes: u64) {
+        self.native.set_weights_bytes(bytes);
+    }
+
+    /// Counts what the kernel cache did since the last call.
+    pub fn add_kernels(&self, figures: &KernelFigures) {
+        self.native.add_kernels(figures);
     }
 
     /// Records the duration of a boot stage. `stage` is a name from a closed set.

@@ -52,6 +52,10 @@ fn record_everything(metrics: &Metrics) {
     });
     metrics.record_boot_stage("weights", us(250_000));
     metrics.set_boot_time(us(400_000));
+    metrics.set_weights_bytes(1 << 40);
+    let kernels = KernelFigures { disk: 9, rebuilt: 1, read_seconds: 0.5, ..Default::default() };
+    metrics.add_kernels(&kernels);
+    metrics.add_kernels(&kernels);
     metrics.set_phase(true, false);
     metrics.record_http("/v1/models", 200, us(800));
     metrics.record_connection(true);
@@ -120,6 +124,12 @@ fn recorded_figures_are_on_the_page() {
         ("perigee_prefix_hit_tokens_total", &[], 64.0),
         ("perigee_queue_tokens", &[], 300.0),
         ("perigee_boot_stage_seconds", &[("stage", "weights")], 0.25),
+        ("perigee_boot_weights_bytes", &[], 1_099_511_627_776.0),
+        ("perigee_kernel_cache_kernels_total", &[("outcome", "disk")], 18.0),
+        ("perigee_kernel_cache_kernels_total", &[("outcome", "rebuilt")], 2.0),
+        ("perigee_kernel_cache_kernels_total", &[("outcome", "compiled")], 0.0),
+        ("perigee_kernel_cache_seconds_total", &[("work", "read")], 1.0),
+        ("perigee_kernel_cache_seconds_total", &[("work", "compile")], 0.0),
         ("perigee_ready", &[], 1.0),
         ("perigee_http_requests_total", &[("route", "/v1/models"), ("status", "200")], 1.0),
         ("perigee_http_connections", &[], 1.0),

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
 
-use super::metrics::{EngineInfo, FinishLabel, GuardFigures, Load, Rejection, StepSeconds, StepTimes};
+use super::metrics::{
+    EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load, Rejection, StepSeconds, StepTimes,
+};
 
 /// Seconds; from an empty schedule to a prefill on a slow machine.
 const STEP_BUCKETS: &[f64] = &[
@@ -33,6 +35,11 @@ const GUARD_COPIES_BUCKETS: &[f64] = &[2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 2
 
 /// Parts of a step, in order.
 const STEP_PARTS: [&str; 5] = ["schedule", "forward", "sample", "commit", "emit"];
+
+/// What became of a kernel that was asked for.
+const KERNEL_OUTCOMES: [&str; 5] = ["memory", "disk", "compiled", "rebuilt", "evicted"];
+/// What takes time in the kernel cache.
+const KERNEL_WORK: [&str; 2] = ["read", "compile"];
 
 /// Registered handles of Perigee's own metrics.
 pub(super) struct NativeMetrics {
@@ -67,6 +74,9 @@ pub(super) struct NativeMetrics {
     engine_info: IntGaugeVec,
     pub(super) boot_stage_seconds: GaugeVec,
     pub(super) boot_seconds: Gauge,
+    boot_weights_bytes: IntGauge,
+    kernels: IntCounterVec,
+    kernel_seconds: CounterVec,
     pub(super) ready: IntGauge,
     pub(super) draining: IntGauge,
     http_requests: IntCounterVec,
@@ -170,6 +180,29 @@ impl NativeMetrics {
                 &["kind"],
             ),
         );
+        let kernels = register(
+            r,
+            IntCounterVec::new(
+                Opts::new(
+                    "perigee_kernel_cache_kernels_total",
+                    "Kernels that the GPU backend asked for, by where they came from: memory, disk, compiled because they were \
+                     absent, rebuilt because their entry was damaged. Evicted: entries deleted to make room.",
+                ),
+                &["outcome"],
+            ),
+        );
+        KERNEL_OUTCOMES.iter().for_each(|outcome| drop(kernels.with_label_values(&[*outcome])));
+        let kernel_seconds = register(
+            r,
+            CounterVec::new(
+                Opts::new(
+                    "perigee_kernel_cache_seconds_total",
+                    "Time spent on kernels, added over threads: reading entries, compiling.",
+                ),
+                &["work"],
+            ),
+        );
+        KERNEL_WORK.iter().for_each(|work| drop(kernel_seconds.with_label_values(&[*work])));
         // Present from 0, so that an alert on any increase works from the first fault.
         ["non_finite", "flat"].iter().for_each(|kind| drop(numeric_faults.with_label_values(&[*kind])));
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), model_name]).set(1);
@@ -279,6 +312,12 @@ impl NativeMetrics {
                 ),
             ),
             boot_seconds: float_gauge("perigee_boot_seconds", "Time from the start of the process to ready."),
+            boot_weights_bytes: gauge(
+                "perigee_boot_weights_bytes",
+                "Bytes of the checkpoint that the last boot loaded; by the time of its stage, the speed of loading.",
+            ),
+            kernels,
+            kernel_seconds,
             ready: gauge("perigee_ready", "1 while requests are taken."),
             draining: gauge(
                 "perigee_draining",
@@ -377,6 +416,20 @@ impl NativeMetrics {
                 &info.max_model_len.to_string(),
             ])
             .set(1);
+    }
+
+    pub(super) fn set_weights_bytes(&self, bytes: u64) {
+        self.boot_weights_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn add_kernels(&self, figures: &KernelFigures) {
+        let KernelFigures { memory, disk, compiled, rebuilt, evicted, .. } = *figures;
+        for (outcome, count) in KERNEL_OUTCOMES.iter().zip([memory, disk, compiled, rebuilt, evicted]) {
+            self.kernels.with_label_values(&[*outcome]).inc_by(count);
+        }
+        for (work, seconds) in KERNEL_WORK.iter().zip([figures.read_seconds, figures.compile_seconds]) {
+            self.kernel_seconds.with_label_values(&[*work]).inc_by(seconds);
+        }
     }
 
     pub(super) fn record_http(&self, route: &'static str, status: u16, took: Duration) {

@@ -4,7 +4,7 @@
 // waited for. Wrong use that the real driver need not notice (pageable memory in an asynchronous copy, memory that is
 // freed under a copy, another thread's recording) ends the process with a message.
 //
-// Devices: FAKE_DEVICES (1), of compute capability FAKE_CAPABILITY (90), with 1 GiB each. FAKE_PEER: 0 = no access
+// Devices: FAKE_DEVICES (1), of compute capability FAKE_CAPABILITY (90), with FAKE_GIB (1) GiB each. FAKE_PEER: 0 = no access
 // between devices, broken = copies between devices have a wrong byte.
 
 #include <pthread.h>
@@ -14,7 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMORY_BYTES ((size_t)1 << 30)
+static int setting(const char* name, int otherwise) {
+    const char* text = getenv(name);
+    return text ? atoi(text) : otherwise;
+}
+
+#define MEMORY_BYTES ((size_t)setting("FAKE_GIB", 1) << 30)
 #define CHECK(condition, text) \
     do { \
         if (!(condition)) { \
@@ -111,11 +116,6 @@ const Launch* fake_launch(long n) { return &launches[n]; }
 static int entered(void) {
     ++calls;
     return fail_at && (calls == fail_at || (fail_on && calls > fail_at)) ? fail_code : 0;
-}
-
-static int setting(const char* name, int otherwise) {
-    const char* text = getenv(name);
-    return text ? atoi(text) : otherwise;
 }
 
 static Object* make(enum Kind kind, int device) {

@@ -4,6 +4,7 @@
 //! libcuda is opened once per process, so each test runs its body in a process of its own. Without a C compiler these
 //! tests print that they were skipped.
 
+mod boot;
 mod doctor;
 
 use std::env;

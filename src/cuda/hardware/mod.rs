@@ -20,6 +20,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{CUevent, CUfunction, CUgraphExec, CUlaunchConfig, CUmodule, CUstream};
 
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
+use crate::threads::UploadMeter;
 use context::{Context, Owned};
 use functions::{CAPTURE_UNSUPPORTED, Functions, INVALID_IMAGE, INVALID_VALUE, refusal};
 pub use peer::PeerAccess;
@@ -44,6 +45,7 @@ pub struct Hardware {
     timing: Option<[Owned<CUevent>; 2]>,
     stream: Owned<CUstream>,
     context: Arc<Context>,
+    meter: Arc<UploadMeter>,
 }
 
 struct Allocation {
@@ -98,7 +100,14 @@ impl Hardware {
             timing: None,
             stream: context.stream()?,
             context,
+            meter: Arc::default(),
         })
+    }
+
+    /// Reports uploads to `meter` when their bytes are in pinned memory.
+    pub fn reporting(mut self, meter: Arc<UploadMeter>) -> Self {
+        self.meter = meter;
+        self
     }
 
     /// Makes the context current for a call that is neither recorded nor part of a recording. The driver would give up
@@ -180,7 +189,7 @@ impl Driver for Hardware {
             return Ok(());
         }
         self.check_range("cuMemcpyHtoDAsync_v2", to, bytes.len())?;
-        self.uploads.upload(&self.context, &self.stream, to, bytes)
+        self.uploads.upload(&self.context, &self.stream, to, bytes, &self.meter)
     }
 
     fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUevent, CUstream};
 use super::super::{DriverError, Transfer};
 use super::context::{Context, Owned, Pinned, Wait};
 use super::functions::{INVALID_VALUE, refusal};
-use crate::threads::ThreadPool;
+use crate::threads::{ThreadPool, UploadMeter};
 
 /// Segments of the upload ring. While one is filled, the others' copies keep the bus busy.
 const SEGMENTS: usize = 4;
@@ -63,6 +63,7 @@ impl UploadRing {
         stream: &Owned<CUstream>,
         to: u64,
         bytes: &[u8],
+        meter: &UploadMeter,
     ) -> Result<(), DriverError> {
         let mut done = 0;
         while done < bytes.len() {
@@ -84,6 +85,7 @@ impl UploadRing {
                 functions.cuMemcpyHtoDAsync_v2(to + done as u64, from, piece.len(), stream.handle())
             }?;
             done += piece.len();
+            meter.add(piece.len());
         }
         Ok(())
     }

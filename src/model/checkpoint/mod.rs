@@ -15,7 +15,7 @@ mod write_behind;
 mod writer;
 
 pub use error::{CheckpointError, HeaderProblem, Problem};
-pub use reader::Checkpoint;
+pub use reader::{Checkpoint, Span};
 pub use writer::{
     ShardWriter, Target, TensorSpec, WriteError, copy_side_files, is_complete, write_file, write_index,
 };

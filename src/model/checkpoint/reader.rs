@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use memmap2::{Mmap, UncheckedAdvice};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use super::error::{CheckpointError, HeaderProblem, Problem};
 use super::folder::{Files, open_regular};
@@ -52,6 +52,30 @@ struct Location {
     shape: Box<[usize]>,
     start: usize,
     end: usize,
+}
+
+/// A part of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Index of the shard.
+    pub shard: usize,
+    /// First byte in the shard's file.
+    pub start: usize,
+    /// Byte behind the last one.
+    pub end: usize,
+}
+
+impl Span {
+    /// Number of bytes.
+    pub fn bytes(self) -> usize {
+        self.end - self.start
+    }
+}
+
+impl Location {
+    fn span(&self) -> Span {
+        Span { shard: self.shard, start: self.start, end: self.end }
+    }
 }
 
 impl Checkpoint {
@@ -330,6 +354,37 @@ impl Checkpoint {
             let end = location.start + bytes.end.min(location.end - location.start);
             release_bytes(&self.shards[location.shard], start..end);
         }
+    }
+
+    /// Place of a tensor's data in the shards.
+    pub fn span(&self, name: &str) -> Option<Span> {
+        self.find(name).map(Location::span)
+    }
+
+    /// Names and places of the tensors of a module and its sub-modules, sorted; names without the
+    /// module's.
+    pub fn spans_under<'a>(&'a self, module: &str) -> impl Iterator<Item = (&'a str, Span)> + use<'a> {
+        let prefix = format!("{module}.");
+        let from = self.tensors.partition_point(|tensor| tensor.name < prefix);
+        self.tensors[from..]
+            .iter()
+            .map_while(move |tensor| Some((tensor.name.strip_prefix(&prefix)?, tensor.location.span())))
+    }
+
+    /// Brings a part of a shard into memory and into this process's page tables; returns when it is
+    /// there. An error of the disk is left to the access that follows.
+    pub fn read_ahead(&self, span: Span) {
+        let ShardBytes::Mapped(map) = &self.shards[span.shard].bytes else { return };
+        let (start, len) = (span.start, span.bytes());
+        // The whole part is asked of the disk at once: a page fault alone reads some hundred kilobytes.
+        let _ = map.advise_range(Advice::WillNeed, start, len);
+        #[cfg(target_os = "linux")]
+        let _ = map.advise_range(Advice::PopulateRead, start, len);
+    }
+
+    /// [`Checkpoint::release`] of a part of a shard.
+    pub fn release_span(&self, span: Span) {
+        release_bytes(&self.shards[span.shard], span.start..span.end);
     }
 
     /// [`Checkpoint::release`] of all tensors of a module and its sub-modules; of all tensors if

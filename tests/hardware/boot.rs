@@ -1,0 +1,110 @@
+//! The boot of an engine on a GPU, as far as a made-up driver goes: to the first kernel that would have to compute.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use perigee::boot::engine::{EngineOptions, start_engine};
+use perigee::config::Settings;
+use perigee::config::device::BackendChoice;
+use perigee::cuda::{
+    Arch, CacheSettings, CompileError, Compiled, Compiler, Config, FunctionUsage, KernelCache, Program,
+    kernels,
+};
+use perigee::model::Blueprint;
+use perigee::model::checkpoint::Checkpoint;
+use perigee::nano;
+use perigee::telemetry::Metrics;
+
+use super::with_driver;
+
+/// A compiler whose CUBINs have the functions that the made-up driver is asked for.
+struct Functions;
+
+impl Compiler for Functions {
+    fn identity(&self) -> Result<String, CompileError> {
+        Ok("functions".into())
+    }
+
+    fn compile(&self, program: &Program) -> Result<Compiled, CompileError> {
+        let lines: Vec<String> = program.functions.iter().map(|name| format!("{name} 4 0 0\n")).collect();
+        Ok(Compiled {
+            cubin: format!("\x7fELF\n{}\0", lines.concat()).into_bytes(),
+            ptx: String::new(),
+            functions: vec![FunctionUsage::default()],
+            log: String::new(),
+            duration: Duration::ZERO,
+        })
+    }
+}
+
+/// Compiles every kernel of an architecture into a cache directory, as `perigee kernels build` does.
+fn build(dir: &Path) -> u64 {
+    let settings = CacheSettings { dir: Some(dir.to_owned()), max_bytes: 1 << 30, create: false };
+    let cache = KernelCache::open(&settings, Ok(Arc::new(Functions)));
+    let built = cache.obtain_all(&[Arch::Sm90a], 1, &|_, _, _| ());
+    assert!(built.iter().all(|obtained| obtained.result.is_ok()) && cache.degraded().is_none());
+    built.len() as u64
+}
+
+/// Boots the embedded model with the kernels of `dir` and without NVRTC. Returns the error and the metrics page.
+fn boot(dir: &Path) -> (String, String) {
+    let kernels = Config {
+        cache_dir: dir.to_owned(),
+        nvrtc_library: Some("/no/such/libnvrtc.so.13".into()),
+        ..Config::default()
+    };
+    let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut settings = Settings { kernels, ..Settings::default() };
+    settings.device.backend = BackendChoice::Cuda;
+    settings.kv_cache.memory_bytes = 32 << 20;
+    let options = EngineOptions::from_settings(&settings, &blueprint).unwrap();
+    let metrics = Arc::new(Metrics::new(nano::NAME, false));
+    let started = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |_| ());
+    (started.map(drop).unwrap_err().to_string(), metrics.render())
+}
+
+fn value(page: &str, metric: &str) -> f64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{metric} is not in\n{page}")).parse().unwrap()
+}
+
+fn outcome(page: &str, outcome: &str) -> f64 {
+    value(page, &format!("perigee_kernel_cache_kernels_total{{outcome=\"{outcome}\"}}"))
+}
+
+#[test]
+fn with_prebuilt_kernels_a_boot_compiles_nothing() {
+    // A gibibyte of the device is set aside.
+    let memory = [("FAKE_GIB", "2")];
+    with_driver("boot::with_prebuilt_kernels_a_boot_compiles_nothing", &memory, |_| {
+        let dir = tempfile::tempdir().unwrap();
+        let built = build(dir.path()) as f64;
+        assert_eq!(built as usize, kernels::ALL.iter().filter(|k| k.archs.contains(&Arch::Sm90a)).count());
+        let (error, page) = boot(dir.path());
+        // All kernels are loaded and all weights uploaded when the first launch finds that the kernels are not real.
+        assert!(error.contains("bytes of parameters"), "{error}");
+        assert!(value(&page, "perigee_boot_weights_bytes") > 1e5);
+        // Once when all are obtained, and once when each is loaded.
+        assert_eq!((outcome(&page, "disk"), outcome(&page, "memory")), (built, built));
+        assert_eq!((outcome(&page, "compiled"), outcome(&page, "rebuilt")), (0.0, 0.0));
+        assert_eq!(value(&page, "perigee_kernel_cache_seconds_total{work=\"compile\"}"), 0.0);
+        assert!(value(&page, "perigee_kernel_cache_seconds_total{work=\"read\"}") > 0.0);
+    });
+}
+
+#[test]
+fn a_damaged_kernel_that_nothing_can_compile_ends_the_boot() {
+    with_driver("boot::a_damaged_kernel_that_nothing_can_compile_ends_the_boot", &[], |_| {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path());
+        let entry = fs::read_dir(dir.path().join("sm_90a")).unwrap().next().unwrap().unwrap().path();
+        let bytes = fs::read(&entry).unwrap();
+        fs::write(&entry, &bytes[..bytes.len() / 2]).unwrap();
+        let (error, _) = boot(dir.path());
+        assert!(error.contains("/no/such/libnvrtc.so.13"), "{error}");
+        assert!(!entry.exists());
+    });
+}
