@@ -229,14 +229,12 @@ extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __g
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(params.blocks_done, 1u) == gridDim.x - 1;
+        // Begins at 0 again when the last block has been counted.
+        is_last = atomicInc(params.blocks_done, gridDim.x - 1) == gridDim.x - 1;
     }
     __syncthreads();
     if (is_last) {
         __threadfence();
-        if (threadIdx.x == 0) {
-            *params.blocks_done = 0;
-        }
         write_list<ROUTE_WARPS * WARP>(params.list);
     }
 }

@@ -20,7 +20,7 @@ pub struct Settings {
     pub model: model::config::Config,
     /// What computes.
     pub device: DeviceConfig,
-    /// Kernels for GPUs, compiled by `perigee kernels build`. This version serves from the CPU and reads none.
+    /// Kernels for GPUs, compiled by `perigee kernels build`; read with device.backend = cuda.
     pub kernels: cuda::Config,
     /// The paged cache of latent keys and values.
     pub kv_cache: model::config::KvCacheConfig,

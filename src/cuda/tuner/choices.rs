@@ -139,6 +139,6 @@ mod tests {
             ["wide16x48", "wide16x48"]
         );
         let none = choices(Vec::new());
-        assert_eq!(none.pair(&matrix(), &matrix(), 32 * 4).map(|v| v.name), ["split32x32", "split32x32"]);
+        assert_eq!(none.pair(&matrix(), &matrix(), 32 * 4).map(|v| v.name), ["split16x32", "split16x32"]);
     }
 }
