@@ -64,7 +64,7 @@ const fn variant(name: &'static str, warp_tiles: usize, rows: usize, wide: bool)
 }
 
 impl Variant {
-    /// Every variant, in the order of [`names`]. All are right for all shapes; the first is the one to compare with.
+    /// Every variant, in the order of `names`. All are right for all shapes; the first is the one to compare with.
     pub const ALL: [Self; COUNT] = [
         variant("split16x8", 1, 8, false),
         variant("split32x8", 2, 8, false),
