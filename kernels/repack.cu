@@ -139,7 +139,7 @@ __device__ __forceinline__ uint2 codes16(const u8* row, int k, int columns) {
     return row != nullptr && k < columns ? *reinterpret_cast<const uint2*>(row + k / 2) : make_uint2(0, 0);
 }
 
-// Writes the words of 64 inputs, from 16 codes of two blocks of both halves.
+// Writes the lane's words of 16 inputs, from their codes of both halves.
 template <bool E2M1>
 __device__ __forceinline__ void write_words(const RepackParams& params, const Place& place, int block, const uint2 (&codes)[2]) {
     u32 words[4];
@@ -156,6 +156,22 @@ __device__ __forceinline__ void write_words(const RepackParams& params, const Pl
     }
     uint4* out = reinterpret_cast<uint4*>(params.codes + place.index * 1024 + 512 * block);
     out[place.lane] = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Writes the lane's words of a tile whose codes stay as they are.
+template <bool E2M1>
+__device__ __forceinline__ void write_codes(const RepackParams& params, const Place& place) {
+    const int first = place.unit * UNIT + place.lane % 4 * 32;
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+        uint2 codes[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const u8* row = row_of(params, h, place.tile, place.lane, params.columns / 2);
+            codes[h] = codes16(row, first + 16 * block, params.columns);
+        }
+        write_words<E2M1>(params, place, block, codes);
+    }
 }
 
 // An E4M3 scale without its sign as 5 bits of exponent and 3 of mantissa: 8 (e + 15) + m for 2^(e - 7) (1 + m / 8). A
@@ -213,16 +229,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_mxfp4(const __
         scales |= min(scale + 112u, 255u) << 8 * h;
     }
     reinterpret_cast<u16*>(params.scales + place.index * 64)[place.lane] = static_cast<u16>(scales);
-#pragma unroll
-    for (int block = 0; block < 2; ++block) {
-        uint2 codes[2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const u8* row = row_of(params, h, place.tile, place.lane, params.columns / 2);
-            codes[h] = codes16(row, first + 16 * block, params.columns);
-        }
-        write_words<true>(params, place, block, codes);
-    }
+    write_codes<true>(params, place);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_int4(const __grid_constant__ RepackParams params) {
@@ -237,14 +244,5 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_int4(const __g
         scales |= scale_of<u16>(params, h, place.tile, place.lane, params.columns / 32, first / 32) << 16 * h;
     }
     reinterpret_cast<u32*>(params.scales + place.index * 128)[place.lane] = scales;
-#pragma unroll
-    for (int block = 0; block < 2; ++block) {
-        uint2 codes[2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const u8* row = row_of(params, h, place.tile, place.lane, params.columns / 2);
-            codes[h] = codes16(row, first + 16 * block, params.columns);
-        }
-        write_words<false>(params, place, block, codes);
-    }
+    write_codes<false>(params, place);
 }

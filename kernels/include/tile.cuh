@@ -124,12 +124,18 @@ struct TileNibbles {
     static constexpr bool UNIT_SCALES = false;
     static constexpr int DEPTH = 2;
     static constexpr int CODE_BYTES = 1024;
-    template <typename Unit>
-    static __device__ __forceinline__ void load_codes(Unit& unit, const TileRow& row, u32 u) {
+    struct Unit {
+        uint4 words[2];
+        u32 scales;
+    };
+    // `Scales` are a lane's of a tile.
+    template <typename Scales>
+    static __device__ __forceinline__ void load_with(Unit& unit, const TileRow& row, u32 u) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             unit.words[i] = stream<uint4>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
         }
+        unit.scales = stream<Scales>(row.scales, u * WARP);
     }
     // Eight E2M1 codes to bf16, 2^-126 too small. The first of four values of a half has its bits in their places
     // (sign 15, exponent 8 and 7, mantissa 6), the second 3 and the third 6 bits to the right; the last takes the rest.
@@ -149,14 +155,7 @@ struct TileNibbles {
 // Scales: 5 bits of exponent and 3 of mantissa, in bytes of lower and upper of inputs 32c .. + 15, then of the others.
 struct TileNvfp4 : TileNibbles {
     static constexpr int SCALE_BYTES = 128;
-    struct Unit {
-        uint4 words[2];
-        u32 scales;
-    };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
-        load_codes(unit, row, u);
-        unit.scales = stream<u32>(row.scales, u * WARP);
-    }
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) { load_with<u32>(unit, row, u); }
     // A byte as a bf16 in both halves, 2^119 times the scale.
     static __device__ __forceinline__ u32 bf16_of(u32 scales, int i) {
         return (scales >> 8 * i & 0xffu) * 0x00100010u + 0x70007000u;
@@ -170,14 +169,7 @@ struct TileNvfp4 : TileNibbles {
 // Scales: exponent bits of a bf16, a byte each of lower and upper.
 struct TileMxfp4 : TileNibbles {
     static constexpr int SCALE_BYTES = 64;
-    struct Unit {
-        uint4 words[2];
-        u32 scales;
-    };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
-        load_codes(unit, row, u);
-        unit.scales = stream<u16>(row.scales, u * WARP);
-    }
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) { load_with<u16>(unit, row, u); }
     static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
         decode_e2m1(a, word_of(unit.words[step / 4], step % 4));
         scale(a, (unit.scales & 0xffu) * 0x00800080u, (unit.scales >> 8) * 0x00800080u);
@@ -187,14 +179,7 @@ struct TileMxfp4 : TileNibbles {
 // Scales: bf16, of lower and upper.
 struct TileInt4 : TileNibbles {
     static constexpr int SCALE_BYTES = 128;
-    struct Unit {
-        uint4 words[2];
-        u32 scales;
-    };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
-        load_codes(unit, row, u);
-        unit.scales = stream<u32>(row.scales, u * WARP);
-    }
+    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) { load_with<u32>(unit, row, u); }
     // 128 + code, less 136: both are exact.
     static __device__ __forceinline__ u32 decode(u32 codes) {
         u32 values;
