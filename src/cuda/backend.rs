@@ -6,6 +6,7 @@
 
 mod activations;
 mod calibrate;
+mod ffn;
 mod weights;
 
 use std::collections::HashMap;
@@ -18,8 +19,8 @@ use weights::{Experts, Projection};
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::Driver;
 use super::kernels::linear::{self, Output};
-use super::kernels::route::{self, Choice, Worklist};
-use super::kernels::{combine, embed, experts, latent, rms_norm, tiled, tiled_linear, tiled_swiglu};
+use super::kernels::route;
+use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
 use super::matrix::Matrix;
 use super::sampler::Sampler;
 use super::step::{self, Step};
@@ -177,53 +178,6 @@ impl<D: Driver> CudaBackend<D> {
         Ok(())
     }
 
-    /// The two products of experts, in two launches if all of them have one format and are on tensor cores.
-    fn swiglu(&mut self, all: &[Ffn<'_>]) -> Result<(), OpError> {
-        let stream = &mut self.stream;
-        let (mut ups, mut downs, mut variants) = (Vec::new(), Vec::new(), None);
-        for ffn in all {
-            let ([x, rounded], inner, out) = (ffn.x, ffn.inner, ffn.out);
-            match ffn.weights {
-                Experts::Rows(weights) => {
-                    let (slots, top_k) = match ffn.slots {
-                        Slots::Rows(rows) => (experts::Slots::Rows(rows), 1),
-                        Slots::Routed(list, _, top_k) => (experts::Slots::Routed(list), top_k),
-                    };
-                    experts::launch_up(stream, weights, slots, top_k, x, inner)?;
-                    experts::launch_down(stream, weights, slots, inner, out)?;
-                }
-                Experts::Tiles { gate_up, down } => {
-                    let (up, second, chosen) = match ffn.slots {
-                        Slots::Rows(rows) => {
-                            let up = self.choices.variant(Product::Swiglu, gate_up, rows);
-                            let down = self.choices.variant(Product::Linear, down, rows);
-                            (tiled::Slots::Rows(rows, 0), tiled::Slots::Rows(rows, 0), [up, down])
-                        }
-                        Slots::Routed(list, num_slots, top_k) => (
-                            tiled::Slots::Routed(list, top_k),
-                            tiled::Slots::Routed(list, 1),
-                            self.choices.pair(gate_up, down, num_slots),
-                        ),
-                    };
-                    let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
-                    let inner = tiled::Rows { address: inner, stride: gate_up.out_features };
-                    let y = tiled::Rows { address: out, stride: down.out_features };
-                    ups.push(tiled::Part { matrix: gate_up, slots: up, x, y: inner });
-                    downs.push(tiled::Part { matrix: down, slots: second, x: inner, y });
-                    // The worklist has the rows of its variants; what has none takes any.
-                    variants.get_or_insert(chosen);
-                }
-            }
-        }
-        match variants {
-            Some([up, down]) => {
-                tiled_swiglu::launch(stream, up, &ups)?;
-                tiled_linear::launch(stream, down, &downs, false)
-            }
-            None => Ok(()),
-        }
-    }
-
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
         let params = rms_norm::Params {
             hidden: w.activations.hidden.address,
@@ -235,102 +189,6 @@ impl<D: Driver> CudaBackend<D> {
         };
         rms_norm::launch(&mut self.stream, w.step.padded_rows(), &params)
     }
-
-    /// The router's choice for all rows of the step, and with `list` their worklist.
-    fn choose(
-        &mut self,
-        router: &Router,
-        shape: &RouterShape,
-        list: Option<&Worklist>,
-        w: &Workspace<D>,
-    ) -> Result<(), OpError> {
-        let (a, rows) = (&w.activations, w.step.padded_rows());
-        expect("moe", &[shape.num_experts], &[router.weight.out_features])?;
-        let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
-        let y = linear::Rows { address: a.router_logits.address, stride: router.weight.out_features };
-        linear::launch(&mut self.stream, rows, &router.weight, x, 0, y, Output::Set)?;
-        let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
-        let (chosen, weights) = (a.chosen.address, a.weights.address);
-        let choice = Choice { chosen, weights, blocks_done: a.blocks_done.address };
-        route::launch_route(&mut self.stream, shape, rows, inputs, choice, list)
-    }
-
-    /// Where the worklist of so many rows is written, at most [`MOE_ROWS`].
-    fn worklist(&self, routed: &Experts, num_rows: usize, w: &Workspace<D>) -> Worklist {
-        let a = &w.activations;
-        let num_slots = num_rows * w.shape.router.top_k;
-        let tile_rows = routed.tile_rows(&self.choices, num_slots);
-        Worklist {
-            num_tiles: a.num_tiles.address,
-            tiles: a.tiles.address,
-            slots: a.slots.address,
-            tile_rows,
-            max_tiles: route::max_tiles(num_slots, routed.count(), tile_rows),
-        }
-    }
-
-    /// Writes the worklist of the rows `rows`, at most [`MOE_ROWS`].
-    fn write_worklist(
-        &mut self,
-        list: &Worklist,
-        rows: &Range<usize>,
-        w: &Workspace<D>,
-    ) -> Result<(), OpError> {
-        let router = &w.shape.router;
-        let chosen = w.activations.chosen.address + 4 * (rows.start * router.top_k) as u64;
-        route::launch_tiles(&mut self.stream, router.num_experts, rows.len() * router.top_k, chosen, list)
-    }
-
-    /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN; a step of
-    /// at most [`MOE_ROWS`] rows has its worklist.
-    fn ffn(
-        &mut self,
-        routed: Option<&Experts>,
-        shared: Option<&Experts>,
-        gain: Option<&Buffer>,
-        w: &Workspace<D>,
-    ) -> Result<(), OpError> {
-        let (a, width) = (&w.activations, w.shape.hidden_size);
-        let all = w.step.padded_rows();
-        for start in (0..all).step_by(MOE_ROWS) {
-            let rows = start..(start + MOE_ROWS).min(all);
-            let x = a.normed.row(start, width);
-            let top_k = if routed.is_some() { w.shape.router.top_k } else { 0 };
-            let list = routed.map(|routed| self.worklist(routed, rows.len(), w));
-            if let Some(list) = list.as_ref().filter(|_| all > MOE_ROWS) {
-                self.write_worklist(list, &rows, w)?;
-            }
-            let (mut inner, mut ffns) = (a.inner.address, Vec::with_capacity(2));
-            if let (Some(weights), Some(list)) = (routed, &list) {
-                let slots = Slots::Routed(list, rows.len() * top_k, top_k);
-                ffns.push(Ffn { weights, slots, x, inner, out: a.routed.address });
-                inner += (weights.inner_bytes() * rows.len() * top_k * weights.units()) as u64;
-                inner = inner.next_multiple_of(16);
-            }
-            if let Some(weights) = shared {
-                ffns.push(Ffn { weights, slots: Slots::Rows(rows.len()), x, inner, out: a.shared.address });
-            }
-            self.swiglu(&ffns)?;
-            let choice = 4 * (start * top_k) as u64;
-            let [normed, rounded] = x;
-            let params = combine::Params {
-                hidden: a.hidden.address + 4 * (start * width) as u64,
-                routed: a.routed.address,
-                chosen: a.chosen.address + choice,
-                weights: a.weights.address + choice,
-                shared: shared.map_or(0, |_| a.shared.address),
-                gain: gain.map_or(0, |gain| gain.address),
-                normed,
-                rounded,
-                columns: width as i32,
-                top_k: top_k as i32,
-                eps: w.shape.rms_norm_eps,
-                padding: 0,
-            };
-            combine::launch(&mut self.stream, rows.len(), &params)?;
-        }
-        Ok(())
-    }
 }
 
 /// A projection on tensor cores.
@@ -341,28 +199,6 @@ fn part_of<'a>(matrix: &'a Tiled, slots: tiled::Slots<'a>, x: Values, y: Buffer)
         x: tiled::Rows { address: x.rounded.address, stride: matrix.in_features },
         y: tiled::Rows { address: y.address, stride: matrix.out_features },
     }
-}
-
-/// Rows through experts.
-#[derive(Debug, Clone, Copy)]
-struct Ffn<'a> {
-    weights: &'a Experts,
-    slots: Slots<'a>,
-    /// First row, f32 and bf16.
-    x: [u64; 2],
-    /// Between the products, by slot.
-    inner: u64,
-    /// f32, by slot.
-    out: u64,
-}
-
-/// The rows of experts.
-#[derive(Debug, Clone, Copy)]
-enum Slots<'a> {
-    /// Row t is slot t, of expert 0.
-    Rows(usize),
-    /// As routed, so many slots, so many of each row.
-    Routed(&'a Worklist, usize, usize),
 }
 
 /// Errors: a model whose sizes the kernels do not take.

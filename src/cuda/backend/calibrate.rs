@@ -1,7 +1,8 @@
 //! Calibration on a device: what the host asks about a step, read back after it.
 
 use super::activations::MOE_ROWS;
-use super::{Cache, CudaBackend, Experts, Ffn, Router, Slots, Workspace};
+use super::ffn::{Ffn, Slots};
+use super::{Cache, CudaBackend, Experts, Router, Workspace};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::route::Worklist;
 use crate::cuda::kernels::{experts, tiled, tiled_swiglu};
