@@ -19,69 +19,23 @@
 
 #include "cached_row.cuh"
 #include "mla.cuh"
+#include "mla_pass.cuh"
 #include "reduce.cuh"
 
-// Keys of an item; the splits of a row begin at its multiples.
-constexpr int SPLIT = 512;
 // Keys that a block holds at once.
 constexpr int TILE = 16;
 // Rows of absorb and combine that share the reads of kv_up.
 constexpr int ROWS = 4;
 // Heads of a warp of decode, which share the reads of a tile; with the keys they are the 32 scores of a warp.
 constexpr int WARP_HEADS = 2;
-// Bounds of the sizes: N + R and V, C, C + R.
+// Bounds of the sizes: N + R and V, C + R.
 constexpr int MAX_HEAD = 256;
-constexpr int MAX_LATENT = 512;
 constexpr int MAX_WIDTH = 640;
 
 constexpr int ABSORB_THREADS = MAX_LATENT / 4;
 constexpr int DECODE_THREADS = 256;
 constexpr int COMBINE_THREADS = 256;
 constexpr int BLOCK_HEADS = DECODE_THREADS / 32 * WARP_HEADS;
-
-// A row of a pass.
-struct RowEntry {
-    u32 row;         // of the step
-    u32 first_item;  // of the pass; the row has ceil(num_keys / SPLIT) of them
-    u32 num_keys;    // keys it attends to; 0: its result is 0
-    u32 table;       // index of its sequence's first block id
-};
-
-// A pass as the host wrote it, followed by its rows.
-struct Pass {
-    u32 num_rows;
-    u32 num_items;
-};
-
-// All sizes are multiples of 4 and positive, and at most the bounds above. Arrays begin at multiples of 16 bytes, lists
-// and tables at multiples of 4.
-struct MlaDecodeParams {
-    const float* query;       // [T, H * (N + R)]
-    const float* rotations;   // [T, R]: R/2 cosines, then R/2 sines
-    const void* kv_up;        // [H * (N + V), C] of the function's type: per head N rows of W_UK, then V of W_UV
-    const u8* cache;          // [slots, row_bytes], one layer
-    const u32* block_tables;  // block ids of all sequences
-    const Pass* pass;         // the pass and its rows
-    float* latent_queries;    // [A, H, C + R], from absorb to decode
-    float* statistics;        // [I, H, 2]: largest score and sum of exponentials, from decode to combine
-    float* latents;           // [I, H, C]: weighted sum of latents, from decode to combine
-    float* attended;          // [T, H * V]
-    bf16* rounded;            // [T, H * V], attended in bf16, or null
-    int num_heads;            // H
-    int nope;                 // N
-    int rope;                 // R
-    int value;                // V
-    int latent;               // C
-    int block_size;           // tokens of a block
-    int row_bytes;            // bytes of a cached row
-    float scale;              // factor on scores
-};
-
-__device__ __forceinline__ const RowEntry* rows_of(const Pass* pass) {
-    return reinterpret_cast<const RowEntry*>(pass + 1);
-}
-
-__device__ __forceinline__ int items_of(const RowEntry& entry) { return (entry.num_keys + SPLIT - 1) / SPLIT; }
 
 // latent_queries[a, h] = (W_UK^T q_nope, rotated q_rope). A block has one head of ROWS rows; a thread four columns.
 template <typename Weight>
@@ -156,20 +110,6 @@ __device__ __forceinline__ float transposed_sums(float (&values)[32]) {
     add_halves<2>(values);
     add_halves<1>(values);
     return values[0];
-}
-
-// The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does.
-__device__ __forceinline__ int row_of_item(const Pass* pass, u32 item) {
-    int low = 0, high = pass->num_rows - 1;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (rows_of(pass)[middle].first_item <= item) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return low;
 }
 
 // Attention of one item's row to its keys, not yet divided by the sum. A block has 16 heads and decodes each key once; a

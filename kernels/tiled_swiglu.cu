@@ -12,6 +12,7 @@
 // Tried:   no timing yet.
 
 #include "types.cuh"
+#include "mma.cuh"
 #include "tile.cuh"
 
 struct SwiGlu {

@@ -2,7 +2,7 @@
 //
 // A row holds the latent [C] and the rope key [R]; C and R are multiples of 4, so that four values never straddle them.
 // `load(row, C, R, i)` is values i .. i + 3 of the row, exact in f32; i is a multiple of 4. Rows begin at multiples of
-// 16 (f32), 8 (bf16) or 4 bytes (eight bits).
+// 16 (f32, eight bits) or 8 bytes (bf16).
 
 #include "types.cuh"
 

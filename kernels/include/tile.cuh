@@ -35,30 +35,10 @@ struct TiledWeight {
     int scale_groups;        // fp8
 };
 
-__device__ __forceinline__ u32 word_of(const uint4& words, int i) {
-    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-
 // Values that are read once: number `at` behind the lane's first.
 template <typename T>
 __device__ __forceinline__ T stream(const u8* first, u32 at) {
     return __ldcs(reinterpret_cast<const T*>(first) + at);
-}
-
-// Two products of bf16, each rounded once.
-__device__ __forceinline__ u32 multiply2(u32 a, u32 b) {
-    u32 product;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
-    return product;
-}
-
-// sums += A B.
-__device__ __forceinline__ void mma(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // The tiles of one row of tiles of an expert, and what a lane needs to find its scales.
@@ -108,14 +88,11 @@ struct TileFp8 {
         unit.lower = row.lower_scales[u * row.scale_step];
         unit.upper = row.upper_scales[u * row.scale_step];
     }
-    // The codes in the upper bytes of both halves: exponent and mantissa as those of a bf16 are 2^-120 too small.
-    static __device__ __forceinline__ u32 decode(u32 codes) {
-        return multiply2((codes & 0x7f007f00u) >> 4 | (codes & 0x80008000u), 0x7b807b80u);
-    }
     static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
         const u32 lower = word_of(unit.words[step / 2], step % 2 * 2);
         const u32 upper = word_of(unit.words[step / 2], step % 2 * 2 + 1);
-        a[0] = decode(lower), a[1] = decode(upper), a[2] = decode(lower << 8), a[3] = decode(upper << 8);
+        a[0] = bf16_of_e4m3(lower), a[1] = bf16_of_e4m3(upper);
+        a[2] = bf16_of_e4m3(lower << 8), a[3] = bf16_of_e4m3(upper << 8);
     }
 };
 

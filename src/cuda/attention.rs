@@ -3,8 +3,8 @@
 //! A row's result depends on its query, its position and its keys alone. Capacities decide how often kernels are
 //! launched, not what they compute.
 
-use super::kernels::{mla_decode, mla_prefill};
-use super::{Buffer, Driver, DriverError, Stream};
+use super::kernels::{mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill};
+use super::{Arithmetic, Buffer, Driver, DriverError, LaunchShape, Stream};
 use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
 use crate::quant::StoredMatrix;
 use crate::tensor::DType;
@@ -21,7 +21,7 @@ pub struct AttentionCapacity {
     pub items: usize,
     /// Tokens per block of the cache.
     pub block_size: usize,
-    /// Keys of a context that are expanded at once, rounded up to a multiple of 32; more take several slabs.
+    /// Keys of a context that are expanded at once, rounded up to a multiple of 64; more take several slabs.
     pub slab_keys: usize,
 }
 
@@ -44,8 +44,12 @@ pub struct KvUp {
 }
 
 impl KvUp {
-    /// Uploads `kv_b_proj`; what is neither BF16 nor F32 is widened to f32.
-    pub fn load<D: Driver>(stream: &mut Stream<D>, host: &StoredMatrix<'_>) -> Result<Self, OpError> {
+    /// Uploads `kv_b_proj`; what is neither BF16 nor F32 is widened to f32, and in bf16 all of it is rounded to bf16.
+    pub fn load<D: Driver>(
+        stream: &mut Stream<D>,
+        host: &StoredMatrix<'_>,
+        arithmetic: Arithmetic,
+    ) -> Result<Self, OpError> {
         let (buffer, dtype) = match host {
             StoredMatrix::Plain(view) if view.dtype == DType::Bf16 => {
                 (stream.store("weights", view.bytes)?, KvUpType::Bf16)
@@ -53,6 +57,10 @@ impl KvUp {
             StoredMatrix::Plain(view) if !view.dtype.is_float() => {
                 let dtype = view.dtype.to_string();
                 return Err(OpError::UnsupportedDType { op: "load_kv_up", dtype, backend: "cuda" });
+            }
+            host if arithmetic == Arithmetic::Bf16 => {
+                let rounded: Vec<half::bf16> = host.to_f32().into_iter().map(half::bf16::from_f32).collect();
+                (stream.store("weights", &rounded)?, KvUpType::Bf16)
             }
             host => (stream.store("weights", &host.to_f32())?, KvUpType::F32),
         };
@@ -86,6 +94,7 @@ pub struct Addresses {
 pub struct Attention {
     shape: MlaShape,
     capacity: AttentionCapacity,
+    arithmetic: Arithmetic,
     multiprocessors: u32,
     /// Shared by the two forms, which run one after the other.
     scratch: Buffer,
@@ -115,7 +124,7 @@ impl AttentionCapacity {
             absorbed_rows: self.absorbed_rows.max(1),
             items: self.items.max(1),
             block_size: self.block_size,
-            slab_keys: self.slab_keys.max(1).next_multiple_of(mla_prefill::KEYS),
+            slab_keys: self.slab_keys.max(1).next_multiple_of(tiled_mla_prefill::KEYS),
         }
     }
 
@@ -125,14 +134,16 @@ impl AttentionCapacity {
         parts([rows * shape.latent_dim(), items * 2, items * shape.kv_lora_rank])
     }
 
-    /// Latents, rope keys, keys with values and statistics of the expanded form.
-    fn expanded_parts(&self, shape: &MlaShape) -> ([u64; 4], u64) {
+    /// Latents, rope keys, keys with values, statistics and faults of the expanded form, in f32; tensor cores need half
+    /// of it.
+    fn expanded_parts(&self, shape: &MlaShape) -> ([u64; 5], u64) {
         let head = shape.qk_nope_head_dim + shape.v_head_dim;
         parts([
             self.slab_keys * shape.kv_lora_rank,
             self.slab_keys * shape.qk_rope_head_dim,
             self.slab_keys * shape.num_heads * head,
             self.rows * shape.num_heads * 2,
+            self.slab_keys,
         ])
     }
 }
@@ -155,12 +166,14 @@ impl Attention {
         stream: &mut Stream<D>,
         shape: &MlaShape,
         capacity: &AttentionCapacity,
+        arithmetic: Arithmetic,
     ) -> Result<Self, OpError> {
         mla_decode::check(shape)?;
         let scratch = stream.allocate("attention", Self::bytes(shape, capacity) as usize)?;
         Ok(Self {
             shape: *shape,
             capacity: capacity.rounded(),
+            arithmetic,
             multiprocessors: stream.multiprocessors(),
             scratch,
             words: Vec::new(),
@@ -261,12 +274,7 @@ impl Attention {
             KvUpType::F32 => ("mla_absorb_f32", "mla_combine_f32"),
             KvUpType::Bf16 => ("mla_absorb_bf16", "mla_combine_bf16"),
         };
-        let decode = match at.cache_shape.dtype {
-            CacheDType::F32 => "mla_decode_f32",
-            CacheDType::Bf16 => "mla_decode_bf16",
-            CacheDType::Fp8(format) if format.rope_codes => "mla_decode_fp8_rope",
-            CacheDType::Fp8(_) => "mla_decode_fp8",
-        };
+        let (decode, decode_launch) = self.decode(at.cache_shape.dtype);
         let rows = capacity.absorbed_rows;
         for pass in &self.passes {
             let params = mla_decode::Params {
@@ -291,11 +299,28 @@ impl Attention {
                 scale: shape.scale,
             };
             stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
-            let launch = mla_decode::decode_launch(shape, capacity.items, self.multiprocessors);
-            stream.launch(decode, launch, &params)?;
+            stream.launch(decode, decode_launch, &params)?;
             stream.launch(combine, mla_decode::combine_launch(shape, rows), &params)?;
         }
         Ok(())
+    }
+
+    /// The kernel of the items, and its launch.
+    fn decode(&self, cache: CacheDType) -> (&'static str, LaunchShape) {
+        let (shape, items, multiprocessors) = (&self.shape, self.capacity.items, self.multiprocessors);
+        if self.arithmetic == Arithmetic::Bf16
+            && tiled_mla_decode::takes(shape)
+            && let Some(function) = tiled_mla_decode::function(shape, cache)
+        {
+            return (function, tiled_mla_decode::launch(shape, items, multiprocessors));
+        }
+        let function = match cache {
+            CacheDType::F32 => "mla_decode_f32",
+            CacheDType::Bf16 => "mla_decode_bf16",
+            CacheDType::Fp8(format) if format.rope_codes => "mla_decode_fp8_rope",
+            CacheDType::Fp8(_) => "mla_decode_fp8",
+        };
+        (function, mla_decode::decode_launch(shape, items, multiprocessors))
     }
 
     /// Attention of the rows of `segments`, the plan's `expanded` given to the last [`Attention::lists`]. Launches
@@ -331,7 +356,47 @@ impl Attention {
         // Rows before the slab have their result.
         let skipped = first_key.saturating_sub(segment.first_position);
         let num_rows = segment.rows.len() - skipped;
-        let [latents, rope_keys, keys_values, statistics] = capacity.expanded_parts(shape).0;
+        let scratch = self.scratch.address;
+        let [latents, rope_keys, keys_values, statistics, faults] =
+            capacity.expanded_parts(shape).0.map(|part| scratch + part);
+        if self.arithmetic == Arithmetic::Bf16
+            && kv_up.dtype == KvUpType::Bf16
+            && tiled_mla_prefill::takes(shape)
+            && let Some(gather) = tiled_mla_prefill::gather_function(at.cache_shape.dtype)
+        {
+            let params = tiled_mla_prefill::Params {
+                query: at.query,
+                rotations: at.rotations,
+                kv_up: kv_up.address,
+                cache: at.cache,
+                block_table: at.block_tables + 4 * segment.block_table.start as u64,
+                latents,
+                rope_keys,
+                faults,
+                keys_values,
+                statistics,
+                attended: at.attended,
+                rounded: at.rounded,
+                num_heads: shape.num_heads as i32,
+                nope: shape.qk_nope_head_dim as i32,
+                rope: shape.qk_rope_head_dim as i32,
+                value: shape.v_head_dim as i32,
+                latent: shape.kv_lora_rank as i32,
+                block_size: at.cache_shape.block_size as i32,
+                row_bytes: at.cache_shape.row_bytes() as i32,
+                scale: shape.scale * std::f32::consts::LOG2_E,
+                first_key: first_key as i32,
+                num_keys: num_keys as i32,
+                first_row: (segment.rows.start + skipped) as i32,
+                num_rows: num_rows as i32,
+                first_position: (segment.first_position + skipped) as i32,
+                reserved: 0,
+            };
+            stream.launch(gather, tiled_mla_prefill::gather_launch(num_keys), &params)?;
+            stream.launch("tiled_mla_expand", tiled_mla_prefill::expand_launch(shape, num_keys), &params)?;
+            let launch = tiled_mla_prefill::prefill_launch(shape, num_rows);
+            return stream.launch("tiled_mla_prefill", launch, &params);
+        }
         let gather = match at.cache_shape.dtype {
             CacheDType::F32 => "mla_gather_f32",
             CacheDType::Bf16 => "mla_gather_bf16",
@@ -348,10 +413,10 @@ impl Attention {
             kv_up: kv_up.address,
             cache: at.cache,
             block_table: at.block_tables + 4 * segment.block_table.start as u64,
-            latents: self.scratch.address + latents,
-            rope_keys: self.scratch.address + rope_keys,
-            keys_values: self.scratch.address + keys_values,
-            statistics: self.scratch.address + statistics,
+            latents,
+            rope_keys,
+            keys_values,
+            statistics,
             attended: at.attended,
             rounded: at.rounded,
             num_heads: shape.num_heads as i32,

@@ -305,7 +305,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<KvUp, OpError> {
         let rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim);
         expect("load_kv_up", &[rows, shape.kv_lora_rank], host.shape())?;
-        KvUp::load(&mut self.stream, host)
+        KvUp::load(&mut self.stream, host, self.arithmetic)
     }
 
     fn load_router(
@@ -341,7 +341,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         Ok(Workspace {
             shape: *shape,
             step: Step::new(stream, rope, plan_bytes(shape, capacity))?,
-            attention: Attention::new(stream, &shape.mla, &attention_capacity(capacity))?,
+            attention: Attention::new(stream, &shape.mla, &attention_capacity(capacity), arithmetic)?,
             sampler: Sampler::new(stream, shape.vocab_size, capacity.max_logits_rows, capacity.max_num_seqs)?,
             logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
             num_logits: 0,

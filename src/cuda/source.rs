@@ -19,6 +19,8 @@ const KERNELS: &[(&str, &str)] = &[
     ("route", include_str!("../../kernels/route.cu")),
     ("sampler", include_str!("../../kernels/sampler.cu")),
     ("tiled_linear", include_str!("../../kernels/tiled_linear.cu")),
+    ("tiled_mla_decode", include_str!("../../kernels/tiled_mla_decode.cu")),
+    ("tiled_mla_prefill", include_str!("../../kernels/tiled_mla_prefill.cu")),
     ("tiled_swiglu", include_str!("../../kernels/tiled_swiglu.cu")),
 ];
 
@@ -26,6 +28,8 @@ const KERNELS: &[(&str, &str)] = &[
 const HEADERS: &[(&str, &str)] = &[
     ("cached_row.cuh", include_str!("../../kernels/include/cached_row.cuh")),
     ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
+    ("mla_pass.cuh", include_str!("../../kernels/include/mla_pass.cuh")),
+    ("mma.cuh", include_str!("../../kernels/include/mma.cuh")),
     ("norm.cuh", include_str!("../../kernels/include/norm.cuh")),
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),
     ("tile.cuh", include_str!("../../kernels/include/tile.cuh")),

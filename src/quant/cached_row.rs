@@ -6,7 +6,7 @@
 //! value is exact in bf16, so attention adds no second rounding.
 //!
 //! Bytes of a row `[C + R]`: C codes; R codes, or R bf16 little-endian; the latent's scale as E8M0,
-//! and the rope key's if the rope key is in codes; padding to four bytes.
+//! and the rope key's if the rope key is in codes; padding to 16 bytes, so that rows can be read 16 bytes at a time.
 
 use super::fp8::E4M3_MAX;
 
@@ -35,7 +35,7 @@ impl CachedRowFormat {
     /// Bytes of a row of `c` latent and `r` rope values.
     pub const fn bytes(self, c: usize, r: usize) -> usize {
         let (rope, scales) = if self.rope_codes { (r, 2) } else { (2 * r, 1) };
-        (c + rope + scales).next_multiple_of(4)
+        (c + rope + scales).next_multiple_of(16)
     }
 
     /// Writes `values` `[c + r]` to `row` (`bytes(c, r)` long), under the scale `2^exponent` if

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use perigee::cuda::kernels::mla_decode::{self, SPLIT};
 use perigee::cuda::kernels::mla_prefill;
-use perigee::cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
+use perigee::cuda::{Addresses, Arch, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::tolerance::{ATTEND, difference};
 use perigee::ops::{BlockId, CacheDType, CacheShape, HostOps, MlaShape, StepPlan, TokenSource};
@@ -55,6 +55,26 @@ const LARGEST: MlaShape = MlaShape {
     scale: 0.05,
 };
 
+/// As of Kimi K2, and one head more than a block on tensor cores has.
+const KIMI: MlaShape = MlaShape {
+    num_heads: 33,
+    qk_nope_head_dim: 128,
+    qk_rope_head_dim: 64,
+    v_head_dim: 128,
+    kv_lora_rank: 512,
+    scale: 0.04,
+};
+
+/// Sizes that fill no unit of the tensor cores' kernels.
+const ODD: MlaShape = MlaShape {
+    num_heads: 5,
+    qk_nope_head_dim: 48,
+    qk_rope_head_dim: 16,
+    v_head_dim: 80,
+    kv_lora_rank: 176,
+    scale: 0.1,
+};
+
 const ROOMY: AttentionCapacity =
     AttentionCapacity { rows: 256, absorbed_rows: 64, items: 64, slab_keys: 64, block_size: 16 };
 
@@ -65,6 +85,7 @@ struct World {
     dtype: CacheDType,
     kv_up_type: KvUpType,
     block_size: usize,
+    arithmetic: Arithmetic,
     /// Position of a key of sequence 0 that is NaN.
     fault: Option<usize>,
 }
@@ -120,7 +141,11 @@ struct Step {
 
 impl World {
     fn new(shape: MlaShape, dtype: CacheDType, kv_up_type: KvUpType, block_size: usize) -> Self {
-        Self { shape, dtype, kv_up_type, block_size, fault: None }
+        Self { shape, dtype, kv_up_type, block_size, arithmetic: Arithmetic::F32, fault: None }
+    }
+
+    fn rounded(self) -> Self {
+        Self { arithmetic: Arithmetic::Bf16, ..self }
     }
 
     fn cache_shape(&self, num_blocks: usize, dtype: CacheDType) -> CacheShape {
@@ -260,7 +285,7 @@ impl World {
 
     fn attention(&self, stream: &mut Stream<TestDriver>, way: &Way) -> Attention {
         let capacity = AttentionCapacity { block_size: self.block_size, ..way.capacity };
-        Attention::new(stream, &self.shape, &capacity).unwrap()
+        Attention::new(stream, &self.shape, &capacity, self.arithmetic).unwrap()
     }
 
     fn upload(&self, stream: &mut Stream<TestDriver>, step: &Step, words: &[u32]) -> (Addresses, KvUp) {
@@ -305,7 +330,10 @@ impl World {
         let Some(got) = self.device(chunks, way) else { return };
         let off = difference(&got, &self.reference(chunks));
         let Self { shape, dtype, kv_up_type, block_size, .. } = self;
-        let allowed = ATTEND.f32_activations;
+        let allowed = match self.arithmetic {
+            Arithmetic::F32 => ATTEND.f32_activations,
+            Arithmetic::Bf16 => ATTEND.bf16_activations,
+        };
         assert!(off <= allowed, "{shape:?} {dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
         println!("{dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
     }
@@ -380,6 +408,46 @@ fn expanded_attention_is_that_of_the_reference() {
 }
 
 #[test]
+fn tensor_cores_attend_as_the_reference_does() {
+    for (i, dtype) in CACHES.into_iter().enumerate() {
+        let kv_up_type = [KvUpType::Bf16, KvUpType::F32][i / 3];
+        let block_size = [16, 64][i % 2];
+        let world = World::new(ODD, dtype, kv_up_type, block_size).rounded();
+        let way = Way { seed: Some(i as u64), ..PLAIN };
+        world.check(&decode_steps(), &way);
+        world.check(&prefill_steps(), &way);
+    }
+    let short = [absorbed(0, 65..66), expanded(1, 0..2), expanded(2, 62..67)];
+    for (arch, dtype) in [
+        (Arch::Sm80, CacheDType::Bf16),
+        (Arch::Sm90a, fp8(true, false)),
+        (Arch::Sm100a, fp8(false, true)),
+        (Arch::Sm120a, fp8(true, true)),
+    ] {
+        World::new(KIMI, dtype, KvUpType::Bf16, 64).rounded().check(&short, &Way { arch, ..PLAIN });
+    }
+    // Shapes and caches that they do not take are computed without them.
+    let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
+    World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
+    World::new(ODD, CacheDType::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
+}
+
+#[test]
+fn a_head_has_the_same_bits_in_blocks_of_every_size() {
+    let world = |num_heads: usize| {
+        let shape = MlaShape { num_heads, ..ODD };
+        World::new(shape, fp8(true, false), KvUpType::Bf16, 16).rounded()
+    };
+    let chunks = [absorbed(0, 70..72)];
+    let Some(few) = world(8).bits(&chunks, &PLAIN) else { return };
+    for more in [9, 24, 33] {
+        for ((_, row), (_, expected)) in world(more).bits(&chunks, &PLAIN).unwrap().iter().zip(&few) {
+            assert!(row[..expected.len()] == *expected, "{more} heads");
+        }
+    }
+}
+
+#[test]
 fn both_forms_at_once_and_the_largest_sizes() {
     let both = Chunk { sequence: 1, positions: 30..50, expanded_until: 40 };
     let chunks = [absorbed(0, 20..22), both, expanded(2, 0..5), absorbed(2, 5..6)];
@@ -401,15 +469,17 @@ fn both_forms_at_once_and_the_largest_sizes() {
 fn accesses_are_ordered() {
     let way = Way { seed: Some(4), races: true, ..PLAIN };
     let world = World::new(SMALL, fp8(true, true), KvUpType::Bf16, 16);
-    world.check(&[absorbed(0, SPLIT + 20..SPLIT + 21), absorbed(1, 0..6), expanded(2, 40..75)], &way);
+    let chunks = [absorbed(0, SPLIT + 20..SPLIT + 21), absorbed(1, 0..6), expanded(2, 40..75)];
+    world.check(&chunks, &way);
+    World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded().check(&chunks, &way);
 }
 
 #[test]
 fn bits_of_absorbed_rows_depend_on_their_position_alone() {
     let world = World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 16);
     let rows = 2 * SPLIT - 3..2 * SPLIT + 4;
-    let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &PLAIN) else { return };
-    for seed in [5, 6] {
+    for (seed, world) in [(5, world.clone()), (6, world.rounded())] {
+        let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &PLAIN) else { return };
         // A pass for every row, and company in front.
         let capacity = AttentionCapacity { absorbed_rows: 2, items: 3, ..ROOMY };
         let way = Way { seed: Some(seed), capacity, ..PLAIN };
@@ -422,25 +492,32 @@ fn bits_of_absorbed_rows_depend_on_their_position_alone() {
 
 #[test]
 fn bits_of_expanded_rows_depend_on_their_position_alone() {
-    let world = World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16);
-    let Some(whole) = world.bits(&[expanded(0, 0..140)], &PLAIN) else { return };
-    for (seed, slab_keys, step) in [(5, 1, 5), (6, 96, 33), (7, 4096, 140)] {
-        let capacity = AttentionCapacity { slab_keys, ..ROOMY };
-        let way = Way { seed: Some(seed), capacity, ..PLAIN };
-        let mut parts = Vec::new();
-        for start in (0..140).step_by(step) {
-            let chunks = [expanded(1, 7..9), expanded(0, start..(start + step).min(140))];
-            parts.extend(world.bits(&chunks, &way).unwrap().into_iter().filter(|row| row.0.0 == 0));
+    let exact = World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16);
+    for world in [exact, World::new(ODD, fp8(true, false), KvUpType::Bf16, 16).rounded()] {
+        let Some(whole) = world.bits(&[expanded(0, 0..140)], &PLAIN) else { return };
+        for (seed, slab_keys, step) in [(5, 1, 5), (6, 96, 33), (7, 4096, 140)] {
+            let capacity = AttentionCapacity { slab_keys, ..ROOMY };
+            let way = Way { seed: Some(seed), capacity, ..PLAIN };
+            let mut parts = Vec::new();
+            for start in (0..140).step_by(step) {
+                let chunks = [expanded(1, 7..9), expanded(0, start..(start + step).min(140))];
+                parts.extend(world.bits(&chunks, &way).unwrap().into_iter().filter(|row| row.0.0 == 0));
+            }
+            assert!(parts == whole, "slabs of {slab_keys}, chunks of {step}");
         }
-        assert!(parts == whole, "slabs of {slab_keys}, chunks of {step}");
     }
 }
 
 #[test]
 fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
     let chunks = [absorbed(0, 690..705), expanded(0, 60..90), absorbed(1, 700..702)];
-    for dtype in [CacheDType::F32, fp8(true, true)] {
-        let world = World::new(SMALL, dtype, KvUpType::F32, 16);
+    for world in [
+        World::new(SMALL, CacheDType::F32, KvUpType::F32, 16),
+        World::new(SMALL, fp8(true, true), KvUpType::F32, 16),
+        World::new(ODD, CacheDType::Bf16, KvUpType::Bf16, 16).rounded(),
+        World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded(),
+    ] {
+        let dtype = world.dtype;
         let Some(sound) = world.bits(&chunks, &PLAIN) else { return };
         for fault in [64, 75, 89, 695] {
             let faulty = World { fault: Some(fault), ..world.clone() }.bits(&chunks, &PLAIN).unwrap();
@@ -546,7 +623,7 @@ fn what_exceeds_the_capacity_is_refused() {
     let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
     let Some(mut stream) = stream(&PLAIN) else { return };
     let capacity = AttentionCapacity { rows: 20, items: 2, ..ROOMY };
-    let mut attention = Attention::new(&mut stream, &SMALL, &capacity).unwrap();
+    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Arithmetic::F32).unwrap();
     let mut refused = |plan: &StepPlan| attention.lists(plan, 0).err().map(|error| error.to_string());
     assert_eq!(refused(&world.step(&[absorbed(0, 2 * SPLIT - 1..2 * SPLIT)]).plan), None);
     let text = refused(&world.step(&[absorbed(0, 2 * SPLIT..2 * SPLIT + 1)]).plan).unwrap();
@@ -561,6 +638,6 @@ fn what_exceeds_the_capacity_is_refused() {
     assert!(text.contains("a block table of 16 tokens for a context of 17"), "{text}");
 
     let odd = MlaShape { v_head_dim: 6, ..SMALL };
-    let text = Attention::new(&mut stream, &odd, &capacity).unwrap_err().to_string();
+    let text = Attention::new(&mut stream, &odd, &capacity, Arithmetic::Bf16).unwrap_err().to_string();
     assert!(text.contains("v_head_dim is 6"), "{text}");
 }

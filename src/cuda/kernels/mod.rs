@@ -13,6 +13,8 @@ pub mod route;
 pub mod sampler;
 pub mod tiled;
 pub mod tiled_linear;
+pub mod tiled_mla_decode;
+pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
 
 use super::{Arch, Kernel, Limits};
@@ -31,6 +33,8 @@ pub const ALL: &[&Kernel] = &[
     &route::KERNEL,
     &sampler::KERNEL,
     &tiled_linear::KERNEL,
+    &tiled_mla_decode::KERNEL,
+    &tiled_mla_prefill::KERNEL,
     &tiled_swiglu::KERNEL,
 ];
 

@@ -1,0 +1,68 @@
+// Attention in absorbed form as the host lists it: passes of rows, and items of up to SPLIT keys of a row.
+//
+// Legend as in mla_decode.cu. A row has ceil(num_keys / SPLIT) items, and the rows of a pass have theirs one after another.
+
+#include "types.cuh"
+
+// Keys of an item; the splits of a row begin at its multiples.
+constexpr int SPLIT = 512;
+// Bound of C.
+constexpr int MAX_LATENT = 512;
+
+// A row of a pass.
+struct RowEntry {
+    u32 row;         // of the step
+    u32 first_item;  // of the pass; the row has ceil(num_keys / SPLIT) of them
+    u32 num_keys;    // keys it attends to; 0: its result is 0
+    u32 table;       // index of its sequence's first block id
+};
+
+// A pass as the host wrote it, followed by its rows.
+struct Pass {
+    u32 num_rows;
+    u32 num_items;
+};
+
+// All sizes are multiples of 4 and positive, and at most the bounds above. Arrays begin at multiples of 16 bytes, lists
+// and tables at multiples of 4.
+struct MlaDecodeParams {
+    const float* query;       // [T, H * (N + R)]
+    const float* rotations;   // [T, R]: R/2 cosines, then R/2 sines
+    const void* kv_up;        // [H * (N + V), C] of the function's type: per head N rows of W_UK, then V of W_UV
+    const u8* cache;          // [slots, row_bytes], one layer
+    const u32* block_tables;  // block ids of all sequences
+    const Pass* pass;         // the pass and its rows
+    float* latent_queries;    // [A, H, C + R], from absorb to decode
+    float* statistics;        // [I, H, 2]: largest score and sum of exponentials, from decode to combine
+    float* latents;           // [I, H, C]: weighted sum of latents, from decode to combine
+    float* attended;          // [T, H * V]
+    bf16* rounded;            // [T, H * V], attended in bf16, or null
+    int num_heads;            // H
+    int nope;                 // N
+    int rope;                 // R
+    int value;                // V
+    int latent;               // C
+    int block_size;           // tokens of a block
+    int row_bytes;            // bytes of a cached row
+    float scale;              // factor on scores
+};
+
+__device__ __forceinline__ const RowEntry* rows_of(const Pass* pass) {
+    return reinterpret_cast<const RowEntry*>(pass + 1);
+}
+
+__device__ __forceinline__ int items_of(const RowEntry& entry) { return (entry.num_keys + SPLIT - 1) / SPLIT; }
+
+// The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does.
+__device__ __forceinline__ int row_of_item(const Pass* pass, u32 item) {
+    int low = 0, high = pass->num_rows - 1;
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (rows_of(pass)[middle].first_item <= item) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}

@@ -1,0 +1,48 @@
+// Tensor cores on bf16 (PTX ISA, "Warp-level matrix instructions"; sm_80), and what prepares their operands.
+//
+// Fragments of m16n8k16, lane 4g + t: A holds (row g, k 2t 2t+1), (row g + 8, the same), (row g, k 2t+8 2t+9), (row g + 8,
+// the same); B holds (k 2t 2t+1, column g), (k 2t+8 2t+9, column g); the sums (row g, columns 2t 2t+1), (row g + 8, the same).
+
+#include "types.cuh"
+
+// sums += A B.
+__device__ __forceinline__ void mma(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8x8 matrices of bf16 from shared memory; lane l gives the address of row l % 8 of matrix l / 8, a multiple of 16.
+// A lane gets (row g, columns 2t 2t+1) of each.
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], const bf16* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(row)))
+                 : "memory");
+}
+
+// The same transposed: a lane gets (rows 2t 2t+1, column g) of each.
+__device__ __forceinline__ void load_transposed(u32 (&to)[4], const bf16* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(row)))
+                 : "memory");
+}
+
+// Two products of bf16, each rounded once.
+__device__ __forceinline__ u32 multiply2(u32 a, u32 b) {
+    u32 product;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+}
+
+// The E4M3 codes in the upper bytes of both halves, exactly: exponent and mantissa as those of a bf16 are 2^-120 too small.
+__device__ __forceinline__ u32 bf16_of_e4m3(u32 codes) {
+    return multiply2((codes & 0x7f007f00u) >> 4 | (codes & 0x80008000u), 0x7b807b80u);
+}
+
+__device__ __forceinline__ u32 word_of(const uint4& words, int i) {
+    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}

@@ -1,0 +1,100 @@
+//! Twin of `kernels/tiled_mla_decode.cu`: the items of [`super::mla_decode`] on tensor cores.
+
+use super::mla_decode::{MAX_LATENT, SPLIT};
+use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
+use crate::ops::{CacheDType, MlaShape};
+
+/// Keys that a block holds at once.
+const KEYS: usize = 32;
+/// Most values of a rope key, R.
+const MAX_ROPE: usize = 64;
+/// Heads of a block, by variant.
+const BLOCK_HEADS: [usize; 3] = [8, 16, 32];
+
+/// The declaration.
+pub const KERNEL: Kernel = Kernel {
+    name: "tiled_mla_decode",
+    functions: &[
+        "tiled_mla_decode_bf16_8",
+        "tiled_mla_decode_bf16_16",
+        "tiled_mla_decode_bf16_32",
+        "tiled_mla_decode_fp8_8",
+        "tiled_mla_decode_fp8_16",
+        "tiled_mla_decode_fp8_32",
+        "tiled_mla_decode_fp8_rope_8",
+        "tiled_mla_decode_fp8_rope_16",
+        "tiled_mla_decode_fp8_rope_32",
+    ],
+    archs: &Arch::ALL,
+    options: |_| &[],
+    // Queries and sums stay in registers: one block of 256 threads on a multiprocessor of 65,536.
+    limits: Limits { registers: 255, local_memory: false },
+    shared_bytes: shared_bytes(BLOCK_HEADS[2]),
+};
+
+/// `sizeof(Shared)` in the source.
+const fn shared_bytes(heads: usize) -> u32 {
+    let values = 2 * KEYS * (MAX_LATENT + 8) * 2;
+    let scores = 4 * heads * (KEYS + 4) * 4;
+    (values + heads * KEYS * 2 + scores + heads * 4 + KEYS * 4 + SPLIT * 4) as u32
+}
+
+/// Whether the functions take these sizes.
+pub fn takes(shape: &MlaShape) -> bool {
+    let (latent, rope) = (shape.kv_lora_rank, shape.qk_rope_head_dim);
+    latent.is_multiple_of(16) && latent <= MAX_LATENT && rope.is_multiple_of(16) && rope <= MAX_ROPE
+}
+
+/// Index of the smallest block that has all heads, or of the largest block.
+fn variant(shape: &MlaShape) -> usize {
+    BLOCK_HEADS.iter().position(|heads| shape.num_heads <= *heads).unwrap_or(BLOCK_HEADS.len() - 1)
+}
+
+/// The function for rows of this type; `None` for rows of f32.
+pub fn function(shape: &MlaShape, cache: CacheDType) -> Option<&'static str> {
+    let first = match cache {
+        CacheDType::F32 => return None,
+        CacheDType::Bf16 => 0,
+        CacheDType::Fp8(format) if !format.rope_codes => 3,
+        CacheDType::Fp8(_) => 6,
+    };
+    KERNEL.functions.get(first + variant(shape)).copied()
+}
+
+/// Shape of the launch over passes of up to `max_items` items: two blocks per multiprocessor, of which one runs at a
+/// time, so that items of different length even out.
+pub fn launch(shape: &MlaShape, max_items: usize, multiprocessors: u32) -> LaunchShape {
+    let heads = BLOCK_HEADS[variant(shape)];
+    let groups = shape.num_heads.div_ceil(heads) as u32;
+    let items = (2 * multiprocessors).div_ceil(groups).min(max_items as u32).max(1);
+    LaunchShape { grid: [items, groups, 1], threads: 256, shared_bytes: shared_bytes(heads) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::CachedRowFormat;
+
+    const KIMI: MlaShape = MlaShape {
+        num_heads: 64,
+        qk_nope_head_dim: 128,
+        qk_rope_head_dim: 64,
+        v_head_dim: 128,
+        kv_lora_rank: 512,
+        scale: 1.0,
+    };
+
+    #[test]
+    fn blocks_have_as_many_heads_as_the_model_and_fit_every_architecture() {
+        let with = |num_heads| MlaShape { num_heads, ..KIMI };
+        let fp8 = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: true });
+        assert_eq!(function(&with(8), CacheDType::Bf16), Some("tiled_mla_decode_bf16_8"));
+        assert_eq!(function(&with(9), fp8), Some("tiled_mla_decode_fp8_rope_16"));
+        assert_eq!(function(&with(64), fp8), Some("tiled_mla_decode_fp8_rope_32"));
+        assert_eq!(function(&KIMI, CacheDType::F32), None);
+        assert_eq!(launch(&KIMI, 4096, 132).grid, [132, 2, 1]);
+        assert_eq!(launch(&with(8), 3, 132).grid, [3, 1, 1]);
+        // Shared memory of a block on sm_86, sm_89 and sm_120.
+        assert!(KERNEL.shared_bytes <= 101_376, "{}", KERNEL.shared_bytes);
+    }
+}
