@@ -9,23 +9,25 @@
 // Floor:   A=64 L=8192 H=64 C=512 R=64, FP8 (656 bytes): 344 MB -> 80 us at 4.3 TB/s (H200); 73 GFLOP -> 92 us at
 //          790 TFLOP/s; results of items 135 MB -> 31 us. A=1: 5.4 MB, latency.
 // Grid:    (items, groups of heads), 8 warps; blocks step through the items of the list in device memory.
-//          Shared memory: 90,112 bytes with 32 heads; 1 block on a multiprocessor, by registers.
+//          Shared memory: 92 KB with 32 heads; 1 block on a multiprocessor, by registers.
 // Order:   scores: four quarters of the columns, each a chain of steps of 16, added pairwise; softmax: tiles of 32 keys at
 //          absolute positions, a lane's sum of exponentials over tiles, then a butterfly; values: tiles in their order. A
 //          row's result depends on its query, its position and its keys alone, not on how many heads a block has.
-// Tried:   no timing yet. Per 32 keys and 32 heads shared memory moves 114 KB (890 cycles of a multiprocessor) and the
-//          tensor cores work 544: queries stay in registers, since reading them for each tile would add 74 KB.
+// Tried:   no timing yet; sm_90a: 476 machine instructions of a warp for 32 keys and 32 heads of FP8, 360 of bf16. With 64
+//          heads that is 60 and 45 cycles of a multiprocessor per key, mma.sync takes 55, HBM 35 and 62: for FP8 at full
+//          speed wgmma is needed, with queries in shared memory. Per 32 keys and 32 heads shared memory moves 114 KB (890 cycles of a multiprocessor) and the
+//          tensor cores work 544: queries stay in registers, since reading them for each tile would add 74 KB. Keys as the
+//          A operand of both products need a move for every register: A and a store of 16 bytes want them in different order.
 //
-// A tile has 32 keys. For scores a warp has 16 keys as the A operand, straight from the cache, and a quarter of the
-// columns; it leaves the keys in shared memory in bf16, whence values are read transposed: there a warp has every eighth 16
-// columns as the A operand. Heads are the B operand in both. An E8M0 scale is a power of two: it multiplies scores and
-// probabilities, so that codes become bf16 exactly and without it.
+// A tile has 32 keys. For scores heads are the A operand, and a warp has 16 keys, straight from the cache, and a quarter of
+// the columns as the B operand; it leaves the keys in shared memory in bf16, whence values are read transposed: there a warp
+// has every eighth 16 columns. An E8M0 scale is a power of two: it multiplies scores and probabilities, so that codes become
+// bf16 exactly and without it.
 
 #include "cached_row.cuh"
 #include "mla.cuh"
 #include "mla_pass.cuh"
 #include "mma.cuh"
-#include "reduce.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
@@ -35,21 +37,25 @@ constexpr int QUARTERS = 4;
 constexpr int UNIT = 64;
 constexpr int UNITS = MAX_LATENT / UNIT / QUARTERS;
 constexpr int COLUMN_TILES = MAX_LATENT / 16 / WARPS;
-// Rows of shared memory begin four banks apart.
+// Rows of shared memory begin four and eight banks apart.
 constexpr int VALUE_PITCH = MAX_LATENT + 8;
-constexpr int SCORE_PITCH = KEYS + 4;
+constexpr int SCORE_PITCH = KEYS + 8;
+// Probabilities of 16 heads and 16 keys, four words of each lane; steps begin 16 banks apart, groups of heads four.
+constexpr int STEP_PITCH = 128 + 16;
+constexpr int GROUP_PITCH = 2 * STEP_PITCH + 4;
 
-template <int HEADS>
+// GROUPS of 16 heads.
+template <int GROUPS>
 struct Shared {
     bf16 values[2][KEYS][VALUE_PITCH];  // of this tile and of the one before
-    bf16 weights[HEADS][KEYS];          // probabilities, in the order in which lanes read them
-    float scores[QUARTERS][HEADS][SCORE_PITCH];
-    float shrink[HEADS];
+    float scores[QUARTERS][16 * GROUPS][SCORE_PITCH];
+    u32 weights[GROUPS * GROUP_PITCH];  // probabilities, in the order in which lanes read them
     float scales[KEYS];
+    float shrink[16 * GROUPS];
     u32 slots[SPLIT];
 };
 
-// 16 columns of a key in bf16; register i of the pairs holds two of the columns 4 (i / 2) .. + 3.
+// 16 columns of a key; pair i is two of the columns 4 (i / 2) .. + 3.
 struct KeyBf16 {
     static constexpr bool SCALED = false, ROPE_CODES = false;
     struct Columns {
@@ -91,11 +97,12 @@ __device__ __forceinline__ constexpr int column_at(int place) {
     return CODES && (place == 1 || place == 2) ? 3 - place : place;
 }
 
+// Four columns of a head as words `first` and `first + 2` of an A operand.
 template <bool CODES>
-__device__ __forceinline__ void query_pairs(u32 (&pairs)[2], const float* from) {
+__device__ __forceinline__ void put_query(u32 (&a)[4], int first, const float* from) {
     const float4 four = four_of(from);
-    pairs[0] = pair_of(four.x, CODES ? four.z : four.y);
-    pairs[1] = pair_of(CODES ? four.y : four.z, four.w);
+    a[first] = pair_of(four.x, CODES ? four.z : four.y);
+    a[first + 2] = pair_of(CODES ? four.y : four.z, four.w);
 }
 
 // An E8M0 scale.
@@ -113,21 +120,30 @@ struct Loaded {
 
 template <typename Key, int GROUPS>
 __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
-    constexpr int HEADS = 8 * GROUPS;
+    constexpr int HEADS = 16 * GROUPS;
     extern __shared__ uint4 memory[];
-    Shared<HEADS>& shared = *reinterpret_cast<Shared<HEADS>*>(memory);
+    Shared<GROUPS>& shared = *reinterpret_cast<Shared<GROUPS>*>(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int half = warp % 2, quarter = warp / 2;
     const int latent = params.latent, width = params.latent + params.rope;
     const int first_head = blockIdx.y * HEADS;
+    const float infinity = __uint_as_float(0x7f800000u), log2_e = 1.44269504f;
+    // Columns of this lane: without a place in the latent, its first ones, which queries of 0 multiply.
     const bool has_rope = 16 * quarter < params.rope;
-    const float infinity = __uint_as_float(0x7f800000u);
-    // Of this lane: its first column of a unit, and of the rope key.
-    const auto column_of = [&](int u) { return (QUARTERS * u + quarter) * UNIT + 16 * t; };
-    const int rope_column = 16 * quarter + 4 * t;
-    // Where the key of this lane stands in a row of `weights`: a lane of the product reads keys 2t 2t+1 2t+8 2t+9 of both
-    // steps at once.
-    const int place = lane % 8 / 2 * 8 + lane / 16 * 4 + lane / 8 % 2 * 2 + lane % 2;
+    const int rope_column = has_rope ? 16 * quarter + 4 * t : 0;
+    bool has_unit[UNITS];
+    int columns[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const int column = (QUARTERS * u + quarter) * UNIT + 16 * t;
+        has_unit[u] = column < latent;
+        columns[u] = has_unit[u] ? column : 0;
+    }
+    // In softmax a lane has four keys of one head.
+    const int softmax_row = lane / 8, softmax_part = lane % 8, softmax_head = (warp + 8 * softmax_row) % HEADS;
+    const bool has_softmax = 8 * softmax_row < HEADS;
+    u32* const probabilities = shared.weights + softmax_row / 2 * GROUP_PITCH + softmax_part / 4 * STEP_PITCH +
+                               4 * (4 * warp + softmax_part % 2 * 2) + softmax_part % 4 / 2 * 2 + softmax_row % 2;
 
     const u32 num_items = params.pass->num_items;
     for (u32 item = blockIdx.x; item < num_items; item += gridDim.x) {
@@ -140,123 +156,117 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
         }
 
         // A head beyond the last one computes the last one again and stores nothing.
-        u32 query[UNITS][GROUPS][4][2] = {};
-        u32 rope_query[GROUPS][2] = {};
+        u32 query[UNITS][GROUPS][4][4] = {};
+        u32 rope_query[GROUPS][4] = {};
 #pragma unroll
-        for (int n = 0; n < GROUPS; ++n) {
-            const int head = min(first_head + 8 * n + g, params.num_heads - 1);
-            const float* from = params.latent_queries + (static_cast<i64>(index) * params.num_heads + head) * width;
+        for (int m = 0; m < GROUPS; ++m) {
 #pragma unroll
-            for (int u = 0; u < UNITS; ++u) {
-                if (column_of(u) < latent) {
+            for (int upper = 0; upper < 2; ++upper) {
+                const int head = min(first_head + 16 * m + 8 * upper + g, params.num_heads - 1);
+                const float* from = params.latent_queries + (static_cast<i64>(index) * params.num_heads + head) * width;
 #pragma unroll
-                    for (int step = 0; step < 4; ++step) {
-                        query_pairs<Key::SCALED>(query[u][n][step], from + column_of(u) + 4 * step);
+                for (int u = 0; u < UNITS; ++u) {
+                    if (has_unit[u]) {
+#pragma unroll
+                        for (int step = 0; step < 4; ++step) {
+                            put_query<Key::SCALED>(query[u][m][step], upper, from + columns[u] + 4 * step);
+                        }
                     }
                 }
-            }
-            if (has_rope) {
-                query_pairs<Key::ROPE_CODES>(rope_query[n], from + latent + rope_column);
+                if (has_rope) {
+                    put_query<Key::ROPE_CODES>(rope_query[m], upper, from + latent + rope_column);
+                }
             }
         }
-        float sums[COLUMN_TILES][GROUPS][4] = {};
-        // Of heads GROUPS * warp + i: the sum is this lane's part.
-        float largest[GROUPS], total[GROUPS];
-#pragma unroll
-        for (int i = 0; i < GROUPS; ++i) {
-            largest[i] = -infinity, total[i] = 0.0f;
-        }
+        float sums[COLUMN_TILES][2][GROUPS][4] = {};
+        // Of softmax_head, in base 2; the sum is this lane's part.
+        float largest = -infinity, total = 0.0f;
         __syncthreads();
 
+        // A key behind the last one is the last one again: its probability is 0.
         Loaded<Key> loaded;
         const auto load = [&](int tile) {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                const int key = tile + 16 * half + 8 * r + g;
-                const bool present = key < num_keys;
-                const u8* row = params.cache + (present ? static_cast<i64>(shared.slots[key]) * params.row_bytes : 0);
+                const int key = min(tile + 16 * half + 8 * r + g, num_keys - 1);
+                const u8* row = params.cache + static_cast<i64>(shared.slots[key]) * params.row_bytes;
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u) {
-                    loaded.columns[r][u] = {};
-                    if (present && column_of(u) < latent) {
-                        Key::load(loaded.columns[r][u], row, column_of(u));
-                    }
+                    Key::load(loaded.columns[r][u], row, columns[u]);
                 }
-                loaded.rope[r] = make_uint2(0, 0);
-                if (present && has_rope) {
-                    const u8* from = Key::rope(row, latent);
-                    if constexpr (Key::ROPE_CODES) {
-                        loaded.rope[r].x = *reinterpret_cast<const u32*>(from + rope_column);
-                    } else {
-                        loaded.rope[r] = *reinterpret_cast<const uint2*>(from + 2 * rope_column);
-                    }
+                const u8* from = Key::rope(row, latent);
+                if constexpr (Key::ROPE_CODES) {
+                    loaded.rope[r].x = *reinterpret_cast<const u32*>(from + rope_column);
+                } else {
+                    loaded.rope[r] = *reinterpret_cast<const uint2*>(from + 2 * rope_column);
                 }
-                loaded.scales[r] = present ? Key::scales(row, latent, params.rope) : 0;
+                loaded.scales[r] = Key::scales(row, latent, params.rope);
             }
         };
         load(0);
 
         for (int tile = 0; tile < num_keys; tile += KEYS) {
             auto& values = shared.values[tile / KEYS % 2];
-            float scores[GROUPS][4] = {};
+            float scores[GROUPS][2][4] = {};
 #pragma unroll
             for (int u = 0; u < UNITS; ++u) {
-                if ((QUARTERS * u + quarter) * UNIT < latent) {
-                    u32 pairs[2][8];
+                const int column = (QUARTERS * u + quarter) * UNIT + 16 * t;
 #pragma unroll
-                    for (int r = 0; r < 2; ++r) {
+                for (int r = 0; r < 2; ++r) {
+                    u32 pairs[8];
 #pragma unroll
-                        for (int i = 0; i < 8; ++i) {
-                            pairs[r][i] = Key::pair(loaded.columns[r][u], i);
-                        }
-                        uint4* to = reinterpret_cast<uint4*>(&values[16 * half + 8 * r + g][column_of(u)]);
-                        to[0] = make_uint4(pairs[r][0], pairs[r][1], pairs[r][2], pairs[r][3]);
-                        to[1] = make_uint4(pairs[r][4], pairs[r][5], pairs[r][6], pairs[r][7]);
+                    for (int i = 0; i < 8; ++i) {
+                        pairs[i] = Key::pair(loaded.columns[r][u], i);
                     }
+                    bf16* to = &values[16 * half + 8 * r + g][column];
+                    store_shared(to, pairs[0], pairs[1], pairs[2], pairs[3]);
+                    store_shared(to + 8, pairs[4], pairs[5], pairs[6], pairs[7]);
 #pragma unroll
                     for (int step = 0; step < 4; ++step) {
-                        const u32 a[4] = {pairs[0][2 * step], pairs[1][2 * step], pairs[0][2 * step + 1],
-                                          pairs[1][2 * step + 1]};
 #pragma unroll
-                        for (int n = 0; n < GROUPS; ++n) {
-                            mma(scores[n], a, query[u][n][step][0], query[u][n][step][1]);
+                        for (int m = 0; m < GROUPS; ++m) {
+                            mma(scores[m][r], query[u][m][step], pairs[2 * step], pairs[2 * step + 1]);
                         }
                     }
                 }
             }
-            if constexpr (Key::SCALED) {
-                const float scales[2] = {scale_of(loaded.scales[0] & 0xffu), scale_of(loaded.scales[1] & 0xffu)};
 #pragma unroll
-                for (int n = 0; n < GROUPS; ++n) {
-                    scores[n][0] *= scales[0], scores[n][1] *= scales[0];
-                    scores[n][2] *= scales[1], scores[n][3] *= scales[1];
-                }
-                if (quarter == 0 && t == 0) {
-                    shared.scales[16 * half + g] = scales[0];
-                    shared.scales[16 * half + 8 + g] = scales[1];
-                }
-            }
-            if (has_rope) {
-                u32 a[4] = {loaded.rope[0].x, loaded.rope[1].x, loaded.rope[0].y, loaded.rope[1].y};
+            for (int r = 0; r < 2; ++r) {
                 if constexpr (Key::ROPE_CODES) {
-                    // A power of two in bf16: its bits are those of the f32.
+                    // Two scales: both multiply here, those of the keys 2t and 2t + 1 that this lane has sums of.
+                    const u32 a = bf16_of_e4m3(loaded.rope[r].x << 8), b = bf16_of_e4m3(loaded.rope[r].x);
+                    const u32 scales[2] = {__shfl_sync(0xffffffffu, loaded.scales[r], 8 * t),
+                                           __shfl_sync(0xffffffffu, loaded.scales[r], 8 * t + 4)};
 #pragma unroll
-                    for (int r = 0; r < 2; ++r) {
-                        const u32 scale = __float_as_uint(scale_of(loaded.scales[r] >> 8)) >> 16;
-                        a[r] = multiply2(bf16_of_e4m3(loaded.rope[r].x << 8), scale * 0x00010001u);
-                        a[r + 2] = multiply2(bf16_of_e4m3(loaded.rope[r].x), scale * 0x00010001u);
+                    for (int m = 0; m < GROUPS; ++m) {
+                        float rope_scores[4] = {};
+                        mma(rope_scores, rope_query[m], a, b);
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) {
+                            const float latent_score = scores[m][r][i] * scale_of(scales[i % 2] & 0xffu);
+                            scores[m][r][i] = __fmaf_rn(rope_scores[i], scale_of(scales[i % 2] >> 8), latent_score);
+                        }
+                    }
+                } else {
+                    u32 a = loaded.rope[r].x, b = loaded.rope[r].y;
+                    if constexpr (Key::SCALED) {
+                        // Divided by the latent's scale, which multiplies the score: 2^-n has the exponent 254 - n.
+                        const u32 inverse = (254 - loaded.scales[r]) * 0x00800080u;
+                        a = multiply2(a, inverse), b = multiply2(b, inverse);
+                    }
+#pragma unroll
+                    for (int m = 0; m < GROUPS; ++m) {
+                        mma(scores[m][r], rope_query[m], a, b);
                     }
                 }
-#pragma unroll
-                for (int n = 0; n < GROUPS; ++n) {
-                    mma(scores[n], a, rope_query[n][0], rope_query[n][1]);
+                if (Key::SCALED && quarter == 0 && t == 0) {
+                    shared.scales[16 * half + 8 * r + g] = scale_of(loaded.scales[r] & 0xffu);
                 }
-            }
 #pragma unroll
-            for (int n = 0; n < GROUPS; ++n) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    shared.scores[quarter][8 * n + 2 * t + i % 2][16 * half + 8 * (i / 2) + g] = scores[n][i];
+                for (int m = 0; m < GROUPS; ++m) {
+                    float* to = &shared.scores[quarter][16 * m + g][16 * half + 8 * r + 2 * t];
+                    *reinterpret_cast<float2*>(to) = make_float2(scores[m][r][0], scores[m][r][1]);
+                    *reinterpret_cast<float2*>(to + 8 * SCORE_PITCH) = make_float2(scores[m][r][2], scores[m][r][3]);
                 }
             }
             if (tile + KEYS < num_keys) {
@@ -264,55 +274,91 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
             }
             __syncthreads();
 
+            {
+                float4 parts[QUARTERS];
 #pragma unroll
-            for (int i = 0; i < GROUPS; ++i) {
-                const int head = GROUPS * warp + i;
-                const float sum = (shared.scores[0][head][lane] + shared.scores[1][head][lane]) +
-                                  (shared.scores[2][head][lane] + shared.scores[3][head][lane]);
-                const float score = tile + lane < num_keys ? params.scale * sum : -infinity;
-                const float before = largest[i];
-                largest[i] = fmaxf(before, group_max<32>(score));
-                const float shrink = expf(before - largest[i]);
-                const float weight = expf(score - largest[i]);
-                total[i] = __fmaf_rn(total[i], shrink, weight);
-                shared.weights[head][place] = bf16_of(Key::SCALED ? weight * shared.scales[lane] : weight);
-                if (lane == 0) {
-                    shared.shrink[head] = shrink;
+                for (int q = 0; q < QUARTERS; ++q) {
+                    parts[q] = *reinterpret_cast<const float4*>(&shared.scores[q][softmax_head][4 * softmax_part]);
+                }
+                float4 scales = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+                if constexpr (Key::SCALED) {
+                    scales = *reinterpret_cast<const float4*>(&shared.scales[4 * softmax_part]);
+                }
+                const float scale = params.scale * log2_e;
+                const float factors[4] = {scales.x, scales.y, scales.z, scales.w};
+                const float added[4] = {
+                    (parts[0].x + parts[1].x) + (parts[2].x + parts[3].x), (parts[0].y + parts[1].y) + (parts[2].y + parts[3].y),
+                    (parts[0].z + parts[1].z) + (parts[2].z + parts[3].z), (parts[0].w + parts[1].w) + (parts[2].w + parts[3].w)};
+                float weights[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const float score = added[i] * (Key::ROPE_CODES ? scale : scale * factors[i]);
+                    weights[i] = tile + 4 * softmax_part + i < num_keys ? score : -infinity;
+                }
+                const float before = largest;
+                largest = fmaxf(before, group_max<8>(fmaxf(fmaxf(weights[0], weights[1]), fmaxf(weights[2], weights[3]))));
+                const float shrink = exp2_of(before - largest);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    weights[i] = exp2_of(weights[i] - largest);
+                }
+                total = __fmaf_rn(total, shrink, (weights[0] + weights[1]) + (weights[2] + weights[3]));
+                if (has_softmax) {
+                    probabilities[0] = pair_of(weights[0] * factors[0], weights[1] * factors[1]);
+                    probabilities[4] = pair_of(weights[2] * factors[2], weights[3] * factors[3]);
+                    if (softmax_part == 0) {
+                        shared.shrink[softmax_head] = shrink;
+                    }
                 }
             }
             __syncthreads();
 
             bool changes = false;
-            float2 shrink[GROUPS];
-            uint4 weights[GROUPS];
+            float shrink[GROUPS][2];
+            u32 weights[GROUPS][KEYS / 16][4];
 #pragma unroll
-            for (int n = 0; n < GROUPS; ++n) {
-                shrink[n] = *reinterpret_cast<const float2*>(&shared.shrink[8 * n + 2 * t]);
-                weights[n] = *reinterpret_cast<const uint4*>(&shared.weights[8 * n + g][8 * t]);
-                changes |= shrink[n].x != 1.0f || shrink[n].y != 1.0f;
+            for (int m = 0; m < GROUPS; ++m) {
+#pragma unroll
+                for (int upper = 0; upper < 2; ++upper) {
+                    shrink[m][upper] = shared.shrink[16 * m + 8 * upper + g];
+                    changes |= shrink[m][upper] != 1.0f;
+                }
+#pragma unroll
+                for (int step = 0; step < KEYS / 16; ++step) {
+                    const uint4 words =
+                        *reinterpret_cast<const uint4*>(shared.weights + m * GROUP_PITCH + step * STEP_PITCH + 4 * lane);
+                    weights[m][step][0] = words.x, weights[m][step][1] = words.y;
+                    weights[m][step][2] = words.z, weights[m][step][3] = words.w;
+                }
             }
             // Most tiles have no larger score than those before; 1 changes no bits.
             if (__any_sync(0xffffffffu, changes)) {
 #pragma unroll
-                for (int m = 0; m < COLUMN_TILES; ++m) {
+                for (int c = 0; c < COLUMN_TILES; ++c) {
 #pragma unroll
-                    for (int n = 0; n < GROUPS; ++n) {
-                        sums[m][n][0] *= shrink[n].x, sums[m][n][1] *= shrink[n].y;
-                        sums[m][n][2] *= shrink[n].x, sums[m][n][3] *= shrink[n].y;
+                    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+                        for (int m = 0; m < GROUPS; ++m) {
+#pragma unroll
+                            for (int i = 0; i < 4; ++i) {
+                                sums[c][n][m][i] *= shrink[m][i / 2];
+                            }
+                        }
                     }
                 }
             }
 #pragma unroll
-            for (int m = 0; m < COLUMN_TILES; ++m) {
-                const int column = 16 * (WARPS * m + warp);
+            for (int c = 0; c < COLUMN_TILES; ++c) {
+                const int column = 16 * (WARPS * c + warp);
                 if (column < latent) {
 #pragma unroll
                     for (int step = 0; step < KEYS / 16; ++step) {
-                        u32 a[4];
-                        load_transposed(a, &values[16 * step + lane / 16 * 8 + lane % 8][column + lane / 8 % 2 * 8]);
+                        u32 b[4];
+                        load_transposed(b, &values[16 * step + lane % 16][column + lane / 16 * 8]);
 #pragma unroll
-                        for (int n = 0; n < GROUPS; ++n) {
-                            mma(sums[m][n], a, word_of(weights[n], 2 * step), word_of(weights[n], 2 * step + 1));
+                        for (int m = 0; m < GROUPS; ++m) {
+                            mma(sums[c][0][m], weights[m][step], b[0], b[1]);
+                            mma(sums[c][1][m], weights[m][step], b[2], b[3]);
                         }
                     }
                 }
@@ -321,29 +367,29 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
 
         const i64 at = static_cast<i64>(item) * params.num_heads + first_head;
 #pragma unroll
-        for (int m = 0; m < COLUMN_TILES; ++m) {
-            const int tile = 16 * (WARPS * m + warp), column = tile + g / 4 * 4 + column_at<Key::SCALED>(g % 4);
-            if (tile < latent) {
+        for (int c = 0; c < COLUMN_TILES; ++c) {
+            const int column = 16 * (WARPS * c + warp);
+            if (column < latent) {
 #pragma unroll
-                for (int n = 0; n < GROUPS; ++n) {
+                for (int m = 0; m < GROUPS; ++m) {
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const int head = 8 * n + 2 * t + i % 2;
+                        const int head = 16 * m + i / 2 * 8 + g, place = 2 * t + i % 2;
+                        float* to = params.latents + (at + head) * latent + column + place / 4 * 4 +
+                                    column_at<Key::SCALED>(place % 4);
                         if (first_head + head < params.num_heads) {
-                            params.latents[(at + head) * latent + column + 8 * (i / 2)] = sums[m][n][i];
+                            to[0] = sums[c][0][m][i];
+                            to[8] = sums[c][1][m][i];
                         }
                     }
                 }
             }
         }
-#pragma unroll
-        for (int i = 0; i < GROUPS; ++i) {
-            const int head = GROUPS * warp + i;
-            const float sum = warp_sum(total[i]);
-            if (lane == 0 && first_head + head < params.num_heads) {
-                params.statistics[2 * (at + head)] = largest[i];
-                params.statistics[2 * (at + head) + 1] = sum;
-            }
+        const float sum = group_sum<8>(total);
+        if (has_softmax && softmax_part == 0 && first_head + softmax_head < params.num_heads) {
+            // In base e, as the merge reads it.
+            params.statistics[2 * (at + softmax_head)] = largest / log2_e;
+            params.statistics[2 * (at + softmax_head) + 1] = sum;
         }
     }
 }
@@ -352,7 +398,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ MlaDecodeParams params) { \
         decode<Key, groups>(params);                                                                             \
     }
-#define KERNELS(name, Key) KERNEL(name##_8, Key, 1) KERNEL(name##_16, Key, 2) KERNEL(name##_32, Key, 4)
+#define KERNELS(name, Key) KERNEL(name##_16, Key, 1) KERNEL(name##_32, Key, 2)
 
 KERNELS(tiled_mla_decode_bf16, KeyBf16)
 KERNELS(tiled_mla_decode_fp8, KeyFp8<false>)

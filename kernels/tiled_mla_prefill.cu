@@ -193,13 +193,6 @@ __device__ __forceinline__ u32 query_two(const float* head, const float* rotatio
     return pair_of(x.x * cosine - x.y * sine, x.y * cosine + x.x * sine);
 }
 
-// 2^x, off by up to 2^-22 of the result (PTX ISA, ex2).
-__device__ __forceinline__ float exp2_of(float x) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-}
-
 // 16 bytes to shared memory, on their way until `wait_copies`.
 __device__ __forceinline__ void copy16(bf16* to, const bf16* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"

@@ -67,3 +67,10 @@ __device__ __forceinline__ float group_sum(float value) {
     }
     return value;
 }
+
+// 2^x, off by up to 2^-22 of the result (PTX ISA, ex2).
+__device__ __forceinline__ float exp2_of(float x) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}

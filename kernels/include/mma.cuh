@@ -31,6 +31,14 @@ __device__ __forceinline__ void load_transposed(u32 (&to)[4], const bf16* row) {
                  : "memory");
 }
 
+// 16 bytes to shared memory, at a multiple of 16, in one store whatever the compiler knows of the address.
+__device__ __forceinline__ void store_shared(bf16* to, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
 // Two products of bf16, each rounded once.
 __device__ __forceinline__ u32 multiply2(u32 a, u32 b) {
     u32 product;

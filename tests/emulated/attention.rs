@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use perigee::cuda::kernels::mla_decode::{self, SPLIT};
-use perigee::cuda::kernels::mla_prefill;
-use perigee::cuda::{Addresses, Arch, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
+use perigee::cuda::kernels::{mla_prefill, tiled_mla_decode};
+use perigee::cuda::{
+    Addresses, Arch, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream,
+};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::tolerance::{ATTEND, difference};
 use perigee::ops::{BlockId, CacheDType, CacheShape, HostOps, MlaShape, StepPlan, TokenSource};
@@ -332,7 +334,8 @@ impl World {
         let Self { shape, dtype, kv_up_type, block_size, .. } = self;
         let allowed = match self.arithmetic {
             Arithmetic::F32 => ATTEND.f32_activations,
-            Arithmetic::Bf16 => ATTEND.bf16_activations,
+            // 3.3e-3 at most where these values are measured.
+            Arithmetic::Bf16 => ATTEND.bf16_activations / 4.0,
         };
         assert!(off <= allowed, "{shape:?} {dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
         println!("{dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
@@ -430,6 +433,52 @@ fn tensor_cores_attend_as_the_reference_does() {
     let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
     World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
     World::new(ODD, CacheDType::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
+}
+
+/// What decides the speed of decode and can be counted. An SM of an H200 reads 35 clocks for a row of FP8, in which it issues
+/// 141 instructions of a warp; tensor cores by mma.sync are busy for 55 clocks with the 64 heads of a key.
+#[test]
+fn decode_issues_little_beside_the_tensor_cores() {
+    let shape = MlaShape { num_heads: 64, ..KIMI };
+    for (dtype, function, allowed) in [
+        (fp8(true, false), "tiled_mla_decode_fp8_32", 330.0),
+        (CacheDType::Bf16, "tiled_mla_decode_bf16_32", 270.0),
+    ] {
+        let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
+        let Some(mut stream) = stream(&Way { arch: Arch::Sm90a, ..PLAIN }) else { return };
+        let step = world.step(&[absorbed(0, SPLIT - 1..SPLIT)]);
+        let mut attention = world.attention(&mut stream, &PLAIN);
+        let words = attention.lists(&step.plan, 0).unwrap().to_vec();
+        let (at, kv_up) = world.upload(&mut stream, &step, &words);
+        attention.attend_absorbed(&mut stream, &at, &kv_up).unwrap();
+        let params = mla_decode::Params {
+            cache: at.cache,
+            block_tables: at.block_tables,
+            pass: at.lists,
+            latent_queries: stream.store("queries", &vec![0.5f32; 64 * 576]).unwrap().address,
+            statistics: stream.allocate("statistics", 2 * 4 * 64).unwrap().address,
+            latents: stream.allocate("latents", 4 * 64 * 512).unwrap().address,
+            num_heads: 64,
+            rope: 64,
+            latent: 512,
+            block_size: 64,
+            row_bytes: at.cache_shape.row_bytes() as i32,
+            scale: 0.04,
+            ..bytemuck::Zeroable::zeroed()
+        };
+        let Some(options) = stream.driver().options() else { return };
+        options.profile = true;
+        stream.launch(function, tiled_mla_decode::launch(&world.shape, 1, 132), &params).unwrap();
+        let report = stream.driver().report().unwrap();
+        let per_key = report.warp_instructions() as f64 / SPLIT as f64;
+        let shared = report.instructions.iter().filter(|count| !count.opcode.contains("global"));
+        let conflicts: u64 = shared.filter_map(|count| count.traffic.map(|t| t.excess_wavefronts())).sum();
+        println!(
+            "{function}: {per_key:.0} PTX instructions of a warp per key of 64 heads, {conflicts} bank conflicts"
+        );
+        assert!(per_key < allowed, "{function}: {per_key}");
+        assert_eq!(conflicts, 0, "{function}");
+    }
 }
 
 #[test]

@@ -9,19 +9,16 @@ const KEYS: usize = 32;
 /// Most values of a rope key, R.
 const MAX_ROPE: usize = 64;
 /// Heads of a block, by variant.
-const BLOCK_HEADS: [usize; 3] = [8, 16, 32];
+const BLOCK_HEADS: [usize; 2] = [16, 32];
 
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
     name: "tiled_mla_decode",
     functions: &[
-        "tiled_mla_decode_bf16_8",
         "tiled_mla_decode_bf16_16",
         "tiled_mla_decode_bf16_32",
-        "tiled_mla_decode_fp8_8",
         "tiled_mla_decode_fp8_16",
         "tiled_mla_decode_fp8_32",
-        "tiled_mla_decode_fp8_rope_8",
         "tiled_mla_decode_fp8_rope_16",
         "tiled_mla_decode_fp8_rope_32",
     ],
@@ -29,15 +26,19 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // Queries and sums stay in registers: one block of 256 threads on a multiprocessor of 65,536.
     limits: Limits { registers: 255, local_memory: false },
-    shared_bytes: shared_bytes(BLOCK_HEADS[2]),
+    shared_bytes: shared_bytes(BLOCK_HEADS[1]),
 };
 
 /// `sizeof(Shared)` in the source.
 const fn shared_bytes(heads: usize) -> u32 {
     let values = 2 * KEYS * (MAX_LATENT + 8) * 2;
-    let scores = 4 * heads * (KEYS + 4) * 4;
-    (values + heads * KEYS * 2 + scores + heads * 4 + KEYS * 4 + SPLIT * 4) as u32
+    let scores = 4 * heads * (KEYS + 8) * 4;
+    let weights = heads / 16 * (2 * (128 + 16) + 4) * 4;
+    (values + scores + weights + KEYS * 4 + heads * 4 + SPLIT * 4) as u32
 }
+
+// Shared memory of a block on sm_86, sm_89 and sm_120.
+const _: () = assert!(KERNEL.shared_bytes <= 101_376);
 
 /// Whether the functions take these sizes.
 pub fn takes(shape: &MlaShape) -> bool {
@@ -55,8 +56,8 @@ pub fn function(shape: &MlaShape, cache: CacheDType) -> Option<&'static str> {
     let first = match cache {
         CacheDType::F32 => return None,
         CacheDType::Bf16 => 0,
-        CacheDType::Fp8(format) if !format.rope_codes => 3,
-        CacheDType::Fp8(_) => 6,
+        CacheDType::Fp8(format) if !format.rope_codes => 2,
+        CacheDType::Fp8(_) => 4,
     };
     KERNEL.functions.get(first + variant(shape)).copied()
 }
@@ -88,13 +89,11 @@ mod tests {
     fn blocks_have_as_many_heads_as_the_model_and_fit_every_architecture() {
         let with = |num_heads| MlaShape { num_heads, ..KIMI };
         let fp8 = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: true });
-        assert_eq!(function(&with(8), CacheDType::Bf16), Some("tiled_mla_decode_bf16_8"));
-        assert_eq!(function(&with(9), fp8), Some("tiled_mla_decode_fp8_rope_16"));
+        assert_eq!(function(&with(8), CacheDType::Bf16), Some("tiled_mla_decode_bf16_16"));
+        assert_eq!(function(&with(17), fp8), Some("tiled_mla_decode_fp8_rope_32"));
         assert_eq!(function(&with(64), fp8), Some("tiled_mla_decode_fp8_rope_32"));
         assert_eq!(function(&KIMI, CacheDType::F32), None);
         assert_eq!(launch(&KIMI, 4096, 132).grid, [132, 2, 1]);
         assert_eq!(launch(&with(8), 3, 132).grid, [3, 1, 1]);
-        // Shared memory of a block on sm_86, sm_89 and sm_120.
-        assert!(KERNEL.shared_bytes <= 101_376, "{}", KERNEL.shared_bytes);
     }
 }
