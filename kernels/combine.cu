@@ -28,24 +28,24 @@ struct CombineParams {
     int padding;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) combine(const __grid_constant__ CombineParams params) {
-    __shared__ float warp_sums[THREADS / 32];
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_constant__ CombineParams params) {
+    __shared__ float warp_sums[NORM_THREADS / 32];
     const i64 row = blockIdx.x;
     float* hidden = params.hidden + row * params.columns;
-    float values[STEPS][VALUES];
+    float values[NORM_STEPS][NORM_VALUES];
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        const int column = column_of(step);
+    for (int step = 0; step < NORM_STEPS; ++step) {
+        const int column = norm_column(step);
         if (column < params.columns) {
-            float sum[VALUES] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-            float added[VALUES];
+            float sum[NORM_VALUES] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+            float added[NORM_VALUES];
             for (int k = 0; k < params.top_k; ++k) {
                 const i64 slot = row * params.top_k + k;
                 if (params.chosen[slot] != 0xffffffffu) {
                     load8(added, params.routed + slot * params.columns + column);
                     const float weight = params.weights[slot];
 #pragma unroll
-                    for (int i = 0; i < VALUES; ++i) {
+                    for (int i = 0; i < NORM_VALUES; ++i) {
                         sum[i] = __fadd_rn(sum[i], __fmul_rn(weight, added[i]));
                     }
                 }
@@ -53,13 +53,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const __grid_const
             if (params.shared != nullptr) {
                 load8(added, params.shared + row * params.columns + column);
 #pragma unroll
-                for (int i = 0; i < VALUES; ++i) {
+                for (int i = 0; i < NORM_VALUES; ++i) {
                     sum[i] += added[i];
                 }
             }
             load8(values[step], hidden + column);
 #pragma unroll
-            for (int i = 0; i < VALUES; ++i) {
+            for (int i = 0; i < NORM_VALUES; ++i) {
                 values[step][i] += sum[i];
             }
             store8(hidden + column, values[step]);

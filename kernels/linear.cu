@@ -11,59 +11,11 @@
 // Order:   see warp_products: fixed by K and the format.
 // Tried:   one version; no timing yet.
 
-#include "types.cuh"
-#include "reduce.cuh"
-#include "weight.cuh"
-
-constexpr int WARPS = 8;
-constexpr int COLUMNS = 2;
-
-struct LinearParams {
-    Weight weight;     // one expert
-    const float* x;    // rows of x_stride values
-    const u32* rows;   // [T] rows of x, or null: 0, 1, ...
-    float* y;          // [T, y_stride]
-    i64 x_stride;      // values, a multiple of 8
-    i64 y_stride;      // values
-    int num_rows;      // T
-    int add;           // whether y is added to
-};
-
-template <typename Format>
-__device__ __forceinline__ void linear(const LinearParams& params) {
-    const int warp = static_cast<int>(threadIdx.x) / WARP;
-    const int lane = static_cast<int>(threadIdx.x) % WARP;
-    const int column = (static_cast<int>(blockIdx.x) * WARPS + warp) * COLUMNS;
-    const int first = static_cast<int>(blockIdx.y) * ROWS;
-    if (column >= params.weight.rows) {
-        return;
-    }
-    const int num_rows = min(ROWS, params.num_rows - first);
-    const float* x[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        const int t = min(first + r, params.num_rows - 1);
-        x[r] = params.x + (params.rows != nullptr ? params.rows[t] : t) * params.x_stride;
-    }
-    const WeightRow rows[COLUMNS] = {
-        row_of<Format>(params.weight, 0, column), row_of<Format>(params.weight, 0, column + 1)};
-    float sums[COLUMNS][ROWS];
-    warp_products<Format, COLUMNS>(sums, rows, x, num_rows, params.weight.columns);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-            if (lane == r * COLUMNS + c && r < num_rows && column + c < params.weight.rows) {
-                float* y = params.y + (first + r) * params.y_stride + column + c;
-                *y = params.add ? *y + sums[c][r] : sums[c][r];
-            }
-        }
-    }
-}
+#include "linear.cuh"
 
 #define KERNEL(name, Format)                                                                         \
-    extern "C" __global__ void __launch_bounds__(WARPS * WARP) name(const __grid_constant__ LinearParams params) { \
-        linear<Format>(params);                                                                      \
+    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * WARP) name(const __grid_constant__ LinearParams params) { \
+        linear<Format, 2>(params);                                                                      \
     }
 
 KERNEL(linear_f32, F32)

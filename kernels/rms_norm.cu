@@ -11,31 +11,9 @@
 // Order:   see write_norm; fixed by D, so a row's result does not depend on T or on the other rows.
 // Tried:   one version; no timing yet.
 
-#include "types.cuh"
-#include "reduce.cuh"
 #include "norm.cuh"
 
-// Rows are contiguous and begin at multiples of 32 bytes.
-struct RmsNormParams {
-    const float* hidden;  // [T, D], the residual stream
-    const float* gain;    // [D]
-    float* normed;        // [T, D]
-    bf16* rounded;        // [T, D], normed in bf16, or null
-    int columns;          // D, a multiple of 8, at most 8192
-    float eps;            // added to the mean square
-};
-
-extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(const __grid_constant__ RmsNormParams params) {
-    __shared__ float warp_sums[THREADS / 32];
-    const i64 row = static_cast<i64>(blockIdx.x) * params.columns;
-    float values[STEPS][VALUES];
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        const int column = column_of(step);
-        if (column < params.columns) {
-            load8(values[step], params.hidden + row + column);
-        }
-    }
-    bf16* rounded = params.rounded == nullptr ? nullptr : params.rounded + row;
-    write_norm(params.normed + row, rounded, values, params.gain, params.columns, params.eps, warp_sums);
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(const __grid_constant__ RmsNormParams params) {
+    __shared__ float warp_sums[NORM_THREADS / 32];
+    norm_row<false>(params, static_cast<int>(blockIdx.x), warp_sums);
 }

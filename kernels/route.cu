@@ -1,18 +1,19 @@
-// route: the experts of each row from the router's logits, and their worklist; tiles: the worklist alone.
+// route: the experts of each row from the router's logits, and their worklist; route_f32, route_bf16: the same behind the
+// logits, of up to 8 rows; tiles: the worklist alone.
 // Source:  DeepSeek-V3, arXiv 2412.19437, section 2.1.2. Twin: src/cuda/kernels/route.rs.
 // Spec:    ops/backend.rs `moe`; ops/reference.rs `choose`.
 // Legend:  T rows (tokens), E routed experts, K experts per token, slot t*K+k.
 // Shapes:  logits [T, E] f32; bias [E] f32; chosen [T, K] u32; weights [T, K] f32.
 // Traffic: 4*T*(E+2K) bytes, of which a decode step has some kilobytes: latency-bound.
-// Grid:    route: a warp for each row, 4 in a block; the block that ends last writes the worklist. tiles: one block of 1024
-//          threads.
+// Grid:    route: a warp for each row, 4 in a block; the block that ends last writes the worklist. route_*: a warp for each
+//          logit of 8 rows, 8 in a block; the block that ends last chooses. tiles: one block of 1024 threads.
 // Order:   a row's choice depends on its logits alone. The order of slots inside an expert's tiles depends on the order of
 //          atomic additions; no result depends on it, since each slot's product is its own.
 // Tried:   one version; no timing yet.
 
-#include "types.cuh"
+#include "last_block.cuh"
+#include "linear.cuh"
 
-constexpr int WARP = 32;
 constexpr int ROUTE_WARPS = 4;
 constexpr int TILE_THREADS = 1024;
 constexpr int MAX_EXPERTS = 1024;
@@ -77,7 +78,8 @@ __device__ __forceinline__ void choose(
     }
     const float* logits = params.logits + static_cast<i64>(row) * params.num_experts;
     for (int e = lane; e < params.num_experts; e += WARP) {
-        const float score = __fdiv_rn(1.0f, 1.0f + expf(-logits[e]));
+        // Other blocks of this launch may have written the logits.
+        const float score = __fdiv_rn(1.0f, 1.0f + expf(-__ldcg(logits + e)));
         scores[warp][e] = score;
         keys[warp][e] = ordered(score + params.bias[e]);
     }
@@ -217,27 +219,47 @@ __device__ __forceinline__ void write_list(const TilesParams& params) {
 extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __grid_constant__ RouteParams params) {
     __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
     __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
-    __shared__ bool is_last;
     const int row = static_cast<int>(blockIdx.x) * ROUTE_WARPS + static_cast<int>(threadIdx.x) / WARP;
     if (row < params.padded_rows) {
         choose(params, row, scores, keys);
     }
-    if (params.list.slots == nullptr) {
-        return;
-    }
-    // Choices are written before this block counts itself, and read after all blocks have.
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        // Begins at 0 again when the last block has been counted.
-        is_last = atomicInc(params.blocks_done, gridDim.x - 1) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (is_last) {
-        __threadfence();
+    if (params.list.slots != nullptr && is_last_block(params.blocks_done)) {
         write_list<ROUTE_WARPS * WARP>(params.list);
     }
 }
+
+struct LinearRouteParams {
+    LinearParams linear;  // its y is the logits of `route`
+    RouteParams route;    // with a worklist
+};
+
+template <typename Format>
+__device__ __forceinline__ void linear_route(const LinearRouteParams& params) {
+    __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
+    __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
+    linear<Format, 1>(params.linear);
+    if (!is_last_block(params.route.blocks_done)) {
+        return;
+    }
+    const int warp = static_cast<int>(threadIdx.x) / WARP;
+    if (warp < ROUTE_WARPS) {
+        for (int row = warp; row < params.route.padded_rows; row += ROUTE_WARPS) {
+            choose(params.route, row, scores, keys);
+            __syncwarp();
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    write_list<LINEAR_WARPS * WARP>(params.route.list);
+}
+
+#define LINEAR_ROUTE(name, Format)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * WARP, 1) name(const __grid_constant__ LinearRouteParams params) { \
+        linear_route<Format>(params);                                                                                  \
+    }
+
+LINEAR_ROUTE(route_f32, F32)
+LINEAR_ROUTE(route_bf16, Bf16)
 
 extern "C" __global__ void __launch_bounds__(TILE_THREADS) tiles(const __grid_constant__ TilesParams params) {
     write_list<TILE_THREADS>(params);

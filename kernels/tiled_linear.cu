@@ -1,4 +1,5 @@
-// tiled_linear: y = x W^T or y += x W^T on the tensor cores, weights in tiles of their stored format, x in bf16.
+// tiled_linear: y = x W^T or y += x W^T on the tensor cores, weights in tiles of their stored format, x in bf16; for up to 8
+// rows also the norm of y, the residual stream, by the block that ends last.
 // Source:  Vaswani et al., arXiv 1706.03762 (projections); tiles: include/tile.cuh. Twin: src/cuda/kernels/tiled.rs.
 // Spec:    ops/host_ops.rs `project`, `project_add`, `logits`; experts: the second product of `experts`.
 // Legend:  T rows (tokens or slots), N outputs, K inputs, B bytes of a weight (bf16 2, fp8 1, NVFP4 and INT4 0.5625,
@@ -11,8 +12,9 @@
 // Order:   see tile.cuh: K and the format alone, whatever the variant.
 // Tried:   no timing yet.
 
-#include "types.cuh"
+#include "last_block.cuh"
 #include "mma.cuh"
+#include "norm.cuh"
 #include "tile.cuh"
 
 struct Linear {
@@ -26,6 +28,17 @@ struct Linear {
         const TiledParams& params, int tile, int g, int slot, float lower, float upper) {
         put(params, tile * TILE + g, slot, lower);
         put(params, tile * TILE + g + 8, slot, upper);
+    }
+    // One launch less in a decode step: with few rows the last block has them normalised before another launch begins.
+    static __device__ __forceinline__ void finish(const TiledLaunch& launch) {
+        __shared__ float warp_sums[NORM_THREADS / 32];
+        if (launch.norm.gain == nullptr || !is_last_block(launch.blocks_done)) {
+            return;
+        }
+        for (int row = 0; row < launch.norm_rows; ++row) {
+            norm_row<true>(launch.norm, row, warp_sums);
+            __syncthreads();
+        }
     }
 };
 

@@ -11,8 +11,8 @@
 // Order:   see tile.cuh. Gate and up of a unit meet in one thread.
 // Tried:   no timing yet.
 
-#include "types.cuh"
 #include "mma.cuh"
+#include "norm.cuh"
 #include "tile.cuh"
 
 struct SwiGlu {
@@ -24,6 +24,7 @@ struct SwiGlu {
             static_cast<bf16*>(params.y)[slot * params.y_stride + unit] = bf16_of(silu * up);
         }
     }
+    static __device__ __forceinline__ void finish(const TiledLaunch&) {}
 };
 
 FORMATS(tiled_swiglu, SwiGlu)

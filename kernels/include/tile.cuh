@@ -317,6 +317,10 @@ struct TiledParams {
 // One product, or two of one format: blockIdx.z says which.
 struct TiledLaunch {
     TiledParams parts[2];
+    RmsNormParams norm;  // of the rows that a product was added to, by the last block; `gain` null: none
+    u32* blocks_done;    // [1], 0 before and after a launch
+    int norm_rows;       // at most 8
+    int padding;
 };
 
 // The slots of this block; false without any.
@@ -451,6 +455,9 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
         name(const __grid_constant__ TiledLaunch launch) {                                           \
         const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
         tiled<Format, Write, TILES, TOKENS, WIDE>(params);                                           \
+        if constexpr (TOKENS == 1) {                                                                 \
+            Write::finish(launch);                                                                   \
+        }                                                                                            \
     }
 
 // A kernel of each variant, by outputs of a warp and rows of a block; the variants of cuda/kernels/tiled.rs. The last

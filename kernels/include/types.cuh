@@ -34,6 +34,14 @@ __device__ __forceinline__ void load8(float (&values)[8], const float* from) {
     values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
 }
 
+// Values that other blocks of this launch wrote: from the second cache, since the first is not kept coherent.
+__device__ __forceinline__ void load8_fresh(float (&values)[8], const float* from) {
+    const float4 a = __ldcg(reinterpret_cast<const float4*>(from));
+    const float4 b = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+    values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
+    values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
+}
+
 __device__ __forceinline__ void load8(float (&values)[8], const bf16* from) {
     const uint4 a = *reinterpret_cast<const uint4*>(from);
     values[0] = low_half(a.x), values[1] = high_half(a.x), values[2] = low_half(a.y), values[3] = high_half(a.y);

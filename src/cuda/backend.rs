@@ -179,15 +179,19 @@ impl<D: Driver> CudaBackend<D> {
     }
 
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
-        let params = rms_norm::Params {
-            hidden: w.activations.hidden.address,
-            gain: gain.address,
-            normed: w.activations.normed.exact.address,
-            rounded: w.activations.normed.rounded.address,
-            columns: w.shape.hidden_size as i32,
-            eps: w.shape.rms_norm_eps,
-        };
-        rms_norm::launch(&mut self.stream, w.step.padded_rows(), &params)
+        rms_norm::launch(&mut self.stream, w.step.padded_rows(), &norm_params(gain, w))
+    }
+}
+
+/// The norm of the residual stream.
+fn norm_params<D: Driver>(gain: &Buffer, w: &Workspace<D>) -> rms_norm::Params {
+    rms_norm::Params {
+        hidden: w.activations.hidden.address,
+        gain: gain.address,
+        normed: w.activations.normed.exact.address,
+        rounded: w.activations.normed.rounded.address,
+        columns: w.shape.hidden_size as i32,
+        eps: w.shape.rms_norm_eps,
     }
 }
 
@@ -485,7 +489,21 @@ impl<D: Driver> Backend for CudaBackend<D> {
     ) -> Result<(), OpError> {
         let a = &w.activations;
         expect("project_add_norm", &[w.shape.hidden_size], &[weight.out_features()])?;
-        self.project(w.step.padded_rows(), a.attended, 0, weight, a.hidden, Output::Add)?;
+        let rows = w.step.padded_rows();
+        if let Projection::Tiles(matrix) = weight {
+            let variant = self.choices.variant(Product::Linear, matrix, rows);
+            if variant.normalises(rows) {
+                let part = part_of(matrix, tiled::Slots::Rows(rows, 0), a.attended, a.hidden);
+                let norms = tiled::RowNorms {
+                    norm: norm_params(gain, w),
+                    blocks_done: a.blocks_done.address,
+                    num_rows: rows as i32,
+                    padding: 0,
+                };
+                return tiled_linear::launch_with_norms(&mut self.stream, variant, &part, &norms);
+            }
+        }
+        self.project(rows, a.attended, 0, weight, a.hidden, Output::Add)?;
         self.norm_rows(gain, w)
     }
 

@@ -27,6 +27,8 @@ const KERNELS: &[(&str, &str)] = &[
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
     ("cached_row.cuh", include_str!("../../kernels/include/cached_row.cuh")),
+    ("last_block.cuh", include_str!("../../kernels/include/last_block.cuh")),
+    ("linear.cuh", include_str!("../../kernels/include/linear.cuh")),
     ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
     ("mla_pass.cuh", include_str!("../../kernels/include/mla_pass.cuh")),
     ("mma.cuh", include_str!("../../kernels/include/mma.cuh")),

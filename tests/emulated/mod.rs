@@ -245,7 +245,11 @@ impl Driver for TestDriver {
 
     fn end_capture(&mut self) -> Result<Self::Graph, DriverError> {
         match &mut self.device {
-            Device::Emulated(device) => device.end_capture().map(Of::Emulated),
+            Device::Emulated(device) => {
+                let graph = device.end_capture()?;
+                self.counts.lock().unwrap().recorded = graph.len() as u64;
+                Ok(Of::Emulated(graph))
+            }
             Device::Gpu(device) => device.end_capture().map(Of::Gpu),
         }
     }
@@ -294,6 +298,8 @@ pub(crate) struct Counts {
     /// Blocks of all launches.
     pub(crate) blocks: u64,
     pub(crate) replays: u64,
+    /// Launches of the last recorded graph.
+    pub(crate) recorded: u64,
     pub(crate) allocations: u64,
     pub(crate) loads: u64,
 }

@@ -216,6 +216,8 @@ fn check_counts(at_ready: Counts, counts: &Mutex<Counts>, sequences: u64) {
     assert_eq!(end.loads, at_ready.loads);
     // The first step has more rows in absorbed form than a recording; all others are replayed.
     assert_eq!(end.replays - at_ready.replays, steps - 1);
+    // Embedding and first norm, a dense layer of ten launches and two MoE layers of eleven; a GPU does not say.
+    assert!(matches!(end.recorded, 0 | 34), "{} launches are recorded", end.recorded);
     // And one for each sequence that starts.
     assert_eq!(end.uploads - at_ready.uploads, 2 * steps + sequences);
 }

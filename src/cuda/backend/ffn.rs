@@ -47,11 +47,26 @@ impl<D: Driver> CudaBackend<D> {
         let (a, rows) = (&w.activations, w.step.padded_rows());
         expect("moe", &[shape.num_experts], &[router.weight.out_features])?;
         let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
-        let y = linear::Rows { address: a.router_logits.address, stride: router.weight.out_features };
-        linear::launch(&mut self.stream, rows, &router.weight, x, 0, y, Output::Set)?;
         let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
         let (chosen, weights) = (a.chosen.address, a.weights.address);
         let choice = Choice { chosen, weights, blocks_done: a.blocks_done.address };
+        if let (Some(list), Some(function)) = (list, route::fused_function(&router.weight))
+            && rows <= route::FUSED_ROWS
+        {
+            let product = (&router.weight, x);
+            return route::launch_fused(
+                &mut self.stream,
+                function,
+                shape,
+                rows,
+                product,
+                inputs,
+                choice,
+                list,
+            );
+        }
+        let y = linear::Rows { address: a.router_logits.address, stride: router.weight.out_features };
+        linear::launch(&mut self.stream, rows, &router.weight, x, 0, y, Output::Set)?;
         route::launch_route(&mut self.stream, shape, rows, inputs, choice, list)
     }
 

@@ -61,6 +61,22 @@ pub enum Output {
     Add,
 }
 
+impl Params {
+    /// The products of `num_rows` rows, `rows` selecting them if it is not 0.
+    pub(super) fn new(num_rows: usize, matrix: &Matrix, x: Rows, rows: u64, y: Rows, output: Output) -> Self {
+        Self {
+            weight: matrix.params,
+            x: x.address,
+            rows,
+            y: y.address,
+            x_stride: x.stride as i64,
+            y_stride: y.stride as i64,
+            num_rows: num_rows as i32,
+            add: i32::from(output == Output::Add),
+        }
+    }
+}
+
 /// Enqueues the products of `num_rows` rows, `rows` selecting them if it is not 0.
 pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
@@ -71,16 +87,7 @@ pub fn launch<D: Driver>(
     y: Rows,
     output: Output,
 ) -> Result<(), OpError> {
-    let params = Params {
-        weight: matrix.params,
-        x: x.address,
-        rows,
-        y: y.address,
-        x_stride: x.stride as i64,
-        y_stride: y.stride as i64,
-        num_rows: num_rows as i32,
-        add: i32::from(output == Output::Add),
-    };
+    let params = Params::new(num_rows, matrix, x, rows, y, output);
     let columns = matrix.out_features.div_ceil(BLOCK_COLUMNS) as u32;
     let grid = [columns, num_rows.div_ceil(BLOCK_ROWS) as u32, 1];
     stream.launch(

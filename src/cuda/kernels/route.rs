@@ -2,12 +2,14 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::linear;
 use super::plain;
+use crate::cuda::matrix::{Format, Matrix};
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::{OpError, RouterShape};
 
 /// The declaration.
-pub const KERNEL: Kernel = plain("route", &["route", "tiles"], 64);
+pub const KERNEL: Kernel = plain("route", &["route", "route_f32", "route_bf16", "tiles"], 128);
 
 /// Choice of a row that is not there.
 pub const NO_EXPERT: u32 = u32::MAX;
@@ -16,6 +18,12 @@ pub const NO_EXPERT: u32 = u32::MAX;
 pub const MAX_EXPERTS: usize = 1024;
 /// Most expert groups.
 pub const MAX_GROUPS: usize = 32;
+
+/// Most rows whose logits and choice are one launch.
+pub const FUSED_ROWS: usize = 8;
+
+/// Outputs of a block of `route_f32` and `route_bf16`.
+const LINEAR_COLUMNS: usize = 8;
 
 /// Rows of a block of `route`, a warp each.
 const ROUTE_ROWS: usize = 4;
@@ -78,6 +86,14 @@ pub struct RouteParams {
     pub padding: i32,
 }
 
+/// `LinearRouteParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct LinearRouteParams {
+    linear: linear::Params,
+    route: RouteParams,
+}
+
 /// Slots ordered by expert and cut into tiles, in device memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Worklist {
@@ -125,36 +141,78 @@ impl Worklist {
     }
 }
 
-/// Enqueues the choice for `padded_rows` rows from `logits` `[T, E]`, and with `list` their worklist.
+impl RouteParams {
+    fn new(
+        shape: &RouterShape,
+        padded_rows: usize,
+        [logits, bias, num_rows]: [u64; 3],
+        choice: Choice,
+        list: Option<&Worklist>,
+    ) -> Self {
+        let num_slots = padded_rows * shape.top_k;
+        let list = list.map(|list| list.params(shape.num_experts, num_slots, choice.chosen));
+        Self {
+            logits,
+            bias,
+            num_rows,
+            chosen: choice.chosen,
+            weights: choice.weights,
+            blocks_done: choice.blocks_done,
+            list: list.unwrap_or_else(TilesParams::zeroed),
+            padded_rows: padded_rows as i32,
+            num_experts: shape.num_experts as i32,
+            top_k: shape.top_k as i32,
+            n_group: shape.n_group as i32,
+            topk_group: shape.topk_group as i32,
+            normalise: i32::from(shape.norm_topk_prob),
+            scaling_factor: shape.routed_scaling_factor,
+            padding: 0,
+        }
+    }
+}
+
+/// Enqueues the choice for `padded_rows` rows from their logits `[T, E]`, and with `list` their worklist. Addresses of
+/// logits, bias and number of rows.
 pub fn launch_route<D: Driver>(
     stream: &mut Stream<D>,
     shape: &RouterShape,
     padded_rows: usize,
-    [logits, bias, num_rows]: [u64; 3],
+    addresses: [u64; 3],
     choice: Choice,
     list: Option<&Worklist>,
 ) -> Result<(), OpError> {
-    let num_slots = padded_rows * shape.top_k;
-    let list = list.map(|list| list.params(shape.num_experts, num_slots, choice.chosen));
-    let params = RouteParams {
-        logits,
-        bias,
-        num_rows,
-        chosen: choice.chosen,
-        weights: choice.weights,
-        blocks_done: choice.blocks_done,
-        list: list.unwrap_or_else(TilesParams::zeroed),
-        padded_rows: padded_rows as i32,
-        num_experts: shape.num_experts as i32,
-        top_k: shape.top_k as i32,
-        n_group: shape.n_group as i32,
-        topk_group: shape.topk_group as i32,
-        normalise: i32::from(shape.norm_topk_prob),
-        scaling_factor: shape.routed_scaling_factor,
-        padding: 0,
-    };
+    let params = RouteParams::new(shape, padded_rows, addresses, choice, list);
     let grid = [padded_rows.div_ceil(ROUTE_ROWS) as u32, 1, 1];
     stream.launch("route", LaunchShape { grid, threads: 32 * ROUTE_ROWS as u32, shared_bytes: 0 }, &params)
+}
+
+/// The function that computes the logits too; `None` for weights in other formats.
+pub fn fused_function(weight: &Matrix) -> Option<&'static str> {
+    match weight.format {
+        Format::F32 => Some("route_f32"),
+        Format::Bf16 => Some("route_bf16"),
+        _ => None,
+    }
+}
+
+/// Enqueues by `function` the logits of up to [`FUSED_ROWS`] rows of x, their choice and their worklist.
+pub fn launch_fused<D: Driver>(
+    stream: &mut Stream<D>,
+    function: &'static str,
+    shape: &RouterShape,
+    padded_rows: usize,
+    (weight, x): (&Matrix, linear::Rows),
+    addresses: [u64; 3],
+    choice: Choice,
+    list: &Worklist,
+) -> Result<(), OpError> {
+    let logits = linear::Rows { address: addresses[0], stride: weight.out_features };
+    let params = LinearRouteParams {
+        linear: linear::Params::new(padded_rows, weight, x, 0, logits, linear::Output::Set),
+        route: RouteParams::new(shape, padded_rows, addresses, choice, Some(list)),
+    };
+    let grid = [weight.out_features.div_ceil(LINEAR_COLUMNS) as u32, 1, 1];
+    stream.launch(function, LaunchShape { grid, threads: 256, shared_bytes: 0 }, &params)
 }
 
 /// Enqueues the worklist of `num_slots` slots whose experts are at `chosen`.

@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::rms_norm;
 use super::route::Worklist;
 use crate::cuda::matrix::Format;
 use crate::cuda::tiled::{Tiled, TiledWeight};
@@ -42,6 +43,31 @@ pub struct Params {
     /// Zero.
     pub padding: i32,
 }
+
+/// `TiledLaunch` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct LaunchParams {
+    parts: [Params; 2],
+    norms: RowNorms,
+}
+
+/// Norms of the rows of y, at most [`NORM_ROWS`], by the block that ends last.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct RowNorms {
+    /// Of the residual stream, to which the product is added.
+    pub norm: rms_norm::Params,
+    /// `[1]` u32, 0.
+    pub blocks_done: u64,
+    /// Number of rows.
+    pub num_rows: i32,
+    /// Zero.
+    pub padding: i32,
+}
+
+/// Most rows that one block normalises: with more of them a launch of its own is faster.
+pub const NORM_ROWS: usize = 8;
 
 /// One way to compute a product. All of them give the same bits: which one is used is a matter of speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +117,11 @@ impl Variant {
     /// The first variant whose blocks have so many rows.
     pub fn with_rows(rows: usize) -> &'static Self {
         Self::ALL.iter().find(|variant| variant.rows == rows).unwrap_or(&Self::ALL[0])
+    }
+
+    /// Whether the last block can normalise `rows` rows of y.
+    pub fn normalises(&self, rows: usize) -> bool {
+        rows <= NORM_ROWS && self.rows == 8
     }
 
     fn index(&self) -> usize {
@@ -195,7 +226,7 @@ pub(super) fn launch<D: Driver>(
         return launch(stream, names, variant, &[*second], add);
     }
     let function = parts.first().map_or("", |part| function(names, variant, part.matrix.format));
-    launch_function(stream, function, variant, parts, add)
+    launch_function(stream, function, variant, parts, add, None)
 }
 
 /// The function of a variant for a format.
@@ -208,13 +239,15 @@ pub(super) fn function(
     names[(format as usize).saturating_sub(1) * COUNT + variant.index()]
 }
 
-/// Enqueues one product or two by one function, whose tiles and rows are those of `variant`.
+/// Enqueues one product or two by one function, whose tiles and rows are those of `variant`; and norms, where
+/// [`Variant::normalises`].
 pub(in crate::cuda) fn launch_function<D: Driver>(
     stream: &mut Stream<D>,
     function: &'static str,
     variant: &Variant,
     parts: &[Part<'_>],
     add: bool,
+    norms: Option<&RowNorms>,
 ) -> Result<(), OpError> {
     let block_tiles = variant.warp_tiles * if variant.wide { WARPS } else { 1 };
     let (mut params, mut grid) = ([Params::zeroed(); 2], [0, 0, parts.len() as u32]);
@@ -224,5 +257,6 @@ pub(in crate::cuda) fn launch_function<D: Driver>(
         grid[0] = grid[0].max(part.matrix.tiles().div_ceil(block_tiles) as u32);
         grid[1] = grid[1].max(blocks as u32);
     }
+    let params = LaunchParams { parts: params, norms: norms.copied().unwrap_or_else(RowNorms::zeroed) };
     stream.launch(function, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
 }

@@ -1,7 +1,7 @@
 //! Twin of `kernels/tiled_linear.cu`: projections on tensor cores, and the second product of the experts.
 
 use super::plain;
-use super::tiled::{self, FUNCTIONS, Part, Variant, names};
+use super::tiled::{self, FUNCTIONS, Part, RowNorms, Variant, names};
 use crate::cuda::matrix::Format;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
@@ -24,4 +24,15 @@ pub fn launch<D: Driver>(
     add: bool,
 ) -> Result<(), OpError> {
     tiled::launch(stream, &NAMES, variant, parts, add)
+}
+
+/// Enqueues `y += x W^T` of a part with few rows and the norms of y ([`Variant::normalises`]).
+pub fn launch_with_norms<D: Driver>(
+    stream: &mut Stream<D>,
+    variant: &Variant,
+    part: &Part<'_>,
+    norms: &RowNorms,
+) -> Result<(), OpError> {
+    let function = function(variant, part.matrix.format);
+    tiled::launch_function(stream, function, variant, std::slice::from_ref(part), true, Some(norms))
 }

@@ -37,6 +37,6 @@ impl Candidate {
     ) -> Result<(), OpError> {
         let [x, y] = rows;
         let part = Part { matrix, slots, x, y };
-        tiled::launch_function(stream, self.function, &self.variant, &[part], false)
+        tiled::launch_function(stream, self.function, &self.variant, &[part], false, None)
     }
 }
