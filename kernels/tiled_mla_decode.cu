@@ -213,6 +213,9 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
                 const int column = (QUARTERS * u + quarter) * UNIT + 16 * t;
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
+                    if ((QUARTERS * u + quarter) * UNIT >= latent) {
+                        continue;
+                    }
                     u32 pairs[8];
 #pragma unroll
                     for (int i = 0; i < 8; ++i) {

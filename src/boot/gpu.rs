@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::cuda::tuner::{self, Candidate, Choices, Effort, Identity, Measurement, Table, TunedOp};
+use crate::cuda::tuner::{
+    self, BenchSizes, Candidate, Choices, Effort, Identity, KernelTime, KernelTimes, Measurement, Table,
+    TunedOp,
+};
 use crate::cuda::{
     self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
     Installation, KernelCache, KernelError, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
@@ -137,6 +140,21 @@ impl Gpu {
         let mut unstored = None;
         self.tune_into(&cache, &mut table, ops, None, &mut unstored, done)?;
         Ok((table, unstored))
+    }
+
+    /// Times of the kernels at a model's sizes. `done` is called with each.
+    pub(crate) fn kernel_times(
+        &self,
+        sizes: &BenchSizes,
+        rows: &[usize],
+        context: usize,
+        done: &mut dyn FnMut(&KernelTime),
+    ) -> Result<KernelTimes, GpuError> {
+        let cache = self.kernels()?;
+        let mut open = || Stream::new(Hardware::open(&self.device, cache.clone())?);
+        // All experts of Kimi K2 in four bits: how many are read decides the time.
+        let effort = Effort { max_weight_bytes: 16 << 30, ..Effort::GPU };
+        Ok(tuner::kernel_times(&mut open, sizes, rows, context, &effort, done)?)
     }
 
     /// Errors cost speed alone: the defaults serve.

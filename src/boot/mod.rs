@@ -2,7 +2,7 @@
 
 pub mod engine;
 mod error;
-mod gpu;
+pub(crate) mod gpu;
 pub mod memory_plan;
 mod progress;
 mod run;

@@ -2,6 +2,7 @@
 //! of `perigee serve` is in `boot/`.
 
 mod bench;
+mod bench_kernels;
 mod commands;
 mod doctor;
 mod health;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::boot;
-use crate::config::args::{Command, CommandLine};
+use crate::config::args::{BenchArgs, BenchCommand, Command, CommandLine};
 
 /// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
 /// settings, 3 a shutdown cut requests off.
@@ -39,6 +40,12 @@ pub fn main() -> ExitCode {
             Err(code) => code,
         },
         Command::Config(command) => commands::config(&command),
+        Command::Bench(BenchArgs { command: Some(BenchCommand::Kernels(args)), .. }) => {
+            match commands::load_settings(&args.settings) {
+                Ok(loaded) => bench_kernels::bench_kernels(&args, &loaded.settings),
+                Err(code) => code,
+            }
+        }
         Command::Bench(args) => match commands::load_settings(&args.settings) {
             Ok(loaded) => bench::bench(&args, &loaded.settings),
             Err(code) => code,

@@ -216,7 +216,11 @@ pub struct HealthArgs {
 
 /// What to measure.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    /// Something else than the engine.
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
     /// Prompt tokens of the prefill measurement.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill: u32,
@@ -232,6 +236,31 @@ pub struct BenchArgs {
     /// Repetitions, after one warm-up.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: ModelArgs,
+}
+
+/// What else can be measured.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Time the kernels of a GPU at a model's sizes, beside a copy of device memory in the same run; without --model at those of
+    /// Kimi K2 with NVFP4 experts.
+    Kernels(BenchKernelsArgs),
+}
+
+/// Which kernels to time.
+#[derive(Debug, Args)]
+pub struct BenchKernelsArgs {
+    /// Rows of a decode step.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub rows: Vec<u32>,
+    /// Tokens of each sequence in the cache.
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    pub context: u32,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,

@@ -4,7 +4,7 @@
 pub const NAME: &str = "perigee-nano";
 
 /// The folder's files: name and bytes.
-pub const FILES: &[(&str, &[u8])] = &[
+pub static FILES: &[(&str, &[u8])] = &[
     ("config.json", include_bytes!("model/config.json")),
     ("generation_config.json", include_bytes!("model/generation_config.json")),
     ("tokenizer_config.json", include_bytes!("model/tokenizer_config.json")),

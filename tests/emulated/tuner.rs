@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use perigee::cuda::kernels::tiled::Variant;
 use perigee::cuda::kernels::tiled_linear;
 use perigee::cuda::tuner::{
-    Bucket, Candidate, Choices, Effort, Identity, Measurement, Product, Table, Tried, Tuned, TunedOp, tune,
+    BenchSizes, Bucket, Candidate, Choices, Effort, Identity, Measurement, Product, Table, Tried, Tuned,
+    TunedOp, kernel_times, tune,
 };
 use perigee::cuda::{Arch, Arithmetic, CudaBackend, Format, Installation, Program, Stream};
 use perigee::model::Blueprint;
-use perigee::ops::{AttentionForm, CacheDType, OpError};
+use perigee::ops::{AttentionForm, CacheDType, MlaShape, OpError};
 
 use super::TestDriver;
 use crate::golden::{golden_folder, golden_prompts, load, step};
@@ -71,6 +72,53 @@ fn shipped_variants_are_accepted_and_the_choice_is_always_the_same() {
 }
 
 #[test]
+fn kernels_are_timed_at_a_models_sizes() {
+    let Some(mut open) = shipped_device() else { return };
+    let sizes = BenchSizes {
+        name: "small".into(),
+        mla: MlaShape {
+            num_heads: 4,
+            qk_nope_head_dim: 64,
+            qk_rope_head_dim: 32,
+            v_head_dim: 64,
+            kv_lora_rank: 128,
+            scale: 0.1,
+        },
+        top_k: 2,
+        products: vec![
+            op(Product::Linear, Format::Bf16, [48, 256], 1, Bucket::UpTo8),
+            op(Product::Swiglu, Format::Nvfp4, [32, 256], 6, Bucket::UpTo8),
+        ],
+    };
+    let mut seen = 0;
+    let times = kernel_times(&mut open, &sizes, &[1, 5], 70, &EFFORT, &mut |_| seen += 1).unwrap();
+    let named: Vec<(&str, usize)> = times.times.iter().map(|time| (time.op.as_str(), time.rows)).collect();
+    assert_eq!(
+        named,
+        [
+            ("linear bf16 48x256", 1),
+            ("linear bf16 48x256", 5),
+            ("swiglu nvfp4 32x256, 6 experts", 1),
+            ("swiglu nvfp4 32x256, 6 experts", 5),
+            ("attend, bf16 cache, 70 tokens", 1),
+            ("attend, bf16 cache, 70 tokens", 5),
+            ("attend a prompt, bf16 cache, up to 70 tokens", 70),
+            ("attend, fp8 cache, 70 tokens", 1),
+            ("attend, fp8 cache, 70 tokens", 5),
+            ("attend a prompt, fp8 cache, up to 70 tokens", 70),
+        ]
+    );
+    assert_eq!(seen, times.times.len());
+    assert_eq!(times.left, [] as [String; 0]);
+    assert!(times.copy_bandwidth > 0.0 && times.times.iter().all(|time| time.micros > 0.0), "{times:?}");
+    // Weights, inputs and outputs of a row; two experts of a token.
+    assert_eq!((times.times[0].bytes, times.times[0].flop), (2 * 48 * 256 + 2 * 256 + 4 * 48, 2 * 48 * 256));
+    assert_eq!(times.times[2].flop, 2 * 2 * 2 * 32 * 256);
+    // A cached row is 320 bytes in bf16.
+    assert_eq!(times.times[4].bytes, 70 * 320 + 2 * 4 * 128 * 128);
+}
+
+#[test]
 fn past_the_deadline_nothing_is_tuned() {
     let Some(mut open) = shipped_device() else { return };
     let ops = [op(Product::Linear, Format::Bf16, [16, 128], 1, Bucket::UpTo8); 2];
@@ -113,7 +161,7 @@ const PLANTS: [Plant; 10] = [
     Plant {
         name: "missing barrier",
         function: "planted_3",
-        changes: &[("__syncthreads();", "")],
+        changes: &[("__syncthreads();\n        const float lower_factor", "const float lower_factor")],
         reason: "it ",
     },
     Plant {

@@ -14,11 +14,13 @@ mod timing;
 mod measurement;
 mod table;
 mod choices;
+mod kernel_times;
 
 use std::time::{Duration, Instant};
 
 pub use candidate::Candidate;
 pub use choices::Choices;
+pub use kernel_times::{BenchSizes, KernelTime, KernelTimes, kernel_times};
 pub use measurement::{Measurement, Tried};
 pub use op::{Bucket, Product, TunedOp};
 pub use table::{Identity, Table};
@@ -149,7 +151,7 @@ fn attempt<D: Driver>(
     date: u64,
 ) -> Result<Option<Measurement>, CheckError> {
     let stream = &mut open()?;
-    let mut problem = Problem::new(stream, op, effort.max_weight_bytes, 1)?;
+    let mut problem = Problem::new(stream, op, effort.max_weight_bytes, 0, 1)?;
     let output = Output::new(stream, &problem)?;
     let Verdict { refused, error } = numerics::check(stream, &problem, &output, candidates, refused)?;
     if late() {
@@ -158,14 +160,14 @@ fn attempt<D: Driver>(
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
     let accepted: Vec<&Candidate> =
         candidates.iter().zip(&refused).filter(|(_, refused)| refused.is_none()).map(|(c, _)| c).collect();
-    let mut times = timing::time(stream, &problem, &output, &accepted, effort)?.into_iter();
+    let rows = op.rows.rows()[2];
+    let workload = problem.workload(rows);
+    let mut times = timing::time(stream, &problem, &workload, &output, &accepted, effort)?.into_iter();
     let tried = candidates.iter().zip(refused).map(|(candidate, refused)| Tried {
         variant: candidate.variant.name.into(),
         micros: if refused.is_none() { times.next() } else { None },
         refused,
     });
-    let rows = op.rows.rows()[2];
-    let workload = problem.workload(rows);
     Ok(Some(Measurement {
         op: *op,
         measured: problem.op,

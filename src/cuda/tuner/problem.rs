@@ -168,12 +168,13 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// Makes the weights of an op, of which at most `max_bytes` are measured, and inputs for up to `max_rows` rows of
-    /// each matrix.
+    /// Makes the weights of an op, of which at most `max_bytes` are measured, and inputs for the workloads of its bucket
+    /// and for `least_slots` slots.
     pub(super) fn new<D: Driver>(
         stream: &mut Stream<D>,
         op: &TunedOp,
         max_bytes: usize,
+        least_slots: usize,
         seed: u64,
     ) -> Result<Self, OpError> {
         let rng = &mut fastrand::Rng::with_seed(seed);
@@ -215,7 +216,7 @@ impl Problem {
             max_slots: 0,
         };
         let most = op.rows.rows().into_iter().map(|rows| problem.workload(rows).num_slots).max();
-        problem.max_slots = most.unwrap_or(0);
+        problem.max_slots = most.unwrap_or(0).max(least_slots);
         let values = problem.max_slots * op.in_features;
         let x: Vec<half::bf16> = (0..values).map(|_| half::bf16::from_f32(value(rng))).collect();
         let x_exact: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
@@ -268,6 +269,18 @@ impl Problem {
         Workload { num_slots: chosen.len(), chosen: Some(chosen) }
     }
 
+    /// The slots of `rows` rows of a step, of which each has `top_k` different experts, all equally likely.
+    pub(super) fn step(&self, rows: usize, top_k: usize) -> Workload {
+        if !self.routed {
+            return Workload { num_slots: rows, chosen: None };
+        }
+        let mut rng = fastrand::Rng::with_seed(rows as u64);
+        let top_k = top_k.min(self.op.count);
+        let chosen: Vec<u32> =
+            (0..rows).flat_map(|_| rng.choose_multiple(0..self.op.count as u32, top_k)).collect();
+        Workload { num_slots: chosen.len(), chosen: Some(chosen) }
+    }
+
     fn slots_per_row(&self) -> usize {
         match (self.routed, self.op.product) {
             (true, Product::Swiglu) => SLOTS_PER_ROW,
@@ -284,7 +297,12 @@ impl Problem {
     pub(super) fn least_bytes(&self, workload: &Workload) -> u64 {
         let active = match &workload.chosen {
             None => 1,
-            Some(chosen) => (0..self.op.count as u32).filter(|expert| chosen.contains(expert)).count(),
+            Some(chosen) => {
+                let mut experts = chosen.clone();
+                experts.sort_unstable();
+                experts.dedup();
+                experts.len()
+            }
         };
         let inputs = 2 * workload.num_slots.div_ceil(self.slots_per_row()) * self.op.in_features;
         let outputs = self.op.product.value_bytes() * workload.num_slots * self.op.out_features;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Effort;
 use super::candidate::Candidate;
 use super::numerics::Output;
-use super::problem::Problem;
+use super::problem::{Problem, Workload};
 use crate::cuda::{Driver, Stream};
 use crate::ops::OpError;
 
@@ -19,15 +19,15 @@ const COPIES: usize = 5;
 pub(super) fn time<D: Driver>(
     stream: &mut Stream<D>,
     problem: &Problem,
+    workload: &Workload,
     output: &Output,
     candidates: &[&Candidate],
     effort: &Effort,
 ) -> Result<Vec<f64>, OpError> {
-    let workload = problem.workload(problem.op.rows.rows()[2]);
     let mut graphs = Vec::new();
     for candidate in candidates {
-        let list = problem.worklist(stream, &workload, candidate.variant.rows)?;
-        let slots = problem.slots(&workload, list.as_ref());
+        let list = problem.worklist(stream, workload, candidate.variant.rows)?;
+        let slots = problem.slots(workload, list.as_ref());
         stream.driver().begin_capture()?;
         let mut recorded = Ok(());
         for matrix in &problem.copies {
@@ -38,9 +38,19 @@ pub(super) fn time<D: Driver>(
         recorded?;
         graphs.push(graph?);
     }
+    replayed(stream, &graphs, problem.copies.len(), effort)
+}
+
+/// Median times in microseconds of a launch of each graph, which has so many.
+pub(super) fn replayed<D: Driver>(
+    stream: &mut Stream<D>,
+    graphs: &[D::Graph],
+    launches: usize,
+    effort: &Effort,
+) -> Result<Vec<f64>, OpError> {
     // Untimed once, so that no candidate pays for a clock that rises.
     let mut longest = Duration::ZERO;
-    for graph in &graphs {
+    for graph in graphs {
         longest = longest.max(replays(stream.driver(), graph, 1)?);
     }
     let replays_of_block = match longest.as_nanos() {
@@ -53,8 +63,7 @@ pub(super) fn time<D: Driver>(
         for turn in 0..graphs.len() {
             let at = if block % 2 == 0 { turn } else { graphs.len() - 1 - turn };
             let time = replays(stream.driver(), &graphs[at], replays_of_block)?;
-            let launches = f64::from(replays_of_block) * problem.copies.len() as f64;
-            times[at].push(time.as_secs_f64() * 1e6 / launches);
+            times[at].push(time.as_secs_f64() * 1e6 / (f64::from(replays_of_block) * launches as f64));
         }
     }
     Ok(times.into_iter().map(median).collect())

@@ -1,0 +1,346 @@
+//! Times of kernels at the sizes of a model, for `perigee bench kernels`: products and attention, which take the time of a
+//! step. Beside them a copy on the device in the same run, whose speed is the floor of what moves bytes.
+
+use serde::Serialize;
+
+use super::candidate::Candidate;
+use super::numerics::Output;
+use super::op::{Bucket, Product, TunedOp};
+use super::problem::Problem;
+use super::{Effort, timing};
+use crate::cuda::attention::KvUpType;
+use crate::cuda::matrix::Format;
+use crate::cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, Stream};
+use crate::ops::{BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
+use crate::quant::CachedRowFormat;
+
+/// What buffers are called in an error.
+const WHAT: &str = "bench";
+/// Tokens of a block of the cache.
+const BLOCK_SIZE: usize = 64;
+/// Rows of a part of a prompt.
+const PROMPT_ROWS: usize = 2048;
+
+/// Sizes of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchSizes {
+    /// Name in the report.
+    pub name: String,
+    /// Attention.
+    pub mla: MlaShape,
+    /// Experts of a token.
+    pub top_k: usize,
+    /// Products, each once; their rows are not looked at.
+    pub products: Vec<TunedOp>,
+}
+
+impl BenchSizes {
+    /// Kimi K2 (`config.json` of Kimi-K2-Instruct), experts in NVFP4 and everything else in BF16.
+    pub fn kimi_k2() -> Self {
+        let product = |product, format, [out_features, in_features]: [usize; 2], count| TunedOp {
+            rows: Bucket::UpTo8,
+            product,
+            format,
+            out_features,
+            in_features,
+            count,
+        };
+        let linear = |shape| product(Product::Linear, Format::Bf16, shape, 1);
+        Self {
+            name: "Kimi K2, experts in NVFP4".into(),
+            mla: MlaShape {
+                num_heads: 64,
+                qk_nope_head_dim: 128,
+                qk_rope_head_dim: 64,
+                v_head_dim: 128,
+                kv_lora_rank: 512,
+                scale: 0.072,
+            },
+            top_k: 8,
+            products: vec![
+                // q_a, kv_a, q_b, o_proj, head.
+                linear([1536, 7168]),
+                linear([576, 7168]),
+                linear([12_288, 1536]),
+                linear([7168, 8192]),
+                linear([163_840, 7168]),
+                product(Product::Swiglu, Format::Nvfp4, [2048, 7168], 384),
+                product(Product::Linear, Format::Nvfp4, [7168, 2048], 384),
+                product(Product::Swiglu, Format::Bf16, [2048, 7168], 1),
+                product(Product::Linear, Format::Bf16, [7168, 2048], 1),
+            ],
+        }
+    }
+}
+
+/// One op at one number of rows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KernelTime {
+    /// Op and sizes.
+    pub op: String,
+    /// Rows of the step.
+    pub rows: usize,
+    /// Variant, where there are several: the fastest.
+    pub variant: Option<String>,
+    /// Median time in microseconds.
+    pub micros: f64,
+    /// Bytes that it moves at least.
+    pub bytes: u64,
+    /// Multiplications and additions.
+    pub flop: u64,
+}
+
+impl KernelTime {
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> f64 {
+        self.bytes as f64 / self.micros * 1e6
+    }
+
+    /// FLOP per second.
+    pub fn flops(&self) -> f64 {
+        self.flop as f64 / self.micros * 1e6
+    }
+}
+
+/// What [`kernel_times`] measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct KernelTimes {
+    /// Bytes per second of a copy on the device, reads and writes.
+    pub copy_bandwidth: f64,
+    /// Every op.
+    pub times: Vec<KernelTime>,
+    /// Ops for which the device has no room.
+    pub left: Vec<String>,
+}
+
+/// Measures the ops of decode steps of `rows` rows (each of a sequence of `context` tokens), and attention of a prompt.
+/// `open` gives the device, a new one for each op, so that its memory is free after it. `done` is called with each time.
+pub fn kernel_times<D: Driver>(
+    open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
+    sizes: &BenchSizes,
+    rows: &[usize],
+    context: usize,
+    effort: &Effort,
+    done: &mut dyn FnMut(&KernelTime),
+) -> Result<KernelTimes, OpError> {
+    let copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.rotation_bytes)?;
+    let mut all = KernelTimes { copy_bandwidth, ..Default::default() };
+    let mut add = |op: String, measured: Result<Vec<KernelTime>, OpError>| -> Result<(), OpError> {
+        match measured {
+            Ok(times) => {
+                times.iter().for_each(&mut *done);
+                all.times.extend(times);
+            }
+            Err(OpError::OutOfMemory { .. }) => all.left.push(op),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    };
+    for op in &sizes.products {
+        add(product_name(op), products(&mut open()?, op, sizes.top_k, rows, effort))?;
+    }
+    for dtype in [CacheDType::Bf16, CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false })]
+    {
+        let name = format!("attend, {} cache, {context} tokens", dtype.name());
+        for rows in rows {
+            let time = decode(&mut open()?, &sizes.mla, dtype, *rows, context, effort);
+            add(name.clone(), time.map(|time| vec![KernelTime { op: name.clone(), ..time }]))?;
+        }
+        let name = format!("attend a prompt, {} cache, up to {context} tokens", dtype.name());
+        let time = prompt(&mut open()?, &sizes.mla, dtype, context, effort);
+        add(name.clone(), time.map(|time| vec![KernelTime { op: name, ..time }]))?;
+    }
+    Ok(all)
+}
+
+fn product_name(op: &TunedOp) -> String {
+    let TunedOp { product, format, out_features, in_features, count, .. } = op;
+    let experts = if *count > 1 { format!(", {count} experts") } else { String::new() };
+    format!("{} {} {out_features}x{in_features}{experts}", product.name(), format.name())
+}
+
+/// A product at every number of rows.
+fn products<D: Driver>(
+    stream: &mut Stream<D>,
+    op: &TunedOp,
+    top_k: usize,
+    rows: &[usize],
+    effort: &Effort,
+) -> Result<Vec<KernelTime>, OpError> {
+    let most = rows.iter().max().copied().unwrap_or(0) * top_k;
+    let mut problem = Problem::new(stream, op, effort.max_weight_bytes, most, 1)?;
+    let output = Output::new(stream, &problem)?;
+    problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
+    let candidates = Candidate::shipped(&problem.op);
+    let mut times = Vec::new();
+    for rows in rows {
+        let workload = problem.step(*rows, top_k);
+        let micros = timing::time(
+            stream,
+            &problem,
+            &workload,
+            &output,
+            &candidates.iter().collect::<Vec<_>>(),
+            effort,
+        )?;
+        let ranked = micros.into_iter().zip(&candidates).min_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((micros, fastest)) = ranked else { continue };
+        let weights = op.product.matrices() * problem.op.out_features * problem.op.in_features;
+        times.push(KernelTime {
+            op: product_name(&problem.op),
+            rows: *rows,
+            variant: Some(fastest.variant.name.into()),
+            micros,
+            bytes: problem.least_bytes(&workload),
+            flop: 2 * (workload.num_slots * weights) as u64,
+        });
+    }
+    Ok(times)
+}
+
+/// Device memory of attention: a cache and projections of several layers, which launches rotate over.
+struct Layers {
+    attention: Attention,
+    at: Addresses,
+    kv_up: Vec<KvUp>,
+    layer_bytes: u64,
+    graph_plan: StepPlan,
+}
+
+impl Layers {
+    /// `plan` has rows of sequences whose blocks are `0..num_blocks`.
+    fn new<D: Driver>(
+        stream: &mut Stream<D>,
+        mla: &MlaShape,
+        dtype: CacheDType,
+        plan: StepPlan,
+        capacity: &AttentionCapacity,
+        effort: &Effort,
+    ) -> Result<Self, OpError> {
+        let num_blocks = plan.block_tables.len();
+        let mut cache_shape = CacheShape {
+            num_layers: 1,
+            num_blocks,
+            block_size: BLOCK_SIZE,
+            latent_dim: mla.latent_dim(),
+            rope_dim: mla.qk_rope_head_dim,
+            dtype,
+        };
+        let layer_bytes = cache_shape.bytes();
+        cache_shape.num_layers =
+            effort.rotation_bytes.div_ceil(layer_bytes.max(1)).clamp(1, effort.max_copies);
+        let mut attention = Attention::new(stream, mla, capacity, Arithmetic::Bf16)?;
+        let lists = attention.lists(&plan, 0)?.to_vec();
+        let rows = plan.num_rows();
+        let head = mla.qk_nope_head_dim + mla.v_head_dim;
+        let mut zeros = |values: usize| stream.zeros(WHAT, values).map(|buffer| buffer.address);
+        // All values are 0: times do not depend on them.
+        let at = Addresses {
+            query: zeros(4 * rows * mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim))?,
+            rotations: zeros(4 * rows * mla.qk_rope_head_dim)?,
+            attended: zeros(4 * rows * mla.num_heads * mla.v_head_dim)?,
+            rounded: zeros(2 * rows * mla.num_heads * mla.v_head_dim)?,
+            cache: zeros(cache_shape.bytes())?,
+            cache_shape,
+            block_tables: 0,
+            lists: 0,
+        };
+        let mut kv_up = Vec::new();
+        for _ in 0..cache_shape.num_layers {
+            let address = zeros(2 * mla.num_heads * head * mla.kv_lora_rank)?;
+            kv_up.push(KvUp { address, dtype: KvUpType::Bf16 });
+        }
+        let at = Addresses {
+            block_tables: stream.store(WHAT, &plan.block_tables)?.address,
+            lists: stream.store(WHAT, &lists)?.address,
+            ..at
+        };
+        Ok(Self { attention, at, kv_up, layer_bytes: layer_bytes as u64, graph_plan: plan })
+    }
+
+    /// Median time of a layer.
+    fn time<D: Driver>(&self, stream: &mut Stream<D>, effort: &Effort) -> Result<f64, OpError> {
+        stream.driver().begin_capture()?;
+        let mut recorded = Ok(());
+        for (layer, kv_up) in self.kv_up.iter().enumerate() {
+            let at = Addresses { cache: self.at.cache + layer as u64 * self.layer_bytes, ..self.at };
+            recorded = recorded.and_then(|()| match self.graph_plan.expanded.as_slice() {
+                [] => self.attention.attend_absorbed(stream, &at, kv_up),
+                segments => self.attention.attend_expanded(stream, &at, kv_up, segments),
+            });
+        }
+        let graph = stream.driver().end_capture();
+        recorded?;
+        let times = timing::replayed(stream, &[graph?], self.kv_up.len(), effort)?;
+        Ok(times.first().copied().unwrap_or(f64::NAN))
+    }
+}
+
+/// Bytes of `W_UK` and `W_UV` in bf16.
+fn kv_up_bytes(mla: &MlaShape) -> usize {
+    2 * mla.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim) * mla.kv_lora_rank
+}
+
+/// Attention of a decode step: the last token of each of `rows` sequences.
+fn decode<D: Driver>(
+    stream: &mut Stream<D>,
+    mla: &MlaShape,
+    dtype: CacheDType,
+    rows: usize,
+    context: usize,
+    effort: &Effort,
+) -> Result<KernelTime, OpError> {
+    let blocks = context.div_ceil(BLOCK_SIZE);
+    let mut plan = StepPlan::default();
+    for row in 0..rows {
+        let table: Vec<BlockId> =
+            (row * blocks..(row + 1) * blocks).map(|block| BlockId(block as u32)).collect();
+        plan.add([TokenSource::from(0)], context - 1, 0, &table, BLOCK_SIZE);
+    }
+    let capacity = AttentionCapacity {
+        rows,
+        absorbed_rows: rows,
+        items: rows * context.div_ceil(crate::cuda::kernels::mla_decode::SPLIT),
+        block_size: BLOCK_SIZE,
+        slab_keys: 1,
+    };
+    let layers = Layers::new(stream, mla, dtype, plan, &capacity, effort)?;
+    let width = 2 * mla.kv_lora_rank + mla.qk_rope_head_dim;
+    let products = mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim);
+    Ok(KernelTime {
+        op: String::new(),
+        rows,
+        variant: None,
+        micros: layers.time(stream, effort)?,
+        bytes: (rows * context * layers.at.cache_shape.row_bytes() + kv_up_bytes(mla)) as u64,
+        flop: 2 * (rows * mla.num_heads * (context * width + products)) as u64,
+    })
+}
+
+/// Attention of the last rows of a prompt of `context` tokens.
+fn prompt<D: Driver>(
+    stream: &mut Stream<D>,
+    mla: &MlaShape,
+    dtype: CacheDType,
+    context: usize,
+    effort: &Effort,
+) -> Result<KernelTime, OpError> {
+    let rows = PROMPT_ROWS.min(context);
+    let table: Vec<BlockId> = (0..context.div_ceil(BLOCK_SIZE)).map(|block| BlockId(block as u32)).collect();
+    let mut plan = StepPlan::default();
+    plan.add((0..rows).map(|_| TokenSource::from(0)), context - rows, context, &table, BLOCK_SIZE);
+    let capacity =
+        AttentionCapacity { rows, absorbed_rows: 1, items: 1, block_size: BLOCK_SIZE, slab_keys: context };
+    let layers = Layers::new(stream, mla, dtype, plan, &capacity, effort)?;
+    let visible: usize = (context - rows + 1..=context).sum();
+    let head = mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim;
+    let expanded = context * (mla.qk_nope_head_dim + mla.v_head_dim) * mla.kv_lora_rank;
+    Ok(KernelTime {
+        op: String::new(),
+        rows,
+        variant: None,
+        micros: layers.time(stream, effort)?,
+        bytes: (context * layers.at.cache_shape.row_bytes() + kv_up_bytes(mla)) as u64,
+        flop: 2 * (mla.num_heads * (visible * head + expanded)) as u64,
+    })
+}
