@@ -45,7 +45,7 @@ fn every_kernel_compiles_for_every_architecture_within_its_limits() {
             let compiled = nvrtc.compile(&program).unwrap_or_else(|error| panic!("{error}"));
             assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} {arch}", kernel.name);
             assert!(compiled.ptx.contains(&format!(".target {arch}")), "{} {arch}", kernel.name);
-            if *arch == Arch::Sm90a {
+            if *arch == Arch::Sm90a && kernel.name == kernels::route::KERNEL.name {
                 let again = nvrtc.compile(&program).unwrap();
                 assert!(again.cubin == compiled.cubin, "{} {arch}: two compilations differ", kernel.name);
             }
