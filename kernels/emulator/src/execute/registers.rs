@@ -116,16 +116,23 @@ impl Registers {
             carry: 0,
         };
         if let Pattern::Noise(seed) = pattern {
-            let mut state = seed | 1;
-            let mut noise = || {
-                // xorshift64: any bits will do.
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 16) as u32
+            // xorshift32 of each lane, since any bits will do: a warp begins often, and 32 lanes are a few vectors. Seeds
+            // differ in their upper bits too, and no state is 0.
+            let mut states: Lanes = std::array::from_fn(|lane| {
+                let mixed = (seed ^ lane as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (mixed >> 32) as u32 | 1
+            });
+            let mut next = || {
+                for state in &mut states {
+                    *state ^= *state << 13;
+                    *state ^= *state >> 17;
+                    *state ^= *state << 5;
+                }
+                states
             };
-            registers.slots.iter_mut().flat_map(|slot| &mut slot.0).for_each(|word| *word = noise());
-            registers.predicates.iter_mut().for_each(|mask| *mask = noise());
+            next();
+            registers.slots.iter_mut().for_each(|slot| slot.0 = next());
+            registers.predicates.iter_mut().for_each(|mask| *mask = next()[0]);
         }
         registers
     }
