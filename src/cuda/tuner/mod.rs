@@ -4,7 +4,8 @@
 //! candidate that gives other bits on this device is refused and not used. A candidate replaces the shipped default
 //! only where it is faster by more than [`MARGIN`]: near-ties do not flap, and two machines agree.
 //!
-//! `table.rs` keeps all measurements in the folder of the kernel cache, `choices.rs` is what the backend asks.
+//! `table.rs` keeps all measurements in the folder of the kernel cache, `choices.rs` is what the backend asks. `kernel_times.rs`
+//! measures without choosing.
 
 mod op;
 mod candidate;
