@@ -35,25 +35,43 @@ fn compile(nvrtc: &Nvrtc, text: &str, function: &str) -> Result<Compiled, Compil
     nvrtc.compile(&program)
 }
 
-#[test]
-fn every_kernel_compiles_for_every_architecture_within_its_limits() {
+/// A test for each architecture, so that they share the cores.
+macro_rules! every_kernel_compiles {
+    ($($test:ident $arch:ident)*) => {$(
+        #[test]
+        fn $test() {
+            every_kernel_compiles_within_its_limits(Arch::$arch);
+        }
+    )*};
+}
+
+every_kernel_compiles! {
+    every_kernel_compiles_for_sm_80 Sm80
+    every_kernel_compiles_for_sm_86 Sm86
+    every_kernel_compiles_for_sm_89 Sm89
+    every_kernel_compiles_for_sm_90a Sm90a
+    every_kernel_compiles_for_sm_100a Sm100a
+    every_kernel_compiles_for_sm_103a Sm103a
+    every_kernel_compiles_for_sm_120a Sm120a
+}
+
+fn every_kernel_compiles_within_its_limits(arch: Arch) {
+    assert_eq!(Arch::ALL.len(), 7, "every architecture has a test");
     let Some(nvrtc) = nvrtc(None) else { return };
     let dir = tempfile::tempdir().unwrap();
-    for kernel in kernels::ALL {
-        for arch in kernel.archs {
-            let program = Program::new(kernel, *arch).unwrap();
-            let compiled = nvrtc.compile(&program).unwrap_or_else(|error| panic!("{error}"));
-            assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} {arch}", kernel.name);
-            assert!(compiled.ptx.contains(&format!(".target {arch}")), "{} {arch}", kernel.name);
-            if *arch == Arch::Sm90a && kernel.name == kernels::route::KERNEL.name {
-                let again = nvrtc.compile(&program).unwrap();
-                assert!(again.cubin == compiled.cubin, "{} {arch}: two compilations differ", kernel.name);
-            }
-            println!("{} {arch}: {:?}, {} bytes", kernel.name, compiled.duration, compiled.cubin.len());
-            match machine_code(dir.path(), &compiled.cubin) {
-                Some(code) => check_machine_code(kernel, *arch, &code),
-                None => println!("machine code not looked at: nvdisasm is not installed"),
-            }
+    for kernel in kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&arch)) {
+        let program = Program::new(kernel, arch).unwrap();
+        let compiled = nvrtc.compile(&program).unwrap_or_else(|error| panic!("{error}"));
+        assert!(compiled.cubin.starts_with(b"\x7fELF"), "{}", kernel.name);
+        assert!(compiled.ptx.contains(&format!(".target {arch}")), "{}", kernel.name);
+        if arch == Arch::Sm90a && kernel.name == kernels::route::KERNEL.name {
+            let again = nvrtc.compile(&program).unwrap();
+            assert!(again.cubin == compiled.cubin, "{}: two compilations differ", kernel.name);
+        }
+        println!("{} {arch}: {:?}, {} bytes", kernel.name, compiled.duration, compiled.cubin.len());
+        match machine_code(dir.path(), &compiled.cubin) {
+            Some(code) => check_machine_code(kernel, arch, &code),
+            None => println!("machine code not looked at: nvdisasm is not installed"),
         }
     }
 }
