@@ -19,6 +19,7 @@
 
 #include "cached_row.cuh"
 #include "mla.cuh"
+#include "mla_slab.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
@@ -35,38 +36,12 @@ constexpr int VALUE_STEPS = MAX_HEAD / 128;
 constexpr int EXPAND = 64;
 constexpr int DEPTH = 16;
 
-// All sizes are multiples of 4 and positive, N + R and V at most MAX_HEAD. Arrays begin at multiples of 16 bytes.
-struct MlaPrefillParams {
-    const float* query;      // [T, H * (N + R)]
-    const float* rotations;  // [T, R]: R/2 cosines, then R/2 sines
-    const void* kv_up;       // [H * (N + V), C] of the function's type: per head N rows of W_UK, then V of W_UV
-    const u8* cache;         // [slots, row_bytes], one layer
-    const u32* block_table;  // block ids of the sequence, from position 0 on
-    float* latents;          // [K, C], from gather to expand
-    float* rope_keys;        // [K, R], from gather to prefill
-    float* keys_values;      // [K, H * (N + V)], from expand to prefill
-    float* statistics;       // [T, H, 2]: largest score and sum of exponentials, from slab to slab
-    float* attended;         // [T, H * V]
-    bf16* rounded;           // [T, H * V], attended in bf16, or null
-    int num_heads;           // H
-    int nope;                // N
-    int rope;                // R
-    int value;               // V
-    int latent;              // C
-    int block_size;          // tokens of a block
-    int row_bytes;           // bytes of a cached row
-    float scale;             // factor on scores
-    int first_key;           // position of the slab's first key, a multiple of KEYS
-    int num_keys;            // K, a multiple of KEYS if later keys follow
-    int first_row;           // of the step
-    int num_rows;            // rows of this launch, all of them at the slab's first key or behind it
-    int first_position;      // position of first_row in its sequence
-    int reserved;            // 0
-};
+// All sizes are multiples of 4 and positive, N + R and V at most MAX_HEAD.
+using Params = MlaPrefillParams<float>;
 
 // Cached rows of the slab in f32. A warp has one key.
 template <typename Row>
-__device__ __forceinline__ void gather(const MlaPrefillParams& params) {
+__device__ __forceinline__ void gather(const Params& params) {
     const int key = blockIdx.x * WARPS + threadIdx.x / 32;
     if (key >= params.num_keys) {
         return;
@@ -83,7 +58,7 @@ __device__ __forceinline__ void gather(const MlaPrefillParams& params) {
 
 // keys_values = latents kv_up^T. A block has a tile of 64 keys and 64 columns; a thread 4 of each.
 template <typename Weight>
-__device__ __forceinline__ void expand(const MlaPrefillParams& params) {
+__device__ __forceinline__ void expand(const Params& params) {
     __shared__ float4 latents[DEPTH][EXPAND / 4 + 1];
     __shared__ float4 weights[DEPTH][EXPAND / 4 + 1];
     const int latent = params.latent, columns = params.num_heads * (params.nope + params.value);
@@ -130,7 +105,7 @@ __device__ __forceinline__ void expand(const MlaPrefillParams& params) {
 
 // Attention of 32 rows of one head to a slab. A warp has four rows; for scores a lane has one key of a tile, for values
 // the columns 4 * (lane + 32 step) .. + 3.
-__device__ __forceinline__ void prefill(const MlaPrefillParams& params) {
+__device__ __forceinline__ void prefill(const Params& params) {
     __shared__ float4 queries[QUERIES][MAX_HEAD / 4];
     // One more of four keeps lanes, each in a row of its own, on different banks.
     __shared__ float4 keys[KEYS][CHUNK / 4 + 1];
@@ -291,7 +266,7 @@ __device__ __forceinline__ void prefill(const MlaPrefillParams& params) {
 }
 
 #define KERNEL(name, body)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ MlaPrefillParams params) { \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params params) { \
         body(params);                                                                                             \
     }
 

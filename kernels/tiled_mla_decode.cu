@@ -13,8 +13,8 @@
 // Order:   scores: four quarters of the columns, each a chain of steps of 16, added pairwise; softmax: tiles of 32 keys at
 //          absolute positions, a lane's sum of exponentials over tiles, then a butterfly; values: tiles in their order. A
 //          row's result depends on its query, its position and its keys alone, not on how many heads a block has.
-// Tried:   no timing yet; sm_90a: 476 machine instructions of a warp for 32 keys and 32 heads of FP8, 360 of bf16. With 64
-//          heads that is 60 and 45 cycles of a multiprocessor per key, mma.sync takes 55, HBM 35 and 62: for FP8 at full
+// Tried:   no timing yet; sm_90a: 506 machine instructions of a warp for 32 keys and 32 heads of FP8, 333 of bf16. With 64
+//          heads that is 63 and 42 cycles of a multiprocessor per key, mma.sync takes 55, HBM 35 and 62: for FP8 at full
 //          speed wgmma is needed, with queries in shared memory. Per 32 keys and 32 heads shared memory moves 114 KB (890 cycles of a multiprocessor) and the
 //          tensor cores work 544: queries stay in registers, since reading them for each tile would add 74 KB. Keys as the
 //          A operand of both products need a move for every register: A and a store of 16 bytes want them in different order.
@@ -127,7 +127,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     const int half = warp % 2, quarter = warp / 2;
     const int latent = params.latent, width = params.latent + params.rope;
     const int first_head = blockIdx.y * HEADS;
-    const float infinity = __uint_as_float(0x7f800000u), log2_e = 1.44269504f;
+    const float infinity = __uint_as_float(0x7f800000u);
     // Columns of this lane: without a place in the latent, its first ones, which queries of 0 multiply.
     const bool has_rope = 16 * quarter < params.rope;
     const int rope_column = has_rope ? 16 * quarter + 4 * t : 0;
@@ -287,7 +287,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
                 if constexpr (Key::SCALED) {
                     scales = *reinterpret_cast<const float4*>(&shared.scales[4 * softmax_part]);
                 }
-                const float scale = params.scale * log2_e;
+                const float scale = params.scale * LOG2_E;
                 const float factors[4] = {scales.x, scales.y, scales.z, scales.w};
                 const float added[4] = {
                     (parts[0].x + parts[1].x) + (parts[2].x + parts[3].x), (parts[0].y + parts[1].y) + (parts[2].y + parts[3].y),
@@ -391,7 +391,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
         const float sum = group_sum<8>(total);
         if (has_softmax && softmax_part == 0 && first_head + softmax_head < params.num_heads) {
             // In base e, as the merge reads it.
-            params.statistics[2 * (at + softmax_head)] = largest / log2_e;
+            params.statistics[2 * (at + softmax_head)] = largest / LOG2_E;
             params.statistics[2 * (at + softmax_head) + 1] = sum;
         }
     }

@@ -22,6 +22,7 @@
 
 #include "cached_row.cuh"
 #include "mla.cuh"
+#include "mla_slab.cuh"
 #include "mma.cuh"
 
 constexpr int THREADS = 256;
@@ -42,39 +43,12 @@ constexpr int EXPAND = 128;
 constexpr int DEPTH = 32;
 constexpr int DEPTH_PITCH = DEPTH + 8;
 
-// All sizes are multiples of 16, N + R and V at most the bounds above. Arrays begin at multiples of 16 bytes.
-struct TiledMlaPrefillParams {
-    const float* query;      // [T, H * (N + R)]
-    const float* rotations;  // [T, R]: R/2 cosines, then R/2 sines
-    const bf16* kv_up;       // [H * (N + V), C]: per head N rows of W_UK, then V of W_UV
-    const u8* cache;         // [slots, row_bytes], one layer
-    const u32* block_table;  // block ids of the sequence, from position 0 on
-    bf16* latents;           // [K, C], from gather to expand
-    bf16* rope_keys;         // [K, R], from gather to prefill
-    float* faults;           // [K]: 0, or NaN if the key's latent is not finite; from gather to prefill
-    bf16* keys_values;       // [K, H * (N + V)], from expand to prefill
-    float* statistics;       // [T, H, 2]: largest score and sum of exponentials, from slab to slab
-    float* attended;         // [T, H * V]
-    bf16* rounded;           // [T, H * V], attended in bf16, or null
-    int num_heads;           // H
-    int nope;                // N
-    int rope;                // R
-    int value;               // V
-    int latent;              // C
-    int block_size;          // tokens of a block
-    int row_bytes;           // bytes of a cached row
-    float scale;             // factor on scores, times log2(e)
-    int first_key;           // position of the slab's first key, a multiple of KEYS
-    int num_keys;            // K, a multiple of KEYS if later keys follow
-    int first_row;           // of the step
-    int num_rows;            // rows of this launch, all of them at the slab's first key or behind it
-    int first_position;      // position of first_row in its sequence
-    int reserved;            // 0
-};
+// All sizes are multiples of 16, N + R and V at most the bounds above; kv_up is bf16.
+using Params = MlaPrefillParams<bf16>;
 
 // Cached rows of the slab in bf16, which holds them exactly. A warp has one key.
 template <typename Row>
-__device__ __forceinline__ void gather(const TiledMlaPrefillParams& params) {
+__device__ __forceinline__ void gather(const Params& params) {
     const int key = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (key >= params.num_keys) {
         return;
@@ -107,12 +81,13 @@ __device__ __forceinline__ void gather(const TiledMlaPrefillParams& params) {
 }
 
 // keys_values = latents kv_up^T. A block has a tile of 128 keys and 128 columns, a warp 64 keys and 32 columns of it.
-__device__ __forceinline__ void expand(const TiledMlaPrefillParams& params) {
+__device__ __forceinline__ void expand(const Params& params) {
     __shared__ uint4 staged[2][2][EXPAND][DEPTH_PITCH / 8];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int latent = params.latent, columns = params.num_heads * (params.nope + params.value);
     const int first_column = blockIdx.x * EXPAND, first_key = blockIdx.y * EXPAND;
     const int warp_key = warp % 2 * 64, warp_column = warp / 2 * 32;
+    const bf16* kv_up = static_cast<const bf16*>(params.kv_up);
 
     // A thread stages eight values of two keys and of two columns.
     constexpr int PARTS = DEPTH / 8, ROWS = THREADS / PARTS;
@@ -127,7 +102,7 @@ __device__ __forceinline__ void expand(const TiledMlaPrefillParams& params) {
                 next[0][r] = *reinterpret_cast<const uint4*>(params.latents + static_cast<i64>(key) * latent + at);
             }
             if (at < latent && column < columns) {
-                next[1][r] = *reinterpret_cast<const uint4*>(params.kv_up + static_cast<i64>(column) * latent + at);
+                next[1][r] = *reinterpret_cast<const uint4*>(kv_up + static_cast<i64>(column) * latent + at);
             }
         }
     };
@@ -216,14 +191,14 @@ struct Shared {
 };
 
 // Attention of 128 rows of one head to a slab. A warp has 16 rows, a lane two of them: g and g + 8.
-__device__ __forceinline__ void prefill(const TiledMlaPrefillParams& params) {
+__device__ __forceinline__ void prefill(const Params& params) {
     extern __shared__ uint4 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, head = blockIdx.y;
     const int nope = params.nope, value = params.value, width = params.nope + params.rope;
     const i64 columns = static_cast<i64>(params.num_heads) * (nope + value);
     const bf16* from = params.keys_values + static_cast<i64>(head) * (nope + value);
-    const float infinity = __uint_as_float(0x7f800000u);
+    const float infinity = __uint_as_float(0x7f800000u), scale = params.scale * LOG2_E;
     const int first = blockIdx.x * QUERIES, warp_first = first + 16 * warp;  // rows of the launch
 
     // Keys and values of a tile; rows behind the slab are zeros.
@@ -318,7 +293,7 @@ __device__ __forceinline__ void prefill(const TiledMlaPrefillParams& params) {
                     // Position of the row less that of the key.
                     const int ahead = params.first_position + warp_first + i / 2 * 8 + g - params.first_key - tile - 8 * n -
                                       2 * t - i % 2;
-                    const float score = __fmaf_rn(scores[n][i], params.scale, i % 2 ? fault.y : fault.x);
+                    const float score = __fmaf_rn(scores[n][i], scale, i % 2 ? fault.y : fault.x);
                     scores[n][i] = ahead >= 0 ? score : -infinity;
                     peaks[i / 2] = fmaxf(peaks[i / 2], scores[n][i]);
                 }
@@ -394,7 +369,7 @@ __device__ __forceinline__ void prefill(const TiledMlaPrefillParams& params) {
 }
 
 #define KERNEL(name, body)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ TiledMlaPrefillParams params) { \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params params) { \
         body(params);                                                                                                  \
     }
 

@@ -68,6 +68,8 @@ __device__ __forceinline__ float group_sum(float value) {
     return value;
 }
 
+constexpr float LOG2_E = 1.44269504f;
+
 // 2^x, off by up to 2^-22 of the result (PTX ISA, ex2).
 __device__ __forceinline__ float exp2_of(float x) {
     float result;

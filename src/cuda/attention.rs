@@ -359,54 +359,6 @@ impl Attention {
         let scratch = self.scratch.address;
         let [latents, rope_keys, keys_values, statistics, faults] =
             capacity.expanded_parts(shape).0.map(|part| scratch + part);
-        if self.arithmetic == Arithmetic::Bf16
-            && kv_up.dtype == KvUpType::Bf16
-            && tiled_mla_prefill::takes(shape)
-            && let Some(gather) = tiled_mla_prefill::gather_function(at.cache_shape.dtype)
-        {
-            let params = tiled_mla_prefill::Params {
-                query: at.query,
-                rotations: at.rotations,
-                kv_up: kv_up.address,
-                cache: at.cache,
-                block_table: at.block_tables + 4 * segment.block_table.start as u64,
-                latents,
-                rope_keys,
-                faults,
-                keys_values,
-                statistics,
-                attended: at.attended,
-                rounded: at.rounded,
-                num_heads: shape.num_heads as i32,
-                nope: shape.qk_nope_head_dim as i32,
-                rope: shape.qk_rope_head_dim as i32,
-                value: shape.v_head_dim as i32,
-                latent: shape.kv_lora_rank as i32,
-                block_size: at.cache_shape.block_size as i32,
-                row_bytes: at.cache_shape.row_bytes() as i32,
-                scale: shape.scale * std::f32::consts::LOG2_E,
-                first_key: first_key as i32,
-                num_keys: num_keys as i32,
-                first_row: (segment.rows.start + skipped) as i32,
-                num_rows: num_rows as i32,
-                first_position: (segment.first_position + skipped) as i32,
-                reserved: 0,
-            };
-            stream.launch(gather, tiled_mla_prefill::gather_launch(num_keys), &params)?;
-            stream.launch("tiled_mla_expand", tiled_mla_prefill::expand_launch(shape, num_keys), &params)?;
-            let launch = tiled_mla_prefill::prefill_launch(shape, num_rows);
-            return stream.launch("tiled_mla_prefill", launch, &params);
-        }
-        let gather = match at.cache_shape.dtype {
-            CacheDType::F32 => "mla_gather_f32",
-            CacheDType::Bf16 => "mla_gather_bf16",
-            CacheDType::Fp8(format) if format.rope_codes => "mla_gather_fp8_rope",
-            CacheDType::Fp8(_) => "mla_gather_fp8",
-        };
-        let expand = match kv_up.dtype {
-            KvUpType::F32 => "mla_expand_f32",
-            KvUpType::Bf16 => "mla_expand_bf16",
-        };
         let params = mla_prefill::Params {
             query: at.query,
             rotations: at.rotations,
@@ -416,6 +368,7 @@ impl Attention {
             latents,
             rope_keys,
             keys_values,
+            faults,
             statistics,
             attended: at.attended,
             rounded: at.rounded,
@@ -433,6 +386,26 @@ impl Attention {
             num_rows: num_rows as i32,
             first_position: (segment.first_position + skipped) as i32,
             reserved: 0,
+        };
+        if self.arithmetic == Arithmetic::Bf16
+            && kv_up.dtype == KvUpType::Bf16
+            && tiled_mla_prefill::takes(shape)
+            && let Some(gather) = tiled_mla_prefill::gather_function(at.cache_shape.dtype)
+        {
+            stream.launch(gather, tiled_mla_prefill::gather_launch(num_keys), &params)?;
+            stream.launch("tiled_mla_expand", tiled_mla_prefill::expand_launch(shape, num_keys), &params)?;
+            let launch = tiled_mla_prefill::prefill_launch(shape, num_rows);
+            return stream.launch("tiled_mla_prefill", launch, &params);
+        }
+        let gather = match at.cache_shape.dtype {
+            CacheDType::F32 => "mla_gather_f32",
+            CacheDType::Bf16 => "mla_gather_bf16",
+            CacheDType::Fp8(format) if format.rope_codes => "mla_gather_fp8_rope",
+            CacheDType::Fp8(_) => "mla_gather_fp8",
+        };
+        let expand = match kv_up.dtype {
+            KvUpType::F32 => "mla_expand_f32",
+            KvUpType::Bf16 => "mla_expand_bf16",
         };
         stream.launch(gather, mla_prefill::gather_launch(num_keys), &params)?;
         stream.launch(expand, mla_prefill::expand_launch(shape, num_keys), &params)?;

@@ -31,6 +31,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("linear.cuh", include_str!("../../kernels/include/linear.cuh")),
     ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
     ("mla_pass.cuh", include_str!("../../kernels/include/mla_pass.cuh")),
+    ("mla_slab.cuh", include_str!("../../kernels/include/mla_slab.cuh")),
     ("mma.cuh", include_str!("../../kernels/include/mma.cuh")),
     ("norm.cuh", include_str!("../../kernels/include/norm.cuh")),
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),

@@ -152,10 +152,20 @@ fn row_launch(shape: &MlaShape, max_rows: usize, threads: u32) -> LaunchShape {
     LaunchShape { grid: [tiles, shape.num_heads as u32, 1], threads, shared_bytes: 0 }
 }
 
-/// Shape of the launch of decode, over passes of up to `max_items` items: two blocks per multiprocessor, of which one
-/// runs at a time, so that items of different length even out.
+/// Shape of the launch of decode, over passes of up to `max_items` items.
 pub fn decode_launch(shape: &MlaShape, max_items: usize, multiprocessors: u32) -> LaunchShape {
-    let groups = shape.num_heads.div_ceil(BLOCK_HEADS) as u32;
+    item_launch(shape, BLOCK_HEADS, max_items, multiprocessors)
+}
+
+/// Shape of a launch over items, in blocks of so many heads: two blocks per multiprocessor, of which one runs at a time,
+/// so that items of different length even out.
+pub(super) fn item_launch(
+    shape: &MlaShape,
+    block_heads: usize,
+    max_items: usize,
+    multiprocessors: u32,
+) -> LaunchShape {
+    let groups = shape.num_heads.div_ceil(block_heads) as u32;
     let items = (2 * multiprocessors).div_ceil(groups).min(max_items as u32).max(1);
     LaunchShape { grid: [items, groups, 1], threads: 256, shared_bytes: 0 }
 }

@@ -36,8 +36,8 @@ pub const KERNEL: Kernel = Kernel {
     shared_bytes: 0,
 };
 
-/// Parameter of the functions, `MlaPrefillParams` in the source. Arrays begin at multiples of 16 bytes. K keys of the
-/// slab.
+/// Parameter of these functions and of those of [`super::tiled_mla_prefill`], `MlaPrefillParams` in the source: scratch is
+/// f32 here and bf16 there. Arrays begin at multiples of 16 bytes. K keys of the slab.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Params {
@@ -51,12 +51,14 @@ pub struct Params {
     pub cache: u64,
     /// Block ids of the sequence, u32, from position 0 on.
     pub block_table: u64,
-    /// `[K, C]` f32, from gather to expand.
+    /// `[K, C]`, from gather to expand.
     pub latents: u64,
-    /// `[K, R]` f32, from gather to prefill.
+    /// `[K, R]`, from gather to prefill.
     pub rope_keys: u64,
-    /// `[K, H * (N + V)]` f32, from expand to prefill.
+    /// `[K, H * (N + V)]`, from expand to prefill.
     pub keys_values: u64,
+    /// `[K]` f32: 0, or NaN of a key whose latent is not finite, where scratch is bf16; from gather to prefill.
+    pub faults: u64,
     /// `[T, H, 2]` f32: largest score and sum of exponentials, from slab to slab.
     pub statistics: u64,
     /// `[T, H * V]` f32.
@@ -79,9 +81,9 @@ pub struct Params {
     pub row_bytes: i32,
     /// Factor on scores.
     pub scale: f32,
-    /// Position of the slab's first key, a multiple of [`KEYS`].
+    /// Position of the slab's first key, a multiple of the kernel's keys of a tile.
     pub first_key: i32,
-    /// K, a multiple of [`KEYS`] if later keys follow.
+    /// K, a multiple of the kernel's keys of a tile if later keys follow.
     pub num_keys: i32,
     /// First row of the step.
     pub first_row: i32,

@@ -1,6 +1,6 @@
 //! Twin of `kernels/tiled_mla_decode.cu`: the items of [`super::mla_decode`] on tensor cores.
 
-use super::mla_decode::{MAX_LATENT, SPLIT};
+use super::mla_decode::{MAX_LATENT, SPLIT, item_launch};
 use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
 use crate::ops::{CacheDType, MlaShape};
 
@@ -62,13 +62,10 @@ pub fn function(shape: &MlaShape, cache: CacheDType) -> Option<&'static str> {
     KERNEL.functions.get(first + variant(shape)).copied()
 }
 
-/// Shape of the launch over passes of up to `max_items` items: two blocks per multiprocessor, of which one runs at a
-/// time, so that items of different length even out.
+/// Shape of the launch over passes of up to `max_items` items.
 pub fn launch(shape: &MlaShape, max_items: usize, multiprocessors: u32) -> LaunchShape {
     let heads = BLOCK_HEADS[variant(shape)];
-    let groups = shape.num_heads.div_ceil(heads) as u32;
-    let items = (2 * multiprocessors).div_ceil(groups).min(max_items as u32).max(1);
-    LaunchShape { grid: [items, groups, 1], threads: 256, shared_bytes: shared_bytes(heads) }
+    LaunchShape { shared_bytes: shared_bytes(heads), ..item_launch(shape, heads, max_items, multiprocessors) }
 }
 
 #[cfg(test)]
