@@ -12,6 +12,7 @@ pub mod threads;
 pub mod quant;
 pub mod sampling;
 pub mod guard;
+pub mod speculation;
 
 // Metrics and logs, which every module below may record to.
 pub mod telemetry;

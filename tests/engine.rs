@@ -69,6 +69,7 @@ fn options() -> EngineOptions {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        speculation: perigee::speculation::Config::off(),
     }
 }
 
@@ -114,6 +115,7 @@ fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
         cache_salt: None,
         guard: None,
         constraint: None,
+        speculation: Default::default(),
     }
 }
 
@@ -144,6 +146,7 @@ async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
             }
             EngineEvent::Guard(event) => panic!("no guard was asked for: {event:?}"),
             EngineEvent::Finished(reason) => reply.finish = reason,
+            EngineEvent::Speculated { .. } => {}
         }
     }
     reply

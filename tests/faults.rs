@@ -17,6 +17,7 @@ use perigee::ops::{
 use perigee::quant::StoredMatrix;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler::{Config, FinishReason};
+use perigee::speculation::{self, StepCost};
 use perigee::telemetry::Metrics;
 use perigee::tensor::TensorView;
 
@@ -336,7 +337,9 @@ fn start() -> Engine {
         cache_dtype: "f32",
         backend: "faulty",
     };
-    let (handle, thread) = spawn(model, limits, facts, Arc::new(Metrics::new("faulty", false))).unwrap();
+    let metrics = Arc::new(Metrics::new("faulty", false));
+    let (handle, thread) =
+        spawn(model, limits, facts, speculation::Config::off(), StepCost::default(), metrics).unwrap();
     Engine { handle, logits, thread, faults }
 }
 
@@ -349,6 +352,7 @@ fn request(max_tokens: u32) -> EngineRequest {
         cache_salt: None,
         guard: None,
         constraint: None,
+        speculation: Default::default(),
     }
 }
 

@@ -124,6 +124,9 @@ fn case(path: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         // Told by its range: nothing else waits here.
         "priority" => (none(), json!(1u64 << 40)),
         "cache_salt" => (none(), json!("a/b")),
+        // Told by their types: they change how long a reply takes.
+        "speculation" => (none(), json!("yes")),
+        "prediction" => (none(), json!({"type": "text", "content": "x"})),
         "request_id" => (none(), json!("chosen")),
         "return_token_ids" | "return_token_strs" => (none(), json!(true)),
         "return_tokens_as_token_ids" => (scored, json!(true)),
@@ -313,8 +316,8 @@ async fn asked(
 
 #[test]
 fn no_field_is_ignored_in_silence() {
-    // Without the prefix cache equal requests have equal answers, counts of tokens included.
-    let served = Served::start(None, &["kv_cache.prefix_caching=false"]);
+    // Without prefix cache and drafts equal requests have equal answers, counts of tokens included.
+    let served = Served::start(None, &["kv_cache.prefix_caching=false", "speculation.method=off"]);
     let addr = served.addr;
     let table = runtime().block_on(async {
         let document = Client::connect(addr).await.get("/openapi.json").await.json();

@@ -39,6 +39,7 @@ fn nano() -> Nano {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let engine = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
@@ -99,6 +100,7 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
                 deadline: None,
                 cache_salt: None,
                 constraint: Some(grammar.start()),
+                speculation: Default::default(),
             };
             let stream = handle.submit(request).unwrap_or_else(|error| panic!("{error}"));
             running.push((tools, stream));

@@ -51,6 +51,7 @@ fn start() -> Nano {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |_| ()).unwrap();
@@ -65,6 +66,7 @@ impl Nano {
         EngineRequest {
             guard: guard.map(|guard| Options { licence: None, ..guard }),
             constraint: None,
+            speculation: Default::default(),
             prompt,
             sampling: SamplingParams { temperature, max_tokens: TOKENS, seed: 5, ..Default::default() },
             priority: 0,

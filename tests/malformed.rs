@@ -115,9 +115,7 @@ fn shared_fields() -> Vec<(Value, &'static str)> {
         cases.push((json!({name: 1.5}), name));
         cases.push((json!({name: 1e300}), name));
     }
-    for name in
-        ["stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "return_token_ids"]
-    {
+    for name in ["stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "speculation"] {
         for wrong in [json!("true"), json!(1), json!([]), json!({})] {
             cases.push((json!({name: wrong}), name));
         }
@@ -127,7 +125,7 @@ fn shared_fields() -> Vec<(Value, &'static str)> {
             cases.push((json!({name: wrong}), name));
         }
     }
-    let ranges: [(&'static str, Vec<Value>); 26] = [
+    let ranges: [(&'static str, Vec<Value>); 27] = [
         ("temperature", vec![json!(-0.1), json!(2.01), json!(1e300)]),
         ("top_p", vec![json!(0), json!(-1), json!(1.01)]),
         ("top_k", vec![json!(-2), json!(1u64 << 40)]),
@@ -171,6 +169,7 @@ fn shared_fields() -> Vec<(Value, &'static str)> {
         ("request_id", vec![json!(""), json!("a b"), json!("é"), json!("x".repeat(129))]),
         ("stream_options", vec![json!({}), json!({"include_usage": true})]),
         ("best_of", vec![json!(2), json!(100)]),
+        ("prediction", vec![json!("x"), json!(1), json!([]), json!([{"type": "content"}])]),
         ("use_beam_search", vec![json!(true)]),
         ("response_format", vec![json!("text"), json!([])]),
         ("guided_regex", vec![json!("(a"), json!(1)]),

@@ -84,6 +84,7 @@ async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) 
         cache_salt: None,
         guard: None,
         constraint: None,
+        speculation: Default::default(),
     };
     let mut stream = engine.submit(request).unwrap();
     let mut tokens = Vec::new();
@@ -140,6 +141,7 @@ fn replies(backend: BackendChoice, items: Vec<Item>) -> Vec<(Item, String)> {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let engine = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();

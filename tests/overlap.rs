@@ -7,7 +7,7 @@ use std::time::Instant;
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic};
-use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
+use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, TokenLogprobs};
 use perigee::generate::{GuardChoice, GuardPlan};
 use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle, Reasoning};
 use perigee::guard::{self, Mode};
@@ -17,6 +17,7 @@ use perigee::nano;
 use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, SamplingParams};
 use perigee::scheduler::{self, FinishReason};
+use perigee::speculation::{self, Method};
 use perigee::telemetry::Metrics;
 use perigee::text::{Specials, Tokenizer};
 use serde_json::json;
@@ -37,13 +38,15 @@ enum Client {
     Stops(usize),
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Reply {
     tokens: Vec<u32>,
     logprobs: Vec<TokenLogprobs>,
     prompt_logprobs: Vec<TokenLogprobs>,
     events: Vec<guard::Event>,
     finish: Option<FinishReason>,
+    /// Drafted tokens, accepted and rejected.
+    drafted: (usize, usize),
 }
 
 struct World {
@@ -68,6 +71,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        speculation: perigee::speculation::Config::off(),
     }
 }
 
@@ -172,6 +176,7 @@ impl World {
             cache_salt: (rng.u8(..4) == 0).then(|| "salt".to_owned()),
             guard,
             constraint,
+            speculation: Speculation::default(),
         };
         (request, client)
     }
@@ -179,8 +184,7 @@ impl World {
 
 async fn read(engine: EngineHandle, (request, client): (EngineRequest, Client)) -> Reply {
     let mut stream = engine.submit(request).unwrap();
-    let mut reply =
-        Reply { tokens: vec![], logprobs: vec![], prompt_logprobs: vec![], events: vec![], finish: None };
+    let mut reply = Reply::default();
     while let Some(event) = stream.next().await {
         match event {
             EngineEvent::PromptLogprobs(list) => reply.prompt_logprobs.extend(list),
@@ -191,6 +195,7 @@ async fn read(engine: EngineHandle, (request, client): (EngineRequest, Client)) 
             EngineEvent::Guard(event) => reply.events.push(*event),
             EngineEvent::Finished(reason) => reply.finish = Some(reason),
             EngineEvent::Started { .. } => {}
+            EngineEvent::Speculated { accepted, rejected } => reply.drafted = (accepted, rejected),
         }
         match client {
             Client::Leaves(after) if reply.tokens.len() == after => break,
@@ -241,6 +246,37 @@ fn a_late_backend_gives_the_same_bits_through_everything_that_can_happen() {
             assert_eq!(reply, expected, "seed {seed}, request {index}");
         }
     }
+}
+
+/// Drafts, right and wrong, of every source, change no bit of any reply; on a backend that delivers late neither.
+#[test]
+fn drafts_change_no_bits() {
+    let world = World::new();
+    let mut expected = run(&world, start(cpu(), &options(1024, 16)), 0..REQUESTS);
+    let [mut accepted, mut rejected] = [0; 2];
+    for seed in 0..8 {
+        let mut options = options(if seed % 4 < 2 { 1024 } else { 40 }, if seed < 6 { 16 } else { 64 });
+        options.speculation = speculation::Config {
+            method: [Method::Ngram, Method::Suffix][seed % 2],
+            max_tokens: [3, 8, 1, 5][seed / 2],
+            min_match: 1 + seed % 3,
+            adaptive: seed == 7,
+            ..speculation::Config::default()
+        };
+        let engine = match seed % 3 {
+            0 => start(cpu(), &options),
+            _ => start(Delayed::new(cpu(), seed as u64), &options),
+        };
+        let replies = run(&world, engine, 0..REQUESTS);
+        for (index, (reply, expected)) in replies.iter().zip(&mut expected).enumerate() {
+            accepted += reply.drafted.0;
+            rejected += reply.drafted.1;
+            expected.drafted = reply.drafted;
+            assert_eq!(reply, expected, "seed {seed}, request {index}");
+        }
+    }
+    println!("{accepted} drafted tokens accepted, {rejected} rejected");
+    assert!(accepted > 1000 && rejected > 1000, "{accepted} accepted, {rejected} rejected");
 }
 
 /// On the CUDA backend: the guard, a grammar, prefix hits and, short of blocks, preemption change no bit of a reply, and the
@@ -298,6 +334,7 @@ fn a_step_of_64_sequences_is_three_transfers() {
                     cache_salt: None,
                     guard: None,
                     constraint: None,
+                    speculation: Default::default(),
                 };
                 tokio::spawn(read(engine.handle.clone(), (request, Client::ReadsAll)))
             })

@@ -107,6 +107,8 @@ pub(super) fn call(own: Own, shared: Shared) -> Result<Call, ApiError> {
             deadline: None,
             cache_salt: shared.cache_salt,
             guard: shared.guard,
+            speculation: shared.speculation,
+            prediction: shared.prediction,
             grammar: own.grammar,
         },
     })

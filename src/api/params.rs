@@ -27,6 +27,8 @@ pub(super) const MAX_TOP_LOGPROBS: i64 = 100;
 /// Most bad words, and bytes in each.
 pub(super) const MAX_BAD_WORDS: usize = 128;
 const MAX_BAD_WORD_BYTES: usize = 256;
+/// Most parts of a prediction.
+const MAX_PREDICTION_PARTS: usize = 64;
 /// Most entries of `logit_bias` over all replies of a request: each has a copy.
 pub(super) const MAX_BIAS_COPIES: usize = 1 << 20;
 /// Below this, a temperature that is not 0 is raised to it: logits divided by less overflow.
@@ -41,6 +43,24 @@ pub(super) struct StreamOptions {
     #[schemars(skip)]
     #[expect(dead_code, reason = "accepted, and means nothing")]
     include_obfuscation: Option<Idle>,
+}
+
+/// `prediction`, as OpenAI has it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct PredictionFields {
+    #[schemars(extend("enum" = ["content"]))]
+    r#type: String,
+    content: TextOr<PredictionPart, MAX_PREDICTION_PARTS>,
+}
+
+/// A part of a prediction.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct PredictionPart {
+    #[schemars(extend("enum" = ["text"]))]
+    r#type: String,
+    text: String,
 }
 
 /// The fields, as they stand in the body.
@@ -128,6 +148,11 @@ pub(super) struct SharedBody {
     /// Patterns that end the reply like `stop`; without anchors, and of at most 4096 bytes of text.
     #[schemars(transform = texts(None))]
     pub(super) stop_regex: Option<Stop>,
+    /// Whether tokens of the reply are drafted and checked several at a time, if the server does that; it changes how long the
+    /// reply takes, not what it is.
+    pub(super) speculation: Option<bool>,
+    /// A text that the reply is expected to repeat for the most part; tokens are drafted from it.
+    pub(super) prediction: Option<PredictionFields>,
     /// llama.cpp's name for `max_tokens`; -1 is no limit.
     pub(super) n_predict: Option<Int<-1, MAX_U32>>,
     /// llama.cpp's name for `repetition_penalty`.
@@ -185,6 +210,8 @@ pub(super) struct Shared {
     pub(super) return_token_ids: bool,
     pub(super) tokens_as_ids: bool,
     pub(super) guard: GuardChoice,
+    pub(super) speculation: bool,
+    pub(super) prediction: Option<String>,
 }
 
 impl SharedBody {
@@ -327,6 +354,8 @@ impl SharedBody {
             return_token_ids: self.return_token_ids.unwrap_or(false),
             tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
             guard: guard::choice(self.repetition_guard, self.repetition_detection, limits)?,
+            speculation: self.speculation.unwrap_or(true),
+            prediction: self.prediction.map(prediction).transpose()?,
         })
     }
 }
@@ -501,6 +530,22 @@ fn cache_salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
         return Err(ApiError::invalid_value("cache_salt", "the characters @ / \\ and NUL are not allowed"));
     }
     Ok(Some(salt))
+}
+
+/// The predicted text; its length is bounded by the body's.
+fn prediction(fields: PredictionFields) -> Result<String, ApiError> {
+    if fields.r#type != "content" {
+        return Err(ApiError::invalid_value("prediction.type", "allowed: \"content\""));
+    }
+    match fields.content {
+        TextOr::Text(text) => Ok(text),
+        TextOr::List(parts) => match parts.iter().find(|part| part.r#type != "text") {
+            Some(_) => {
+                Err(ApiError::invalid_value("prediction.content", "every part must be of type \"text\""))
+            }
+            None => Ok(parts.into_iter().map(|part| part.text).collect()),
+        },
+    }
 }
 
 fn request_id(id: Option<String>) -> Result<Option<String>, ApiError> {

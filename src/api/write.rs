@@ -54,16 +54,20 @@ pub(super) fn token_ids(out: &mut Vec<u8>, ids: &[u32]) {
 
 /// Appends `"usage":{...}`.
 pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
-    let Usage { prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, .. } = usage;
+    let Usage { prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, drafted, .. } = usage;
     let total = prompt_tokens + completion_tokens;
     write!(
         out,
         "\"usage\":{{\"prompt_tokens\":{prompt_tokens},\"completion_tokens\":{completion_tokens},\
          \"total_tokens\":{total},\"prompt_tokens_details\":{{\"cached_tokens\":{cached_tokens}}},\
-         \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning_tokens}}},\
-         \"cached_tokens\":{cached_tokens}}}"
+         \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning_tokens}"
     )
     .expect("writing to memory");
+    if let Some((accepted, rejected)) = drafted {
+        write!(out, ",\"accepted_prediction_tokens\":{accepted},\"rejected_prediction_tokens\":{rejected}")
+            .expect("writing to memory");
+    }
+    write!(out, "}},\"cached_tokens\":{cached_tokens}}}").expect("writing to memory");
 }
 
 /// Appends `,"sampling_applied":{FIELD:VALUE,...}`: what is used in place of what was asked for, if anything.

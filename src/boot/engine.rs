@@ -10,7 +10,7 @@ use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::cuda::Arithmetic;
-use crate::engine::{EngineFacts, EngineHandle, spawn, warm_up};
+use crate::engine::{EngineFacts, EngineHandle, measure_steps, spawn, warm_up};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{
@@ -20,6 +20,7 @@ use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
 use crate::quant::CachedRowFormat;
 use crate::scheduler::{self, LimitsError};
+use crate::speculation::{self, StepCost};
 use crate::telemetry::Metrics;
 use crate::threads::UploadMeter;
 
@@ -63,6 +64,8 @@ pub struct EngineOptions {
     pub prefix_caching: bool,
     /// Epsilon of the latent norms; `None` = `rms_norm_eps`.
     pub latent_norm_eps: Option<f32>,
+    /// Drafts of reply tokens.
+    pub speculation: speculation::Config,
 }
 
 impl EngineOptions {
@@ -107,6 +110,7 @@ impl EngineOptions {
                 LatentNormEps::Checkpoint => None,
                 LatentNormEps::Value(eps) => Some(eps),
             },
+            speculation: settings.speculation.clone(),
         })
     }
 }
@@ -311,9 +315,11 @@ fn start_reporting<B: Backend>(
     };
     let preferences = backend.preferences();
     let eps = options.latent_norm_eps.unwrap_or(blueprint.rms_norm_eps);
+    let decode_rows =
+        (batching.max_num_seqs * options.speculation.max_rows()).min(batching.max_num_batched_tokens);
     let capacity = Capacity {
         max_tokens: batching.max_num_batched_tokens,
-        max_logits_rows: batching.max_num_seqs.min(preferences.max_logits_rows),
+        max_logits_rows: decode_rows.min(preferences.max_logits_rows),
         max_num_seqs: batching.max_num_seqs,
         block_size: options.block_size,
     };
@@ -378,7 +384,11 @@ fn start_reporting<B: Backend>(
         model.set_cache_scales(&scales.exponents)?;
     }
     warm_up(&mut model, options.block_size)?;
-    let (handle, thread) = spawn(model, limits, facts, metrics)?;
+    let cost = match options.speculation.is_on() {
+        true => measure_steps(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?,
+        false => StepCost::default(),
+    };
+    let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), cost, metrics)?;
     Ok(StartedEngine { handle, thread })
 }
 

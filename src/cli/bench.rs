@@ -1,25 +1,39 @@
 //! `perigee bench`: measures an engine without HTTP.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::boot::engine::{BackendChoice, EngineOptions, EngineProgress, start_engine};
-use crate::boot::{BootError, chain, open_checkpoint, read_blueprint};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::api::render_request;
+use crate::boot::engine::{BackendChoice, EngineOptions, EngineProgress, StartedEngine, start_engine};
+use crate::boot::{BootError, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults};
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
 use crate::cpu;
-use crate::measure::{self, BenchPlan, BenchReport};
+use crate::measure::{self, BenchPlan, BenchReport, SpeculationPlan, SpeculationReport};
 use crate::model::active_bytes;
+use crate::sampling::SamplingParams;
 use crate::telemetry::Metrics;
+use crate::text::Specials;
+
+/// Prompts of `--speculation` without a file: passages to copy and to edit, and questions.
+const PROMPTS: &str = include_str!("bench_prompts.jsonl");
+/// Most bytes of a file of prompts.
+const MAX_PROMPT_BYTES: u64 = 64 << 20;
 
 /// Measures and prints.
 pub(super) fn bench(args: &BenchArgs, settings: &Settings) -> ExitCode {
-    match measure(args, settings) {
-        Ok(report) if args.json => match serde_json::to_string_pretty(&report) {
-            Ok(json) => println!("{json}"),
-            Err(error) => eprintln!("perigee: {error}"),
-        },
-        Ok(report) => println!("{}", report.table()),
+    let report = match &args.speculation {
+        Some(file) => compare(args, file, settings).map(|report| (report.table(), json(&report, args.json))),
+        None => measure(args, settings).map(|report| (report.table(), json(&report, args.json))),
+    };
+    match report {
+        Ok((_, Some(Ok(json)))) => println!("{json}"),
+        Ok((_, Some(Err(error)))) => eprintln!("perigee: {error}"),
+        Ok((table, None)) => println!("{table}"),
         Err(error) => {
             eprintln!("perigee: {}", chain(&*error));
             return ExitCode::FAILURE;
@@ -28,20 +42,91 @@ pub(super) fn bench(args: &BenchArgs, settings: &Settings) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootError> {
+fn json(report: &impl Serialize, wanted: bool) -> Option<serde_json::Result<String>> {
+    wanted.then(|| serde_json::to_string_pretty(report))
+}
+
+/// Starts the engine for a measurement; the checkpoint's active bytes per token come with it.
+fn start(
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+) -> Result<(StartedEngine, EngineOptions, u64), BootError> {
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     let mut options = EngineOptions::from_settings(settings, &blueprint)?;
     // Every prompt must be new: no token may come from the cache, and a prompt is one step where
     // the budget allows.
     options.prefix_caching = false;
-    let metrics = Arc::new(Metrics::new("bench", false));
     let active = active_bytes(&checkpoint, &blueprint);
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
         if let EngineProgress::Planned(plan) = at {
             eprintln!("memory plan\n{}", plan.table().trim_end());
         }
     })?;
+    Ok((engine, options, active))
+}
+
+fn compare(args: &BenchArgs, file: &Path, settings: &Settings) -> Result<SpeculationReport, BootError> {
+    if !settings.speculation.is_on() {
+        return Err("speculation.method is \"off\": there is nothing to compare; set another method".into());
+    }
+    let lines = match file.as_os_str() == "-" {
+        true => PROMPTS.to_owned(),
+        false => read(file)?,
+    };
+    let checkpoint = open_checkpoint(settings)?;
+    let blueprint = read_blueprint(&checkpoint)?;
+    let text = load_text(settings, &checkpoint, &blueprint)?;
+    let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
+    let mut prompts = Vec::new();
+    for (number, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let refused = |why: &dyn std::fmt::Display| format!("{}, line {}: {why}", file.display(), number + 1);
+        let value: Value = serde_json::from_str(line).map_err(|error| refused(&error))?;
+        let tokens = match &value["prompt"] {
+            Value::String(prompt) => text.tokenizer.encode(prompt, Specials::Recognised).map(Into::into)?,
+            _ => {
+                render_request(line.as_bytes(), &text, &defaults)
+                    .map_err(|error| refused(&error.message))?
+                    .tokens
+            }
+        };
+        prompts.push(tokens);
+    }
+    if prompts.is_empty() {
+        return Err(format!("{}: no prompts", file.display()).into());
+    }
+    let mut stop_token_ids = text.tokenizer.turn_ends();
+    stop_token_ids.extend(&defaults.eos_token_ids);
+    let (engine, ..) = start(settings, &Arc::new(Metrics::new("bench", false)))?;
+    let plan = SpeculationPlan {
+        prompts,
+        sampling: SamplingParams {
+            temperature: args.temperature,
+            max_tokens: args.decode,
+            stop_token_ids,
+            ..SamplingParams::default()
+        },
+        concurrency: args.concurrency as usize,
+        repeat: args.repeat as usize,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let report = runtime.block_on(measure::compare(&engine.handle, &plan))?;
+    engine.handle.shutdown();
+    Ok(report)
+}
+
+fn read(file: &Path) -> Result<String, BootError> {
+    let refused = |why: &dyn std::fmt::Display| format!("{}: {why}", file.display());
+    let bytes = std::fs::metadata(file).map_err(|error| refused(&error))?.len();
+    if bytes > MAX_PROMPT_BYTES {
+        return Err(refused(&format!("{bytes} bytes, limit {MAX_PROMPT_BYTES}: split it")).into());
+    }
+    Ok(std::fs::read_to_string(file).map_err(|error| refused(&error))?)
+}
+
+fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootError> {
+    let metrics = Arc::new(Metrics::new("bench", false));
+    let (engine, options, active) = start(settings, &metrics)?;
     // Bandwidth is measured before and after, and the larger value counts: on a shared machine the
     // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;

@@ -233,6 +233,13 @@ pub struct BenchArgs {
     /// Sequences that decode at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub concurrency: u32,
+    /// Compare replies with and without drafts instead: tokens per second, acceptance, equality. FILE has a JSON object per line, a
+    /// chat request or {"prompt": text} with control tokens in it; a few prompts are built in. Replies have up to --decode tokens.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub speculation: Option<PathBuf>,
+    /// Temperature of the replies that --speculation compares.
+    #[arg(long, default_value_t = 0.0, requires = "speculation")]
+    pub temperature: f32,
     /// Repetitions, after one warm-up.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,

@@ -6,7 +6,7 @@ use figment::value::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{cuda, generate, grammar, guard, model, sampling, scheduler, server, telemetry};
+use crate::{cuda, generate, grammar, guard, model, sampling, scheduler, server, speculation, telemetry};
 
 use super::DeviceConfig;
 
@@ -26,6 +26,8 @@ pub struct Settings {
     pub kv_cache: model::config::KvCacheConfig,
     /// How requests are batched.
     pub scheduler: scheduler::Config,
+    /// Drafts of reply tokens, checked several at a time.
+    pub speculation: speculation::Config,
     /// Sampling values for requests that leave them open.
     pub sampling: sampling::config::Config,
     /// Reasoning of models that think before they answer.
@@ -105,6 +107,7 @@ impl Settings {
             ("kernels", self.kernels.validate()),
             ("kv_cache", self.kv_cache.validate()),
             ("scheduler", scheduler_problems(&self.scheduler)),
+            ("speculation", self.speculation.validate()),
             ("sampling", self.sampling.validate()),
             ("reasoning", self.reasoning.validate()),
             ("structured_output", self.structured_output.validate()),

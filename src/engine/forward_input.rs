@@ -1,22 +1,38 @@
 //! Converts the scheduler's batch to the backend's plan and lists the rows that need logits.
 
+use super::step_state::Step;
 use crate::ops::{Row, StepPlan, TokenId, TokenSource};
-use crate::scheduler::{Batch, LogitsNeed, Scheduler};
+use crate::scheduler::{LogitsNeed, Scheduler};
 
 /// A row of the step whose logits are needed; the list runs along `StepPlan::logits_rows`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LogitsRow {
     /// Index of its chunk in the batch.
     pub(super) chunk: usize,
-    /// Prompt token scored by this row (the token after it); `None` where no prompt logprob was
-    /// requested.
-    pub(super) scores: Option<TokenId>,
-    /// Whether a token is sampled from it.
-    pub(super) samples: bool,
+    pub(super) purpose: Purpose,
 }
 
-/// Fills `plan` and `rows` for `batch`; both are emptied first.
-pub(super) fn build(scheduler: &Scheduler, batch: &Batch, plan: &mut StepPlan, rows: &mut Vec<LogitsRow>) {
+/// Use of a row's logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Scores this prompt token, which follows the row's.
+    Score(TokenId),
+    /// A token is sampled.
+    Sample,
+    /// A token is sampled once the row's own token, a drafted one, has been. The rows of a draft
+    /// follow the row that is sampled first.
+    Drafted,
+}
+
+impl LogitsRow {
+    pub(super) fn is_drafted(&self) -> bool {
+        self.purpose == Purpose::Drafted
+    }
+}
+
+/// Fills `plan` and the rows of `step` for its batch; both are emptied first.
+pub(super) fn build(scheduler: &Scheduler, step: &mut Step, plan: &mut StepPlan) {
+    let Step { batch, rows, sampled, .. } = step;
     plan.clear();
     rows.clear();
     for (index, chunk) in batch.chunks.iter().enumerate() {
@@ -25,23 +41,27 @@ pub(super) fn build(scheduler: &Scheduler, batch: &Batch, plan: &mut StepPlan, r
             Some(id) => TokenSource::Known(TokenId(*id)),
             None => TokenSource::LastSampled(scheduler.seq_slot(chunk.seq)),
         };
-        let tokens = (chunk.start..chunk.end()).map(token);
+        let drafted = chunk.draft.iter().map(|id| TokenSource::Known(TokenId(*id)));
+        let tokens = (chunk.start..chunk.end()).map(token).chain(drafted);
         let table = scheduler.block_table(chunk.seq);
         let block_size = scheduler.limits().block_size;
         let first_row = plan.add(tokens, chunk.start, chunk.expanded_until, table, block_size);
-        let wanted = match chunk.logits {
-            LogitsNeed::None => continue,
-            LogitsNeed::Tail(rows) => chunk.end() - rows as usize..chunk.end(),
-            LogitsNeed::All => chunk.start..chunk.end(),
+        let scored = match chunk.logits {
+            LogitsNeed::All => chunk.end().min(scheduler.prompt_len(chunk.seq) - 1),
+            LogitsNeed::None | LogitsNeed::Last => chunk.start,
         };
-        for position in wanted {
-            let is_scored = chunk.logits == LogitsNeed::All && position + 1 < scheduler.prompt_len(chunk.seq);
-            let scores = known.get(position + 1).filter(|_| is_scored).map(|id| TokenId(*id));
-            let samples = chunk.samples && position + 1 == chunk.end();
-            if scores.is_some() || samples {
-                plan.logits_rows.push(Row((first_row + position - chunk.start) as u32));
-                rows.push(LogitsRow { chunk: index, scores, samples });
-            }
+        let mut need = |position: usize, purpose: Purpose| {
+            plan.logits_rows.push(Row((first_row + position - chunk.start) as u32));
+            rows.push(LogitsRow { chunk: index, purpose });
+        };
+        for position in chunk.start..scored {
+            need(position, Purpose::Score(TokenId(known[position + 1])));
+        }
+        if chunk.samples {
+            need(chunk.end() - 1, Purpose::Sample);
+            (chunk.end()..chunk.end() + chunk.draft.len()).for_each(|at| need(at, Purpose::Drafted));
         }
     }
+    sampled.clear();
+    sampled.extend((0..rows.len()).filter(|&index| !rows[index].is_drafted()));
 }

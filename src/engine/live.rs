@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::constrained::Constrained;
+use super::drafting::SequenceDrafts;
 use super::guarded::Guarded;
 use super::handle::EventSender;
 use crate::guard;
@@ -21,6 +22,8 @@ pub(super) struct LiveSequence {
     pub(super) guarded: Guarded,
     /// Grammar state of the reply; `None` without a constraint.
     pub(super) constraint: Option<Constrained>,
+    /// Drafts of the reply; `None` where there are none.
+    pub(super) drafts: Option<Box<SequenceDrafts>>,
     /// A loop was found in a constrained reply: only the shortest path to its end remains allowed.
     winding_up: bool,
     pub(super) prompt_tokens: usize,
@@ -39,6 +42,7 @@ impl LiveSequence {
         prompt_tokens: usize,
         guard: Option<guard::Options>,
         constraint: Option<Box<dyn TokenConstraint>>,
+        drafts: Option<Box<SequenceDrafts>>,
         arrived: Instant,
         events: EventSender,
     ) -> Self {
@@ -50,6 +54,7 @@ impl LiveSequence {
             guide,
             guarded,
             constraint: constraint.map(Constrained::new),
+            drafts,
             winding_up: false,
             prompt_tokens,
             cached_tokens: 0,

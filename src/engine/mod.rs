@@ -5,6 +5,7 @@
 
 mod constrained;
 mod delivery;
+mod drafting;
 mod forward_input;
 mod guarded;
 pub mod handle;
@@ -16,8 +17,8 @@ mod step_state;
 mod warm_up;
 
 pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};
-pub use request::{EngineEvent, EngineRequest, SubmitError};
+pub use request::{EngineEvent, EngineRequest, Speculation, SubmitError};
 pub use step_loop::spawn;
-pub use warm_up::warm_up;
+pub use warm_up::{measure_steps, warm_up};
 
 pub use crate::sampling::TokenLogprobs;

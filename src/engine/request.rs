@@ -24,6 +24,23 @@ pub struct EngineRequest {
     pub guard: Option<guard::Options>,
     /// Grammar of the reply; `None` = unconstrained.
     pub constraint: Option<Box<dyn TokenConstraint>>,
+    /// Drafts of the reply's tokens.
+    pub speculation: Speculation,
+}
+
+/// A request's part in speculation. Changes the time of the reply, never its tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Speculation {
+    /// Whether tokens are drafted, if the operator has drafts switched on.
+    pub wanted: bool,
+    /// Tokens that the client expects in the reply, each below the vocabulary size.
+    pub prediction: Option<Arc<[u32]>>,
+}
+
+impl Default for Speculation {
+    fn default() -> Self {
+        Self { wanted: true, prediction: None }
+    }
 }
 
 /// What a sequence's stream yields, in order.
@@ -46,6 +63,13 @@ pub enum EngineEvent {
     },
     /// The guard found a loop and acted. Tokens that it removed were never in the stream.
     Guard(Box<guard::Event>),
+    /// Drafted tokens of the whole reply; comes once, before `Finished`, if there were any.
+    Speculated {
+        /// Drafted tokens that are part of the reply.
+        accepted: usize,
+        /// Drafted tokens that are not.
+        rejected: usize,
+    },
     /// The end; no event follows.
     Finished(FinishReason),
 }

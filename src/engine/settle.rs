@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::constrained::Constrained;
+use super::forward_input::Purpose;
 use super::guarded;
 use super::live::LiveSequence;
 use super::request::EngineEvent;
-use super::step_state::{Counters, Decision, InFlight, StepLoop};
+use super::step_state::{Counters, Decision, Step, StepLoop, StepTokens};
 use crate::guard::{RowFault, Verdict};
 use crate::ops::{Backend, OpError, Outcomes, RowFlags, RowOutcome, TokenId};
 use crate::sampling::{Taken, TokenLogprobs};
@@ -16,22 +17,35 @@ use crate::scheduler::{FinishReason, Finished, Sampled, SeqId};
 use crate::telemetry::{GuardFigures, StepTimes};
 
 impl<B: Backend> StepLoop<B> {
-    /// Waits for the step in flight and applies its outcomes; no effect without one.
+    /// Waits for the step in flight and applies its outcomes, then those of its drafts, row by row;
+    /// no effect without a step.
     pub(super) fn settle(
         &mut self,
         lap: &mut impl FnMut(&mut Duration),
         times: &mut StepTimes,
     ) -> Result<(), OpError> {
-        let Some(step) = self.in_flight.take() else { return Ok(()) };
-        let finished = match self.settle_step(&step, lap, times) {
-            Ok(finished) => finished,
-            Err(error) => {
-                // A failure ends the sequences of this step too.
-                self.in_flight = Some(step);
-                return Err(error);
+        let Some(mut step) = self.in_flight.take() else { return Ok(()) };
+        // A failure ends the sequences of this step too.
+        self.settling.extend(step.batch.chunks.iter().map(|chunk| chunk.seq));
+        loop {
+            let finished = self.settle_step(&step, lap, times)?;
+            self.emit(&step, finished);
+            lap(&mut times.emit);
+            if self.speculated.is_empty() {
+                break;
             }
-        };
-        self.emit(&step, finished);
+            // Drafts are settled in the turn of their plan: no other step is being planned.
+            self.step = step;
+            let more = self.sample_drafted(lap, times)?;
+            step = std::mem::take(&mut self.step);
+            lap(&mut times.sample);
+            if !more {
+                break;
+            }
+        }
+        self.settling.clear();
+        self.close_drafts();
+        self.record_tokens();
         // Before the events: the figures then include the last event when a client has read it.
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
         self.publish_load();
@@ -42,7 +56,7 @@ impl<B: Backend> StepLoop<B> {
 
     fn settle_step(
         &mut self,
-        step: &InFlight,
+        step: &Step,
         lap: &mut impl FnMut(&mut Duration),
         times: &mut StepTimes,
     ) -> Result<Vec<Finished>, OpError> {
@@ -72,13 +86,13 @@ impl<B: Backend> StepLoop<B> {
     }
 
     /// Turns outcomes into decisions; delivers prompt logprobs at once.
-    fn decide(&mut self, step: &InFlight) {
+    fn decide(&mut self, step: &Step) {
         self.decisions.clear();
         for (&index, outcome) in step.sampled.iter().zip(&self.outcomes.rows) {
             let row = &step.rows[index];
             let seq = step.batch.chunks[row.chunk].seq;
             let Some(live) = self.live.get_mut(&seq) else { continue };
-            if row.scores.is_some() {
+            if matches!(row.purpose, Purpose::Score(_)) {
                 let scored = logprobs_of(outcome, &self.outcomes);
                 self.outbox.push(&live.events, EngineEvent::PromptLogprobs(vec![scored]));
                 continue;
@@ -91,10 +105,18 @@ impl<B: Backend> StepLoop<B> {
             }
             self.decisions.push(decision);
         }
+        for index in 0..self.decisions.len() {
+            let Decision { seq, token, finish, .. } = &self.decisions[index];
+            let (seq, ends) =
+                (*seq, matches!(finish, Some(FinishReason::StopToken(_) | FinishReason::Stopped)));
+            if token.is_some() && (ends || finish.is_none() && self.scheduler.tokens_left(seq) <= 1) {
+                self.learn(seq, usize::MAX);
+            }
+        }
     }
 
     /// Delivers tokens, then ends.
-    fn emit(&mut self, step: &InFlight, finished: Vec<Finished>) {
+    fn emit(&mut self, step: &Step, finished: Vec<Finished>) {
         let now = Instant::now();
         let mut verdicts = std::mem::take(&mut self.verdicts);
         for decision in self.decisions.drain(..) {
@@ -111,13 +133,19 @@ impl<B: Backend> StepLoop<B> {
         for finished in finished {
             self.end(Some(finished));
         }
-        let stats = self.scheduler.stats();
         let batch = &step.batch;
-        let prompt_tokens: usize =
-            batch.chunks.iter().filter(|c| !c.samples || c.len > 1).map(|c| c.len).sum();
-        let cached: usize = batch.admitted.iter().map(|a| a.cached_tokens).sum();
-        let generated = step.rows.iter().filter(|r| r.samples).count();
-        self.metrics.add_tokens(prompt_tokens, cached, generated);
+        let prompts = batch.chunks.iter().filter(|c| !c.samples || c.len > 1);
+        let scores = |index: &&usize| matches!(step.rows[**index].purpose, Purpose::Score(_));
+        self.step_tokens.computed += prompts.map(|c| c.len).sum::<usize>();
+        self.step_tokens.cached += batch.admitted.iter().map(|a| a.cached_tokens).sum::<usize>();
+        self.step_tokens.generated += step.sampled.iter().filter(|index| !scores(index)).count();
+    }
+
+    /// Adds the tokens of a settled step to the metrics.
+    fn record_tokens(&mut self) {
+        let StepTokens { computed, cached, generated } = std::mem::take(&mut self.step_tokens);
+        self.metrics.add_tokens(computed, cached, generated);
+        let stats = self.scheduler.stats();
         let queried = stats.prefix_query_tokens - self.counted.prefix_query_tokens;
         let hits = stats.prefix_hit_tokens - self.counted.prefix_hit_tokens;
         if queried > 0 {
@@ -172,6 +200,7 @@ impl<B: Backend> StepLoop<B> {
             guide.replay(&self.scheduler.tokens(seq)[live.prompt_tokens..]);
         }
         live.guarded.rewind(keep);
+        live.drafts.iter_mut().for_each(|drafts| drafts.cut_back());
         self.take_back(seq, &removed);
         true
     }

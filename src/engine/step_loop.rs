@@ -14,14 +14,16 @@ use std::time::{Duration, Instant};
 
 use super::constrained::{Constrained, MaskThreads, Ready};
 use super::delivery::Outbox;
-use super::forward_input::{self, LogitsRow};
+use super::drafting::Drafting;
+use super::forward_input::{self, LogitsRow, Purpose};
 use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, door};
 use super::live::{LiveSequence, row_of};
 use super::request::{EngineEvent, EngineRequest};
-use super::step_state::{Counters, InFlight, StepLoop};
+use super::step_state::{Counters, Step, StepLoop, StepTokens};
 use crate::model::Model;
-use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan, Ticket};
-use crate::scheduler::{Batch, FinishReason, Limits, NewSequence, Scheduler, SeqId};
+use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan};
+use crate::scheduler::{FinishReason, Limits, NewSequence, Scheduler, SeqId};
+use crate::speculation::{self, StepCost};
 use crate::telemetry::{Metrics, StepTimes};
 
 /// Consecutive failed steps after which the engine ends.
@@ -33,12 +35,14 @@ const STALLED_WAIT: Duration = Duration::from_millis(5);
 /// Weight of the newest gap in the moving average of admissions.
 const GAP_WEIGHT: f64 = 0.1;
 
-/// Starts the engine on a new thread. The thread ends after `EngineHandle::shutdown`, or with the
+/// Starts the engine on a new thread. `cost` is the measured cost of decode steps, which the length of drafts depends on. The thread ends after `EngineHandle::shutdown`, or with the
 /// reason of the engine's death.
 pub fn spawn<B: Backend>(
     model: Model<B>,
     limits: Limits,
     facts: EngineFacts,
+    speculation: speculation::Config,
+    cost: StepCost,
     metrics: Arc<Metrics>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<Result<(), String>>)> {
     let (handle, commands, shared) = door(facts);
@@ -60,11 +64,13 @@ pub fn spawn<B: Backend>(
             last_admission: None,
             shutting_down: false,
             stalled: true,
-            batch: Batch::default(),
+            step: Step::default(),
             plan: StepPlan::default(),
-            rows: Vec::new(),
-            sampled: Vec::new(),
             in_flight: None,
+            settling: Vec::new(),
+            drafting: Drafting::new(speculation, cost),
+            speculated: Vec::new(),
+            step_tokens: StepTokens::default(),
             broken: Vec::new(),
             outcomes: Outcomes::default(),
             decisions: Vec::new(),
@@ -97,7 +103,7 @@ impl<B: Backend> StepLoop<B> {
                 Err(panic) => (panic_message(&*panic), false),
             };
             failed_steps += 1;
-            tracing::error!(reason, fatal, sequences = self.batch.chunks.len(), "step failed");
+            tracing::error!(reason, fatal, sequences = self.step.batch.chunks.len(), "step failed");
             self.fail_steps();
             if fatal || failed_steps == MAX_FAILED_STEPS {
                 let reason = match fatal {
@@ -139,6 +145,7 @@ impl<B: Backend> StepLoop<B> {
                 self.end(finished);
             }
             Command::StopAfter { id, keep } => {
+                self.learn(id, keep);
                 let finished = self.scheduler.finish_at(id, keep);
                 if let (Some(_), Some(live)) = (finished, self.live.get_mut(&id)) {
                     live.reply_tokens = live.reply_tokens.min(keep);
@@ -151,6 +158,9 @@ impl<B: Backend> StepLoop<B> {
 
     fn add(&mut self, id: SeqId, request: EngineRequest, arrived: Instant, events: EventSender) {
         let micros = |at: Instant| at.saturating_duration_since(self.epoch).as_micros() as u64;
+        let salt = request.cache_salt.as_deref();
+        let speculation = &request.speculation;
+        let drafts = self.drafting.open(speculation.wanted, speculation.prediction.clone(), salt);
         let new = NewSequence {
             id,
             prompt: request.prompt.clone(),
@@ -161,8 +171,9 @@ impl<B: Backend> StepLoop<B> {
             cache_salt: request.cache_salt,
             prompt_logits: request.sampling.prompt_logprobs.is_some(),
         };
-        let EngineRequest { sampling, guard, constraint, .. } = request;
-        let live = LiveSequence::new(sampling, request.prompt.len(), guard, constraint, arrived, events);
+        let EngineRequest { prompt, sampling, guard, constraint, .. } = request;
+        let prompt_tokens = prompt.len();
+        let live = LiveSequence::new(sampling, prompt_tokens, guard, constraint, drafts, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
             // The handle checks what can be refused; the rest is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
@@ -187,20 +198,27 @@ impl<B: Backend> StepLoop<B> {
         for finished in self.scheduler.expire(now_us) {
             self.end(Some(finished));
         }
-        self.scheduler.schedule(now_us, &mut self.batch);
+        // A draft begins with a known token: where drafts pay, a step is settled before the next.
+        if self.propose() && self.in_flight.is_some() {
+            self.settle(&mut lap, &mut times)?;
+            self.propose();
+        }
+        self.scheduler.schedule(now_us, &mut self.step.batch);
         self.note_plan();
-        self.stalled = self.batch.chunks.is_empty();
+        self.note_drafts();
+        self.stalled = self.step.batch.chunks.is_empty();
         if self.stalled {
             return self.settle(&mut lap, &mut times);
         }
         self.open_slots()?;
-        forward_input::build(&self.scheduler, &self.batch, &mut self.plan, &mut self.rows);
+        forward_input::build(&self.scheduler, &mut self.step, &mut self.plan);
+        let decoded = self.decoded();
         if !B::ENQUEUES {
             self.begin_masks();
         }
         lap(&mut times.schedule);
         self.model.forward(&self.plan)?;
-        let first_rows = self.rows.len().min(self.model.capacity().max_logits_rows);
+        let first_rows = self.step.rows.len().min(self.model.capacity().max_logits_rows);
         if first_rows > 0 {
             self.model.logits(0..first_rows)?;
         }
@@ -209,24 +227,29 @@ impl<B: Backend> StepLoop<B> {
             self.settle(&mut lap, &mut times)?;
             self.begin_masks();
         }
-        let tickets = self.sample(&mut lap, &mut times)?;
-        self.scheduler.advance(&mut self.batch);
-        self.in_flight = Some(InFlight {
-            batch: std::mem::take(&mut self.batch),
-            rows: std::mem::take(&mut self.rows),
-            sampled: std::mem::take(&mut self.sampled),
-            tickets,
-        });
+        self.sample(&mut lap, &mut times)?;
+        self.scheduler.advance(&mut self.step.batch);
+        self.in_flight = Some(std::mem::take(&mut self.step));
         lap(&mut times.sample);
-        if !B::ENQUEUES {
+        if !B::ENQUEUES || !self.speculated.is_empty() {
             self.settle(&mut lap, &mut times)?;
         }
         self.metrics.record_step(&times);
+        if let Some((sequences, rows)) = decoded {
+            self.metrics.add_draft_seconds(self.drafting.observe(sequences, rows, times.total()));
+        }
         Ok(())
     }
 
+    /// Sequences and rows of the plan if every row is of a reply.
+    fn decoded(&self) -> Option<(usize, usize)> {
+        let batch = &self.step.batch;
+        let decodes = batch.chunks.iter().all(|chunk| chunk.samples && chunk.len == 1);
+        (decodes && batch.started.is_empty()).then(|| (batch.chunks.len(), batch.num_tokens()))
+    }
+
     fn open_slots(&mut self) -> Result<(), OpError> {
-        for seq in &self.batch.started {
+        for seq in &self.step.batch.started {
             if let Some(live) = self.live.get(seq) {
                 let spec = live.slot_spec(self.scheduler.tokens(*seq));
                 self.model.open_slot(self.scheduler.seq_slot(*seq), &spec)?;
@@ -238,7 +261,7 @@ impl<B: Backend> StepLoop<B> {
     /// Reports admitted and preempted sequences to their streams and to the metrics.
     fn note_plan(&mut self) {
         let now = Instant::now();
-        for admission in &self.batch.admitted {
+        for admission in &self.step.batch.admitted {
             let Some(live) = self.live.get_mut(&admission.seq) else { continue };
             live.admitted = Some(now);
             live.cached_tokens = admission.cached_tokens;
@@ -254,7 +277,7 @@ impl<B: Backend> StepLoop<B> {
                 cell.store(next.to_bits(), Ordering::Relaxed);
             }
         }
-        for seq in &self.batch.preempted {
+        for seq in &self.step.batch.preempted {
             self.metrics.record_preemption();
             if let Some(live) = self.live.get_mut(seq) {
                 live.preemptions += 1;
@@ -264,9 +287,13 @@ impl<B: Backend> StepLoop<B> {
 
     /// Starts the computation of masks: they are computed beside the model, until `sample` needs
     /// them.
-    fn begin_masks(&mut self) {
-        for row in self.rows.iter().filter(|row| row.samples) {
-            let chunk = &self.batch.chunks[row.chunk];
+    pub(super) fn begin_masks(&mut self) {
+        for &index in &self.step.sampled {
+            let row = &self.step.rows[index];
+            let chunk = &self.step.batch.chunks[row.chunk];
+            if matches!(row.purpose, Purpose::Score(_)) {
+                continue;
+            }
             let Some(live) = self.live.get_mut(&chunk.seq).filter(|_| !self.scheduler.is_void(chunk)) else {
                 continue;
             };
@@ -277,55 +304,60 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Enqueues the draws of the step. `self.sampled` lists the rows of `self.rows` that take part:
-    /// without those of chunks that became void since the plan, and without those whose mask is
-    /// late or whose constraint is broken.
-    fn sample(
+    /// Enqueues the draws of the rows in `self.step.sampled`, less those of chunks that became void
+    /// since the plan, and those whose mask is late or whose constraint is broken.
+    pub(super) fn sample(
         &mut self,
         lap: &mut impl FnMut(&mut Duration),
         times: &mut StepTimes,
-    ) -> Result<Vec<Ticket>, OpError> {
-        self.sampled.clear();
-        for (index, row) in self.rows.iter().enumerate() {
-            let chunk = &mut self.batch.chunks[row.chunk];
+    ) -> Result<(), OpError> {
+        let Step { batch, rows: logits_rows, sampled, tickets } = &mut self.step;
+        sampled.retain(|&index| {
+            let row = &logits_rows[index];
+            let chunk = &mut batch.chunks[row.chunk];
             if self.scheduler.is_void(chunk) {
-                continue;
+                return false;
             }
-            let Some(live) = self.live.get_mut(&chunk.seq) else { continue };
-            match live.constraint.as_mut().filter(|_| row.samples).map(Constrained::ready) {
-                None | Some(Ready::Here) => self.sampled.push(index),
-                Some(Ready::Late) => chunk.samples = false,
+            let Some(live) = self.live.get_mut(&chunk.seq) else { return false };
+            let samples = !matches!(row.purpose, Purpose::Score(_));
+            match live.constraint.as_mut().filter(|_| samples).map(Constrained::ready) {
+                None | Some(Ready::Here) => true,
+                Some(Ready::Late) => {
+                    chunk.samples = false;
+                    false
+                }
                 Some(Ready::Broken(error)) => {
                     tracing::error!(seq = chunk.seq.0, %error, "a constrained sequence ends");
                     chunk.samples = false;
                     self.broken.push(chunk.seq);
+                    false
                 }
             }
-        }
+        });
+        tickets.clear();
         let group = self.model.capacity().max_logits_rows;
-        let mut tickets = Vec::new();
-        for first in (0..self.rows.len()).step_by(group) {
-            let end = (first + group).min(self.rows.len());
+        for first in (0..logits_rows.len()).step_by(group) {
+            let end = (first + group).min(logits_rows.len());
             if first > 0 {
                 lap(&mut times.sample);
                 self.model.logits(first..end)?;
                 lap(&mut times.forward);
             }
             let mut rows = SampleRows::default();
-            for &index in self.sampled.iter().filter(|index| (first..end).contains(*index)) {
-                let LogitsRow { chunk, scores, .. } = self.rows[index];
-                let seq = self.batch.chunks[chunk].seq;
+            for &index in sampled.iter().filter(|index| (first..end).contains(*index)) {
+                let LogitsRow { chunk, purpose } = logits_rows[index];
+                let seq = batch.chunks[chunk].seq;
                 let (slot, row) = (self.scheduler.seq_slot(seq), Row((index - first) as u32));
                 let Some(live) = self.live.get(&seq) else { continue };
-                match scores {
-                    Some(token) => rows.rows.push(SampleRow {
+                match purpose {
+                    Purpose::Score(token) => rows.rows.push(SampleRow {
                         row,
                         slot,
                         rule: Rule::Score(token),
                         top: live.params.prompt_logprobs.unwrap_or(0).min(SampleRow::MAX_TOP),
                         ..row_of(&live.params, 0)
                     }),
-                    None => {
+                    Purpose::Sample | Purpose::Drafted => {
                         let reply = &self.scheduler.tokens(seq)[live.prompt_tokens..];
                         live.sample_row(row, slot, reply, &mut rows);
                     }
@@ -335,19 +367,21 @@ impl<B: Backend> StepLoop<B> {
                 tickets.push(self.model.sample(&rows)?);
             }
         }
-        Ok(tickets)
+        Ok(())
     }
 
     fn fail_steps(&mut self) {
-        let settling = self.in_flight.take().map(|step| step.batch).unwrap_or_default();
-        let chunks = self.batch.chunks.iter().chain(&settling.chunks);
-        let seqs: Vec<SeqId> = chunks.map(|chunk| chunk.seq).collect();
+        let in_flight = self.in_flight.take().unwrap_or_default();
+        let chunks = self.step.batch.chunks.iter().chain(&in_flight.batch.chunks);
+        let mut seqs: Vec<SeqId> = chunks.map(|chunk| chunk.seq).collect();
+        seqs.append(&mut self.settling);
         self.broken.clear();
         for seq in seqs {
             let finished = self.scheduler.finish(seq, FinishReason::Error);
             self.end(finished);
         }
-        self.batch.clear();
+        self.step.batch.clear();
+        self.speculated.clear();
         self.publish_load();
         self.outbox.flush();
     }

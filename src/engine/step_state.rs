@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::constrained::MaskThreads;
 use super::delivery::Outbox;
+use super::drafting::Drafting;
 use super::forward_input::LogitsRow;
 use super::handle::{Command, Shared};
 use super::live::LiveSequence;
@@ -20,13 +21,24 @@ use crate::sampling::TokenLogprobs;
 use crate::scheduler::{Batch, FinishReason, Finished, Scheduler, SeqId};
 use crate::telemetry::{Load, Metrics};
 
-/// A step whose draws are enqueued and not yet settled.
-pub(super) struct InFlight {
+/// A step from its plan until it is settled.
+#[derive(Default)]
+pub(super) struct Step {
     pub(super) batch: Batch,
+    /// Rows with logits.
     pub(super) rows: Vec<LogitsRow>,
     /// Indices into `rows` that are drawn or scored, in the order of the outcomes.
     pub(super) sampled: Vec<usize>,
+    /// The draws, once they are enqueued.
     pub(super) tickets: Vec<Ticket>,
+}
+
+/// Tokens of a step, for the metrics.
+#[derive(Default)]
+pub(super) struct StepTokens {
+    pub(super) computed: usize,
+    pub(super) cached: usize,
+    pub(super) generated: usize,
 }
 
 /// What the stations of a step read and write.
@@ -44,14 +56,17 @@ pub(super) struct StepLoop<B: Backend> {
     pub(super) shutting_down: bool,
     /// Whether the last plan was empty.
     pub(super) stalled: bool,
-    /// The step being planned: its batch, its plan, its rows with logits, and the indices of the
-    /// sampled ones.
-    pub(super) batch: Batch,
+    /// The step being planned.
+    pub(super) step: Step,
     pub(super) plan: StepPlan,
-    pub(super) rows: Vec<LogitsRow>,
-    pub(super) sampled: Vec<usize>,
-    /// The previous step, until it is settled.
-    pub(super) in_flight: Option<InFlight>,
+    /// The previous step, whose draws are enqueued, until it is settled.
+    pub(super) in_flight: Option<Step>,
+    /// Sequences of the step being settled.
+    pub(super) settling: Vec<SeqId>,
+    pub(super) drafting: Drafting,
+    /// Sequences with a draft in the step.
+    pub(super) speculated: Vec<SeqId>,
+    pub(super) step_tokens: StepTokens,
     /// Sequences whose constraint broke: they end when the step is settled.
     pub(super) broken: Vec<SeqId>,
     pub(super) outcomes: Outcomes,
@@ -85,6 +100,12 @@ impl<B: Backend> StepLoop<B> {
     pub(super) fn end(&mut self, finished: Option<Finished>) {
         let Some(finished) = finished else { return };
         let Some(mut live) = self.live.remove(&finished.seq) else { return };
+        if let Some(mut drafts) = live.drafts.take() {
+            self.close_draft(&mut drafts);
+            if let Some((accepted, rejected)) = drafts.counts() {
+                self.outbox.push(&live.events, EngineEvent::Speculated { accepted, rejected });
+            }
+        }
         if matches!(
             finished.reason,
             FinishReason::StopToken(_) | FinishReason::Length | FinishReason::Stopped

@@ -1,12 +1,22 @@
 //! Runs every code path of a step once before the first request: memory is touched, code is loaded.
 
+use std::time::{Duration, Instant};
+
 use crate::model::Model;
 use crate::ops::{
     Backend, BlockId, KvSlot, OpError, Outcomes, Row, SampleRows, SlotSpec, StepPlan, TokenSource,
 };
 use crate::sampling::SamplingParams;
+use crate::speculation::StepCost;
 
 use super::live::row_of;
+
+/// Distance of the tokens of a measured step; a prime.
+const TOKEN_STRIDE: usize = 7919;
+/// Steps of which the fastest counts.
+const MEASURED_STEPS: usize = 3;
+/// Time after which no further row count is measured.
+const MEASURING: Duration = Duration::from_secs(2);
 
 /// Runs a small prefill in each attention form, a decode step, the head and a draw on block 0,
 /// whose content belongs to no sequence yet.
@@ -20,12 +30,7 @@ pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<()
         model.forward(&plan)?;
     }
     for rows in model.recorded_rows() {
-        let mut plan = StepPlan::default();
-        for _ in 0..rows {
-            plan.add([TokenSource::from(0)], 0, 0, &[BlockId(0)], block_size);
-        }
-        // One row is stored; the others would be written to the same place at the same time.
-        plan.kv_slots[1..].fill(KvSlot::PAD);
+        let mut plan = decode_plan(rows, 1, block_size);
         plan.logits_rows.push(Row(0));
         model.forward(&plan)?;
     }
@@ -35,4 +40,48 @@ pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<()
     model.open_slot(row.slot, &spec)?;
     let ticket = model.sample(&SampleRows { rows: vec![row], ..SampleRows::default() })?;
     model.wait(ticket, &mut Outcomes::default())
+}
+
+/// A step that decodes `rows` rows of `vocab_size` tokens.
+fn decode_plan(rows: usize, vocab_size: usize, block_size: usize) -> StepPlan {
+    let mut plan = StepPlan::default();
+    for row in 0..rows {
+        // Different tokens choose different experts, as those of a draft do.
+        let token = row * TOKEN_STRIDE % vocab_size;
+        plan.add([TokenSource::from(token as u32)], 0, 0, &[BlockId(0)], block_size);
+    }
+    // One row is stored; the others would be written to the same place at the same time.
+    plan.kv_slots[1..].fill(KvSlot::PAD);
+    plan
+}
+
+/// Measures decode steps of up to `max_rows` rows, head included, with block 0 as in [`warm_up`].
+/// Takes two seconds at most, and three steps at least.
+pub fn measure_steps<B: Backend>(
+    model: &mut Model<B>,
+    block_size: usize,
+    max_rows: usize,
+) -> Result<StepCost, OpError> {
+    let vocab_size = model.blueprint().vocab_size;
+    let row = row_of(&SamplingParams::default(), 0);
+    let begun = Instant::now();
+    let mut measured = Vec::new();
+    for rows in StepCost::rows_to_measure(max_rows) {
+        let mut plan = decode_plan(rows, vocab_size, block_size);
+        plan.logits_rows.extend((0..rows as u32).map(Row));
+        let mut best = Duration::MAX;
+        for _ in 0..MEASURED_STEPS {
+            let started = Instant::now();
+            model.forward(&plan)?;
+            model.logits(0..rows)?;
+            let ticket = model.sample(&SampleRows { rows: vec![row], ..SampleRows::default() })?;
+            model.wait(ticket, &mut Outcomes::default())?;
+            best = best.min(started.elapsed());
+        }
+        measured.push((rows, best.as_secs_f64()));
+        if begun.elapsed() > MEASURING {
+            break;
+        }
+    }
+    Ok(StepCost::new(&measured))
 }

@@ -12,7 +12,7 @@ use super::guarding::GuardPlan;
 use super::reply::{Replies, Reply, ReplySetup};
 use super::request::{Calls, ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
 use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults};
-use crate::engine::EngineRequest;
+use crate::engine::{EngineRequest, Speculation};
 use crate::grammar::{self, Grammar, GrammarError, GrammarSpec, Grammars, Reasoning};
 use crate::guard;
 use crate::sampling::{BadWords, SamplingParams};
@@ -128,12 +128,14 @@ impl Generator {
         let arrived = Instant::now();
         let format = self.format(&request);
         let is_chat = request.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(_)));
-        let (prompts, request) = self.encode(request).await?;
+        let (prompts, mut request) = self.encode(request).await?;
         let prompts = self.fit(prompts, &request)?;
         self.bound_logprobs(&prompts, &request)?;
         let grammar = self.constrain(&prompts, &request, is_chat).await?;
+        let prediction = self.predict(request.prediction.take()).await?;
+        let speculation = Speculation { wanted: request.speculation, prediction };
         let replies = self
-            .submit(&prompts, &request, format, grammar.as_ref())
+            .submit(&prompts, &request, format, grammar.as_ref(), &speculation)
             .inspect_err(|e| self.note_refusal(e))?;
         let facts = self.facts();
         let cache_block = facts.prefix_caching.then_some(facts.block_size);
@@ -169,6 +171,19 @@ impl Generator {
             request.sampling.bad_words = Some(Arc::new(BadWords::new(words)));
         }
         Ok(())
+    }
+
+    /// Tokens of the predicted text.
+    async fn predict(&self, text: Option<String>) -> Result<Option<Arc<[u32]>>, GenerateError> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+        let tokens = self
+            .off_thread(text.len(), move |model| {
+                let tokens = model.tokenizer.encode(&text, Specials::AsText);
+                tokens.map_err(|e| GenerateError::Tokenize(e.to_string()))
+            })
+            .await?;
+        let vocab_size = self.facts().vocab_size;
+        Ok(Some(tokens.into_iter().filter(|id| (*id as usize) < vocab_size).collect()))
     }
 
     /// Refuses an answer with more alternatives than the limit.
@@ -355,6 +370,7 @@ impl Generator {
         request: &GenerateRequest,
         format: Option<ReplyFormat>,
         grammar: Option<&Arc<Grammar>>,
+        speculation: &Speculation,
     ) -> Result<Vec<Reply>, GenerateError> {
         let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
         let structured = request.grammar.as_ref().is_some_and(|spec| spec.format.is_structure());
@@ -388,6 +404,7 @@ impl Generator {
                     cache_salt: request.cache_salt.clone(),
                     guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos, structured),
                     constraint: grammar.map(Grammar::start),
+                    speculation: speculation.clone(),
                 })?;
                 if copy == 0 {
                     self.metrics.record_params(request.n as usize, max_tokens);

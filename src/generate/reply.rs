@@ -92,6 +92,9 @@ pub struct Usage {
     pub cache_written_tokens: usize,
     /// Reply tokens inside the reasoning, over all replies.
     pub reasoning_tokens: usize,
+    /// Drafted tokens of the replies that have ended, accepted and rejected; `None` if there were
+    /// none.
+    pub drafted: Option<(usize, usize)>,
 }
 
 /// A whole reply, for answers that are not streamed.
@@ -162,6 +165,8 @@ pub(super) struct Reply {
     /// Parts that are ready.
     ready: VecDeque<ReplyPart>,
     cached_tokens: usize,
+    /// Drafted tokens, accepted and rejected.
+    drafted: Option<(usize, usize)>,
     num_tokens: usize,
     first_token: Option<Instant>,
 }
@@ -189,6 +194,7 @@ impl Reply {
             in_answer: Vec::new(),
             ready: VecDeque::new(),
             cached_tokens: 0,
+            drafted: None,
             num_tokens: 0,
             first_token: None,
         }
@@ -219,6 +225,7 @@ impl Reply {
             EngineEvent::PromptLogprobs(logprobs) => self.prompt_logprobs.extend(logprobs),
             EngineEvent::Token { id, logprobs } => self.token(id, logprobs),
             EngineEvent::Guard(event) => self.guard_events.push(*event),
+            EngineEvent::Speculated { accepted, rejected } => self.drafted = Some((accepted, rejected)),
             EngineEvent::Finished(reason) => return self.finished(reason),
         }
         Ok(())
@@ -516,6 +523,7 @@ impl Replies {
             cached_tokens: firsts().map(|r| r.cached_tokens).sum(),
             cache_written_tokens: self.prompts.iter().zip(firsts()).map(written).sum(),
             reasoning_tokens: self.replies.iter().map(Reply::reasoning_tokens).sum(),
+            drafted: self.replies.iter().filter_map(|r| r.drafted).reduce(|a, b| (a.0 + b.0, a.1 + b.1)),
         }
     }
 

@@ -119,6 +119,10 @@ pub struct GenerateRequest {
     pub cache_salt: Option<String>,
     /// Choices about the guard.
     pub guard: GuardChoice,
+    /// Whether tokens are drafted.
+    pub speculation: bool,
+    /// A text that the replies are expected to repeat.
+    pub prediction: Option<String>,
     /// The constraint on every reply; `None` = no constraint.
     pub grammar: Option<GrammarSpec>,
 }

@@ -4,5 +4,7 @@
 //! machine's other load. Knows the engine's door and the blueprint, not HTTP.
 
 mod serving;
+mod speculation;
 
 pub use serving::{BenchError, BenchPlan, BenchReport, run};
+pub use speculation::{SpeculationPlan, SpeculationReport, compare};

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::engine::{EngineEvent, EngineHandle, EngineRequest, SubmitError};
+use crate::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, SubmitError};
 use crate::sampling::SamplingParams;
 use crate::scheduler::FinishReason;
 use crate::telemetry::{Metrics, StepSeconds};
@@ -130,6 +130,8 @@ fn request(engine: &EngineHandle, rng: &mut fastrand::Rng, prompt: usize, reply:
         cache_salt: None,
         guard: None,
         constraint: None,
+        // A token per step, whatever the network repeats.
+        speculation: Speculation { wanted: false, prediction: None },
     }
 }
 

@@ -8,8 +8,8 @@ use crate::ops::AttentionForm;
 pub enum LogitsNeed {
     /// No row: a middle chunk of a prompt.
     None,
-    /// The last rows, by number: tokens are sampled from them. 1 without a draft.
-    Tail(u32),
+    /// The last row: a token is sampled from it, and from the rows of the draft behind it.
+    Last,
     /// Every row (prompt logprobs); a token is sampled from the last row iff `Chunk::samples`. Each
     /// prompt position is in exactly one such chunk, even when the sequence is preempted and
     /// computed again.
@@ -21,15 +21,18 @@ pub enum LogitsNeed {
 ///
 /// The tokens are `scheduler.tokens(seq)[start..start + len]`, the physical blocks
 /// `scheduler.block_table(seq)`. A position at the end of `tokens(seq)` belongs to the unsettled
-/// token.
+/// token. The tokens of `draft` follow: they are computed too, and count as computed when the
+/// tokens before them have been sampled ([`super::Scheduler::plan_drafted`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
     /// Sequence of the tokens.
     pub seq: SeqId,
     /// First position computed in this step.
     pub start: usize,
-    /// Number of tokens, at least 1.
+    /// Number of tokens, at least 1, without the draft.
     pub len: usize,
+    /// Guesses of the tokens behind the known ones; empty unless the chunk samples.
+    pub draft: Vec<u32>,
     /// Positions below this use `AttentionForm::Expanded`, the others `Absorbed`: the prompt's length for long prompts, 0 for short ones.
     pub expanded_until: usize,
     /// Rows that need logits.
@@ -44,7 +47,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// First position after the chunk.
+    /// First position after the chunk, where its draft begins.
     pub fn end(&self) -> usize {
         self.start + self.len
     }
@@ -81,9 +84,9 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Rows of the step: one per token.
+    /// Rows of the step: one per token, drafted ones included.
     pub fn num_tokens(&self) -> usize {
-        self.chunks.iter().map(|c| c.len).sum()
+        self.chunks.iter().map(|c| c.len + c.draft.len()).sum()
     }
 
     /// Empties all lists and keeps their memory.

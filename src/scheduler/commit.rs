@@ -94,6 +94,7 @@ impl Scheduler {
             let left = sequence.max_tokens - sequence.reply_len();
             let accepted = &entry.tokens[..entry.tokens.len().min(left)];
             sequence.tokens.extend_from_slice(accepted);
+            sequence.draft.clear();
             if sequence.phase == Phase::Waiting {
                 self.queued_tokens += accepted.len();
             }
@@ -180,6 +181,7 @@ impl Scheduler {
         sequence.unsettled = 0;
         sequence.hashes.truncate(to / block_size);
         sequence.planned = None;
+        sequence.draft.clear();
         sequence.computed = sequence.computed.min(to - 1);
         let partial = sequence.computed / block_size;
         if !sequence.computed.is_multiple_of(block_size)

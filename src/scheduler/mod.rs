@@ -10,6 +10,11 @@
 //! scheduler.settle(batch, sampled) values arrive: full blocks get names, ended sequences come back
 //! ```
 //!
+//! A chunk may carry a draft. When the token of its last row is settled and is the first of the
+//! draft, `plan_drafted` plans the row of that token, which is computed already, as a chunk of its
+//! own: sample, advance, settle follow as for any chunk. Nothing else knows of drafts; a row that
+//! is not planned again was computed in vain, and its place is written again.
+//!
 //! A backend that computes in the background gets step n + 1 before step n is settled. For any
 //! other backend step n is settled before step n + 1 is planned; `commit` is both calls in one.
 //!
@@ -182,6 +187,7 @@ impl Scheduler {
             prompt_logits: new.prompt_logits,
             logits_delivered: 0,
             planned: None,
+            draft: Vec::new(),
             deferred: false,
             cached_tokens: None,
         });
@@ -275,6 +281,30 @@ impl Scheduler {
         sequence.max_tokens - sequence.reply_len()
     }
 
+    /// Running sequences that compute their reply, the first to run first.
+    pub fn decoding(&self) -> impl Iterator<Item = SeqId> + '_ {
+        let sequences = self.running.iter().map(|&slot| &self.sequences[slot]);
+        sequences.filter(|sequence| sequence.phase == Phase::Decode).map(|sequence| sequence.id)
+    }
+
+    /// Whether a sampled token of the sequence has no value on the host yet. Panics if the sequence
+    /// is not live.
+    pub fn is_unsettled(&self, seq: SeqId) -> bool {
+        self.sequence(seq).unsettled > 0
+    }
+
+    /// Guesses the next tokens of a decoding sequence, for the next plan alone. The plan takes as
+    /// many of them as budget and blocks leave room for; no sequence is preempted for a guess. Has
+    /// no effect while a token of the sequence is unsettled.
+    pub fn set_draft(&mut self, seq: SeqId, tokens: &[u32]) {
+        let Some(&slot) = self.slots.get(&seq) else { return };
+        let sequence = &mut self.sequences[slot];
+        sequence.draft.clear();
+        if sequence.phase == Phase::Decode && sequence.unsettled == 0 {
+            sequence.draft.extend_from_slice(tokens);
+        }
+    }
+
     /// Prompt tokens found in the prefix cache at the first admission; `None` before it or if the
     /// sequence is not live.
     pub fn cached_tokens(&self, seq: SeqId) -> Option<usize> {
@@ -331,6 +361,7 @@ impl Scheduler {
             self.pool.release(block);
         }
         (sequence.computed, sequence.published, sequence.planned) = (0, 0, None);
+        sequence.draft.clear();
         self.free_slots.extend(sequence.seq_slot.take());
     }
 

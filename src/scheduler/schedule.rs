@@ -6,7 +6,7 @@
 //! blocks and returns to the queue with its tokens. The first running sequence is therefore never
 //! preempted and computes at least one token in every step, which guarantees progress.
 
-use super::batch::{Admission, Batch};
+use super::batch::{Admission, Batch, Chunk};
 use super::prefix_index::BlockHash;
 use super::sequence::{Phase, Planned, Rank, Sequence};
 use super::{Scheduler, SeqId};
@@ -60,6 +60,11 @@ impl Scheduler {
         for &slot in &self.running {
             let sequence = &mut self.sequences[slot];
             sequence.planned = None;
+            // Blocks of a draft that did not hold.
+            let kept = sequence.known().div_ceil(self.limits.block_size);
+            for block in sequence.block_table.drain(kept.min(sequence.block_table.len())..).rev() {
+                self.pool.release(block);
+            }
             match sequence.phase {
                 Phase::Decode => decodes += usize::from(!sequence.awaits_its_end()),
                 _ => prefills += 1,
@@ -104,8 +109,49 @@ impl Scheduler {
             }
             self.plan(slot, len, batch);
             budget.tokens -= len;
+            budget.tokens -= self.plan_draft(slot, reserved, budget.tokens, batch);
             place += 1;
         }
+    }
+
+    /// Adds the draft of a sequence to its chunk, the last one of the plan, as far as there is room
+    /// beyond a token and a block for each of the `reserved` later sequences; returns its length.
+    fn plan_draft(&mut self, slot: usize, reserved: usize, tokens: usize, batch: &mut Batch) -> usize {
+        let sequence = &mut self.sequences[slot];
+        let Some(chunk) = batch.chunks.last_mut().filter(|chunk| chunk.samples) else {
+            sequence.draft.clear();
+            return 0;
+        };
+        let blocks = sequence.block_table.len() + self.pool.num_available().saturating_sub(reserved);
+        let room = (blocks * self.limits.block_size).saturating_sub(chunk.end());
+        // The last token of a reply is not computed.
+        let left = sequence.max_tokens - sequence.reply_len() - 1;
+        sequence.draft.truncate(left.min(room).min(tokens.saturating_sub(reserved)));
+        chunk.draft = std::mem::take(&mut sequence.draft);
+        let len = chunk.draft.len();
+        for _ in 0..sequence.blocks_missing(chunk.end() + len, self.limits.block_size) {
+            sequence.block_table.push(self.pool.allocate().expect("availability was checked"));
+        }
+        len
+    }
+
+    /// Plans the row of the first token of a settled chunk's draft if that is the token that was
+    /// sampled: its keys and values are computed, the next token is sampled from it. The chunk of
+    /// that row, with the rest of the draft.
+    pub fn plan_drafted(&mut self, chunk: &Chunk) -> Option<Chunk> {
+        let (first, rest) = chunk.draft.split_first()?;
+        let sequence = &mut self.sequences[*self.slots.get(&chunk.seq)?];
+        let follows = !chunk.void
+            && sequence.phase == Phase::Decode
+            && sequence.planned.is_none()
+            && sequence.unsettled == 0
+            && sequence.computed == chunk.end()
+            && sequence.tokens[chunk.end()..] == [*first];
+        if !follows {
+            return None;
+        }
+        sequence.planned = Some(Planned { start: chunk.end(), len: 1 });
+        Some(Chunk { draft: rest.to_vec(), ..sequence.chunk(1) })
     }
 
     /// Continues the prompts that were begun. When blocks are short a prompt takes the available
@@ -289,7 +335,8 @@ impl Scheduler {
                 .iter()
                 .rposition(|chunk| chunk.seq == seq)
                 .expect("a planned chunk is in the plan");
-            budget.tokens += batch.chunks.remove(index).len;
+            let chunk = batch.chunks.remove(index);
+            budget.tokens += chunk.len + chunk.draft.len();
         }
         self.release_blocks(slot);
         self.sequences[slot].phase = Phase::Waiting;

@@ -121,6 +121,8 @@ pub(super) struct Sequence {
     /// Prompt positions whose logits were delivered.
     pub(super) logits_delivered: usize,
     pub(super) planned: Option<Planned>,
+    /// Guesses of the next tokens, for the next plan.
+    pub(super) draft: Vec<u32>,
     /// The prompt was held back once to be computed whole.
     pub(super) deferred: bool,
     /// Prompt tokens found in the prefix cache; set at the first admission.
@@ -195,12 +197,13 @@ impl Sequence {
         {
             LogitsNeed::All
         } else if samples {
-            LogitsNeed::Tail(1)
+            LogitsNeed::Last
         } else {
             LogitsNeed::None
         };
         let expanded_until = if self.expanded { self.prompt_len } else { 0 };
-        Chunk { seq: self.id, start: self.computed, len, expanded_until, logits, samples, void: false }
+        let (seq, start, draft) = (self.id, self.computed, Vec::new());
+        Chunk { seq, start, len, draft, expanded_until, logits, samples, void: false }
     }
 
     /// Upper bound on the tokens of one chunk: a chunk of a prompt with logits lies wholly before

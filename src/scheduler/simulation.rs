@@ -7,7 +7,7 @@
 //! check detects a wrong hit, a block freed too early, a block written while shared, and a block
 //! not written at all. Half of the episodes plan and compute a step before the previous one is
 //! settled. The simulated engine samples as a function of the fingerprint, so equal histories have
-//! equal replies.
+//! equal replies. Many chunks carry drafts, right ones and wrong ones.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -76,6 +76,17 @@ impl Model {
         self.tokens.len() + usize::from(self.under_way.is_some())
     }
 
+    /// The next `count` tokens of a reply that is sampled a token at a time.
+    fn future(&self, count: usize) -> Vec<u32> {
+        let (mut tokens, mut last) = (vec![], *self.fingerprints.last().unwrap());
+        for _ in 0..count {
+            let token = (mix(mix(last, self.variation), 7) % VOCABULARY) as u32;
+            tokens.push(token);
+            last = mix(last, u64::from(token) << 1 | (AttentionForm::Absorbed as u64));
+        }
+        tokens
+    }
+
     fn truncate(&mut self, to: usize) {
         self.tokens.truncate(to);
         self.fingerprints.truncate(to);
@@ -112,6 +123,8 @@ struct Tally {
     failed_steps: u64,
     stale_chunks: u64,
     longest_prompt: usize,
+    drafted: u64,
+    accepted: u64,
 }
 
 /// A step that was sampled and is not settled.
@@ -328,6 +341,8 @@ impl World {
             let settled = chunk.end().min(tokens.len());
             assert_eq!(tokens[chunk.start..settled], model.tokens[chunk.start..settled]);
             assert!(chunk.end() <= model.known());
+            assert!(chunk.draft.is_empty() || chunk.samples && model.under_way.is_none());
+            self.tally.drafted += chunk.draft.len() as u64;
             let wants_token =
                 chunk.end() == model.known() && model.known() - model.prompt_len < model.max_tokens;
             assert_eq!(chunk.samples, wants_token);
@@ -335,7 +350,7 @@ impl World {
             match chunk.logits {
                 LogitsNeed::All => assert!(rows_due && chunk.start == model.logit_rows),
                 need => {
-                    let last = need == LogitsNeed::Tail(1);
+                    let last = need == LogitsNeed::Last;
                     assert!(!rows_due && last == wants_token, "{chunk:?}, rows seen {}", model.logit_rows);
                 }
             }
@@ -343,7 +358,9 @@ impl World {
                 assert_eq!(chunk.form(position), model.form(position));
             }
             let table = self.scheduler.block_table(chunk.seq);
-            assert!(table.len() * limits.block_size >= chunk.end());
+            assert!(table.len() * limits.block_size >= chunk.end() + chunk.draft.len());
+            let useful = model.known().max(chunk.end() + chunk.draft.len()).div_ceil(limits.block_size);
+            assert!(table.len() <= useful, "{} blocks, of use are {useful}", table.len());
             let history = model.fingerprints[..chunk.start].chunks(limits.block_size);
             for (index, (expected, &block)) in history.zip(table).enumerate() {
                 let first = block.at() * limits.block_size;
@@ -393,6 +410,45 @@ impl World {
                 };
                 self.slots[block.at() * block_size + position % block_size] = fingerprint;
             }
+            let mut before = model.fingerprints[chunk.end().min(model.fingerprints.len()) - 1];
+            for (position, token) in (chunk.end()..).zip(&chunk.draft) {
+                before = mix(before, u64::from(*token) << 1 | (AttentionForm::Absorbed as u64));
+                let block = table[position / block_size];
+                assert!(self.scheduler.pool.is_private(block), "{block:?} is drafted while others see it");
+                self.slots[block.at() * block_size + position % block_size] = before;
+            }
+        }
+    }
+
+    /// Drafts for decoding sequences: what they will say, at times with a wrong token.
+    fn propose(&mut self) {
+        let decoding: Vec<SeqId> = self.scheduler.decoding().collect();
+        for seq in decoding {
+            if self.rng.bool() {
+                let mut draft = self.models[&seq].future(self.rng.usize(..7));
+                if let Some(wrong) = draft.get_mut(self.rng.usize(..12)) {
+                    *wrong ^= 1;
+                }
+                self.scheduler.set_draft(seq, &draft);
+            }
+        }
+    }
+
+    /// Plans the rows of drafts that hold, samples and settles them, until none is left.
+    fn settle_drafts(&mut self, mut settled: Vec<Chunk>) {
+        loop {
+            let next = settled.iter().filter_map(|chunk| self.scheduler.plan_drafted(chunk));
+            self.batch.chunks = next.collect::<Vec<_>>();
+            if self.batch.chunks.is_empty() {
+                return;
+            }
+            for chunk in &self.batch.chunks {
+                assert_eq!((chunk.end(), chunk.samples), (self.models[&chunk.seq].known(), true));
+                self.tally.accepted += 1;
+            }
+            settled.clone_from(&self.batch.chunks);
+            self.sample();
+            self.settle();
         }
     }
 
@@ -488,6 +544,11 @@ impl World {
         assert!(
             self.models.values().all(|model| model.deadline_us.is_none_or(|deadline| deadline > self.now_us))
         );
+        let drafts = self.rng.bool();
+        if drafts {
+            self.settle();
+            self.propose();
+        }
         self.scheduler.schedule(self.now_us, &mut self.batch);
         self.tally.steps += 1;
         self.tally.chunk_tokens += self.batch.num_tokens() as u64;
@@ -505,8 +566,10 @@ impl World {
             self.disturb();
         }
         self.sample();
-        if !self.overlaps {
+        if !self.overlaps || drafts {
+            let chunks = self.pending.batch.chunks.clone();
             self.settle();
+            self.settle_drafts(chunks);
         }
     }
 
@@ -562,6 +625,8 @@ fn a_million_random_steps_keep_every_invariant() {
         total.failed_steps += tally.failed_steps;
         total.stale_chunks += tally.stale_chunks;
         total.longest_prompt = total.longest_prompt.max(tally.longest_prompt);
+        total.drafted += tally.drafted;
+        total.accepted += tally.accepted;
         seed += 1;
     }
     println!("{seed} episodes: {total:#?}");
@@ -573,6 +638,8 @@ fn a_million_random_steps_keep_every_invariant() {
         ("rewinds", total.rewinds, 10_000),
         ("failed steps", total.failed_steps, 1_000),
         ("chunks of sequences that changed", total.stale_chunks, 1_000),
+        ("drafted tokens", total.drafted, 100_000),
+        ("drafted tokens that held", total.accepted, 50_000),
         ("longest prompt", total.longest_prompt as u64, 1_500),
     ] {
         assert!(count >= at_least, "{what}: {count}, expected {at_least} or more");

@@ -111,6 +111,24 @@ pub struct GuardFigures {
     pub discarded: u32,
 }
 
+/// A draft that was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftFigures {
+    /// Drafted tokens.
+    pub drafted: usize,
+    /// The first of them, that became part of the reply.
+    pub accepted: usize,
+}
+
+/// Reason why a sequence had no draft in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DraftSkip {
+    /// With so many sequences in the step no draft could pay.
+    Load,
+    /// The guess was not likely enough for what its rows cost.
+    Cost,
+}
+
 /// Reason for a sequence's end, in the words of vLLM's `finished_reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishLabel {
@@ -292,6 +310,24 @@ impl Metrics {
     /// Records a finding of the guard.
     pub fn record_guard_event(&self, figures: &GuardFigures) {
         self.native.record_guard_event(figures);
+    }
+
+    /// Records a draft.
+    pub fn record_draft(&self, figures: &DraftFigures) {
+        self.native.record_draft(figures);
+        if let Some(vllm) = &self.vllm {
+            vllm.record_draft(figures);
+        }
+    }
+
+    /// Records sequences without a draft in a step.
+    pub fn record_draft_skips(&self, reason: DraftSkip, sequences: usize) {
+        self.native.record_draft_skips(reason, sequences);
+    }
+
+    /// Adds the estimated time that the drafts of a step saved; negative where they cost time.
+    pub fn add_draft_seconds(&self, seconds: f64) {
+        self.native.draft_seconds.add(seconds);
     }
 
     /// Records a token held back because it may belong to a loop.

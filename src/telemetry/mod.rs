@@ -13,6 +13,6 @@ mod exposition;
 pub use config::Config;
 pub use logs::{LogError, init};
 pub use metrics::{
-    CONTENT_TYPE, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load, Metrics, Rejection,
-    RequestFigures, StepSeconds, StepTimes,
+    CONTENT_TYPE, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load,
+    Metrics, Rejection, RequestFigures, StepSeconds, StepTimes,
 };

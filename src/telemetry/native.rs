@@ -9,7 +9,8 @@ use prometheus::{
 };
 
 use super::metrics::{
-    EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load, Rejection, StepSeconds, StepTimes,
+    DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load, Rejection,
+    StepSeconds, StepTimes,
 };
 
 /// Seconds; from an empty schedule to a prefill on a slow machine.
@@ -32,6 +33,9 @@ const HTTP_BUCKETS: &[f64] = &[
 const GUARD_PERIOD_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 /// Copies.
 const GUARD_COPIES_BUCKETS: &[f64] = &[2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+
+/// Tokens of a draft.
+const DRAFT_BUCKETS: &[f64] = &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0];
 
 /// Parts of a step, in order.
 const STEP_PARTS: [&str; 5] = ["schedule", "forward", "sample", "commit", "emit"];
@@ -68,6 +72,12 @@ pub(super) struct NativeMetrics {
     guard_discarded: IntCounter,
     pub(super) guard_held: IntCounter,
     pub(super) guard_rescue_success: IntCounter,
+    drafted_tokens: IntCounter,
+    accepted_tokens: IntCounter,
+    draft_length: Histogram,
+    accepted_length: Histogram,
+    draft_skips: [IntCounter; 2],
+    pub(super) draft_seconds: Gauge,
     numeric_faults: IntCounterVec,
     guard_period: Histogram,
     guard_copies: Histogram,
@@ -154,6 +164,17 @@ impl NativeMetrics {
                     "Requests refused at the queue, by the limit they met.",
                 ),
                 &["limit"],
+            ),
+        );
+        let draft_skips = register(
+            r,
+            IntCounterVec::new(
+                Opts::new(
+                    "perigee_speculation_skips_total",
+                    "Sequences without a draft in a step: load = with so many sequences none could pay, cost = the guess was not \
+                     likely enough.",
+                ),
+                &["reason"],
             ),
         );
         let finished = register(
@@ -279,6 +300,25 @@ impl NativeMetrics {
                 "perigee_guard_rescue_success_total",
                 "Sequences that were rescued from a loop and then ended by themselves.",
             ),
+            drafted_tokens: counter(
+                "perigee_speculation_drafted_tokens_total",
+                "Drafted tokens that a step checked.",
+            ),
+            accepted_tokens: counter(
+                "perigee_speculation_accepted_tokens_total",
+                "Drafted tokens that became part of a reply.",
+            ),
+            draft_length: histogram("perigee_speculation_draft_tokens", "Tokens of a draft.", DRAFT_BUCKETS),
+            accepted_length: histogram(
+                "perigee_speculation_accepted_tokens",
+                "Tokens of a draft that became part of the reply.",
+                DRAFT_BUCKETS,
+            ),
+            draft_skips: ["load", "cost"].map(|reason| draft_skips.with_label_values(&[reason])),
+            draft_seconds: float_gauge(
+                "perigee_speculation_seconds_saved",
+                "Estimate of the engine's time that drafts saved since the start, from the measured cost of steps.",
+            ),
             numeric_faults,
             guard_period: histogram(
                 "perigee_guard_period_tokens",
@@ -395,6 +435,21 @@ impl NativeMetrics {
             self.guard_period.observe(figures.period.into());
             self.guard_copies.observe(figures.copies.into());
         }
+    }
+
+    pub(super) fn record_draft(&self, figures: &DraftFigures) {
+        self.drafted_tokens.inc_by(figures.drafted as u64);
+        self.accepted_tokens.inc_by(figures.accepted as u64);
+        self.draft_length.observe(figures.drafted as f64);
+        self.accepted_length.observe(figures.accepted as f64);
+    }
+
+    pub(super) fn record_draft_skips(&self, reason: DraftSkip, sequences: usize) {
+        let index = match reason {
+            DraftSkip::Load => 0,
+            DraftSkip::Cost => 1,
+        };
+        self.draft_skips[index].inc_by(sequences as u64);
     }
 
     pub(super) fn record_numeric_fault(&self, kind: &'static str) {

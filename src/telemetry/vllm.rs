@@ -10,7 +10,7 @@ use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use super::metrics::{EngineInfo, FinishLabel, Load, Rejection, RequestFigures};
+use super::metrics::{DraftFigures, EngineInfo, FinishLabel, Load, Rejection, RequestFigures};
 use super::native::{FinishCounters, register};
 
 /// Seconds.
@@ -53,6 +53,10 @@ pub(super) struct VllmMetrics {
     prompt_tokens_cache_hit: IntCounter,
     prompt_tokens_cached: IntCounter,
     generation_tokens: IntCounter,
+    drafts: IntCounter,
+    draft_tokens: IntCounter,
+    accepted_tokens: IntCounter,
+    accepted_per_position: IntCounterVec,
     request_success: FinishCounters,
     rejected_requests: IntCounter,
     rejected_tokens: IntCounter,
@@ -155,6 +159,17 @@ impl VllmMetrics {
                 "vllm:generation_tokens_total",
                 "Number of generation tokens processed.",
             ),
+            drafts: counter("vllm:spec_decode_num_drafts_total", "Number of spec decoding drafts."),
+            draft_tokens: counter("vllm:spec_decode_num_draft_tokens_total", "Number of draft tokens."),
+            accepted_tokens: counter(
+                "vllm:spec_decode_num_accepted_tokens_total",
+                "Number of accepted tokens.",
+            ),
+            accepted_per_position: counters(
+                "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                "Accepted tokens per draft position.",
+                "position",
+            ),
             request_success: FinishCounters::new(&success),
             rejected_requests: rejections.with_label_values(&["max_num_queued_reqs"]),
             rejected_tokens: rejections.with_label_values(&["max_num_queued_tokens"]),
@@ -256,6 +271,15 @@ impl VllmMetrics {
         // Each request computes one row fewer than its tokens: the last reply token is never
         // computed.
         self.iteration_tokens.observe((prompt + generation) as f64);
+    }
+
+    pub(super) fn record_draft(&self, figures: &DraftFigures) {
+        self.drafts.inc();
+        self.draft_tokens.inc_by(figures.drafted as u64);
+        self.accepted_tokens.inc_by(figures.accepted as u64);
+        for position in 0..figures.accepted {
+            self.accepted_per_position.with_label_values(&[&position.to_string()]).inc();
+        }
     }
 
     pub(super) fn record_rejection(&self, reason: Rejection) {

@@ -167,6 +167,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new("golden", true));
     let backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
@@ -190,6 +191,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
                     cache_salt: None,
                     guard: None,
                     constraint: None,
+                    speculation: Default::default(),
                 };
                 engine.handle.submit(request).unwrap()
             })

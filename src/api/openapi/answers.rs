@@ -46,12 +46,17 @@ pub(super) fn schemas() -> Vec<(&'static str, Value)> {
 
 /// What chat and text completions have in common.
 fn generated(choice: Value) -> Value {
+    // The counts of drafted tokens are there only if there were any.
+    let mut details = object(&[("reasoning_tokens", count())]);
+    for name in ["accepted_prediction_tokens", "rejected_prediction_tokens"] {
+        details["properties"][name] = count();
+    }
     let usage = object(&[
         ("prompt_tokens", count()),
         ("completion_tokens", count()),
         ("total_tokens", count()),
         ("prompt_tokens_details", object(&[("cached_tokens", count())])),
-        ("completion_tokens_details", object(&[("reasoning_tokens", count())])),
+        ("completion_tokens_details", details),
     ]);
     object(&[
         ("id", string()),

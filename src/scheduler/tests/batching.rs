@@ -20,7 +20,7 @@ fn only_the_last_chunk_of_a_prompt_samples() {
     assert_eq!((rig.batch.chunks[0].logits, rig.batch.chunks[0].samples), (LogitsNeed::None, false));
     rig.commit();
     rig.schedule();
-    assert_eq!((rig.batch.chunks[0].logits, rig.batch.chunks[0].samples), (LogitsNeed::Tail(1), true));
+    assert_eq!((rig.batch.chunks[0].logits, rig.batch.chunks[0].samples), (LogitsNeed::Last, true));
 }
 
 #[test]

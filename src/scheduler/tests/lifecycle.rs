@@ -95,7 +95,7 @@ fn several_tokens_of_one_commit_are_computed_in_one_decode_chunk() {
     rig.schedule();
     rig.scheduler.commit(&mut rig.batch, [Sampled { seq: SeqId(1), tokens: &[7, 8, 9], finish: None }]);
     assert_eq!(rig.schedule(), [(1, 4, 3)]);
-    assert_eq!(rig.batch.chunks[0].logits, LogitsNeed::Tail(1));
+    assert_eq!(rig.batch.chunks[0].logits, LogitsNeed::Last);
     rig.commit();
     assert_eq!(rig.scheduler.tokens(SeqId(1)), [0, 1, 2, 3, 7, 8, 9, 1007]);
     assert_eq!(rig.scheduler.tokens_left(SeqId(1)), 6);

@@ -1,0 +1,311 @@
+//! Drafts in the step loop: proposed before a plan, checked behind its first draws.
+//!
+//! Invariant: every token of a reply is sampled from its own row, with the state that the tokens
+//! before it leave. A drafted row is sampled only once the token that it was computed for has been;
+//! what is drafted can therefore change the time of a reply and nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::step_state::StepLoop;
+use crate::ops::{Backend, OpError};
+use crate::scheduler::SeqId;
+use crate::speculation::{
+    Acceptance, Config, Guess, Occurrences, Prediction, Replies, SequenceAcceptance, StepCost,
+};
+use crate::telemetry::{DraftFigures, DraftSkip, Metrics, StepTimes};
+
+/// Tokens of a sequence that are indexed in one step: about 0.2 ms. A longer prompt takes several.
+const INDEXED_PER_STEP: usize = 16 << 10;
+
+/// Drafts of all sequences.
+pub(super) struct Drafting {
+    config: Config,
+    /// Seconds of decode steps; read where `config.adaptive`.
+    cost: StepCost,
+    acceptance: Acceptance,
+    replies: Replies,
+    /// Drafted tokens of the step that became part of a reply.
+    accepted: usize,
+    /// Scratch: decoding sequences, and the chances of their guesses.
+    decoding: Vec<SeqId>,
+    chances: Vec<Vec<f32>>,
+}
+
+/// Drafts of one sequence.
+pub(super) struct SequenceDrafts {
+    index: Occurrences,
+    prediction: Option<Prediction>,
+    salt: Option<Arc<str>>,
+    acceptance: SequenceAcceptance,
+    guess: Guess,
+    /// The draft under way.
+    trial: Option<Trial>,
+    /// Drafted tokens that became part of the reply.
+    accepted: usize,
+    /// Drafted tokens that did not.
+    rejected: usize,
+}
+
+/// A draft in a step.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    matched: usize,
+    drafted: usize,
+    held: usize,
+    /// Another token was sampled in place of the next one.
+    missed: bool,
+}
+
+impl Drafting {
+    pub(super) fn new(config: Config, cost: StepCost) -> Self {
+        let kept = if config.votes() { config.reply_tokens } else { 0 };
+        Self {
+            replies: Replies::new(config.min_match, kept),
+            acceptance: Acceptance::default(),
+            cost,
+            config,
+            accepted: 0,
+            decoding: Vec::new(),
+            chances: Vec::new(),
+        }
+    }
+
+    /// Drafts of a new sequence; `None` where there are none.
+    pub(super) fn open(
+        &self,
+        wanted: bool,
+        prediction: Option<Arc<[u32]>>,
+        salt: Option<&str>,
+    ) -> Option<Box<SequenceDrafts>> {
+        (wanted && self.config.is_on()).then(|| {
+            Box::new(SequenceDrafts {
+                index: Occurrences::new(self.config.min_match),
+                prediction: prediction.map(|tokens| Prediction::new(tokens, self.config.min_match)),
+                salt: salt.map(Arc::from),
+                acceptance: SequenceAcceptance::default(),
+                guess: Guess::default(),
+                trial: None,
+                accepted: 0,
+                rejected: 0,
+            })
+        })
+    }
+
+    /// Observes a step that did nothing but decode `sequences` sequences with `rows` rows. Returns
+    /// the seconds that its drafts saved: what as many tokens would have taken without.
+    pub(super) fn observe(&mut self, sequences: usize, rows: usize, time: Duration) -> f64 {
+        let accepted = std::mem::take(&mut self.accepted);
+        if !self.config.is_on() || sequences == 0 {
+            return 0.0;
+        }
+        let (time, steps) = (time.as_secs_f64(), 1.0 + accepted as f64 / sequences as f64);
+        let drafts = rows > sequences;
+        let saved = if drafts { steps * self.cost.seconds(sequences) - time } else { 0.0 };
+        self.cost.observe(rows, drafts, time);
+        saved
+    }
+
+    /// How many tokens of each guess are worth their rows.
+    fn share_rows(&self, base: usize, max_rows: usize, chances: &[Vec<f32>]) -> Vec<usize> {
+        if self.config.adaptive {
+            return self.cost.share_rows(base, max_rows, chances);
+        }
+        let mut room = max_rows.saturating_sub(base);
+        let lens = chances.iter().map(|chances| {
+            let len = chances.len().min(room);
+            room -= len;
+            len
+        });
+        lens.collect()
+    }
+}
+
+impl SequenceDrafts {
+    /// Guesses what follows `tokens`, at most `limit` tokens.
+    fn guess(&mut self, all: &mut Drafting, tokens: &[u32], prompt_len: usize, limit: usize) {
+        self.guess.clear();
+        self.index.extend(tokens, INDEXED_PER_STEP);
+        if limit == 0 {
+            return;
+        }
+        if let Some(prediction) = &mut self.prediction {
+            prediction.guess(&tokens[prompt_len..], limit, &mut self.guess);
+            if !self.guess.tokens.is_empty() {
+                return;
+            }
+        }
+        if all.config.votes() {
+            self.guess.vote(&self.index, tokens, limit);
+            all.replies.vote(self.salt.as_ref(), tokens, limit, &mut self.guess);
+        } else {
+            self.guess.longest(&self.index, tokens, limit);
+        }
+    }
+
+    /// The reply was cut back: what was indexed of it is no longer there.
+    pub(super) fn cut_back(&mut self) {
+        self.index.clear();
+        self.prediction.iter_mut().for_each(Prediction::restart);
+    }
+
+    /// Accepted and rejected tokens so far, if anything was drafted.
+    pub(super) fn counts(&self) -> Option<(usize, usize)> {
+        (self.accepted + self.rejected > 0).then_some((self.accepted, self.rejected))
+    }
+}
+
+impl<B: Backend> StepLoop<B> {
+    /// Guesses the next tokens of the decoding sequences, and gives the scheduler as much of each
+    /// guess as pays. Returns whether anything does: a sequence whose last token is not settled gets
+    /// nothing, and should be settled first.
+    pub(super) fn propose(&mut self) -> bool {
+        if !self.drafting.config.is_on() {
+            return false;
+        }
+        let max_rows = self.model.capacity().max_logits_rows.min(self.model.capacity().max_tokens);
+        let max_tokens = self.drafting.config.max_tokens;
+        let mut decoding = std::mem::take(&mut self.drafting.decoding);
+        decoding.clear();
+        decoding.extend(self.scheduler.decoding());
+        let base = decoding.len();
+        let mut chances = std::mem::take(&mut self.drafting.chances);
+        chances.resize_with(base, Vec::new);
+        // Guesses are made only if the best of them could pay.
+        chances.iter_mut().for_each(|chances| {
+            chances.clear();
+            chances.resize(max_tokens, 1.0);
+        });
+        let could_pay =
+            base > 0 && self.drafting.share_rows(base, max_rows, &chances).iter().any(|len| *len > 0);
+        let mut guessed = false;
+        for (seq, chances) in decoding.iter().zip(&mut chances).filter(|_| could_pay) {
+            chances.clear();
+            let Some(drafts) = self.live.get_mut(seq).and_then(|live| live.drafts.as_deref_mut()) else {
+                continue;
+            };
+            let limit = max_tokens.min(self.scheduler.tokens_left(*seq).saturating_sub(1));
+            let prompt_len = self.scheduler.prompt_len(*seq);
+            drafts.guess(&mut self.drafting, self.scheduler.tokens(*seq), prompt_len, limit);
+            let chance = self.drafting.acceptance.chance(drafts.guess.matched, &drafts.acceptance);
+            let mut product = 1.0;
+            chances.extend(drafts.guess.shares.iter().map(|share| {
+                product *= chance;
+                share * product
+            }));
+            guessed |= !chances.is_empty();
+        }
+        let mut pays = false;
+        if guessed {
+            let lens = self.drafting.share_rows(base, max_rows, &chances);
+            let skipped =
+                chances.iter().zip(&lens).filter(|(chances, len)| !chances.is_empty() && **len == 0);
+            self.metrics.record_draft_skips(DraftSkip::Cost, skipped.count());
+            for (seq, len) in decoding.iter().zip(lens).filter(|(_, len)| *len > 0) {
+                if let Some(drafts) = self.live.get(seq).and_then(|live| live.drafts.as_deref()) {
+                    self.scheduler.set_draft(*seq, &drafts.guess.tokens[..len]);
+                    pays = true;
+                }
+            }
+        } else if base > 0 && !could_pay {
+            self.metrics.record_draft_skips(DraftSkip::Load, base);
+        }
+        (self.drafting.decoding, self.drafting.chances) = (decoding, chances);
+        pays
+    }
+
+    /// Notes which drafts the plan took.
+    pub(super) fn note_drafts(&mut self) {
+        if !self.drafting.config.is_on() {
+            return;
+        }
+        self.drafting.acceptance.step();
+        for chunk in &self.step.batch.chunks {
+            let Some(drafts) = self.live.get_mut(&chunk.seq).and_then(|live| live.drafts.as_deref_mut())
+            else {
+                continue;
+            };
+            match chunk.draft.len() {
+                0 => drafts.acceptance.idle(),
+                drafted => {
+                    let matched = drafts.guess.matched;
+                    drafts.trial = Some(Trial { matched, drafted, held: 0, missed: false });
+                    self.speculated.push(chunk.seq);
+                }
+            }
+        }
+    }
+
+    /// Goes on to the drafted rows behind those just settled, where the sampled token is the drafted
+    /// one: `self.step` becomes the step of these rows, sampled and not settled. Returns whether
+    /// there are any.
+    pub(super) fn sample_drafted(
+        &mut self,
+        lap: &mut impl FnMut(&mut Duration),
+        times: &mut StepTimes,
+    ) -> Result<bool, OpError> {
+        let step = &mut self.step;
+        // With more rows than one call of `logits` takes, those of the drafts were not computed.
+        if step.rows.len() > self.model.capacity().max_logits_rows {
+            return Ok(false);
+        }
+        let mut chunks = Vec::new();
+        let mut sampled = Vec::new();
+        for &index in &step.sampled {
+            let Some(row) = step.rows.get(index + 1).filter(|row| row.is_drafted()) else { continue };
+            let chunk = &step.batch.chunks[row.chunk];
+            let next = self.scheduler.plan_drafted(chunk);
+            let drafts = self.live.get_mut(&chunk.seq).and_then(|live| live.drafts.as_deref_mut());
+            if let Some(trial) = drafts.and_then(|drafts| drafts.trial.as_mut()) {
+                trial.held += usize::from(next.is_some());
+                trial.missed = next.is_none() && self.scheduler.tokens(chunk.seq).len() == chunk.end() + 1;
+            }
+            let Some(next) = next else { continue };
+            for row in step.rows[index + 1..].iter_mut().take_while(|row| row.is_drafted()) {
+                row.chunk = chunks.len();
+            }
+            chunks.push(next);
+            sampled.push(index + 1);
+        }
+        if chunks.is_empty() {
+            return Ok(false);
+        }
+        step.batch.clear();
+        (step.batch.chunks, step.sampled) = (chunks, sampled);
+        self.begin_masks();
+        self.sample(lap, times)?;
+        self.scheduler.advance(&mut self.step.batch);
+        Ok(true)
+    }
+
+    /// Keeps the first `keep` tokens of a reply that ends, for the drafts of later ones.
+    pub(super) fn learn(&mut self, seq: SeqId, keep: usize) {
+        if let Some(drafts) = self.live.get(&seq).and_then(|live| live.drafts.as_deref()) {
+            let reply = &self.scheduler.tokens(seq)[self.scheduler.prompt_len(seq)..];
+            self.drafting.replies.add(drafts.salt.as_ref(), &reply[..keep.min(reply.len())]);
+        }
+    }
+
+    /// Counts the drafts of a step whose rows are all settled.
+    pub(super) fn close_drafts(&mut self) {
+        for seq in std::mem::take(&mut self.speculated) {
+            if let Some(drafts) = self.live.get_mut(&seq).and_then(|live| live.drafts.as_deref_mut()) {
+                close(&mut self.drafting, &self.metrics, drafts);
+            }
+        }
+    }
+
+    /// Counts the draft under way of a sequence that ends.
+    pub(super) fn close_draft(&mut self, drafts: &mut SequenceDrafts) {
+        close(&mut self.drafting, &self.metrics, drafts);
+    }
+}
+
+fn close(all: &mut Drafting, metrics: &Metrics, drafts: &mut SequenceDrafts) {
+    let Some(Trial { matched, drafted, held, missed }) = drafts.trial.take() else { return };
+    all.acceptance.record(matched, held, missed, &mut drafts.acceptance);
+    all.accepted += held;
+    drafts.accepted += held;
+    drafts.rejected += drafted - held;
+    metrics.record_draft(&DraftFigures { drafted, accepted: held });
+}

@@ -1,0 +1,182 @@
+//! The same prompts with and without drafts: speed, acceptance, and whether the replies are equal.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::serving::{BenchError, median};
+use crate::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation};
+use crate::sampling::SamplingParams;
+use crate::scheduler::FinishReason;
+
+/// What to compare.
+#[derive(Debug, Clone)]
+pub struct SpeculationPlan {
+    /// Prompts, at least one.
+    pub prompts: Vec<Arc<[u32]>>,
+    /// Sampling of every reply; the seed is the prompt's index.
+    pub sampling: SamplingParams,
+    /// Sequences that decode at once.
+    pub concurrency: usize,
+    /// Repetitions, after one warm-up; each runs all prompts twice.
+    pub repeat: usize,
+}
+
+/// Figures of the comparison. Lists have an entry per repetition.
+#[derive(Debug, Clone, Serialize)]
+pub struct SpeculationReport {
+    /// Prompts of a repetition.
+    pub prompts: usize,
+    /// Reply tokens of a repetition.
+    pub reply_tokens: usize,
+    /// Sequences that decoded at once.
+    pub concurrency: usize,
+    /// Reply tokens per second without drafts.
+    pub off_tok_s: Vec<f64>,
+    /// Reply tokens per second with drafts.
+    pub on_tok_s: Vec<f64>,
+    /// Drafted tokens of all repetitions.
+    pub drafted_tokens: usize,
+    /// Of these, those that became part of a reply.
+    pub accepted_tokens: usize,
+    /// Reply tokens per step of their sequence, with drafts.
+    pub tokens_per_step: f64,
+    /// Replies with drafts that differ from those without: a fault if not 0.
+    pub different_replies: usize,
+}
+
+/// A reply and its drafted tokens.
+struct Outcome {
+    tokens: Vec<u32>,
+    accepted: usize,
+    rejected: usize,
+}
+
+/// Runs the plan. The runs with and without drafts alternate.
+pub async fn compare(engine: &EngineHandle, plan: &SpeculationPlan) -> Result<SpeculationReport, BenchError> {
+    let mut report = SpeculationReport {
+        prompts: plan.prompts.len(),
+        reply_tokens: 0,
+        concurrency: plan.concurrency,
+        off_tok_s: Vec::new(),
+        on_tok_s: Vec::new(),
+        drafted_tokens: 0,
+        accepted_tokens: 0,
+        tokens_per_step: 1.0,
+        different_replies: 0,
+    };
+    let (mut tokens, mut first_tokens) = (0, 0);
+    for repetition in 0..=plan.repeat {
+        let (off, off_s) = run_all(engine, plan, false, repetition).await?;
+        let (on, on_s) = run_all(engine, plan, true, repetition).await?;
+        report.different_replies += off.iter().zip(&on).filter(|(a, b)| a.tokens != b.tokens).count();
+        // The first repetition is the warm-up.
+        if repetition == 0 {
+            continue;
+        }
+        report.reply_tokens = on.iter().map(|reply| reply.tokens.len()).sum();
+        report.off_tok_s.push(off.iter().map(|reply| reply.tokens.len()).sum::<usize>() as f64 / off_s);
+        report.on_tok_s.push(report.reply_tokens as f64 / on_s);
+        report.accepted_tokens += on.iter().map(|reply| reply.accepted).sum::<usize>();
+        report.drafted_tokens += on.iter().map(|reply| reply.accepted + reply.rejected).sum::<usize>();
+        tokens += report.reply_tokens;
+        first_tokens += on.len();
+    }
+    // The first token of a reply comes from the step of its prompt.
+    let steps = (tokens - first_tokens).saturating_sub(report.accepted_tokens);
+    report.tokens_per_step = (tokens - first_tokens) as f64 / steps.max(1) as f64;
+    Ok(report)
+}
+
+/// Replies to all prompts in their order, and the seconds that they took together.
+async fn run_all(
+    engine: &EngineHandle,
+    plan: &SpeculationPlan,
+    drafts: bool,
+    repetition: usize,
+) -> Result<(Vec<Outcome>, f64), BenchError> {
+    let begun = Instant::now();
+    let mut workers = Vec::new();
+    for worker in 0..plan.concurrency {
+        let (engine, plan) = (engine.clone(), plan.clone());
+        workers.push(tokio::spawn(async move {
+            let mut replies = Vec::new();
+            for index in (worker..plan.prompts.len()).step_by(plan.concurrency) {
+                let mut sampling = plan.sampling.clone();
+                sampling.seed = index as u64;
+                let request = EngineRequest {
+                    prompt: plan.prompts[index].clone(),
+                    sampling,
+                    priority: 0,
+                    deadline: None,
+                    // Replies of other repetitions are not there to be copied.
+                    cache_salt: Some(format!("{drafts} {repetition}")),
+                    guard: None,
+                    constraint: None,
+                    speculation: Speculation { wanted: drafts, prediction: None },
+                };
+                replies.push((index, reply_to(&engine, request).await?));
+            }
+            Ok::<_, BenchError>(replies)
+        }));
+    }
+    let mut replies = Vec::new();
+    for worker in workers {
+        replies.extend(worker.await.expect("the measuring task does not panic")?);
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    replies.sort_by_key(|(index, _)| *index);
+    Ok((replies.into_iter().map(|(_, reply)| reply).collect(), seconds))
+}
+
+async fn reply_to(engine: &EngineHandle, request: EngineRequest) -> Result<Outcome, BenchError> {
+    let mut stream = engine.submit(request)?;
+    let mut reply = Outcome { tokens: Vec::new(), accepted: 0, rejected: 0 };
+    while let Some(event) = stream.next().await {
+        match event {
+            EngineEvent::Token { id, .. } => reply.tokens.push(id),
+            EngineEvent::Speculated { accepted, rejected } => {
+                (reply.accepted, reply.rejected) = (accepted, rejected)
+            }
+            EngineEvent::Finished(FinishReason::StopToken(_) | FinishReason::Length) => {}
+            EngineEvent::Finished(reason) => {
+                return Err(BenchError::Ended { reason, tokens: reply.tokens.len() });
+            }
+            _ => {}
+        }
+    }
+    Ok(reply)
+}
+
+impl SpeculationReport {
+    /// The figures as a table for a terminal.
+    pub fn table(&self) -> String {
+        let line = |what: &str, values: &[f64]| {
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = values.iter().copied().fold(0.0, f64::max);
+            format!("{what:<44} {:>9.1} tok/s  ({low:.1}-{high:.1})", median(values))
+        };
+        let ratios: Vec<f64> = self.on_tok_s.iter().zip(&self.off_tok_s).map(|(on, off)| on / off).collect();
+        let share = self.accepted_tokens as f64 / self.drafted_tokens.max(1) as f64;
+        [
+            format!(
+                "{} prompts, {} reply tokens, {} at once",
+                self.prompts, self.reply_tokens, self.concurrency
+            ),
+            line("without drafts", &self.off_tok_s),
+            line("with drafts", &self.on_tok_s),
+            format!("{:<44} {:>9.3}", "with / without, median of repetitions", median(&ratios)),
+            format!("{:<44} {:>9.2}", "tokens per step of a sequence", self.tokens_per_step),
+            format!(
+                "{:<44} {:>9.1} %      ({} of {})",
+                "drafted tokens that held",
+                share * 100.0,
+                self.accepted_tokens,
+                self.drafted_tokens
+            ),
+            format!("{:<44} {:>9}", "replies that differ", self.different_replies),
+        ]
+        .join("\n")
+    }
+}

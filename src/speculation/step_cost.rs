@@ -1,0 +1,183 @@
+//! What a step costs by its rows, and how many drafted rows it should have.
+//!
+//! Measured at the warm-up at a few row counts, and corrected by every step that only decodes: the
+//! whole table by a ratio (longer contexts, a busy machine), and the points beside the step by a
+//! smaller one (the shape of the table).
+
+/// Row counts that are measured.
+const ROWS: &[usize] = &[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+/// Weight of a step in the ratio of the whole table.
+const LEVEL_WEIGHT: f64 = 0.1;
+/// Weight of a step in the point beside it.
+const POINT_WEIGHT: f64 = 0.05;
+/// Most that one step counts above or below the table: a step that was interrupted says nothing.
+const MAX_RATIO: f64 = 2.0;
+/// Gain in tokens per second that a draft must promise: below it, errors of the estimates decide.
+const MIN_GAIN: f64 = 1.05;
+
+/// Weight of a step with drafts in what they cost beside their rows.
+const EXTRA_WEIGHT: f64 = 0.05;
+/// Share of that which a step without drafts forgets, so that drafts are tried again.
+const EXTRA_FORGOTTEN: f64 = 1.0 / 512.0;
+
+/// Seconds of a step that decodes, by its rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepCost {
+    /// Rows and seconds, ascending.
+    points: Vec<(f64, f64)>,
+    /// Seconds that drafts add to a step beside their rows: rounds of sampling.
+    extra: f64,
+}
+
+impl Default for StepCost {
+    /// Nothing measured: a step costs in proportion to its rows.
+    fn default() -> Self {
+        Self::new(&[])
+    }
+}
+
+impl StepCost {
+    /// Row counts to measure for steps of at most `max_rows`.
+    pub fn rows_to_measure(max_rows: usize) -> impl Iterator<Item = usize> {
+        ROWS.iter().copied().take_while(move |rows| *rows <= max_rows)
+    }
+
+    /// A table of measured (rows, seconds), ascending in rows.
+    pub fn new(measured: &[(usize, f64)]) -> Self {
+        let mut points: Vec<(f64, f64)> =
+            measured.iter().map(|(rows, seconds)| (*rows as f64, seconds.max(1e-9))).collect();
+        if points.is_empty() {
+            points.push((1.0, 1e-9));
+        }
+        Self { points, extra: 0.0 }
+    }
+
+    /// Seconds of a step of `rows` rows: between two points on the line through them, beyond the
+    /// last one in proportion to the rows.
+    pub fn seconds(&self, rows: usize) -> f64 {
+        let rows = rows as f64;
+        let after = self.points.partition_point(|(at, _)| *at < rows);
+        match (after.checked_sub(1).map(|i| self.points[i]), self.points.get(after)) {
+            (Some((x0, y0)), Some(&(x1, y1))) => y0 + (y1 - y0) * (rows - x0) / (x1 - x0),
+            (None, Some((_, y))) => *y,
+            (Some((x, y)), None) => y * rows / x,
+            (None, None) => 0.0,
+        }
+    }
+
+    /// Corrects the table by a step of `rows` decoded rows, some of them drafted or none.
+    pub fn observe(&mut self, rows: usize, drafts: bool, seconds: f64) {
+        let expected = self.seconds(rows) + if drafts { self.extra } else { 0.0 };
+        let ratio = (seconds / expected).clamp(1.0 / MAX_RATIO, MAX_RATIO);
+        if !ratio.is_finite() {
+            return;
+        }
+        if drafts {
+            self.extra = (self.extra + EXTRA_WEIGHT * expected * (ratio - 1.0)).max(0.0);
+        } else {
+            self.extra -= EXTRA_FORGOTTEN * self.extra;
+        }
+        let at = rows as f64;
+        let after = self.points.partition_point(|(x, _)| *x < at).min(self.points.len() - 1);
+        let near = match after.checked_sub(1) {
+            Some(before) if at - self.points[before].0 < self.points[after].0 - at => before,
+            _ => after,
+        };
+        self.points[near].1 *= 1.0 + POINT_WEIGHT * (ratio - 1.0);
+        for (_, seconds) in &mut self.points {
+            *seconds *= 1.0 + LEVEL_WEIGHT * (ratio - 1.0);
+        }
+    }
+
+    /// How many tokens of each draft to check in a step of `base` rows without drafts and at most
+    /// `max_rows` with them: as many as give the most tokens per second. `chances[i][j]` is the
+    /// chance that the draft `i` holds up to its token `j`, which falls with `j`.
+    ///
+    /// Returns one length per draft; all 0 where no draft promises a gain worth having.
+    pub fn share_rows(&self, base: usize, max_rows: usize, chances: &[Vec<f32>]) -> Vec<usize> {
+        let mut lens = vec![0; chances.len()];
+        let mut rows: Vec<(f32, usize, usize)> = Vec::new();
+        for (draft, chances) in chances.iter().enumerate() {
+            rows.extend(chances.iter().enumerate().map(|(depth, chance)| (*chance, depth, draft)));
+        }
+        // The likeliest rows first; a row never goes before the one that it depends on.
+        rows.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        rows.truncate(max_rows.saturating_sub(base));
+        let without = base as f64 / self.seconds(base);
+        let (mut tokens, mut best, mut best_rate) = (base as f64, 0, MIN_GAIN * without);
+        for (index, (chance, _, _)) in rows.iter().enumerate() {
+            tokens += f64::from(*chance);
+            let rate = tokens / (self.seconds(base + index + 1) + self.extra);
+            if rate > best_rate {
+                (best, best_rate) = (index + 1, rate);
+            }
+        }
+        for (_, depth, draft) in &rows[..best] {
+            lens[*draft] = lens[*draft].max(depth + 1);
+        }
+        lens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_lie_on_the_lines_between_the_points() {
+        let cost = StepCost::new(&[(1, 1.0), (2, 1.5), (4, 3.5)]);
+        assert_eq!([1, 2, 3, 4, 8].map(|rows| cost.seconds(rows)), [1.0, 1.5, 2.5, 3.5, 7.0]);
+        assert_eq!(StepCost::rows_to_measure(5).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn rows_go_to_the_likeliest_tokens_while_they_pay() {
+        // Weights dominate: a row costs a tenth of a step.
+        let cheap = StepCost::new(&[(1, 1.0), (11, 2.0)]);
+        let sure = vec![0.9, 0.8, 0.7];
+        assert_eq!(cheap.share_rows(1, 16, std::slice::from_ref(&sure)), [3]);
+        assert_eq!(cheap.share_rows(2, 16, &[sure.clone(), vec![0.04, 0.01]]), [3, 0]);
+        assert_eq!(cheap.share_rows(2, 4, &[sure.clone(), vec![0.85, 0.2]]), [1, 1], "room for two rows");
+        assert_eq!(cheap.share_rows(1, 16, &[vec![0.05, 0.05, 0.05]]), [0]);
+        // Arithmetic dominates: a row costs what a step costs.
+        let dear = StepCost::new(&[(1, 1.0), (8, 8.0)]);
+        assert_eq!(dear.share_rows(1, 16, &[sure]), [0]);
+        assert_eq!(dear.share_rows(1, 16, &[]), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_dear_second_row_does_not_hide_cheap_ones_behind_it() {
+        let steep_then_flat = StepCost::new(&[(1, 1.0), (2, 1.9), (8, 2.0)]);
+        assert_eq!(steep_then_flat.share_rows(1, 8, &[vec![0.9; 7]]), [7]);
+    }
+
+    #[test]
+    fn the_table_learns_level_and_shape() {
+        let mut cost = StepCost::new(&[(1, 1.0), (4, 1.1)]);
+        for _ in 0..200 {
+            cost.observe(1, false, 3.0);
+            cost.observe(4, false, 9.0);
+        }
+        assert!((cost.seconds(1) / 3.0 - 1.0).abs() < 0.2, "{}", cost.seconds(1));
+        assert!((cost.seconds(4) / 9.0 - 1.0).abs() < 0.2, "{}", cost.seconds(4));
+        cost.observe(1, false, f64::NAN);
+        cost.observe(1, false, 0.0);
+        assert!(cost.seconds(1) > 1.0);
+    }
+
+    #[test]
+    fn drafts_that_cost_more_than_their_rows_are_given_up_and_tried_again() {
+        let sure = vec![vec![0.9, 0.8, 0.7]];
+        let mut cost = StepCost::new(&[(1, 1.0), (4, 1.1)]);
+        assert_eq!(cost.share_rows(1, 8, &sure), [3]);
+        let mut steps = 0;
+        while cost.share_rows(1, 8, &sure) == [3] {
+            cost.observe(4, true, 6.0);
+            cost.observe(1, false, 1.0);
+            steps += 1;
+            assert!(steps < 200);
+        }
+        (0..2000).for_each(|_| cost.observe(1, false, 1.0));
+        assert_eq!(cost.share_rows(1, 8, &sure), [3]);
+    }
+}
