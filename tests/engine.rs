@@ -11,6 +11,7 @@ use perigee::model::checkpoint::Checkpoint;
 use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, ConstraintBroken, SamplingParams, Taken, TokenConstraint, TokenMask};
 use perigee::scheduler::{self, FinishReason};
+use perigee::speculation;
 use perigee::telemetry::Metrics;
 
 use crate::delayed::Delayed;
@@ -335,6 +336,77 @@ fn taken_back_equals_never_having_been_there(device: Device, tokens: u32) {
         }
     });
     finish(engine);
+}
+
+/// Predictions with wrong tokens in them, each reply in its own way, in chunks of all sizes: the bits without.
+fn drafts_leave_no_trace(device: Device, tokens: u32, chunks: &[usize]) {
+    let cases: Vec<(Vec<u32>, SamplingParams)> = golden_prompts("kimi")
+        .into_iter()
+        .map(|p| p.token_ids)
+        .chain([prompt(30, 5), prompt(90, 6)])
+        .enumerate()
+        .map(|(i, prompt)| {
+            let mut params = drawn(tokens, i as u64);
+            params.temperature = [0.0, 1.0, 0.7][i % 3];
+            (params.top_k, params.top_p) = ([0, 40][i % 2], [1.0, 0.9][i / 2 % 2]);
+            (params.repetition_penalty, params.frequency_penalty) =
+                ([1.12, 1.0][i % 2], [0.0, 0.3][i / 2 % 2]);
+            (prompt, params)
+        })
+        .collect();
+    let run = |options: &EngineOptions, predictions: Option<&[Reply]>| {
+        let engine = start("kimi", device, options);
+        let mut rng = fastrand::Rng::with_seed(9);
+        let requests = cases.iter().enumerate().map(|(i, (prompt, params))| {
+            let mut request = request(prompt, params.clone());
+            request.speculation.prediction = predictions.map(|replies| {
+                let wrong = |token: &u32| if rng.u8(..5) == 0 { token ^ 1 } else { *token };
+                replies[i].tokens.iter().map(wrong).collect()
+            });
+            request
+        });
+        let replies = runtime().block_on(run_all(&engine.handle, requests.collect()));
+        finish(engine);
+        replies
+    };
+    let straight = run(&options(), None);
+    for (index, chunk) in chunks.iter().enumerate() {
+        let mut options = options();
+        options.scheduler.max_prefill_tokens = *chunk;
+        options.speculation = speculation::Config {
+            adaptive: false,
+            max_tokens: [3, 8, 1][index % 3],
+            ..speculation::Config::default()
+        };
+        for (i, (reply, straight)) in run(&options, Some(&straight)).iter().zip(&straight).enumerate() {
+            assert_eq!(reply.bits(), straight.bits(), "chunks of {chunk}, request {i}");
+            assert_eq!(reply.finish, straight.finish);
+        }
+    }
+}
+
+#[test]
+fn drafts_leave_no_trace_in_f32() {
+    drafts_leave_no_trace(Device::Cpu(cpu(Activations::F32, 2)), 40, &[1, 7, 16, 512]);
+    drafts_leave_no_trace(Device::Reference, 24, &[16]);
+}
+
+#[test]
+fn drafts_leave_no_trace_in_default_mode() {
+    drafts_leave_no_trace(Device::Cpu(cpu(Activations::Bf16, 2)), 40, &[3, 64, 512]);
+}
+
+#[test]
+fn drafts_leave_no_trace_on_two_ranks_and_late() {
+    drafts_leave_no_trace(Device::Ranks(cpu(Activations::F32, 1), 2), 40, &[16, 512]);
+    drafts_leave_no_trace(Device::Late(cpu(Activations::Bf16, 1), 4), 40, &[16, 512]);
+}
+
+#[test]
+fn drafts_leave_no_trace_on_the_emulated_gpu() {
+    if has_emulator() {
+        drafts_leave_no_trace(Device::Emulated(Some(3), Arithmetic::Bf16), 6, &[512]);
+    }
 }
 
 fn cpu(activations: Activations, threads: usize) -> CpuOptions {

@@ -32,3 +32,4 @@ mod quantize;
 mod quantized;
 mod scoring;
 mod serve;
+mod speculation;

@@ -279,6 +279,40 @@ fn drafts_change_no_bits() {
     assert!(accepted > 1000 && rejected > 1000, "{accepted} accepted, {rejected} rejected");
 }
 
+/// The same for ten thousand requests, with other settings for each hundred.
+#[test]
+#[ignore = "takes minutes"]
+fn drafts_change_no_bits_of_ten_thousand_requests() {
+    let world = World::new();
+    let [mut accepted, mut rejected] = [0; 2];
+    for hundred in 0..100 {
+        let mut rng = fastrand::Rng::with_seed(hundred);
+        let requests = || 100 * hundred as usize..100 * (hundred as usize + 1);
+        let mut expected = run(&world, start(cpu(), &options(1024, 16)), requests());
+        let mut options = options([1024, 40][rng.usize(..2)], [1, 4, 16, 64][rng.usize(..4)]);
+        options.scheduler.max_prefill_tokens = rng.usize(1..=128);
+        options.speculation = speculation::Config {
+            method: [Method::Ngram, Method::Suffix][rng.usize(..2)],
+            max_tokens: rng.usize(1..10),
+            min_match: rng.usize(1..6),
+            adaptive: rng.bool(),
+            ..speculation::Config::default()
+        };
+        let engine = match rng.bool() {
+            true => start(cpu(), &options),
+            false => start(Delayed::new(cpu(), hundred), &options),
+        };
+        let replies = run(&world, engine, requests());
+        for ((index, reply), expected) in requests().zip(&replies).zip(&mut expected) {
+            accepted += reply.drafted.0;
+            rejected += reply.drafted.1;
+            expected.drafted = reply.drafted;
+            assert_eq!(reply, expected, "request {index} of {:?}", options.speculation);
+        }
+    }
+    println!("{accepted} drafted tokens accepted, {rejected} rejected");
+}
+
 /// On the CUDA backend: the guard, a grammar, prefix hits and, short of blocks, preemption change no bit of a reply, and the
 /// tokens are the CPU's.
 #[test]

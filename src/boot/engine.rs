@@ -384,10 +384,11 @@ fn start_reporting<B: Backend>(
         model.set_cache_scales(&scales.exponents)?;
     }
     warm_up(&mut model, options.block_size)?;
-    let cost = match options.speculation.is_on() {
-        true => measure_steps(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?,
-        false => StepCost::default(),
-    };
+    let mut cost = StepCost::default();
+    if options.speculation.is_on() {
+        cost = measure_steps(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?;
+        tracing::info!(ms_by_rows = cost.summary(), "decode steps measured, for the length of drafts");
+    }
     let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), cost, metrics)?;
     Ok(StartedEngine { handle, thread })
 }

@@ -108,6 +108,7 @@ fn compare(args: &BenchArgs, file: &Path, settings: &Settings) -> Result<Specula
         },
         concurrency: args.concurrency as usize,
         repeat: args.repeat as usize,
+        replay: args.replay,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let report = runtime.block_on(measure::compare(&engine.handle, &plan))?;

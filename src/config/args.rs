@@ -237,6 +237,9 @@ pub struct BenchArgs {
     /// chat request or {"prompt": text} with control tokens in it; a few prompts are built in. Replies have up to --decode tokens.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub speculation: Option<PathBuf>,
+    /// Predict the replies that --speculation compares, with this share of their tokens right: what drafts of such a quality are worth.
+    #[arg(long, value_name = "SHARE", requires = "speculation", value_parser = share)]
+    pub replay: Option<f64>,
     /// Temperature of the replies that --speculation compares.
     #[arg(long, default_value_t = 0.0, requires = "speculation")]
     pub temperature: f32,
@@ -249,6 +252,12 @@ pub struct BenchArgs {
     /// Settings.
     #[command(flatten)]
     pub settings: ModelArgs,
+}
+
+/// A share, 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 1".into()) }
 }
 
 /// What else can be measured.

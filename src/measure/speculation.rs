@@ -21,6 +21,9 @@ pub struct SpeculationPlan {
     pub concurrency: usize,
     /// Repetitions, after one warm-up; each runs all prompts twice.
     pub repeat: usize,
+    /// Drafts are replayed: the reply without drafts is predicted, with this share of its tokens
+    /// right. `None`: drafts come from where the engine finds them.
+    pub replay: Option<f64>,
 }
 
 /// Figures of the comparison. Lists have an entry per repetition.
@@ -68,8 +71,12 @@ pub async fn compare(engine: &EngineHandle, plan: &SpeculationPlan) -> Result<Sp
     };
     let (mut tokens, mut first_tokens) = (0, 0);
     for repetition in 0..=plan.repeat {
-        let (off, off_s) = run_all(engine, plan, false, repetition).await?;
-        let (on, on_s) = run_all(engine, plan, true, repetition).await?;
+        let (off, off_s) = run_all(engine, plan, Drafts::Off, repetition).await?;
+        let drafts = match plan.replay {
+            Some(share) => Drafts::Predicted(replayed(&off, share, engine.facts().vocab_size)),
+            None => Drafts::On,
+        };
+        let (on, on_s) = run_all(engine, plan, drafts, repetition).await?;
         report.different_replies += off.iter().zip(&on).filter(|(a, b)| a.tokens != b.tokens).count();
         // The first repetition is the warm-up.
         if repetition == 0 {
@@ -89,32 +96,56 @@ pub async fn compare(engine: &EngineHandle, plan: &SpeculationPlan) -> Result<Sp
     Ok(report)
 }
 
+/// What a run drafts from.
+#[derive(Clone)]
+enum Drafts {
+    Off,
+    On,
+    /// A prediction of each reply.
+    Predicted(Arc<[Arc<[u32]>]>),
+}
+
+/// The replies with a share of their tokens right and the others wrong.
+fn replayed(replies: &[Outcome], share: f64, vocab_size: usize) -> Arc<[Arc<[u32]>]> {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut predicted = |token: u32| match rng.f64() < share {
+        true => token,
+        false => (token + 1) % vocab_size as u32,
+    };
+    replies.iter().map(|reply| reply.tokens.iter().map(|token| predicted(*token)).collect()).collect()
+}
+
 /// Replies to all prompts in their order, and the seconds that they took together.
 async fn run_all(
     engine: &EngineHandle,
     plan: &SpeculationPlan,
-    drafts: bool,
+    drafts: Drafts,
     repetition: usize,
 ) -> Result<(Vec<Outcome>, f64), BenchError> {
     let begun = Instant::now();
     let mut workers = Vec::new();
     for worker in 0..plan.concurrency {
-        let (engine, plan) = (engine.clone(), plan.clone());
+        let (engine, plan, drafts) = (engine.clone(), plan.clone(), drafts.clone());
         workers.push(tokio::spawn(async move {
             let mut replies = Vec::new();
             for index in (worker..plan.prompts.len()).step_by(plan.concurrency) {
                 let mut sampling = plan.sampling.clone();
                 sampling.seed = index as u64;
+                let prediction = match &drafts {
+                    Drafts::Predicted(replies) => Some(replies[index].clone()),
+                    Drafts::Off | Drafts::On => None,
+                };
+                let wanted = !matches!(drafts, Drafts::Off);
                 let request = EngineRequest {
                     prompt: plan.prompts[index].clone(),
                     sampling,
                     priority: 0,
                     deadline: None,
                     // Replies of other repetitions are not there to be copied.
-                    cache_salt: Some(format!("{drafts} {repetition}")),
+                    cache_salt: Some(format!("{wanted} {repetition}")),
                     guard: None,
                     constraint: None,
-                    speculation: Speculation { wanted: drafts, prediction: None },
+                    speculation: Speculation { wanted, prediction },
                 };
                 replies.push((index, reply_to(&engine, request).await?));
             }

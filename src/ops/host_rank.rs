@@ -95,11 +95,11 @@ impl<H: HostOps> RankState<H> {
     }
 
     /// Begins a step's attention: `slots` become this rank's slots, [`KvSlot::PAD`] for rows that
-    /// other ranks hold.
+    /// other ranks hold; a padded row stays one.
     pub(super) fn begin(&mut self, slots: &mut [u32], absorbed: &[Segment]) {
         let share = self.member.share();
         let block_size = self.part_len * share.world;
-        for slot in slots {
+        for slot in slots.iter_mut().filter(|slot| **slot != KvSlot::PAD.0) {
             let (rank, own) = owner(*slot, block_size, self.part_len);
             *slot = if rank == share.rank { own } else { KvSlot::PAD.0 };
         }

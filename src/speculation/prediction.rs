@@ -36,23 +36,31 @@ impl Prediction {
 
     /// Sets `guess` to what the prediction says after `reply`; leaves it as it is where the
     /// prediction says nothing.
+    ///
+    /// A reply that departs from the prediction is met again where the prediction has its last
+    /// tokens; where it has them nowhere, one token is taken to stand in place of another.
     pub fn guess(&mut self, reply: &[u32], limit: usize, guess: &mut Guess) {
+        let before = self.cursor;
         for &token in reply.get(self.followed..).unwrap_or_default() {
             self.in_step = self.tokens.get(self.cursor) == Some(&token);
-            self.cursor += usize::from(self.in_step);
+            self.cursor += 1;
         }
-        self.followed = reply.len();
-        if !self.in_step {
-            // The reply departed from the prediction: look for the place where it meets it again.
+        let mut matched = IN_STEP;
+        if !self.in_step && self.followed < reply.len() {
             let mut places = Vec::new();
             self.index.find(&self.tokens, reply, &mut places);
-            if let Some(place) = places.iter().min_by_key(|place| std::cmp::Reverse(place.matched)) {
-                (self.cursor, self.in_step) = (place.next, true);
-            }
+            // The longest match, of equally long ones the next one on.
+            let best = places.iter().max_by_key(|place| {
+                let ahead = place.next > before;
+                (place.matched, ahead, usize::MAX - place.next.abs_diff(before))
+            });
+            matched = best.map_or(1, |place| place.matched);
+            self.cursor = best.map_or(self.cursor, |place| place.next);
         }
-        let rest = &self.tokens[self.cursor..];
-        if self.in_step && !rest.is_empty() {
-            guess.set(&rest[..rest.len().min(limit)], IN_STEP);
+        self.followed = reply.len();
+        let rest = self.tokens.get(self.cursor..).unwrap_or_default();
+        if !rest.is_empty() {
+            guess.set(&rest[..rest.len().min(limit)], matched);
         }
     }
 }
@@ -61,24 +69,34 @@ impl Prediction {
 mod tests {
     use super::*;
 
+    fn guesses(prediction: &mut Prediction, reply: &[u32]) -> Vec<u32> {
+        let mut guess = Guess::default();
+        prediction.guess(reply, 3, &mut guess);
+        guess.tokens
+    }
+
     #[test]
     fn a_reply_is_followed_lost_and_met_again() {
         let mut prediction = Prediction::new([1, 2, 3, 4, 5, 6, 7, 8].into(), 2);
-        let mut after = |reply: &[u32]| {
-            let mut guess = Guess::default();
-            prediction.guess(reply, 3, &mut guess);
-            guess.tokens
-        };
-        assert_eq!(after(&[]), [1, 2, 3]);
-        assert_eq!(after(&[1]), [2, 3, 4]);
-        assert_eq!(after(&[1, 2, 9]), [0u32; 0]);
-        assert_eq!(after(&[1, 2, 9, 5]), [0u32; 0]);
-        assert_eq!(after(&[1, 2, 9, 5, 6]), [7, 8]);
-        assert_eq!(after(&[1, 2, 9, 5, 6, 7]), [8]);
-        assert_eq!(after(&[1, 2, 9, 5, 6, 7, 8]), [0u32; 0]);
+        assert_eq!(guesses(&mut prediction, &[]), [1, 2, 3]);
+        assert_eq!(guesses(&mut prediction, &[1]), [2, 3, 4]);
+        assert_eq!(guesses(&mut prediction, &[1, 2, 9]), [4, 5, 6], "9 in place of 3");
+        assert_eq!(guesses(&mut prediction, &[1, 2, 9, 5]), [5, 6, 7], "5 in place of 4");
+        assert_eq!(guesses(&mut prediction, &[1, 2, 9, 5, 6]), [7, 8], "5 6 is there");
+        assert_eq!(guesses(&mut prediction, &[1, 2, 9, 5, 6, 7, 8]), [0u32; 0]);
+        assert_eq!(
+            guesses(&mut prediction, &[1, 2, 9, 5, 6, 7, 8, 1, 2]),
+            [3, 4, 5],
+            "from the beginning again"
+        );
         prediction.restart();
-        let mut guess = Guess::default();
-        prediction.guess(&[1, 2], 3, &mut guess);
-        assert_eq!(guess.tokens, [3, 4, 5]);
+        assert_eq!(guesses(&mut prediction, &[1, 2]), [3, 4, 5]);
+    }
+
+    #[test]
+    fn the_next_of_two_equal_places_is_met() {
+        let mut prediction = Prediction::new([1, 2, 3, 4, 1, 2, 5, 6].into(), 2);
+        assert_eq!(guesses(&mut prediction, &[1, 2, 3, 4]), [1, 2, 5]);
+        assert_eq!(guesses(&mut prediction, &[1, 2, 3, 4, 9, 1, 2]), [5, 6]);
     }
 }

@@ -52,6 +52,12 @@ impl StepCost {
         Self { points, extra: 0.0 }
     }
 
+    /// Rows and milliseconds of the points, for the log.
+    pub fn summary(&self) -> String {
+        let points = self.points.iter().map(|(rows, seconds)| format!("{rows}: {:.2}", seconds * 1e3));
+        points.collect::<Vec<_>>().join(", ")
+    }
+
     /// Seconds of a step of `rows` rows: between two points on the line through them, beyond the
     /// last one in proportion to the rows.
     pub fn seconds(&self, rows: usize) -> f64 {
