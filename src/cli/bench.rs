@@ -97,7 +97,8 @@ fn compare(args: &BenchArgs, file: &Path, settings: &Settings) -> Result<Specula
     }
     let mut stop_token_ids = text.tokenizer.turn_ends();
     stop_token_ids.extend(&defaults.eos_token_ids);
-    let (engine, ..) = start(settings, &Arc::new(Metrics::new("bench", false)))?;
+    let metrics = Arc::new(Metrics::new("bench", false));
+    let (engine, ..) = start(settings, &metrics)?;
     let plan = SpeculationPlan {
         prompts,
         sampling: SamplingParams {
@@ -111,7 +112,7 @@ fn compare(args: &BenchArgs, file: &Path, settings: &Settings) -> Result<Specula
         replay: args.replay,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let report = runtime.block_on(measure::compare(&engine.handle, &plan))?;
+    let report = runtime.block_on(measure::compare(&engine.handle, &metrics, &plan))?;
     engine.handle.shutdown();
     Ok(report)
 }

@@ -111,7 +111,7 @@ pub async fn run(
 }
 
 /// Microseconds per step between two sums, without the forward pass.
-fn overhead(before: &StepSeconds, after: &StepSeconds) -> f64 {
+pub(super) fn overhead(before: &StepSeconds, after: &StepSeconds) -> f64 {
     let spent = |sums: &StepSeconds| -> f64 {
         sums.parts.iter().filter(|(part, _)| *part != "forward").map(|(_, seconds)| seconds).sum()
     };

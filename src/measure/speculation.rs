@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::serving::{BenchError, median};
+use super::serving::{BenchError, median, overhead};
 use crate::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation};
 use crate::sampling::SamplingParams;
 use crate::scheduler::FinishReason;
+use crate::telemetry::Metrics;
 
 /// What to compare.
 #[derive(Debug, Clone)]
@@ -39,6 +40,10 @@ pub struct SpeculationReport {
     pub off_tok_s: Vec<f64>,
     /// Reply tokens per second with drafts.
     pub on_tok_s: Vec<f64>,
+    /// Microseconds per step outside the forward pass, without drafts.
+    pub off_overhead_us: Vec<f64>,
+    /// The same with drafts.
+    pub on_overhead_us: Vec<f64>,
     /// Drafted tokens of all repetitions.
     pub drafted_tokens: usize,
     /// Of these, those that became part of a reply.
@@ -57,13 +62,19 @@ struct Outcome {
 }
 
 /// Runs the plan. The runs with and without drafts alternate.
-pub async fn compare(engine: &EngineHandle, plan: &SpeculationPlan) -> Result<SpeculationReport, BenchError> {
+pub async fn compare(
+    engine: &EngineHandle,
+    metrics: &Metrics,
+    plan: &SpeculationPlan,
+) -> Result<SpeculationReport, BenchError> {
     let mut report = SpeculationReport {
         prompts: plan.prompts.len(),
         reply_tokens: 0,
         concurrency: plan.concurrency,
         off_tok_s: Vec::new(),
         on_tok_s: Vec::new(),
+        off_overhead_us: Vec::new(),
+        on_overhead_us: Vec::new(),
         drafted_tokens: 0,
         accepted_tokens: 0,
         tokens_per_step: 1.0,
@@ -71,17 +82,22 @@ pub async fn compare(engine: &EngineHandle, plan: &SpeculationPlan) -> Result<Sp
     };
     let (mut tokens, mut first_tokens) = (0, 0);
     for repetition in 0..=plan.repeat {
+        let sums = metrics.step_seconds();
         let (off, off_s) = run_all(engine, plan, Drafts::Off, repetition).await?;
+        let between = metrics.step_seconds();
         let drafts = match plan.replay {
             Some(share) => Drafts::Predicted(replayed(&off, share, engine.facts().vocab_size)),
             None => Drafts::On,
         };
         let (on, on_s) = run_all(engine, plan, drafts, repetition).await?;
         report.different_replies += off.iter().zip(&on).filter(|(a, b)| a.tokens != b.tokens).count();
+        let after = metrics.step_seconds();
         // The first repetition is the warm-up.
         if repetition == 0 {
             continue;
         }
+        report.off_overhead_us.push(overhead(&sums, &between));
+        report.on_overhead_us.push(overhead(&between, &after));
         report.reply_tokens = on.iter().map(|reply| reply.tokens.len()).sum();
         report.off_tok_s.push(off.iter().map(|reply| reply.tokens.len()).sum::<usize>() as f64 / off_s);
         report.on_tok_s.push(report.reply_tokens as f64 / on_s);
@@ -198,6 +214,12 @@ impl SpeculationReport {
             line("without drafts", &self.off_tok_s),
             line("with drafts", &self.on_tok_s),
             format!("{:<44} {:>9.3}", "with / without, median of repetitions", median(&ratios)),
+            format!(
+                "{:<44} {:>9.1} us     (without drafts {:.1})",
+                "a step outside the forward pass",
+                median(&self.on_overhead_us),
+                median(&self.off_overhead_us)
+            ),
             format!("{:<44} {:>9.2}", "tokens per step of a sequence", self.tokens_per_step),
             format!(
                 "{:<44} {:>9.1} %      ({} of {})",
