@@ -254,3 +254,74 @@ fn a_folder_with_nothing_in_it_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("holds neither"));
 }
+
+/// `perigee inspect` on a draft of the oracle, or one of its variants, for a target; the JSON, or the errors.
+fn inspect_draft(draft: &str, variant: Option<&str>, target: &str) -> (Option<i32>, Value, String) {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
+    let (folder, work) = (golden.join("eagle3").join(draft), tempfile::tempdir().unwrap());
+    let config = match variant {
+        Some(variant) => folder.join("variants").join(variant).join("config.json"),
+        None => folder.join("config.json"),
+    };
+    fs::copy(config, work.path().join("config.json")).unwrap();
+    fs::copy(folder.join("model.safetensors"), work.path().join("model.safetensors")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_perigee"))
+        .args(["inspect", "--json", "--target"])
+        .args([&golden.join(target), work.path()])
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), report, String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_draft_says_what_it_fits_and_what_it_reads() {
+    let (code, report, errors) = inspect_draft("draft-mla", None, "eagle3/target");
+    assert_eq!(code, Some(0), "{report} {errors}");
+    assert_eq!(report["attention"]["mla"]["kv_lora_rank"], 64);
+    assert_eq!(report["reads_inputs_of_layers"], json!([2, 4, 5]));
+    assert_eq!((&report["tensors"]["own_embedding"], &report["mismatch"]), (&json!(true), &Value::Null));
+    let (code, report, errors) = inspect_draft("draft-llama", None, "eagle3/target");
+    assert_eq!(code, Some(0), "{report} {errors}");
+    assert_eq!(report["attention"]["gqa"], json!({"num_heads": 4, "num_kv_heads": 2, "head_dim": 32}));
+    assert_eq!(
+        (&report["draft_vocab_size"], &report["tensors"]["own_embedding"]),
+        (&json!(30), &json!(false))
+    );
+
+    // Both numberings, and none.
+    for (variant, reads) in [("native_ids", [2, 4, 5]), ("no_ids", [2, 4, 5]), ("last_boundary", [2, 5, 8])] {
+        let (code, report, _) = inspect_draft("draft-mla", Some(variant), "eagle3/target");
+        assert_eq!((code, &report["reads_inputs_of_layers"]), (Some(0), &json!(reads)), "{variant}");
+    }
+    let (_, report, _) = inspect_draft("draft-mla", Some("rope_theta_10000"), "eagle3/target");
+    assert_eq!(report["rope_theta"], 10000.0);
+    for (draft, variant, flags, missing) in [
+        ("draft-mla", "eagle31", ["fc_norm", "norm_output"], 3),
+        ("draft-llama", "eagle31", ["fc_norm", "norm_output"], 3),
+        ("draft-llama", "norm_before_fc", ["norm_before_fc", "norm_before_fc"], 1),
+        ("draft-mla", "norm_before_residual", ["norm_before_residual", "norm_before_residual"], 0),
+    ] {
+        let (code, report, _) = inspect_draft(draft, Some(variant), "eagle3/target");
+        assert!(flags.iter().all(|flag| report[flag] == true), "{variant}: {report}");
+        // Their norms are not in the plain draft's file.
+        assert_eq!(report["tensors"]["missing"].as_array().unwrap().len(), missing, "{variant}: {report}");
+        assert_eq!(code, Some(i32::from(missing > 0)));
+    }
+}
+
+#[test]
+fn a_draft_for_another_target_is_refused_with_the_field_that_differs() {
+    let (code, report, _) = inspect_draft("draft-mla", None, "logits/kimi");
+    assert_eq!(code, Some(1));
+    let mismatch = report["mismatch"].as_str().unwrap();
+    assert!(mismatch.contains("hidden_size is 64") || mismatch.contains("layer_ids"), "{mismatch}");
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/eagle3/target");
+    let output = Command::new(env!("CARGO_BIN_EXE_perigee"))
+        .args(["inspect", "--target"])
+        .args([&target, &target])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && errors.contains("is no draft"), "{errors}");
+}

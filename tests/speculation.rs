@@ -11,9 +11,9 @@ use crate::serve::{Served, runtime};
 const PASSAGE: &str = "badger lamp seven. badger lamp seven. badger lamp seven. badger lamp seven.";
 
 async fn ask(served: &Served, extra: Value) -> Value {
-    let mut body = json!({"messages": [{"role": "user", "content": format!("Repeat exactly: {PASSAGE}")}],
+    let body = json!({"messages": [{"role": "user", "content": format!("Repeat exactly: {PASSAGE}")}],
         "max_tokens": 60, "thinking": {"type": "disabled"}});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    let body = with(&body, extra);
     let answer = Client::connect(served.addr).await.post("/v1/chat/completions", &body.to_string()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
@@ -72,6 +72,32 @@ fn usage_and_metrics_count_drafts_and_a_request_may_say_no() {
         }
     });
     assert_eq!(served.terminate(), Some(0));
+}
+
+/// Field names and punctuation of a schema are drafted although no text has them.
+#[test]
+fn a_required_shape_is_drafted() {
+    let served = Served::start(None, &["speculation.adaptive=false", "speculation.min_match=32"]);
+    runtime().block_on(async {
+        let fields = json!({"registered_name": {"type": "integer"}, "previous_address": {"type": "boolean"}});
+        let schema = json!({"type": "object", "properties": fields, "required": ["registered_name", "previous_address"],
+            "additionalProperties": false});
+        let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+        let drafted = ask(&served, format.clone()).await;
+        let plain = ask(&served, with(&format, json!({"speculation": false}))).await;
+        let text = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+        assert_eq!(text(&drafted), text(&plain));
+        let details = &drafted["usage"]["completion_tokens_details"];
+        let accepted = details["accepted_prediction_tokens"].as_u64().unwrap();
+        assert!(accepted >= 5, "{details}: {}", text(&drafted));
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
+fn with(base: &Value, extra: Value) -> Value {
+    let mut both = base.clone();
+    both.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    both
 }
 
 #[test]

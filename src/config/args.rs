@@ -330,12 +330,15 @@ pub enum StartArg {
 /// What to look at.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// Checkpoint folder.
+    /// Checkpoint folder, of a model or of an Eagle3 draft.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
+    /// With a draft: the checkpoint that it is to draft for.
+    #[arg(long, value_name = "FOLDER")]
+    pub target: Option<PathBuf>,
     /// Also read every block scale: how they spread, which are NaN or negative. Takes as long as reading a ninth of the files.
     #[arg(long)]
     pub scales: bool,

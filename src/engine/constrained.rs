@@ -95,6 +95,14 @@ impl Constrained {
         matches!(&self.0, ConstraintState::Here(constraint) if constraint.knows_end())
     }
 
+    /// Appends tokens of the known path to the end of the reply, see [`TokenConstraint::way`]; none
+    /// while a mask thread has the constraint.
+    pub(super) fn way(&self, limit: usize, tokens: &mut Vec<u32>) {
+        if let ConstraintState::Here(constraint) = &self.0 {
+            constraint.way(limit, tokens);
+        }
+    }
+
     /// Removes the last `tokens` tokens. Waits for a mask that is being computed; the grammar's
     /// limits bound the wait.
     pub(super) fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {

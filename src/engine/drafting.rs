@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::constrained::Constrained;
 use super::step_state::StepLoop;
 use crate::ops::{Backend, OpError};
 use crate::scheduler::SeqId;
@@ -27,9 +28,11 @@ pub(super) struct Drafting {
     replies: Replies,
     /// Drafted tokens of the step that became part of a reply.
     accepted: usize,
+    vocab_size: usize,
     /// Scratch: decoding sequences, and the chances of their guesses.
     decoding: Vec<SeqId>,
     chances: Vec<Vec<f32>>,
+    way: Vec<u32>,
 }
 
 /// Drafts of one sequence.
@@ -37,7 +40,8 @@ pub(super) struct SequenceDrafts {
     index: Occurrences,
     prediction: Option<Prediction>,
     salt: Option<Arc<str>>,
-    acceptance: SequenceAcceptance,
+    /// Outcomes of drafts from texts, and from the grammar's way to the end.
+    acceptance: [SequenceAcceptance; 2],
     guess: Guess,
     /// The draft under way.
     trial: Option<Trial>,
@@ -58,7 +62,7 @@ struct Trial {
 }
 
 impl Drafting {
-    pub(super) fn new(config: Config, cost: StepCost) -> Self {
+    pub(super) fn new(config: Config, cost: StepCost, vocab_size: usize) -> Self {
         let kept = if config.votes() { config.reply_tokens } else { 0 };
         Self {
             replies: Replies::new(config.min_match, kept),
@@ -66,8 +70,10 @@ impl Drafting {
             cost,
             config,
             accepted: 0,
+            vocab_size,
             decoding: Vec::new(),
             chances: Vec::new(),
+            way: Vec::new(),
         }
     }
 
@@ -83,7 +89,7 @@ impl Drafting {
                 index: Occurrences::new(self.config.min_match),
                 prediction: prediction.map(|tokens| Prediction::new(tokens, self.config.min_match)),
                 salt: salt.map(Arc::from),
-                acceptance: SequenceAcceptance::default(),
+                acceptance: Default::default(),
                 guess: Guess::default(),
                 trial: None,
                 accepted: 0,
@@ -122,13 +128,50 @@ impl Drafting {
 }
 
 impl SequenceDrafts {
-    /// Guesses what follows `tokens`, at most `limit` tokens.
-    fn guess(&mut self, all: &mut Drafting, tokens: &[u32], prompt_len: usize, limit: usize) {
+    /// Guesses what follows `tokens`, at most `limit` tokens: from texts, or along the way to the end
+    /// of a constrained reply if more of that is likely to hold.
+    fn guess(
+        &mut self,
+        all: &mut Drafting,
+        constraint: Option<&Constrained>,
+        tokens: &[u32],
+        prompt_len: usize,
+        limit: usize,
+    ) {
         self.guess.clear();
         self.index.extend(tokens, INDEXED_PER_STEP);
         if limit == 0 {
             return;
         }
+        self.guess_text(all, tokens, prompt_len, limit);
+        let Some(constraint) = constraint else { return };
+        let mut way = std::mem::take(&mut all.way);
+        way.clear();
+        constraint.way(limit, &mut way);
+        // A grammar may know ids that the network has no row for.
+        way.truncate(way.iter().position(|token| *token as usize >= all.vocab_size).unwrap_or(way.len()));
+        let worth = |chances: &mut dyn Iterator<Item = f32>| chances.sum::<f32>();
+        let text = worth(&mut self.chances(all));
+        let chance = all.acceptance.chance(Guess::WAY, self.outcomes(Guess::WAY));
+        if worth(&mut (1..=way.len() as i32).map(|len| chance.powi(len))) > text {
+            self.guess.set(&way, Guess::WAY);
+        }
+        all.way = way;
+    }
+
+    /// Outcomes of the drafts of a source.
+    fn outcomes(&self, matched: usize) -> &SequenceAcceptance {
+        &self.acceptance[usize::from(matched == Guess::WAY)]
+    }
+
+    /// For each token of the guess the chance that it and those before it hold.
+    fn chances(&self, all: &Drafting) -> impl Iterator<Item = f32> + '_ {
+        let chance = all.acceptance.chance(self.guess.matched, self.outcomes(self.guess.matched));
+        let products = std::iter::successors(Some(chance), move |product| Some(product * chance));
+        self.guess.shares.iter().zip(products).map(|(share, product)| share * product)
+    }
+
+    fn guess_text(&mut self, all: &mut Drafting, tokens: &[u32], prompt_len: usize, limit: usize) {
         if let Some(prediction) = &mut self.prediction {
             prediction.guess(&tokens[prompt_len..], limit, &mut self.guess);
             if !self.guess.tokens.is_empty() {
@@ -181,18 +224,13 @@ impl<B: Backend> StepLoop<B> {
         let mut guessed = false;
         for (seq, chances) in decoding.iter().zip(&mut chances).filter(|_| could_pay) {
             chances.clear();
-            let Some(drafts) = self.live.get_mut(seq).and_then(|live| live.drafts.as_deref_mut()) else {
-                continue;
-            };
+            let Some(live) = self.live.get_mut(seq) else { continue };
+            let Some(drafts) = live.drafts.as_deref_mut() else { continue };
             let limit = max_tokens.min(self.scheduler.tokens_left(*seq).saturating_sub(1));
             let prompt_len = self.scheduler.prompt_len(*seq);
-            drafts.guess(&mut self.drafting, self.scheduler.tokens(*seq), prompt_len, limit);
-            let chance = self.drafting.acceptance.chance(drafts.guess.matched, &drafts.acceptance);
-            let mut product = 1.0;
-            chances.extend(drafts.guess.shares.iter().map(|share| {
-                product *= chance;
-                share * product
-            }));
+            let tokens = self.scheduler.tokens(*seq);
+            drafts.guess(&mut self.drafting, live.constraint.as_ref(), tokens, prompt_len, limit);
+            chances.extend(drafts.chances(&self.drafting));
             guessed |= !chances.is_empty();
         }
         let mut pays = false;
@@ -226,7 +264,7 @@ impl<B: Backend> StepLoop<B> {
                 continue;
             };
             match chunk.draft.len() {
-                0 => drafts.acceptance.idle(),
+                0 => drafts.acceptance.iter_mut().for_each(SequenceAcceptance::idle),
                 drafted => {
                     let matched = drafts.guess.matched;
                     drafts.trial = Some(Trial { matched, drafted, held: 0, missed: false });
@@ -303,7 +341,8 @@ impl<B: Backend> StepLoop<B> {
 
 fn close(all: &mut Drafting, metrics: &Metrics, drafts: &mut SequenceDrafts) {
     let Some(Trial { matched, drafted, held, missed }) = drafts.trial.take() else { return };
-    all.acceptance.record(matched, held, missed, &mut drafts.acceptance);
+    let outcomes = &mut drafts.acceptance[usize::from(matched == Guess::WAY)];
+    all.acceptance.record(matched, held, missed, outcomes);
     all.accepted += held;
     drafts.accepted += held;
     drafts.rejected += drafted - held;

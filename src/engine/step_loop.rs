@@ -47,6 +47,7 @@ pub fn spawn<B: Backend>(
 ) -> std::io::Result<(EngineHandle, JoinHandle<Result<(), String>>)> {
     let (handle, commands, shared) = door(facts);
     let scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
+    let drafting = Drafting::new(speculation, cost, model.blueprint().vocab_size);
     let outbox = Outbox::new()?;
     let masks = MaskThreads::new()?;
     let thread = std::thread::Builder::new().name("perigee-engine".into()).spawn(move || {
@@ -68,7 +69,7 @@ pub fn spawn<B: Backend>(
             plan: StepPlan::default(),
             in_flight: None,
             settling: Vec::new(),
-            drafting: Drafting::new(speculation, cost),
+            drafting,
             speculated: Vec::new(),
             step_tokens: StepTokens::default(),
             broken: Vec::new(),

@@ -429,6 +429,18 @@ impl TokenConstraint for Matcher {
         self.closing.is_some()
     }
 
+    fn way(&self, limit: usize, tokens: &mut Vec<u32>) {
+        let mut left = self.closing.as_ref().map(Way::left).unwrap_or_default();
+        for _ in 0..limit {
+            if left.is_empty() {
+                return;
+            }
+            let (token, len) = self.grammar.spelling.first_token(left);
+            tokens.push(token);
+            left = &left[len..];
+        }
+    }
+
     fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken> {
         (self.mask, self.refused) = (None, false);
         let keep = self.tokens.len().checked_sub(tokens);

@@ -125,14 +125,14 @@ pub enum BlueprintError {
 }
 
 /// Reads fields of one JSON object; errors carry the field's name.
-struct Fields<'a>(&'a Map<String, Value>);
+pub(super) struct Fields<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
-    fn present(&self, name: &str) -> Option<&'a Value> {
+    pub(super) fn present(&self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|v| !v.is_null())
     }
 
-    fn invalid(name: &str, value: &Value, expected: &str) -> BlueprintError {
+    pub(super) fn invalid(name: &str, value: &Value, expected: &str) -> BlueprintError {
         let mut value = value.to_string();
         if let Some((at, _)) = value.char_indices().nth(80) {
             value.truncate(at);
@@ -140,7 +140,7 @@ impl<'a> Fields<'a> {
         BlueprintError::Invalid { field: name.into(), value, expected: expected.into() }
     }
 
-    fn size_opt(&self, name: &str) -> Result<Option<usize>, BlueprintError> {
+    pub(super) fn size_opt(&self, name: &str) -> Result<Option<usize>, BlueprintError> {
         let Some(value) = self.present(name) else { return Ok(None) };
         let limit = LIMITS.iter().find(|(field, _)| *field == name).map_or(MAX_DIM, |(_, limit)| *limit);
         match value.as_u64() {
@@ -149,7 +149,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn size(&self, name: &str) -> Result<usize, BlueprintError> {
+    pub(super) fn size(&self, name: &str) -> Result<usize, BlueprintError> {
         match self.size_opt(name)? {
             Some(0) => Err(Self::invalid(name, &self.0[name], "at least 1")),
             Some(n) => Ok(n),
@@ -157,7 +157,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn float_opt(&self, name: &str) -> Result<Option<f64>, BlueprintError> {
+    pub(super) fn float_opt(&self, name: &str) -> Result<Option<f64>, BlueprintError> {
         let Some(value) = self.present(name) else { return Ok(None) };
         match value.as_f64() {
             Some(f) if f.is_finite() => Ok(Some(f)),
@@ -165,7 +165,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn positive(&self, name: &str, default: Option<f64>) -> Result<f64, BlueprintError> {
+    pub(super) fn positive(&self, name: &str, default: Option<f64>) -> Result<f64, BlueprintError> {
         match self.float_opt(name)?.or(default) {
             Some(f) if f > 0.0 => Ok(f),
             Some(_) => Err(Self::invalid(name, &self.0[name], "a positive number")),
@@ -173,7 +173,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn flag(&self, name: &str, default: bool) -> Result<bool, BlueprintError> {
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, BlueprintError> {
         match self.present(name) {
             None => Ok(default),
             Some(Value::Bool(b)) => Ok(*b),
@@ -181,7 +181,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn one_of(&self, name: &str, allowed: &[&str], default: &str) -> Result<(), BlueprintError> {
+    pub(super) fn one_of(&self, name: &str, allowed: &[&str], default: &str) -> Result<(), BlueprintError> {
         match self.present(name) {
             None if allowed.contains(&default) => Ok(()),
             Some(Value::String(s)) if allowed.contains(&s.as_str()) => Ok(()),
@@ -343,7 +343,8 @@ fn parse_router(f: &Fields<'_>) -> Result<RouterShape, BlueprintError> {
     Ok(shape)
 }
 
-fn parse_rope(f: &Fields<'_>) -> Result<(f64, Option<YarnScaling>), BlueprintError> {
+/// Base and context extension under `rope_scaling` or `rope_parameters`.
+pub(super) fn parse_rope(f: &Fields<'_>) -> Result<(f64, Option<YarnScaling>), BlueprintError> {
     let nested = match f.present("rope_scaling").or_else(|| f.present("rope_parameters")) {
         None => None,
         Some(Value::Object(map)) => Some(Fields(map)),
@@ -381,7 +382,8 @@ pub(super) fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 
-fn softmax_scale(qk_head_dim: usize, yarn: Option<&YarnScaling>) -> f32 {
+/// Softmax scale of MLA: YaRN's factor enters it squared.
+pub(super) fn softmax_scale(qk_head_dim: usize, yarn: Option<&YarnScaling>) -> f32 {
     let plain = (qk_head_dim as f64).powf(-0.5);
     let g = match yarn {
         Some(YarnScaling { factor, mscale_all_dim: Some(m), .. }) if *m != 0.0 => yarn_mscale(*factor, *m),

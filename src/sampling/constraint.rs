@@ -113,6 +113,10 @@ pub trait TokenConstraint: Send + fmt::Debug {
     /// remain.
     fn knows_end(&self) -> bool;
 
+    /// Appends the first tokens, at most `limit`, of the known path to the end of the reply: the
+    /// likeliest continuation as far as the constraint alone decides. None where no path is known.
+    fn way(&self, _limit: usize, _tokens: &mut Vec<u32>) {}
+
     /// Removes the last `tokens` tokens. The state then equals that of a reply without them.
     fn rewind(&mut self, tokens: usize) -> Result<(), ConstraintBroken>;
 }

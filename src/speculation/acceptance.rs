@@ -5,10 +5,14 @@
 //! itself has seen. Estimates that nothing confirms return to their prior, so that a source of
 //! drafts that was switched off is tried again.
 
-/// Upper bounds of the match lengths that share an estimate; the last class has no bound.
-const CLASSES: [usize; 6] = [1, 2, 4, 8, 16, usize::MAX];
+use super::guess::Guess;
+use super::occurrences::Occurrences;
+
+/// Upper bounds of the match lengths that share an estimate; the last class is that of
+/// [`Guess::WAY`].
+const CLASSES: [usize; 7] = [1, 2, 4, 8, 16, Occurrences::MAX_MATCH, Guess::WAY];
 /// First estimate of each class: the chance that the next token after such a match is the same.
-const PRIOR: [f32; CLASSES.len()] = [0.3, 0.5, 0.6, 0.7, 0.8, 0.9];
+const PRIOR: [f32; CLASSES.len()] = [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.7];
 /// Weight of one outcome in the estimate of its class.
 const WEIGHT: f32 = 0.02;
 /// Share of the way to the prior that an estimate returns in one step.
@@ -118,6 +122,6 @@ mod tests {
             all.step();
         }
         assert!(all.chance(1, &fresh) > 0.25);
-        assert!((all.chance(1000, &fresh) - PRIOR[5]).abs() < 1e-6);
+        assert!((all.chance(32, &fresh) - PRIOR[5]).abs() < 1e-6);
     }
 }

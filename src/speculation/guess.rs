@@ -12,7 +12,7 @@ pub struct Guess {
     pub tokens: Vec<u32>,
     /// For each token the product, up to it, of the shares of the places that it followed.
     pub shares: Vec<f32>,
-    /// Equal tokens before the places, 0 for an empty guess.
+    /// Equal tokens before the places, 0 for an empty guess; or [`Guess::WAY`].
     pub matched: usize,
     places: Vec<Place>,
     alive: Vec<usize>,
@@ -20,6 +20,10 @@ pub struct Guess {
 }
 
 impl Guess {
+    /// [`Guess::matched`] of a guess that follows no text but a grammar's way to the end of the
+    /// reply.
+    pub const WAY: usize = usize::MAX;
+
     /// Empties the guess and keeps its memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
@@ -27,8 +31,8 @@ impl Guess {
         self.matched = 0;
     }
 
-    /// Sets the guess to tokens that are known to follow with certainty, as far as anybody knows.
-    pub(super) fn set(&mut self, tokens: &[u32], matched: usize) {
+    /// Sets the guess to tokens of which nothing says that another one is likelier.
+    pub fn set(&mut self, tokens: &[u32], matched: usize) {
         self.clear();
         self.tokens.extend_from_slice(tokens);
         self.shares.resize(tokens.len(), 1.0);
