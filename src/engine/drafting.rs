@@ -29,10 +29,11 @@ pub(super) struct Drafting {
     /// Drafted tokens of the step that became part of a reply.
     accepted: usize,
     vocab_size: usize,
-    /// Scratch: decoding sequences, and the chances of their guesses.
+    /// Scratch: decoding sequences, the chances of their guesses, tokens and guesses of other sources.
     decoding: Vec<SeqId>,
     chances: Vec<Vec<f32>>,
     way: Vec<u32>,
+    other: Guess,
 }
 
 /// Drafts of one sequence.
@@ -40,9 +41,12 @@ pub(super) struct SequenceDrafts {
     index: Occurrences,
     prediction: Option<Prediction>,
     salt: Option<Arc<str>>,
-    /// Outcomes of drafts from texts, and from the grammar's way to the end.
-    acceptance: [SequenceAcceptance; 2],
+    /// Outcomes by source.
+    acceptance: [SequenceAcceptance; 3],
     guess: Guess,
+    source: Source,
+    /// Sum of the chances of the guess.
+    worth: f32,
     /// The draft under way.
     trial: Option<Trial>,
     /// Drafted tokens that became part of the reply.
@@ -51,9 +55,21 @@ pub(super) struct SequenceDrafts {
     rejected: usize,
 }
 
+/// Where a guess comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Like places in the sequence and in finished replies.
+    Text,
+    /// The client's prediction.
+    Prediction,
+    /// A constraint's way to the end of the reply.
+    Way,
+}
+
 /// A draft in a step.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
+    source: Source,
     matched: usize,
     drafted: usize,
     held: usize,
@@ -74,6 +90,7 @@ impl Drafting {
             decoding: Vec::new(),
             chances: Vec::new(),
             way: Vec::new(),
+            other: Guess::default(),
         }
     }
 
@@ -91,6 +108,8 @@ impl Drafting {
                 salt: salt.map(Arc::from),
                 acceptance: Default::default(),
                 guess: Guess::default(),
+                source: Source::Text,
+                worth: 0.0,
                 trial: None,
                 accepted: 0,
                 rejected: 0,
@@ -128,8 +147,8 @@ impl Drafting {
 }
 
 impl SequenceDrafts {
-    /// Guesses what follows `tokens`, at most `limit` tokens: from texts, or along the way to the end
-    /// of a constrained reply if more of that is likely to hold.
+    /// Guesses what follows `tokens`, at most `limit` tokens, from the source of which most is likely
+    /// to hold.
     fn guess(
         &mut self,
         all: &mut Drafting,
@@ -138,45 +157,11 @@ impl SequenceDrafts {
         prompt_len: usize,
         limit: usize,
     ) {
+        (self.source, self.worth) = (Source::Text, 0.0);
         self.guess.clear();
         self.index.extend(tokens, INDEXED_PER_STEP);
         if limit == 0 {
             return;
-        }
-        self.guess_text(all, tokens, prompt_len, limit);
-        let Some(constraint) = constraint else { return };
-        let mut way = std::mem::take(&mut all.way);
-        way.clear();
-        constraint.way(limit, &mut way);
-        // A grammar may know ids that the network has no row for.
-        way.truncate(way.iter().position(|token| *token as usize >= all.vocab_size).unwrap_or(way.len()));
-        let worth = |chances: &mut dyn Iterator<Item = f32>| chances.sum::<f32>();
-        let text = worth(&mut self.chances(all));
-        let chance = all.acceptance.chance(Guess::WAY, self.outcomes(Guess::WAY));
-        if worth(&mut (1..=way.len() as i32).map(|len| chance.powi(len))) > text {
-            self.guess.set(&way, Guess::WAY);
-        }
-        all.way = way;
-    }
-
-    /// Outcomes of the drafts of a source.
-    fn outcomes(&self, matched: usize) -> &SequenceAcceptance {
-        &self.acceptance[usize::from(matched == Guess::WAY)]
-    }
-
-    /// For each token of the guess the chance that it and those before it hold.
-    fn chances(&self, all: &Drafting) -> impl Iterator<Item = f32> + '_ {
-        let chance = all.acceptance.chance(self.guess.matched, self.outcomes(self.guess.matched));
-        let products = std::iter::successors(Some(chance), move |product| Some(product * chance));
-        self.guess.shares.iter().zip(products).map(|(share, product)| share * product)
-    }
-
-    fn guess_text(&mut self, all: &mut Drafting, tokens: &[u32], prompt_len: usize, limit: usize) {
-        if let Some(prediction) = &mut self.prediction {
-            prediction.guess(&tokens[prompt_len..], limit, &mut self.guess);
-            if !self.guess.tokens.is_empty() {
-                return;
-            }
         }
         if all.config.votes() {
             self.guess.vote(&self.index, tokens, limit);
@@ -184,6 +169,44 @@ impl SequenceDrafts {
         } else {
             self.guess.longest(&self.index, tokens, limit);
         }
+        self.worth = self.chances(all).sum();
+        if let Some(mut prediction) = self.prediction.take() {
+            all.other.clear();
+            prediction.guess(&tokens[prompt_len..], limit, &mut all.other);
+            self.prediction = Some(prediction);
+            self.prefer(all, Source::Prediction);
+        }
+        if let Some(constraint) = constraint {
+            let mut way = std::mem::take(&mut all.way);
+            way.clear();
+            constraint.way(limit, &mut way);
+            // A grammar may know ids that the network has no row for.
+            let known = way.iter().position(|token| *token as usize >= all.vocab_size);
+            way.truncate(known.unwrap_or(way.len()));
+            all.other.set(&way, Guess::WAY);
+            all.way = way;
+            self.prefer(all, Source::Way);
+        }
+    }
+
+    /// Takes the guess in `all.other` in place of the present one if more of it is likely to hold.
+    fn prefer(&mut self, all: &mut Drafting, source: Source) {
+        let before = std::mem::replace(&mut self.source, source);
+        std::mem::swap(&mut self.guess, &mut all.other);
+        let worth = self.chances(all).sum();
+        if worth > self.worth {
+            self.worth = worth;
+        } else {
+            self.source = before;
+            std::mem::swap(&mut self.guess, &mut all.other);
+        }
+    }
+
+    /// For each token of the guess the chance that it and those before it hold.
+    fn chances(&self, all: &Drafting) -> impl Iterator<Item = f32> + '_ {
+        let chance = all.acceptance.chance(self.guess.matched, &self.acceptance[self.source as usize]);
+        let products = std::iter::successors(Some(chance), move |product| Some(product * chance));
+        self.guess.shares.iter().zip(products).map(|(share, product)| share * product)
     }
 
     /// The reply was cut back: what was indexed of it is no longer there.
@@ -266,8 +289,8 @@ impl<B: Backend> StepLoop<B> {
             match chunk.draft.len() {
                 0 => drafts.acceptance.iter_mut().for_each(SequenceAcceptance::idle),
                 drafted => {
-                    let matched = drafts.guess.matched;
-                    drafts.trial = Some(Trial { matched, drafted, held: 0, missed: false });
+                    let (source, matched) = (drafts.source, drafts.guess.matched);
+                    drafts.trial = Some(Trial { source, matched, drafted, held: 0, missed: false });
                     self.speculated.push(chunk.seq);
                 }
             }
@@ -340,9 +363,8 @@ impl<B: Backend> StepLoop<B> {
 }
 
 fn close(all: &mut Drafting, metrics: &Metrics, drafts: &mut SequenceDrafts) {
-    let Some(Trial { matched, drafted, held, missed }) = drafts.trial.take() else { return };
-    let outcomes = &mut drafts.acceptance[usize::from(matched == Guess::WAY)];
-    all.acceptance.record(matched, held, missed, outcomes);
+    let Some(Trial { source, matched, drafted, held, missed }) = drafts.trial.take() else { return };
+    all.acceptance.record(matched, held, missed, &mut drafts.acceptance[source as usize]);
     all.accepted += held;
     drafts.accepted += held;
     drafts.rejected += drafted - held;
