@@ -361,7 +361,7 @@ fn drafts_leave_no_trace(device: Device, tokens: u32, chunks: &[usize]) {
             let mut request = request(prompt, params.clone());
             request.speculation.prediction = predictions.map(|replies| {
                 let wrong = |token: &u32| if rng.u8(..5) == 0 { token ^ 1 } else { *token };
-                replies[i].tokens.iter().map(wrong).collect()
+                Arc::new(speculation::Predicted::new(replies[i].tokens.iter().map(wrong).collect()))
             });
             request
         });

@@ -12,7 +12,7 @@ use super::step_state::StepLoop;
 use crate::ops::{Backend, OpError};
 use crate::scheduler::SeqId;
 use crate::speculation::{
-    Acceptance, Config, Guess, Occurrences, Prediction, Replies, SequenceAcceptance, StepCost,
+    Acceptance, Config, Guess, Occurrences, Predicted, Prediction, Replies, SequenceAcceptance, StepCost,
 };
 use crate::telemetry::{DraftFigures, DraftSkip, Metrics, StepTimes};
 
@@ -98,13 +98,13 @@ impl Drafting {
     pub(super) fn open(
         &self,
         wanted: bool,
-        prediction: Option<Arc<[u32]>>,
+        prediction: Option<Arc<Predicted>>,
         salt: Option<&str>,
     ) -> Option<Box<SequenceDrafts>> {
         (wanted && self.config.is_on()).then(|| {
             Box::new(SequenceDrafts {
                 index: Occurrences::new(self.config.min_match),
-                prediction: prediction.map(|tokens| Prediction::new(tokens, self.config.min_match)),
+                prediction: prediction.map(Prediction::new),
                 salt: salt.map(Arc::from),
                 acceptance: Default::default(),
                 guess: Guess::default(),

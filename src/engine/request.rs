@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::guard;
 use crate::sampling::{SamplingParams, TokenConstraint, TokenLogprobs};
 use crate::scheduler::FinishReason;
+use crate::speculation::Predicted;
 
 /// One sequence to run.
 #[derive(Debug, Clone)]
@@ -29,12 +30,12 @@ pub struct EngineRequest {
 }
 
 /// A request's part in speculation. Changes the time of the reply, never its tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Speculation {
     /// Whether tokens are drafted, if the operator has drafts switched on.
     pub wanted: bool,
     /// Tokens that the client expects in the reply, each below the vocabulary size.
-    pub prediction: Option<Arc<[u32]>>,
+    pub prediction: Option<Arc<Predicted>>,
 }
 
 impl Default for Speculation {

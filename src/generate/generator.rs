@@ -16,6 +16,7 @@ use crate::engine::{EngineRequest, Speculation};
 use crate::grammar::{self, Grammar, GrammarError, GrammarSpec, Grammars, Reasoning};
 use crate::guard;
 use crate::sampling::{BadWords, SamplingParams};
+use crate::speculation::Predicted;
 use crate::telemetry::{Metrics, Rejection};
 use crate::text::{
     ChatTemplate, Family, RenderOptions, RenderedPrompt, ReplyFormat, ReplyParser, ReplyStart, Specials,
@@ -174,16 +175,15 @@ impl Generator {
     }
 
     /// Tokens of the predicted text.
-    async fn predict(&self, text: Option<String>) -> Result<Option<Arc<[u32]>>, GenerateError> {
+    async fn predict(&self, text: Option<String>) -> Result<Option<Arc<Predicted>>, GenerateError> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
-        let tokens = self
-            .off_thread(text.len(), move |model| {
-                let tokens = model.tokenizer.encode(&text, Specials::AsText);
-                tokens.map_err(|e| GenerateError::Tokenize(e.to_string()))
-            })
-            .await?;
         let vocab_size = self.facts().vocab_size;
-        Ok(Some(tokens.into_iter().filter(|id| (*id as usize) < vocab_size).collect()))
+        let predicted = self.off_thread(text.len(), move |model| {
+            let tokens = model.tokenizer.encode(&text, Specials::AsText);
+            let tokens = tokens.map_err(|e| GenerateError::Tokenize(e.to_string()))?;
+            Ok(Predicted::new(tokens.into_iter().filter(|id| (*id as usize) < vocab_size).collect()))
+        });
+        Ok(Some(Arc::new(predicted.await?)))
     }
 
     /// Refuses an answer with more alternatives than the limit.

@@ -9,6 +9,7 @@ use super::serving::{BenchError, median, overhead};
 use crate::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation};
 use crate::sampling::SamplingParams;
 use crate::scheduler::FinishReason;
+use crate::speculation::Predicted;
 use crate::telemetry::Metrics;
 
 /// What to compare.
@@ -118,17 +119,19 @@ enum Drafts {
     Off,
     On,
     /// A prediction of each reply.
-    Predicted(Arc<[Arc<[u32]>]>),
+    Predicted(Arc<[Arc<Predicted>]>),
 }
 
 /// The replies with a share of their tokens right and the others wrong.
-fn replayed(replies: &[Outcome], share: f64, vocab_size: usize) -> Arc<[Arc<[u32]>]> {
+fn replayed(replies: &[Outcome], share: f64, vocab_size: usize) -> Arc<[Arc<Predicted>]> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut predicted = |token: u32| match rng.f64() < share {
         true => token,
         false => (token + 1) % vocab_size as u32,
     };
-    replies.iter().map(|reply| reply.tokens.iter().map(|token| predicted(*token)).collect()).collect()
+    let mut prediction =
+        |reply: &Outcome| Predicted::new(reply.tokens.iter().map(|token| predicted(*token)).collect()).into();
+    replies.iter().map(&mut prediction).collect()
 }
 
 /// Replies to all prompts in their order, and the seconds that they took together.

@@ -22,6 +22,6 @@ pub use acceptance::{Acceptance, SequenceAcceptance};
 pub use config::{Config, Method};
 pub use guess::Guess;
 pub use occurrences::Occurrences;
-pub use prediction::Prediction;
+pub use prediction::{Predicted, Prediction};
 pub use replies::Replies;
 pub use step_cost::StepCost;
