@@ -123,6 +123,8 @@ fn the_bench_compares_replies_with_and_without_drafts() {
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains("tokens per step of a sequence") && out.contains("replies that differ"), "{out}");
 
+    let (code, _, err) = bench(&["--speculation", "--temperature=-1"]);
+    assert!(code == Some(1) && err.contains("temperature"), "{err}");
     let (code, _, err) = bench(&["--speculation", "--set", "speculation.method=off"]);
     assert!(code == Some(1) && err.contains("speculation.method"), "{err}");
     let file = std::env::temp_dir().join(format!("perigee-bench-{}.jsonl", std::process::id()));

@@ -14,7 +14,8 @@ use crate::config::Settings;
 use crate::config::args::BenchArgs;
 use crate::cpu;
 use crate::measure::{self, BenchPlan, BenchReport, SpeculationPlan, SpeculationReport};
-use crate::model::active_bytes;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::{Blueprint, active_bytes};
 use crate::sampling::SamplingParams;
 use crate::telemetry::Metrics;
 use crate::text::Specials;
@@ -27,7 +28,9 @@ const MAX_PROMPT_BYTES: u64 = 64 << 20;
 /// Measures and prints.
 pub(super) fn bench(args: &BenchArgs, settings: &Settings) -> ExitCode {
     let report = match &args.speculation {
-        Some(file) => compare(args, file, settings).map(|report| (report.table(), json(&report, args.json))),
+        Some(file) => {
+            compare(args, file.as_deref(), settings).map(|report| (report.table(), json(&report, args.json)))
+        }
         None => measure(args, settings).map(|report| (report.table(), json(&report, args.json))),
     };
     match report {
@@ -46,33 +49,42 @@ fn json(report: &impl Serialize, wanted: bool) -> Option<serde_json::Result<Stri
     wanted.then(|| serde_json::to_string_pretty(report))
 }
 
-/// Starts the engine for a measurement; the checkpoint's active bytes per token come with it.
+/// Starts the engine for a measurement.
 fn start(
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
     settings: &Settings,
     metrics: &Arc<Metrics>,
-) -> Result<(StartedEngine, EngineOptions, u64), BootError> {
-    let checkpoint = open_checkpoint(settings)?;
-    let blueprint = read_blueprint(&checkpoint)?;
+) -> Result<(StartedEngine, EngineOptions), BootError> {
     let mut options = EngineOptions::from_settings(settings, &blueprint)?;
     // Every prompt must be new: no token may come from the cache, and a prompt is one step where
     // the budget allows.
     options.prefix_caching = false;
-    let active = active_bytes(&checkpoint, &blueprint);
-    let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
+    let engine = start_engine(checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
         if let EngineProgress::Planned(plan) = at {
             eprintln!("memory plan\n{}", plan.table().trim_end());
         }
     })?;
-    Ok((engine, options, active))
+    Ok((engine, options))
 }
 
-fn compare(args: &BenchArgs, file: &Path, settings: &Settings) -> Result<SpeculationReport, BootError> {
+fn compare(
+    args: &BenchArgs,
+    file: Option<&Path>,
+    settings: &Settings,
+) -> Result<SpeculationReport, BootError> {
     if !settings.speculation.is_on() {
         return Err("speculation.method is \"off\": there is nothing to compare; set another method".into());
     }
-    let lines = match file.as_os_str() == "-" {
-        true => PROMPTS.to_owned(),
-        false => read(file)?,
+    let sampling = SamplingParams {
+        temperature: args.temperature,
+        max_tokens: args.decode,
+        ..SamplingParams::default()
+    };
+    sampling.validate()?;
+    let (source, lines) = match file {
+        Some(file) => (file.display().to_string(), read(file)?),
+        None => ("built-in prompts".to_owned(), PROMPTS.to_owned()),
     };
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
@@ -80,7 +92,7 @@ fn compare(args: &BenchArgs, file: &Path, settings: &Settings) -> Result<Specula
     let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
     let mut prompts = Vec::new();
     for (number, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let refused = |why: &dyn std::fmt::Display| format!("{}, line {}: {why}", file.display(), number + 1);
+        let refused = |why: &dyn std::fmt::Display| format!("{source}, line {}: {why}", number + 1);
         let value: Value = serde_json::from_str(line).map_err(|error| refused(&error))?;
         let tokens = match &value["prompt"] {
             Value::String(prompt) => text.tokenizer.encode(prompt, Specials::Recognised).map(Into::into)?,
@@ -93,20 +105,15 @@ fn compare(args: &BenchArgs, file: &Path, settings: &Settings) -> Result<Specula
         prompts.push(tokens);
     }
     if prompts.is_empty() {
-        return Err(format!("{}: no prompts", file.display()).into());
+        return Err(format!("{source}: no prompts").into());
     }
     let mut stop_token_ids = text.tokenizer.turn_ends();
     stop_token_ids.extend(&defaults.eos_token_ids);
     let metrics = Arc::new(Metrics::new("bench", false));
-    let (engine, ..) = start(settings, &metrics)?;
+    let (engine, _) = start(&checkpoint, blueprint, settings, &metrics)?;
     let plan = SpeculationPlan {
         prompts,
-        sampling: SamplingParams {
-            temperature: args.temperature,
-            max_tokens: args.decode,
-            stop_token_ids,
-            ..SamplingParams::default()
-        },
+        sampling: SamplingParams { stop_token_ids, ..sampling },
         concurrency: args.concurrency as usize,
         repeat: args.repeat as usize,
         replay: args.replay,
@@ -128,7 +135,10 @@ fn read(file: &Path) -> Result<String, BootError> {
 
 fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootError> {
     let metrics = Arc::new(Metrics::new("bench", false));
-    let (engine, options, active) = start(settings, &metrics)?;
+    let checkpoint = open_checkpoint(settings)?;
+    let blueprint = read_blueprint(&checkpoint)?;
+    let active = active_bytes(&checkpoint, &blueprint);
+    let (engine, options) = start(&checkpoint, blueprint, settings, &metrics)?;
     // Bandwidth is measured before and after, and the larger value counts: on a shared machine the
     // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;

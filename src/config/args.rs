@@ -235,8 +235,8 @@ pub struct BenchArgs {
     pub concurrency: u32,
     /// Compare replies with and without drafts instead: tokens per second, acceptance, equality. FILE has a JSON object per line, a
     /// chat request or {"prompt": text} with control tokens in it; a few prompts are built in. Replies have up to --decode tokens.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    pub speculation: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub speculation: Option<Option<PathBuf>>,
     /// Predict the replies that --speculation compares, with this share of their tokens right: what drafts of such a quality are worth.
     #[arg(long, value_name = "SHARE", requires = "speculation", value_parser = share)]
     pub replay: Option<f64>,

@@ -16,7 +16,7 @@ use crate::speculation::{
 };
 use crate::telemetry::{DraftFigures, DraftSkip, Metrics, StepTimes};
 
-/// Tokens of a sequence that are indexed in one step: about 0.2 ms. A longer prompt takes several.
+/// Tokens that are indexed in one step, over all sequences: about 0.2 ms. Long prompts take several.
 const INDEXED_PER_STEP: usize = 16 << 10;
 
 /// Drafts of all sequences.
@@ -120,11 +120,10 @@ impl Drafting {
     /// Observes a step that did nothing but decode `sequences` sequences with `rows` rows. Returns
     /// the seconds that its drafts saved: what as many tokens would have taken without.
     pub(super) fn observe(&mut self, sequences: usize, rows: usize, time: Duration) -> f64 {
-        let accepted = std::mem::take(&mut self.accepted);
         if !self.config.is_on() || sequences == 0 {
             return 0.0;
         }
-        let (time, steps) = (time.as_secs_f64(), 1.0 + accepted as f64 / sequences as f64);
+        let (time, steps) = (time.as_secs_f64(), 1.0 + self.accepted as f64 / sequences as f64);
         let drafts = rows > sequences;
         let saved = if drafts { steps * self.cost.seconds(sequences) - time } else { 0.0 };
         self.cost.observe(rows, drafts, time);
@@ -148,7 +147,7 @@ impl Drafting {
 
 impl SequenceDrafts {
     /// Guesses what follows `tokens`, at most `limit` tokens, from the source of which most is likely
-    /// to hold.
+    /// to hold. `indexable` tokens may still be indexed in this step.
     fn guess(
         &mut self,
         all: &mut Drafting,
@@ -156,10 +155,13 @@ impl SequenceDrafts {
         tokens: &[u32],
         prompt_len: usize,
         limit: usize,
+        indexable: &mut usize,
     ) {
         (self.source, self.worth) = (Source::Text, 0.0);
         self.guess.clear();
-        self.index.extend(tokens, INDEXED_PER_STEP);
+        let before = self.index.len();
+        self.index.extend(tokens, *indexable);
+        *indexable -= self.index.len() - before;
         if limit == 0 {
             return;
         }
@@ -238,13 +240,11 @@ impl<B: Backend> StepLoop<B> {
         let mut chances = std::mem::take(&mut self.drafting.chances);
         chances.resize_with(base, Vec::new);
         // Guesses are made only if the best of them could pay.
-        chances.iter_mut().for_each(|chances| {
-            chances.clear();
-            chances.resize(max_tokens, 1.0);
-        });
-        let could_pay =
-            base > 0 && self.drafting.share_rows(base, max_rows, &chances).iter().any(|len| *len > 0);
-        let mut guessed = false;
+        let could_pay = match self.drafting.config.adaptive {
+            true => self.drafting.cost.could_pay(base, max_rows, max_tokens),
+            false => base < max_rows,
+        };
+        let (mut guessed, mut indexable) = (false, INDEXED_PER_STEP);
         for (seq, chances) in decoding.iter().zip(&mut chances).filter(|_| could_pay) {
             chances.clear();
             let Some(live) = self.live.get_mut(seq) else { continue };
@@ -252,7 +252,8 @@ impl<B: Backend> StepLoop<B> {
             let limit = max_tokens.min(self.scheduler.tokens_left(*seq).saturating_sub(1));
             let prompt_len = self.scheduler.prompt_len(*seq);
             let tokens = self.scheduler.tokens(*seq);
-            drafts.guess(&mut self.drafting, live.constraint.as_ref(), tokens, prompt_len, limit);
+            let constraint = live.constraint.as_ref();
+            drafts.guess(&mut self.drafting, constraint, tokens, prompt_len, limit, &mut indexable);
             chances.extend(drafts.chances(&self.drafting));
             guessed |= !chances.is_empty();
         }
@@ -281,6 +282,7 @@ impl<B: Backend> StepLoop<B> {
             return;
         }
         self.drafting.acceptance.step();
+        self.drafting.accepted = 0;
         for chunk in &self.step.batch.chunks {
             let Some(drafts) = self.live.get_mut(&chunk.seq).and_then(|live| live.drafts.as_deref_mut())
             else {

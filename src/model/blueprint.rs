@@ -194,10 +194,7 @@ impl<'a> Fields<'a> {
 impl Blueprint {
     /// Parses the bytes of a `config.json`.
     pub fn parse(config_json: &[u8]) -> Result<Self, BlueprintError> {
-        if config_json.len() > MAX_CONFIG_BYTES {
-            return Err(BlueprintError::TooLong { bytes: config_json.len(), limit: MAX_CONFIG_BYTES });
-        }
-        let root: Value = serde_json::from_slice(config_json)?;
+        let root = parse_json(config_json)?;
         let Value::Object(root) = &root else {
             return Err(BlueprintError::Missing("model_type (the file is not a JSON object)".into()));
         };
@@ -341,6 +338,14 @@ fn parse_router(f: &Fields<'_>) -> Result<RouterShape, BlueprintError> {
         return Err(Fields::invalid("num_experts_per_tok", &shape.top_k.into(), &expected));
     }
     Ok(shape)
+}
+
+/// The JSON of a `config.json` of bounded size.
+pub(super) fn parse_json(config_json: &[u8]) -> Result<Value, BlueprintError> {
+    if config_json.len() > MAX_CONFIG_BYTES {
+        return Err(BlueprintError::TooLong { bytes: config_json.len(), limit: MAX_CONFIG_BYTES });
+    }
+    Ok(serde_json::from_slice(config_json)?)
 }
 
 /// Base and context extension under `rope_scaling` or `rope_parameters`.

@@ -7,7 +7,9 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::blueprint::{Blueprint, BlueprintError, Fields, YarnScaling, parse_rope, softmax_scale};
+use super::blueprint::{
+    Blueprint, BlueprintError, Fields, YarnScaling, parse_json, parse_rope, softmax_scale,
+};
 use super::checkpoint::Checkpoint;
 use super::inventory::parts;
 use crate::quant::Layout;
@@ -100,12 +102,12 @@ pub struct DraftMismatch {
 impl DraftBlueprint {
     /// Whether a `config.json` is that of an Eagle3 draft.
     pub fn is_draft(config_json: &[u8]) -> bool {
-        serde_json::from_slice(config_json).is_ok_and(|root: Value| architecture(&root).is_some())
+        parse_json(config_json).is_ok_and(|root| architecture(&root).is_some())
     }
 
     /// Parses the bytes of a draft's `config.json`; checks every value.
     pub fn parse(config_json: &[u8]) -> Result<Self, BlueprintError> {
-        let root: Value = serde_json::from_slice(config_json)?;
+        let root = parse_json(config_json)?;
         let (Some(is_mla), Value::Object(map)) = (architecture(&root), &root) else {
             return Err(BlueprintError::Missing("architectures (an Eagle3 draft's)".into()));
         };

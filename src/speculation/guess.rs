@@ -69,15 +69,11 @@ impl Guess {
     /// is drafted, those that have another one are left behind, and its share of the votes is
     /// multiplied to the shares before it. The best sum of these products is the guess.
     pub fn vote(&mut self, index: &Occurrences, text: &[u32], limit: usize) {
-        self.vote_among(index, text, text, limit);
+        self.vote_in(index, text, text, limit);
     }
 
     /// [`Guess::vote`] for the text that ends with `end`, with places in another text.
-    pub fn vote_in(&mut self, index: &Occurrences, other: &[u32], end: &[u32], limit: usize) {
-        self.vote_among(index, other, end, limit);
-    }
-
-    fn vote_among(&mut self, index: &Occurrences, text: &[u32], end: &[u32], limit: usize) {
+    pub fn vote_in(&mut self, index: &Occurrences, text: &[u32], end: &[u32], limit: usize) {
         let mut places = std::mem::take(&mut self.places);
         index.find(text, end, &mut places);
         let mut bound = usize::MAX;

@@ -90,7 +90,7 @@ impl Replies {
         let Some(salt) = oldest else { return };
         let gram = self.gram;
         match self.scopes.get_mut(&salt) {
-            Some(scope) if !scope.old.tokens.is_empty() && self.capacity > 0 => {
+            Some(scope) if !scope.old.tokens.is_empty() => {
                 scope.old = Generation::new(gram);
             }
             _ => drop(self.scopes.remove(&salt)),

@@ -95,6 +95,19 @@ impl StepCost {
         }
     }
 
+    /// Whether any draft could pay in a step of `base` rows without drafts and at most `max_rows` with
+    /// them: [`StepCost::share_rows`] with certain drafts of `max_tokens` for each row.
+    pub fn could_pay(&self, base: usize, max_rows: usize, max_tokens: usize) -> bool {
+        let most = (base * (1 + max_tokens)).min(max_rows);
+        let pays = |rows: usize| rows as f64 / (self.seconds(rows) + self.extra) > self.rate_worth(base);
+        (base + 1..=most).any(pays)
+    }
+
+    /// Tokens per second above which a step with drafts is worth it.
+    fn rate_worth(&self, base: usize) -> f64 {
+        MIN_GAIN * base as f64 / self.seconds(base)
+    }
+
     /// How many tokens of each draft to check in a step of `base` rows without drafts and at most
     /// `max_rows` with them: as many as give the most tokens per second. `chances[i][j]` is the
     /// chance that the draft `i` holds up to its token `j`, which falls with `j`.
@@ -109,8 +122,7 @@ impl StepCost {
         // The likeliest rows first; a row never goes before the one that it depends on.
         rows.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         rows.truncate(max_rows.saturating_sub(base));
-        let without = base as f64 / self.seconds(base);
-        let (mut tokens, mut best, mut best_rate) = (base as f64, 0, MIN_GAIN * without);
+        let (mut tokens, mut best, mut best_rate) = (base as f64, 0, self.rate_worth(base));
         for (index, (chance, _, _)) in rows.iter().enumerate() {
             tokens += f64::from(*chance);
             let rate = tokens / (self.seconds(base + index + 1) + self.extra);
@@ -148,6 +160,7 @@ mod tests {
         // Arithmetic dominates: a row costs what a step costs.
         let dear = StepCost::new(&[(1, 1.0), (8, 8.0)]);
         assert_eq!(dear.share_rows(1, 16, &[sure]), [0]);
+        assert!(cheap.could_pay(1, 16, 3) && !cheap.could_pay(8, 8, 3) && !dear.could_pay(1, 16, 3));
         assert_eq!(dear.share_rows(1, 16, &[]), [0usize; 0]);
     }
 
