@@ -8,6 +8,7 @@ mod config;
 mod delayed;
 mod dialects;
 mod drain;
+mod eagle3;
 mod emulated;
 mod engine;
 mod fake;

@@ -1,4 +1,4 @@
-//! Eagle3 drafts: what their `config.json` says, which tensors they have, which target they fit.
+//! Eagle3 drafts: what their `config.json` says and which target they fit.
 //!
 //! Two architectures are published: `Eagle3DeepseekV2ForCausalLM` (one MLA layer, the drafts of
 //! Kimi) and `LlamaForCausalLMEagle3` (one GQA layer, often with a reduced vocabulary). EAGLE-3, Li et
@@ -10,13 +10,10 @@ use serde_json::Value;
 use super::blueprint::{
     Blueprint, BlueprintError, Fields, YarnScaling, parse_json, parse_rope, softmax_scale,
 };
-use super::checkpoint::Checkpoint;
-use super::inventory::parts;
-use crate::quant::Layout;
-use crate::quant::RecognizeError;
-
-/// Number of the target's hidden states that a draft reads.
-const NUM_STATES: usize = 3;
+use super::rope;
+use crate::ops::{
+    CacheDType, CacheShape, DraftAttentionShape, DraftShape, GqaShape, MlaShape, NUM_STATES, RopeTable,
+};
 
 /// Attention of the draft's layer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -83,6 +80,8 @@ pub struct DraftBlueprint {
     pub norm_output: bool,
     /// Factor on the logits.
     pub logit_scale: f32,
+    /// The embedding table is the head.
+    pub tie_word_embeddings: bool,
 }
 
 /// A draft that does not go with a target.
@@ -178,6 +177,7 @@ impl DraftBlueprint {
             norm_before_residual: flag("norm_before_residual")?,
             norm_output: flag("norm_output")?,
             logit_scale: f.positive("logit_scale", Some(1.0))? as f32,
+            tie_word_embeddings: f.flag("tie_word_embeddings", false)?,
         })
     }
 
@@ -192,6 +192,69 @@ impl DraftBlueprint {
             Some(ids) => ids,
             None => [2, num_layers / 2, num_layers.saturating_sub(3)],
         }
+    }
+
+    /// Sizes for the backend's operations.
+    pub fn shape(&self) -> DraftShape {
+        let attention = match self.attention {
+            DraftAttention::Mla {
+                num_heads,
+                q_lora_rank,
+                kv_lora_rank,
+                qk_nope_head_dim,
+                qk_rope_head_dim,
+                v_head_dim,
+                scale,
+            } => DraftAttentionShape::Mla {
+                q_lora_rank,
+                mla: MlaShape {
+                    num_heads,
+                    qk_nope_head_dim,
+                    qk_rope_head_dim,
+                    v_head_dim,
+                    kv_lora_rank,
+                    scale,
+                },
+            },
+            DraftAttention::Gqa { num_heads, num_kv_heads, head_dim } => {
+                DraftAttentionShape::Gqa(GqaShape { num_heads, num_kv_heads, head_dim })
+            }
+        };
+        DraftShape {
+            hidden_size: self.hidden_size,
+            target_hidden_size: self.target_hidden_size,
+            vocab_size: self.vocab_size,
+            draft_vocab_size: self.draft_vocab_size,
+            intermediate_size: self.intermediate_size,
+            attention,
+            rms_norm_eps: self.rms_norm_eps,
+            norm_before_residual: self.norm_before_residual,
+            norm_output: self.norm_output,
+            logit_scale: self.logit_scale,
+        }
+    }
+
+    /// Values cached per token, and how many of them are a rope key.
+    fn cached_dims(&self) -> (usize, usize) {
+        match self.shape().attention {
+            DraftAttentionShape::Mla { mla, .. } => (mla.latent_dim(), mla.qk_rope_head_dim),
+            DraftAttentionShape::Gqa(gqa) => (gqa.cached_dim(), 0),
+        }
+    }
+
+    /// Shape of the draft's KV cache with `num_blocks` blocks.
+    pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDType) -> CacheShape {
+        let (latent_dim, rope_dim) = self.cached_dims();
+        CacheShape { num_layers: 1, num_blocks, block_size, latent_dim, rope_dim, dtype }
+    }
+
+    /// Rotations of the draft, which are not the target's.
+    pub fn rope(&self) -> RopeTable {
+        let dim = match self.attention {
+            DraftAttention::Mla { qk_rope_head_dim, .. } => qk_rope_head_dim,
+            DraftAttention::Gqa { head_dim, .. } => head_dim,
+        };
+        rope::frequencies(dim, self.rope_theta, self.yarn.as_ref())
     }
 
     /// Errors: the first field in which the draft differs from what the target needs.
@@ -241,148 +304,4 @@ fn layer_ids(value: &Value) -> Result<[usize; NUM_STATES], BlueprintError> {
         .ok_or_else(|| {
             Fields::invalid("eagle_aux_hidden_state_layer_ids", value, "three ascending layers of the target")
         })
-}
-
-/// What a draft's folder holds.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct DraftTensors {
-    /// Weights of the draft, unpacked.
-    pub parameters: u64,
-    /// Stored bytes of all tensors.
-    pub bytes: u64,
-    /// Stored formats, with the number of linears of each.
-    pub formats: Vec<(&'static str, usize)>,
-    /// Whether the draft has an embedding table of its own; if not, the target's is used.
-    pub own_embedding: bool,
-    /// Tensors that are needed and not stored.
-    pub missing: Vec<String>,
-    /// Tensors that cannot be used, with the reason.
-    pub wrong: Vec<String>,
-}
-
-/// A tensor of a draft: name without prefix, and shape.
-enum Wanted {
-    Linear(String, [usize; 2]),
-    Floats(String, usize),
-}
-
-impl DraftTensors {
-    /// Looks for every tensor of the draft; reads headers alone. Names may begin with `model.`, and the
-    /// layer is called `midlayer` or `layers.0`.
-    pub fn take(checkpoint: &Checkpoint, draft: &DraftBlueprint) -> Self {
-        let has = |name: &str| checkpoint.tensor(name).is_some();
-        let prefix = if has("model.norm.weight") { "model." } else { "" };
-        let is_midlayer = has(&format!("{prefix}midlayer.hidden_norm.weight"));
-        let layer = format!("{prefix}{}", if is_midlayer { "midlayer" } else { "layers.0" });
-        let mut found = Self {
-            bytes: checkpoint.tensors().map(|(_, view)| view.bytes.len() as u64).sum(),
-            own_embedding: has(&format!("{prefix}embed_tokens.weight")),
-            ..Self::default()
-        };
-        for wanted in draft.wanted(prefix, &layer, found.own_embedding) {
-            match wanted {
-                Wanted::Linear(name, shape) => found.linear(checkpoint, &name, shape),
-                Wanted::Floats(name, len) => match checkpoint.tensor(&name) {
-                    None => found.missing.push(name),
-                    Some(view) if view.shape != [len] => {
-                        let got = view.shape;
-                        found.wrong.push(format!("{name}: shape {got:?}, expected [{len}]"));
-                    }
-                    Some(view) => found.parameters += view.len() as u64,
-                },
-            }
-        }
-        found
-    }
-
-    fn linear(&mut self, checkpoint: &Checkpoint, name: &str, shape: [usize; 2]) {
-        // A head stands beside the layers, with the prefix or without.
-        let plain = name.strip_prefix("model.").filter(|_| name.ends_with("lm_head"));
-        let stored = [Some(name), plain].into_iter().flatten();
-        let mut layouts = stored.map(|name| Layout::of(parts(checkpoint, name)));
-        let first = layouts.next();
-        match layouts.find(Result::is_ok).or(first) {
-            Some(Ok(layout)) if layout.shape == shape => {
-                self.parameters += (shape[0] * shape[1]) as u64;
-                let format = layout.dialect.format_name();
-                match self.formats.iter_mut().find(|(known, _)| *known == format) {
-                    Some((_, count)) => *count += 1,
-                    None => self.formats.push((format, 1)),
-                }
-            }
-            Some(Ok(layout)) => {
-                let got = layout.shape;
-                self.wrong.push(format!("{name}.weight: shape {got:?}, expected {shape:?}"));
-            }
-            None | Some(Err(RecognizeError::NoWeight { found: None })) => {
-                self.missing.push(format!("{name}.weight"));
-            }
-            Some(Err(error)) => self.wrong.push(format!("{name}: {error}")),
-        }
-    }
-}
-
-impl DraftBlueprint {
-    fn wanted(&self, prefix: &str, layer: &str, own_embedding: bool) -> Vec<Wanted> {
-        let (d, states) = (self.hidden_size, NUM_STATES * self.target_hidden_size);
-        let mut wanted = Vec::new();
-        let mut linear = |name: String, shape| wanted.push(Wanted::Linear(name, shape));
-        linear(format!("{prefix}fc"), [d, states]);
-        linear(format!("{prefix}lm_head"), [self.draft_vocab_size, d]);
-        if own_embedding {
-            linear(format!("{prefix}embed_tokens"), [self.vocab_size, d]);
-        }
-        let attention = |rest: &str| format!("{layer}.self_attn.{rest}");
-        let mut norms = vec![
-            (format!("{prefix}norm"), d),
-            (format!("{layer}.input_layernorm"), d),
-            (format!("{layer}.hidden_norm"), d),
-            (format!("{layer}.post_attention_layernorm"), d),
-        ];
-        match self.attention {
-            DraftAttention::Mla {
-                num_heads: heads,
-                q_lora_rank,
-                kv_lora_rank,
-                qk_nope_head_dim: nope,
-                qk_rope_head_dim: rope,
-                v_head_dim: v,
-                ..
-            } => {
-                match q_lora_rank {
-                    Some(rank) => {
-                        linear(attention("q_a_proj"), [rank, 2 * d]);
-                        linear(attention("q_b_proj"), [heads * (nope + rope), rank]);
-                        norms.push((attention("q_a_layernorm"), rank));
-                    }
-                    None => linear(attention("q_proj"), [heads * (nope + rope), 2 * d]),
-                }
-                linear(attention("kv_a_proj_with_mqa"), [kv_lora_rank + rope, 2 * d]);
-                linear(attention("kv_b_proj"), [heads * (nope + v), kv_lora_rank]);
-                linear(attention("o_proj"), [d, heads * v]);
-                norms.push((attention("kv_a_layernorm"), kv_lora_rank));
-            }
-            DraftAttention::Gqa { num_heads, num_kv_heads, head_dim } => {
-                linear(attention("q_proj"), [num_heads * head_dim, 2 * d]);
-                linear(attention("k_proj"), [num_kv_heads * head_dim, 2 * d]);
-                linear(attention("v_proj"), [num_kv_heads * head_dim, 2 * d]);
-                linear(attention("o_proj"), [d, num_heads * head_dim]);
-            }
-        }
-        let width = self.intermediate_size;
-        linear(format!("{layer}.mlp.gate_proj"), [width, d]);
-        linear(format!("{layer}.mlp.up_proj"), [width, d]);
-        linear(format!("{layer}.mlp.down_proj"), [d, width]);
-        if self.fc_norm {
-            norms.extend((0..NUM_STATES).map(|i| (format!("{prefix}fc_norm.{i}"), self.target_hidden_size)));
-        }
-        if self.norm_before_fc {
-            norms.push((format!("{prefix}input_norm"), states));
-        }
-        wanted.extend(norms.into_iter().map(|(name, len)| Wanted::Floats(format!("{name}.weight"), len)));
-        if self.draft_vocab_size < self.vocab_size {
-            wanted.push(Wanted::Floats(format!("{prefix}d2t"), self.draft_vocab_size));
-        }
-        wanted
-    }
 }

@@ -3,18 +3,20 @@
 use std::ops::Range;
 
 use super::blueprint::Blueprint;
+use super::drafter::RunDraft;
 use super::layer_runner::{LayerRunner, LayerStep};
 use super::observed::LayerObserver;
 use super::weights::Weights;
 use crate::ops::{
-    Activation, Backend, CacheShape, Calibrate, Capacity, OpError, Outcomes, SampleRows, SeqSlot, SlotSpec,
-    StepPlan, Ticket, TokenId,
+    Activation, Backend, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, OpError, Outcomes,
+    SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
 };
 
 /// A loaded network with its workspace and its KV cache, on one backend.
 pub struct Model<B: Backend> {
     runner: LayerRunner<B>,
     weights: Weights<B>,
+    draft: Option<Box<dyn RunDraft<B>>>,
 }
 
 impl<B: Backend> Model<B> {
@@ -28,7 +30,22 @@ impl<B: Backend> Model<B> {
         cache: &CacheShape,
     ) -> Result<Self, OpError> {
         let runner = LayerRunner::new(backend, blueprint, latent_norm_eps, capacity, cache)?;
-        Ok(Self { runner, weights })
+        Ok(Self { runner, weights, draft: None })
+    }
+
+    /// Runs `draft` beside the network from now on, on the same backend.
+    pub fn with_draft(self, draft: Option<Box<dyn RunDraft<B>>>) -> Self {
+        Self { draft, ..self }
+    }
+
+    /// Whether a draft runs beside the network.
+    pub fn has_draft(&self) -> bool {
+        self.draft.is_some()
+    }
+
+    /// Lets go of the draft: its memory is freed, and steps capture no states any more.
+    pub fn drop_draft(&mut self) {
+        self.draft = None;
     }
 
     /// Sizes and switches of the network.
@@ -54,7 +71,7 @@ impl<B: Backend> Model<B> {
     /// Computes every row of a step: latents are stored in the cache, and the plan's logits rows
     /// are ready for [`Model::logits`].
     pub fn forward(&mut self, plan: &StepPlan) -> Result<(), OpError> {
-        let Self { runner, weights } = self;
+        let Self { runner, weights, draft } = self;
         runner.begin(plan)?;
         let LayerRunner { backend, workspace, cache, .. } = runner;
         backend.replay(workspace, &mut |backend, workspace| {
@@ -64,9 +81,15 @@ impl<B: Backend> Model<B> {
             next.next().map_or(Ok(()), |first| backend.norm(first, workspace))?;
             let mut step = LayerStep { backend, workspace, cache };
             for (layer, (weights, next)) in weights.layers.iter().zip(next).enumerate() {
+                if let Some(draft) = draft {
+                    draft.capture(layer, step.backend, step.workspace)?;
+                }
                 step.layer(weights, layer, next)?;
             }
-            Ok(())
+            match draft {
+                Some(draft) => draft.capture(weights.layers.len(), step.backend, step.workspace),
+                None => Ok(()),
+            }
         })
     }
 
@@ -74,6 +97,19 @@ impl<B: Backend> Model<B> {
     pub fn logits(&mut self, rows: Range<usize>) -> Result<(), OpError> {
         let head = self.weights.head.as_ref().unwrap_or(&self.weights.embed_tokens);
         self.runner.backend.logits(head, rows, &mut self.runner.workspace)
+    }
+
+    /// Runs the draft over the rows of `plan`, see [`crate::ops::DraftOps::draft_step`], and computes the
+    /// logits of the plan's logits rows in place of the network's own: [`Model::sample`] then draws
+    /// the draft's guesses. No effect without a draft.
+    pub fn draft(&mut self, plan: &StepPlan, input: DraftInput<'_>) -> Result<(), OpError> {
+        let Self { runner, weights, draft: Some(draft) } = self else { return Ok(()) };
+        let (table, backend) = (&weights.embed_tokens, &mut runner.backend);
+        draft.step(plan, input, table, backend)?;
+        if plan.logits_rows.is_empty() {
+            return Ok(());
+        }
+        draft.logits(table, backend, &mut runner.workspace)
     }
 
     /// See [`Backend::open_slot`].
@@ -110,7 +146,7 @@ impl<B: Calibrate> Model<B> {
         plan: &StepPlan,
         observer: &mut dyn LayerObserver,
     ) -> Result<(), OpError> {
-        let Self { runner, weights } = self;
+        let Self { runner, weights, .. } = self;
         runner.begin(plan)?;
         runner.backend.embed(&weights.embed_tokens, &mut runner.workspace)?;
         for (layer, weights) in weights.layers.iter().enumerate() {
@@ -118,6 +154,17 @@ impl<B: Calibrate> Model<B> {
             runner.layer_observed(weights, layer, layer, observer)?;
         }
         runner.norm(&weights.final_norm)
+    }
+
+    /// The draft's activations on the host; empty without a draft.
+    pub fn read_draft(&mut self) -> DraftActivations {
+        let Self { runner, draft: Some(draft), .. } = self else { return Default::default() };
+        draft.read(&mut runner.backend)
+    }
+
+    /// Logits of the last [`Model::draft`] on the host, `[S, vocab]`.
+    pub fn read_draft_logits(&mut self) -> Result<&[f32], OpError> {
+        self.runner.backend.read(Activation::Logits, &self.runner.workspace)
     }
 
     /// Logits `[rows.len(), vocab]` on the host, as [`Model::logits`] computes them.

@@ -3,17 +3,21 @@
 use super::blueprint::{Blueprint, YarnScaling, yarn_mscale};
 use crate::ops::RopeTable;
 
-/// Rotation table of a checkpoint. YaRN applies at all lengths.
+/// Rotation table of a checkpoint.
 pub(super) fn table(blueprint: &Blueprint) -> RopeTable {
-    let dim = blueprint.mla.qk_rope_head_dim;
-    let extrapolated = |i: usize| blueprint.rope_theta.powf(-2.0 * i as f64 / dim as f64);
-    let Some(yarn) = &blueprint.yarn else {
+    frequencies(blueprint.mla.qk_rope_head_dim, blueprint.rope_theta, blueprint.yarn.as_ref())
+}
+
+/// Rotation table of `dim` values. YaRN applies at all lengths.
+pub(super) fn frequencies(dim: usize, theta: f64, yarn: Option<&YarnScaling>) -> RopeTable {
+    let extrapolated = |i: usize| theta.powf(-2.0 * i as f64 / dim as f64);
+    let Some(yarn) = yarn else {
         return RopeTable {
             inv_freq: (0..dim / 2).map(|i| extrapolated(i) as f32).collect(),
             multiplier: 1.0,
         };
     };
-    let (low, high) = correction_range(dim, blueprint.rope_theta, yarn);
+    let (low, high) = correction_range(dim, theta, yarn);
     let inv_freq = (0..dim / 2)
         .map(|i| {
             let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);

@@ -62,6 +62,16 @@ pub struct HostWorkspace<H: HostOps> {
 }
 
 impl<H: HostOps> HostWorkspace<H> {
+    /// The residual stream, `[T, D]`.
+    pub(super) fn hidden(&self) -> &[f32] {
+        H::values(&self.hidden)
+    }
+
+    /// The buffer that rows are sampled from, `[S, vocab]`.
+    pub(super) fn logits_mut(&mut self) -> &mut H::Buffer {
+        &mut self.logits
+    }
+
     /// Attention shape of this backend: of its own heads if it is a rank.
     fn mla(&self) -> &MlaShape {
         self.rank.as_ref().map_or(&self.shape.mla, |rank| &rank.mla)

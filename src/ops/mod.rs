@@ -7,6 +7,9 @@
 //! `group.rs` makes one backend of several: each is a rank that holds its share of weights and
 //! cache (`share.rs`) and exchanges values with the others inside the operations that sum over
 //! ranks (`exchange.rs`).
+//!
+//! `draft.rs` is what a backend needs to run a draft network beside its own (`host_draft.rs`: on the
+//! host).
 
 mod error;
 mod index;
@@ -22,11 +25,18 @@ mod share;
 mod exchange;
 mod host;
 mod host_rank;
+mod draft;
+mod gqa;
+mod host_draft;
 mod group;
 pub mod reference;
 pub mod tolerance;
 
 pub use backend::{Activation, Backend, Calibrate, Record, Routed};
+pub use draft::{
+    DraftActivations, DraftAttentionMatrices, DraftAttentionShape, DraftInput, DraftMatrices, DraftOps,
+    DraftShape, GqaShape, NUM_STATES,
+};
 pub use error::OpError;
 pub use exchange::Member;
 pub use group::{Group, Rank};

@@ -1,0 +1,95 @@
+//! A loaded draft, run beside its target on the same backend.
+
+use super::checkpoint::Checkpoint;
+use super::draft::DraftBlueprint;
+use super::draft_tensors::DraftTensors;
+use super::weights::LoadError;
+use crate::ops::{
+    Backend, CacheShape, Capacity, DraftActivations, DraftInput, DraftOps, NUM_STATES, OpError, StepPlan,
+};
+
+/// A draft on a backend that can run one.
+pub struct Drafter<B: DraftOps> {
+    draft: B::Draft,
+    reads: [usize; NUM_STATES],
+}
+
+/// What a model does with its draft, whatever else its backend can do.
+pub trait RunDraft<B: Backend>: Send {
+    /// Keeps the residual stream at the input of layer `boundary` if the draft reads it; the number of
+    /// layers is the output of the last one.
+    fn capture(&mut self, boundary: usize, backend: &mut B, workspace: &B::Workspace) -> Result<(), OpError>;
+
+    /// See [`DraftOps::draft_step`].
+    fn step(
+        &mut self,
+        plan: &StepPlan,
+        input: DraftInput<'_>,
+        table: &B::Matrix,
+        backend: &mut B,
+    ) -> Result<(), OpError>;
+
+    /// See [`DraftOps::draft_logits`].
+    fn logits(
+        &mut self,
+        table: &B::Matrix,
+        backend: &mut B,
+        workspace: &mut B::Workspace,
+    ) -> Result<(), OpError>;
+
+    /// See [`DraftOps::read_draft`].
+    fn read(&self, backend: &mut B) -> DraftActivations;
+}
+
+impl<B: DraftOps> Drafter<B> {
+    /// Checks and uploads a draft for a target of `num_layers` layers, with workspace and cache.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        blueprint: &DraftBlueprint,
+        num_layers: usize,
+        backend: &mut B,
+        capacity: &Capacity,
+        cache: &CacheShape,
+    ) -> Result<Self, LoadError> {
+        let matrices = DraftTensors::take(checkpoint, blueprint).bind(checkpoint, blueprint)?;
+        let draft = backend.load_draft(&matrices, &blueprint.shape(), &blueprint.rope(), capacity, cache);
+        let draft = draft.map_err(|source| {
+            let name = format!("the draft of {}", checkpoint.source());
+            LoadError::Upload { name, source }
+        })?;
+        checkpoint.release_under("");
+        Ok(Self { draft, reads: blueprint.reads(num_layers) })
+    }
+}
+
+impl<B: DraftOps> RunDraft<B> for Drafter<B> {
+    fn capture(&mut self, boundary: usize, backend: &mut B, workspace: &B::Workspace) -> Result<(), OpError> {
+        for state in (0..NUM_STATES).filter(|state| self.reads[*state] == boundary) {
+            backend.capture(state, workspace, &mut self.draft)?;
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        plan: &StepPlan,
+        input: DraftInput<'_>,
+        table: &B::Matrix,
+        backend: &mut B,
+    ) -> Result<(), OpError> {
+        backend.draft_step(plan, input, table, &mut self.draft)
+    }
+
+    fn logits(
+        &mut self,
+        table: &B::Matrix,
+        backend: &mut B,
+        workspace: &mut B::Workspace,
+    ) -> Result<(), OpError> {
+        backend.draft_logits(table, &mut self.draft, workspace)
+    }
+
+    fn read(&self, backend: &mut B) -> DraftActivations {
+        backend.read_draft(&self.draft)
+    }
+}

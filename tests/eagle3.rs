@@ -1,0 +1,285 @@
+//! Eagle3 drafts against an independent implementation (`../shared/golden/eagle3`, see its README).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::model::checkpoint::Checkpoint;
+use perigee::model::{DraftBlueprint, Drafter, Model};
+use perigee::ops::reference::ReferenceBackend;
+use perigee::ops::{
+    BlockId, CacheDType, Calibrate, Capacity, DraftInput, DraftOps, Row, StepPlan, TokenSource,
+};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+use crate::golden::{BLOCK_SIZE, NUM_BLOCKS, argmax, largest_difference, load_folder};
+
+const DRAFTS: [&str; 2] = ["draft-mla", "draft-llama"];
+/// Drafted tokens of a step.
+const K: usize = 3;
+/// Largest difference of states, hidden states and logits in f32; they spread over 2 to 12.
+const TOLERANCE: f32 = 1e-3;
+/// Hidden size of target and drafts.
+const D: usize = 64;
+
+/// `../shared/golden/eagle3`.
+pub(crate) fn oracle() -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/eagle3");
+    assert!(path.is_dir(), "golden data is missing: {}", path.display());
+    path
+}
+
+/// Writes the folder of a draft of the oracle, or of one of its variants, to `to`.
+pub(crate) fn write_draft(draft: &str, variant: Option<&str>, to: &Path) {
+    let folder = oracle().join(draft);
+    let changed = variant.map(|name| folder.join("variants").join(name));
+    let config = changed.as_ref().unwrap_or(&folder).join("config.json");
+    std::fs::copy(config, to.join("config.json")).unwrap();
+    let files = [Some(folder.join("model.safetensors")), changed.map(|path| path.join("extra.safetensors"))];
+    let bytes: Vec<Vec<u8>> =
+        files.into_iter().flatten().filter_map(|path| std::fs::read(path).ok()).collect();
+    let mut tensors: HashMap<String, TensorView<'_>> = HashMap::new();
+    let files: Vec<_> = bytes.iter().map(|bytes| SafeTensors::deserialize(bytes).unwrap()).collect();
+    for (name, view) in files.iter().flat_map(SafeTensors::tensors) {
+        if variant != Some("no_embed") || name != "embed_tokens.weight" {
+            tensors.insert(name, view);
+        }
+    }
+    std::fs::write(to.join("model.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+}
+
+/// Numbers of the oracle by name.
+struct Expected(Vec<u8>);
+
+impl Expected {
+    fn read(path: &Path) -> Self {
+        Self(std::fs::read(path.join("expected.safetensors")).unwrap())
+    }
+
+    fn words(&self, name: &str) -> Option<Vec<[u8; 4]>> {
+        let tensors = SafeTensors::deserialize(&self.0).unwrap();
+        let view = tensors.tensor(name).ok()?;
+        Some(view.data().chunks_exact(4).map(|word| word.try_into().unwrap()).collect())
+    }
+
+    fn floats(&self, name: &str) -> Option<Vec<f32>> {
+        Some(self.words(name)?.into_iter().map(f32::from_le_bytes).collect())
+    }
+
+    fn ints(&self, name: &str) -> Vec<i32> {
+        let words = self.words(name).unwrap_or_else(|| panic!("{name} is missing"));
+        words.into_iter().map(i32::from_le_bytes).collect()
+    }
+
+    fn ids(&self, name: &str) -> Vec<u32> {
+        self.ints(name).into_iter().map(|id| id as u32).collect()
+    }
+}
+
+/// The oracle's target with a draft beside it, and the draft's target ids.
+fn open<B: DraftOps>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&str>) -> Model<B> {
+    let folder = tempfile::tempdir().unwrap();
+    write_draft(draft, variant, folder.path());
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let blueprint = DraftBlueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut backend = new();
+    let capacity =
+        Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8, block_size: BLOCK_SIZE };
+    let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::F32);
+    let drafter = Drafter::load(&checkpoint, &blueprint, 8, &mut backend, &capacity, &cache).unwrap();
+    let model = load_folder(backend, &oracle().join("target"), CacheDType::F32);
+    blueprint.check(model.blueprint()).unwrap();
+    model.with_draft(Some(Box::new(drafter)))
+}
+
+/// A plan of one sequence that owns every block in reverse order, with logits of all rows.
+fn plan_of(tokens: &[u32], start: usize, expanded_until: usize) -> StepPlan {
+    let blocks: Vec<BlockId> = (0..NUM_BLOCKS as u32).rev().map(BlockId).collect();
+    let mut plan = StepPlan::default();
+    let ids = tokens.iter().map(|id| TokenSource::from(*id));
+    plan.add(ids, start, expanded_until, &blocks, BLOCK_SIZE);
+    plan.logits_rows = (0..tokens.len() as u32).map(Row).collect();
+    plan
+}
+
+fn rows(range: std::ops::Range<usize>) -> Vec<Row> {
+    range.map(|row| Row(row as u32)).collect()
+}
+
+/// Runs the target over tokens from position `start` on; logits of all rows.
+fn target<B: Calibrate>(model: &mut Model<B>, tokens: &[u32], start: usize) -> Vec<f32> {
+    model.forward(&plan_of(tokens, start, 0)).unwrap();
+    model.read_logits(0..tokens.len()).unwrap().to_vec()
+}
+
+/// Runs the draft over the first rows of the target's last step; logits of all of them.
+fn extend<B: Calibrate>(model: &mut Model<B>, shifted: &[u32], start: usize, expanded: usize) -> Vec<f32> {
+    let source = rows(0..shifted.len());
+    model.draft(&plan_of(shifted, start, expanded), DraftInput::Captured(&source)).unwrap();
+    model.read_draft_logits().unwrap().to_vec()
+}
+
+/// Drafts greedily after the last slot of the draft's last step, of which `logits` are the last row:
+/// tokens, logits and hidden states of the steps.
+fn draft<B: Calibrate>(
+    model: &mut Model<B>,
+    slot: usize,
+    row: usize,
+    logits: &[f32],
+) -> (Vec<u32>, Vec<f32>, Vec<f32>) {
+    let mut hidden = model.read_draft().output[row * D..(row + 1) * D].to_vec();
+    let (mut tokens, mut all) = (vec![argmax(logits)], logits.to_vec());
+    for step in 1..K {
+        let source = rows(if step == 1 { row..row + 1 } else { 0..1 });
+        let plan = plan_of(&tokens[step - 1..], slot + step, 0);
+        model.draft(&plan, DraftInput::Own(&source)).unwrap();
+        let logits = model.read_draft_logits().unwrap().to_vec();
+        hidden.extend_from_slice(&model.read_draft().output);
+        tokens.push(argmax(&logits));
+        all.extend(logits);
+    }
+    (tokens, all, hidden)
+}
+
+/// The target's ids of a draft's logits; all for a draft with the whole vocabulary.
+fn target_ids(draft: &str) -> Option<Vec<usize>> {
+    let bytes = std::fs::read(oracle().join(draft).join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let view = tensors.tensor("d2t").ok()?;
+    let offsets = view.data().chunks_exact(8).map(|word| i64::from_le_bytes(word.try_into().unwrap()));
+    Some(offsets.enumerate().map(|(row, offset)| (row as i64 + offset) as usize).collect())
+}
+
+/// Columns of logits `[rows, vocab]` that the draft has; the others are minus infinity.
+fn drafted_columns(logits: &[f32], vocab: usize, ids: Option<&[usize]>) -> Vec<f32> {
+    let Some(ids) = ids else { return logits.to_vec() };
+    let mut kept = Vec::new();
+    for row in logits.chunks_exact(vocab) {
+        assert_eq!(row.iter().filter(|logit| **logit > f32::NEG_INFINITY).count(), ids.len());
+        kept.extend(ids.iter().map(|id| row[*id]));
+    }
+    kept
+}
+
+#[derive(Default)]
+struct Worst(f32);
+
+impl Worst {
+    fn check(&mut self, what: &str, got: &[f32], expected: Option<Vec<f32>>) {
+        let Some(expected) = expected else { return };
+        // Variants hold the last rows of the logits.
+        let difference = largest_difference(&got[got.len() - expected.len()..], &expected);
+        assert!(difference <= TOLERANCE, "{what}: {difference}");
+        self.0 = self.0.max(difference);
+    }
+}
+
+/// One prompt: states, fused states, hidden states, logits and drafts.
+fn check_prompt<B: DraftOps + Calibrate>(
+    model: &mut Model<B>,
+    expected: &Expected,
+    prompt: usize,
+    ids: Option<&[usize]>,
+    expanded: bool,
+    worst: &mut Worst,
+) {
+    let at = |name: &str| format!("prompt_{prompt}.{name}");
+    let (tokens, shifted) = (expected.ids(&at("token_ids")), expected.ids(&at("shifted_ids")));
+    let (n, vocab) = (tokens.len(), model.blueprint().vocab_size);
+    target(model, &tokens, 0);
+    let logits = extend(model, &shifted, 0, if expanded { n } else { 0 });
+    let read = model.read_draft();
+    let aux: Vec<f32> = (0..n)
+        .flat_map(|row| read.states.iter().flat_map(move |state| &state[row * D..(row + 1) * D]))
+        .copied()
+        .collect();
+    worst.check("aux", &aux, expected.floats(&at("aux")));
+    worst.check("fused", &read.input, expected.floats(&at("fused")));
+    worst.check("hidden", &read.output, expected.floats(&at("hidden")));
+    worst.check("logits", &drafted_columns(&logits, vocab, ids), expected.floats(&at("logits")));
+    let (drafts, logits, hidden) = draft(model, n - 1, n - 1, &logits[(n - 1) * vocab..]);
+    worst.check("draft.logits", &drafted_columns(&logits, vocab, ids), expected.floats(&at("draft.logits")));
+    worst.check("draft.hidden", &hidden, expected.floats(&at("draft.hidden")));
+    assert_eq!(drafts, expected.ids(&at("draft.token_ids")), "drafts of prompt {prompt}");
+}
+
+/// The whole greedy run of a prompt: what is proposed and accepted at each step.
+fn check_run<B: DraftOps + Calibrate>(model: &mut Model<B>, expected: &Expected, prompt: usize) {
+    let at = |name: &str| format!("prompt_{prompt}.{name}");
+    let mut tokens = expected.ids(&at("token_ids"));
+    let (n, vocab) = (tokens.len(), model.blueprint().vocab_size);
+    let mut logits = target(model, &tokens, 0);
+    tokens.push(argmax(&logits[(n - 1) * vocab..]));
+    let mut drafted = extend(model, &tokens[1..], 0, 0);
+    let (mut lens, mut proposed, mut accepted, mut emitted) = (vec![], vec![], vec![], vec![]);
+    let mut start = 0;
+    while tokens.len() - n < 24 {
+        // The draft's last slot is that of the last token but one.
+        let (len, row) = (tokens.len(), tokens.len() - 2 - start);
+        let (drafts, ..) = draft(model, len - 2, row, &drafted[row * vocab..(row + 1) * vocab]);
+        let checked: Vec<u32> = [tokens[len - 1]].into_iter().chain(drafts.iter().copied()).collect();
+        logits = target(model, &checked, len - 1);
+        let sampled: Vec<u32> = logits.chunks_exact(vocab).map(argmax).collect();
+        let held = drafts.iter().zip(&sampled).take_while(|(draft, token)| draft == token).count();
+        tokens.extend_from_slice(&sampled[..held + 1]);
+        start = len - 1;
+        drafted = extend(model, &tokens[len..], start, 0);
+        lens.push(len as i32);
+        proposed.extend(drafts);
+        accepted.push(held as i32);
+        emitted.extend((0..=K).map(|i| if i <= held { sampled[i] as i32 } else { -1 }));
+    }
+    assert_eq!(lens, expected.ints(&at("spec.seq_len")), "prompt {prompt}");
+    assert_eq!(proposed, expected.ids(&at("spec.proposed")), "prompt {prompt}");
+    assert_eq!(accepted, expected.ints(&at("spec.accepted")), "prompt {prompt}");
+    assert_eq!(emitted, expected.ints(&at("spec.emitted")), "prompt {prompt}");
+    assert_eq!(tokens[n..n + 24], expected.ids(&at("spec.tokens")), "prompt {prompt}");
+}
+
+fn check<B: DraftOps + Calibrate>(new: impl Fn() -> B) {
+    let mut worst = Worst::default();
+    for name in DRAFTS {
+        let (folder, ids) = (oracle().join(name), target_ids(name));
+        let expected = Expected::read(&folder);
+        let mut model = open(&new, name, None);
+        for prompt in 0..4 {
+            for expanded in [false, true] {
+                check_prompt(&mut model, &expected, prompt, ids.as_deref(), expanded, &mut worst);
+            }
+            check_run(&mut model, &expected, prompt);
+        }
+        for entry in std::fs::read_dir(folder.join("variants")).unwrap() {
+            let path = entry.unwrap().path();
+            let variant = path.file_name().unwrap().to_str().unwrap();
+            let mut model = open(&new, name, Some(variant));
+            println!("{name}/{variant}");
+            let mut variant = Expected::read(&path);
+            // The prompt's ids are in the draft's own file.
+            variant.0 = with_ids(&variant.0, &expected);
+            check_prompt(&mut model, &variant, 2, ids.as_deref(), false, &mut worst);
+        }
+    }
+    println!("largest difference: {:e} (allowed {TOLERANCE:e})", worst.0);
+}
+
+/// The tensors of a variant with the ids of prompt 2.
+fn with_ids(variant: &[u8], base: &Expected) -> Vec<u8> {
+    let (variant, base) =
+        (SafeTensors::deserialize(variant).unwrap(), SafeTensors::deserialize(&base.0).unwrap());
+    let mut tensors: HashMap<String, TensorView<'_>> = variant.tensors().into_iter().collect();
+    for name in ["prompt_2.token_ids", "prompt_2.shifted_ids"] {
+        tensors.insert(name.into(), base.tensor(name).unwrap());
+    }
+    safetensors::serialize(tensors, None).unwrap()
+}
+
+#[test]
+fn drafts_of_the_reference_backend_match_the_golden_ones() {
+    check(|| ReferenceBackend);
+}
+
+#[test]
+fn drafts_of_the_cpu_backend_match_the_golden_ones() {
+    check(|| CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() }));
+}
