@@ -225,14 +225,14 @@ impl DraftTensors {
         let attention = |rest: &str| names.layer(&format!("self_attn.{rest}"));
         let projections = match draft.attention {
             DraftAttention::Mla { q_lora_rank, .. } => DraftAttentionMatrices::Mla {
-                query: match q_lora_rank {
+                query: Box::new(match q_lora_rank {
                     Some(_) => QueryMatrices::Latent {
                         a: stored(attention("q_a_proj"))?,
                         norm: gain(attention("q_a_layernorm")),
                         b: stored(attention("q_b_proj"))?,
                     },
                     None => QueryMatrices::Direct(stored(attention("q_proj"))?),
-                },
+                }),
                 kv_a: stored(attention("kv_a_proj_with_mqa"))?,
                 kv_a_norm: gain(attention("kv_a_layernorm")),
                 kv_up: stored(attention("kv_b_proj"))?,

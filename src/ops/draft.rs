@@ -112,7 +112,7 @@ pub enum DraftAttentionMatrices<'a> {
     /// As in the target's layers.
     Mla {
         /// Matrices of the query.
-        query: QueryMatrices<'a>,
+        query: Box<QueryMatrices<'a>>,
         /// `[C + R, 2 D]`.
         kv_a: StoredMatrix<'a>,
         /// `[C]`.

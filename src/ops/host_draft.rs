@@ -305,7 +305,7 @@ impl<H: HostOps> DraftOps for H {
                 DraftAttentionMatrices::Mla { query, kv_a, kv_a_norm, kv_up },
                 DraftAttentionShape::Mla { mla, .. },
             ) => {
-                let query = match query {
+                let query = match &**query {
                     QueryMatrices::Latent { a, norm, b } => {
                         let rank = a.shape().first().copied().unwrap_or(0);
                         Query::Latent {
