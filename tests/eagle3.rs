@@ -2,17 +2,24 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use perigee::boot::engine::{BackendChoice, EngineError, EngineOptions, StartedEngine, start_engine};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{DraftBlueprint, Drafter, Model};
+use perigee::model::{Blueprint, DraftBlueprint, Drafter, Model};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
     BlockId, CacheDType, Calibrate, Capacity, DraftInput, DraftOps, Row, StepPlan, TokenSource,
 };
+use perigee::sampling::SamplingParams;
+use perigee::scheduler::FinishReason;
+use perigee::speculation::{self, Method};
+use perigee::telemetry::Metrics;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
+use crate::engine::{Reply, finish, greedy, options, prompt, request, run_all, runtime};
 use crate::golden::{BLOCK_SIZE, NUM_BLOCKS, argmax, largest_difference, load_folder};
 
 const DRAFTS: [&str; 2] = ["draft-mla", "draft-llama"];
@@ -282,4 +289,159 @@ fn drafts_of_the_reference_backend_match_the_golden_ones() {
 #[test]
 fn drafts_of_the_cpu_backend_match_the_golden_ones() {
     check(|| CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() }));
+}
+
+/// The oracle's target served with the draft of a folder.
+fn serve(
+    backend: BackendChoice,
+    draft: Option<&Path>,
+    edit: impl FnOnce(&mut EngineOptions),
+) -> Result<StartedEngine, EngineError> {
+    let checkpoint = Checkpoint::open(&oracle().join("target")).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut options = EngineOptions { backend, num_blocks: 256, ..options() };
+    options.scheduler.max_model_len = 1024;
+    if let Some(folder) = draft {
+        options.speculation = speculation::Config {
+            method: Method::Eagle3,
+            draft: Some(folder.into()),
+            adaptive: false,
+            max_tokens: K,
+            ..speculation::Config::default()
+        };
+    }
+    edit(&mut options);
+    start_engine(&checkpoint, blueprint, &options, Arc::new(Metrics::new("golden", true)), &mut |_| ())
+}
+
+fn cpu(activations: Activations) -> BackendChoice {
+    BackendChoice::Cpu(CpuOptions { activations, ..Default::default() })
+}
+
+/// The engine accepts what the oracle accepts, step by step: slots, shift, states and rewinds are right.
+#[test]
+fn the_engine_accepts_as_many_drafts_as_the_oracle() {
+    for name in DRAFTS {
+        for chunk in [512, 3] {
+            let expected = Expected::read(&oracle().join(name));
+            let edit = |options: &mut EngineOptions| options.scheduler.max_prefill_tokens = chunk;
+            let engine = serve(cpu(Activations::F32), Some(&oracle().join(name)), edit).unwrap();
+            for i in 0..4 {
+                let at = |what: &str| format!("prompt_{i}.{what}");
+                let ids = expected.ids(&at("token_ids"));
+                let replies = runtime().block_on(run_all(&engine.handle, vec![request(&ids, greedy(24))]));
+                assert_eq!(replies[0].tokens, expected.ids(&at("spec.tokens")), "{name} prompt {i}");
+                // The last step of the oracle may pass the end of the reply.
+                let accepted = expected.ints(&at("spec.accepted"));
+                let all: i32 = accepted.iter().sum();
+                let least: i32 = accepted[..accepted.len() - 1].iter().sum();
+                let got = replies[0].drafted.0 as i32;
+                assert!(
+                    (least..=all).contains(&got),
+                    "{name} prompt {i}: {got} of {least} to {all} accepted"
+                );
+            }
+            finish(engine);
+        }
+    }
+}
+
+/// Requests of many kinds, at once, in few blocks: the same bits with a draft model as without.
+fn drafts_change_no_bits(backend: BackendChoice, draft: &str) {
+    let cases = (0..24).map(|i| {
+        let params = SamplingParams {
+            temperature: [0.0, 1.0, 0.7][i % 3],
+            top_k: [0, 40][i % 2],
+            top_p: [1.0, 0.9][i / 2 % 2],
+            repetition_penalty: [1.12, 1.0][i % 2],
+            frequency_penalty: [0.0, 0.3][i / 2 % 2],
+            min_tokens: [0, 5][i % 2],
+            max_tokens: [1, 2, 17, 40][i % 4],
+            seed: i as u64 / 2,
+            logprobs: Some(2),
+            ..Default::default()
+        };
+        request(&prompt([1, 15, 16, 33, 70][i % 5], i as u64 / 3), params)
+    });
+    let cases: Vec<_> = cases.collect();
+    let run = |draft: Option<&Path>, num_blocks: usize, chunk: usize| -> Vec<Reply> {
+        let engine = serve(backend.clone(), draft, |options| {
+            options.scheduler.max_model_len = 128;
+            (options.num_blocks, options.scheduler.max_prefill_tokens) = (num_blocks, chunk);
+        })
+        .unwrap();
+        let replies = runtime().block_on(run_all(&engine.handle, cases.clone()));
+        finish(engine);
+        replies
+    };
+    let straight = run(None, 256, 512);
+    for (num_blocks, chunk) in [(256, 512), (9, 7)] {
+        let drafted = run(Some(&oracle().join(draft)), num_blocks, chunk);
+        for (i, (reply, straight)) in drafted.iter().zip(&straight).enumerate() {
+            assert_eq!(reply.bits(), straight.bits(), "{draft}, {num_blocks} blocks, request {i}");
+            assert_eq!(reply.finish, straight.finish);
+        }
+        assert!(drafted.iter().map(|reply| reply.drafted.0).sum::<usize>() > 0);
+    }
+}
+
+#[test]
+fn draft_models_change_no_bits() {
+    drafts_change_no_bits(cpu(Activations::F32), "draft-mla");
+    drafts_change_no_bits(cpu(Activations::Bf16), "draft-llama");
+    drafts_change_no_bits(BackendChoice::Reference, "draft-mla");
+}
+
+/// A draft whose logits are no numbers is switched off, and the reply is what it was.
+#[test]
+fn a_draft_of_nans_is_switched_off() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(oracle().join("draft-mla/config.json"), folder.path().join("config.json")).unwrap();
+    let bytes = std::fs::read(oracle().join("draft-mla/model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let nans: Vec<u8> = half::bf16::NAN.to_le_bytes().repeat(D);
+    let broken = tensors.tensors().into_iter().map(|(name, view)| match name.as_str() {
+        "norm.weight" => (name, TensorView::new(view.dtype(), vec![D], &nans).unwrap()),
+        _ => (name, view),
+    });
+    let all: HashMap<String, TensorView<'_>> = broken.collect();
+    std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(all, None).unwrap())
+        .unwrap();
+    let engine = serve(cpu(Activations::F32), Some(folder.path()), |_| ()).unwrap();
+    let expected = Expected::read(&oracle().join("draft-mla"));
+    let ids = expected.ids("prompt_2.token_ids");
+    let replies = runtime().block_on(run_all(&engine.handle, vec![request(&ids, greedy(24))]));
+    assert_eq!(replies[0].tokens, expected.ids("prompt_2.spec.tokens"));
+    assert_eq!((replies[0].finish, replies[0].drafted), (FinishReason::Length, (0, 0)));
+    finish(engine);
+}
+
+#[test]
+fn drafts_that_cannot_be_used_are_refused() {
+    let refusal = |backend: BackendChoice, folder: &Path| {
+        serve(backend, Some(folder), |_| ()).err().expect("it is refused").to_string()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // A map that leaves the target's vocabulary.
+    std::fs::copy(oracle().join("draft-llama/config.json"), folder.path().join("config.json")).unwrap();
+    let bytes = std::fs::read(oracle().join("draft-llama/model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let map: Vec<u8> =
+        tensors.tensor("d2t").unwrap().data().chunks(8).flat_map(|_| 600i64.to_le_bytes()).collect();
+    let wrong = tensors.tensors().into_iter().map(|(name, view)| match name.as_str() {
+        "d2t" => (name, TensorView::new(view.dtype(), view.shape().to_vec(), &map).unwrap()),
+        _ => (name, view),
+    });
+    let all: HashMap<String, TensorView<'_>> = wrong.collect();
+    std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(all, None).unwrap())
+        .unwrap();
+    let text = refusal(cpu(Activations::F32), folder.path());
+    assert!(text.contains("d2t: row 0 has offset 600"), "{text}");
+    let ranks = BackendChoice::CpuRanks { ranks: 2, each: CpuOptions { threads: 1, ..Default::default() } };
+    let text = refusal(ranks, &oracle().join("draft-mla"));
+    assert!(text.contains("runs no draft model"), "{text}");
+    let text = refusal(cpu(Activations::F32), &oracle().join("target"));
+    assert!(text.contains("architectures"), "{text}");
+    let text = refusal(cpu(Activations::F32), Path::new("/nowhere"));
+    assert!(text.starts_with("speculation.draft"), "{text}");
 }

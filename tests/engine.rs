@@ -19,21 +19,23 @@ use crate::emulated;
 use crate::golden::{golden_folder, golden_prompts};
 
 /// Ids and the bits of their logprobs.
-type Scores = Vec<(u32, u32)>;
+pub(crate) type Scores = Vec<(u32, u32)>;
 
 /// A reply with everything the engine says about it.
 #[derive(Debug, Clone, PartialEq)]
-struct Reply {
-    tokens: Vec<u32>,
+pub(crate) struct Reply {
+    pub(crate) tokens: Vec<u32>,
     logprobs: Vec<TokenLogprobs>,
     prompt_logprobs: Vec<TokenLogprobs>,
     cached_tokens: usize,
-    finish: FinishReason,
+    pub(crate) finish: FinishReason,
+    /// Drafted tokens: accepted and rejected.
+    pub(crate) drafted: (usize, usize),
 }
 
 impl Reply {
     /// What must be equal bit for bit however the request was run.
-    fn bits(&self) -> (Vec<u32>, Scores, Scores) {
+    pub(crate) fn bits(&self) -> (Vec<u32>, Scores, Scores) {
         let bits = |list: &[TokenLogprobs]| {
             list.iter().flat_map(|l| &l.top).map(|(id, logprob)| (*id, logprob.to_bits())).collect()
         };
@@ -54,7 +56,7 @@ enum Device {
     Emulated(Option<u64>, Arithmetic),
 }
 
-fn options() -> EngineOptions {
+pub(crate) fn options() -> EngineOptions {
     EngineOptions {
         backend: BackendChoice::Reference,
         scheduler: scheduler::Config {
@@ -107,7 +109,7 @@ fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine
     .unwrap()
 }
 
-fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
+pub(crate) fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
     EngineRequest {
         prompt: prompt.into(),
         sampling: params,
@@ -120,7 +122,7 @@ fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
     }
 }
 
-fn greedy(max_tokens: u32) -> SamplingParams {
+pub(crate) fn greedy(max_tokens: u32) -> SamplingParams {
     SamplingParams { temperature: 0.0, max_tokens, logprobs: Some(3), ..Default::default() }
 }
 
@@ -128,7 +130,7 @@ fn drawn(max_tokens: u32, seed: u64) -> SamplingParams {
     SamplingParams { temperature: 1.0, max_tokens, seed, logprobs: Some(3), ..Default::default() }
 }
 
-async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
+pub(crate) async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
     let mut stream = engine.submit(request).unwrap();
     let mut reply = Reply {
         tokens: vec![],
@@ -136,6 +138,7 @@ async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
         prompt_logprobs: vec![],
         cached_tokens: 0,
         finish: FinishReason::Error,
+        drafted: (0, 0),
     };
     while let Some(event) = stream.next().await {
         match event {
@@ -147,14 +150,14 @@ async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply {
             }
             EngineEvent::Guard(event) => panic!("no guard was asked for: {event:?}"),
             EngineEvent::Finished(reason) => reply.finish = reason,
-            EngineEvent::Speculated { .. } => {}
+            EngineEvent::Speculated { accepted, rejected } => reply.drafted = (accepted, rejected),
         }
     }
     reply
 }
 
 /// Runs all requests at once.
-async fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> Vec<Reply> {
+pub(crate) async fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> Vec<Reply> {
     let mut tasks = Vec::new();
     for request in requests {
         let engine = engine.clone();
@@ -167,12 +170,12 @@ async fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> Vec<Rep
     replies
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Ends the engine and checks that it holds nothing any more.
-fn finish(engine: StartedEngine) {
+pub(crate) fn finish(engine: StartedEngine) {
     engine.handle.shutdown();
     engine.thread.join().unwrap().unwrap();
     let snapshot = engine.handle.snapshot();
@@ -184,7 +187,7 @@ fn finish(engine: StartedEngine) {
 }
 
 /// A pseudo-random prompt of byte tokens.
-fn prompt(len: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn prompt(len: usize, seed: u64) -> Vec<u32> {
     let mut rng = fastrand::Rng::with_seed(seed);
     (0..len).map(|_| rng.u32(0..256)).collect()
 }

@@ -339,7 +339,7 @@ fn start() -> Engine {
     };
     let metrics = Arc::new(Metrics::new("faulty", false));
     let (handle, thread) =
-        spawn(model, limits, facts, speculation::Config::off(), StepCost::default(), metrics).unwrap();
+        spawn(model, limits, facts, speculation::Config::off(), StepCost::default(), None, metrics).unwrap();
     Engine { handle, logits, thread, faults }
 }
 

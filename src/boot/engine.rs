@@ -10,11 +10,12 @@ use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::cuda::Arithmetic;
-use crate::engine::{EngineFacts, EngineHandle, measure_steps, spawn, warm_up};
-use crate::model::checkpoint::Checkpoint;
+use crate::engine::{EngineFacts, EngineHandle, measure_draft, measure_steps, spawn, warm_up};
+use crate::model::checkpoint::{Checkpoint, CheckpointError};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{
-    Blueprint, ExpertOrder, Inventory, KvScaleError, KvScales, LoadError, Model, Uploads, Weights,
+    Blueprint, BlueprintError, DraftBlueprint, DraftMismatch, DraftSupport, DraftTensors, ExpertOrder,
+    Inventory, KvScaleError, KvScales, LoadError, Model, Uploads, Weights,
 };
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
@@ -165,6 +166,25 @@ pub enum EngineError {
     /// The checkpoint cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The draft model's folder cannot be read.
+    #[error("speculation.draft: {0}")]
+    DraftFolder(#[source] CheckpointError),
+    /// The draft model's configuration cannot be used.
+    #[error("speculation.draft: {0}")]
+    DraftConfig(#[source] BlueprintError),
+    /// The draft model goes with another target.
+    #[error("speculation.draft: {0}")]
+    DraftMismatch(#[from] DraftMismatch),
+    /// The backend runs no draft model.
+    #[error(
+        "speculation.draft: the {backend} backend{} runs no draft model: leave the setting out, or set device.backend = cpu and device.ranks = 1", .ranks
+    )]
+    DraftBackend {
+        /// Name of the backend.
+        backend: &'static str,
+        /// Its number of ranks, if several, in words.
+        ranks: String,
+    },
     /// The checkpoint's KV scales cannot be used.
     #[error(transparent)]
     KvScale(#[from] KvScaleError),
@@ -248,13 +268,20 @@ pub fn start_engine(
     match &options.backend {
         BackendChoice::Reference => {
             let backend = ReferenceBackend;
-            start_on(backend, CacheDType::F32, checkpoint, blueprint, options, metrics, progress)
+            let (drafts, uploads) = (Some(DraftSupport::new()), Uploads::default());
+            let dtype = CacheDType::F32;
+            start_reporting(
+                backend, &uploads, dtype, drafts, checkpoint, blueprint, options, metrics, progress,
+            )
         }
         BackendChoice::Cpu(cpu) => {
             let dtype = cache_dtype_beside(cpu.activations);
             let backend = CpuBackend::new(*cpu).reporting(meter.clone());
             let uploads = Uploads { meter, order: ExpertOrder::ByExpert };
-            start_reporting(backend, &uploads, dtype, checkpoint, blueprint, options, metrics, progress)
+            let drafts = Some(DraftSupport::new());
+            start_reporting(
+                backend, &uploads, dtype, drafts, checkpoint, blueprint, options, metrics, progress,
+            )
         }
         BackendChoice::Cuda(gpu) => {
             let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint);
@@ -263,7 +290,7 @@ pub fn start_engine(
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
             let (uploads, dtype) = (Uploads { meter, order }, CacheDType::Bf16);
-            start_reporting(backend, &uploads, dtype, checkpoint, blueprint, options, metrics, progress)
+            start_reporting(backend, &uploads, dtype, None, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::CpuRanks { ranks, each } => {
             let dtype = cache_dtype_beside(each.activations);
@@ -293,7 +320,7 @@ pub fn start_on<B: Backend>(
     progress: &mut dyn FnMut(EngineProgress),
 ) -> Result<StartedEngine, EngineError> {
     let uploads = Uploads::default();
-    start_reporting(backend, &uploads, default_dtype, checkpoint, blueprint, options, metrics, progress)
+    start_reporting(backend, &uploads, default_dtype, None, checkpoint, blueprint, options, metrics, progress)
 }
 
 /// [`start_on`] with a backend that reports its uploads.
@@ -301,6 +328,7 @@ fn start_reporting<B: Backend>(
     mut backend: B,
     uploads: &Uploads,
     default_dtype: CacheDType,
+    drafts: Option<DraftSupport<B>>,
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
     options: &EngineOptions,
@@ -324,6 +352,27 @@ fn start_reporting<B: Backend>(
         block_size: options.block_size,
     };
     let one_block = blueprint.cache_shape(1, options.block_size, dtype);
+    let draft = open_draft(&options.speculation, &blueprint)?;
+    let mut needs = backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block);
+    // Blocks of the draft's cache for guesses that have no place in their sequence's blocks yet.
+    let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
+    let draft = match (draft, drafts) {
+        (None, _) => None,
+        (Some((source, shape)), Some(support)) => {
+            let block = shape.cache_shape(1, options.block_size, dtype);
+            let more = (support.memory)(&backend, &shape, &capacity, &block);
+            needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
+            needs.cache_bytes += more.cache_bytes;
+            Some((source, shape, support))
+        }
+        (Some(_), None) => {
+            let ranks = match &options.backend {
+                BackendChoice::CpuRanks { ranks, .. } => format!(" on {ranks} ranks"),
+                _ => String::new(),
+            };
+            return Err(EngineError::DraftBackend { backend: backend.name(), ranks });
+        }
+    };
     let inventory = Inventory::take(checkpoint, &blueprint);
     // Before the plan: a checkpoint of another configuration is a better reason to give than lack
     // of memory.
@@ -331,7 +380,8 @@ fn start_reporting<B: Backend>(
     let plan = MemoryPlan::new(&PlanInput {
         weights: &inventory.loaded_bytes(),
         widened_bytes: inventory.widened_bytes(if default_dtype == CacheDType::F32 { 4 } else { 2 }),
-        needs: backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block),
+        draft_bytes: draft.as_ref().map_or(0, |(source, shape, _)| DraftTensors::take(source, shape).bytes),
+        needs,
         max_num_seqs: batching.max_num_seqs,
         max_model_len,
         block_size: options.block_size,
@@ -379,7 +429,21 @@ fn start_reporting<B: Backend>(
         backend: backend.name(),
     };
     let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
-    let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?;
+    let drafter = match draft {
+        None => None,
+        Some((source, shape, support)) => {
+            let cache = shape.cache_shape(num_blocks + spare_blocks, options.block_size, dtype);
+            let loaded = (support.load)(&source, &shape, &blueprint, &mut backend, &capacity, &cache)?;
+            tracing::info!(
+                folder = %source.source(),
+                reads = format!("inputs of layers {:?}", shape.reads(blueprint.num_layers)),
+                rope_theta = shape.rope_theta,
+                "draft model loaded"
+            );
+            Some(loaded)
+        }
+    };
+    let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?.with_draft(drafter);
     if let Some(scales) = kv_scales {
         model.set_cache_scales(&scales.exponents)?;
     }
@@ -389,8 +453,32 @@ fn start_reporting<B: Backend>(
         cost = measure_steps(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?;
         tracing::info!(ms_by_rows = cost.summary(), "decode steps measured, for the length of drafts");
     }
-    let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), cost, metrics)?;
+    let mut draft_cost = None;
+    if model.has_draft() {
+        let measured =
+            measure_draft(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?;
+        tracing::info!(ms_by_rows = measured.summary(), "steps of the draft model measured");
+        draft_cost = Some(measured);
+    }
+    let (handle, thread) =
+        spawn(model, limits, facts, options.speculation.clone(), cost, draft_cost, metrics)?;
     Ok(StartedEngine { handle, thread })
+}
+
+/// The draft model that the settings name, if it goes with the target.
+fn open_draft(
+    config: &speculation::Config,
+    target: &Blueprint,
+) -> Result<Option<(Checkpoint, DraftBlueprint)>, EngineError> {
+    let Some(folder) = config.draft_model() else { return Ok(None) };
+    let source = Checkpoint::open(folder).map_err(EngineError::DraftFolder)?;
+    let bytes = source.file("config.json").unwrap_or_default();
+    let mut draft = DraftBlueprint::parse(&bytes).map_err(EngineError::DraftConfig)?;
+    if config.rope_theta > 0.0 {
+        draft.rope_theta = config.rope_theta;
+    }
+    draft.check(target)?;
+    Ok(Some((source, draft)))
 }
 
 /// The checkpoint's scales for a cache type that takes them; logs the use made of stored scales.

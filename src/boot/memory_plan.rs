@@ -40,6 +40,8 @@ pub struct PlanInput<'a> {
     pub weights: &'a [(ModuleClass, u64)],
     /// Additional bytes of `kv_b_proj` and routers that are stored packed and widened when loaded.
     pub widened_bytes: u64,
+    /// Bytes of a draft model's weights.
+    pub draft_bytes: u64,
     /// Memory that the backend needs besides the weights, with a cache of one block.
     pub needs: MemoryNeeds,
     /// Most sequences that run at once.
@@ -128,6 +130,9 @@ impl MemoryPlan {
             input.weights.iter().map(|(class, bytes)| (class.name(), *bytes)).collect();
         if input.widened_bytes > 0 {
             weight_classes.push(("kv_b and routers, widened", input.widened_bytes));
+        }
+        if input.draft_bytes > 0 {
+            weight_classes.push(("draft model", input.draft_bytes));
         }
         let weights_bytes = weight_classes.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let MemoryNeeds { workspace_bytes, cache_bytes: block_bytes } = input.needs;
@@ -243,6 +248,7 @@ mod tests {
         let mut input = PlanInput {
             weights: &[(ModuleClass::RoutedExperts, 4 << 20), (ModuleClass::Attention, 2 << 20)],
             widened_bytes: 0,
+            draft_bytes: 0,
             needs: MemoryNeeds { workspace_bytes: 50 << 20, cache_bytes: BLOCK_BYTES },
             max_num_seqs: 256,
             max_model_len: 8192,

@@ -152,7 +152,7 @@ fn draft_table(
     if let Some(mismatch) = mismatch {
         let _ = writeln!(text, "\n  {mismatch}");
     }
-    text + "\n  Draft models are not served yet.\n"
+    text
 }
 
 fn table(i: &Inspection) -> String {

@@ -34,6 +34,7 @@ pub(super) struct Drafting {
     chances: Vec<Vec<f32>>,
     way: Vec<u32>,
     other: Guess,
+    drafted: Vec<(SeqId, Vec<u32>)>,
 }
 
 /// Drafts of one sequence.
@@ -42,7 +43,7 @@ pub(super) struct SequenceDrafts {
     prediction: Option<Prediction>,
     salt: Option<Arc<str>>,
     /// Outcomes by source.
-    acceptance: [SequenceAcceptance; 3],
+    acceptance: [SequenceAcceptance; 4],
     guess: Guess,
     source: Source,
     /// Sum of the chances of the guess.
@@ -64,6 +65,8 @@ enum Source {
     Prediction,
     /// A constraint's way to the end of the reply.
     Way,
+    /// The draft model.
+    Model,
 }
 
 /// A draft in a step.
@@ -91,7 +94,16 @@ impl Drafting {
             chances: Vec::new(),
             way: Vec::new(),
             other: Guess::default(),
+            drafted: Vec::new(),
         }
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn cost(&self) -> &StepCost {
+        &self.cost
     }
 
     /// Drafts of a new sequence; `None` where there are none.
@@ -117,16 +129,17 @@ impl Drafting {
         })
     }
 
-    /// Observes a step that did nothing but decode `sequences` sequences with `rows` rows. Returns
-    /// the seconds that its drafts saved: what as many tokens would have taken without.
-    pub(super) fn observe(&mut self, sequences: usize, rows: usize, time: Duration) -> f64 {
+    /// Observes a step that did nothing but decode `sequences` sequences with `rows` rows, `model` of
+    /// its time in the draft model. Returns the seconds that its drafts saved: what as many tokens
+    /// would have taken without.
+    pub(super) fn observe(&mut self, sequences: usize, rows: usize, time: Duration, model: Duration) -> f64 {
         if !self.config.is_on() || sequences == 0 {
             return 0.0;
         }
         let (time, steps) = (time.as_secs_f64(), 1.0 + self.accepted as f64 / sequences as f64);
         let drafts = rows > sequences;
         let saved = if drafts { steps * self.cost.seconds(sequences) - time } else { 0.0 };
-        self.cost.observe(rows, drafts, time);
+        self.cost.observe(rows, drafts, time - model.as_secs_f64());
         saved
     }
 
@@ -165,7 +178,9 @@ impl SequenceDrafts {
         if limit == 0 {
             return;
         }
-        if all.config.votes() {
+        if !all.config.follows_text() {
+            // The draft model alone.
+        } else if all.config.votes() {
             self.guess.vote(&self.index, tokens, limit);
             all.replies.vote(self.salt.as_ref(), tokens, limit, &mut self.guess);
         } else {
@@ -211,6 +226,17 @@ impl SequenceDrafts {
         self.guess.shares.iter().zip(products).map(|(share, product)| share * product)
     }
 
+    /// Takes the draft model's guess if more of it is likely to hold.
+    fn offer(&mut self, all: &mut Drafting, tokens: &[u32]) {
+        all.other.set(tokens, Guess::MODEL);
+        self.prefer(all, Source::Model);
+    }
+
+    /// Chance that a token of the draft model holds.
+    fn model_chance(&self, all: &Drafting) -> f32 {
+        all.acceptance.chance(Guess::MODEL, &self.acceptance[Source::Model as usize])
+    }
+
     /// The reply was cut back: what was indexed of it is no longer there.
     pub(super) fn cut_back(&mut self) {
         self.index.clear();
@@ -231,6 +257,7 @@ impl<B: Backend> StepLoop<B> {
         if !self.drafting.config.is_on() {
             return false;
         }
+        self.model_drafts.iter_mut().for_each(|model| model.spent = Duration::ZERO);
         let max_rows = self.model.capacity().max_logits_rows.min(self.model.capacity().max_tokens);
         let max_tokens = self.drafting.config.max_tokens;
         let mut decoding = std::mem::take(&mut self.drafting.decoding);
@@ -244,9 +271,9 @@ impl<B: Backend> StepLoop<B> {
             true => self.drafting.cost.could_pay(base, max_rows, max_tokens),
             false => base < max_rows,
         };
+        chances.iter_mut().for_each(Vec::clear);
         let (mut guessed, mut indexable) = (false, INDEXED_PER_STEP);
         for (seq, chances) in decoding.iter().zip(&mut chances).filter(|_| could_pay) {
-            chances.clear();
             let Some(live) = self.live.get_mut(seq) else { continue };
             let Some(drafts) = live.drafts.as_deref_mut() else { continue };
             let limit = max_tokens.min(self.scheduler.tokens_left(*seq).saturating_sub(1));
@@ -257,6 +284,7 @@ impl<B: Backend> StepLoop<B> {
             chances.extend(drafts.chances(&self.drafting));
             guessed |= !chances.is_empty();
         }
+        guessed |= self.guess_with_model(&decoding, max_rows, &mut chances);
         let mut pays = false;
         if guessed {
             let lens = self.drafting.share_rows(base, max_rows, &chances);
@@ -274,6 +302,49 @@ impl<B: Backend> StepLoop<B> {
         }
         (self.drafting.decoding, self.drafting.chances) = (decoding, chances);
         pays
+    }
+
+    /// Has the draft model guess for the sequences whose present guess is worth less than its own is
+    /// likely to be. Returns whether it guessed anything.
+    fn guess_with_model(&mut self, decoding: &[SeqId], max_rows: usize, chances: &mut [Vec<f32>]) -> bool {
+        if self.model_drafts.is_none() || self.in_flight.is_some() {
+            return false;
+        }
+        let drafts = |seq: &SeqId| self.live.get(seq).and_then(|live| live.drafts.as_deref());
+        let known: Vec<f32> =
+            decoding.iter().filter_map(drafts).map(|drafts| drafts.model_chance(&self.drafting)).collect();
+        let chance = match known.len() {
+            0 => self.drafting.acceptance.chance(Guess::MODEL, &SequenceAcceptance::default()),
+            len => known.iter().sum::<f32>() / len as f32,
+        };
+        let len = self.model_draft_len(decoding.len(), max_rows, chance);
+        if len == 0 {
+            self.skip_captured();
+            return false;
+        }
+        let wanted = |seq: &SeqId| {
+            let drafts = drafts(seq)?;
+            let chance = drafts.model_chance(&self.drafting);
+            let worth: f32 = std::iter::successors(Some(chance), |hold| Some(hold * chance)).take(len).sum();
+            let limit = len.min(self.scheduler.tokens_left(*seq).saturating_sub(1));
+            (worth > drafts.worth).then_some((*seq, limit))
+        };
+        let wanted: Vec<_> = decoding.iter().filter_map(wanted).collect();
+        let mut drafted = std::mem::take(&mut self.drafting.drafted);
+        drafted.clear();
+        self.draft_with_model(wanted.into_iter(), &mut drafted);
+        for (seq, tokens) in &drafted {
+            let index = decoding.iter().position(|decoding| decoding == seq);
+            let drafts = self.live.get_mut(seq).and_then(|live| live.drafts.as_deref_mut());
+            if let (Some(index), Some(drafts)) = (index, drafts) {
+                drafts.offer(&mut self.drafting, tokens);
+                chances[index].clear();
+                chances[index].extend(drafts.chances(&self.drafting));
+            }
+        }
+        let guessed = !drafted.is_empty();
+        self.drafting.drafted = drafted;
+        guessed
     }
 
     /// Notes which drafts the plan took.

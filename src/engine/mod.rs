@@ -10,6 +10,7 @@ mod forward_input;
 mod guarded;
 pub mod handle;
 mod live;
+mod model_drafts;
 mod request;
 mod settle;
 mod step_loop;
@@ -17,6 +18,7 @@ mod step_state;
 mod warm_up;
 
 pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};
+pub use model_drafts::measure_draft;
 pub use request::{EngineEvent, EngineRequest, Speculation, SubmitError};
 pub use step_loop::spawn;
 pub use warm_up::{measure_steps, warm_up};

@@ -159,7 +159,7 @@ impl<B: Backend> StepLoop<B> {
 
     /// Removes tokens from a sequence's sampling state, if it has one; they are no longer part of
     /// its reply.
-    fn take_back(&mut self, seq: SeqId, removed: &[TokenId]) {
+    pub(super) fn take_back(&mut self, seq: SeqId, removed: &[TokenId]) {
         if !self.scheduler.is_running(seq) {
             // A preempted sequence gets a new state from its tokens when it runs again.
             return;

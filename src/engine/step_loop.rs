@@ -18,6 +18,7 @@ use super::drafting::Drafting;
 use super::forward_input::{self, LogitsRow, Purpose};
 use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, door};
 use super::live::{LiveSequence, row_of};
+use super::model_drafts::{ModelDrafts, could_ever_pay};
 use super::request::{EngineEvent, EngineRequest};
 use super::step_state::{Counters, Step, StepLoop, StepTokens};
 use crate::model::Model;
@@ -38,13 +39,26 @@ const GAP_WEIGHT: f64 = 0.1;
 /// Starts the engine on a new thread. `cost` is the measured cost of decode steps, which the length of drafts depends on. The thread ends after `EngineHandle::shutdown`, or with the
 /// reason of the engine's death.
 pub fn spawn<B: Backend>(
-    model: Model<B>,
+    mut model: Model<B>,
     limits: Limits,
     facts: EngineFacts,
     speculation: speculation::Config,
     cost: StepCost,
+    draft_cost: Option<StepCost>,
     metrics: Arc<Metrics>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<Result<(), String>>)> {
+    let spare = speculation.max_tokens.div_ceil(facts.block_size);
+    let pays =
+        |draft: &StepCost| !speculation.adaptive || could_ever_pay(&cost, draft, speculation.max_tokens);
+    let mut model_drafts = None;
+    if let Some(draft) = draft_cost {
+        if pays(&draft) {
+            model_drafts = Some(ModelDrafts::new(draft, facts.num_blocks, spare));
+        } else {
+            tracing::warn!("the draft model is too slow to pay beside this model and is switched off");
+            model.drop_draft();
+        }
+    }
     let (handle, commands, shared) = door(facts);
     let scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
     let drafting = Drafting::new(speculation, cost, model.blueprint().vocab_size);
@@ -70,6 +84,7 @@ pub fn spawn<B: Backend>(
             in_flight: None,
             settling: Vec::new(),
             drafting,
+            model_drafts,
             speculated: Vec::new(),
             step_tokens: StepTokens::default(),
             broken: Vec::new(),
@@ -219,6 +234,7 @@ impl<B: Backend> StepLoop<B> {
         }
         lap(&mut times.schedule);
         self.model.forward(&self.plan)?;
+        self.note_captured();
         let first_rows = self.step.rows.len().min(self.model.capacity().max_logits_rows);
         if first_rows > 0 {
             self.model.logits(0..first_rows)?;
@@ -237,7 +253,8 @@ impl<B: Backend> StepLoop<B> {
         }
         self.metrics.record_step(&times);
         if let Some((sequences, rows)) = decoded {
-            self.metrics.add_draft_seconds(self.drafting.observe(sequences, rows, times.total()));
+            let model = self.model_drafts.as_ref().map_or(Duration::ZERO, |model| model.spent);
+            self.metrics.add_draft_seconds(self.drafting.observe(sequences, rows, times.total(), model));
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::drafting::Drafting;
 use super::forward_input::LogitsRow;
 use super::handle::{Command, Shared};
 use super::live::LiveSequence;
+use super::model_drafts::ModelDrafts;
 use super::request::EngineEvent;
 use crate::guard::Verdict;
 use crate::model::Model;
@@ -64,6 +65,8 @@ pub(super) struct StepLoop<B: Backend> {
     /// Sequences of the step being settled.
     pub(super) settling: Vec<SeqId>,
     pub(super) drafting: Drafting,
+    /// The draft model, if there is one and it works.
+    pub(super) model_drafts: Option<ModelDrafts>,
     /// Sequences with a draft in the step.
     pub(super) speculated: Vec<SeqId>,
     pub(super) step_tokens: StepTokens,

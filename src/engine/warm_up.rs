@@ -43,7 +43,7 @@ pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<()
 }
 
 /// A step that decodes `rows` rows of `vocab_size` tokens.
-fn decode_plan(rows: usize, vocab_size: usize, block_size: usize) -> StepPlan {
+pub(super) fn decode_plan(rows: usize, vocab_size: usize, block_size: usize) -> StepPlan {
     let mut plan = StepPlan::default();
     for row in 0..rows {
         // Different tokens choose different experts, as those of a draft do.
@@ -64,19 +64,30 @@ pub fn measure_steps<B: Backend>(
 ) -> Result<StepCost, OpError> {
     let vocab_size = model.blueprint().vocab_size;
     let row = row_of(&SamplingParams::default(), 0);
+    measure(max_rows, |rows| {
+        let mut plan = decode_plan(rows, vocab_size, block_size);
+        plan.logits_rows.extend((0..rows as u32).map(Row));
+        let started = Instant::now();
+        model.forward(&plan)?;
+        model.logits(0..rows)?;
+        let ticket = model.sample(&SampleRows { rows: vec![row], ..SampleRows::default() })?;
+        model.wait(ticket, &mut Outcomes::default())?;
+        Ok(started.elapsed())
+    })
+}
+
+/// A table of the fastest of several steps at each row count up to `max_rows`; `step` runs one and
+/// says how long it took.
+pub(super) fn measure(
+    max_rows: usize,
+    mut step: impl FnMut(usize) -> Result<Duration, OpError>,
+) -> Result<StepCost, OpError> {
     let begun = Instant::now();
     let mut measured = Vec::new();
     for rows in StepCost::rows_to_measure(max_rows) {
-        let mut plan = decode_plan(rows, vocab_size, block_size);
-        plan.logits_rows.extend((0..rows as u32).map(Row));
         let mut best = Duration::MAX;
         for _ in 0..MEASURED_STEPS {
-            let started = Instant::now();
-            model.forward(&plan)?;
-            model.logits(0..rows)?;
-            let ticket = model.sample(&SampleRows { rows: vec![row], ..SampleRows::default() })?;
-            model.wait(ticket, &mut Outcomes::default())?;
-            best = best.min(started.elapsed());
+            best = best.min(step(rows)?);
         }
         measured.push((rows, best.as_secs_f64()));
         if begun.elapsed() > MEASURING {

@@ -29,7 +29,7 @@ pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
 pub use declared::{DeclaredQuantization, DeclaredScheme};
 pub use draft::{DraftAttention, DraftBlueprint, DraftMismatch};
 pub use draft_tensors::DraftTensors;
-pub use drafter::{Drafter, RunDraft};
+pub use drafter::{DraftSupport, Drafter, RunDraft};
 pub use forward::Model;
 pub use inspection::{ClassLine, Inspection, ProblemLists, ScaleLine};
 pub use inventory::{Holding, Inventory, Linear, Problems};

@@ -281,6 +281,12 @@ impl Scheduler {
         sequence.max_tokens - sequence.reply_len()
     }
 
+    /// Positions of the sequence whose keys and values are computed. Panics if the sequence is not
+    /// live.
+    pub fn computed(&self, seq: SeqId) -> usize {
+        self.sequence(seq).computed
+    }
+
     /// Running sequences that compute their reply, the first to run first.
     pub fn decoding(&self) -> impl Iterator<Item = SeqId> + '_ {
         let sequences = self.running.iter().map(|&slot| &self.sequences[slot]);

@@ -1,5 +1,7 @@
 //! Settings of speculation.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +10,14 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Source of drafts: "off"; "ngram" = what followed the latest like place in the request's own prompt and reply; "suffix" = what
-    /// followed most often, there or in finished replies with the same cache salt; "auto" = suffix.
+    /// followed most often, there or in finished replies with the same cache salt; "eagle3" = the draft model of `speculation.draft`;
+    /// "auto" = suffix, and the draft model where there is one, for each sequence whichever is likely to hold longer.
     pub method: Method,
+    /// Folder of an Eagle3 draft model that was trained for this model; methods "auto" and "eagle3". `perigee inspect` says what it fits.
+    pub draft: Option<PathBuf>,
+    /// Base of the draft model's rotary frequencies, 0 = as its config.json says. Some drafts were trained with another base than the
+    /// one they are published with; compare acceptance.
+    pub rope_theta: f64,
     /// Most drafted tokens of a sequence in a step. Larger: faster copies of long passages, more workspace.
     pub max_tokens: usize,
     /// Whether drafts are shortened, down to nothing, where the measured cost of their rows exceeds what they are likely to save. If not,
@@ -23,7 +31,15 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { method: Method::Auto, max_tokens: 8, adaptive: true, min_match: 1, reply_tokens: 1 << 20 }
+        Self {
+            method: Method::Auto,
+            draft: None,
+            rope_theta: 0.0,
+            max_tokens: 8,
+            adaptive: true,
+            min_match: 1,
+            reply_tokens: 1 << 20,
+        }
     }
 }
 
@@ -31,7 +47,7 @@ impl Default for Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// The best of those that need no checkpoint: `Suffix`.
+    /// `Suffix`, and `Eagle3` where there is a draft model.
     Auto,
     /// None.
     Off,
@@ -39,6 +55,8 @@ pub enum Method {
     Ngram,
     /// What followed most often, in the sequence or in finished replies (arXiv 2411.04975).
     Suffix,
+    /// A draft model alone (arXiv 2503.01840).
+    Eagle3,
 }
 
 impl Config {
@@ -53,6 +71,16 @@ impl Config {
     /// Whether anything is drafted.
     pub fn is_on(&self) -> bool {
         self.method != Method::Off
+    }
+
+    /// Whether drafts follow like places in texts.
+    pub fn follows_text(&self) -> bool {
+        self.votes() || self.method == Method::Ngram
+    }
+
+    /// Folder of the draft model that is to run.
+    pub fn draft_model(&self) -> Option<&PathBuf> {
+        self.draft.as_ref().filter(|_| matches!(self.method, Method::Auto | Method::Eagle3))
     }
 
     /// Whether drafts follow the likeliest continuation of several places, finished replies
@@ -77,6 +105,15 @@ impl Config {
             if !(low..=high).contains(&value) {
                 problems.push((key, format!("must be from {low} to {high}")));
             }
+        }
+        if self.method == Method::Eagle3 && self.draft.is_none() {
+            problems.push((
+                "method",
+                "is \"eagle3\" without a draft model: set speculation.draft to its folder".into(),
+            ));
+        }
+        if !(self.rope_theta == 0.0 || self.rope_theta.is_finite() && self.rope_theta > 1.0) {
+            problems.push(("rope_theta", "must be above 1, or 0 for the draft's own".into()));
         }
         problems
     }

@@ -12,7 +12,7 @@ pub struct Guess {
     pub tokens: Vec<u32>,
     /// For each token the product, up to it, of the shares of the places that it followed.
     pub shares: Vec<f32>,
-    /// Equal tokens before the places, 0 for an empty guess; or [`Guess::WAY`].
+    /// Equal tokens before the places, 0 for an empty guess; or [`Guess::WAY`], [`Guess::MODEL`].
     pub matched: usize,
     places: Vec<Place>,
     alive: Vec<usize>,
@@ -23,6 +23,8 @@ impl Guess {
     /// [`Guess::matched`] of a guess that follows no text but a grammar's way to the end of the
     /// reply.
     pub const WAY: usize = usize::MAX;
+    /// [`Guess::matched`] of a guess of a draft model.
+    pub const MODEL: usize = usize::MAX - 1;
 
     /// Empties the guess and keeps its memory.
     pub fn clear(&mut self) {

@@ -108,6 +108,32 @@ impl StepCost {
         MIN_GAIN * base as f64 / self.seconds(base)
     }
 
+    /// How many tokens a draft model should draft for each of `base` sequences, at most `max_tokens`:
+    /// as many as give the most tokens per second if each token holds with `chance`, 0 where none
+    /// promises a gain worth having. The model's first token costs a step of `draft` over the rows
+    /// of the last step, each further one a step over one row of each sequence.
+    pub fn model_draft_len(
+        &self,
+        base: usize,
+        max_rows: usize,
+        max_tokens: usize,
+        chance: f64,
+        draft: &StepCost,
+    ) -> usize {
+        let (mut tokens, mut hold, mut best, mut best_rate) = (1.0, 1.0, 0, self.rate_worth(base));
+        for len in 1..=max_tokens.min((max_rows / base).saturating_sub(1)) {
+            hold *= chance;
+            tokens += hold;
+            let read = (base as f64 * tokens).ceil() as usize;
+            let drafting = draft.seconds(read) + (len - 1) as f64 * draft.seconds(base);
+            let rate = base as f64 * tokens / (self.seconds(base * (1 + len)) + self.extra + drafting);
+            if rate > best_rate {
+                (best, best_rate) = (len, rate);
+            }
+        }
+        best
+    }
+
     /// How many tokens of each draft to check in a step of `base` rows without drafts and at most
     /// `max_rows` with them: as many as give the most tokens per second. `chances[i][j]` is the
     /// chance that the draft `i` holds up to its token `j`, which falls with `j`.
@@ -162,6 +188,17 @@ mod tests {
         assert_eq!(dear.share_rows(1, 16, &[sure]), [0]);
         assert!(cheap.could_pay(1, 16, 3) && !cheap.could_pay(8, 8, 3) && !dear.could_pay(1, 16, 3));
         assert_eq!(dear.share_rows(1, 16, &[]), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_draft_model_drafts_as_long_as_it_pays() {
+        let target = StepCost::new(&[(1, 1.0), (11, 2.0), (64, 7.3)]);
+        let quick = StepCost::new(&[(1, 0.05), (16, 0.1)]);
+        let len = |base, chance, draft: &StepCost| target.model_draft_len(base, 64, 8, chance, draft);
+        assert!(len(1, 0.9, &quick) > len(1, 0.7, &quick) && len(1, 0.7, &quick) > len(1, 0.3, &quick));
+        assert_eq!(len(1, 0.05, &quick), 0);
+        assert_eq!(len(64, 1.0, &quick), 0, "no room for rows");
+        assert_eq!(len(1, 1.0, &StepCost::new(&[(1, 1.2), (16, 2.0)])), 0, "slower than the target");
     }
 
     #[test]

@@ -127,6 +127,8 @@ pub enum DraftSkip {
     Load,
     /// The guess was not likely enough for what its rows cost.
     Cost,
+    /// The draft model failed, and was switched off.
+    Fault,
 }
 
 /// Reason for a sequence's end, in the words of vLLM's `finished_reason`.

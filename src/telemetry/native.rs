@@ -76,7 +76,7 @@ pub(super) struct NativeMetrics {
     accepted_tokens: IntCounter,
     draft_length: Histogram,
     accepted_length: Histogram,
-    draft_skips: [IntCounter; 2],
+    draft_skips: [IntCounter; 3],
     pub(super) draft_seconds: Gauge,
     numeric_faults: IntCounterVec,
     guard_period: Histogram,
@@ -172,7 +172,7 @@ impl NativeMetrics {
                 Opts::new(
                     "perigee_speculation_skips_total",
                     "Sequences without a draft in a step: load = with so many sequences none could pay, cost = the guess was not \
-                     likely enough.",
+                     likely enough, fault = the draft model failed and was switched off.",
                 ),
                 &["reason"],
             ),
@@ -314,7 +314,7 @@ impl NativeMetrics {
                 "Tokens of a draft that became part of the reply.",
                 DRAFT_BUCKETS,
             ),
-            draft_skips: ["load", "cost"].map(|reason| draft_skips.with_label_values(&[reason])),
+            draft_skips: ["load", "cost", "fault"].map(|reason| draft_skips.with_label_values(&[reason])),
             draft_seconds: float_gauge(
                 "perigee_speculation_seconds_saved",
                 "Estimate of the engine's time that drafts saved since the start, from the measured cost of steps.",
@@ -448,6 +448,7 @@ impl NativeMetrics {
         let index = match reason {
             DraftSkip::Load => 0,
             DraftSkip::Cost => 1,
+            DraftSkip::Fault => 2,
         };
         self.draft_skips[index].inc_by(sequences as u64);
     }

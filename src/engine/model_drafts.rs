@@ -1,0 +1,311 @@
+//! Drafts of a draft model: it reads the hidden states that a step left, and runs ahead of the next
+//! plan.
+//!
+//! The model's keys and values lie in blocks with the numbers of the target's, so that a cached
+//! prefix brings them along. The last key of a block belongs to the token behind the block, which
+//! another sequence may not share; that costs a little acceptance and no token of a reply, as does
+//! anything else here: what is drafted is checked.
+
+use std::time::{Duration, Instant};
+
+use super::live::row_of;
+use super::step_state::StepLoop;
+use crate::model::Model;
+use crate::ops::{
+    Backend, BlockId, DraftInput, OpError, Outcomes, Row, RowFlags, SampleRow, SampleRows, StepPlan, TokenId,
+    TokenSource,
+};
+use crate::scheduler::{Scheduler, SeqId};
+use crate::speculation::StepCost;
+use crate::telemetry::DraftSkip;
+
+/// State of the draft model beside the steps.
+pub(super) struct ModelDrafts {
+    /// Seconds of the model's steps by rows.
+    cost: StepCost,
+    /// First block of the model's cache behind the target's, and how many of them each slot has: keys
+    /// of guesses go there where the sequence has no block yet.
+    spare: (usize, usize),
+    /// Rows of the last step that the model has not read.
+    captured: Vec<Captured>,
+    /// Time that the model took in this turn.
+    pub(super) spent: Duration,
+    plan: StepPlan,
+    source: Vec<Row>,
+    blocks: Vec<BlockId>,
+    guessing: Vec<Guessing>,
+    outcomes: Outcomes,
+}
+
+/// Rows of one sequence in the last step.
+struct Captured {
+    seq: SeqId,
+    /// Position of the first row.
+    start: usize,
+    rows: usize,
+    first_row: usize,
+    expanded_until: usize,
+}
+
+/// A sequence that the model drafts for.
+struct Guessing {
+    seq: SeqId,
+    /// Row of its last slot in the model's last step.
+    row: Row,
+    tokens: Vec<u32>,
+    limit: usize,
+}
+
+/// Why a draft model is given up.
+enum Fault {
+    Op(OpError),
+    NotNumbers,
+}
+
+impl From<OpError> for Fault {
+    fn from(error: OpError) -> Self {
+        Self::Op(error)
+    }
+}
+
+impl ModelDrafts {
+    /// `num_blocks` blocks of the model's cache are the target's, and `spare` more belong to each slot.
+    pub(super) fn new(cost: StepCost, num_blocks: usize, spare: usize) -> Self {
+        Self {
+            cost,
+            spare: (num_blocks, spare),
+            captured: Vec::new(),
+            spent: Duration::ZERO,
+            plan: StepPlan::default(),
+            source: Vec::new(),
+            blocks: Vec::new(),
+            guessing: Vec::new(),
+            outcomes: Outcomes::default(),
+        }
+    }
+
+    /// Plans the captured rows of which the next token is known; those of `guessing` sequences get
+    /// logits behind their last token.
+    fn plan_captured(&mut self, scheduler: &Scheduler) {
+        let Self { captured, plan, source, guessing, .. } = self;
+        plan.clear();
+        source.clear();
+        let mut reached = Vec::new();
+        let block_size = scheduler.limits().block_size;
+        for rows in captured.drain(..).filter(|rows| scheduler.is_running(rows.seq)) {
+            let (tokens, table) = (scheduler.tokens(rows.seq), scheduler.block_table(rows.seq));
+            let known = scheduler.computed(rows.seq).min(tokens.len() - 1).min(table.len() * block_size);
+            let end = known.min(rows.start + rows.rows);
+            if end <= rows.start {
+                continue;
+            }
+            let next = tokens[rows.start + 1..=end].iter().map(|id| TokenSource::Known(TokenId(*id)));
+            let first = plan.add(next, rows.start, rows.expanded_until, table, block_size);
+            source.extend((0..end - rows.start).map(|row| Row((rows.first_row + row) as u32)));
+            if end == tokens.len() - 1 {
+                reached.push((rows.seq, Row((first + end - rows.start - 1) as u32)));
+            }
+        }
+        guessing.retain_mut(|guess| {
+            let row = reached.iter().find(|(seq, _)| *seq == guess.seq).map(|(_, row)| *row);
+            guess.row = row.unwrap_or(guess.row);
+            row.is_some()
+        });
+        guessing.sort_by_key(|guess| guess.row);
+        plan.logits_rows.extend(guessing.iter().map(|guess| guess.row));
+    }
+
+    /// Plans a further slot of each guessing sequence, fed by its last one.
+    fn plan_guesses(&mut self, scheduler: &Scheduler) {
+        let Self { plan, source, guessing, blocks, spare, .. } = self;
+        plan.clear();
+        source.clear();
+        guessing.retain(|guess| guess.tokens.len() < guess.limit);
+        for (index, guess) in guessing.iter_mut().enumerate() {
+            source.push(guess.row);
+            let position = scheduler.tokens(guess.seq).len() - 2 + guess.tokens.len();
+            let token = guess.tokens.last().copied().unwrap_or(0);
+            blocks.clear();
+            blocks.extend_from_slice(scheduler.block_table(guess.seq));
+            let first = spare.0 + scheduler.seq_slot(guess.seq).at() * spare.1;
+            blocks.extend((first..first + spare.1).map(|block| BlockId(block as u32)));
+            let block_size = scheduler.limits().block_size;
+            plan.add([TokenSource::Known(TokenId(token))], position, 0, blocks, block_size);
+            guess.row = Row(index as u32);
+            plan.logits_rows.push(guess.row);
+        }
+    }
+}
+
+impl<B: Backend> StepLoop<B> {
+    /// Notes the rows of the step just computed, for the draft model to read.
+    pub(super) fn note_captured(&mut self) {
+        let Some(model) = &mut self.model_drafts else { return };
+        model.captured.clear();
+        let mut first_row = 0;
+        for chunk in &self.step.batch.chunks {
+            let rows = chunk.len + chunk.draft.len();
+            let (seq, start, expanded_until) = (chunk.seq, chunk.start, chunk.expanded_until);
+            model.captured.push(Captured { seq, start, rows, first_row, expanded_until });
+            first_row += rows;
+        }
+    }
+
+    /// Runs the draft model for the sequences `wanted`, of which each gets at most so many tokens;
+    /// the guesses are appended to `drafted`. Everything the last step computed is read, whoever is
+    /// wanted. A model that fails is switched off.
+    pub(super) fn draft_with_model(
+        &mut self,
+        wanted: impl Iterator<Item = (SeqId, usize)>,
+        drafted: &mut Vec<(SeqId, Vec<u32>)>,
+    ) {
+        let Some(mut model) = self.model_drafts.take() else { return };
+        let begun = Instant::now();
+        model.guessing.clear();
+        model.guessing.extend(wanted.filter(|(_, limit)| *limit > 0).map(|(seq, limit)| Guessing {
+            seq,
+            row: Row(0),
+            tokens: Vec::new(),
+            limit,
+        }));
+        let outcome = self.run_draft_model(&mut model, drafted);
+        for (seq, tokens) in &*drafted {
+            // What was drawn is not part of the reply.
+            let removed: Vec<TokenId> = tokens.iter().map(|id| TokenId(*id)).collect();
+            self.take_back(*seq, &removed);
+        }
+        model.spent += begun.elapsed();
+        match outcome {
+            Ok(()) => self.model_drafts = Some(model),
+            Err(fault) => {
+                let reason = match fault {
+                    Fault::Op(error) => error.to_string(),
+                    Fault::NotNumbers => "its logits are no numbers".into(),
+                };
+                tracing::warn!(
+                    reason,
+                    "the draft model failed and is switched off; replies are not affected"
+                );
+                self.metrics.record_draft_skips(DraftSkip::Fault, 1);
+                self.model.drop_draft();
+                drafted.clear();
+            }
+        }
+    }
+
+    fn run_draft_model(
+        &mut self,
+        drafts: &mut ModelDrafts,
+        drafted: &mut Vec<(SeqId, Vec<u32>)>,
+    ) -> Result<(), Fault> {
+        drafts.plan_captured(&self.scheduler);
+        let mut captured = true;
+        while drafts.plan.num_rows() > 0 {
+            let begun = Instant::now();
+            let input = match captured {
+                true => DraftInput::Captured(&drafts.source),
+                false => DraftInput::Own(&drafts.source),
+            };
+            self.model.draft(&drafts.plan, input)?;
+            captured = false;
+            let sampled = self.sample_guesses(drafts, drafted);
+            drafts.cost.observe(drafts.plan.num_rows(), false, begun.elapsed().as_secs_f64());
+            sampled?;
+            if drafts.guessing.is_empty() {
+                break;
+            }
+            drafts.plan_guesses(&self.scheduler);
+        }
+        Ok(())
+    }
+
+    /// Draws a token for each guessing sequence, with the noise that the target will draw it with.
+    fn sample_guesses(
+        &mut self,
+        drafts: &mut ModelDrafts,
+        drafted: &mut Vec<(SeqId, Vec<u32>)>,
+    ) -> Result<(), Fault> {
+        let mut rows = SampleRows::default();
+        for (index, guess) in drafts.guessing.iter().enumerate() {
+            let Some(live) = self.live.get(&guess.seq) else { continue };
+            let (params, first) = (&live.params, rows.forbidden.len() as u32);
+            let position = (live.reply_tokens + guess.tokens.len()) as u64;
+            if position < u64::from(params.min_tokens) {
+                rows.forbidden.extend_from_slice(&params.stop_token_ids);
+            }
+            let mask = match (&live.constraint, params.allowed_token_ids.as_deref()) {
+                (None, Some(mask)) => {
+                    rows.masks.push(mask);
+                    rows.masks.len() as u32 - 1
+                }
+                _ => SampleRow::NO_MASK,
+            };
+            rows.rows.push(SampleRow {
+                row: Row(index as u32),
+                slot: self.scheduler.seq_slot(guess.seq),
+                forbidden: (first, rows.forbidden.len() as u32),
+                mask,
+                top: SampleRow::NO_LOGPROBS,
+                ..row_of(params, position)
+            });
+        }
+        if rows.rows.is_empty() {
+            drafts.guessing.clear();
+            return Ok(());
+        }
+        let ticket = self.model.sample(&rows)?;
+        drafts.outcomes.clear();
+        self.model.wait(ticket, &mut drafts.outcomes)?;
+        let mut numbers = true;
+        for (guess, outcome) in drafts.guessing.iter_mut().zip(&drafts.outcomes.rows) {
+            numbers &= !outcome.flags.has(RowFlags::NON_FINITE) && !outcome.flags.has(RowFlags::FLAT);
+            guess.tokens.push(outcome.token.0);
+            match drafted.iter_mut().find(|(seq, _)| *seq == guess.seq) {
+                Some((_, tokens)) => tokens.push(outcome.token.0),
+                None => drafted.push((guess.seq, vec![outcome.token.0])),
+            }
+        }
+        if numbers { Ok(()) } else { Err(Fault::NotNumbers) }
+    }
+
+    /// How many tokens the draft model should draft for each of `base` sequences, by the chance that
+    /// one of its tokens holds; 0 without a model.
+    pub(super) fn model_draft_len(&self, base: usize, max_rows: usize, chance: f32) -> usize {
+        let Some(model) = &self.model_drafts else { return 0 };
+        let config = self.drafting.config();
+        if !config.adaptive {
+            return config.max_tokens;
+        }
+        let cost = self.drafting.cost();
+        cost.model_draft_len(base.max(1), max_rows, config.max_tokens, f64::from(chance), &model.cost)
+    }
+
+    /// Leaves the rows of the last step unread.
+    pub(super) fn skip_captured(&mut self) {
+        self.model_drafts.iter_mut().for_each(|model| model.captured.clear());
+    }
+}
+
+/// Whether a draft model could ever pay beside its target, for one sequence and drafts that all hold.
+pub(super) fn could_ever_pay(cost: &StepCost, draft: &StepCost, max_tokens: usize) -> bool {
+    cost.model_draft_len(1, 1 + max_tokens, max_tokens, 1.0, draft) > 0
+}
+
+/// Measures steps of the draft model of up to `max_rows` rows, logits included, on block 0.
+pub fn measure_draft<B: Backend>(
+    model: &mut Model<B>,
+    block_size: usize,
+    max_rows: usize,
+) -> Result<StepCost, OpError> {
+    let vocab_size = model.blueprint().vocab_size;
+    super::warm_up::measure(max_rows, |rows| {
+        let plan = super::warm_up::decode_plan(rows, vocab_size, block_size);
+        model.forward(&plan)?;
+        let mut draft = plan.clone();
+        draft.logits_rows = (0..rows as u32).map(Row).collect();
+        let source = draft.logits_rows.clone();
+        let begun = Instant::now();
+        model.draft(&draft, DraftInput::Captured(&source))?;
+        Ok(begun.elapsed())
+    })
+}
