@@ -371,6 +371,9 @@ pub struct PlanArgs {
     /// Sequences at once, which size the logits.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_num_seqs: usize,
+    /// Folder of a draft model that is to run beside it.
+    #[arg(long, value_name = "FOLDER")]
+    pub draft: Option<PathBuf>,
     /// Share of a device's memory that is used; the rest is left to the driver, the runtime and fragmentation.
     #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
     pub utilisation: f64,

@@ -234,6 +234,11 @@ impl DraftBlueprint {
         }
     }
 
+    /// Values cached per token.
+    pub fn cached_values(&self) -> usize {
+        self.cached_dims().0
+    }
+
     /// Values cached per token, and how many of them are a rope key.
     fn cached_dims(&self) -> (usize, usize) {
         match self.shape().attention {

@@ -18,6 +18,15 @@ pub struct WeightUse {
     pub replicated: bool,
 }
 
+/// Needs of a draft model, on every device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DraftNeeds {
+    /// Stored bytes.
+    pub bytes: f64,
+    /// Values cached per token.
+    pub cached_values: usize,
+}
+
 /// Inputs of an estimate.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
@@ -25,6 +34,8 @@ pub struct Request<'a> {
     pub blueprint: &'a Blueprint,
     /// Weights of the network, by use.
     pub weights: Vec<WeightUse>,
+    /// The draft model that runs beside it.
+    pub draft: Option<DraftNeeds>,
     /// Devices to split the network over.
     pub devices: DeviceSet,
     /// Bytes of one value of the KV cache.
@@ -93,9 +104,9 @@ pub struct Estimate {
     pub devices: DeviceSet,
     /// Bytes of a device that are used.
     pub usable_bytes: f64,
-    /// Bytes of all weights.
+    /// Bytes of all weights, without a draft model's.
     pub weights_bytes: f64,
-    /// Bytes of the cache per token, on one device that holds it whole.
+    /// Bytes of the cache per token, a draft model's included, on one device that holds it whole.
     pub kv_bytes_per_token: usize,
     /// Longest context, tokens.
     pub max_model_len: usize,
@@ -190,7 +201,8 @@ impl Estimate {
 }
 
 fn kv_bytes_per_token(request: &Request<'_>) -> usize {
-    request.blueprint.num_layers * request.blueprint.mla.latent_dim() * request.kv_value_bytes
+    let drafted = request.draft.map_or(0, |draft| draft.cached_values);
+    (request.blueprint.num_layers * request.blueprint.mla.latent_dim() + drafted) * request.kv_value_bytes
 }
 
 /// Whether the weights of a use are split over the devices.
@@ -211,6 +223,7 @@ fn layout(request: &Request<'_>, split: Split, usable_bytes: f64) -> LayoutPlan 
             None => weights.push((use_.class.name(), bytes)),
         }
     }
+    weights.extend(request.draft.map(|draft| ("draft model", draft.bytes)));
     let workspace_bytes = workspace_bytes(request, split);
     let loaded: f64 = weights.iter().map(|(_, bytes)| bytes).sum();
     let kv_room_bytes = usable_bytes - loaded - workspace_bytes;
@@ -339,6 +352,12 @@ fn assumptions(request: &Request<'_>) -> Vec<String> {
          not loaded"
             .into(),
     ];
+    if let Some(draft) = request.draft {
+        list.push(format!(
+            "draft model: whole on every device, {} values of KV per token beside the model's; floors are those of steps without drafts",
+            draft.cached_values
+        ));
+    }
     if let (Some(bandwidth), Some(flops)) = (device.bandwidth, device.flops) {
         list.push(format!(
             "floors: {:.1} TB/s and {:.0} bf16 TFLOP/s reachable per device; no communication, no launch cost, experts drawn evenly",

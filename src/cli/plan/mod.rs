@@ -4,16 +4,17 @@ mod devices;
 mod estimate;
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 pub use devices::{Device, DeviceSet};
-pub use estimate::{Estimate, LayoutPlan, Request, Split, WeightUse, class_parameters};
+pub use estimate::{DraftNeeds, Estimate, LayoutPlan, Request, Split, WeightUse, class_parameters};
 
 use super::commands::{EXIT_USAGE, print, print_json};
 use crate::boot::{BootError, chain, read_blueprint};
 use crate::config::args::PlanArgs;
 use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, Inventory, ModuleClass};
+use crate::model::{Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass};
 
 /// Bits per weight of the formats that routed experts can be planned in, scales included.
 const FORMATS: [(&str, f64); 5] =
@@ -105,6 +106,7 @@ fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
     let request = Request {
         blueprint: &blueprint,
         weights,
+        draft: args.draft.as_deref().map(|folder| draft_needs(folder, &blueprint)).transpose()?,
         devices: DeviceSet::parse(&args.devices)?,
         kv_value_bytes: if args.kv == "fp8" { 1 } else { 2 },
         max_model_len: args.max_model_len.unwrap_or(blueprint.max_position_embeddings),
@@ -113,6 +115,17 @@ fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
         utilisation: args.utilisation,
     };
     Ok(Estimate::new(&request))
+}
+
+/// What the draft of a folder adds.
+fn draft_needs(folder: &Path, target: &Blueprint) -> Result<DraftNeeds, BootError> {
+    let checkpoint = Checkpoint::open(folder)?;
+    let config = checkpoint.read_file("config.json")?;
+    let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
+    let draft = DraftBlueprint::parse(&config)?;
+    draft.check(target)?;
+    let bytes = DraftTensors::take(&checkpoint, &draft).bytes as f64;
+    Ok(DraftNeeds { bytes, cached_values: draft.cached_values() })
 }
 
 /// Reads a `config.json` that stands alone, with the checks of one in a folder.

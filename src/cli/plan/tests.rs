@@ -21,6 +21,7 @@ fn request<'a>(blueprint: &'a Blueprint, devices: &str, routed_bits: f64) -> Req
     Request {
         blueprint,
         weights,
+        draft: None,
         devices: DeviceSet::parse(devices).unwrap(),
         kv_value_bytes: 1,
         max_model_len: 262_144,
@@ -54,6 +55,20 @@ fn the_published_case_is_reproduced() {
         );
         assert_eq!(table(&estimate).matches("full contexts at once").count(), 3);
     }
+}
+
+#[test]
+fn a_draft_model_takes_its_share() {
+    // The draft of Kimi K2.6: 6.03 GB, and a cached row as wide as a layer's.
+    let blueprint = kimi(192);
+    let mut with = request(&blueprint, "4x96GB", 4.5);
+    let without = Estimate::new(&with).best().kv_tokens as f64;
+    with.draft = Some(DraftNeeds { bytes: 6.03e9, cached_values: 576 });
+    let estimate = Estimate::new(&with);
+    assert_eq!(estimate.kv_bytes_per_token, 62 * 576);
+    let left = without - 4.0 * 6.03e9 / (61.0 * 576.0);
+    assert!((estimate.best().kv_tokens as f64 / (left * 61.0 / 62.0) - 1.0).abs() < 1e-4);
+    assert!(table(&estimate).contains("draft model"));
 }
 
 #[test]
