@@ -6,6 +6,7 @@
 
 mod activations;
 mod calibrate;
+mod draft;
 mod ffn;
 mod weights;
 
@@ -49,12 +50,12 @@ fn attention_capacity(capacity: &Capacity) -> AttentionCapacity {
     }
 }
 
-/// Bytes of the largest plan.
-fn plan_bytes(shape: &ModelShape, capacity: &Capacity) -> usize {
+/// Bytes of the largest plan, with `rope` values of a rotation.
+fn plan_bytes(rope: usize, capacity: &Capacity) -> usize {
     let lists = Attention::list_words(attention_capacity(capacity).rows);
     // Every sequence of a step may have a table.
     let sequences = capacity.max_num_seqs.min(capacity.max_tokens);
-    step::bytes(capacity.max_tokens, shape.mla.qk_rope_head_dim, lists, sequences * MAX_TABLE_BLOCKS)
+    step::bytes(capacity.max_tokens, rope, lists, sequences * MAX_TABLE_BLOCKS)
 }
 
 /// A device and its kernels.
@@ -72,6 +73,22 @@ pub struct AttentionIn {
     query: Query,
     kv_a: Projection,
     kv_a_norm: Buffer,
+}
+
+/// What a layer's attention reads and fills in front of the cache.
+#[derive(Clone, Copy)]
+struct AttentionInputs<'a> {
+    /// `[T, K]`, the input.
+    x: Values,
+    /// `[T, Q]`.
+    q_latent: Values,
+    /// `[T, H * (N + R)]`.
+    query: Buffer,
+    /// `[T, C + R]`.
+    kv_a: Buffer,
+    mla: &'a MlaShape,
+    /// Of the norms of the latents.
+    eps: f32,
 }
 
 enum Query {
@@ -178,6 +195,52 @@ impl<D: Driver> CudaBackend<D> {
         Ok(())
     }
 
+    /// Query of `rows` rows; their latents and rope keys go to the cache.
+    fn project_attention(
+        &mut self,
+        weights: &AttentionIn,
+        layer: usize,
+        cache: &Cache,
+        inputs: &AttentionInputs<'_>,
+        step: &Step,
+        rows: usize,
+    ) -> Result<(), OpError> {
+        let AttentionInputs { x, q_latent, query, kv_a, mla, eps } = *inputs;
+        let (normed, q_gain, q_columns) = match &weights.query {
+            Query::Latent { a: down, norm, .. } => {
+                self.project_both(rows, x, [(down, q_latent.exact), (&weights.kv_a, kv_a)])?;
+                (q_latent, norm.address, down.out_features())
+            }
+            Query::Direct(q) => {
+                self.project_both(rows, x, [(q, query), (&weights.kv_a, kv_a)])?;
+                (Values::NONE, 0, 0)
+            }
+        };
+        let params = latent::Params {
+            q_latent: normed.exact.address,
+            q_rounded: normed.rounded.address,
+            q_gain,
+            kv_a: kv_a.address,
+            kv_gain: weights.kv_a_norm.address,
+            rotations: step.rotations(),
+            slots: step.kv_slots(),
+            cache: cache.layer(layer),
+            q_columns: q_columns as i32,
+            columns: mla.kv_lora_rank as i32,
+            rope: mla.qk_rope_head_dim as i32,
+            row_bytes: cache.shape.row_bytes() as i32,
+            row_scales: 0,
+            exponent: cache.exponents[layer],
+            eps,
+            padding: 0,
+        };
+        latent::launch(&mut self.stream, rows, cache.shape.dtype, params)?;
+        match &weights.query {
+            Query::Latent { b, .. } => self.project(rows, q_latent, 0, b, query, Output::Set),
+            Query::Direct(_) => Ok(()),
+        }
+    }
+
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
         rms_norm::launch(&mut self.stream, w.step.padded_rows(), &norm_params(gain, w))
     }
@@ -249,7 +312,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let activations = Activations::bytes(shape, capacity.max_tokens, self.arithmetic);
         let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
-        let plan = plan_bytes(shape, capacity);
+        let plan = plan_bytes(shape.mla.qk_rope_head_dim, capacity);
         let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
         let sampler = Sampler::bytes(capacity.max_logits_rows, capacity.max_num_seqs, shape.vocab_size);
         MemoryNeeds {
@@ -344,7 +407,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let stream = &mut self.stream;
         Ok(Workspace {
             shape: *shape,
-            step: Step::new(stream, rope, plan_bytes(shape, capacity))?,
+            step: Step::new(stream, rope, plan_bytes(shape.mla.qk_rope_head_dim, capacity))?,
             attention: Attention::new(stream, &shape.mla, &attention_capacity(capacity), arithmetic)?,
             sampler: Sampler::new(stream, shape.vocab_size, capacity.max_logits_rows, capacity.max_num_seqs)?,
             logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
@@ -377,7 +440,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         w.expanded.clone_from(&plan.expanded);
         w.has_absorbed = !plan.absorbed.is_empty();
         let lists = w.attention.lists(plan, padded_rows)?;
-        w.step.upload(&mut self.stream, plan, padded_rows, lists, Attention::pass_words(padded_rows))
+        w.step.upload(&mut self.stream, plan, padded_rows, lists, Attention::pass_words(padded_rows), &[])
     }
 
     fn replay(&mut self, w: &mut Workspace<D>, record: &mut Record<'_, Self>) -> Result<(), OpError> {
@@ -421,41 +484,16 @@ impl<D: Driver> Backend for CudaBackend<D> {
         cache: &mut Cache,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
-        let (a, rows, mla) = (w.activations, w.step.padded_rows(), w.shape.mla);
-        let (q_latent, q_gain, q_columns) = match &weights.query {
-            Query::Latent { a: down, norm, .. } => {
-                let both = [(down, a.q_latent.exact), (&weights.kv_a, a.kv_a)];
-                self.project_both(rows, a.normed, both)?;
-                (a.q_latent, norm.address, down.out_features())
-            }
-            Query::Direct(q) => {
-                self.project_both(rows, a.normed, [(q, a.query), (&weights.kv_a, a.kv_a)])?;
-                (Values::NONE, 0, 0)
-            }
-        };
-        let params = latent::Params {
-            q_latent: q_latent.exact.address,
-            q_rounded: q_latent.rounded.address,
-            q_gain,
-            kv_a: a.kv_a.address,
-            kv_gain: weights.kv_a_norm.address,
-            rotations: w.step.rotations(),
-            slots: w.step.kv_slots(),
-            cache: cache.layer(layer),
-            q_columns: q_columns as i32,
-            columns: mla.kv_lora_rank as i32,
-            rope: mla.qk_rope_head_dim as i32,
-            row_bytes: cache.shape.row_bytes() as i32,
-            row_scales: 0,
-            exponent: cache.exponents[layer],
+        let a = &w.activations;
+        let inputs = AttentionInputs {
+            x: a.normed,
+            q_latent: a.q_latent,
+            query: a.query,
+            kv_a: a.kv_a,
+            mla: &w.shape.mla,
             eps: w.shape.latent_norm_eps,
-            padding: 0,
         };
-        latent::launch(&mut self.stream, rows, cache.shape.dtype, params)?;
-        match &weights.query {
-            Query::Latent { b, .. } => self.project(rows, a.q_latent, 0, b, a.query, Output::Set),
-            Query::Direct(_) => Ok(()),
-        }
+        self.project_attention(weights, layer, cache, &inputs, &w.step, w.step.padded_rows())
     }
 
     fn attend(

@@ -8,8 +8,10 @@ use super::CompileError;
 /// `kernels/*.cu`: (stem, text).
 const KERNELS: &[(&str, &str)] = &[
     ("combine", include_str!("../../kernels/combine.cu")),
+    ("draft", include_str!("../../kernels/draft.cu")),
     ("embed", include_str!("../../kernels/embed.cu")),
     ("experts", include_str!("../../kernels/experts.cu")),
+    ("gqa", include_str!("../../kernels/gqa.cu")),
     ("latent", include_str!("../../kernels/latent.cu")),
     ("linear", include_str!("../../kernels/linear.cu")),
     ("mla_decode", include_str!("../../kernels/mla_decode.cu")),

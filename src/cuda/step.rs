@@ -7,7 +7,7 @@
 use super::driver::Driver;
 use super::kernels::embed;
 use super::stream::{Buffer, Stream};
-use crate::ops::{KvSlot, OpError, RopeTable, StepPlan};
+use crate::ops::{KvSlot, OpError, RopeTable, Row, StepPlan};
 
 /// Row counts of recorded steps; a step has as many rows as the next one, the missing ones padded.
 const BUCKETS: [usize; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
@@ -36,6 +36,7 @@ struct Offsets {
     kv_slots: usize,
     rotations: usize,
     logits_rows: usize,
+    sources: usize,
     attention: usize,
     block_tables: usize,
 }
@@ -67,7 +68,7 @@ impl Rotations {
 /// Bytes of the largest plan: `rows` rows of `rope` values, `list_words` words for attention, `table_words` block ids.
 pub(super) fn bytes(rows: usize, rope: usize, list_words: usize, table_words: usize) -> usize {
     let rows = rows.max(padded(rows));
-    4 * (HEADER_WORDS + rows * (3 + rope) + 5 * ALIGNED_WORDS + list_words + table_words)
+    4 * (HEADER_WORDS + rows * (4 + rope) + 6 * ALIGNED_WORDS + list_words + table_words)
 }
 
 /// Row counts that steps of up to `rows` rows are padded to.
@@ -97,7 +98,7 @@ impl Step {
     }
 
     /// Uploads a plan with `padded_rows` rows and the lists of attention, for which at least `list_words` words are set
-    /// aside.
+    /// aside; `sources` are the rows that a draft's rows begin with.
     pub(super) fn upload<D: Driver>(
         &mut self,
         stream: &mut Stream<D>,
@@ -105,6 +106,7 @@ impl Step {
         padded_rows: usize,
         lists: &[u32],
         list_words: usize,
+        sources: &[Row],
     ) -> Result<(), OpError> {
         (self.rows, self.padded_rows) = (plan.num_rows(), padded_rows);
         let words = &mut self.words;
@@ -129,6 +131,11 @@ impl Step {
         self.at.logits_rows = words.len();
         words.extend_from_slice(bytemuck::cast_slice(&plan.logits_rows));
         end(self.at.logits_rows, words, 0);
+        self.at.sources = words.len();
+        if !sources.is_empty() {
+            words.extend_from_slice(bytemuck::cast_slice(sources));
+            end(self.at.sources, words, 0);
+        }
         self.at.attention = words.len();
         words.extend_from_slice(lists);
         words.resize((self.at.attention + list_words.max(lists.len())).next_multiple_of(ALIGNED_WORDS), 0);
@@ -171,6 +178,11 @@ impl Step {
     /// `[S]` u32.
     pub(super) fn logits_rows(&self) -> u64 {
         self.address(self.at.logits_rows)
+    }
+
+    /// `[T]` u32, rows that a draft's rows begin with.
+    pub(super) fn sources(&self) -> u64 {
+        self.address(self.at.sources)
     }
 
     /// Lists of attention.

@@ -7,15 +7,18 @@ use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic, CudaBackend};
 use perigee::engine::{EngineEvent, EngineRequest};
 use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Model, Weights};
+use perigee::model::{Blueprint, DraftSupport, Model, Weights};
 use perigee::nano;
 use perigee::ops::{AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource};
 use perigee::quant::CachedRowFormat;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler;
+use perigee::speculation;
 use perigee::telemetry::Metrics;
 
 use super::{Counts, TestDriver, backend};
+use crate::eagle3;
+use crate::engine::{Reply, finish, options, request, run_all, runtime};
 use crate::golden::{
     BLOCK_SIZE, NUM_BLOCKS, argmax, check_typical, golden_folder, golden_prompts, largest_difference, load,
     step,
@@ -46,6 +49,70 @@ fn golden_logits_in_both_forms_and_in_chunks() {
             assert!(whole == chunked, "{name} {form:?}: chunks of 5 change bits");
         }
     }
+}
+
+/// States, logits and drafts of an Eagle3 draft are those of an independent implementation, and so are its whole runs.
+#[test]
+fn golden_drafts() {
+    if backend(Arch::Sm90a, None, Arithmetic::F32).is_none() {
+        return;
+    }
+    eagle3::check(|| backend(Arch::Sm90a, Some(5), Arithmetic::F32).unwrap(), &eagle3::DRAFTS);
+}
+
+/// Replies with a draft model, recorded steps and rewinds included, have the bits that they have without one.
+#[test]
+fn drafts_change_no_bits() {
+    for (draft, arithmetic, dtype) in [
+        (
+            "draft-mla",
+            Arithmetic::Bf16,
+            CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }),
+        ),
+        ("draft-llama", Arithmetic::F32, CacheDType::Bf16),
+    ] {
+        let Some(straight) = drafted_replies(None, arithmetic, dtype) else { return };
+        let drafted = drafted_replies(Some(draft), arithmetic, dtype).unwrap();
+        for (drafted, straight) in drafted.iter().zip(&straight) {
+            assert_eq!(drafted.bits(), straight.bits(), "{draft}");
+        }
+        let accepted: usize = drafted.iter().map(|reply| reply.drafted.0).sum();
+        println!("{draft}: {accepted} drafted tokens accepted");
+        assert!(accepted > 0, "{draft}");
+    }
+}
+
+/// Replies of the golden target with this draft; `None` without NVRTC.
+fn drafted_replies(draft: Option<&str>, arithmetic: Arithmetic, dtype: CacheDType) -> Option<Vec<Reply>> {
+    let backend = backend(Arch::Sm90a, Some(3), arithmetic)?;
+    let checkpoint = Checkpoint::open(&eagle3::oracle().join("target")).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut options = options();
+    options.scheduler.max_num_seqs = 4;
+    options.scheduler.max_num_batched_tokens = 32;
+    options.scheduler.max_model_len = 128;
+    options.num_blocks = 32;
+    if let Some(draft) = draft {
+        options.speculation = speculation::Config {
+            method: speculation::Method::Eagle3,
+            draft: Some(eagle3::oracle().join(draft)),
+            adaptive: false,
+            max_tokens: 3,
+            ..speculation::Config::default()
+        };
+    }
+    let metrics = Arc::new(Metrics::new("golden", true));
+    let drafts = Some(DraftSupport::new());
+    let engine =
+        start_on(backend, dtype, drafts, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+    let requests = (0..3).map(|i| {
+        let temperature = [0.0, 1.0, 0.7][i];
+        let params = SamplingParams { temperature, max_tokens: 10, seed: i as u64, ..Default::default() };
+        request(&eagle3::prompt_ids(1 + i), params)
+    });
+    let replies = runtime().block_on(run_all(&engine.handle, requests.collect()));
+    finish(engine);
+    Some(replies)
 }
 
 /// On tensor cores the logits of one prompt of each folder are near those of an independent implementation.
@@ -172,7 +239,8 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
     let metrics = Arc::new(Metrics::new("golden", true));
     let backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
     let engine =
-        start_on(backend, CacheDType::Bf16, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+        start_on(backend, CacheDType::Bf16, None, &checkpoint, blueprint, &options, metrics, &mut |_| ())
+            .unwrap();
     let at_ready = *counts.lock().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {

@@ -1,8 +1,10 @@
 //! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs` is shared by two.
 
 pub mod combine;
+pub mod draft;
 pub mod embed;
 pub mod experts;
+pub mod gqa;
 pub mod latent;
 pub mod linear;
 pub mod mla_decode;
@@ -22,8 +24,10 @@ use super::{Arch, Kernel, Limits};
 /// Every kernel, by name.
 pub const ALL: &[&Kernel] = &[
     &combine::KERNEL,
+    &draft::KERNEL,
     &embed::KERNEL,
     &experts::KERNEL,
+    &gqa::KERNEL,
     &latent::KERNEL,
     &linear::KERNEL,
     &mla_decode::KERNEL,
