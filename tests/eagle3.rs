@@ -12,17 +12,20 @@ use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
     BlockId, CacheDType, Calibrate, Capacity, DraftInput, DraftOps, Row, StepPlan, TokenSource,
 };
-use perigee::sampling::SamplingParams;
+use perigee::quant::nvfp4::BlockScales;
+use perigee::quant::{Packing, TensorScale};
+use perigee::sampling::{History, Sampler, SamplingParams};
 use perigee::scheduler::FinishReason;
 use perigee::speculation::{self, Method};
 use perigee::telemetry::Metrics;
+use safetensors::Dtype;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use crate::engine::{Reply, finish, greedy, options, prompt, request, run_all, runtime};
 use crate::golden::{BLOCK_SIZE, NUM_BLOCKS, argmax, largest_difference, load_folder};
 
-const DRAFTS: [&str; 2] = ["draft-mla", "draft-llama"];
+pub(crate) const DRAFTS: [&str; 2] = ["draft-mla", "draft-llama"];
 /// Drafted tokens of a step.
 const K: usize = 3;
 /// Largest difference of states, hidden states and logits in f32; they spread over 2 to 12.
@@ -82,6 +85,11 @@ impl Expected {
     fn ids(&self, name: &str) -> Vec<u32> {
         self.ints(name).into_iter().map(|id| id as u32).collect()
     }
+}
+
+/// A prompt of the oracle.
+pub(crate) fn prompt_ids(prompt: usize) -> Vec<u32> {
+    Expected::read(&oracle().join(DRAFTS[0])).ids(&format!("prompt_{prompt}.token_ids"))
 }
 
 /// The oracle's target with a draft beside it, and the draft's target ids.
@@ -244,9 +252,9 @@ fn check_run<B: DraftOps + Calibrate>(model: &mut Model<B>, expected: &Expected,
     assert_eq!(tokens[n..n + 24], expected.ids(&at("spec.tokens")), "prompt {prompt}");
 }
 
-fn check<B: DraftOps + Calibrate>(new: impl Fn() -> B) {
+pub(crate) fn check<B: DraftOps + Calibrate>(new: impl Fn() -> B, drafts: &[&str]) {
     let mut worst = Worst::default();
-    for name in DRAFTS {
+    for name in drafts {
         let (folder, ids) = (oracle().join(name), target_ids(name));
         let expected = Expected::read(&folder);
         let mut model = open(&new, name, None);
@@ -283,12 +291,67 @@ fn with_ids(variant: &[u8], base: &Expected) -> Vec<u8> {
 
 #[test]
 fn drafts_of_the_reference_backend_match_the_golden_ones() {
-    check(|| ReferenceBackend);
+    check(|| ReferenceBackend, &DRAFTS);
 }
 
 #[test]
 fn drafts_of_the_cpu_backend_match_the_golden_ones() {
-    check(|| CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() }));
+    check(|| CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() }), &DRAFTS);
+}
+
+fn softmax(logits: &[f32], temperature: f32) -> Vec<f64> {
+    let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers = logits.iter().map(|logit| (f64::from(logit - greatest) / f64::from(temperature)).exp());
+    let powers: Vec<f64> = powers.collect();
+    let sum: f64 = powers.iter().sum();
+    powers.into_iter().map(|power| power / sum).collect()
+}
+
+/// Draft and target draw with the same noise. Where their distributions differ by `d` (half the sum of the
+/// differences), both draw the same token with a chance of at least (1 - d) / (1 + d) (Daliri, Musco and Suresh,
+/// arXiv 2408.07978); rejection sampling keeps 1 - d.
+#[test]
+fn acceptance_with_shared_noise_is_not_below_its_bound() {
+    const DRAWS: u64 = 100;
+    println!("| draft | temperature | d | bound | accepted | rejection sampling |");
+    for name in DRAFTS {
+        let expected = Expected::read(&oracle().join(name));
+        let mut model = open(|| ReferenceBackend, name, None);
+        let vocab = model.blueprint().vocab_size;
+        // Pairs of rows that guess the same token.
+        let mut pairs: Vec<(Vec<f32>, Vec<f32>)> = Vec::new();
+        for prompt in [2, 3] {
+            let at = |what: &str| format!("prompt_{prompt}.{what}");
+            let text = [expected.ids(&at("token_ids")), expected.ids(&at("spec.tokens"))].concat();
+            let logits = target(&mut model, &text, 0);
+            let drafted = extend(&mut model, &text[1..], 0, 0);
+            let rows = logits.chunks_exact(vocab).skip(1).zip(drafted.chunks_exact(vocab));
+            pairs.extend(rows.map(|(target, draft)| (target.to_vec(), draft.to_vec())));
+        }
+        for temperature in [0.3f32, 0.7, 1.0, 1.5] {
+            let (mut distance, mut bound, mut accepted) = (0.0, 0.0, 0);
+            let (mut sampler, history) = (Sampler::default(), History::new(&[]));
+            for (position, (target, draft)) in pairs.iter().enumerate() {
+                let (p, q) = (softmax(target, temperature), softmax(draft, temperature));
+                let d = p.iter().zip(&q).map(|(p, q)| (p - q).abs()).sum::<f64>() / 2.0;
+                distance += d;
+                bound += (1.0 - d) / (1.0 + d);
+                for seed in 0..DRAWS {
+                    let params = SamplingParams { temperature, seed, ..Default::default() };
+                    let draw = params.draw(&history, position as u64, &[]);
+                    let mut token = |row: &[f32]| {
+                        let survey = sampler.survey(row);
+                        sampler.draw(row, survey, &draw).unwrap()
+                    };
+                    accepted += usize::from(token(target) == token(draft));
+                }
+            }
+            let rows = pairs.len() as f64;
+            let (d, bound, accepted) = (distance / rows, bound / rows, accepted as f64 / rows / DRAWS as f64);
+            println!("| {name} | {temperature} | {d:.3} | {bound:.3} | {accepted:.3} | {:.3} |", 1.0 - d);
+            assert!(accepted >= bound, "{name} at {temperature}: {accepted} of {bound}");
+        }
+    }
 }
 
 /// The oracle's target served with the draft of a folder.
@@ -390,6 +453,97 @@ fn draft_models_change_no_bits() {
     drafts_change_no_bits(cpu(Activations::F32), "draft-mla");
     drafts_change_no_bits(cpu(Activations::Bf16), "draft-llama");
     drafts_change_no_bits(BackendChoice::Reference, "draft-mla");
+}
+
+/// A cached prefix brings the draft's keys along: a prompt said again is drafted for as well as the first time.
+#[test]
+fn a_prefix_hit_drafts_as_well() {
+    let prompt = [prompt_ids(3), prompt_ids(2)].concat();
+    for chunk in [512, 7] {
+        let edit = |options: &mut EngineOptions| options.scheduler.max_prefill_tokens = chunk;
+        let engine = serve(cpu(Activations::F32), Some(&oracle().join("draft-mla")), edit).unwrap();
+        let ask =
+            || runtime().block_on(run_all(&engine.handle, vec![request(&prompt, greedy(24))])).remove(0);
+        let (first, second) = (ask(), ask());
+        assert_eq!(first.bits(), second.bits());
+        assert!(second.cached_tokens >= 48 && first.cached_tokens == 0, "{}", second.cached_tokens);
+        assert_eq!(first.drafted, second.drafted);
+        assert!(first.drafted.0 > 0);
+        finish(engine);
+    }
+}
+
+/// A draft with every linear of the layer packed.
+fn packed_draft(packing: Packing) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    write_draft("draft-mla", None, folder.path());
+    let path = folder.path().join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let stored = SafeTensors::deserialize(&bytes).unwrap();
+    let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for (name, view) in stored.tensors() {
+        let (shape, data) = (view.shape().to_vec(), view.data());
+        let whole_groups = shape.last().is_some_and(|columns| columns.is_multiple_of(32));
+        let Some(stem) = name.strip_suffix("_proj.weight").filter(|_| whole_groups) else {
+            tensors.push((name, view.dtype(), shape, data.to_vec()));
+            continue;
+        };
+        let values: Vec<f32> =
+            data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect();
+        let packed = packing.pack(&values, [shape[0], shape[1]]).unwrap();
+        let mut put = |part: &str, dtype, shape: &[usize], bytes| {
+            tensors.push((format!("{stem}_proj.{part}"), dtype, shape.to_vec(), bytes));
+        };
+        let half_width = [shape[0], shape[1] / 2];
+        match (packing, packed.tensor_scale) {
+            (Packing::Nvfp4(_), TensorScale::Multiply(scale)) => {
+                put("weight", Dtype::U8, &half_width, packed.codes);
+                put("weight_scale", Dtype::F8_E4M3, &packed.scale_shape, packed.scales);
+                put("weight_scale_2", Dtype::F32, &[], scale.to_le_bytes().to_vec());
+            }
+            (Packing::Mxfp4 { .. }, _) => {
+                put("weight", Dtype::U8, &half_width, packed.codes);
+                put("weight_scale", Dtype::U8, &packed.scale_shape, packed.scales);
+            }
+            (Packing::Int4Group32, _) => {
+                put("weight_packed", Dtype::I32, &[shape[0], shape[1] / 8], packed.codes);
+                put("weight_scale", Dtype::BF16, &packed.scale_shape, packed.scales);
+                let declared = shape.iter().flat_map(|d| (*d as i32).to_le_bytes()).collect();
+                put("weight_shape", Dtype::I32, &[2], declared);
+            }
+            _ => {
+                put("weight", Dtype::F8_E4M3, &shape, packed.codes);
+                put("weight_scale", Dtype::F32, &packed.scale_shape, packed.scales);
+            }
+        }
+    }
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+    folder
+}
+
+/// Drafts in every packed format load as targets do, and draft nearly as well.
+#[test]
+fn packed_drafts_are_loaded() {
+    let ids = prompt_ids(2);
+    let plain = Expected::read(&oracle().join("draft-mla"));
+    let accepted: i32 = plain.ints("prompt_2.spec.accepted").iter().sum();
+    for packing in [
+        Packing::Nvfp4(BlockScales::Max),
+        Packing::Mxfp4 { smallest_scale: 1 },
+        Packing::Int4Group32,
+        Packing::Fp8Tensor,
+    ] {
+        let folder = packed_draft(packing);
+        let engine = serve(cpu(Activations::F32), Some(folder.path()), |_| ()).unwrap();
+        let replies = runtime().block_on(run_all(&engine.handle, vec![request(&ids, greedy(24))]));
+        assert_eq!(replies[0].tokens, plain.ids("prompt_2.spec.tokens"), "{packing:?}");
+        println!("{packing:?}: {} of {accepted} accepted", replies[0].drafted.0);
+        assert!(2 * replies[0].drafted.0 as i32 > accepted, "{packing:?}: {:?}", replies[0].drafted);
+        finish(engine);
+    }
 }
 
 /// A draft whose logits are no numbers is switched off, and the reply is what it was.

@@ -27,7 +27,7 @@ pub(crate) struct Reply {
     pub(crate) tokens: Vec<u32>,
     logprobs: Vec<TokenLogprobs>,
     prompt_logprobs: Vec<TokenLogprobs>,
-    cached_tokens: usize,
+    pub(crate) cached_tokens: usize,
     pub(crate) finish: FinishReason,
     /// Drafted tokens: accepted and rejected.
     pub(crate) drafted: (usize, usize),
@@ -99,11 +99,11 @@ fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine
                 _ => CacheDType::Bf16,
             };
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
-            start_on(backend, dtype, &checkpoint, blueprint, options, metrics, progress)
+            start_on(backend, dtype, None, &checkpoint, blueprint, options, metrics, progress)
         }
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
-            start_on(backend, CacheDType::F32, &checkpoint, blueprint, options, metrics, progress)
+            start_on(backend, CacheDType::F32, None, &checkpoint, blueprint, options, metrics, progress)
         }
     }
     .unwrap()

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use perigee::engine::{EngineEvent, EngineFacts, EngineHandle, EngineRequest, SubmitError, spawn};
+use perigee::engine::{
+    EngineEvent, EngineFacts, EngineHandle, EngineRequest, MeasuredSteps, SubmitError, spawn,
+};
 use perigee::guard::RowFault;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
@@ -17,7 +19,7 @@ use perigee::ops::{
 use perigee::quant::StoredMatrix;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler::{Config, FinishReason};
-use perigee::speculation::{self, StepCost};
+use perigee::speculation;
 use perigee::telemetry::Metrics;
 use perigee::tensor::TensorView;
 
@@ -339,7 +341,7 @@ fn start() -> Engine {
     };
     let metrics = Arc::new(Metrics::new("faulty", false));
     let (handle, thread) =
-        spawn(model, limits, facts, speculation::Config::off(), StepCost::default(), None, metrics).unwrap();
+        spawn(model, limits, facts, speculation::Config::off(), MeasuredSteps::default(), metrics).unwrap();
     Engine { handle, logits, thread, faults }
 }
 

@@ -10,18 +10,19 @@ use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::cuda::Arithmetic;
-use crate::engine::{EngineFacts, EngineHandle, measure_draft, measure_steps, spawn, warm_up};
+use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, measure_steps, spawn, warm_up};
 use crate::model::checkpoint::{Checkpoint, CheckpointError};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{
     Blueprint, BlueprintError, DraftBlueprint, DraftMismatch, DraftSupport, DraftTensors, ExpertOrder,
     Inventory, KvScaleError, KvScales, LoadError, Model, Uploads, Weights,
 };
+use crate::nano;
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
 use crate::quant::CachedRowFormat;
 use crate::scheduler::{self, LimitsError};
-use crate::speculation::{self, StepCost};
+use crate::speculation;
 use crate::telemetry::Metrics;
 use crate::threads::UploadMeter;
 
@@ -177,7 +178,7 @@ pub enum EngineError {
     DraftMismatch(#[from] DraftMismatch),
     /// The backend runs no draft model.
     #[error(
-        "speculation.draft: the {backend} backend{} runs no draft model: leave the setting out, or set device.backend = cpu and device.ranks = 1", .ranks
+        "speculation.draft: the {backend} backend{} runs no draft model: leave the setting out, or set device.ranks = 1", .ranks
     )]
     DraftBackend {
         /// Name of the backend.
@@ -290,12 +291,15 @@ pub fn start_engine(
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
             let (uploads, dtype) = (Uploads { meter, order }, CacheDType::Bf16);
-            start_reporting(backend, &uploads, dtype, None, checkpoint, blueprint, options, metrics, progress)
+            let drafts = Some(DraftSupport::new());
+            start_reporting(
+                backend, &uploads, dtype, drafts, checkpoint, blueprint, options, metrics, progress,
+            )
         }
         BackendChoice::CpuRanks { ranks, each } => {
             let dtype = cache_dtype_beside(each.activations);
             let backend = Group::new((0..*ranks).map(|_| CpuBackend::new(*each)).collect())?;
-            start_on(backend, dtype, checkpoint, blueprint, options, metrics, progress)
+            start_on(backend, dtype, None, checkpoint, blueprint, options, metrics, progress)
         }
     }
 }
@@ -309,10 +313,11 @@ fn cache_dtype_beside(activations: Activations) -> CacheDType {
 }
 
 /// [`start_engine`] on a given backend, with a cache of `default_dtype` unless the options name
-/// another. `options.backend` is ignored.
+/// another; `drafts` if it can run a draft model. `options.backend` is ignored.
 pub fn start_on<B: Backend>(
     backend: B,
     default_dtype: CacheDType,
+    drafts: Option<DraftSupport<B>>,
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
     options: &EngineOptions,
@@ -320,7 +325,17 @@ pub fn start_on<B: Backend>(
     progress: &mut dyn FnMut(EngineProgress),
 ) -> Result<StartedEngine, EngineError> {
     let uploads = Uploads::default();
-    start_reporting(backend, &uploads, default_dtype, None, checkpoint, blueprint, options, metrics, progress)
+    start_reporting(
+        backend,
+        &uploads,
+        default_dtype,
+        drafts,
+        checkpoint,
+        blueprint,
+        options,
+        metrics,
+        progress,
+    )
 }
 
 /// [`start_on`] with a backend that reports its uploads.
@@ -352,7 +367,7 @@ fn start_reporting<B: Backend>(
         block_size: options.block_size,
     };
     let one_block = blueprint.cache_shape(1, options.block_size, dtype);
-    let draft = open_draft(&options.speculation, &blueprint)?;
+    let draft = open_draft(&options.speculation, checkpoint, &blueprint)?;
     let mut needs = backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block);
     // Blocks of the draft's cache for guesses that have no place in their sequence's blocks yet.
     let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
@@ -364,6 +379,12 @@ fn start_reporting<B: Backend>(
             needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
             needs.cache_bytes += more.cache_bytes;
             Some((source, shape, support))
+        }
+        // Nobody asked for the embedded draft.
+        (Some((source, _)), None)
+            if source.folder().is_none() && options.speculation.method == speculation::Method::Auto =>
+        {
+            None
         }
         (Some(_), None) => {
             let ranks = match &options.backend {
@@ -448,30 +469,27 @@ fn start_reporting<B: Backend>(
         model.set_cache_scales(&scales.exponents)?;
     }
     warm_up(&mut model, options.block_size)?;
-    let mut cost = StepCost::default();
+    let mut steps = MeasuredSteps::default();
     if options.speculation.is_on() {
-        cost = measure_steps(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?;
-        tracing::info!(ms_by_rows = cost.summary(), "decode steps measured, for the length of drafts");
+        steps = measure_steps(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?;
     }
-    let mut draft_cost = None;
-    if model.has_draft() {
-        let measured =
-            measure_draft(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?;
-        tracing::info!(ms_by_rows = measured.summary(), "steps of the draft model measured");
-        draft_cost = Some(measured);
-    }
-    let (handle, thread) =
-        spawn(model, limits, facts, options.speculation.clone(), cost, draft_cost, metrics)?;
+    let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), steps, metrics)?;
     Ok(StartedEngine { handle, thread })
 }
 
-/// The draft model that the settings name, if it goes with the target.
+/// The draft model that the settings name, or else the embedded model's, if it goes with the target.
 fn open_draft(
     config: &speculation::Config,
+    checkpoint: &Checkpoint,
     target: &Blueprint,
 ) -> Result<Option<(Checkpoint, DraftBlueprint)>, EngineError> {
-    let Some(folder) = config.draft_model() else { return Ok(None) };
-    let source = Checkpoint::open(folder).map_err(EngineError::DraftFolder)?;
+    let source = match &config.draft {
+        _ if !config.asks_model() => return Ok(None),
+        Some(folder) => Checkpoint::open(folder),
+        None if checkpoint.folder().is_none() => Checkpoint::from_embedded(nano::DRAFT_FILES),
+        None => return Ok(None),
+    };
+    let source = source.map_err(EngineError::DraftFolder)?;
     let bytes = source.file("config.json").unwrap_or_default();
     let mut draft = DraftBlueprint::parse(&bytes).map_err(EngineError::DraftConfig)?;
     if config.rope_theta > 0.0 {

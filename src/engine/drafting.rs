@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::constrained::Constrained;
 use super::step_state::StepLoop;
 use crate::ops::{Backend, OpError};
-use crate::scheduler::SeqId;
+use crate::scheduler::{Chunk, LogitsNeed, SeqId};
 use crate::speculation::{
     Acceptance, Config, Guess, Occurrences, Predicted, Prediction, Replies, SequenceAcceptance, StepCost,
 };
@@ -252,7 +252,7 @@ impl SequenceDrafts {
 impl<B: Backend> StepLoop<B> {
     /// Guesses the next tokens of the decoding sequences, and gives the scheduler as much of each
     /// guess as pays. Returns whether anything does: a sequence whose last token is not settled gets
-    /// nothing, and should be settled first.
+    /// nothing, and should be settled first; so should a step whose rows the draft model reads.
     pub(super) fn propose(&mut self) -> bool {
         if !self.drafting.config.is_on() {
             return false;
@@ -264,6 +264,10 @@ impl<B: Backend> StepLoop<B> {
         decoding.clear();
         decoding.extend(self.scheduler.decoding());
         let base = decoding.len();
+        if self.in_flight.is_some() && self.model_waits() && self.model_len(&decoding, max_rows) > 0 {
+            self.drafting.decoding = decoding;
+            return true;
+        }
         let mut chances = std::mem::take(&mut self.drafting.chances);
         chances.resize_with(base, Vec::new);
         // Guesses are made only if the best of them could pay.
@@ -310,18 +314,12 @@ impl<B: Backend> StepLoop<B> {
         if self.model_drafts.is_none() || self.in_flight.is_some() {
             return false;
         }
-        let drafts = |seq: &SeqId| self.live.get(seq).and_then(|live| live.drafts.as_deref());
-        let known: Vec<f32> =
-            decoding.iter().filter_map(drafts).map(|drafts| drafts.model_chance(&self.drafting)).collect();
-        let chance = match known.len() {
-            0 => self.drafting.acceptance.chance(Guess::MODEL, &SequenceAcceptance::default()),
-            len => known.iter().sum::<f32>() / len as f32,
-        };
-        let len = self.model_draft_len(decoding.len(), max_rows, chance);
+        let len = self.model_len(decoding, max_rows);
         if len == 0 {
             self.skip_captured();
             return false;
         }
+        let drafts = |seq: &SeqId| self.live.get(seq).and_then(|live| live.drafts.as_deref());
         let wanted = |seq: &SeqId| {
             let drafts = drafts(seq)?;
             let chance = drafts.model_chance(&self.drafting);
@@ -347,11 +345,47 @@ impl<B: Backend> StepLoop<B> {
         guessed
     }
 
+    /// How many tokens the draft model should draft for each decoding sequence, by what held of its drafts
+    /// for them.
+    fn model_len(&self, decoding: &[SeqId], max_rows: usize) -> usize {
+        let drafts = |seq: &SeqId| self.live.get(seq).and_then(|live| live.drafts.as_deref());
+        let (mut sum, mut known) = (0.0, 0);
+        for drafts in decoding.iter().filter_map(drafts) {
+            sum += drafts.model_chance(&self.drafting);
+            known += 1;
+        }
+        let chance = match known {
+            0 => self.drafting.acceptance.chance(Guess::MODEL, &SequenceAcceptance::default()),
+            _ => sum / known as f32,
+        };
+        self.model_draft_len(decoding.len(), max_rows, chance)
+    }
+
+    /// Shortens drafts, the last ones first, until all rows of the plan with logits fit the workspace.
+    fn fit_drafts(&mut self) {
+        let (batch, scheduler) = (&mut self.step.batch, &self.scheduler);
+        let needed = |chunk: &Chunk| {
+            let scored = match chunk.logits {
+                LogitsNeed::All => chunk.end().min(scheduler.prompt_len(chunk.seq) - 1),
+                LogitsNeed::None | LogitsNeed::Last => chunk.start,
+            };
+            scored.saturating_sub(chunk.start) + usize::from(chunk.samples) + chunk.draft.len()
+        };
+        let rows: usize = batch.chunks.iter().map(needed).sum();
+        let mut over = rows.saturating_sub(self.model.capacity().max_logits_rows);
+        for chunk in batch.chunks.iter_mut().rev() {
+            let kept = chunk.draft.len().saturating_sub(over);
+            over -= chunk.draft.len() - kept;
+            chunk.draft.truncate(kept);
+        }
+    }
+
     /// Notes which drafts the plan took.
     pub(super) fn note_drafts(&mut self) {
         if !self.drafting.config.is_on() {
             return;
         }
+        self.fit_drafts();
         self.drafting.acceptance.step();
         self.drafting.accepted = 0;
         for chunk in &self.step.batch.chunks {
@@ -379,10 +413,6 @@ impl<B: Backend> StepLoop<B> {
         times: &mut StepTimes,
     ) -> Result<bool, OpError> {
         let step = &mut self.step;
-        // With more rows than one call of `logits` takes, those of the drafts were not computed.
-        if step.rows.len() > self.model.capacity().max_logits_rows {
-            return Ok(false);
-        }
         let mut chunks = Vec::new();
         let mut sampled = Vec::new();
         for &index in &step.sampled {

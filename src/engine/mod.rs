@@ -18,9 +18,8 @@ mod step_state;
 mod warm_up;
 
 pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};
-pub use model_drafts::measure_draft;
 pub use request::{EngineEvent, EngineRequest, Speculation, SubmitError};
 pub use step_loop::spawn;
-pub use warm_up::{measure_steps, warm_up};
+pub use warm_up::{MeasuredSteps, measure_steps, warm_up};
 
 pub use crate::sampling::TokenLogprobs;

@@ -280,6 +280,11 @@ impl<B: Backend> StepLoop<B> {
         cost.model_draft_len(base.max(1), max_rows, config.max_tokens, f64::from(chance), &model.cost)
     }
 
+    /// Whether the draft model has rows of the last step to read.
+    pub(super) fn model_waits(&self) -> bool {
+        self.model_drafts.as_ref().is_some_and(|model| !model.captured.is_empty())
+    }
+
     /// Leaves the rows of the last step unread.
     pub(super) fn skip_captured(&mut self) {
         self.model_drafts.iter_mut().for_each(|model| model.captured.clear());
@@ -292,14 +297,14 @@ pub(super) fn could_ever_pay(cost: &StepCost, draft: &StepCost, max_tokens: usiz
 }
 
 /// Measures steps of the draft model of up to `max_rows` rows, logits included, on block 0.
-pub fn measure_draft<B: Backend>(
+pub(super) fn measure_draft<B: Backend>(
     model: &mut Model<B>,
     block_size: usize,
     max_rows: usize,
 ) -> Result<StepCost, OpError> {
     let vocab_size = model.blueprint().vocab_size;
-    super::warm_up::measure(max_rows, |rows| {
-        let plan = super::warm_up::decode_plan(rows, vocab_size, block_size);
+    super::warm_up::measure(max_rows, |rows, step| {
+        let plan = super::warm_up::decode_plan(rows, step, vocab_size, block_size);
         model.forward(&plan)?;
         let mut draft = plan.clone();
         draft.logits_rows = (0..rows as u32).map(Row).collect();

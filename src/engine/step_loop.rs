@@ -21,10 +21,11 @@ use super::live::{LiveSequence, row_of};
 use super::model_drafts::{ModelDrafts, could_ever_pay};
 use super::request::{EngineEvent, EngineRequest};
 use super::step_state::{Counters, Step, StepLoop, StepTokens};
+use super::warm_up::MeasuredSteps;
 use crate::model::Model;
 use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan};
 use crate::scheduler::{FinishReason, Limits, NewSequence, Scheduler, SeqId};
-use crate::speculation::{self, StepCost};
+use crate::speculation;
 use crate::telemetry::{Metrics, StepTimes};
 
 /// Consecutive failed steps after which the engine ends.
@@ -36,22 +37,20 @@ const STALLED_WAIT: Duration = Duration::from_millis(5);
 /// Weight of the newest gap in the moving average of admissions.
 const GAP_WEIGHT: f64 = 0.1;
 
-/// Starts the engine on a new thread. `cost` is the measured cost of decode steps, which the length of drafts depends on. The thread ends after `EngineHandle::shutdown`, or with the
+/// Starts the engine on a new thread. The thread ends after `EngineHandle::shutdown`, or with the
 /// reason of the engine's death.
 pub fn spawn<B: Backend>(
     mut model: Model<B>,
     limits: Limits,
     facts: EngineFacts,
     speculation: speculation::Config,
-    cost: StepCost,
-    draft_cost: Option<StepCost>,
+    steps: MeasuredSteps,
     metrics: Arc<Metrics>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<Result<(), String>>)> {
     let spare = speculation.max_tokens.div_ceil(facts.block_size);
-    let pays =
-        |draft: &StepCost| !speculation.adaptive || could_ever_pay(&cost, draft, speculation.max_tokens);
+    let pays = |draft| !speculation.adaptive || could_ever_pay(&steps.target, draft, speculation.max_tokens);
     let mut model_drafts = None;
-    if let Some(draft) = draft_cost {
+    if let Some(draft) = steps.draft {
         if pays(&draft) {
             model_drafts = Some(ModelDrafts::new(draft, facts.num_blocks, spare));
         } else {
@@ -61,7 +60,7 @@ pub fn spawn<B: Backend>(
     }
     let (handle, commands, shared) = door(facts);
     let scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
-    let drafting = Drafting::new(speculation, cost, model.blueprint().vocab_size);
+    let drafting = Drafting::new(speculation, steps.target, model.blueprint().vocab_size);
     let outbox = Outbox::new()?;
     let masks = MaskThreads::new()?;
     let thread = std::thread::Builder::new().name("perigee-engine".into()).spawn(move || {
@@ -233,6 +232,10 @@ impl<B: Backend> StepLoop<B> {
             self.begin_masks();
         }
         lap(&mut times.schedule);
+        // What ran ahead of the plan is the model's time.
+        let drafted = self.model_drafts.as_ref().map_or(Duration::ZERO, |model| model.spent);
+        times.schedule = times.schedule.saturating_sub(drafted);
+        times.forward += drafted;
         self.model.forward(&self.plan)?;
         self.note_captured();
         let first_rows = self.step.rows.len().min(self.model.capacity().max_logits_rows);
@@ -253,8 +256,7 @@ impl<B: Backend> StepLoop<B> {
         }
         self.metrics.record_step(&times);
         if let Some((sequences, rows)) = decoded {
-            let model = self.model_drafts.as_ref().map_or(Duration::ZERO, |model| model.spent);
-            self.metrics.add_draft_seconds(self.drafting.observe(sequences, rows, times.total(), model));
+            self.metrics.add_draft_seconds(self.drafting.observe(sequences, rows, times.total(), drafted));
         }
         Ok(())
     }

@@ -10,10 +10,11 @@ use crate::sampling::SamplingParams;
 use crate::speculation::StepCost;
 
 use super::live::row_of;
+use super::model_drafts::measure_draft;
 
 /// Distance of the tokens of a measured step; a prime.
 const TOKEN_STRIDE: usize = 7919;
-/// Steps of which the fastest counts.
+/// Steps of which the median counts.
 const MEASURED_STEPS: usize = 3;
 /// Time after which no further row count is measured.
 const MEASURING: Duration = Duration::from_secs(2);
@@ -30,7 +31,7 @@ pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<()
         model.forward(&plan)?;
     }
     for rows in model.recorded_rows() {
-        let mut plan = decode_plan(rows, 1, block_size);
+        let mut plan = decode_plan(rows, 0, 1, block_size);
         plan.logits_rows.push(Row(0));
         model.forward(&plan)?;
     }
@@ -42,12 +43,13 @@ pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<()
     model.wait(ticket, &mut Outcomes::default())
 }
 
-/// A step that decodes `rows` rows of `vocab_size` tokens.
-pub(super) fn decode_plan(rows: usize, vocab_size: usize, block_size: usize) -> StepPlan {
+/// Step number `step` of those that decode `rows` rows of `vocab_size` tokens.
+pub(super) fn decode_plan(rows: usize, step: usize, vocab_size: usize, block_size: usize) -> StepPlan {
     let mut plan = StepPlan::default();
     for row in 0..rows {
-        // Different tokens choose different experts, as those of a draft do.
-        let token = row * TOKEN_STRIDE % vocab_size;
+        // Different tokens choose different experts, in a step as those of a draft do, and from step to step: experts of
+        // the step before are in the processor's caches.
+        let token = (step * rows + row) * TOKEN_STRIDE % vocab_size;
         plan.add([TokenSource::from(token as u32)], 0, 0, &[BlockId(0)], block_size);
     }
     // One row is stored; the others would be written to the same place at the same time.
@@ -55,17 +57,42 @@ pub(super) fn decode_plan(rows: usize, vocab_size: usize, block_size: usize) -> 
     plan
 }
 
-/// Measures decode steps of up to `max_rows` rows, head included, with block 0 as in [`warm_up`].
-/// Takes two seconds at most, and three steps at least.
+/// Measured cost of decode steps, which the length of drafts depends on.
+#[derive(Debug, Default)]
+pub struct MeasuredSteps {
+    /// Steps of the model, head and draw included.
+    pub target: StepCost,
+    /// Steps of its draft model, if it has one.
+    pub draft: Option<StepCost>,
+}
+
+/// Measures decode steps of up to `max_rows` rows, with block 0 as in [`warm_up`]. Takes two seconds
+/// at most for the model and as long for its draft, and three steps of each at least.
 pub fn measure_steps<B: Backend>(
+    model: &mut Model<B>,
+    block_size: usize,
+    max_rows: usize,
+) -> Result<MeasuredSteps, OpError> {
+    let target = measure_target(model, block_size, max_rows)?;
+    tracing::info!(ms_by_rows = target.summary(), "decode steps measured, for the length of drafts");
+    let mut draft = None;
+    if model.has_draft() {
+        let measured = measure_draft(model, block_size, max_rows)?;
+        tracing::info!(ms_by_rows = measured.summary(), "steps of the draft model measured");
+        draft = Some(measured);
+    }
+    Ok(MeasuredSteps { target, draft })
+}
+
+fn measure_target<B: Backend>(
     model: &mut Model<B>,
     block_size: usize,
     max_rows: usize,
 ) -> Result<StepCost, OpError> {
     let vocab_size = model.blueprint().vocab_size;
     let row = row_of(&SamplingParams::default(), 0);
-    measure(max_rows, |rows| {
-        let mut plan = decode_plan(rows, vocab_size, block_size);
+    measure(max_rows, |rows, step| {
+        let mut plan = decode_plan(rows, step, vocab_size, block_size);
         plan.logits_rows.extend((0..rows as u32).map(Row));
         let started = Instant::now();
         model.forward(&plan)?;
@@ -76,20 +103,23 @@ pub fn measure_steps<B: Backend>(
     })
 }
 
-/// A table of the fastest of several steps at each row count up to `max_rows`; `step` runs one and
-/// says how long it took.
+/// A table of the median of several steps at each row count up to `max_rows`; `step` runs the one of
+/// a number and says how long it took.
 pub(super) fn measure(
     max_rows: usize,
-    mut step: impl FnMut(usize) -> Result<Duration, OpError>,
+    mut step: impl FnMut(usize, usize) -> Result<Duration, OpError>,
 ) -> Result<StepCost, OpError> {
+    // Memory that no step has touched yet.
+    step(1, MEASURED_STEPS)?;
     let begun = Instant::now();
     let mut measured = Vec::new();
     for rows in StepCost::rows_to_measure(max_rows) {
-        let mut best = Duration::MAX;
-        for _ in 0..MEASURED_STEPS {
-            best = best.min(step(rows)?);
+        let mut times = [Duration::ZERO; MEASURED_STEPS];
+        for (number, time) in times.iter_mut().enumerate() {
+            *time = step(rows, number)?;
         }
-        measured.push((rows, best.as_secs_f64()));
+        times.sort_unstable();
+        measured.push((rows, times[MEASURED_STEPS / 2].as_secs_f64()));
         if begun.elapsed() > MEASURING {
             break;
         }

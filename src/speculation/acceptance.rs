@@ -12,7 +12,7 @@ use super::occurrences::Occurrences;
 /// [`Guess::MODEL`] and [`Guess::WAY`].
 const CLASSES: [usize; 8] = [1, 2, 4, 8, 16, Occurrences::MAX_MATCH, Guess::MODEL, Guess::WAY];
 /// First estimate of each class: the chance that the next token after such a match is the same.
-const PRIOR: [f32; CLASSES.len()] = [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.6, 0.7];
+const PRIOR: [f32; CLASSES.len()] = [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.8, 0.7];
 /// Weight of one outcome in the estimate of its class.
 const WEIGHT: f32 = 0.02;
 /// Share of the way to the prior that an estimate returns in one step.

@@ -14,6 +14,7 @@ pub struct Config {
     /// "auto" = suffix, and the draft model where there is one, for each sequence whichever is likely to hold longer.
     pub method: Method,
     /// Folder of an Eagle3 draft model that was trained for this model; methods "auto" and "eagle3". `perigee inspect` says what it fits.
+    /// Unset: the embedded model has its own, other models have none.
     pub draft: Option<PathBuf>,
     /// Base of the draft model's rotary frequencies, 0 = as its config.json says. Some drafts were trained with another base than the
     /// one they are published with; compare acceptance.
@@ -78,9 +79,9 @@ impl Config {
         self.votes() || self.method == Method::Ngram
     }
 
-    /// Folder of the draft model that is to run.
-    pub fn draft_model(&self) -> Option<&PathBuf> {
-        self.draft.as_ref().filter(|_| matches!(self.method, Method::Auto | Method::Eagle3))
+    /// Whether a draft model runs, where there is one.
+    pub fn asks_model(&self) -> bool {
+        matches!(self.method, Method::Auto | Method::Eagle3)
     }
 
     /// Whether drafts follow the likeliest continuation of several places, finished replies
@@ -105,12 +106,6 @@ impl Config {
             if !(low..=high).contains(&value) {
                 problems.push((key, format!("must be from {low} to {high}")));
             }
-        }
-        if self.method == Method::Eagle3 && self.draft.is_none() {
-            problems.push((
-                "method",
-                "is \"eagle3\" without a draft model: set speculation.draft to its folder".into(),
-            ));
         }
         if !(self.rope_theta == 0.0 || self.rope_theta.is_finite() && self.rope_theta > 1.0) {
             problems.push(("rope_theta", "must be above 1, or 0 for the draft's own".into()));

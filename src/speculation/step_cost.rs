@@ -1,15 +1,19 @@
 //! What a step costs by its rows, and how many drafted rows it should have.
 //!
-//! Measured at the warm-up at a few row counts, and corrected by every step that only decodes: the
-//! whole table by a ratio (longer contexts, a busy machine), and the points beside the step by a
-//! smaller one (the shape of the table).
+//! Measured at the warm-up at a few row counts, and corrected by every step that only decodes, near
+//! its row count: a warm-up sees neither long contexts nor a busy machine, and what a step costs beside
+//! its rows is no reason to think that more rows cost more of it. Points that no step is near return
+//! to what was measured first. That is the least they cost: a number of drafted rows that was given
+//! up is tried again.
 
 /// Row counts that are measured.
 const ROWS: &[usize] = &[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
-/// Weight of a step in the ratio of the whole table.
-const LEVEL_WEIGHT: f64 = 0.1;
-/// Weight of a step in the point beside it.
-const POINT_WEIGHT: f64 = 0.05;
+/// Weight of a step in the point of its row count.
+const WEIGHT: f64 = 0.15;
+/// Binary orders of magnitude of the row count from which on a step says nothing of a point.
+const FAR: f64 = 1.0;
+/// Share of the way back that a point takes in a step that is far from it.
+const RETURN: f64 = 1.0 / 1024.0;
 /// Most that one step counts above or below the table: a step that was interrupted says nothing.
 const MAX_RATIO: f64 = 2.0;
 /// Gain in tokens per second that a draft must promise: below it, errors of the estimates decide.
@@ -25,6 +29,8 @@ const EXTRA_FORGOTTEN: f64 = 1.0 / 512.0;
 pub struct StepCost {
     /// Rows and seconds, ascending.
     points: Vec<(f64, f64)>,
+    /// Seconds of the points as measured first.
+    measured: Vec<f64>,
     /// Seconds that drafts add to a step beside their rows: rounds of sampling.
     extra: f64,
 }
@@ -49,7 +55,7 @@ impl StepCost {
         if points.is_empty() {
             points.push((1.0, 1e-9));
         }
-        Self { points, extra: 0.0 }
+        Self { measured: points.iter().map(|(_, seconds)| *seconds).collect(), points, extra: 0.0 }
     }
 
     /// Rows and milliseconds of the points, for the log.
@@ -74,24 +80,24 @@ impl StepCost {
     /// Corrects the table by a step of `rows` decoded rows, some of them drafted or none.
     pub fn observe(&mut self, rows: usize, drafts: bool, seconds: f64) {
         let expected = self.seconds(rows) + if drafts { self.extra } else { 0.0 };
-        let ratio = (seconds / expected).clamp(1.0 / MAX_RATIO, MAX_RATIO);
-        if !ratio.is_finite() {
+        let off = (seconds / expected).clamp(1.0 / MAX_RATIO, MAX_RATIO).ln();
+        if !off.is_finite() {
             return;
         }
         if drafts {
-            self.extra = (self.extra + EXTRA_WEIGHT * expected * (ratio - 1.0)).max(0.0);
+            self.extra = (self.extra + EXTRA_WEIGHT * expected * off).max(0.0);
         } else {
             self.extra -= EXTRA_FORGOTTEN * self.extra;
         }
-        let at = rows as f64;
-        let after = self.points.partition_point(|(x, _)| *x < at).min(self.points.len() - 1);
-        let near = match after.checked_sub(1) {
-            Some(before) if at - self.points[before].0 < self.points[after].0 - at => before,
-            _ => after,
-        };
-        self.points[near].1 *= 1.0 + POINT_WEIGHT * (ratio - 1.0);
-        for (_, seconds) in &mut self.points {
-            *seconds *= 1.0 + LEVEL_WEIGHT * (ratio - 1.0);
+        // Beyond the last point the table is proportional to the rows.
+        let last = self.points.last().map_or(1.0, |(at, _)| *at);
+        let rows = (rows as f64).min(last);
+        for ((at, seconds), measured) in self.points.iter_mut().zip(&self.measured) {
+            let distance = (*at / rows).log2().abs();
+            *seconds *= match distance < FAR {
+                true => (WEIGHT * (1.0 - distance / FAR) * off).exp(),
+                false => (measured / *seconds).powf(RETURN),
+            };
         }
     }
 
@@ -208,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_learns_level_and_shape() {
+    fn the_table_learns_what_steps_cost() {
         let mut cost = StepCost::new(&[(1, 1.0), (4, 1.1)]);
         for _ in 0..200 {
             cost.observe(1, false, 3.0);
