@@ -11,6 +11,7 @@ use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler;
+use perigee::speculation::{Config, Method};
 use perigee::telemetry::Metrics;
 use perigee::text::{Specials, Tokenizer};
 use serde_json::Value;
@@ -20,6 +21,7 @@ const FLOORS: [(&str, usize); 6] =
     [("repeat", 85), ("arithmetic", 85), ("json", 85), ("tool", 85), ("recall", 85), ("perigee", 85)];
 
 /// One line of the fixture.
+#[derive(Debug, PartialEq)]
 struct Item {
     skill: String,
     prompt: String,
@@ -68,7 +70,8 @@ fn is_right_call(expect: &Value, answer: &str) -> bool {
         && serde_json::from_str::<Value>(arguments).is_ok_and(|a| a == expect["arguments"])
 }
 
-async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) -> String {
+/// A reply, and how many drafted tokens were accepted and rejected.
+async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) -> (String, (usize, usize)) {
     let ids = tokenizer.encode(&prompt, Specials::Recognised).unwrap();
     let sampling = SamplingParams {
         temperature: 0.0,
@@ -87,21 +90,23 @@ async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) 
         speculation: Default::default(),
     };
     let mut stream = engine.submit(request).unwrap();
-    let mut tokens = Vec::new();
+    let (mut tokens, mut drafted) = (Vec::new(), (0, 0));
     while let Some(event) = stream.next().await {
-        if let EngineEvent::Token { id, .. } = event {
-            tokens.push(id);
+        match event {
+            EngineEvent::Token { id, .. } => tokens.push(id),
+            EngineEvent::Speculated { accepted, rejected } => drafted = (accepted, rejected),
+            _ => {}
         }
     }
     tokens.retain(|id| !tokenizer.turn_ends().contains(id));
-    tokenizer.decode(&tokens, false)
+    (tokenizer.decode(&tokens, false), drafted)
 }
 
 #[test]
 fn embedded_model_does_what_its_card_says() {
     let cpu = CpuOptions { activations: Activations::F32, ..Default::default() };
     let mut score: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for (item, text) in replies(BackendChoice::Cpu(cpu), items()) {
+    for (item, text) in replies(BackendChoice::Cpu(cpu), Config::off(), items()).0 {
         let entry = score.entry(item.skill.clone()).or_default();
         entry.0 += usize::from(is_right(&item.skill, &item.expect, &text));
         entry.1 += 1;
@@ -118,16 +123,35 @@ fn embedded_model_does_what_its_card_says() {
 fn two_ranks_say_what_one_says() {
     let cpu = CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() };
     let every_tenth = || items().into_iter().step_by(10).collect();
-    let one = replies(BackendChoice::Cpu(cpu), every_tenth());
-    let two = replies(BackendChoice::CpuRanks { ranks: 2, each: cpu }, every_tenth());
+    let (one, _) = replies(BackendChoice::Cpu(cpu), Config::off(), every_tenth());
+    let (two, _) = replies(BackendChoice::CpuRanks { ranks: 2, each: cpu }, Config::off(), every_tenth());
     assert!(one.len() > 20);
     for ((item, one), (_, two)) in one.iter().zip(&two) {
         assert_eq!(one, two, "{}", item.prompt);
     }
 }
 
-/// Greedy replies to all items, at once.
-fn replies(backend: BackendChoice, items: Vec<Item>) -> Vec<(Item, String)> {
+/// The embedded draft model guesses most tokens of the held-out replies, and changes none.
+#[test]
+fn the_embedded_draft_guesses_what_the_model_says() {
+    let cpu = CpuOptions { activations: Activations::F32, ..Default::default() };
+    let some = || items().into_iter().step_by(5).collect();
+    let (expected, _) = replies(BackendChoice::Cpu(cpu), Config::off(), some());
+    let drafts = Config { method: Method::Eagle3, adaptive: false, max_tokens: 3, ..Config::default() };
+    let (got, (accepted, rejected)) = replies(BackendChoice::Cpu(cpu), drafts, some());
+    assert_eq!(expected, got);
+    // With three drafted tokens a step.
+    let tokens = 1.0 + 3.0 * accepted as f64 / (accepted + rejected) as f64;
+    println!("{accepted} accepted, {rejected} rejected: at least {tokens:.2} tokens per step");
+    assert!(tokens > 3.0, "{tokens}");
+}
+
+/// Greedy replies to all items, at once, and how many drafted tokens were accepted and rejected.
+fn replies(
+    backend: BackendChoice,
+    speculation: Config,
+    items: Vec<Item>,
+) -> (Vec<(Item, String)>, (usize, usize)) {
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let tokenizer =
@@ -141,7 +165,7 @@ fn replies(backend: BackendChoice, items: Vec<Item>) -> Vec<(Item, String)> {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
-        speculation: perigee::speculation::Config::off(),
+        speculation,
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let engine = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
@@ -154,10 +178,12 @@ fn replies(backend: BackendChoice, items: Vec<Item>) -> Vec<(Item, String)> {
                 (item, tokio::spawn(asked))
             })
             .collect();
-        let mut replies = Vec::with_capacity(asked.len());
+        let (mut replies, mut drafted) = (Vec::with_capacity(asked.len()), (0, 0));
         for (item, answer) in asked {
-            replies.push((item, answer.await.unwrap()));
+            let (text, (accepted, rejected)) = answer.await.unwrap();
+            drafted = (drafted.0 + accepted, drafted.1 + rejected);
+            replies.push((item, text));
         }
-        replies
+        (replies, drafted)
     })
 }

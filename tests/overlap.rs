@@ -11,8 +11,8 @@ use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, Tok
 use perigee::generate::{GuardChoice, GuardPlan};
 use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle, Reasoning};
 use perigee::guard::{self, Mode};
-use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
+use perigee::model::{Blueprint, DraftSupport};
 use perigee::nano;
 use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, SamplingParams};
@@ -24,6 +24,9 @@ use serde_json::json;
 
 use crate::delayed::{Delayed, Transfers};
 use crate::emulated;
+
+/// The last two run the draft model, which the late backend cannot.
+const METHODS: [Method; 4] = [Method::Ngram, Method::Suffix, Method::Eagle3, Method::Auto];
 
 /// Requests of one run, all at once.
 const REQUESTS: usize = 48;
@@ -80,10 +83,23 @@ fn cpu() -> CpuBackend {
 }
 
 fn start<B: perigee::ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
+    start_with(backend, None, options)
+}
+
+/// The embedded model, with its draft where a setting asks for it.
+fn start_cpu(options: &EngineOptions) -> StartedEngine {
+    start_with(cpu(), Some(DraftSupport::new()), options)
+}
+
+fn start_with<B: perigee::ops::Backend>(
+    backend: B,
+    drafts: Option<DraftSupport<B>>,
+    options: &EngineOptions,
+) -> StartedEngine {
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
-    start_on(backend, CacheDType::F32, &checkpoint, blueprint, options, metrics, &mut |_| ()).unwrap()
+    start_on(backend, CacheDType::F32, drafts, &checkpoint, blueprint, options, metrics, &mut |_| ()).unwrap()
 }
 
 impl World {
@@ -257,15 +273,15 @@ fn drafts_change_no_bits() {
     for seed in 0..8 {
         let mut options = options(if seed % 4 < 2 { 1024 } else { 40 }, if seed < 6 { 16 } else { 64 });
         options.speculation = speculation::Config {
-            method: [Method::Ngram, Method::Suffix][seed % 2],
+            method: METHODS[seed % 4],
             max_tokens: [3, 8, 1, 5][seed / 2],
             min_match: 1 + seed % 3,
             adaptive: seed == 7,
             ..speculation::Config::default()
         };
-        let engine = match seed % 3 {
-            0 => start(cpu(), &options),
-            _ => start(Delayed::new(cpu(), seed as u64), &options),
+        let engine = match seed % 4 {
+            0 | 1 => start(Delayed::new(cpu(), seed as u64), &options),
+            _ => start_cpu(&options),
         };
         let replies = run(&world, engine, 0..REQUESTS);
         for (index, (reply, expected)) in replies.iter().zip(&mut expected).enumerate() {
@@ -292,15 +308,16 @@ fn drafts_change_no_bits_of_ten_thousand_requests() {
         let mut options = options([1024, 40][rng.usize(..2)], [1, 4, 16, 64][rng.usize(..4)]);
         options.scheduler.max_prefill_tokens = rng.usize(1..=128);
         options.speculation = speculation::Config {
-            method: [Method::Ngram, Method::Suffix][rng.usize(..2)],
+            method: METHODS[rng.usize(..4)],
             max_tokens: rng.usize(1..10),
             min_match: rng.usize(1..6),
             adaptive: rng.bool(),
             ..speculation::Config::default()
         };
-        let engine = match rng.bool() {
-            true => start(cpu(), &options),
-            false => start(Delayed::new(cpu(), hundred), &options),
+        let late = rng.bool() && !options.speculation.asks_model();
+        let engine = match late {
+            true => start(Delayed::new(cpu(), hundred), &options),
+            false => start_cpu(&options),
         };
         let replies = run(&world, engine, requests());
         for ((index, reply), expected) in requests().zip(&replies).zip(&mut expected) {

@@ -108,6 +108,7 @@ impl Settings {
             ("kv_cache", self.kv_cache.validate()),
             ("scheduler", scheduler_problems(&self.scheduler)),
             ("speculation", self.speculation.validate()),
+            ("speculation", self.draft_problems()),
             ("sampling", self.sampling.validate()),
             ("reasoning", self.reasoning.validate()),
             ("structured_output", self.structured_output.validate()),
@@ -117,6 +118,17 @@ impl Settings {
             violations.extend(problems.into_iter().map(|(key, limit)| (section, key, limit)));
         }
         violations
+    }
+
+    /// A draft model that is asked for and is nowhere.
+    fn draft_problems(&self) -> Vec<(&'static str, String)> {
+        let has_draft = self.speculation.draft.is_some() || self.model.path.is_none();
+        match self.speculation.method {
+            speculation::Method::Eagle3 if !has_draft => {
+                vec![("method", "needs a draft model: set speculation.draft to its folder".into())]
+            }
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -3,6 +3,12 @@
 /// Name it is served under.
 pub const NAME: &str = "perigee-nano";
 
+/// Files of its draft model.
+pub static DRAFT_FILES: &[(&str, &[u8])] = &[
+    ("config.json", include_bytes!("draft/config.json")),
+    ("model.safetensors", include_bytes!("draft/model.safetensors")),
+];
+
 /// The folder's files: name and bytes.
 pub static FILES: &[(&str, &[u8])] = &[
     ("config.json", include_bytes!("model/config.json")),
