@@ -395,7 +395,7 @@ async fn chat_logprobs_have_bytes_and_alternatives() {
     let answer = ask_ok(
         &mut client,
         CHAT,
-        chat(json!({"prompt_logprobs": 1, "return_token_ids": true, "max_tokens": 2})),
+        chat(json!({"prompt_logprobs": 1, "return_token_ids": true, "max_tokens": 2, "seed": 1})),
     )
     .await;
     let ids = answer["prompt_token_ids"].as_array().unwrap();

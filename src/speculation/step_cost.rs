@@ -48,12 +48,18 @@ impl StepCost {
         ROWS.iter().copied().take_while(move |rows| *rows <= max_rows)
     }
 
-    /// A table of measured (rows, seconds), ascending in rows.
+    /// A table of measured (rows, seconds), ascending in rows. A step that took longer than one of more rows was
+    /// interrupted.
     pub fn new(measured: &[(usize, f64)]) -> Self {
         let mut points: Vec<(f64, f64)> =
             measured.iter().map(|(rows, seconds)| (*rows as f64, seconds.max(1e-9))).collect();
         if points.is_empty() {
             points.push((1.0, 1e-9));
+        }
+        let mut least = f64::INFINITY;
+        for (_, seconds) in points.iter_mut().rev() {
+            least = least.min(*seconds);
+            *seconds = least;
         }
         Self { measured: points.iter().map(|(_, seconds)| *seconds).collect(), points, extra: 0.0 }
     }
@@ -178,6 +184,12 @@ mod tests {
         let cost = StepCost::new(&[(1, 1.0), (2, 1.5), (4, 3.5)]);
         assert_eq!([1, 2, 3, 4, 8].map(|rows| cost.seconds(rows)), [1.0, 1.5, 2.5, 3.5, 7.0]);
         assert_eq!(StepCost::rows_to_measure(5).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn an_interrupted_step_is_not_believed() {
+        let cost = StepCost::new(&[(1, 1.0), (2, 9.0), (4, 1.5), (8, 3.0)]);
+        assert_eq!([1, 2, 4, 8].map(|rows| cost.seconds(rows)), [1.0, 1.5, 1.5, 3.0]);
     }
 
     #[test]
