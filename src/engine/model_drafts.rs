@@ -12,9 +12,10 @@ use super::live::row_of;
 use super::step_state::StepLoop;
 use crate::model::Model;
 use crate::ops::{
-    Backend, BlockId, DraftInput, OpError, Outcomes, Row, RowFlags, SampleRow, SampleRows, StepPlan, TokenId,
-    TokenSource,
+    Backend, BlockId, DraftInput, OpError, Outcomes, Row, RowFlags, SampleRow, SampleRows, StepPlan, Ticket,
+    TokenId, TokenSource,
 };
+use crate::sampling::SamplingParams;
 use crate::scheduler::{Scheduler, SeqId};
 use crate::speculation::StepCost;
 use crate::telemetry::DraftSkip;
@@ -34,6 +35,10 @@ pub(super) struct ModelDrafts {
     source: Vec<Row>,
     blocks: Vec<BlockId>,
     guessing: Vec<Guessing>,
+    /// Draws that are not fetched yet, with the sequence of each row.
+    draws: Vec<(Ticket, Vec<SeqId>)>,
+    /// Rows of the model's steps of this turn.
+    steps: Vec<usize>,
     outcomes: Outcomes,
 }
 
@@ -52,7 +57,8 @@ struct Guessing {
     seq: SeqId,
     /// Row of its last slot in the model's last step.
     row: Row,
-    tokens: Vec<u32>,
+    /// Tokens drawn so far; only the device knows them.
+    drawn: usize,
     limit: usize,
 }
 
@@ -80,6 +86,8 @@ impl ModelDrafts {
             source: Vec::new(),
             blocks: Vec::new(),
             guessing: Vec::new(),
+            draws: Vec::new(),
+            steps: Vec::new(),
             outcomes: Outcomes::default(),
         }
     }
@@ -115,22 +123,31 @@ impl ModelDrafts {
         plan.logits_rows.extend(guessing.iter().map(|guess| guess.row));
     }
 
+    /// Learns what the model's steps of this turn cost from the time of all of them.
+    fn observe_steps(&mut self, time: Duration) {
+        let expected: f64 = self.steps.iter().map(|rows| self.cost.seconds(*rows)).sum();
+        let ratio = time.as_secs_f64() / expected;
+        for rows in self.steps.drain(..) {
+            self.cost.observe(rows, false, ratio * self.cost.seconds(rows));
+        }
+    }
+
     /// Plans a further slot of each guessing sequence, fed by its last one.
     fn plan_guesses(&mut self, scheduler: &Scheduler) {
         let Self { plan, source, guessing, blocks, spare, .. } = self;
         plan.clear();
         source.clear();
-        guessing.retain(|guess| guess.tokens.len() < guess.limit);
+        guessing.retain(|guess| guess.drawn < guess.limit);
         for (index, guess) in guessing.iter_mut().enumerate() {
             source.push(guess.row);
-            let position = scheduler.tokens(guess.seq).len() - 2 + guess.tokens.len();
-            let token = guess.tokens.last().copied().unwrap_or(0);
+            let position = scheduler.tokens(guess.seq).len() - 2 + guess.drawn;
+            let slot = scheduler.seq_slot(guess.seq);
             blocks.clear();
             blocks.extend_from_slice(scheduler.block_table(guess.seq));
-            let first = spare.0 + scheduler.seq_slot(guess.seq).at() * spare.1;
+            let first = spare.0 + slot.at() * spare.1;
             blocks.extend((first..first + spare.1).map(|block| BlockId(block as u32)));
             let block_size = scheduler.limits().block_size;
-            plan.add([TokenSource::Known(TokenId(token))], position, 0, blocks, block_size);
+            plan.add([TokenSource::LastSampled(slot)], position, 0, blocks, block_size);
             guess.row = Row(index as u32);
             plan.logits_rows.push(guess.row);
         }
@@ -165,15 +182,17 @@ impl<B: Backend> StepLoop<B> {
         model.guessing.extend(wanted.filter(|(_, limit)| *limit > 0).map(|(seq, limit)| Guessing {
             seq,
             row: Row(0),
-            tokens: Vec::new(),
+            drawn: 0,
             limit,
         }));
-        let outcome = self.run_draft_model(&mut model, drafted);
+        let run = self.run_draft_model(&mut model);
+        let outcome = self.fetch_guesses(&mut model, drafted).and(run);
         for (seq, tokens) in &*drafted {
             // What was drawn is not part of the reply.
             let removed: Vec<TokenId> = tokens.iter().map(|id| TokenId(*id)).collect();
             self.take_back(*seq, &removed);
         }
+        model.observe_steps(begun.elapsed());
         model.spent += begun.elapsed();
         match outcome {
             Ok(()) => self.model_drafts = Some(model),
@@ -193,24 +212,19 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    fn run_draft_model(
-        &mut self,
-        drafts: &mut ModelDrafts,
-        drafted: &mut Vec<(SeqId, Vec<u32>)>,
-    ) -> Result<(), Fault> {
+    /// Enqueues the model's steps and the draws behind them.
+    fn run_draft_model(&mut self, drafts: &mut ModelDrafts) -> Result<(), Fault> {
         drafts.plan_captured(&self.scheduler);
         let mut captured = true;
         while drafts.plan.num_rows() > 0 {
-            let begun = Instant::now();
             let input = match captured {
                 true => DraftInput::Captured(&drafts.source),
                 false => DraftInput::Own(&drafts.source),
             };
             self.model.draft(&drafts.plan, input)?;
             captured = false;
-            let sampled = self.sample_guesses(drafts, drafted);
-            drafts.cost.observe(drafts.plan.num_rows(), false, begun.elapsed().as_secs_f64());
-            sampled?;
+            drafts.steps.push(drafts.plan.num_rows());
+            self.sample_guesses(drafts)?;
             if drafts.guessing.is_empty() {
                 break;
             }
@@ -220,16 +234,12 @@ impl<B: Backend> StepLoop<B> {
     }
 
     /// Draws a token for each guessing sequence, with the noise that the target will draw it with.
-    fn sample_guesses(
-        &mut self,
-        drafts: &mut ModelDrafts,
-        drafted: &mut Vec<(SeqId, Vec<u32>)>,
-    ) -> Result<(), Fault> {
-        let mut rows = SampleRows::default();
+    fn sample_guesses(&mut self, drafts: &mut ModelDrafts) -> Result<(), Fault> {
+        let (mut rows, mut seqs) = (SampleRows::default(), Vec::new());
         for (index, guess) in drafts.guessing.iter().enumerate() {
             let Some(live) = self.live.get(&guess.seq) else { continue };
             let (params, first) = (&live.params, rows.forbidden.len() as u32);
-            let position = (live.reply_tokens + guess.tokens.len()) as u64;
+            let position = (live.reply_tokens + guess.drawn) as u64;
             if position < u64::from(params.min_tokens) {
                 rows.forbidden.extend_from_slice(&params.stop_token_ids);
             }
@@ -240,6 +250,7 @@ impl<B: Backend> StepLoop<B> {
                 }
                 _ => SampleRow::NO_MASK,
             };
+            seqs.push(guess.seq);
             rows.rows.push(SampleRow {
                 row: Row(index as u32),
                 slot: self.scheduler.seq_slot(guess.seq),
@@ -253,16 +264,27 @@ impl<B: Backend> StepLoop<B> {
             drafts.guessing.clear();
             return Ok(());
         }
-        let ticket = self.model.sample(&rows)?;
-        drafts.outcomes.clear();
-        self.model.wait(ticket, &mut drafts.outcomes)?;
+        drafts.draws.push((self.model.sample(&rows)?, seqs));
+        drafts.guessing.iter_mut().for_each(|guess| guess.drawn += 1);
+        Ok(())
+    }
+
+    /// Waits for the draws and appends their tokens to `drafted`.
+    fn fetch_guesses(
+        &mut self,
+        drafts: &mut ModelDrafts,
+        drafted: &mut Vec<(SeqId, Vec<u32>)>,
+    ) -> Result<(), Fault> {
         let mut numbers = true;
-        for (guess, outcome) in drafts.guessing.iter_mut().zip(&drafts.outcomes.rows) {
-            numbers &= !outcome.flags.has(RowFlags::NON_FINITE) && !outcome.flags.has(RowFlags::FLAT);
-            guess.tokens.push(outcome.token.0);
-            match drafted.iter_mut().find(|(seq, _)| *seq == guess.seq) {
-                Some((_, tokens)) => tokens.push(outcome.token.0),
-                None => drafted.push((guess.seq, vec![outcome.token.0])),
+        for (ticket, seqs) in drafts.draws.drain(..) {
+            drafts.outcomes.clear();
+            self.model.wait(ticket, &mut drafts.outcomes)?;
+            for (seq, outcome) in seqs.into_iter().zip(&drafts.outcomes.rows) {
+                numbers &= !outcome.flags.has(RowFlags::NON_FINITE) && !outcome.flags.has(RowFlags::FLAT);
+                match drafted.iter_mut().find(|(drafted, _)| *drafted == seq) {
+                    Some((_, tokens)) => tokens.push(outcome.token.0),
+                    None => drafted.push((seq, vec![outcome.token.0])),
+                }
             }
         }
         if numbers { Ok(()) } else { Err(Fault::NotNumbers) }
@@ -303,14 +325,21 @@ pub(super) fn measure_draft<B: Backend>(
     max_rows: usize,
 ) -> Result<StepCost, OpError> {
     let vocab_size = model.blueprint().vocab_size;
+    let row = row_of(&SamplingParams::default(), 0);
     super::warm_up::measure(max_rows, |rows, step| {
         let plan = super::warm_up::decode_plan(rows, step, vocab_size, block_size);
         model.forward(&plan)?;
         let mut draft = plan.clone();
         draft.logits_rows = (0..rows as u32).map(Row).collect();
         let source = draft.logits_rows.clone();
+        let drawn = SampleRows { rows: vec![row], ..SampleRows::default() };
+        // The model's own work ends with its draw.
+        let ticket = model.sample(&drawn)?;
+        model.wait(ticket, &mut Outcomes::default())?;
         let begun = Instant::now();
         model.draft(&draft, DraftInput::Captured(&source))?;
+        let ticket = model.sample(&drawn)?;
+        model.wait(ticket, &mut Outcomes::default())?;
         Ok(begun.elapsed())
     })
 }

@@ -60,6 +60,7 @@ pub trait RunDraft<B: Backend>: Send {
         input: DraftInput<'_>,
         table: &B::Matrix,
         backend: &mut B,
+        workspace: &B::Workspace,
     ) -> Result<(), OpError>;
 
     /// See [`DraftOps::draft_logits`].
@@ -109,8 +110,9 @@ impl<B: DraftOps> RunDraft<B> for Drafter<B> {
         input: DraftInput<'_>,
         table: &B::Matrix,
         backend: &mut B,
+        workspace: &B::Workspace,
     ) -> Result<(), OpError> {
-        backend.draft_step(plan, input, table, &mut self.draft)
+        backend.draft_step(plan, input, table, workspace, &mut self.draft)
     }
 
     fn logits(

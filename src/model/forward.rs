@@ -105,7 +105,7 @@ impl<B: Backend> Model<B> {
     pub fn draft(&mut self, plan: &StepPlan, input: DraftInput<'_>) -> Result<(), OpError> {
         let Self { runner, weights, draft: Some(draft) } = self else { return Ok(()) };
         let (table, backend) = (&weights.embed_tokens, &mut runner.backend);
-        draft.step(plan, input, table, backend)?;
+        draft.step(plan, input, table, backend, &runner.workspace)?;
         if plan.logits_rows.is_empty() {
             return Ok(());
         }

@@ -176,8 +176,8 @@ pub trait DraftOps: Backend {
         draft: &mut Self::Draft,
     ) -> Result<(), OpError>;
 
-    /// Runs the draft's layer over the rows of `plan`, whose tokens are on the host. `table` is the
-    /// target's embedding table. Per row, with `e` the token's embedding and `h` the input
+    /// Runs the draft's layer over the rows of `plan`; `workspace` is the target's, which knows the last sampled token
+    /// of each slot, and `table` its embedding table. Per row, with `e` the token's embedding and `h` the input
     /// (captured: `fc(states)`, normalised as the draft's weights say):
     ///
     /// `x = concat(norm(e), norm(h))`; `r = h + o(attention(x))`, or `norm(h) + ...` where
@@ -187,6 +187,7 @@ pub trait DraftOps: Backend {
         plan: &StepPlan,
         input: DraftInput<'_>,
         table: &Self::Matrix,
+        workspace: &Self::Workspace,
         draft: &mut Self::Draft,
     ) -> Result<(), OpError>;
 

@@ -67,6 +67,11 @@ impl<H: HostOps> HostWorkspace<H> {
         H::values(&self.hidden)
     }
 
+    /// The id of a row's token.
+    pub(super) fn id_of(&self, token: TokenSource) -> u32 {
+        id_of(token, &self.sampler)
+    }
+
     /// The buffer that rows are sampled from, `[S, vocab]`.
     pub(super) fn logits_mut(&mut self) -> &mut H::Buffer {
         &mut self.logits
@@ -101,13 +106,17 @@ struct HostPlan {
     logits_rows: Vec<u32>,
 }
 
+fn id_of(token: TokenSource, sampler: &HostSampler) -> u32 {
+    match token {
+        TokenSource::Known(id) => id.0,
+        TokenSource::LastSampled(slot) => sampler.last(slot).0,
+    }
+}
+
 impl HostPlan {
     fn take(&mut self, plan: &StepPlan, rope: &RopeTable, sampler: &HostSampler) {
         self.tokens.clear();
-        self.tokens.extend(plan.tokens.iter().map(|token| match token {
-            TokenSource::Known(id) => id.0,
-            TokenSource::LastSampled(slot) => sampler.last(*slot).0,
-        }));
+        self.tokens.extend(plan.tokens.iter().map(|token| id_of(*token, sampler)));
         self.rotations.clear();
         plan.positions.iter().for_each(|position| rope.rotation(*position, &mut self.rotations));
         self.kv_slots.clear();

@@ -8,7 +8,7 @@ use super::gqa::{self, GqaCache, rotate_halves};
 use super::host::HostWorkspace;
 use super::{
     CacheShape, Capacity, HostOps, MemoryNeeds, MlaShape, OpError, QueryMatrices, RopeTable, Row, StepPlan,
-    TokenSource, expect,
+    expect,
 };
 
 /// A draft: weights, activations, cache.
@@ -230,14 +230,10 @@ impl<H: HostOps> HostDraft<H> {
         H::values(if self.shape.norm_output { &self.normed } else { &self.hidden })
     }
 
-    fn take_plan(&mut self, plan: &StepPlan) {
+    fn take_plan(&mut self, plan: &StepPlan, workspace: &HostWorkspace<H>) {
         self.plan.clone_from(plan);
         self.tokens.clear();
-        self.tokens.extend(plan.tokens.iter().map(|token| match token {
-            TokenSource::Known(id) => id.0,
-            // The draft's plan is made of settled tokens.
-            TokenSource::LastSampled(_) => 0,
-        }));
+        self.tokens.extend(plan.tokens.iter().map(|token| workspace.id_of(*token)));
         self.rotations.clear();
         plan.positions.iter().for_each(|position| self.rope.rotation(*position, &mut self.rotations));
     }
@@ -400,10 +396,11 @@ impl<H: HostOps> DraftOps for H {
         plan: &StepPlan,
         input: DraftInput<'_>,
         table: &H::Matrix,
+        workspace: &HostWorkspace<H>,
         draft: &mut HostDraft<H>,
     ) -> Result<(), OpError> {
         expect("draft_step", &[plan.num_rows()], &[input.rows().len()])?;
-        draft.take_plan(plan);
+        draft.take_plan(plan, workspace);
         match input {
             DraftInput::Captured(rows) => draft.fuse(self, rows)?,
             DraftInput::Own(rows) => draft.feed(self, rows)?,

@@ -560,6 +560,7 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         plan: &StepPlan,
         input: DraftInput<'_>,
         table: &Projection,
+        w: &Workspace<D>,
         draft: &mut Draft,
     ) -> Result<(), OpError> {
         let rows = plan.num_rows();
@@ -591,8 +592,8 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
             let dtype = "tiles".into();
             return Err(OpError::UnsupportedDType { op: "draft_step", dtype, backend: "cuda" });
         };
-        // Every token is known: no slot's last one is read.
-        embed::launch(&mut self.stream, rows, table, [step.tokens(), 0, buffers.hidden.address])?;
+        let addresses = [step.tokens(), w.sampler.last_tokens(), buffers.hidden.address];
+        embed::launch(&mut self.stream, rows, table, addresses)?;
         let embedded = draft.norm(buffers.hidden, &weights.input_layernorm, part(buffers.wide, 0, 2 * d), d);
         draft::launch_rows(&mut self.stream, rows, &embedded)?;
         let fed = draft.norm(buffers.input, &weights.hidden_norm, part(buffers.wide, d, 2 * d), d);
