@@ -220,6 +220,11 @@ impl Attention {
         Ok(&self.words)
     }
 
+    /// The words of the last [`Attention::lists`].
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
     /// Appends a pass without rows and returns its first word.
     fn begin_pass(&mut self) -> usize {
         let first = self.words.len();

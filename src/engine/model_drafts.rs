@@ -326,6 +326,14 @@ pub(super) fn measure_draft<B: Backend>(
 ) -> Result<StepCost, OpError> {
     let vocab_size = model.blueprint().vocab_size;
     let row = row_of(&SamplingParams::default(), 0);
+    // Steps fed by the draft itself are recorded now; those that read states are while they are measured.
+    for rows in model.recorded_rows() {
+        let plan = super::warm_up::decode_plan(rows, 0, vocab_size, block_size);
+        let source: Vec<Row> = (0..rows as u32).map(Row).collect();
+        model.forward(&plan)?;
+        model.draft(&plan, DraftInput::Captured(&source))?;
+        model.draft(&plan, DraftInput::Own(&source))?;
+    }
     super::warm_up::measure(max_rows, |rows, step| {
         let plan = super::warm_up::decode_plan(rows, step, vocab_size, block_size);
         model.forward(&plan)?;

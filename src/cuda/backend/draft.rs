@@ -1,6 +1,9 @@
 //! Eagle3 drafts on a device: one layer with a plan, a cache and activations of its own.
 //!
-//! The target's steps may be replayed from a recording with the captures in it; a draft's steps are launched one by one.
+//! The captures are part of the target's recorded steps. A draft's steps are recorded too, by padded row count and by where
+//! their rows begin.
+
+use std::collections::HashMap;
 
 use super::activations::{MOE_ROWS, Values};
 use super::ffn::{Ffn, Slots};
@@ -22,7 +25,7 @@ use crate::ops::{
 };
 
 /// A draft's weights, plan, activations and cache.
-pub struct Draft {
+pub struct Draft<D: Driver> {
     shape: DraftShape,
     weights: Weights,
     step: Step,
@@ -31,6 +34,8 @@ pub struct Draft {
     num_logits: usize,
     /// Rows of the target's last step that were read.
     captured_rows: usize,
+    /// Recorded steps, by whether their rows begin with captured states, and by padded rows.
+    graphs: HashMap<(bool, usize), D::Graph>,
 }
 
 struct Weights {
@@ -76,10 +81,10 @@ struct Gqa {
 }
 
 impl Gqa {
-    /// Notes the keys of each row of a plan.
-    fn list(&mut self, plan: &StepPlan) -> Result<&[u32], OpError> {
+    /// Notes the keys of each row of a plan; rows from there up to `padded_rows` have none.
+    fn list(&mut self, plan: &StepPlan, padded_rows: usize) -> Result<&[u32], OpError> {
         self.rows.clear();
-        self.rows.resize(plan.num_rows(), RowKeys { num_keys: 0, table: 0 });
+        self.rows.resize(padded_rows, RowKeys { num_keys: 0, table: 0 });
         for segment in plan.expanded.iter().chain(&plan.absorbed) {
             let (covered, needed) =
                 (segment.block_table.len() * self.cache_shape.block_size, segment.context_len());
@@ -228,7 +233,7 @@ fn part(values: Values, first: usize, width: usize) -> [u64; 3] {
     [values.exact.address + 4 * first as u64, rounded, width as u64]
 }
 
-impl Draft {
+impl<D: Driver> Draft<D> {
     /// Copies of `columns` values with a norm into `[to, rounded, stride]`.
     fn norm(
         &self,
@@ -243,10 +248,42 @@ impl Draft {
 }
 
 impl<D: Driver> CudaBackend<D> {
+    /// The launches of a step of the draft, over the padded rows of its plan.
+    fn launch_draft_step(
+        &mut self,
+        captured: bool,
+        table: &Projection,
+        last_tokens: u64,
+        draft: &Draft<D>,
+    ) -> Result<(), OpError> {
+        let Draft { shape, weights, step, buffers, .. } = draft;
+        let (rows, d) = (step.padded_rows(), shape.hidden_size);
+        if captured {
+            self.fuse(draft)?;
+        } else {
+            let fed = copy(buffers.output(shape), buffers.input, d);
+            draft::launch_rows(&mut self.stream, rows, &RowsParams { rows: step.sources(), ..fed })?;
+        }
+        let Projection::Rows(table) = weights.embed_tokens.as_ref().unwrap_or(table) else {
+            let dtype = "tiles".into();
+            return Err(OpError::UnsupportedDType { op: "draft_step", dtype, backend: "cuda" });
+        };
+        let addresses = [step.tokens(), last_tokens, buffers.hidden.address];
+        embed::launch(&mut self.stream, rows, table, addresses)?;
+        let embedded = draft.norm(buffers.hidden, &weights.input_layernorm, part(buffers.wide, 0, 2 * d), d);
+        draft::launch_rows(&mut self.stream, rows, &embedded)?;
+        let fed = draft.norm(buffers.input, &weights.hidden_norm, part(buffers.wide, d, 2 * d), d);
+        let normed_residual = i32::from(shape.norm_before_residual);
+        let fed = RowsParams { residual: buffers.hidden.address, normed_residual, ..fed };
+        draft::launch_rows(&mut self.stream, rows, &fed)?;
+        self.draft_attention(draft)?;
+        self.draft_ffn(draft)
+    }
+
     /// `input = fc(states)` of the step's rows, which were picked from the target's step.
-    fn fuse(&mut self, draft: &Draft) -> Result<(), OpError> {
+    fn fuse(&mut self, draft: &Draft<D>) -> Result<(), OpError> {
         let (weights, buffers) = (&draft.weights, &draft.buffers);
-        let (rows, cols) = (draft.step.rows(), draft.shape.target_hidden_size);
+        let (rows, cols) = (draft.step.padded_rows(), draft.shape.target_hidden_size);
         let (wide, width) = (buffers.states_wide, NUM_STATES * cols);
         let own = |state: usize| weights.state_norms.as_ref().map(|gains| gains[state]);
         for (state, source) in buffers.states.into_iter().enumerate() {
@@ -277,9 +314,9 @@ impl<D: Driver> CudaBackend<D> {
     }
 
     /// The layer's attention, added to the residual stream, and the norm behind it.
-    fn draft_attention(&mut self, draft: &Draft) -> Result<(), OpError> {
+    fn draft_attention(&mut self, draft: &Draft<D>) -> Result<(), OpError> {
         let Draft { shape, weights, step, attention, buffers, .. } = draft;
-        let rows = step.rows();
+        let rows = step.padded_rows();
         match attention {
             LayerAttention::Mla(mla) => self.attend_latents(draft, mla)?,
             LayerAttention::Gqa(gqa) => self.attend_heads(draft, gqa)?,
@@ -296,7 +333,7 @@ impl<D: Driver> CudaBackend<D> {
         rms_norm::launch(&mut self.stream, rows, &norm)
     }
 
-    fn attend_latents(&mut self, draft: &Draft, layer: &Mla) -> Result<(), OpError> {
+    fn attend_latents(&mut self, draft: &Draft<D>, layer: &Mla) -> Result<(), OpError> {
         let Draft { shape, step, buffers, .. } = draft;
         let Mla { shape: mla, weights, kv_up, attention, cache, expanded, has_absorbed } = layer;
         let inputs = AttentionInputs {
@@ -307,7 +344,7 @@ impl<D: Driver> CudaBackend<D> {
             mla,
             eps: shape.rms_norm_eps,
         };
-        self.project_attention(weights, 0, cache, &inputs, step, step.rows())?;
+        self.project_attention(weights, 0, cache, &inputs, step, step.padded_rows())?;
         let at = Addresses {
             query: buffers.query.address,
             rotations: step.rotations(),
@@ -324,9 +361,9 @@ impl<D: Driver> CudaBackend<D> {
         attention.attend_expanded(&mut self.stream, &at, kv_up, expanded)
     }
 
-    fn attend_heads(&mut self, draft: &Draft, layer: &Gqa) -> Result<(), OpError> {
+    fn attend_heads(&mut self, draft: &Draft<D>, layer: &Gqa) -> Result<(), OpError> {
         let Draft { step, buffers, .. } = draft;
-        let (rows, gqa) = (step.rows(), &layer.shape);
+        let (rows, gqa) = (step.padded_rows(), &layer.shape);
         let outputs = [(&layer.q, buffers.query), (&layer.k, buffers.key), (&layer.v, buffers.value)];
         for (weight, y) in outputs {
             self.project(rows, buffers.wide, 0, weight, y, Output::Set)?;
@@ -401,9 +438,9 @@ impl<D: Driver> CudaBackend<D> {
     }
 
     /// The layer's FFN, added to the residual stream, and the last norm.
-    fn draft_ffn(&mut self, draft: &Draft) -> Result<(), OpError> {
+    fn draft_ffn(&mut self, draft: &Draft<D>) -> Result<(), OpError> {
         let Draft { shape, weights, step, buffers, .. } = draft;
-        let (all, width) = (step.rows(), shape.hidden_size);
+        let (all, width) = (step.padded_rows(), shape.hidden_size);
         for start in (0..all).step_by(MOE_ROWS) {
             let rows = MOE_ROWS.min(all - start);
             let x = buffers.normed.row(start, width);
@@ -516,7 +553,7 @@ fn rope_dim(shape: &DraftShape) -> usize {
 }
 
 impl<D: Driver> DraftOps for CudaBackend<D> {
-    type Draft = Draft;
+    type Draft = Draft<D>;
 
     fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let activations: usize = bytes(shape, capacity, self.arithmetic).iter().sum();
@@ -540,17 +577,26 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         rope: &RopeTable,
         capacity: &Capacity,
         cache: &CacheShape,
-    ) -> Result<Draft, OpError> {
+    ) -> Result<Draft<D>, OpError> {
         check(shape)?;
         let weights = self.load_draft_weights(host, shape)?;
         let attention = self.load_layer_attention(&host.attention, &shape.attention, capacity, cache)?;
         let (arithmetic, stream) = (self.arithmetic, &mut self.stream);
         let step = Step::new(stream, rope, plan_bytes(rope_dim(shape), capacity))?;
         let buffers = Buffers::new(stream, bytes(shape, capacity, arithmetic))?;
-        Ok(Draft { shape: *shape, weights, step, attention, buffers, num_logits: 0, captured_rows: 0 })
+        Ok(Draft {
+            shape: *shape,
+            weights,
+            step,
+            attention,
+            buffers,
+            num_logits: 0,
+            captured_rows: 0,
+            graphs: HashMap::new(),
+        })
     }
 
-    fn capture(&mut self, state: usize, w: &Workspace<D>, draft: &mut Draft) -> Result<(), OpError> {
+    fn capture(&mut self, state: usize, w: &Workspace<D>, draft: &mut Draft<D>) -> Result<(), OpError> {
         let params = copy(w.activations.hidden, draft.buffers.states[state], w.shape.hidden_size);
         draft::launch_rows(&mut self.stream, w.step.padded_rows(), &params)
     }
@@ -561,53 +607,50 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         input: DraftInput<'_>,
         table: &Projection,
         w: &Workspace<D>,
-        draft: &mut Draft,
+        draft: &mut Draft<D>,
     ) -> Result<(), OpError> {
         let rows = plan.num_rows();
         expect("draft_step", &[rows], &[input.rows().len()])?;
         draft.num_logits = plan.logits_rows.len();
-        let lists = match &mut draft.attention {
+        let padded_rows = if plan.expanded.is_empty() { step::padded(rows) } else { rows };
+        let (lists, mut recorded) = match &mut draft.attention {
             LayerAttention::Mla(mla) => {
                 mla.expanded.clone_from(&plan.expanded);
                 mla.has_absorbed = !plan.absorbed.is_empty();
-                mla.attention.lists(plan, rows)?
+                mla.attention.lists(plan, padded_rows)?;
+                (mla.attention.words(), mla.attention.num_passes() == 1)
             }
-            LayerAttention::Gqa(gqa) => gqa.list(plan)?,
+            LayerAttention::Gqa(gqa) => (gqa.list(plan, padded_rows)?, true),
         };
-        draft.step.upload(&mut self.stream, plan, rows, lists, 0, input.rows())?;
-        if let DraftInput::Captured(picked) = input {
-            draft.captured_rows = picked.iter().map(|row| row.at() + 1).max().unwrap_or(0);
+        let list_words = Attention::pass_words(padded_rows);
+        draft.step.upload(&mut self.stream, plan, padded_rows, lists, list_words, input.rows())?;
+        let captured = matches!(input, DraftInput::Captured(_));
+        if captured {
+            draft.captured_rows = input.rows().iter().map(|row| row.at() + 1).max().unwrap_or(0);
         }
-        let draft = &*draft;
-        let Draft { shape, weights, step, buffers, .. } = draft;
-        let d = shape.hidden_size;
-        match input {
-            DraftInput::Captured(_) => self.fuse(draft)?,
-            DraftInput::Own(_) => {
-                let fed = copy(buffers.output(shape), buffers.input, d);
-                draft::launch_rows(&mut self.stream, rows, &RowsParams { rows: step.sources(), ..fed })?;
-            }
+        let last_tokens = w.sampler.last_tokens();
+        recorded &= plan.expanded.is_empty() && rows > 0;
+        if !recorded {
+            return self.launch_draft_step(captured, table, last_tokens, draft);
         }
-        let Projection::Rows(table) = weights.embed_tokens.as_ref().unwrap_or(table) else {
-            let dtype = "tiles".into();
-            return Err(OpError::UnsupportedDType { op: "draft_step", dtype, backend: "cuda" });
-        };
-        let addresses = [step.tokens(), w.sampler.last_tokens(), buffers.hidden.address];
-        embed::launch(&mut self.stream, rows, table, addresses)?;
-        let embedded = draft.norm(buffers.hidden, &weights.input_layernorm, part(buffers.wide, 0, 2 * d), d);
-        draft::launch_rows(&mut self.stream, rows, &embedded)?;
-        let fed = draft.norm(buffers.input, &weights.hidden_norm, part(buffers.wide, d, 2 * d), d);
-        let normed_residual = i32::from(shape.norm_before_residual);
-        let fed = RowsParams { residual: buffers.hidden.address, normed_residual, ..fed };
-        draft::launch_rows(&mut self.stream, rows, &fed)?;
-        self.draft_attention(draft)?;
-        self.draft_ffn(draft)
+        let key = (captured, padded_rows);
+        if !draft.graphs.contains_key(&key) {
+            self.stream.driver().begin_capture()?;
+            let launched = self.launch_draft_step(captured, table, last_tokens, draft);
+            let graph = self.stream.driver().end_capture();
+            launched?;
+            draft.graphs.insert(key, graph?);
+        }
+        match draft.graphs.get(&key) {
+            Some(graph) => Ok(self.stream.driver().replay(graph)?),
+            None => Ok(()),
+        }
     }
 
     fn draft_logits(
         &mut self,
         table: &Projection,
-        draft: &mut Draft,
+        draft: &mut Draft<D>,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
         let Draft { shape, weights, step, buffers, num_logits, .. } = &*draft;
@@ -633,7 +676,7 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         draft::launch_spread(&mut self.stream, rows, &params)
     }
 
-    fn read_draft(&mut self, draft: &Draft) -> DraftActivations {
+    fn read_draft(&mut self, draft: &Draft<D>) -> DraftActivations {
         let Draft { shape, step, buffers, .. } = draft;
         let (target, d) = (shape.target_hidden_size, shape.hidden_size);
         let mut read = |buffer: Buffer, rows: usize, columns: usize| {
