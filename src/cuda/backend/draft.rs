@@ -535,13 +535,14 @@ fn gqa_cache_bytes(gqa: &GqaShape, cache: &CacheShape) -> usize {
 
 /// Errors: sizes that the kernels do not take.
 fn check(shape: &DraftShape) -> Result<(), OpError> {
-    let sizes = [shape.hidden_size, shape.target_hidden_size];
-    let taken =
-        rms_norm::takes(shape.hidden_size) && sizes.iter().all(|size| size.is_multiple_of(draft::VALUES));
-    if taken {
-        return Ok(());
+    if !rms_norm::takes(shape.hidden_size) {
+        return Err(refusal(format!("hidden_size {} (a multiple of 8, at most 8192)", shape.hidden_size)));
     }
-    Err(refusal(format!("hidden_size {} (a multiple of 8, at most 8192)", shape.hidden_size)))
+    let target = shape.target_hidden_size;
+    if !target.is_multiple_of(draft::VALUES) {
+        return Err(refusal(format!("target_hidden_size {target} (a multiple of {})", draft::VALUES)));
+    }
+    Ok(())
 }
 
 /// Values of a rotation.
