@@ -122,8 +122,9 @@ fn draft_needs(folder: &Path, target: &Blueprint) -> Result<DraftNeeds, BootErro
     let checkpoint = Checkpoint::open(folder)?;
     let config = checkpoint.read_file("config.json")?;
     let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
-    let draft = DraftBlueprint::parse(&config)?;
-    draft.check(target)?;
+    let named = |error: &dyn std::error::Error| format!("--draft {}: {error}", folder.display());
+    let draft = DraftBlueprint::parse(&config).map_err(|error| named(&error))?;
+    draft.check(target).map_err(|error| named(&error))?;
     let bytes = DraftTensors::take(&checkpoint, &draft).bytes as f64;
     Ok(DraftNeeds { bytes, cached_values: draft.cached_values() })
 }
