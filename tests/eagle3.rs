@@ -109,7 +109,7 @@ fn open<B: DraftOps>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&s
 }
 
 /// A plan of one sequence that owns every block in reverse order, with logits of all rows.
-fn plan_of(tokens: &[u32], start: usize, expanded_until: usize) -> StepPlan {
+pub(crate) fn plan_of(tokens: &[u32], start: usize, expanded_until: usize) -> StepPlan {
     let blocks: Vec<BlockId> = (0..NUM_BLOCKS as u32).rev().map(BlockId).collect();
     let mut plan = StepPlan::default();
     let ids = tokens.iter().map(|id| TokenSource::from(*id));
@@ -118,7 +118,7 @@ fn plan_of(tokens: &[u32], start: usize, expanded_until: usize) -> StepPlan {
     plan
 }
 
-fn rows(range: std::ops::Range<usize>) -> Vec<Row> {
+pub(crate) fn rows(range: std::ops::Range<usize>) -> Vec<Row> {
     range.map(|row| Row(row as u32)).collect()
 }
 
@@ -377,7 +377,7 @@ fn serve(
     start_engine(&checkpoint, blueprint, &options, Arc::new(Metrics::new("golden", true)), &mut |_| ())
 }
 
-fn cpu(activations: Activations) -> BackendChoice {
+pub(crate) fn cpu(activations: Activations) -> BackendChoice {
     BackendChoice::Cpu(CpuOptions { activations, ..Default::default() })
 }
 

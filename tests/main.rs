@@ -26,6 +26,7 @@ mod kernel_cache;
 mod kernels;
 mod layering;
 mod malformed;
+mod mtp;
 mod nano;
 mod overlap;
 mod pruning;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use super::draft_source::DraftSource;
 use super::gpu::{Gpu, GpuError};
 use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput, available_memory};
 use super::tuned_ops::tuned_ops;
@@ -14,10 +15,9 @@ use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, measure_steps, spa
 use crate::model::checkpoint::{Checkpoint, CheckpointError};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{
-    Blueprint, BlueprintError, DraftBlueprint, DraftMismatch, DraftSupport, DraftTensors, ExpertOrder,
-    Inventory, KvScaleError, KvScales, LoadError, Model, Uploads, Weights,
+    Blueprint, BlueprintError, DraftMismatch, DraftSupport, ExpertOrder, Inventory, KvScaleError, KvScales,
+    LoadError, Model, Uploads, Weights,
 };
-use crate::nano;
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
 use crate::quant::CachedRowFormat;
@@ -176,6 +176,11 @@ pub enum EngineError {
     /// The draft model goes with another target.
     #[error("speculation.draft: {0}")]
     DraftMismatch(#[from] DraftMismatch),
+    /// Method "mtp" for a checkpoint without such a layer.
+    #[error(
+        "speculation.method: \"mtp\" needs a checkpoint with prediction layers, this one's num_nextn_predict_layers is 0: set \"auto\""
+    )]
+    NoMtpLayer,
     /// The backend runs no draft model.
     #[error(
         "speculation.draft: the {backend} backend{} runs no draft model: leave the setting out, or set device.ranks = 1", .ranks
@@ -367,25 +372,19 @@ fn start_reporting<B: Backend>(
         block_size: options.block_size,
     };
     let one_block = blueprint.cache_shape(1, options.block_size, dtype);
-    let draft = open_draft(&options.speculation, checkpoint, &blueprint)?;
+    let draft = DraftSource::open(&options.speculation, checkpoint, &blueprint, eps)?;
     let mut needs = backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block);
     // Blocks of the draft's cache for guesses that have no place in their sequence's blocks yet.
     let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
     let draft = match (draft, drafts) {
         (None, _) => None,
-        (Some((source, shape)), Some(support)) => {
-            let block = shape.cache_shape(1, options.block_size, dtype);
-            let more = (support.memory)(&backend, &shape, &capacity, &block);
+        (Some(source), Some(support)) => {
+            let more = source.memory(&support, &backend, &capacity, dtype);
             needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
             needs.cache_bytes += more.cache_bytes;
-            Some((source, shape, support))
+            Some((source, support))
         }
-        // Nobody asked for the embedded draft.
-        (Some((source, _)), None)
-            if source.folder().is_none() && options.speculation.method == speculation::Method::Auto =>
-        {
-            None
-        }
+        (Some(source), None) if source.is_default(&options.speculation) => None,
         (Some(_), None) => {
             let ranks = match &options.backend {
                 BackendChoice::CpuRanks { ranks, .. } => format!(" on {ranks} ranks"),
@@ -401,7 +400,7 @@ fn start_reporting<B: Backend>(
     let plan = MemoryPlan::new(&PlanInput {
         weights: &inventory.loaded_bytes(),
         widened_bytes: inventory.widened_bytes(if default_dtype == CacheDType::F32 { 4 } else { 2 }),
-        draft_bytes: draft.as_ref().map_or(0, |(source, shape, _)| DraftTensors::take(source, shape).bytes),
+        draft_bytes: draft.as_ref().map_or(0, |(source, _)| source.bytes()),
         needs,
         max_num_seqs: batching.max_num_seqs,
         max_model_len,
@@ -450,18 +449,12 @@ fn start_reporting<B: Backend>(
         backend: backend.name(),
     };
     let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
-    let drafter = match draft {
+    let drafter = match &draft {
         None => None,
-        Some((source, shape, support)) => {
-            let cache = shape.cache_shape(num_blocks + spare_blocks, options.block_size, dtype);
-            let loaded = (support.load)(&source, &shape, &blueprint, &mut backend, &capacity, &cache)?;
-            tracing::info!(
-                folder = %source.source(),
-                reads = format!("inputs of layers {:?}", shape.reads(blueprint.num_layers)),
-                rope_theta = shape.rope_theta,
-                "draft model loaded"
-            );
-            Some(loaded)
+        Some((source, support)) => {
+            let target = (checkpoint, &blueprint);
+            let blocks = (num_blocks + spare_blocks, dtype);
+            Some(source.load(support, target, &mut backend, &capacity, blocks)?)
         }
     };
     let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?.with_draft(drafter);
@@ -475,28 +468,6 @@ fn start_reporting<B: Backend>(
     }
     let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), steps, metrics)?;
     Ok(StartedEngine { handle, thread })
-}
-
-/// The draft model that the settings name, or else the embedded model's, if it goes with the target.
-fn open_draft(
-    config: &speculation::Config,
-    checkpoint: &Checkpoint,
-    target: &Blueprint,
-) -> Result<Option<(Checkpoint, DraftBlueprint)>, EngineError> {
-    let source = match &config.draft {
-        _ if !config.asks_model() => return Ok(None),
-        Some(folder) => Checkpoint::open(folder),
-        None if checkpoint.folder().is_none() => Checkpoint::from_embedded(nano::DRAFT_FILES),
-        None => return Ok(None),
-    };
-    let source = source.map_err(EngineError::DraftFolder)?;
-    let bytes = source.file("config.json").unwrap_or_default();
-    let mut draft = DraftBlueprint::parse(&bytes).map_err(EngineError::DraftConfig)?;
-    if config.rope_theta > 0.0 {
-        draft.rope_theta = config.rope_theta;
-    }
-    draft.check(target)?;
-    Ok(Some((source, draft)))
 }
 
 /// The checkpoint's scales for a cache type that takes them; logs the use made of stored scales.

@@ -1,5 +1,6 @@
 //! The boot walk, from loaded settings to a server that accepts requests, and the shutdown.
 
+mod draft_source;
 pub mod engine;
 mod error;
 pub(crate) mod gpu;

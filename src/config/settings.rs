@@ -127,6 +127,9 @@ impl Settings {
             speculation::Method::Eagle3 if !has_draft => {
                 vec![("method", "needs a draft model: set speculation.draft to its folder".into())]
             }
+            speculation::Method::Mtp if self.speculation.draft.is_some() => {
+                vec![("draft", "method mtp drafts with the checkpoint's own layer: leave it unset".into())]
+            }
             _ => Vec::new(),
         }
     }

@@ -8,6 +8,7 @@ mod activations;
 mod calibrate;
 mod draft;
 mod ffn;
+mod mtp;
 mod weights;
 
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ use super::tiled::{Packer, Tiled};
 use super::tuner::{Choices, Product};
 use crate::ops::{
     AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, MemoryNeeds,
-    MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape,
+    MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape, Row,
     SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, expect,
 };
 use crate::quant::StoredMatrix;
@@ -131,6 +132,8 @@ pub struct Workspace<D: Driver> {
     /// Rows in expanded form of the last plan.
     expanded: Vec<Segment>,
     has_absorbed: bool,
+    /// Logits rows of the last plan.
+    num_logits_rows: usize,
     /// Slots in the cache of the last plan, for calibration.
     kv_slots: Vec<KvSlot>,
     graphs: HashMap<usize, D::Graph>,
@@ -239,6 +242,21 @@ impl<D: Driver> CudaBackend<D> {
             Query::Latent { b, .. } => self.project(rows, q_latent, 0, b, query, Output::Set),
             Query::Direct(_) => Ok(()),
         }
+    }
+
+    /// Copies a plan, and the rows that its rows begin with, to the device.
+    fn begin_from(&mut self, plan: &StepPlan, sources: &[Row], w: &mut Workspace<D>) -> Result<(), OpError> {
+        let padded_rows = match plan.expanded.is_empty() {
+            true => step::padded(plan.num_rows()),
+            false => plan.num_rows(),
+        };
+        w.kv_slots.clone_from(&plan.kv_slots);
+        w.expanded.clone_from(&plan.expanded);
+        w.has_absorbed = !plan.absorbed.is_empty();
+        w.num_logits_rows = plan.logits_rows.len();
+        let lists = w.attention.lists(plan, padded_rows)?;
+        let list_words = Attention::pass_words(padded_rows);
+        w.step.upload(&mut self.stream, plan, padded_rows, lists, list_words, sources)
     }
 
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
@@ -415,6 +433,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             activations: Activations::new(stream, shape, capacity.max_tokens, arithmetic)?,
             expanded: Vec::new(),
             has_absorbed: false,
+            num_logits_rows: 0,
             kv_slots: Vec::new(),
             graphs: HashMap::new(),
         })
@@ -432,15 +451,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn begin(&mut self, plan: &StepPlan, w: &mut Workspace<D>) -> Result<(), OpError> {
-        let padded_rows = match plan.expanded.is_empty() {
-            true => step::padded(plan.num_rows()),
-            false => plan.num_rows(),
-        };
-        w.kv_slots.clone_from(&plan.kv_slots);
-        w.expanded.clone_from(&plan.expanded);
-        w.has_absorbed = !plan.absorbed.is_empty();
-        let lists = w.attention.lists(plan, padded_rows)?;
-        w.step.upload(&mut self.stream, plan, padded_rows, lists, Attention::pass_words(padded_rows), &[])
+        self.begin_from(plan, &[], w)
     }
 
     fn replay(&mut self, w: &mut Workspace<D>, record: &mut Record<'_, Self>) -> Result<(), OpError> {

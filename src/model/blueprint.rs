@@ -89,7 +89,7 @@ pub struct Blueprint {
     pub max_position_embeddings: usize,
     /// Whether the embedding table is also the head.
     pub tie_word_embeddings: bool,
-    /// Extra prediction layers after the last one; not served, their tensors are skipped.
+    /// Extra prediction layers after the last one; no part of the network, the first may draft.
     pub num_nextn_predict_layers: usize,
     /// `eos_token_id` of config.json (one or a list).
     pub eos_token_ids: Vec<u32>,

@@ -1,50 +1,17 @@
 //! A loaded draft, run beside its target on the same backend.
 
-use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::draft::DraftBlueprint;
 use super::draft_tensors::DraftTensors;
 use super::weights::LoadError;
 use crate::ops::{
-    Backend, CacheShape, Capacity, DraftActivations, DraftInput, DraftOps, MemoryNeeds, NUM_STATES, OpError,
-    StepPlan,
+    Backend, CacheShape, Capacity, DraftActivations, DraftInput, DraftOps, NUM_STATES, OpError, StepPlan,
 };
 
 /// A draft on a backend that can run one.
 pub struct Drafter<B: DraftOps> {
     draft: B::Draft,
     reads: [usize; NUM_STATES],
-}
-
-/// How drafts are planned and loaded on a backend that can run them.
-pub struct DraftSupport<B: Backend> {
-    /// See [`DraftOps::draft_memory`].
-    pub memory: fn(&B, &DraftBlueprint, &Capacity, &CacheShape) -> MemoryNeeds,
-    /// See [`Drafter::load`].
-    pub load: fn(&Checkpoint, &DraftBlueprint, &Blueprint, &mut B, &Capacity, &CacheShape) -> LoadedDraft<B>,
-}
-
-type LoadedDraft<B> = Result<Box<dyn RunDraft<B>>, LoadError>;
-
-impl<B: DraftOps> DraftSupport<B> {
-    /// That of a backend with the operations of drafts.
-    pub fn new() -> Self {
-        Self {
-            memory: |backend, blueprint, capacity, cache| {
-                backend.draft_memory(&blueprint.shape(), capacity, cache)
-            },
-            load: |checkpoint, blueprint, target, backend, capacity, cache| {
-                let layers = target.num_layers;
-                Ok(Box::new(Drafter::load(checkpoint, blueprint, layers, backend, capacity, cache)?))
-            },
-        }
-    }
-}
-
-impl<B: DraftOps> Default for DraftSupport<B> {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// What a model does with its draft, whatever else its backend can do.
@@ -63,10 +30,11 @@ pub trait RunDraft<B: Backend>: Send {
         workspace: &B::Workspace,
     ) -> Result<(), OpError>;
 
-    /// See [`DraftOps::draft_logits`].
+    /// See [`DraftOps::draft_logits`]; `table` and `head` are the target's.
     fn logits(
         &mut self,
         table: &B::Matrix,
+        head: &B::Matrix,
         backend: &mut B,
         workspace: &mut B::Workspace,
     ) -> Result<(), OpError>;
@@ -118,6 +86,7 @@ impl<B: DraftOps> RunDraft<B> for Drafter<B> {
     fn logits(
         &mut self,
         table: &B::Matrix,
+        _head: &B::Matrix,
         backend: &mut B,
         workspace: &mut B::Workspace,
     ) -> Result<(), OpError> {

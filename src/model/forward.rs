@@ -109,7 +109,8 @@ impl<B: Backend> Model<B> {
         if plan.logits_rows.is_empty() {
             return Ok(());
         }
-        draft.logits(table, backend, &mut runner.workspace)
+        let head = weights.head.as_ref().unwrap_or(table);
+        draft.logits(table, head, backend, &mut runner.workspace)
     }
 
     /// See [`Backend::open_slot`].

@@ -170,7 +170,7 @@ impl<'a> Bindings<'a> {
         Binder { bindings: self, blueprint, backend }.table(&self.names.embed_tokens())
     }
 
-    fn view(&self, name: &str) -> TensorView<'a> {
+    pub(super) fn view(&self, name: &str) -> TensorView<'a> {
         self.checkpoint.tensor(name).expect("the inventory found every wanted tensor")
     }
 }

@@ -33,13 +33,13 @@ enum HostQuery<H: HostOps> {
 
 /// Plan, activations and sampling state.
 pub struct HostWorkspace<H: HostOps> {
-    shape: ModelShape,
-    rope: RopeTable,
-    plan: HostPlan,
+    pub(super) shape: ModelShape,
+    pub(super) rope: RopeTable,
+    pub(super) plan: HostPlan,
     /// `[T, D]`.
-    hidden: H::Buffer,
+    pub(super) hidden: H::Buffer,
     /// `[T, D]`.
-    normed: H::Buffer,
+    pub(super) normed: H::Buffer,
     /// `[T, q_lora_rank]`: raw and normalised; `None` for a checkpoint with direct queries.
     query_latent: Option<(H::Buffer, H::Buffer)>,
     /// `[T, H * (N + R)]`.
@@ -50,11 +50,11 @@ pub struct HostWorkspace<H: HostOps> {
     attended: H::Buffer,
     routing: H::Routing,
     /// `[S, vocab]`.
-    logits: H::Buffer,
+    pub(super) logits: H::Buffer,
     /// `[T, K]`; allocated at the first calibration.
     expert_norms: Option<H::Buffer>,
     max_tokens: usize,
-    sampler: HostSampler,
+    pub(super) sampler: HostSampler,
     /// One sampler per thread.
     scratch: Vec<Mutex<RowSampler>>,
     /// State of a backend that is one of several ranks.
@@ -92,9 +92,9 @@ pub struct HostCache<H: HostOps> {
 
 /// The current step, in the types of the operations.
 #[derive(Default)]
-struct HostPlan {
+pub(super) struct HostPlan {
     /// `[T]`.
-    tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     /// `[T, R]`: cosines, then sines of each row's position.
     rotations: Vec<f32>,
     /// `[T]`.
@@ -103,7 +103,7 @@ struct HostPlan {
     absorbed: Vec<Segment>,
     block_tables: Vec<u32>,
     /// `[S]`.
-    logits_rows: Vec<u32>,
+    pub(super) logits_rows: Vec<u32>,
 }
 
 fn id_of(token: TokenSource, sampler: &HostSampler) -> u32 {
@@ -114,7 +114,7 @@ fn id_of(token: TokenSource, sampler: &HostSampler) -> u32 {
 }
 
 impl HostPlan {
-    fn take(&mut self, plan: &StepPlan, rope: &RopeTable, sampler: &HostSampler) {
+    pub(super) fn take(&mut self, plan: &StepPlan, rope: &RopeTable, sampler: &HostSampler) {
         self.tokens.clear();
         self.tokens.extend(plan.tokens.iter().map(|token| id_of(*token, sampler)));
         self.rotations.clear();

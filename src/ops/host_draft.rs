@@ -163,7 +163,7 @@ impl<H: HostOps> Gqa<H> {
 }
 
 /// Appends the rows `rows` of `source`, `cols` wide.
-fn gather(source: &[f32], cols: usize, rows: &[Row], out: &mut Vec<f32>) -> Result<(), OpError> {
+pub(super) fn gather(source: &[f32], cols: usize, rows: &[Row], out: &mut Vec<f32>) -> Result<(), OpError> {
     for row in rows {
         let at = row.at() * cols;
         let values = source.get(at..at + cols).ok_or(OpError::ShapeMismatch {
@@ -177,7 +177,7 @@ fn gather(source: &[f32], cols: usize, rows: &[Row], out: &mut Vec<f32>) -> Resu
 }
 
 /// Copies `from`, rows of `cols` values, to the columns `at..at + cols` of `to`, rows of `width`.
-fn set_columns(from: &[f32], cols: usize, to: &mut [f32], width: usize, at: usize) {
+pub(super) fn set_columns(from: &[f32], cols: usize, to: &mut [f32], width: usize, at: usize) {
     for (from, to) in from.chunks_exact(cols).zip(to.chunks_exact_mut(width)) {
         to[at..at + cols].copy_from_slice(from);
     }

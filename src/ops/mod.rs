@@ -9,7 +9,7 @@
 //! ranks (`exchange.rs`).
 //!
 //! `draft.rs` is what a backend needs to run a draft network beside its own (`host_draft.rs`: on the
-//! host).
+//! host), `mtp.rs` what it needs to run a prediction layer of the target (`host_mtp.rs`).
 
 mod error;
 mod index;
@@ -28,6 +28,8 @@ mod host_rank;
 mod draft;
 mod gqa;
 mod host_draft;
+mod mtp;
+mod host_mtp;
 mod group;
 pub mod reference;
 pub mod tolerance;
@@ -42,6 +44,7 @@ pub use exchange::Member;
 pub use group::{Group, Rank};
 pub use host_ops::HostOps;
 pub use index::{BlockId, KvSlot, Row, SeqSlot, TokenId};
+pub use mtp::{FusionMatrices, MtpOps};
 pub use plan::{StepPlan, TokenSource};
 pub use rope::RopeTable;
 pub use sample::{Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SlotSpec, Ticket};

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Source of drafts: "off"; "ngram" = what followed the latest like place in the request's own prompt and reply; "suffix" = what
     /// followed most often, there or in finished replies with the same cache salt; "eagle3" = the draft model of `speculation.draft`;
-    /// "auto" = suffix, and the draft model where there is one, for each sequence whichever is likely to hold longer.
+    /// "mtp" = the checkpoint's own prediction layer (`num_nextn_predict_layers`); "auto" = suffix, and the draft model or prediction layer
+    /// where there is one, for each sequence whichever is likely to hold longer.
     pub method: Method,
     /// Folder of an Eagle3 draft model that was trained for this model; methods "auto" and "eagle3". `perigee inspect` says what it fits.
     /// Unset: the embedded model has its own, other models have none.
@@ -48,7 +49,7 @@ impl Default for Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// `Suffix`, and `Eagle3` where there is a draft model.
+    /// `Suffix`, and `Eagle3` or `Mtp` where there is such a draft.
     Auto,
     /// None.
     Off,
@@ -58,6 +59,8 @@ pub enum Method {
     Suffix,
     /// A draft model alone (arXiv 2503.01840).
     Eagle3,
+    /// The checkpoint's multi-token prediction layer alone (arXiv 2412.19437, section 2.2).
+    Mtp,
 }
 
 impl Config {
@@ -81,7 +84,7 @@ impl Config {
 
     /// Whether a draft model runs, where there is one.
     pub fn asks_model(&self) -> bool {
-        matches!(self.method, Method::Auto | Method::Eagle3)
+        matches!(self.method, Method::Auto | Method::Eagle3 | Method::Mtp)
     }
 
     /// Whether drafts follow the likeliest continuation of several places, finished replies

@@ -1,5 +1,6 @@
 //! The model and the engine on the CUDA backend, over the emulator.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
@@ -23,6 +24,7 @@ use crate::golden::{
     BLOCK_SIZE, NUM_BLOCKS, argmax, check_typical, golden_folder, golden_prompts, largest_difference, load,
     step,
 };
+use crate::mtp;
 use crate::quantized::expected_logits;
 
 /// Logits of one prompt of each folder, in both forms and in chunks, within 1e-3 of an independent implementation.
@@ -60,6 +62,15 @@ fn golden_drafts() {
     eagle3::check(|| backend(Arch::Sm90a, Some(5), Arithmetic::F32).unwrap(), &eagle3::DRAFTS);
 }
 
+/// Logits of a prediction layer are those of a one-layer network over the rows that it is fed.
+#[test]
+fn prediction_layers_compute_what_they_should() {
+    if backend(Arch::Sm90a, None, Arithmetic::F32).is_none() {
+        return;
+    }
+    mtp::check(|| backend(Arch::Sm90a, Some(6), Arithmetic::F32).unwrap());
+}
+
 /// Replies with a draft model, recorded steps and rewinds included, have the bits that they have without one.
 #[test]
 fn drafts_change_no_bits() {
@@ -71,8 +82,16 @@ fn drafts_change_no_bits() {
         ),
         ("draft-llama", Arithmetic::F32, CacheDType::Bf16),
     ] {
-        let Some(straight) = drafted_replies(None, arithmetic, dtype) else { return };
-        let drafted = drafted_replies(Some(draft), arithmetic, dtype).unwrap();
+        let target = eagle3::oracle().join("target");
+        let config = speculation::Config {
+            method: speculation::Method::Eagle3,
+            draft: Some(eagle3::oracle().join(draft)),
+            adaptive: false,
+            max_tokens: 3,
+            ..speculation::Config::default()
+        };
+        let Some(straight) = replies(&target, None, arithmetic, dtype) else { return };
+        let drafted = replies(&target, Some(config), arithmetic, dtype).unwrap();
         for (drafted, straight) in drafted.iter().zip(&straight) {
             assert_eq!(drafted.bits(), straight.bits(), "{draft}");
         }
@@ -82,25 +101,41 @@ fn drafts_change_no_bits() {
     }
 }
 
-/// Replies of the golden target with this draft; `None` without NVRTC.
-fn drafted_replies(draft: Option<&str>, arithmetic: Arithmetic, dtype: CacheDType) -> Option<Vec<Reply>> {
+/// The same of a prediction layer, which foresees most of the reply.
+#[test]
+fn a_prediction_layer_changes_no_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    mtp::write_foreseeing(folder.path(), |_| ());
+    let fp8 = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
+    for (arithmetic, dtype) in [(Arithmetic::F32, CacheDType::F32), (Arithmetic::Bf16, fp8)] {
+        let Some(straight) = replies(folder.path(), None, arithmetic, dtype) else { return };
+        let drafted = replies(folder.path(), Some(mtp::with_mtp()), arithmetic, dtype).unwrap();
+        for (drafted, straight) in drafted.iter().zip(&straight) {
+            assert_eq!(drafted.bits(), straight.bits());
+        }
+        let sum = |count: fn(&Reply) -> usize| drafted.iter().map(count).sum::<usize>();
+        let (accepted, rejected) = (sum(|reply| reply.drafted.0), sum(|reply| reply.drafted.1));
+        println!("{accepted} drafted tokens accepted, {rejected} rejected");
+        assert!(accepted > rejected, "{accepted} accepted, {rejected} rejected");
+    }
+}
+
+/// Replies of a checkpoint with these drafts; `None` without NVRTC.
+fn replies(
+    folder: &Path,
+    speculation: Option<speculation::Config>,
+    arithmetic: Arithmetic,
+    dtype: CacheDType,
+) -> Option<Vec<Reply>> {
     let backend = backend(Arch::Sm90a, Some(3), arithmetic)?;
-    let checkpoint = Checkpoint::open(&eagle3::oracle().join("target")).unwrap();
+    let checkpoint = Checkpoint::open(folder).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let mut options = options();
     options.scheduler.max_num_seqs = 4;
     options.scheduler.max_num_batched_tokens = 32;
     options.scheduler.max_model_len = 128;
     options.num_blocks = 32;
-    if let Some(draft) = draft {
-        options.speculation = speculation::Config {
-            method: speculation::Method::Eagle3,
-            draft: Some(eagle3::oracle().join(draft)),
-            adaptive: false,
-            max_tokens: 3,
-            ..speculation::Config::default()
-        };
-    }
+    options.speculation = speculation.unwrap_or(options.speculation);
     let metrics = Arc::new(Metrics::new("golden", true));
     let drafts = Some(DraftSupport::new());
     let engine =

@@ -210,7 +210,7 @@ impl Buffers {
 }
 
 /// A copy of rows of `columns` values, with nothing else done.
-fn copy(source: Buffer, to: Buffer, columns: usize) -> RowsParams {
+pub(super) fn copy(source: Buffer, to: Buffer, columns: usize) -> RowsParams {
     RowsParams {
         source: source.address,
         rows: 0,
@@ -228,7 +228,7 @@ fn copy(source: Buffer, to: Buffer, columns: usize) -> RowsParams {
 }
 
 /// The columns from `first` on of rows of `width` values.
-fn part(values: Values, first: usize, width: usize) -> [u64; 3] {
+pub(super) fn part(values: Values, first: usize, width: usize) -> [u64; 3] {
     let rounded = if values.rounded == Buffer::NONE { 0 } else { values.rounded.address + 2 * first as u64 };
     [values.exact.address + 4 * first as u64, rounded, width as u64]
 }

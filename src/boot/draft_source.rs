@@ -1,0 +1,117 @@
+//! Where a draft model comes from: a folder, the embedded one, or the checkpoint's own prediction layer.
+
+use super::engine::EngineError;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::{Blueprint, DraftBlueprint, DraftSupport, DraftTensors, MtpLayer, RunDraft};
+use crate::nano;
+use crate::ops::{Backend, CacheDType, Capacity, MemoryNeeds};
+use crate::speculation::{self, Method};
+
+/// A draft model before its upload.
+pub(super) enum DraftSource {
+    /// Eagle3.
+    Eagle3 { files: Box<Checkpoint>, blueprint: Box<DraftBlueprint> },
+    /// A layer of the target's checkpoint.
+    Mtp(Box<MtpLayer>),
+}
+
+impl DraftSource {
+    /// The draft model that the settings name, or else the target's own, if it goes with the target.
+    pub(super) fn open(
+        config: &speculation::Config,
+        checkpoint: &Checkpoint,
+        target: &Blueprint,
+        latent_norm_eps: f32,
+    ) -> Result<Option<Self>, EngineError> {
+        let embedded = checkpoint.folder().is_none() && config.method != Method::Mtp;
+        let files = match &config.draft {
+            _ if !config.asks_model() => return Ok(None),
+            Some(folder) => Checkpoint::open(folder),
+            None if embedded => Checkpoint::from_embedded(nano::DRAFT_FILES),
+            None if config.method == Method::Eagle3 => return Ok(None),
+            None => {
+                return match MtpLayer::find(checkpoint, target, latent_norm_eps) {
+                    Ok(None) if config.method == Method::Mtp => Err(EngineError::NoMtpLayer),
+                    Ok(layer) => Ok(layer.map(|layer| Self::Mtp(Box::new(layer)))),
+                    Err(reason) if config.method == Method::Auto => {
+                        // Quantized releases often leave the layer out and keep its number.
+                        tracing::warn!(%reason, "the prediction layer is not used");
+                        Ok(None)
+                    }
+                    Err(error) => Err(error.into()),
+                };
+            }
+        };
+        let files = files.map_err(EngineError::DraftFolder)?;
+        let bytes = files.file("config.json").unwrap_or_default();
+        let mut blueprint = DraftBlueprint::parse(&bytes).map_err(EngineError::DraftConfig)?;
+        if config.rope_theta > 0.0 {
+            blueprint.rope_theta = config.rope_theta;
+        }
+        blueprint.check(target)?;
+        Ok(Some(Self::Eagle3 { files: Box::new(files), blueprint: Box::new(blueprint) }))
+    }
+
+    /// Whether nobody asked for this draft.
+    pub(super) fn is_default(&self, config: &speculation::Config) -> bool {
+        config.method == Method::Auto && config.draft.is_none()
+    }
+
+    /// Bytes of the weights.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Eagle3 { files, blueprint } => DraftTensors::take(files, blueprint).bytes,
+            Self::Mtp(layer) => layer.bytes(),
+        }
+    }
+
+    /// Bytes of the workspace and of a block of the cache.
+    pub(super) fn memory<B: Backend>(
+        &self,
+        support: &DraftSupport<B>,
+        backend: &B,
+        capacity: &Capacity,
+        dtype: CacheDType,
+    ) -> MemoryNeeds {
+        match self {
+            Self::Eagle3 { blueprint, .. } => {
+                let block = blueprint.cache_shape(1, capacity.block_size, dtype);
+                (support.memory)(backend, blueprint, capacity, &block)
+            }
+            Self::Mtp(layer) => {
+                let block = layer.cache_shape(1, capacity.block_size, dtype);
+                (support.mtp_memory)(backend, layer, capacity, &block)
+            }
+        }
+    }
+
+    /// Uploads the draft of the target in `checkpoint`, with a cache of `num_blocks` blocks.
+    pub(super) fn load<B: Backend>(
+        &self,
+        support: &DraftSupport<B>,
+        (checkpoint, target): (&Checkpoint, &Blueprint),
+        backend: &mut B,
+        capacity: &Capacity,
+        (num_blocks, dtype): (usize, CacheDType),
+    ) -> Result<Box<dyn RunDraft<B>>, EngineError> {
+        match self {
+            Self::Eagle3 { files, blueprint } => {
+                let cache = blueprint.cache_shape(num_blocks, capacity.block_size, dtype);
+                let loaded = (support.load)(files, blueprint, target, backend, capacity, &cache)?;
+                tracing::info!(
+                    folder = %files.source(),
+                    reads = format!("inputs of layers {:?}", blueprint.reads(target.num_layers)),
+                    rope_theta = blueprint.rope_theta,
+                    "draft model loaded"
+                );
+                Ok(loaded)
+            }
+            Self::Mtp(layer) => {
+                let cache = layer.cache_shape(num_blocks, capacity.block_size, dtype);
+                let loaded = (support.mtp_load)(checkpoint, layer, backend, capacity, &cache)?;
+                tracing::info!(layer = layer.layer(), "prediction layer loaded as the draft model");
+                Ok(loaded)
+            }
+        }
+    }
+}
