@@ -182,6 +182,13 @@ fn table(i: &Inspection) -> String {
     };
     fact("KV scales", kv);
     fact("input scales", i.input_scales.to_string());
+    if let Some(layer) = &i.prediction_layer {
+        let state = match &layer.problem {
+            None => format!("{}, can draft", format_bytes(layer.bytes)),
+            Some(problem) => format!("cannot draft: {}", problem.replace('\n', "\n    ")),
+        };
+        fact("prediction", format!("layer {}, {state}", layer.layer));
+    }
     if let Some(pruned) = &i.pruned {
         fact("pruned", pruned.clone());
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::inventory::Inventory;
+use super::mtp::MtpLayer;
 use super::scale_pass::ScalePass;
 use super::weight_names::ModuleClass;
 
@@ -49,6 +50,8 @@ pub struct Inspection {
     pub kv_cache_declared: bool,
     /// Number of calibrated scales of activations.
     pub input_scales: usize,
+    /// The prediction layer behind the network; `None` without one.
+    pub prediction_layer: Option<PredictionLayer>,
     /// Sign of pruning; `None` without one.
     pub pruned: Option<String>,
     /// Distribution of block scales; present only on request.
@@ -59,6 +62,17 @@ pub struct Inspection {
     pub servable: bool,
     /// Reasons against serving.
     pub problems: ProblemLists,
+}
+
+/// A layer that `speculation.method` "mtp" drafts with.
+#[derive(Debug, Clone, Serialize)]
+pub struct PredictionLayer {
+    /// Number in the checkpoint.
+    pub layer: usize,
+    /// Stored bytes; 0 if it cannot draft.
+    pub bytes: u64,
+    /// Why it cannot draft, one reason per line.
+    pub problem: Option<String>,
 }
 
 /// Modules of one class in one format.
@@ -199,6 +213,7 @@ impl Inspection {
             kv_scales: inventory.kv_scales.len(),
             kv_cache_declared: inventory.declared.as_ref().is_some_and(|declared| declared.kv_cache),
             input_scales: inventory.num_input_scales,
+            prediction_layer: prediction_layer(checkpoint, b),
             pruned: pruned(b, inventory.experts_stored),
             scales,
             servable: problems.is_empty(),
@@ -214,6 +229,15 @@ impl Inspection {
             warnings: inventory.warnings,
         }
     }
+}
+
+/// The layer that method "mtp" would draft with.
+fn prediction_layer(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Option<PredictionLayer> {
+    let (bytes, problem) = match MtpLayer::find(checkpoint, blueprint, blueprint.rms_norm_eps) {
+        Ok(layer) => (layer?.bytes(), None),
+        Err(error) => (0, Some(error.to_string())),
+    };
+    Some(PredictionLayer { layer: blueprint.num_layers, bytes, problem })
 }
 
 /// Describes a number of experts below that of the release of the same sizes, or below the

@@ -14,7 +14,7 @@ use super::commands::{EXIT_USAGE, print, print_json};
 use crate::boot::{BootError, chain, read_blueprint};
 use crate::config::args::PlanArgs;
 use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass};
+use crate::model::{Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass, MtpLayer};
 
 /// Bits per weight of the formats that routed experts can be planned in, scales included.
 const FORMATS: [(&str, f64); 5] =
@@ -68,17 +68,23 @@ fn check(args: &PlanArgs) -> Result<(), String> {
 }
 
 fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
-    let (mut blueprint, mut weights) = match args.model.is_file() {
+    let (mut blueprint, mut weights, prediction) = match args.model.is_file() {
         true => {
             let blueprint = Blueprint::parse(&read_config(args)?)?;
             let weights = plain_weights(&blueprint);
-            (blueprint, weights)
+            (blueprint, weights, None)
         }
         false => {
             let checkpoint = Checkpoint::open(&args.model)?;
             let blueprint = read_blueprint(&checkpoint)?;
             let inventory = Inventory::take(&checkpoint, &blueprint);
-            (blueprint, stored_weights(&inventory))
+            // Such a layer that is not complete does not draft.
+            let layer = MtpLayer::find(&checkpoint, &blueprint, blueprint.rms_norm_eps).ok().flatten();
+            let prediction = layer.map(|layer| DraftNeeds {
+                bytes: layer.bytes() as f64,
+                cached_values: blueprint.mla.latent_dim(),
+            });
+            (blueprint, stored_weights(&inventory), prediction)
         }
     };
     let experts = blueprint.router.num_experts;
@@ -106,7 +112,10 @@ fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
     let request = Request {
         blueprint: &blueprint,
         weights,
-        draft: args.draft.as_deref().map(|folder| draft_needs(folder, &blueprint)).transpose()?,
+        draft: match &args.draft {
+            Some(folder) => Some(draft_needs(folder, &blueprint)?),
+            None => prediction,
+        },
         devices: DeviceSet::parse(&args.devices)?,
         kv_value_bytes: if args.kv == "fp8" { 1 } else { 2 },
         max_model_len: args.max_model_len.unwrap_or(blueprint.max_position_embeddings),
