@@ -1,7 +1,7 @@
 //! `ops::HostOps` on the CPU: checks shapes, then hands each operation to its module.
 
 use super::buffer::{Buffer, Cache, Routing};
-use super::elementwise::{norm_row, rotate};
+use super::elementwise::{gelu_row, layer_norm_row, norm_row, rotate};
 use super::gemm::{self, Operands, StoreRows};
 use super::layout::LANES;
 use super::matrix::{PanelSource, Panels, pack_all, pack_reporting};
@@ -10,12 +10,13 @@ use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Activations, Numerics, RowLayout};
 use super::simd::Isa;
 use crate::ops::{
-    CacheShape, ExpertMatrices, HostOps, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Preferences,
-    RouterShape, Segment, expect, peak,
+    CacheShape, ExpertMatrices, Gelu, HostOps, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
+    Preferences, RouterShape, Segment, expect, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 use crate::threads::{PerWorker, Shards, ThreadPool, UploadMeter};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How a [`CpuBackend`] computes.
@@ -54,6 +55,7 @@ pub struct CpuBackend {
     expanded: PerWorker<mla::ExpandedScratch>,
     absorbed: mla::AbsorbedScratch,
     absorbed_workers: PerWorker<mla::AbsorbedWorker>,
+    patches: PerWorker<mla::PatchScratch>,
     uploads: Arc<UploadMeter>,
 }
 
@@ -81,6 +83,7 @@ impl CpuBackend {
             expanded: PerWorker::new(threads, Default::default),
             absorbed: Default::default(),
             absorbed_workers: PerWorker::new(threads, Default::default),
+            patches: PerWorker::new(threads, Default::default),
             uploads: Arc::default(),
         }
     }
@@ -632,6 +635,51 @@ impl HostOps for CpuBackend {
         out.set_rows(op, rows.len())?;
         let layout = self.numerics.layout(head.format, x.cols);
         self.multiply(rows.len(), layout, head, |i| x.row(rows[i] as usize), out.values_mut(), false);
+        Ok(())
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &[f32],
+        gain: &[f32],
+        bias: &[f32],
+        eps: f32,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let cols = out.cols;
+        expect("layer_norm", &[cols, cols, 0], &[gain.len(), bias.len(), x.len() % cols.max(1)])?;
+        out.set_rows("layer_norm", x.len() / cols.max(1))?;
+        let isa = self.numerics.isa;
+        Self::each_row(&mut self.pool, out.values_mut(), cols, |t, row| {
+            layer_norm_row(isa, &x[t * cols..(t + 1) * cols], gain, bias, eps, row);
+        });
+        Ok(())
+    }
+
+    fn bias_gelu(&mut self, bias: &[f32], form: Gelu, x: &mut Buffer) -> Result<(), OpError> {
+        expect("bias_gelu", &[x.cols], &[bias.len()])?;
+        let (isa, cols) = (self.numerics.isa, x.cols);
+        Self::each_row(&mut self.pool, x.values_mut(), cols, |_, row| match form {
+            Gelu::Tanh => gelu_row(isa, row, bias),
+            Gelu::Exact => row.iter_mut().zip(bias).for_each(|(x, bias)| *x = form.of(*x + bias)),
+        });
+        Ok(())
+    }
+
+    fn attend_patches(
+        &mut self,
+        num_heads: usize,
+        head_dim: usize,
+        qkv: &[f32],
+        pictures: &[Range<usize>],
+        out: &mut [f32],
+    ) -> Result<(), OpError> {
+        let op = "attend_patches";
+        expect(op, &[3 * out.len()], &[qkv.len()])?;
+        let end = pictures.iter().map(|picture| picture.end).max().unwrap_or(0);
+        expect(op, &[out.len().max(end * num_heads * head_dim)], &[out.len()])?;
+        let (pool, scratch) = (&mut self.pool, &self.patches);
+        mla::attend_patches(pool, scratch, self.numerics, num_heads, head_dim, qkv, pictures, out);
         Ok(())
     }
 

@@ -6,10 +6,11 @@ use super::blueprint::Blueprint;
 use super::drafter::RunDraft;
 use super::layer_runner::{LayerRunner, LayerStep};
 use super::observed::LayerObserver;
+use super::tower::RunTower;
 use super::weights::Weights;
 use crate::ops::{
     Activation, Backend, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, OpError, Outcomes,
-    SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
+    Picture, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
 };
 
 /// A loaded network with its workspace and its KV cache, on one backend.
@@ -17,6 +18,7 @@ pub struct Model<B: Backend> {
     runner: LayerRunner<B>,
     weights: Weights<B>,
     draft: Option<Box<dyn RunDraft<B>>>,
+    tower: Option<Box<dyn RunTower<B>>>,
 }
 
 impl<B: Backend> Model<B> {
@@ -30,12 +32,40 @@ impl<B: Backend> Model<B> {
         cache: &CacheShape,
     ) -> Result<Self, OpError> {
         let runner = LayerRunner::new(backend, blueprint, latent_norm_eps, capacity, cache)?;
-        Ok(Self { runner, weights, draft: None })
+        Ok(Self { runner, weights, draft: None, tower: None })
     }
 
     /// Runs `draft` beside the network from now on, on the same backend.
     pub fn with_draft(self, draft: Option<Box<dyn RunDraft<B>>>) -> Self {
         Self { draft, ..self }
+    }
+
+    /// Sees pictures with `tower` from now on, on the same backend.
+    pub fn with_tower(self, tower: Option<Box<dyn RunTower<B>>>) -> Self {
+        Self { tower, ..self }
+    }
+
+    /// Blocks that pictures pass through between [`Model::begin_pictures`] and [`Model::project_pictures`]; `None` without a tower.
+    pub fn tower_blocks(&self) -> Option<usize> {
+        self.tower.as_ref().map(|tower| tower.num_blocks())
+    }
+
+    /// See [`crate::ops::TowerOps::begin_pictures`]. No effect without a tower, as for the other operations on pictures.
+    pub fn begin_pictures(&mut self, pictures: &[&Picture]) -> Result<(), OpError> {
+        let Self { runner, tower: Some(tower), .. } = self else { return Ok(()) };
+        tower.begin(pictures, &mut runner.backend)
+    }
+
+    /// See [`crate::ops::TowerOps::tower_block`].
+    pub fn tower_block(&mut self, block: usize) -> Result<(), OpError> {
+        let Self { runner, tower: Some(tower), .. } = self else { return Ok(()) };
+        tower.block(block, &mut runner.backend)
+    }
+
+    /// See [`crate::ops::TowerOps::project_pictures`].
+    pub fn project_pictures(&mut self, to: &[u32]) -> Result<(), OpError> {
+        let Self { runner, tower: Some(tower), .. } = self else { return Ok(()) };
+        tower.project(to, &mut runner.backend)
     }
 
     /// Whether a draft runs beside the network.
@@ -71,11 +101,14 @@ impl<B: Backend> Model<B> {
     /// Computes every row of a step: latents are stored in the cache, and the plan's logits rows
     /// are ready for [`Model::logits`].
     pub fn forward(&mut self, plan: &StepPlan) -> Result<(), OpError> {
-        let Self { runner, weights, draft } = self;
+        let Self { runner, weights, draft, tower } = self;
         runner.begin(plan)?;
         let LayerRunner { backend, workspace, cache, .. } = runner;
         backend.replay(workspace, &mut |backend, workspace| {
             backend.embed(&weights.embed_tokens, workspace)?;
+            if let Some(tower) = tower {
+                tower.place(backend, workspace)?;
+            }
             let gains = weights.layers.iter().map(|layer| &layer.attention.norm);
             let mut next = gains.chain([&weights.final_norm]);
             next.next().map_or(Ok(()), |first| backend.norm(first, workspace))?;
@@ -103,7 +136,7 @@ impl<B: Backend> Model<B> {
     /// logits of the plan's logits rows in place of the network's own: [`Model::sample`] then draws
     /// the draft's guesses. No effect without a draft.
     pub fn draft(&mut self, plan: &StepPlan, input: DraftInput<'_>) -> Result<(), OpError> {
-        let Self { runner, weights, draft: Some(draft) } = self else { return Ok(()) };
+        let Self { runner, weights, draft: Some(draft), .. } = self else { return Ok(()) };
         let (table, backend) = (&weights.embed_tokens, &mut runner.backend);
         draft.step(plan, input, table, backend, &runner.workspace)?;
         if plan.logits_rows.is_empty() {
@@ -155,6 +188,12 @@ impl<B: Calibrate> Model<B> {
             runner.layer_observed(weights, layer, layer, observer)?;
         }
         runner.norm(&weights.final_norm)
+    }
+
+    /// For tests: kept rows of pictures, and the residual stream behind the tower's last norm; see [`crate::ops::TowerOps`].
+    pub fn read_pictures(&mut self, rows: &[u32]) -> Result<[Vec<f32>; 2], OpError> {
+        let Self { runner, tower: Some(tower), .. } = self else { return Ok(Default::default()) };
+        Ok([tower.read_rows(rows, &mut runner.backend)?, tower.read_encoded(&mut runner.backend)?])
     }
 
     /// The draft's activations on the host; empty without a draft.

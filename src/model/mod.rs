@@ -23,6 +23,7 @@ mod layer_stream;
 mod read_ahead;
 mod rope;
 mod scale_pass;
+mod tower;
 mod weight_names;
 mod weights;
 
@@ -42,5 +43,6 @@ pub use mtp::{MtpDrafter, MtpLayer};
 pub use observed::{ChosenExperts, FfnInputs, LayerInputs, LayerObserver, NoObserver};
 pub use read_ahead::ExpertOrder;
 pub use scale_pass::ScalePass;
+pub use tower::{RunTower, Tower, TowerBlueprint, TowerInventory, TowerSupport};
 pub use weight_names::ModuleClass;
 pub use weights::{LoadError, Uploads, Weights};

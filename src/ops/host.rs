@@ -95,6 +95,8 @@ pub struct HostCache<H: HostOps> {
 pub(super) struct HostPlan {
     /// `[T]`.
     pub(super) tokens: Vec<u32>,
+    /// Rows that are tokens of pictures, with their kept rows.
+    pub(super) media: Vec<(usize, u32)>,
     /// `[T, R]`: cosines, then sines of each row's position.
     rotations: Vec<f32>,
     /// `[T]`.
@@ -108,7 +110,7 @@ pub(super) struct HostPlan {
 
 fn id_of(token: TokenSource, sampler: &HostSampler) -> u32 {
     match token {
-        TokenSource::Known(id) => id.0,
+        TokenSource::Known(id) | TokenSource::Media { token: id, .. } => id.0,
         TokenSource::LastSampled(slot) => sampler.last(slot).0,
     }
 }
@@ -117,6 +119,11 @@ impl HostPlan {
     pub(super) fn take(&mut self, plan: &StepPlan, rope: &RopeTable, sampler: &HostSampler) {
         self.tokens.clear();
         self.tokens.extend(plan.tokens.iter().map(|token| id_of(*token, sampler)));
+        self.media.clear();
+        self.media.extend(plan.tokens.iter().enumerate().filter_map(|(at, token)| match token {
+            TokenSource::Media { row, .. } => Some((at, *row)),
+            TokenSource::Known(_) | TokenSource::LastSampled(_) => None,
+        }));
         self.rotations.clear();
         plan.positions.iter().for_each(|position| rope.rotation(*position, &mut self.rotations));
         self.kv_slots.clear();

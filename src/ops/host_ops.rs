@@ -3,11 +3,43 @@
 //! Notation as in `backend.rs`. Every operation computes row `t` of its output from row `t` of its input alone (attention: and from
 //! the cache), with a reduction order that does not depend on T or on the other rows.
 
+use std::ops::Range;
+
 use super::{
     CacheShape, ExpertMatrices, LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape, Segment,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
+
+/// Forms of the Gaussian error linear unit (Hendrycks and Gimpel, arXiv 1606.08415).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gelu {
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
+    Exact,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    Tanh,
+}
+
+impl Gelu {
+    /// The unit's value.
+    pub fn of(self, x: f32) -> f32 {
+        match self {
+            Self::Exact => 0.5 * x * (1.0 + erf(f64::from(x) * std::f64::consts::FRAC_1_SQRT_2) as f32),
+            Self::Tanh => {
+                const ROOT: f32 = 0.797_884_6; // sqrt(2 / pi)
+                0.5 * x * (1.0 + (ROOT * (x + 0.044715 * x * x * x)).tanh())
+            }
+        }
+    }
+}
+
+/// The error function, off by less than 2e-7 (Abramowitz and Stegun, 7.1.26).
+fn erf(x: f64) -> f64 {
+    const TERMS: [f64; 5] = [1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592];
+    let t = 1.0 / (1.0 + 0.3275911 * x.abs());
+    let series = TERMS.iter().fold(0.0, |sum, term| (sum + term) * t);
+    (1.0 - series * (-x * x).exp()).copysign(x)
+}
 
 /// Operations of a backend on the host: one method per step of the formulas, over memory that the
 /// caller can read. `host.rs` implements [`super::Backend`] for every such set.
@@ -278,6 +310,33 @@ pub trait HostOps: Send + 'static {
         rows: &[u32],
         head: &Self::Matrix,
         out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    // -- vision --
+
+    /// `out[t] = gain * (x[t] - mean) / sqrt(variance + eps) + bias` for every row of `x`, `[T, out's columns]`; statistics in f32. Sets
+    /// `out` to T rows.
+    fn layer_norm(
+        &mut self,
+        x: &[f32],
+        gain: &[f32],
+        bias: &[f32],
+        eps: f32,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// `x[t] = gelu(x[t] + bias)`.
+    fn bias_gelu(&mut self, bias: &[f32], form: Gelu, x: &mut Self::Buffer) -> Result<(), OpError>;
+
+    /// Attention of every patch to all patches of its picture, scaled by `head_dim^-0.5`: `qkv` `[P, 3 * H * head_dim]` has queries, keys and
+    /// values side by side, `pictures` the patches of each picture; writes `out` `[P, H * head_dim]`.
+    fn attend_patches(
+        &mut self,
+        num_heads: usize,
+        head_dim: usize,
+        qkv: &[f32],
+        pictures: &[Range<usize>],
+        out: &mut [f32],
     ) -> Result<(), OpError>;
 
     /// Calls `work(worker, index)` for every index below `count`, on all threads of the backend; a

@@ -9,7 +9,8 @@
 //! ranks (`exchange.rs`).
 //!
 //! `draft.rs` is what a backend needs to run a draft network beside its own (`host_draft.rs`: on the
-//! host), `mtp.rs` what it needs to run a prediction layer of the target (`host_mtp.rs`).
+//! host), `mtp.rs` what it needs to run a prediction layer of the target (`host_mtp.rs`), `tower.rs` what it needs to see pictures
+//! (`host_tower.rs`).
 
 mod error;
 mod index;
@@ -30,6 +31,9 @@ mod gqa;
 mod host_draft;
 mod mtp;
 mod host_mtp;
+mod picture;
+mod tower;
+mod host_tower;
 mod group;
 pub mod reference;
 pub mod tolerance;
@@ -42,9 +46,10 @@ pub use draft::{
 pub use error::OpError;
 pub use exchange::Member;
 pub use group::{Group, Rank};
-pub use host_ops::HostOps;
+pub use host_ops::{Gelu, HostOps};
 pub use index::{BlockId, KvSlot, Row, SeqSlot, TokenId};
 pub use mtp::{FusionMatrices, MtpOps};
+pub use picture::{MERGE_SIDE, PATCH_SIDE, PATCH_VALUES, Picture};
 pub use plan::{StepPlan, TokenSource};
 pub use rope::RopeTable;
 pub use sample::{Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SlotSpec, Ticket};
@@ -54,5 +59,9 @@ pub use shapes::{
     Preferences, QueryMatrices, RouterShape, peak,
 };
 pub use share::{ExpertSplit, Share, Split};
+pub use tower::{
+    BiasedMatrix, NormVectors, TOWER_NORM_EPS, TowerBlockMatrices, TowerCapacity, TowerMatrices, TowerOps,
+    TowerShape,
+};
 
 pub(crate) use error::expect;

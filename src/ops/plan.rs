@@ -10,6 +10,13 @@ pub enum TokenSource {
     Known(TokenId),
     /// The last sampled token of a slot; its value may still be on the device.
     LastSampled(SeqSlot),
+    /// A token of a picture: its embedding is row `row` of the tower's kept rows.
+    Media {
+        /// The token that stands in the prompt.
+        token: TokenId,
+        /// See [`super::TowerOps::project_pictures`].
+        row: u32,
+    },
 }
 
 impl From<u32> for TokenSource {

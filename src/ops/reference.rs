@@ -4,10 +4,12 @@
 //! exactly. A fast backend is correct when its results equal these within `tolerance.rs`. Uses no
 //! threads and no instruction sets.
 
+use std::ops::Range;
+
 use super::error::expect;
 use super::{
-    AttentionForm, CacheDType, CacheShape, ExpertMatrices, HostOps, KvSlot, LatentSpan, MlaShape, ModelShape,
-    OpError, Preferences, RouterShape, Segment, peak,
+    AttentionForm, CacheDType, CacheShape, ExpertMatrices, Gelu, HostOps, KvSlot, LatentSpan, MlaShape,
+    ModelShape, OpError, Preferences, RouterShape, Segment, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -703,6 +705,72 @@ impl HostOps for ReferenceBackend {
         out.set_rows("logits", rows.len())?;
         for (i, t) in rows.iter().enumerate() {
             out.row_mut(i).copy_from_slice(&head.apply(x.row(*t as usize)));
+        }
+        Ok(())
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &[f32],
+        gain: &[f32],
+        bias: &[f32],
+        eps: f32,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let cols = out.cols;
+        expect("layer_norm", &[cols, cols, 0], &[gain.len(), bias.len(), x.len() % cols.max(1)])?;
+        out.set_rows("layer_norm", x.len() / cols)?;
+        for (t, x) in x.chunks_exact(cols).enumerate() {
+            let mean = x.iter().sum::<f32>() / cols as f32;
+            let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / cols as f32;
+            let scale = 1.0 / (variance + eps).sqrt();
+            for (i, out) in out.row_mut(t).iter_mut().enumerate() {
+                *out = gain[i] * ((x[i] - mean) * scale) + bias[i];
+            }
+        }
+        Ok(())
+    }
+
+    fn bias_gelu(&mut self, bias: &[f32], form: Gelu, x: &mut Buffer) -> Result<(), OpError> {
+        expect("bias_gelu", &[x.cols], &[bias.len()])?;
+        for row in x.values.chunks_exact_mut(bias.len()) {
+            row.iter_mut().zip(bias).for_each(|(x, bias)| *x = form.of(*x + bias));
+        }
+        Ok(())
+    }
+
+    fn attend_patches(
+        &mut self,
+        num_heads: usize,
+        head_dim: usize,
+        qkv: &[f32],
+        pictures: &[Range<usize>],
+        out: &mut [f32],
+    ) -> Result<(), OpError> {
+        let width = num_heads * head_dim;
+        expect("attend_patches", &[3 * out.len()], &[qkv.len()])?;
+        let part = |patch: usize, part: usize, head: usize| {
+            &qkv[patch * 3 * width + part * width + head * head_dim..][..head_dim]
+        };
+        for picture in pictures {
+            expect("attend_patches", &[out.len().max(picture.end * width)], &[out.len()])?;
+            for patch in picture.clone() {
+                for head in 0..num_heads {
+                    let query = part(patch, 0, head);
+                    let scale = (head_dim as f32).powf(-0.5);
+                    let scores: Vec<f32> =
+                        picture.clone().map(|key| dot(query, part(key, 1, head)) * scale).collect();
+                    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let weights: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
+                    let sum: f32 = weights.iter().sum();
+                    let out = &mut out[patch * width + head * head_dim..][..head_dim];
+                    out.fill(0.0);
+                    for (key, weight) in picture.clone().zip(&weights) {
+                        let value = part(key, 2, head);
+                        out.iter_mut().zip(value).for_each(|(out, value)| *out += weight / sum * value);
+                    }
+                }
+            }
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Multi-head latent attention in both forms. DeepSeek-V2, arXiv 2405.04434, section 2.1.
+//! Multi-head latent attention in both forms (DeepSeek-V2, arXiv 2405.04434, section 2.1), and attention of pictures (`patches.rs`).
 //!
 //! Both forms run the same inner step (`flash.rs`): a tile of query rows against 64 keys, online softmax, 64 values. They differ in
 //! what keys and values are: expanded per head from the latents (`expanded.rs`), or the latents themselves
@@ -9,12 +9,15 @@ mod absorbed;
 mod expanded;
 mod flash;
 mod latents;
+mod patches;
 
 pub(crate) use absorbed::{attend as attend_absorbed, attend_latents, latent_queries, project_latents};
 pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded};
 pub(crate) use latents::{
     Call as AbsorbedCall, Keys, Scratch as AbsorbedScratch, WorkerScratch as AbsorbedWorker,
 };
+
+pub(crate) use patches::{Scratch as PatchScratch, attend as attend_patches};
 
 use super::buffer::{Cache, CachedRow};
 use super::layout::{LANES, PanelFormat, Product, RowFormat};
@@ -130,6 +133,11 @@ impl Geometry {
     pub(crate) fn new(shape: &MlaShape, numerics: Numerics, kv_up: &KvUp) -> Self {
         // All heads share one dtype; a backend without heads never gets here.
         let format = kv_up.w_uv.first().map_or(PanelFormat::F32, |w| w.format);
+        Self::of_panels(shape, numerics, format)
+    }
+
+    /// As beside weights whose panels have this format.
+    pub(crate) fn of_panels(shape: &MlaShape, numerics: Numerics, format: PanelFormat) -> Self {
         let numerics = numerics.without_tiles();
         let layout = numerics.layout(format, 2);
         Self { shape: *shape, numerics, format: layout.format, round: layout.round }

@@ -32,7 +32,7 @@ pub struct Params {
 /// A row's token on the device.
 pub fn word(token: TokenSource) -> u32 {
     match token {
-        TokenSource::Known(id) => id.0,
+        TokenSource::Known(id) | TokenSource::Media { token: id, .. } => id.0,
         TokenSource::LastSampled(slot) => slot.0 | LAST_SAMPLED,
     }
 }

@@ -1,0 +1,376 @@
+//! The vision tower of a checkpoint: sizes, tensor names, upload, and running it beside the network.
+//!
+//! MoonViT with its projector as `kimi_k25` and `kimi_vl` checkpoints hold it. A checkpoint whose tower was dropped serves text alone.
+
+use serde_json::Value;
+
+use super::blueprint::{Blueprint, BlueprintError, Fields, parse_json};
+use super::checkpoint::Checkpoint;
+use super::inventory::{Problems, parts};
+use super::weights::LoadError;
+use crate::ops::{
+    Backend, BiasedMatrix, NormVectors, OpError, PATCH_SIDE, PATCH_VALUES, Picture, TowerBlockMatrices,
+    TowerCapacity, TowerMatrices, TowerOps, TowerShape,
+};
+use crate::quant::{Layout, StoredMatrix, recognize};
+use crate::tensor::TensorView;
+
+/// Sizes of a checkpoint's tower, and the token that stands for its rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TowerBlueprint {
+    /// Sizes for the operations.
+    pub shape: TowerShape,
+    /// Id of the token in the prompt; each stands for one row.
+    pub media_token_id: u32,
+    /// Spelling of the projector's names.
+    projector: Projector,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Projector {
+    /// `mm_projector.{pre_norm, proj.0, proj.2}`.
+    K25,
+    /// `multi_modal_projector.{pre_norm, linear_1, linear_2}`.
+    KimiVl,
+}
+
+impl Projector {
+    /// Names of the norm and of the two linears.
+    fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::K25 => ["mm_projector.pre_norm", "mm_projector.proj.0", "mm_projector.proj.2"],
+            Self::KimiVl => [
+                "multi_modal_projector.pre_norm",
+                "multi_modal_projector.linear_1",
+                "multi_modal_projector.linear_2",
+            ],
+        }
+    }
+}
+
+/// What a checkpoint's files say of its tower.
+#[derive(Debug, Clone)]
+pub enum TowerInventory {
+    /// The configuration describes no tower.
+    Absent,
+    /// The configuration describes a tower, and no tensor of it is stored.
+    Dropped,
+    /// A whole tower, with the bytes that its tensors take.
+    Whole(u64),
+}
+
+impl TowerBlueprint {
+    /// Parses `vision_config` of a `config.json`, in the released spelling (`vt_` keys), the one of Kimi-VL or the plain one. `None`
+    /// if the file has none.
+    pub fn parse(config_json: &[u8], text: &Blueprint) -> Result<Option<Self>, BlueprintError> {
+        let root = parse_json(config_json)?;
+        let config = match root.get("vision_config") {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::Object(config)) => Fields(config),
+            Some(value) => return Err(Fields::invalid("vision_config", value, "an object")),
+        };
+        let projector = match text.wrapper_type.as_str() {
+            "kimi_k25" => Projector::K25,
+            "kimi_vl" => Projector::KimiVl,
+            _ => return Ok(None),
+        };
+        let size = |names: &[&str]| match names.iter().find(|name| config.present(name).is_some()) {
+            Some(name) => config.size(name),
+            None => Err(BlueprintError::Missing(format!("vision_config.{}", names[0]))),
+        };
+        let exactly = |name: &str, expected: Value| match config.present(name) {
+            Some(value) if *value != expected => {
+                Err(Fields::invalid(&format!("vision_config.{name}"), value, &expected.to_string()))
+            }
+            _ => Ok(()),
+        };
+        exactly("patch_size", PATCH_SIDE.into())?;
+        exactly("merge_kernel_size", serde_json::json!([2, 2]))?;
+        exactly("merge_type", "sd2_tpool".into())?;
+        exactly("pos_emb_type", "divided_fixed".into())?;
+        exactly("mm_projector_type", "patchmerger".into())?;
+        exactly("projector_hidden_act", "gelu".into())?;
+        let shape = TowerShape {
+            hidden_size: size(&["vt_hidden_size", "hidden_size"])?,
+            num_layers: size(&["vt_num_hidden_layers", "num_hidden_layers"])?,
+            num_heads: size(&["vt_num_attention_heads", "num_attention_heads"])?,
+            intermediate_size: size(&["vt_intermediate_size", "intermediate_size"])?,
+            table_rows: size(&["init_pos_emb_height", "pos_emb_height"])?,
+            table_cols: size(&["init_pos_emb_width", "pos_emb_width"])?,
+            out_size: text.hidden_size,
+            projector_eps: config.positive("projector_ln_eps", Some(1e-5))? as f32,
+        };
+        let heads = shape.num_heads;
+        if !shape.hidden_size.is_multiple_of(4 * heads) {
+            let expected =
+                format!("a divisor of the tower's width {} that leaves a multiple of 4", shape.hidden_size);
+            return Err(Fields::invalid("vision_config.num_attention_heads", &heads.into(), &expected));
+        }
+        let media = ["media_placeholder_token_id", "image_token_id"].iter().find_map(|name| root.get(name));
+        let media_token_id = match media {
+            None if text.vocab_size == 163_840 => 163_605,
+            None => return Err(BlueprintError::Missing("media_placeholder_token_id".into())),
+            Some(id) => match id.as_u64() {
+                Some(id) if id < text.vocab_size as u64 => id as u32,
+                _ => {
+                    let expected = format!("a token id below {}", text.vocab_size);
+                    return Err(Fields::invalid("media_placeholder_token_id", id, &expected));
+                }
+            },
+        };
+        Ok(Some(Self { shape, media_token_id, projector }))
+    }
+
+    /// Every linear, `(name without part, [out, in])`, each with a bias; and every norm.
+    fn wanted(&self) -> (Vec<(String, [usize; 2])>, Vec<String>) {
+        let s = &self.shape;
+        let (w, inner, merged) = (s.hidden_size, s.intermediate_size, s.merged_size());
+        let [pre_norm, first, second] = self.projector.names();
+        let mut linears = vec![
+            ("vision_tower.patch_embed.proj".to_string(), [w, PATCH_VALUES]),
+            (first.into(), [merged, merged]),
+            (second.into(), [s.out_size, merged]),
+        ];
+        let mut norms = vec!["vision_tower.encoder.final_layernorm".to_string(), pre_norm.into()];
+        for block in 0..s.num_layers {
+            let name = |rest: &str| block_name(block, rest);
+            linears.extend([
+                (name("wqkv"), [3 * w, w]),
+                (name("wo"), [w, w]),
+                (name("mlp.fc0"), [inner, w]),
+                (name("mlp.fc1"), [w, inner]),
+            ]);
+            norms.extend([name("norm0"), name("norm1")]);
+        }
+        (linears, norms)
+    }
+
+    /// Compares a checkpoint's tensors with the tower, from headers alone.
+    ///
+    /// Errors: a tower that is there in part, or whose tensors have other shapes.
+    pub fn find(&self, checkpoint: &Checkpoint) -> Result<TowerInventory, LoadError> {
+        if checkpoint.under("vision_tower.").next().is_none() {
+            return Ok(TowerInventory::Dropped);
+        }
+        let mut problems = Problems::default();
+        let mut bytes = 0;
+        let (linears, norms) = self.wanted();
+        let mut floats =
+            |name: String, shape: &[usize], problems: &mut Problems| match checkpoint.tensor(&name) {
+                None => problems.missing.push(name),
+                Some(view) if view.shape != shape => {
+                    let got = view.shape;
+                    problems.wrong.push(format!("{name}: shape {got:?}, expected {shape:?}"));
+                }
+                Some(view) if !view.dtype.is_float() => {
+                    problems.wrong.push(format!("{name}: dtype {}, expected floats", view.dtype));
+                }
+                Some(view) => bytes += view.bytes.len() as u64,
+            };
+        let s = &self.shape;
+        floats(POSITIONS.into(), &[s.table_rows, s.table_cols, s.hidden_size], &mut problems);
+        for norm in norms {
+            floats(format!("{norm}.weight"), &[s.hidden_size], &mut problems);
+            floats(format!("{norm}.bias"), &[s.hidden_size], &mut problems);
+        }
+        for (name, [out, _]) in &linears {
+            floats(format!("{name}.bias"), &[*out], &mut problems);
+        }
+        for (name, [out, inputs]) in linears {
+            match Layout::of(parts(checkpoint, &name)) {
+                Ok(layout) if layout.shape == [out, inputs] => bytes += layout.bytes as u64,
+                // The patches' projection is stored as a convolution.
+                _ if checkpoint.tensor(&format!("{name}.weight")).is_some_and(|view| {
+                    view.shape == [out, 3, PATCH_SIDE, PATCH_SIDE]
+                        && inputs == PATCH_VALUES
+                        && view.dtype.is_float()
+                }) =>
+                {
+                    bytes += 2 * (out * inputs) as u64;
+                }
+                Ok(layout) => {
+                    let (got, expected) = (layout.shape, [out, inputs]);
+                    problems.wrong.push(format!("{name}.weight: shape {got:?}, expected {expected:?}"));
+                }
+                Err(error) => problems.wrong.push(format!("{name}: {error}")),
+            }
+        }
+        LoadError::check(checkpoint, &problems)?;
+        Ok(TowerInventory::Whole(bytes))
+    }
+}
+
+/// Table of positions, `[rows, columns, W]`.
+const POSITIONS: &str = "vision_tower.patch_embed.pos_emb.weight";
+
+fn block_name(block: usize, rest: &str) -> String {
+    format!("vision_tower.encoder.blocks.{block}.{rest}")
+}
+
+/// A tower's tensors in a checkpoint that [`TowerBlueprint::find`] found whole.
+struct Tensors<'a>(&'a Checkpoint);
+
+impl<'a> Tensors<'a> {
+    fn floats(&self, name: &str) -> Result<TensorView<'a>, LoadError> {
+        let missing = || Problems { missing: vec![name.to_string()], ..Default::default() };
+        match self.0.tensor(name) {
+            Some(view) => Ok(view),
+            None => Err(LoadError::Mismatch {
+                source_name: self.0.source().to_string(),
+                problems: missing().to_string(),
+            }),
+        }
+    }
+
+    fn norm(&self, name: &str) -> Result<NormVectors<'a>, LoadError> {
+        Ok(NormVectors {
+            gain: self.floats(&format!("{name}.weight"))?,
+            bias: self.floats(&format!("{name}.bias"))?,
+        })
+    }
+
+    fn linear(&self, name: &str) -> Result<BiasedMatrix<'a>, LoadError> {
+        let stored = recognize(parts(self.0, name));
+        let weight = stored.map_err(|source| LoadError::Stored { name: name.into(), source })?.1;
+        Ok(BiasedMatrix { weight, bias: self.floats(&format!("{name}.bias"))? })
+    }
+
+    fn block(&self, block: usize) -> Result<TowerBlockMatrices<'a>, LoadError> {
+        let name = |rest: &str| block_name(block, rest);
+        Ok(TowerBlockMatrices {
+            norm0: self.norm(&name("norm0"))?,
+            wqkv: self.linear(&name("wqkv"))?,
+            wo: self.linear(&name("wo"))?,
+            norm1: self.norm(&name("norm1"))?,
+            fc0: self.linear(&name("mlp.fc0"))?,
+            fc1: self.linear(&name("mlp.fc1"))?,
+        })
+    }
+}
+
+/// An uploaded tower on a backend that can run one.
+pub struct Tower<B: TowerOps> {
+    tower: B::Tower,
+    num_layers: usize,
+}
+
+/// What a model does with its tower, whatever else its backend can do.
+pub trait RunTower<B: Backend>: Send {
+    /// Blocks between [`RunTower::begin`] and [`RunTower::project`].
+    fn num_blocks(&self) -> usize;
+
+    /// See [`TowerOps::begin_pictures`].
+    fn begin(&mut self, pictures: &[&Picture], backend: &mut B) -> Result<(), OpError>;
+
+    /// See [`TowerOps::tower_block`].
+    fn block(&mut self, block: usize, backend: &mut B) -> Result<(), OpError>;
+
+    /// See [`TowerOps::project_pictures`].
+    fn project(&mut self, to: &[u32], backend: &mut B) -> Result<(), OpError>;
+
+    /// See [`TowerOps::place_rows`].
+    fn place(&self, backend: &mut B, workspace: &mut B::Workspace) -> Result<(), OpError>;
+
+    /// See [`TowerOps::read_rows`].
+    fn read_rows(&self, rows: &[u32], backend: &mut B) -> Result<Vec<f32>, OpError>;
+
+    /// See [`TowerOps::read_encoded`].
+    fn read_encoded(&mut self, backend: &mut B) -> Result<Vec<f32>, OpError>;
+}
+
+impl<B: TowerOps> Tower<B> {
+    /// Uploads the tower of `checkpoint`, which [`TowerBlueprint::find`] found whole; `levels` are the values of a channel's levels.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        blueprint: &TowerBlueprint,
+        levels: [[f32; 256]; 3],
+        backend: &mut B,
+        capacity: &TowerCapacity,
+    ) -> Result<Self, LoadError> {
+        let (tensors, shape) = (Tensors(checkpoint), &blueprint.shape);
+        let [pre_norm, first, second] = blueprint.projector.names();
+        let convolution = tensors.floats("vision_tower.patch_embed.proj.weight")?;
+        let flat = [shape.hidden_size, PATCH_VALUES];
+        let host = TowerMatrices {
+            levels,
+            patch_embed: BiasedMatrix {
+                weight: StoredMatrix::Plain(TensorView { shape: &flat, ..convolution }),
+                bias: tensors.floats("vision_tower.patch_embed.proj.bias")?,
+            },
+            positions: tensors.floats(POSITIONS)?,
+            blocks: (0..shape.num_layers).map(|block| tensors.block(block)).collect::<Result<_, _>>()?,
+            final_norm: tensors.norm("vision_tower.encoder.final_layernorm")?,
+            pre_norm: tensors.norm(pre_norm)?,
+            linear_1: tensors.linear(first)?,
+            linear_2: tensors.linear(second)?,
+        };
+        let tower = backend.load_tower(&host, shape, capacity);
+        let tower = tower.map_err(|source| LoadError::Upload { name: "vision_tower".into(), source })?;
+        checkpoint.release_under("vision_tower");
+        Ok(Self { tower, num_layers: shape.num_layers })
+    }
+}
+
+impl<B: TowerOps> RunTower<B> for Tower<B> {
+    fn num_blocks(&self) -> usize {
+        self.num_layers
+    }
+
+    fn begin(&mut self, pictures: &[&Picture], backend: &mut B) -> Result<(), OpError> {
+        backend.begin_pictures(pictures, &mut self.tower)
+    }
+
+    fn block(&mut self, block: usize, backend: &mut B) -> Result<(), OpError> {
+        backend.tower_block(block, &mut self.tower)
+    }
+
+    fn project(&mut self, to: &[u32], backend: &mut B) -> Result<(), OpError> {
+        backend.project_pictures(to, &mut self.tower)
+    }
+
+    fn place(&self, backend: &mut B, workspace: &mut B::Workspace) -> Result<(), OpError> {
+        backend.place_rows(&self.tower, workspace)
+    }
+
+    fn read_rows(&self, rows: &[u32], backend: &mut B) -> Result<Vec<f32>, OpError> {
+        backend.read_rows(rows, &self.tower)
+    }
+
+    fn read_encoded(&mut self, backend: &mut B) -> Result<Vec<f32>, OpError> {
+        backend.read_encoded(&mut self.tower)
+    }
+}
+
+/// The functions of a backend that can run towers, where its type does not say so.
+pub struct TowerSupport<B: Backend> {
+    /// See [`TowerOps::tower_bytes`].
+    pub bytes: fn(&B, &TowerShape, &TowerCapacity) -> u64,
+    /// See [`Tower::load`].
+    pub load: LoadTower<B>,
+}
+
+type LoadTower<B> = fn(
+    &Checkpoint,
+    &TowerBlueprint,
+    [[f32; 256]; 3],
+    &mut B,
+    &TowerCapacity,
+) -> Result<Box<dyn RunTower<B>>, LoadError>;
+
+impl<B: TowerOps> TowerSupport<B> {
+    /// That of a backend with the operations of towers.
+    pub fn new() -> Self {
+        Self {
+            bytes: |backend, shape, capacity| backend.tower_bytes(shape, capacity),
+            load: |checkpoint, blueprint, levels, backend, capacity| {
+                Ok(Box::new(Tower::load(checkpoint, blueprint, levels, backend, capacity)?))
+            },
+        }
+    }
+}
+
+impl<B: TowerOps> Default for TowerSupport<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
