@@ -25,6 +25,9 @@ pub mod cuda;
 // The network, and the checkpoint files that its weights are read from.
 pub mod model;
 
+// Images of requests, from a client's bytes to the patches that the tower reads.
+pub mod vision;
+
 // Serving: the scheduler, the step loop, tokenizer and templates, grammars, a request without HTTP.
 pub mod scheduler;
 pub mod engine;

@@ -1,5 +1,6 @@
 //! A step that fails fails its own requests; the engine goes on, or ends with the reason, and every stream says so.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +14,8 @@ use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
-    AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, Group, HostOps, LatentSpan,
-    MlaShape, ModelShape, OpError, Preferences, RouterShape, Segment, StepPlan, TokenSource,
+    AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, Gelu, Group, HostOps,
+    LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape, Segment, StepPlan, TokenSource,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::SamplingParams;
@@ -275,6 +276,29 @@ impl HostOps for Faulty {
             false => values.fill(broken),
         }
         self.inner.write(&values, out)
+    }
+    fn layer_norm(
+        &mut self,
+        x: &[f32],
+        gain: &[f32],
+        bias: &[f32],
+        eps: f32,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.inner.layer_norm(x, gain, bias, eps, out)
+    }
+    fn bias_gelu(&mut self, bias: &[f32], form: Gelu, x: &mut Self::Buffer) -> Result<(), OpError> {
+        self.inner.bias_gelu(bias, form, x)
+    }
+    fn attend_patches(
+        &mut self,
+        num_heads: usize,
+        head_dim: usize,
+        qkv: &[f32],
+        pictures: &[Range<usize>],
+        out: &mut [f32],
+    ) -> Result<(), OpError> {
+        self.inner.attend_patches(num_heads, head_dim, qkv, pictures, out)
     }
     fn for_each(&mut self, count: usize, work: &(dyn Fn(usize, usize) + Sync)) {
         self.inner.for_each(count, work);

@@ -35,3 +35,4 @@ mod quantized;
 mod scoring;
 mod serve;
 mod speculation;
+mod vision;

@@ -72,6 +72,7 @@ impl Conversation {
             model,
             prompts: vec![Prompt::Chat(ChatPrompt {
                 messages: self.messages.messages,
+                images: self.messages.images,
                 tools: self.tools,
                 add_generation_prompt: self.add_generation_prompt.unwrap_or(!continue_final_message),
                 continue_final_message,

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::generate::{GenerateError, PolicyRefusal};
+use crate::telemetry::ImageRefusal;
 
 /// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
 const MAX_MESSAGE_CHARS: usize = 600;
@@ -419,6 +420,18 @@ impl From<GenerateError> for ApiError {
             GenerateError::TooManyLogprobs { field, .. } => {
                 let message = format!("`{field}`: {message}");
                 Self::new(400, "invalid_request_error", "too_many_logprobs", message).param(field)
+            }
+            GenerateError::Image { place, refusal, .. } => {
+                let status = if refusal == ImageRefusal::Timeout { 503 } else { 400 };
+                Self::new(status, "invalid_request_error", "invalid_image", format!("`{place}`: {message}"))
+                    .param(place)
+            }
+            GenerateError::Blind { place, .. } => {
+                let message = format!("`{place}`: {message}");
+                Self::new(400, "invalid_request_error", "unsupported_parameter", message).param(place)
+            }
+            GenerateError::ImagesWait { .. } => {
+                Self::new(503, "server_error", "too_many_images", message).retry_after(5)
             }
             GenerateError::Tokenize(_) => Self::new(400, "invalid_request_error", "invalid_prompt", message),
             GenerateError::Deadline { .. } => {

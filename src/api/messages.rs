@@ -6,8 +6,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::ApiError;
 use super::values::{Free, Idle, List, TextOr};
+use super::{ApiError, images};
+use crate::generate::ImageInput;
 
 /// Most messages of a conversation.
 const MAX_MESSAGES: usize = 16_384;
@@ -42,7 +43,13 @@ impl JsonSchema for Message {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let part = json!({"type": "object", "required": ["type", "text"],
             "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
-        let text = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]});
+        let image = json!({"type": "object", "required": ["type", "image_url"], "properties": {"type": {"const": "image_url"},
+            "image_url": {"anyOf": [{"type": "string"}, {"type": "object", "required": ["url"], "properties": {
+                "url": {"type": "string", "description": "A data: URL of a png, jpeg, webp, gif or bmp file."},
+                "detail": {"enum": ["auto", "low", "high"]}}}]}}});
+        let words = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]});
+        let text =
+            json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [part, image]}}]});
         let call = json!({"type": "object", "required": ["id", "function"], "properties": {
             "id": {"type": "string"}, "type": {"const": "function"}, "function": {"type": "object", "required": ["name", "arguments"],
                 "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}});
@@ -50,7 +57,7 @@ impl JsonSchema for Message {
             {"type": "object", "required": ["role", "content"], "properties": {
                 "role": {"enum": ["system", "developer", "user"]}, "content": text, "name": {"type": "string"}}},
             {"type": "object", "required": ["role", "content"], "properties": {
-                "role": {"const": "assistant"}, "content": {"anyOf": [text, {"type": "null"}]}, "name": {"type": "string"},
+                "role": {"const": "assistant"}, "content": {"anyOf": [words, {"type": "null"}]}, "name": {"type": "string"},
                 "reasoning_content": {"type": "string", "description": "Reasoning of an earlier reply; `reasoning` is the same."},
                 "tool_calls": {"type": "array", "items": call}}},
             {"type": "object", "required": ["role", "content", "tool_call_id"], "properties": {
@@ -65,6 +72,10 @@ pub(super) struct Part {
     r#type: Option<String>,
     text: Option<String>,
     refusal: Option<String>,
+    /// A URL, or an object with one.
+    image_url: Option<Free>,
+    /// The same under another name.
+    image: Option<Free>,
     #[expect(dead_code, reason = "accepted, and means nothing")]
     cache_control: Option<Idle>,
     #[expect(dead_code, reason = "accepted, and means nothing")]
@@ -81,16 +92,19 @@ type Content = TextOr<Part, MAX_PARTS>;
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<Value>,
+    /// Images of the messages, in the order of their parts.
+    pub(super) images: Vec<ImageInput>,
     /// The last message says of itself that it is unfinished.
     pub(super) partial: bool,
 }
 
 impl Conversation {
     /// Messages that a dialect has made of what stands in its `field`.
-    pub(super) fn new(field: &str, messages: Vec<Value>, partial: bool) -> Result<Self, ApiError> {
+    pub(super) fn new(field: &str, mut messages: Vec<Value>, partial: bool) -> Result<Self, ApiError> {
+        let images = images::take(&mut messages);
         match messages.len() {
             0 => Err(ApiError::invalid_value(field, "the list is empty: at least one message is needed")),
-            1..=MAX_MESSAGES => Ok(Self { messages, partial }),
+            1..=MAX_MESSAGES => Ok(Self { messages, images, partial }),
             _ => Err(ApiError::invalid_type(field, format!("more than {MAX_MESSAGES} entries"))),
         }
     }
@@ -186,17 +200,15 @@ impl Part {
     fn check(self, path: &str) -> Result<Value, ApiError> {
         let kind = self.r#type.as_deref().ok_or_else(|| ApiError::missing(format!("{path}.type")))?;
         let text = match kind {
+            _ if images::IMAGES.contains(&kind) => {
+                let image = if kind == "image" { self.image.or(self.image_url) } else { self.image_url };
+                return images::part(path, kind, image.map(|Free(image)| image));
+            }
             "text" | "input_text" | "output_text" => {
                 self.text.ok_or_else(|| ApiError::missing(format!("{path}.text")))?
             }
             "refusal" => self.refusal.ok_or_else(|| ApiError::missing(format!("{path}.refusal")))?,
-            "image" | "image_url" | "input_image" | "video" | "video_url" | "input_video" | "audio"
-            | "audio_url" | "input_audio" | "file" => {
-                return Err(ApiError::unsupported(path, &format!("content of type {kind}")));
-            }
-            other => {
-                return Err(ApiError::unknown_value(format!("{path}.type"), other, "text"));
-            }
+            other => return Err(images::refused(path, other)),
         };
         Ok(json!({"type": "text", "text": text}))
     }
@@ -275,8 +287,10 @@ mod tests {
             ),
             (
                 r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#,
-                "messages[0].content[0]",
+                "messages[0].content[0].image_url.url",
             ),
+            (r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#, "messages[0].content[0].image_url"),
+            (r#"[{"role": "user", "content": [{"type": "video_url"}]}]"#, "messages[0].content[0]"),
             (r#"[{"role": "user", "content": [{"type": "x"}]}]"#, "messages[0].content[0].type"),
             (r#"[{"role": "tool", "content": "x"}]"#, "messages[0].tool_call_id"),
             (r#"[{"role": "user", "content": "x", "partial": true}]"#, "messages[0].partial"),

@@ -11,6 +11,7 @@ mod error;
 mod foreign;
 mod format;
 mod guard;
+mod images;
 mod json;
 mod limits;
 mod messages;

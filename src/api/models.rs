@@ -33,13 +33,13 @@ impl ModelCard {
     }
 
     /// The list of all names. `reasons`: whether the model can think before it answers.
-    pub(super) fn list(&self, reasons: bool) -> Value {
-        let data: Vec<Value> = self.names.iter().map(|name| self.entry(name, reasons)).collect();
+    pub(super) fn list(&self, reasons: bool, sees: bool) -> Value {
+        let data: Vec<Value> = self.names.iter().map(|name| self.entry(name, reasons, sees)).collect();
         json!({"object": "list", "data": data})
     }
 
     /// One name's entry.
-    pub(super) fn entry(&self, name: &str, reasons: bool) -> Value {
+    pub(super) fn entry(&self, name: &str, reasons: bool, sees: bool) -> Value {
         json!({
             "id": name,
             "object": "model",
@@ -50,7 +50,7 @@ impl ModelCard {
             "max_model_len": self.max_model_len,
             "context_length": self.max_model_len,
             "supports_reasoning": reasons,
-            "supports_image_in": false,
+            "supports_image_in": sees,
             "supports_video_in": false,
             "display_name": name,
         })

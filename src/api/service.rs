@@ -153,13 +153,13 @@ impl Api {
 
     /// `/v1/models`.
     pub fn models(&self) -> Vec<u8> {
-        self.card.list(self.reasons()).to_string().into_bytes()
+        self.card.list(self.reasons(), self.generator.sees()).to_string().into_bytes()
     }
 
     /// `/v1/models/NAME`.
     pub fn model(&self, name: &str) -> Result<Vec<u8>, ApiError> {
         let name = self.card.resolve(Some(name))?;
-        Ok(self.card.entry(&name, self.reasons()).to_string().into_bytes())
+        Ok(self.card.entry(&name, self.reasons(), self.generator.sees()).to_string().into_bytes())
     }
 
     /// `/tokenize`.

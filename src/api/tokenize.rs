@@ -86,6 +86,7 @@ pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall
             let continue_final_message = conversation.continues(body.continue_final_message)?;
             Prompt::Chat(ChatPrompt {
                 messages: conversation.messages,
+                images: conversation.images,
                 tools: tools::check(body.tools)?,
                 add_generation_prompt: body.add_generation_prompt.unwrap_or(!continue_final_message),
                 continue_final_message,

@@ -54,12 +54,20 @@ pub(super) fn token_ids(out: &mut Vec<u8>, ids: &[u32]) {
 
 /// Appends `"usage":{...}`.
 pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
-    let Usage { prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, drafted, .. } = usage;
+    let Usage {
+        prompt_tokens,
+        image_tokens,
+        completion_tokens,
+        cached_tokens,
+        reasoning_tokens,
+        drafted,
+        ..
+    } = usage;
     let total = prompt_tokens + completion_tokens;
     write!(
         out,
         "\"usage\":{{\"prompt_tokens\":{prompt_tokens},\"completion_tokens\":{completion_tokens},\
-         \"total_tokens\":{total},\"prompt_tokens_details\":{{\"cached_tokens\":{cached_tokens}}},\
+         \"total_tokens\":{total},\"prompt_tokens_details\":{{\"cached_tokens\":{cached_tokens},\"image_tokens\":{image_tokens}}},\
          \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning_tokens}"
     )
     .expect("writing to memory");

@@ -7,16 +7,17 @@ use std::thread::JoinHandle;
 use super::draft_source::DraftSource;
 use super::gpu::{Gpu, GpuError};
 use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput, available_memory};
+use super::sight::TowerSource;
 use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::cuda::Arithmetic;
-use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, measure_steps, spawn, warm_up};
+use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
 use crate::model::checkpoint::{Checkpoint, CheckpointError};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{
     Blueprint, BlueprintError, DraftMismatch, DraftSupport, ExpertOrder, Inventory, KvScaleError, KvScales,
-    LoadError, Model, Uploads, Weights,
+    LoadError, Model, TowerSupport, Uploads, Weights,
 };
 use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
@@ -68,6 +69,8 @@ pub struct EngineOptions {
     pub latent_norm_eps: Option<f32>,
     /// Drafts of reply tokens.
     pub speculation: speculation::Config,
+    /// The checkpoint's vision tower; `None`: images are not served.
+    pub tower: Option<TowerSource>,
 }
 
 impl EngineOptions {
@@ -113,6 +116,7 @@ impl EngineOptions {
                 LatentNormEps::Value(eps) => Some(eps),
             },
             speculation: settings.speculation.clone(),
+            tower: None,
         })
     }
 }
@@ -275,18 +279,18 @@ pub fn start_engine(
         BackendChoice::Reference => {
             let backend = ReferenceBackend;
             let (drafts, uploads) = (Some(DraftSupport::new()), Uploads::default());
-            let dtype = CacheDType::F32;
+            let (dtype, towers) = (CacheDType::F32, Some(TowerSupport::new()));
             start_reporting(
-                backend, &uploads, dtype, drafts, checkpoint, blueprint, options, metrics, progress,
+                backend, &uploads, dtype, drafts, towers, checkpoint, blueprint, options, metrics, progress,
             )
         }
         BackendChoice::Cpu(cpu) => {
             let dtype = cache_dtype_beside(cpu.activations);
             let backend = CpuBackend::new(*cpu).reporting(meter.clone());
             let uploads = Uploads { meter, order: ExpertOrder::ByExpert };
-            let drafts = Some(DraftSupport::new());
+            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
             start_reporting(
-                backend, &uploads, dtype, drafts, checkpoint, blueprint, options, metrics, progress,
+                backend, &uploads, dtype, drafts, towers, checkpoint, blueprint, options, metrics, progress,
             )
         }
         BackendChoice::Cuda(gpu) => {
@@ -298,13 +302,16 @@ pub fn start_engine(
             let (uploads, dtype) = (Uploads { meter, order }, CacheDType::Bf16);
             let drafts = Some(DraftSupport::new());
             start_reporting(
-                backend, &uploads, dtype, drafts, checkpoint, blueprint, options, metrics, progress,
+                backend, &uploads, dtype, drafts, None, checkpoint, blueprint, options, metrics, progress,
             )
         }
         BackendChoice::CpuRanks { ranks, each } => {
             let dtype = cache_dtype_beside(each.activations);
             let backend = Group::new((0..*ranks).map(|_| CpuBackend::new(*each)).collect())?;
-            start_on(backend, dtype, None, checkpoint, blueprint, options, metrics, progress)
+            let (uploads, towers) = (Uploads::default(), Some(TowerSupport::new()));
+            start_reporting(
+                backend, &uploads, dtype, None, towers, checkpoint, blueprint, options, metrics, progress,
+            )
         }
     }
 }
@@ -335,6 +342,7 @@ pub fn start_on<B: Backend>(
         &uploads,
         default_dtype,
         drafts,
+        None,
         checkpoint,
         blueprint,
         options,
@@ -349,6 +357,7 @@ fn start_reporting<B: Backend>(
     uploads: &Uploads,
     default_dtype: CacheDType,
     drafts: Option<DraftSupport<B>>,
+    towers: Option<TowerSupport<B>>,
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
     options: &EngineOptions,
@@ -393,6 +402,10 @@ fn start_reporting<B: Backend>(
             return Err(EngineError::DraftBackend { backend: backend.name(), ranks });
         }
     };
+    let tower = options.tower.as_ref().zip(towers);
+    if let Some((source, support)) = &tower {
+        needs.workspace_bytes += (support.bytes)(&backend, &source.blueprint.shape, &source.capacity());
+    }
     let inventory = Inventory::take(checkpoint, &blueprint);
     // Before the plan: a checkpoint of another configuration is a better reason to give than lack
     // of memory.
@@ -401,6 +414,7 @@ fn start_reporting<B: Backend>(
         weights: &inventory.loaded_bytes(),
         widened_bytes: inventory.widened_bytes(if default_dtype == CacheDType::F32 { 4 } else { 2 }),
         draft_bytes: draft.as_ref().map_or(0, |(source, _)| source.bytes()),
+        vision_bytes: tower.as_ref().map_or(0, |(source, _)| source.bytes),
         needs,
         max_num_seqs: batching.max_num_seqs,
         max_model_len,
@@ -447,6 +461,11 @@ fn start_reporting<B: Backend>(
         prefix_caching: options.prefix_caching,
         cache_dtype: dtype.name(),
         backend: backend.name(),
+        vision: tower.as_ref().map(|(source, _)| VisionFacts {
+            num_rows: source.capacity().num_rows,
+            max_patches: source.capacity().max_patches,
+            media_token_id: source.blueprint.media_token_id,
+        }),
     };
     let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
     let drafter = match &draft {
@@ -457,7 +476,15 @@ fn start_reporting<B: Backend>(
             Some(source.load(support, target, &mut backend, &capacity, blocks)?)
         }
     };
-    let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?.with_draft(drafter);
+    let tower = match &tower {
+        None => None,
+        Some((source, support)) => {
+            let (levels, capacity) = (source.preprocessor.levels(), source.capacity());
+            Some((support.load)(checkpoint, &source.blueprint, levels, &mut backend, &capacity)?)
+        }
+    };
+    let model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?;
+    let mut model = model.with_draft(drafter).with_tower(tower);
     if let Some(scales) = kv_scales {
         model.set_cache_scales(&scales.exponents)?;
     }

@@ -42,6 +42,8 @@ pub struct PlanInput<'a> {
     pub widened_bytes: u64,
     /// Bytes of a draft model's weights.
     pub draft_bytes: u64,
+    /// Bytes of the vision tower's weights.
+    pub vision_bytes: u64,
     /// Memory that the backend needs besides the weights, with a cache of one block.
     pub needs: MemoryNeeds,
     /// Most sequences that run at once.
@@ -133,6 +135,9 @@ impl MemoryPlan {
         }
         if input.draft_bytes > 0 {
             weight_classes.push(("draft model", input.draft_bytes));
+        }
+        if input.vision_bytes > 0 {
+            weight_classes.push(("vision tower", input.vision_bytes));
         }
         let weights_bytes = weight_classes.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let MemoryNeeds { workspace_bytes, cache_bytes: block_bytes } = input.needs;
@@ -249,6 +254,7 @@ mod tests {
             weights: &[(ModuleClass::RoutedExperts, 4 << 20), (ModuleClass::Attention, 2 << 20)],
             widened_bytes: 0,
             draft_bytes: 0,
+            vision_bytes: 0,
             needs: MemoryNeeds { workspace_bytes: 50 << 20, cache_bytes: BLOCK_BYTES },
             max_num_seqs: 256,
             max_model_len: 8192,

@@ -8,6 +8,7 @@ pub mod memory_plan;
 mod progress;
 mod run;
 mod sampling_defaults;
+mod sight;
 mod signals;
 mod stations;
 mod tuned_ops;

@@ -11,7 +11,7 @@ use super::error::{BootError, chain};
 use super::progress::Progress;
 use super::sampling_defaults::sampling_defaults;
 use super::signals::Signals;
-use super::stations::{load_text, open_checkpoint, read_blueprint};
+use super::stations::{load_sight, load_text, open_checkpoint, read_blueprint};
 use crate::api::{Api, ModelCard};
 use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
@@ -166,10 +166,11 @@ fn boot(
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     progress.stage("text");
-    let text = load_text(settings, &checkpoint, &blueprint)?;
+    let mut text = load_text(settings, &checkpoint, &blueprint)?;
+    let tower = load_sight(settings, &checkpoint, &blueprint, &mut text)?;
     let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
     progress.stage("memory plan");
-    let options = EngineOptions::from_settings(settings, &blueprint)?;
+    let options = EngineOptions { tower, ..EngineOptions::from_settings(settings, &blueprint)? };
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
         if let EngineProgress::Planned(plan) = &at {
             tracing::info!("memory plan\n{}", plan.table().trim_end());

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::error::BootError;
+use super::sight::{NO_TOWER, TowerSource};
 use crate::config::Settings;
-use crate::generate::ModelText;
+use crate::generate::{ModelText, Sight};
 use crate::model::Blueprint;
 use crate::model::checkpoint::Checkpoint;
 use crate::nano;
@@ -48,5 +49,28 @@ pub(crate) fn load_text(
         }
         None => ChatTemplate::load(&file, &blueprint.wrapper_type, &tokenizer)?,
     };
-    Ok(ModelText { tokenizer: Arc::new(tokenizer), template })
+    Ok(ModelText { tokenizer: Arc::new(tokenizer), template, sight: Err(NO_TOWER) })
+}
+
+/// The checkpoint's vision tower, or what it lacks to see; `text` is told.
+pub(crate) fn load_sight(
+    settings: &Settings,
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+    text: &mut ModelText,
+) -> Result<Option<TowerSource>, BootError> {
+    match TowerSource::open(&settings.vision, checkpoint, blueprint)? {
+        Ok(tower) => {
+            let (preprocessor, config) = (tower.preprocessor.clone(), settings.vision.clone());
+            text.sight = Ok(Arc::new(Sight::new(preprocessor, config, tower.blueprint.media_token_id)));
+            Ok(Some(tower))
+        }
+        Err(reason) => {
+            if reason != NO_TOWER {
+                tracing::warn!("only text is served: {reason}");
+            }
+            text.sight = Err(reason);
+            Ok(None)
+        }
+    }
 }

@@ -6,7 +6,9 @@ use figment::value::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{cuda, generate, grammar, guard, model, sampling, scheduler, server, speculation, telemetry};
+use crate::{
+    cuda, generate, grammar, guard, model, sampling, scheduler, server, speculation, telemetry, vision,
+};
 
 use super::DeviceConfig;
 
@@ -28,6 +30,8 @@ pub struct Settings {
     pub scheduler: scheduler::Config,
     /// Drafts of reply tokens, checked several at a time.
     pub speculation: speculation::Config,
+    /// Images in requests to a model that sees: what is taken, and what reading it may cost.
+    pub vision: vision::Config,
     /// Sampling values for requests that leave them open.
     pub sampling: sampling::config::Config,
     /// Reasoning of models that think before they answer.
@@ -109,6 +113,7 @@ impl Settings {
             ("scheduler", scheduler_problems(&self.scheduler)),
             ("speculation", self.speculation.validate()),
             ("speculation", self.draft_problems()),
+            ("vision", self.vision.validate()),
             ("sampling", self.sampling.validate()),
             ("reasoning", self.reasoning.validate()),
             ("structured_output", self.structured_output.validate()),

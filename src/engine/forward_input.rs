@@ -1,8 +1,12 @@
 //! Converts the scheduler's batch to the backend's plan and lists the rows that need logits.
 
+use std::collections::HashMap;
+
+use super::live::LiveSequence;
+use super::pictures::Pictures;
 use super::step_state::Step;
 use crate::ops::{Row, StepPlan, TokenId, TokenSource};
-use crate::scheduler::{LogitsNeed, Scheduler};
+use crate::scheduler::{LogitsNeed, Scheduler, SeqId};
 
 /// A row of the step whose logits are needed; the list runs along `StepPlan::logits_rows`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +35,21 @@ impl LogitsRow {
 }
 
 /// Fills `plan` and the rows of `step` for its batch; both are emptied first.
-pub(super) fn build(scheduler: &Scheduler, step: &mut Step, plan: &mut StepPlan) {
+pub(super) fn build(
+    scheduler: &Scheduler,
+    live: &HashMap<SeqId, LiveSequence, ahash::RandomState>,
+    pictures: &Pictures,
+    step: &mut Step,
+    plan: &mut StepPlan,
+) {
     let Step { batch, rows, sampled, .. } = step;
     plan.clear();
     rows.clear();
     for (index, chunk) in batch.chunks.iter().enumerate() {
         let known = scheduler.tokens(chunk.seq);
+        let media = live.get(&chunk.seq).map_or(&[][..], |live| &live.media);
         let token = |position: usize| match known.get(position) {
-            Some(id) => TokenSource::Known(TokenId(*id)),
+            Some(id) => pictures.token(media, position, *id),
             None => TokenSource::LastSampled(scheduler.seq_slot(chunk.seq)),
         };
         let drafted = chunk.draft.iter().map(|id| TokenSource::Known(TokenId(*id)));

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc as events;
 
+use super::pictures::VisionFacts;
 use super::request::{EngineEvent, EngineRequest, SubmitError};
 use crate::scheduler::{FinishReason, SeqId};
 
@@ -40,6 +41,8 @@ pub struct EngineFacts {
     pub cache_dtype: &'static str,
     /// Backend name, as metrics label it.
     pub backend: &'static str,
+    /// Sizes of the vision tower; `None`: the engine sees no pictures.
+    pub vision: Option<VisionFacts>,
 }
 
 /// A point-in-time view of the engine, for health, metrics and Retry-After.

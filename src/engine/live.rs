@@ -6,6 +6,7 @@ use super::constrained::Constrained;
 use super::drafting::SequenceDrafts;
 use super::guarded::Guarded;
 use super::handle::EventSender;
+use super::request::Media;
 use crate::guard;
 use crate::ops::{Row, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, TokenId};
 use crate::sampling::{BlockGuide, SamplingParams, TokenConstraint};
@@ -24,6 +25,8 @@ pub(super) struct LiveSequence {
     pub(super) constraint: Option<Constrained>,
     /// Drafts of the reply; `None` where there are none.
     pub(super) drafts: Option<Box<SequenceDrafts>>,
+    /// Pictures in the prompt.
+    pub(super) media: Vec<Media>,
     /// A loop was found in a constrained reply: only the shortest path to its end remains allowed.
     winding_up: bool,
     pub(super) prompt_tokens: usize,
@@ -43,6 +46,7 @@ impl LiveSequence {
         guard: Option<guard::Options>,
         constraint: Option<Box<dyn TokenConstraint>>,
         drafts: Option<Box<SequenceDrafts>>,
+        media: Vec<Media>,
         arrived: Instant,
         events: EventSender,
     ) -> Self {
@@ -55,6 +59,7 @@ impl LiveSequence {
             guarded,
             constraint: constraint.map(Constrained::new),
             drafts,
+            media,
             winding_up: false,
             prompt_tokens,
             cached_tokens: 0,

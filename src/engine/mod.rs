@@ -9,8 +9,10 @@ mod drafting;
 mod forward_input;
 mod guarded;
 pub mod handle;
+mod kept_rows;
 mod live;
 mod model_drafts;
+mod pictures;
 mod request;
 mod settle;
 mod step_loop;
@@ -18,7 +20,8 @@ mod step_state;
 mod warm_up;
 
 pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};
-pub use request::{EngineEvent, EngineRequest, Speculation, SubmitError};
+pub use pictures::VisionFacts;
+pub use request::{EngineEvent, EngineRequest, Media, Speculation, SubmitError};
 pub use step_loop::spawn;
 pub use warm_up::{MeasuredSteps, measure_steps, warm_up};
 

@@ -4,9 +4,28 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::guard;
+use crate::ops::Picture;
 use crate::sampling::{SamplingParams, TokenConstraint, TokenLogprobs};
-use crate::scheduler::FinishReason;
+use crate::scheduler::{FinishReason, MediaHash};
 use crate::speculation::Predicted;
+
+/// A picture in a prompt.
+#[derive(Debug, Clone)]
+pub struct Media {
+    /// Position of its first token; the others follow.
+    pub start: usize,
+    /// Hash of all that decides its rows.
+    pub hash: MediaHash,
+    /// Pixels of the picture.
+    pub picture: Arc<Picture>,
+}
+
+impl Media {
+    /// First position behind its tokens.
+    pub fn end(&self) -> usize {
+        self.start + self.picture.num_tokens()
+    }
+}
 
 /// One sequence to run.
 #[derive(Debug, Clone)]
@@ -27,6 +46,8 @@ pub struct EngineRequest {
     pub constraint: Option<Box<dyn TokenConstraint>>,
     /// Drafts of the reply's tokens.
     pub speculation: Speculation,
+    /// Pictures in the prompt, in order; together they fit [`super::VisionFacts::hold`].
+    pub media: Vec<Media>,
 }
 
 /// A request's part in speculation. Changes the time of the reply, never its tokens.

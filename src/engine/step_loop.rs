@@ -19,12 +19,13 @@ use super::forward_input::{self, LogitsRow, Purpose};
 use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, door};
 use super::live::{LiveSequence, row_of};
 use super::model_drafts::{ModelDrafts, could_ever_pay};
-use super::request::{EngineEvent, EngineRequest};
+use super::pictures::Pictures;
+use super::request::{EngineEvent, EngineRequest, Media};
 use super::step_state::{Counters, Step, StepLoop, StepTokens};
 use super::warm_up::MeasuredSteps;
 use crate::model::Model;
 use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan};
-use crate::scheduler::{FinishReason, Limits, NewSequence, Scheduler, SeqId};
+use crate::scheduler::{FinishReason, Limits, MediaSpan, NewSequence, Scheduler, SeqId};
 use crate::speculation;
 use crate::telemetry::{Metrics, StepTimes};
 
@@ -58,9 +59,11 @@ pub fn spawn<B: Backend>(
             model.drop_draft();
         }
     }
+    let facts_vision = facts.vision;
     let (handle, commands, shared) = door(facts);
     let scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
     let drafting = Drafting::new(speculation, steps.target, model.blueprint().vocab_size);
+    let pictures = Pictures::new(facts_vision);
     let outbox = Outbox::new()?;
     let masks = MaskThreads::new()?;
     let thread = std::thread::Builder::new().name("perigee-engine".into()).spawn(move || {
@@ -84,6 +87,7 @@ pub fn spawn<B: Backend>(
             settling: Vec::new(),
             drafting,
             model_drafts,
+            pictures,
             speculated: Vec::new(),
             step_tokens: StepTokens::default(),
             broken: Vec::new(),
@@ -185,10 +189,12 @@ impl<B: Backend> StepLoop<B> {
             deadline_us: request.deadline.map(micros),
             cache_salt: request.cache_salt,
             prompt_logits: request.sampling.prompt_logprobs.is_some(),
+            media: request.media.iter().map(span_of).collect(),
         };
-        let EngineRequest { prompt, sampling, guard, constraint, .. } = request;
+        let EngineRequest { prompt, sampling, guard, constraint, media, .. } = request;
         let prompt_tokens = prompt.len();
-        let live = LiveSequence::new(sampling, prompt_tokens, guard, constraint, drafts, arrived, events);
+        let live =
+            LiveSequence::new(sampling, prompt_tokens, guard, constraint, drafts, media, arrived, events);
         if let Err(error) = self.scheduler.add(new) {
             // The handle checks what can be refused; the rest is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
@@ -213,6 +219,8 @@ impl<B: Backend> StepLoop<B> {
         for finished in self.scheduler.expire(now_us) {
             self.end(Some(finished));
         }
+        self.see()?;
+        lap(&mut times.forward);
         // A draft begins with a known token: where drafts pay, a step is settled before the next.
         if self.propose() && self.in_flight.is_some() {
             self.settle(&mut lap, &mut times)?;
@@ -221,12 +229,13 @@ impl<B: Backend> StepLoop<B> {
         self.scheduler.schedule(now_us, &mut self.step.batch);
         self.note_plan();
         self.note_drafts();
-        self.stalled = self.step.batch.chunks.is_empty();
-        if self.stalled {
+        let idle = self.step.batch.chunks.is_empty();
+        self.stalled = idle && !self.pictures.is_busy();
+        if idle {
             return self.settle(&mut lap, &mut times);
         }
         self.open_slots()?;
-        forward_input::build(&self.scheduler, &mut self.step, &mut self.plan);
+        forward_input::build(&self.scheduler, &self.live, &self.pictures, &mut self.step, &mut self.plan);
         let decoded = self.decoded();
         if !B::ENQUEUES {
             self.begin_masks();
@@ -391,6 +400,7 @@ impl<B: Backend> StepLoop<B> {
     }
 
     fn fail_steps(&mut self) {
+        self.fail_pictures();
         let in_flight = self.in_flight.take().unwrap_or_default();
         let chunks = self.step.batch.chunks.iter().chain(&in_flight.batch.chunks);
         let mut seqs: Vec<SeqId> = chunks.map(|chunk| chunk.seq).collect();
@@ -405,6 +415,10 @@ impl<B: Backend> StepLoop<B> {
         self.publish_load();
         self.outbox.flush();
     }
+}
+
+fn span_of(media: &Media) -> MediaSpan {
+    MediaSpan { start: media.start, len: media.picture.num_tokens(), hash: media.hash }
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

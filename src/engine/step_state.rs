@@ -14,6 +14,7 @@ use super::forward_input::LogitsRow;
 use super::handle::{Command, Shared};
 use super::live::LiveSequence;
 use super::model_drafts::ModelDrafts;
+use super::pictures::Pictures;
 use super::request::EngineEvent;
 use crate::guard::Verdict;
 use crate::model::Model;
@@ -67,6 +68,7 @@ pub(super) struct StepLoop<B: Backend> {
     pub(super) drafting: Drafting,
     /// The draft model, if there is one and it works.
     pub(super) model_drafts: Option<ModelDrafts>,
+    pub(super) pictures: Pictures,
     /// Sequences with a draft in the step.
     pub(super) speculated: Vec<SeqId>,
     pub(super) step_tokens: StepTokens,
@@ -103,6 +105,7 @@ impl<B: Backend> StepLoop<B> {
     pub(super) fn end(&mut self, finished: Option<Finished>) {
         let Some(finished) = finished else { return };
         let Some(mut live) = self.live.remove(&finished.seq) else { return };
+        self.pictures.end(finished.seq);
         if let Some(mut drafts) = live.drafts.take() {
             self.close_draft(&mut drafts);
             if let Some((accepted, rejected)) = drafts.counts() {

@@ -2,6 +2,7 @@
 
 use crate::engine::SubmitError;
 use crate::grammar::GrammarError;
+use crate::telemetry::ImageRefusal;
 
 /// Errors that end the walk early.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -83,6 +84,32 @@ pub enum GenerateError {
         positions: usize,
         /// Most alternatives in one answer.
         limit: usize,
+    },
+    /// An image of the request cannot be read, or is more than allowed.
+    #[error("{reason}")]
+    Image {
+        /// Its place in the request's body.
+        place: String,
+        /// The reason for the refusal.
+        reason: String,
+        /// The kind of reason, for metrics.
+        refusal: ImageRefusal,
+    },
+    /// The model sees no images.
+    #[error("this model sees no images: {reason}")]
+    Blind {
+        /// Place of the first image in the request's body.
+        place: String,
+        /// What it lacks.
+        reason: &'static str,
+    },
+    /// The images of other requests fill the memory for them.
+    #[error(
+        "the images of other requests left no room for {limit_s} s (vision.decode_memory_bytes); try again soon"
+    )]
+    ImagesWait {
+        /// `vision.decode_timeout_s`.
+        limit_s: f64,
     },
     /// The text could not be tokenized.
     #[error("the prompt cannot be tokenized: {0}")]

@@ -8,11 +8,13 @@ use tokio::sync::Semaphore;
 use super::block::{ReasoningSwitch, ReasoningTokens};
 use super::compiling::Compiling;
 use super::config::Config;
+use super::fetching::FetchImages;
 use super::guarding::GuardPlan;
 use super::reply::{Replies, Reply, ReplySetup};
 use super::request::{Calls, ChatPrompt, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide};
+use super::sight::{ImageFile, ImageInput, PlacedImage, Seeing, Sight};
 use super::{Engine, EngineFacts, EngineSnapshot, GenerateError, SamplingDefaults};
-use crate::engine::{EngineRequest, Speculation};
+use crate::engine::{EngineRequest, Media, Speculation};
 use crate::grammar::{self, Grammar, GrammarError, GrammarSpec, Grammars, Reasoning};
 use crate::guard;
 use crate::sampling::{BadWords, SamplingParams};
@@ -33,6 +35,8 @@ pub struct ModelText {
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, the checkpoint's own or a built-in one.
     pub template: ChatTemplate,
+    /// How the model sees images, or what it lacks to see any.
+    pub sight: Result<Arc<Sight>, &'static str>,
 }
 
 /// Alternatives per token up to which the whole answer needs no bound.
@@ -61,6 +65,9 @@ pub struct Generator {
     compiling: Arc<Semaphore>,
     metrics: Arc<Metrics>,
     guard: GuardPlan,
+    seeing: Option<Seeing>,
+    /// Ids of the markers of media, which no reply has.
+    media_markers: Vec<u32>,
 }
 
 impl Generator {
@@ -84,7 +91,15 @@ impl Generator {
         let begins_calls = [markers::TOOL_CALLS_SECTION_BEGIN, markers::TOOL_CALL_BEGIN];
         let call_markers = begins_calls.iter().filter_map(|name| text.tokenizer.special_id(name)).collect();
         let guard = GuardPlan::new(guard::Config::default(), text.tokenizer.clone());
+        let seeing = match (&text.sight, engine.facts().vision) {
+            (Ok(sight), Some(facts)) => Some(Seeing::new(sight.clone(), facts, None)),
+            _ => None,
+        };
+        let media = [markers::MEDIA_BEGIN, markers::MEDIA_CONTENT, markers::MEDIA_PAD, markers::MEDIA_END];
+        let media = media.iter().filter_map(|name| text.tokenizer.special_id(name));
         Self {
+            media_markers: media.filter(|_| seeing.is_some()).collect(),
+            seeing,
             engine,
             reasoning,
             switch: ReasoningSwitch::of(&text.template, &text.tokenizer),
@@ -101,6 +116,14 @@ impl Generator {
             metrics,
             guard,
         }
+    }
+
+    /// Fetches images of http and https URLs with `fetch`.
+    pub fn with_fetch(mut self, fetch: Arc<dyn FetchImages>) -> Self {
+        if let (Ok(sight), Some(facts)) = (&self.text.sight, self.engine.facts().vision) {
+            self.seeing = Some(Seeing::new(sight.clone(), facts, Some(fetch)));
+        }
+        self
     }
 
     /// Replaces the guard's settings.
@@ -129,18 +152,47 @@ impl Generator {
         let arrived = Instant::now();
         let format = self.format(&request);
         let is_chat = request.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(_)));
-        let (prompts, mut request) = self.encode(request).await?;
+        let (prompts, mut request) = self.encode(request).await.inspect_err(|e| self.note_refusal(e))?;
         let prompts = self.fit(prompts, &request)?;
+        let media = self.see(&prompts, &request).await.inspect_err(|e| self.note_refusal(e))?;
         self.bound_logprobs(&prompts, &request)?;
         let grammar = self.constrain(&prompts, &request, is_chat).await?;
         let prediction = self.predict(request.prediction.take()).await?;
         let speculation = Speculation { wanted: request.speculation, prediction };
         let replies = self
-            .submit(&prompts, &request, format, grammar.as_ref(), &speculation)
+            .submit(&prompts, media, &request, format, grammar.as_ref(), &speculation)
             .inspect_err(|e| self.note_refusal(e))?;
         let facts = self.facts();
         let cache_block = facts.prefix_caching.then_some(facts.block_size);
         Ok(Replies::new(replies, prompts, request.n as usize, cache_block, arrived))
+    }
+
+    /// The pictures of each prompt.
+    async fn see(
+        &self,
+        prompts: &[EncodedPrompt],
+        request: &GenerateRequest,
+    ) -> Result<Vec<Vec<Media>>, GenerateError> {
+        let mut media = Vec::with_capacity(prompts.len());
+        for prompt in prompts {
+            media.push(match &self.seeing {
+                Some(seeing) if !prompt.images.is_empty() => {
+                    seeing.see(&prompt.images, request.cache_salt.as_deref(), &self.metrics).await?
+                }
+                _ => Vec::new(),
+            });
+        }
+        Ok(media)
+    }
+
+    /// Fetches the remote images of a prompt.
+    async fn fetch(&self, prompt: &mut Prompt) -> Result<(), GenerateError> {
+        match (&self.seeing, prompt) {
+            (Some(seeing), Prompt::Chat(chat)) if !chat.images.is_empty() => {
+                seeing.fetch(&mut chat.images).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ids of the request's prompts, and their text if the prompt is to be echoed.
@@ -148,7 +200,10 @@ impl Generator {
         &self,
         mut request: GenerateRequest,
     ) -> Result<(Vec<EncodedPrompt>, GenerateRequest), GenerateError> {
-        let prompts = std::mem::take(&mut request.prompts);
+        let mut prompts = std::mem::take(&mut request.prompts);
+        for prompt in &mut prompts {
+            self.fetch(prompt).await?;
+        }
         let echo = request.echo;
         let bytes: usize = prompts.iter().map(Prompt::text_bytes).sum();
         let encoded = self
@@ -213,7 +268,8 @@ impl Generator {
     }
 
     /// Token ids of one prompt, for `/tokenize`.
-    pub async fn tokenize(&self, prompt: Prompt) -> Result<Arc<[u32]>, GenerateError> {
+    pub async fn tokenize(&self, mut prompt: Prompt) -> Result<Arc<[u32]>, GenerateError> {
+        self.fetch(&mut prompt).await?;
         let bytes = prompt.text_bytes();
         self.off_thread(bytes, move |text| text.encode(prompt, false)).await.map(|p| p.tokens)
     }
@@ -271,7 +327,7 @@ impl Generator {
     fn truncate(&self, prompt: &mut EncodedPrompt, truncate: Truncate, room: usize, echo: bool) {
         let keep = truncate.keep.map_or(room, |k| k as usize);
         let len = prompt.tokens.len();
-        if len > keep {
+        if len > keep && prompt.images.is_empty() {
             prompt.tokens = match truncate.side {
                 TruncateSide::Left => prompt.tokens[len - keep..].into(),
                 TruncateSide::Right => prompt.tokens[..keep].into(),
@@ -367,6 +423,7 @@ impl Generator {
     fn submit(
         &self,
         prompts: &[EncodedPrompt],
+        media: Vec<Vec<Media>>,
         request: &GenerateRequest,
         format: Option<ReplyFormat>,
         grammar: Option<&Arc<Grammar>>,
@@ -374,7 +431,7 @@ impl Generator {
     ) -> Result<Vec<Reply>, GenerateError> {
         let mut replies = Vec::with_capacity(prompts.len() * request.n as usize);
         let structured = request.grammar.as_ref().is_some_and(|spec| spec.format.is_structure());
-        for prompt in prompts {
+        for (prompt, media) in prompts.iter().zip(media) {
             let format = format.clone().map(|format| Arc::new(format.counting_from(prompt.num_calls)));
             for copy in 0..request.n {
                 let sampling = self.sampling(request, prompt, copy);
@@ -405,6 +462,7 @@ impl Generator {
                     guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos, structured),
                     constraint: grammar.map(Grammar::start),
                     speculation: speculation.clone(),
+                    media: media.clone(),
                 })?;
                 if copy == 0 {
                     self.metrics.record_params(request.n as usize, max_tokens);
@@ -416,6 +474,9 @@ impl Generator {
     }
 
     fn note_refusal(&self, error: &GenerateError) {
+        if let GenerateError::Image { refusal, .. } = error {
+            self.metrics.record_image_refusal(*refusal);
+        }
         if let GenerateError::QueueFull { limit, .. } = error {
             let by_requests = *limit == self.facts().max_queue_len;
             let reason = if by_requests { Rejection::QueueRequests } else { Rejection::QueueTokens };
@@ -437,6 +498,7 @@ impl Generator {
             sampling.stop_token_ids.sort_unstable();
             sampling.stop_token_ids.dedup();
         }
+        sampling.logit_bias.extend(self.media_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
         if let Some(chat) = &request.chat {
             if let Some(budget) = self.reasoning.budget(chat.budget)
                 && let Some(tokens) = &self.reasoning_tokens
@@ -476,7 +538,8 @@ impl Generator {
     }
 
     /// Renders and tokenizes a prompt without generating.
-    pub async fn render(&self, prompt: Prompt) -> Result<EncodedPrompt, GenerateError> {
+    pub async fn render(&self, mut prompt: Prompt) -> Result<EncodedPrompt, GenerateError> {
+        self.fetch(&mut prompt).await?;
         let bytes = prompt.text_bytes();
         self.off_thread(bytes, move |text| text.encode(prompt, true)).await
     }
@@ -489,6 +552,11 @@ impl Generator {
     /// The tokenizer, for displaying single tokens.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.text.tokenizer
+    }
+
+    /// Whether the model sees images.
+    pub fn sees(&self) -> bool {
+        self.seeing.is_some()
     }
 
     /// The metrics that the walk records.
@@ -525,6 +593,7 @@ impl ModelText {
             text,
             start: ReplyStart::Open,
             num_calls: 0,
+            images: Vec::new(),
         };
         match prompt {
             Prompt::Text(text) => {
@@ -538,12 +607,15 @@ impl ModelText {
                 let text = if echo { self.tokenizer.decode(&tokens, false) } else { String::new() };
                 Ok(plain(tokens, text))
             }
-            Prompt::Chat(chat) => {
+            Prompt::Chat(mut chat) => {
+                let files = self.open(std::mem::take(&mut chat.images))?;
                 let rendered = self.render(&chat)?;
                 let tokens = rendered
                     .to_token_ids(&self.tokenizer)
                     .map_err(|e| GenerateError::Tokenize(e.to_string()))?;
+                let (tokens, images) = self.place(tokens, files)?;
                 Ok(EncodedPrompt {
+                    images,
                     text: if echo { rendered.text() } else { String::new() },
                     tokens: tokens.into(),
                     start: rendered.reply_start(),
@@ -551,6 +623,44 @@ impl ModelText {
                 })
             }
         }
+    }
+
+    /// Reads the headers of a conversation's images.
+    fn open(&self, images: Vec<ImageInput>) -> Result<Vec<Arc<ImageFile>>, GenerateError> {
+        match (images.first(), &self.sight) {
+            (None, _) => Ok(Vec::new()),
+            (Some(_), Ok(sight)) => sight.open(images),
+            (Some(image), Err(reason)) => Err(GenerateError::Blind { place: image.place.clone(), reason }),
+        }
+    }
+
+    /// Repeats the token of each image as often as it has rows.
+    fn place(
+        &self,
+        tokens: Vec<u32>,
+        files: Vec<Arc<ImageFile>>,
+    ) -> Result<(Vec<u32>, Vec<PlacedImage>), GenerateError> {
+        let Some(sight) = self.sight.as_ref().ok().filter(|_| !files.is_empty()) else {
+            return Ok((tokens, Vec::new()));
+        };
+        let (media, expected) = (sight.media_token_id(), files.len());
+        let found = tokens.iter().filter(|id| **id == media).count();
+        if found != expected {
+            return Err(GenerateError::Template(format!("it has places for {found} images of {expected}")));
+        }
+        let (mut placed, mut images) = (Vec::with_capacity(tokens.len()), Vec::with_capacity(expected));
+        let mut files = files.into_iter();
+        for id in tokens {
+            let file = if id == media { files.next() } else { None };
+            match file {
+                None => placed.push(id),
+                Some(file) => {
+                    images.push(PlacedImage { start: placed.len(), file: file.clone() });
+                    placed.extend(std::iter::repeat_n(media, file.tokens()));
+                }
+            }
+        }
+        Ok((placed, images))
     }
 
     fn render(&self, chat: &ChatPrompt) -> Result<RenderedPrompt, GenerateError> {
@@ -576,7 +686,8 @@ impl Prompt {
             Prompt::Tokens(_) => 0,
             Prompt::Chat(chat) => {
                 let values = chat.messages.iter().map(|message| &message["content"]).chain(&chat.tools);
-                values.map(text_bytes_of).sum()
+                let images = chat.images.iter().map(ImageInput::len);
+                values.map(text_bytes_of).chain(images).sum()
             }
         }
     }

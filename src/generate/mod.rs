@@ -8,11 +8,13 @@ pub mod config;
 mod defaults;
 mod door;
 mod error;
+mod fetching;
 mod generator;
 mod guarding;
 mod policy;
 mod reply;
 mod request;
+mod sight;
 mod stopping;
 
 pub use crate::engine::{EngineFacts, EngineSnapshot, TokenLogprobs};
@@ -22,6 +24,7 @@ pub use config::{Budget, ReasoningField};
 pub use defaults::{DefaultsError, SamplingDefaults};
 pub use door::{Engine, TokenStream};
 pub use error::GenerateError;
+pub use fetching::{FetchImages, Fetched};
 pub use generator::{Generator, ModelText};
 pub use guarding::{GuardChoice, GuardPlan};
 pub use policy::{Applied, PolicyRefusal, SamplingMode, SamplingPolicy};
@@ -29,3 +32,4 @@ pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
 pub use request::{
     Calls, ChatPrompt, ChatReply, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide,
 };
+pub use sight::{ImageData, ImageFile, ImageInput, PlacedImage, Sight};

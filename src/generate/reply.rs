@@ -86,6 +86,8 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Reply tokens over all replies, end tokens included.
     pub completion_tokens: usize,
+    /// Prompt tokens that stand for images; part of `prompt_tokens`.
+    pub image_tokens: usize,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
     /// Prompt tokens added to the prefix cache by this request.
@@ -519,6 +521,7 @@ impl Replies {
         };
         Usage {
             prompt_tokens: self.prompts.iter().map(|p| p.tokens.len()).sum(),
+            image_tokens: self.prompts.iter().map(EncodedPrompt::image_tokens).sum(),
             completion_tokens: self.replies.iter().map(|r| r.num_tokens).sum(),
             cached_tokens: firsts().map(|r| r.cached_tokens).sum(),
             cache_written_tokens: self.prompts.iter().zip(firsts()).map(written).sum(),

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Budget;
 use super::GuardChoice;
+use super::sight::{ImageInput, PlacedImage};
 use crate::grammar::GrammarSpec;
 use crate::sampling::SamplingParams;
 use crate::text::{ReplyStart, StopPatterns};
@@ -35,6 +36,8 @@ pub struct ChatPrompt {
     pub continue_final_message: bool,
     /// Variables for the template (`chat_template_kwargs`).
     pub kwargs: Option<Map<String, Value>>,
+    /// Images of the messages, in the order of their parts of type `image`.
+    pub images: Vec<ImageInput>,
 }
 
 /// Reading of the replies to a conversation.
@@ -138,4 +141,13 @@ pub struct EncodedPrompt {
     pub start: ReplyStart,
     /// Tool calls in the conversation so far.
     pub num_calls: usize,
+    /// Images among the tokens, in order.
+    pub images: Vec<PlacedImage>,
+}
+
+impl EncodedPrompt {
+    /// Tokens that stand for images.
+    pub fn image_tokens(&self) -> usize {
+        self.images.iter().map(|image| image.file.tokens()).sum()
+    }
 }

@@ -132,6 +132,7 @@ fn request(engine: &EngineHandle, rng: &mut fastrand::Rng, prompt: usize, reply:
         constraint: None,
         // A token per step, whatever the network repeats.
         speculation: Speculation { wanted: false, prediction: None },
+        media: Vec::new(),
     }
 }
 

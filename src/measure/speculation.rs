@@ -165,6 +165,7 @@ async fn run_all(
                     guard: None,
                     constraint: None,
                     speculation: Speculation { wanted, prediction },
+                    media: Vec::new(),
                 };
                 replies.push((index, reply_to(&engine, request).await?));
             }

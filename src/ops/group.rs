@@ -9,8 +9,9 @@ use super::exchange::Meeting;
 use super::share::{self, Part};
 use super::{
     Activation, AttentionInMatrices, Backend, CacheShape, Calibrate, Capacity, ExpertMatrices, ExpertSplit,
-    Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable,
-    Routed, RouterShape, SampleRows, SeqSlot, Share, SlotSpec, Split, StepPlan, Ticket, TokenId,
+    Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, QueryMatrices,
+    RopeTable, Routed, RouterShape, SampleRows, SeqSlot, Share, SlotSpec, Split, StepPlan, Ticket, TokenId,
+    TowerCapacity, TowerMatrices, TowerOps, TowerShape,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -485,5 +486,47 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
     ) -> Result<f32, OpError> {
         let peaks = self.each(|at, rank| rank.cached_peak(layer, &cache.at(at), &w.at(at)))?;
         Ok(super::peak(peaks))
+    }
+}
+
+/// Every rank runs the whole tower: its weights are a thousandth of the network's, and every rank needs every row.
+impl<B: Rank + TowerOps> TowerOps for Group<B> {
+    type Tower = RankStates<B::Tower>;
+
+    fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {
+        self.ranks.len() as u64 * locked(&self.ranks[0]).tower_bytes(shape, capacity)
+    }
+
+    fn load_tower(
+        &mut self,
+        host: &TowerMatrices<'_>,
+        shape: &TowerShape,
+        capacity: &TowerCapacity,
+    ) -> Result<Self::Tower, OpError> {
+        self.each(|_, rank| rank.load_tower(host, shape, capacity).map(Mutex::new)).map(RankStates)
+    }
+
+    fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.begin_pictures(pictures, &mut tower.at(at)))
+    }
+
+    fn tower_block(&mut self, block: usize, tower: &mut Self::Tower) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.tower_block(block, &mut tower.at(at)))
+    }
+
+    fn project_pictures(&mut self, to: &[u32], tower: &mut Self::Tower) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.project_pictures(to, &mut tower.at(at)))
+    }
+
+    fn place_rows(&mut self, tower: &Self::Tower, w: &mut Self::Workspace) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.place_rows(&tower.at(at), &mut w.at(at)))
+    }
+
+    fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError> {
+        Ok(self.each(|at, rank| rank.read_rows(rows, &tower.at(at)))?.swap_remove(0))
+    }
+
+    fn read_encoded(&mut self, tower: &mut Self::Tower) -> Result<Vec<f32>, OpError> {
+        Ok(self.each(|at, rank| rank.read_encoded(&mut tower.at(at)))?.swap_remove(0))
     }
 }

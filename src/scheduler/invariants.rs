@@ -28,7 +28,8 @@ impl Scheduler {
             if sequence.phase == Phase::Waiting {
                 waiting += 1;
                 queued_tokens += sequence.tokens.len();
-                if self.waiting.get(&sequence.rank) != Some(&slot) {
+                let queues = [&self.waiting, &self.held];
+                if queues.iter().filter(|queue| queue.get(&sequence.rank) == Some(&slot)).count() != 1 {
                     return fail("waits, but not in the queue");
                 }
             } else if self.running.get(self.running_place(sequence.rank)) != Some(&slot) {
@@ -43,7 +44,7 @@ impl Scheduler {
         }
         for (what, counted, expected) in [
             ("ids", self.slots.len(), live),
-            ("queue", self.waiting.len(), waiting),
+            ("queue", self.waiting.len() + self.held.len(), waiting),
             ("running", self.running.len(), live - waiting),
             ("deadlines", self.deadlines.len(), deadlines),
             ("queued tokens", self.queued_tokens, queued_tokens),

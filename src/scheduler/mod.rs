@@ -28,6 +28,8 @@
 //!   again after a preemption. A shorter prompt is of class *absorbed* at all positions.
 //! - Class and salt are part of every cached block's name. Of class expanded only blocks that lie wholly inside the prompt
 //!   are named; of class absorbed reply blocks are named too.
+//! - A sequence with pictures in its prompt is held beside the queue, at its admission and again after a preemption, until the engine
+//!   has their rows at hand and releases it. Others pass it meanwhile.
 //! - A cached prefix never covers the last known token: its row gives the next one.
 
 mod batch;
@@ -51,7 +53,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub use batch::{Admission, Batch, Chunk, LogitsNeed};
 pub use commit::{RewindError, Sampled};
 pub use config::{Config, Limits, LimitsError};
-pub use sequence::{FinishReason, Finished, NewSequence, SeqId};
+pub use sequence::{FinishReason, Finished, MediaHash, MediaSpan, NewSequence, SeqId};
 
 use crate::ops::{BlockId, SeqSlot};
 use block_pool::BlockPool;
@@ -116,6 +118,8 @@ pub struct Scheduler {
     /// Places of the running sequences in rank order; the last one is the next to be preempted.
     running: Vec<usize>,
     waiting: BTreeMap<Rank, usize>,
+    /// Sequences whose pictures are not at hand; part of the queue, but not admitted.
+    held: BTreeMap<Rank, usize>,
     /// Deadlines of all live sequences, earliest first.
     deadlines: BTreeSet<(u64, usize)>,
     queued_tokens: usize,
@@ -139,6 +143,7 @@ impl Scheduler {
             free_slots: (0..limits.max_num_seqs as u32).rev().map(SeqSlot).collect(),
             running: Vec::new(),
             waiting: BTreeMap::new(),
+            held: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             queued_tokens: 0,
             num_added: 0,
@@ -185,6 +190,8 @@ impl Scheduler {
             block_table: Vec::new(),
             computed: 0,
             prompt_logits: new.prompt_logits,
+            media: new.media,
+            media_from: 0,
             logits_delivered: 0,
             planned: None,
             draft: Vec::new(),
@@ -293,6 +300,32 @@ impl Scheduler {
         sequences.filter(|sequence| sequence.phase == Phase::Decode).map(|sequence| sequence.id)
     }
 
+    /// Sequences that wait for their pictures, the first to run first.
+    pub fn held(&self) -> impl Iterator<Item = SeqId> + '_ {
+        self.held.values().map(|&slot| self.sequences[slot].id)
+    }
+
+    /// Prompt tokens of a waiting sequence that are cached at this moment; 0 if it is not waiting.
+    pub fn cached_prefix(&mut self, seq: SeqId) -> usize {
+        match self.slots.get(&seq) {
+            Some(&slot) if self.sequences[slot].phase == Phase::Waiting => {
+                self.match_prefix(slot).0.len() * self.limits.block_size
+            }
+            _ => 0,
+        }
+    }
+
+    /// Lets a held sequence run: the rows of its pictures are at hand, or those that lie wholly before position `from` are not, and the
+    /// prompt must be cached up to there. If it is no more when the sequence's turn comes, the sequence is held again.
+    pub fn release(&mut self, seq: SeqId, from: usize) {
+        let Some(&slot) = self.slots.get(&seq) else { return };
+        let sequence = &mut self.sequences[slot];
+        sequence.media_from = from;
+        if self.held.remove(&sequence.rank).is_some() {
+            self.waiting.insert(sequence.rank, slot);
+        }
+    }
+
     /// Whether a sampled token of the sequence has no value on the host yet. Panics if the sequence
     /// is not live.
     pub fn is_unsettled(&self, seq: SeqId) -> bool {
@@ -325,7 +358,7 @@ impl Scheduler {
     /// Counts for metrics; O(1).
     pub fn stats(&self) -> Stats {
         Stats {
-            waiting: self.waiting.len(),
+            waiting: self.waiting.len() + self.held.len(),
             queued_tokens: self.queued_tokens,
             running: self.running.len(),
             used_blocks: self.pool.num_used(),
@@ -345,13 +378,17 @@ impl Scheduler {
     fn enqueue(&mut self, slot: usize) {
         let sequence = &self.sequences[slot];
         self.queued_tokens += sequence.tokens.len();
-        self.waiting.insert(sequence.rank, slot);
+        match sequence.media.is_empty() {
+            true => self.waiting.insert(sequence.rank, slot),
+            false => self.held.insert(sequence.rank, slot),
+        };
     }
 
     fn dequeue(&mut self, slot: usize) {
         let sequence = &self.sequences[slot];
         self.queued_tokens -= sequence.tokens.len();
         self.waiting.remove(&sequence.rank);
+        self.held.remove(&sequence.rank);
     }
 
     /// Index of a rank among the running sequences, or the index it would be inserted at.

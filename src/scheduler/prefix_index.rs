@@ -1,11 +1,13 @@
 //! Maps the name of a full block to the block that holds its content.
 //!
 //! A block's name is a 32-byte blake3 hash chained over everything that decides its content: the
-//! salt, the attention class, and every token from position 0 to the block's end. Equal names
+//! salt, the attention class, every token and every picture from position 0 to the block's end. Equal names
 //! therefore mean equal content, even between tenants that try to construct a collision, and a name
 //! stays valid however long its block is kept.
 
 use std::collections::HashMap;
+
+use super::sequence::MediaSpan;
 
 /// Name of a full block: chained over salt, class and all tokens up to its end.
 pub(super) type BlockHash = [u8; 32];
@@ -21,13 +23,20 @@ pub(super) fn root_hash(expanded: bool, salt: Option<&str>) -> BlockHash {
     *hasher.finalize().as_bytes()
 }
 
-/// Name of the block that follows `parent` and holds `tokens` (always a full block).
-pub(super) fn block_hash(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
+/// Name of the block that follows `parent` and holds `tokens` (always a full block) from position `start` on. `media` are the pictures
+/// whose tokens begin in the block: one that goes on from an earlier block is in the name of `parent`.
+pub(super) fn block_hash<'a>(
+    parent: &BlockHash,
+    tokens: &[u32],
+    start: usize,
+    media: impl Iterator<Item = &'a MediaSpan>,
+) -> BlockHash {
     /// Larger blocks use the incremental hasher, whose set-up costs more than hashing a small
     /// block.
     const ONE_SHOT_TOKENS: usize = 64;
     // A fixed byte order: names are equal on all machines, as an exchange of blocks would need.
-    if tokens.len() <= ONE_SHOT_TOKENS {
+    let mut media = media.peekable();
+    if tokens.len() <= ONE_SHOT_TOKENS && media.peek().is_none() {
         let mut bytes = [0u8; 32 + 4 * ONE_SHOT_TOKENS];
         bytes[..32].copy_from_slice(parent);
         for (bytes, token) in bytes[32..].chunks_exact_mut(4).zip(tokens) {
@@ -39,6 +48,12 @@ pub(super) fn block_hash(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
     hasher.update(parent);
     for token in tokens {
         hasher.update(&token.to_le_bytes());
+    }
+    // All blocks have the same number of tokens, so that nothing else has a name of this length.
+    for span in media {
+        hasher.update(&((span.start - start) as u64).to_le_bytes());
+        hasher.update(&(span.len as u64).to_le_bytes());
+        hasher.update(&span.hash);
     }
     *hasher.finalize().as_bytes()
 }
@@ -84,7 +99,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_name_depends_on_pictures_and_their_places() {
+        let root = root_hash(false, None);
+        let span = |start, len, byte| MediaSpan { start, len, hash: [byte; 32] };
+        let spans = [span(16, 4, 1), span(17, 4, 1), span(16, 5, 1), span(16, 4, 2)];
+        let mut names: Vec<_> =
+            spans.iter().map(|span| block_hash(&root, &[7; 16], 16, [span].into_iter())).collect();
+        names.push(block_hash(&root, &[7; 16], 16, [].iter()));
+        names.push(block_hash(&root, &[7; 16], 16, [span(16, 4, 1), span(20, 4, 2)].iter()));
+        names.push(block_hash(&root, &[7; 16], 16, [span(16, 4, 2), span(20, 4, 1)].iter()));
+        let distinct: std::collections::HashSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+    }
+
+    #[test]
     fn a_name_depends_on_salt_class_parent_and_tokens() {
+        let block_hash = |parent: &BlockHash, tokens: &[u32]| block_hash(parent, tokens, 0, [].iter());
         let long: Vec<u32> = (0..200).collect();
         let mut longer_tail = long.clone();
         longer_tail[199] += 1;

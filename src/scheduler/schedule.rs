@@ -222,6 +222,11 @@ impl Scheduler {
                 break;
             }
             let (matched, missing) = self.match_prefix(slot);
+            if matched.len() * block_size < self.sequences[slot].media_from {
+                self.waiting.remove(&rank);
+                self.held.insert(rank, slot);
+                continue;
+            }
             if missing.is_some() && self.prefix_is_in_progress(slot, matched.len()) {
                 break;
             }
@@ -274,7 +279,7 @@ impl Scheduler {
 
     /// The longest run of existing blocks that a sequence may take instead of computing them, and
     /// the first missing name if a missing block ended the run.
-    fn match_prefix(&mut self, slot: usize) -> (Vec<BlockId>, Option<BlockHash>) {
+    pub(super) fn match_prefix(&mut self, slot: usize) -> (Vec<BlockId>, Option<BlockHash>) {
         let mut matched = Vec::new();
         let block_size = self.limits.block_size;
         let sequence = &mut self.sequences[slot];

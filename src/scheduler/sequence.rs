@@ -32,6 +32,27 @@ pub enum FinishReason {
     NumericFault(RowFault),
 }
 
+/// Content of a picture, as a name: a hash of everything that decides its rows.
+pub type MediaHash = [u8; 32];
+
+/// Prompt tokens that stand for a picture. Their ids are all the same; the picture is what tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MediaSpan {
+    /// Position of the first.
+    pub start: usize,
+    /// Number of tokens, at least 1.
+    pub len: usize,
+    /// The picture.
+    pub hash: MediaHash,
+}
+
+impl MediaSpan {
+    /// First position behind the tokens.
+    pub fn end(&self) -> usize {
+        self.start + self.len
+    }
+}
+
 /// A sequence as the engine adds it to the queue.
 #[derive(Debug, Clone)]
 pub struct NewSequence {
@@ -51,6 +72,8 @@ pub struct NewSequence {
     pub cache_salt: Option<String>,
     /// Whether every prompt position needs logits (no cached block may then be skipped).
     pub prompt_logits: bool,
+    /// Pictures in the prompt, in order. With any, the sequence is held until [`super::Scheduler::release`].
+    pub media: std::sync::Arc<[MediaSpan]>,
 }
 
 /// A sequence that has ended.
@@ -118,6 +141,9 @@ pub(super) struct Sequence {
     /// Leading tokens whose keys and values are in the blocks.
     pub(super) computed: usize,
     pub(super) prompt_logits: bool,
+    pub(super) media: std::sync::Arc<[MediaSpan]>,
+    /// Prompt tokens that must be cached when the sequence starts: the pictures before are not at hand.
+    pub(super) media_from: usize,
     /// Prompt positions whose logits were delivered.
     pub(super) logits_delivered: usize,
     pub(super) planned: Option<Planned>,
@@ -181,7 +207,9 @@ impl Sequence {
         while self.hashes.len() <= index {
             let start = self.hashes.len() * block_size;
             let parent = self.hashes.last().unwrap_or(&self.root);
-            let hash = block_hash(parent, &self.tokens[start..start + block_size]);
+            let tokens = start..start + block_size;
+            let media = self.media.iter().filter(|span| tokens.contains(&span.start));
+            let hash = block_hash(parent, &self.tokens[tokens.clone()], start, media);
             self.hashes.push(hash);
         }
         self.hashes[index]

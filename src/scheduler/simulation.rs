@@ -34,6 +34,9 @@ struct Model {
     salt: Option<&'static str>,
     expanded: bool,
     prompt_logits: bool,
+    media: Vec<MediaSpan>,
+    /// Position up to which the prompt must be cached when the sequence starts.
+    media_from: usize,
     deadline_us: Option<u64>,
     tokens: Vec<u32>,
     /// One per known token.
@@ -61,7 +64,10 @@ impl Model {
     fn fingerprint(&self, token: u32) -> u64 {
         let root = self.salt.map_or(1, |salt| mix(2, u64::from(salt.as_bytes()[0])));
         let before = self.fingerprints.last().copied().unwrap_or(root);
-        mix(before, u64::from(token) << 1 | (self.form(self.tokens.len()) as u64))
+        let position = self.tokens.len();
+        let picture = self.media.iter().find(|span| (span.start..span.end()).contains(&position));
+        let picture = picture.map_or(0, |span| mix(u64::from(span.hash[0]), (position - span.start) as u64));
+        mix(before ^ picture, u64::from(token) << 1 | (self.form(position) as u64))
     }
 
     fn extend(&mut self, tokens: &[u32]) {
@@ -145,7 +151,7 @@ struct World {
     slots: Vec<u64>,
     models: BTreeMap<SeqId, Model>,
     /// Histories that later prompts quote, as the next turn of a conversation does.
-    past: VecDeque<(Vec<u32>, Option<&'static str>)>,
+    past: VecDeque<(Vec<u32>, Option<&'static str>, Vec<MediaSpan>)>,
     next_id: u64,
     now_us: u64,
     target_live: usize,
@@ -192,27 +198,63 @@ impl World {
         *self.scheduler.limits()
     }
 
-    /// A prompt that often shares its beginning with other prompts.
-    fn prompt(&mut self) -> (Vec<u32>, Option<&'static str>) {
+    /// A prompt that often shares its beginning with other prompts, with pictures in some.
+    fn prompt(&mut self) -> (Vec<u32>, Option<&'static str>, Vec<MediaSpan>) {
         let longest = self.limits().max_sequence_len().min(2000);
         let usual = if self.rng.u32(..20) == 0 { longest } else { longest.div_ceil(4).min(80) };
         let len = self.rng.usize(1..=usual);
         let salt = self.rng.choice([None, None, Some("a"), Some("b")]).unwrap();
         let document = self.rng.u64(..3);
         let shared = self.rng.usize(..=len);
+        let mut media = vec![];
         let (mut prompt, salt) = match self.past.get(self.rng.usize(..4)) {
-            Some((past, past_salt)) => (past.clone(), if self.rng.u32(..8) > 0 { *past_salt } else { salt }),
+            Some((past, past_salt, past_media)) => {
+                media.clone_from(past_media);
+                (past.clone(), if self.rng.u32(..8) > 0 { *past_salt } else { salt })
+            }
             None => ((0..shared as u64).map(|p| (mix(document, p) % VOCABULARY) as u32).collect(), salt),
         };
         prompt.truncate(longest.min(2 * len));
         while prompt.len() < len {
             prompt.push(self.rng.u64(..VOCABULARY) as u32);
         }
-        (prompt, salt)
+        media.retain(|span| span.end() <= prompt.len());
+        let behind = media.last().map_or(0, MediaSpan::end);
+        if self.rng.u32(..4) == 0 && behind < prompt.len() {
+            let start = self.rng.usize(behind..prompt.len());
+            let len = self.rng.usize(1..=prompt.len() - start);
+            media.push(MediaSpan { start, len, hash: [self.rng.u8(1..4); 32] });
+        }
+        // A picture that was changed in its place.
+        if self.rng.u32(..4) == 0
+            && let Some(span) = media.last_mut()
+        {
+            span.hash = [self.rng.u8(1..4); 32];
+        }
+        (prompt, salt, media)
+    }
+
+    /// Releases some of the sequences that wait for their pictures.
+    fn show_pictures(&mut self) {
+        let held: Vec<_> = self.scheduler.held().collect();
+        for seq in held {
+            let cached = self.scheduler.cached_prefix(seq);
+            let model = self.models.get_mut(&seq).expect("only live sequences are held");
+            match self.rng.u32(..4) {
+                0 => continue,
+                1 => model.media_from = 0,
+                _ => {
+                    let whole = model.media.iter().map(MediaSpan::end).filter(|end| *end <= cached);
+                    model.media_from = whole.last().unwrap_or(0);
+                }
+            }
+            self.scheduler.release(seq, model.media_from);
+        }
+        self.check();
     }
 
     fn add(&mut self) {
-        let (prompt, salt) = self.prompt();
+        let (prompt, salt, media) = self.prompt();
         let id = SeqId(self.next_id);
         self.next_id += 1;
         let requested = self.rng.choice([0, 1, 10, 60, 200, 1000, 100_000]).unwrap();
@@ -225,6 +267,7 @@ impl World {
             deadline_us: (self.rng.u32(..10) == 0).then(|| self.now_us + self.rng.u64(..300)),
             cache_salt: salt.map(str::to_owned),
             prompt_logits: self.rng.u32(..10) == 0,
+            media: media.clone().into(),
         };
         let Some(room) = self.limits().max_tokens_that_fit(prompt.len()) else {
             assert!(matches!(self.scheduler.add(new), Err(AddError::TooLong { .. })));
@@ -236,6 +279,8 @@ impl World {
             salt,
             expanded: prompt.len() >= self.limits().expand_min_prompt_tokens,
             prompt_logits: new.prompt_logits,
+            media,
+            media_from: 0,
             deadline_us: new.deadline_us,
             tokens: vec![],
             fingerprints: vec![],
@@ -282,7 +327,7 @@ impl World {
             FinishReason::NumericFault(_) => "numeric fault",
         };
         *self.tally.finished.entry(reason).or_default() += 1;
-        self.past.push_front((model.tokens, model.salt));
+        self.past.push_front((model.tokens, model.salt, model.media));
         self.past.truncate(6);
     }
 
@@ -330,6 +375,9 @@ impl World {
             let model = self.models.get_mut(&chunk.seq).expect("only live sequences are planned");
             model.last_step = self.tally.steps;
             assert!(chunk.len > 0);
+            if self.batch.started.contains(&chunk.seq) {
+                assert!(chunk.start >= model.media_from, "starts before a picture that is not at hand");
+            }
             if self.scheduler.sequence(chunk.seq).phase == Phase::Decode {
                 assert!(!prefill_seen, "decoding sequences come first");
             } else {
@@ -549,6 +597,7 @@ impl World {
             self.settle();
             self.propose();
         }
+        self.show_pictures();
         self.scheduler.schedule(self.now_us, &mut self.batch);
         self.tally.steps += 1;
         self.tally.chunk_tokens += self.batch.num_tokens() as u64;

@@ -32,6 +32,7 @@ fn step_cost() {
                 deadline_us: Some(u64::MAX),
                 cache_salt: None,
                 prompt_logits: false,
+                media: Default::default(),
             };
             scheduler.add(new).unwrap();
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use super::native::NativeMetrics;
+use super::vision::{ImageRefusal, VisionMetrics};
 use super::vllm::VllmMetrics;
 
 /// Content type of [`Metrics::render`].
@@ -19,6 +20,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Metrics {
     registry: Registry,
     native: NativeMetrics,
+    vision: VisionMetrics,
     vllm: Option<VllmMetrics>,
     made: Instant,
     /// Microseconds from `made` to the end of the last step, plus one; 0 = no step yet.
@@ -202,7 +204,8 @@ impl Metrics {
         registry
             .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))
             .expect("process metrics are registered once");
-        Self { registry, native, vllm, made: Instant::now(), last_step_us: AtomicU64::new(0) }
+        let vision = VisionMetrics::new(&registry);
+        Self { registry, native, vision, vllm, made: Instant::now(), last_step_us: AtomicU64::new(0) }
     }
 
     /// The page of `/metrics`, in the text format of [`CONTENT_TYPE`].
@@ -260,6 +263,26 @@ impl Metrics {
             vllm.prefix_cache_queries.inc_by(queried as u64);
             vllm.prefix_cache_hits.inc_by(hits as u64);
         }
+    }
+
+    /// Records a batch of images that the encoder has finished: their patches, the time it computed, and the time from first to last.
+    pub fn record_encoded(&self, patches: usize, computed: Duration, waited: Duration) {
+        self.vision.record_encoded(patches, computed, waited);
+    }
+
+    /// Records the images of a prompt, by where their embeddings come from.
+    pub fn record_image_uses(&self, kept: usize, encoded: usize, prefix: usize) {
+        self.vision.record_uses(kept, encoded, prefix);
+    }
+
+    /// Records an image that was decoded and cut to patches.
+    pub fn record_preprocessed(&self, decode: Duration, preprocess: Duration) {
+        self.vision.record_preprocessed(decode, preprocess);
+    }
+
+    /// Records a request refused for an image.
+    pub fn record_image_refusal(&self, reason: ImageRefusal) {
+        self.vision.record_refused(reason);
     }
 
     /// Records a preemption for lack of blocks.

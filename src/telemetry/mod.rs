@@ -5,6 +5,7 @@ pub mod heap;
 mod logs;
 mod metrics;
 mod native;
+mod vision;
 mod vllm;
 
 #[cfg(test)]
@@ -16,3 +17,4 @@ pub use metrics::{
     CONTENT_TYPE, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load,
     Metrics, Rejection, RequestFigures, StepSeconds, StepTimes,
 };
+pub use vision::ImageRefusal;

@@ -86,7 +86,14 @@ mod described {
         };
         let string = || json!({"type": "string"});
         let text = block("text", &[("text", string())]);
-        let results = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": text}]});
+        let source = json!({"anyOf": [
+            {"type": "object", "required": ["type", "data"], "properties": {
+                "type": {"const": "base64"}, "media_type": {"type": "string"}, "data": {"type": "string"}}},
+            {"type": "object", "required": ["type", "url"], "properties": {
+                "type": {"const": "url"}, "url": {"type": "string"}}}]});
+        let image = block("image", &[("source", source)]);
+        let results =
+            json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [text, image]}}]});
         let result = block("tool_result", &[("tool_use_id", string()), ("content", results)]);
         let thinking = block("thinking", &[("thinking", string())]);
         let call =
@@ -95,7 +102,8 @@ mod described {
             json!({"type": "object", "required": ["role", "content"], "properties": {"role": {"const": role},
                 "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": blocks}}]}}})
         };
-        let turns = [turn("user", json!([text, result])), turn("assistant", json!([text, thinking, call]))];
+        let turns =
+            [turn("user", json!([text, image, result])), turn("assistant", json!([text, thinking, call]))];
         json_schema!({"type": "array", "minItems": 1, "items": {"anyOf": turns}})
     }
 

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::ApiError;
 use super::super::messages::Conversation;
 use super::super::structured::{self, check_members};
 use super::super::tools::{self, ToolChoice};
 use super::super::values::Free;
+use super::super::{ApiError, images};
 use crate::grammar::{AnswerFormat, JsonStyle};
 
 /// The messages that say the same.
@@ -54,6 +54,24 @@ fn texts(content: &Value, path: &str) -> Result<Vec<String>, ApiError> {
     blocks.iter().enumerate().map(text).collect()
 }
 
+/// What a tool returned: a string, or a list of texts and images; texts alone are one string.
+fn results(content: &Value, path: &str) -> Result<Value, ApiError> {
+    let Some(blocks) =
+        content.as_array().filter(|blocks| blocks.iter().any(|block| block["type"] == "image"))
+    else {
+        return Ok(texts(content, path)?.concat().into());
+    };
+    let part = |(index, block): (usize, &Value)| {
+        let path = format!("{path}[{index}]");
+        match (block["type"].as_str(), &block["text"]) {
+            (Some("image"), _) => images::block(&path, &block["source"]),
+            (Some("text"), Value::String(text)) => Ok(json!({"type": "text", "text": text})),
+            (kind, _) => Err(refused(kind, &path)),
+        }
+    };
+    blocks.iter().enumerate().map(part).collect()
+}
+
 fn refused(kind: Option<&str>, path: &str) -> ApiError {
     match kind {
         None => ApiError::missing(format!("{path}.type")),
@@ -92,12 +110,13 @@ fn user(content: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(), Ap
         let path = format!("{path}.content[{index}]");
         match (block["type"].as_str(), &block["text"]) {
             (Some("text"), Value::String(text)) => parts.push(json!({"type": "text", "text": text})),
+            (Some("image"), _) => parts.push(images::block(&path, &block["source"])?),
             (Some("tool_result"), _) => {
                 flush(&mut parts, messages);
                 let id = block["tool_use_id"].as_str();
                 let id = id.ok_or_else(|| ApiError::missing(format!("{path}.tool_use_id")))?;
-                let text = texts(&block["content"], &format!("{path}.content"))?.concat();
-                messages.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
+                let content = results(&block["content"], &format!("{path}.content"))?;
+                messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
             }
             (kind, _) => return Err(refused(kind, &path)),
         }

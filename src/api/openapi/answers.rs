@@ -55,7 +55,7 @@ fn generated(choice: Value) -> Value {
         ("prompt_tokens", count()),
         ("completion_tokens", count()),
         ("total_tokens", count()),
-        ("prompt_tokens_details", object(&[("cached_tokens", count())])),
+        ("prompt_tokens_details", object(&[("cached_tokens", count()), ("image_tokens", count())])),
         ("completion_tokens_details", details),
     ]);
     object(&[

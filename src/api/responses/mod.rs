@@ -104,9 +104,14 @@ fn includable(schema: &mut Schema) {
 
 /// `input`.
 fn described_input(_: &mut SchemaGenerator) -> Schema {
+    let content = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
+        {"type": "object", "required": ["type", "text"], "properties": {
+            "type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}}},
+        {"type": "object", "required": ["type", "image_url"], "properties": {
+            "type": {"const": "input_image"}, "image_url": {"type": "string"}, "detail": {"enum": ["auto", "low", "high"]}}}]}}]});
     let item = json!({"anyOf": [
         {"type": "object", "required": ["role", "content"], "properties": {
-            "type": {"const": "message"}, "role": {"enum": ["system", "developer", "user", "assistant"]}, "content": {"type": "string"}}},
+            "type": {"const": "message"}, "role": {"enum": ["system", "developer", "user", "assistant"]}, "content": content}},
         {"type": "object", "required": ["type", "call_id", "name", "arguments"], "properties": {
             "type": {"const": "function_call"}, "call_id": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"}}},
         {"type": "object", "required": ["type", "call_id", "output"], "properties": {

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::ApiError;
 use super::super::messages::Conversation;
 use super::super::tools;
 use super::super::values::Free;
+use super::super::{ApiError, images};
 
 /// Whose words an item can be.
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
@@ -50,15 +50,17 @@ impl Turns {
         };
         match item["type"].as_str() {
             None | Some("message") => {
-                let (role, text) = (string("role")?, text(&item["content"], &format!("{path}.content"))?);
+                let role = string("role")?;
                 if !ROLES.contains(&role.as_str()) {
                     let path = format!("{path}.role");
                     return Err(ApiError::unknown_value(path, &role, &ROLES.join(", ")));
                 }
                 if role != "assistant" {
+                    let content = content(&item["content"], &format!("{path}.content"))?;
                     self.flush();
-                    self.messages.push(json!({"role": role, "content": text}));
+                    self.messages.push(json!({"role": role, "content": content}));
                 } else {
+                    let text = text(&item["content"], &format!("{path}.content"))?;
                     // Only reasoning goes before the words of its turn.
                     if self
                         .open
@@ -90,7 +92,7 @@ impl Turns {
             }
             Some("function_call_output") => {
                 self.flush();
-                let output = text(&item["output"], &format!("{path}.output"))?;
+                let output = content(&item["output"], &format!("{path}.output"))?;
                 self.messages
                     .push(json!({"role": "tool", "tool_call_id": string("call_id")?, "content": output}));
             }
@@ -107,6 +109,25 @@ impl Turns {
     }
 }
 
+/// A string, or a list of texts and images; texts alone are one string.
+fn content(content: &Value, path: &str) -> Result<Value, ApiError> {
+    let is_image = |part: &Value| part["type"].as_str().is_some_and(|kind| images::IMAGES.contains(&kind));
+    let Some(parts) = content.as_array().filter(|parts| parts.iter().any(is_image)) else {
+        return text(content, path).map(Value::String);
+    };
+    let part = |(index, part): (usize, &Value)| {
+        let path = format!("{path}[{index}]");
+        match part["type"].as_str().filter(|_| is_image(part)) {
+            Some(_) if !part["file_id"].is_null() => {
+                Err(ApiError::unsupported(format!("{path}.file_id"), "an image of an uploaded file"))
+            }
+            Some(kind) => images::part(&path, kind, part.get("image_url").cloned()),
+            None => Ok(json!({"type": "text", "text": part_text(part, &path)?})),
+        }
+    };
+    parts.iter().enumerate().map(part).collect()
+}
+
 /// A string, or the texts of a list of parts.
 fn text(content: &Value, path: &str) -> Result<String, ApiError> {
     let parts = match content {
@@ -115,21 +136,24 @@ fn text(content: &Value, path: &str) -> Result<String, ApiError> {
         Value::Null => return Err(ApiError::missing(path)),
         _ => return Err(ApiError::invalid_type(path, "a string or a list of parts is expected")),
     };
-    let part = |(index, part): (usize, &Value)| {
-        let field = if part["type"] == "refusal" { "refusal" } else { "text" };
-        match (part["type"].as_str(), part[field].as_str()) {
-            (Some("input_text" | "output_text" | "text" | "refusal"), Some(text)) => Ok(text.to_owned()),
-            (Some("input_text" | "output_text" | "text" | "refusal"), None) => {
-                Err(ApiError::missing(format!("{path}[{index}].{field}")))
-            }
-            (Some(kind), _) => {
-                let shown: String = kind.chars().take(32).collect();
-                Err(ApiError::unsupported(format!("{path}[{index}]"), &format!("content of type {shown}")))
-            }
-            (None, _) => Err(ApiError::missing(format!("{path}[{index}].type"))),
-        }
-    };
+    let part = |(index, part): (usize, &Value)| part_text(part, &format!("{path}[{index}]"));
     parts.iter().enumerate().map(part).collect()
+}
+
+/// The text of a part.
+fn part_text(part: &Value, path: &str) -> Result<String, ApiError> {
+    let field = if part["type"] == "refusal" { "refusal" } else { "text" };
+    match (part["type"].as_str(), part[field].as_str()) {
+        (Some("input_text" | "output_text" | "text" | "refusal"), Some(text)) => Ok(text.to_owned()),
+        (Some("input_text" | "output_text" | "text" | "refusal"), None) => {
+            Err(ApiError::missing(format!("{path}.{field}")))
+        }
+        (Some(kind), _) if images::IMAGES.contains(&kind) => {
+            Err(ApiError::invalid_value(path, "an image has no place in a message of the assistant"))
+        }
+        (Some(kind), _) => Err(images::refused(path, kind)),
+        (None, _) => Err(ApiError::missing(format!("{path}.type"))),
+    }
 }
 
 /// Here a function's fields stand beside its type.

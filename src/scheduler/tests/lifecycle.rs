@@ -29,6 +29,7 @@ fn what_can_never_run_is_refused() {
             deadline_us: None,
             cache_salt: None,
             prompt_logits: false,
+            media: Default::default(),
         })
     };
     assert_eq!(add(1, 0), Err(AddError::EmptyPrompt(SeqId(1))));

@@ -42,6 +42,7 @@ impl Rig {
             deadline_us: None,
             cache_salt: None,
             prompt_logits: false,
+            media: Default::default(),
         };
         change(&mut new);
         self.scheduler.add(new).unwrap();
