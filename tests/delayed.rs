@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use perigee::ops::{
     AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape,
-    ModelShape, OpError, Outcomes, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split,
-    StepPlan, Ticket, TokenId,
+    ModelShape, OpError, Outcomes, Picture, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot,
+    SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::TokenMask;
@@ -336,5 +336,61 @@ impl<B: Backend> Backend for Delayed<B> {
         let bytes = size_of_val(&out.rows[..]) + size_of_val(&out.top[..]) - before;
         transfers.largest_outcome = transfers.largest_outcome.max(bytes);
         Ok(())
+    }
+}
+
+impl<B: TowerOps> TowerOps for Delayed<B> {
+    type Tower = Held<B::Tower>;
+
+    fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {
+        self.inner.tower_bytes(shape, capacity)
+    }
+
+    fn load_tower(
+        &mut self,
+        host: &TowerMatrices<'_>,
+        shape: &TowerShape,
+        capacity: &TowerCapacity,
+    ) -> Result<Self::Tower, OpError> {
+        self.inner.load_tower(host, shape, capacity).map(Held::new)
+    }
+
+    fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError> {
+        let copy =
+            |picture: &&Picture| Picture::new(picture.rows(), picture.cols(), picture.pixels().to_vec());
+        let pictures: Vec<Picture> = pictures.iter().filter_map(copy).collect();
+        let tower = tower.clone();
+        self.enqueue(move |inner, _| {
+            inner.begin_pictures(&pictures.iter().collect::<Vec<_>>(), &mut tower.get())
+        })
+    }
+
+    fn tower_block(&mut self, block: usize, tower: &mut Self::Tower) -> Result<(), OpError> {
+        let tower = tower.clone();
+        self.enqueue(move |inner, _| inner.tower_block(block, &mut tower.get()))
+    }
+
+    fn project_pictures(&mut self, to: &[u32], tower: &mut Self::Tower) -> Result<(), OpError> {
+        let (to, tower) = (to.to_vec(), tower.clone());
+        self.enqueue(move |inner, _| inner.project_pictures(&to, &mut tower.get()))
+    }
+
+    fn place_rows(&mut self, tower: &Self::Tower, workspace: &mut Self::Workspace) -> Result<(), OpError> {
+        let (tower, workspace) = (tower.clone(), workspace.clone());
+        self.enqueue(move |inner, _| inner.place_rows(&tower.get(), &mut workspace.get()))
+    }
+
+    fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError> {
+        while !self.queue.is_empty() {
+            self.run_one()?;
+        }
+        self.inner.read_rows(rows, &tower.get())
+    }
+
+    fn read_encoded(&mut self, tower: &mut Self::Tower) -> Result<Vec<f32>, OpError> {
+        while !self.queue.is_empty() {
+            self.run_one()?;
+        }
+        self.inner.read_encoded(&mut tower.get())
     }
 }

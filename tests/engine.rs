@@ -45,7 +45,7 @@ impl Reply {
 
 /// What the engine runs on.
 #[derive(Debug, Clone, Copy)]
-enum Device {
+pub(crate) enum Device {
     Reference,
     Cpu(CpuOptions),
     /// The CPU backend behind a queue, with this seed.
@@ -72,6 +72,7 @@ pub(crate) fn options() -> EngineOptions {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        tower: None,
         speculation: perigee::speculation::Config::off(),
     }
 }
@@ -119,6 +120,7 @@ pub(crate) fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
         guard: None,
         constraint: None,
         speculation: Default::default(),
+        media: Vec::new(),
     }
 }
 

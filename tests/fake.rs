@@ -107,6 +107,7 @@ impl FakeEngine {
             prefix_caching: true,
             cache_dtype: "f32",
             backend: "fake",
+            vision: None,
         };
         let state = State {
             at_once,
@@ -284,7 +285,7 @@ pub(crate) fn api(engine: &FakeEngine, config: &Config, metrics: Arc<Metrics>) -
     let timeout = config.request_timeout();
     let generator = Generator::new(
         Arc::new(engine.clone()),
-        ModelText { tokenizer, template },
+        ModelText { tokenizer, template, sight: Err("its checkpoint has no vision tower") },
         SamplingDefaults::default(),
         Default::default(),
         timeout.as_secs_f64(),

@@ -362,6 +362,7 @@ fn start() -> Engine {
         prefix_caching: true,
         cache_dtype: "f32",
         backend: "faulty",
+        vision: None,
     };
     let metrics = Arc::new(Metrics::new("faulty", false));
     let (handle, thread) =
@@ -379,6 +380,7 @@ fn request(max_tokens: u32) -> EngineRequest {
         guard: None,
         constraint: None,
         speculation: Default::default(),
+        media: Vec::new(),
     }
 }
 

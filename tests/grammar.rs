@@ -101,6 +101,7 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
                 cache_salt: None,
                 constraint: Some(grammar.start()),
                 speculation: Default::default(),
+                media: Vec::new(),
             };
             let stream = handle.submit(request).unwrap_or_else(|error| panic!("{error}"));
             running.push((tools, stream));
@@ -149,7 +150,7 @@ struct Served {
 fn serve() -> Served {
     let Nano { engine, tokenizer, template } = nano();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
-    let text = ModelText { tokenizer, template };
+    let text = ModelText { tokenizer, template, sight: Err("its checkpoint has no vision tower") };
     let generator = Generator::new(
         Arc::new(engine.handle.clone()),
         text,

@@ -51,6 +51,7 @@ fn start() -> Nano {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        tower: None,
         speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
@@ -67,6 +68,7 @@ impl Nano {
             guard: guard.map(|guard| Options { licence: None, ..guard }),
             constraint: None,
             speculation: Default::default(),
+            media: Vec::new(),
             prompt,
             sampling: SamplingParams { temperature, max_tokens: TOKENS, seed: 5, ..Default::default() },
             priority: 0,

@@ -88,6 +88,7 @@ async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) 
         guard: None,
         constraint: None,
         speculation: Default::default(),
+        media: Vec::new(),
     };
     let mut stream = engine.submit(request).unwrap();
     let (mut tokens, mut drafted) = (Vec::new(), (0, 0));
@@ -165,6 +166,7 @@ fn replies(
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        tower: None,
         speculation,
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

@@ -74,6 +74,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        tower: None,
         speculation: perigee::speculation::Config::off(),
     }
 }
@@ -193,6 +194,7 @@ impl World {
             guard,
             constraint,
             speculation: Speculation::default(),
+            media: Vec::new(),
         };
         (request, client)
     }
@@ -386,6 +388,7 @@ fn a_step_of_64_sequences_is_three_transfers() {
                     guard: None,
                     constraint: None,
                     speculation: Default::default(),
+                    media: Vec::new(),
                 };
                 tokio::spawn(read(engine.handle.clone(), (request, Client::ReadsAll)))
             })

@@ -56,6 +56,7 @@ pub struct Api {
     /// Longest time from arrival to the end of a reply; zero = no limit.
     request_timeout: Duration,
     unknown_fields: UnknownFields,
+    body_limit: usize,
     /// Unknown names that were logged.
     logged: Mutex<HashSet<String>>,
 }
@@ -64,7 +65,18 @@ impl Api {
     /// Routes for a generator and the names its model goes by.
     pub fn new(generator: Arc<Generator>, card: ModelCard, request_timeout: Duration) -> Self {
         let logged = Mutex::default();
-        Self { generator, card, request_timeout, unknown_fields: UnknownFields::default(), logged }
+        let unknown_fields = UnknownFields::default();
+        Self { generator, card, request_timeout, unknown_fields, body_limit: 0, logged }
+    }
+
+    /// The same for bodies of up to `bytes`, where the server's own limit is smaller.
+    pub fn with_body_limit(self, bytes: usize) -> Self {
+        Self { body_limit: bytes, ..self }
+    }
+
+    /// Most bytes of a body that the routes ask for; 0 leaves it to the server.
+    pub fn body_limit(&self) -> usize {
+        self.body_limit
     }
 
     /// The same with another rule for unknown fields.

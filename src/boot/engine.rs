@@ -300,9 +300,9 @@ pub fn start_engine(
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
             let (uploads, dtype) = (Uploads { meter, order }, CacheDType::Bf16);
-            let drafts = Some(DraftSupport::new());
+            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
             start_reporting(
-                backend, &uploads, dtype, drafts, None, checkpoint, blueprint, options, metrics, progress,
+                backend, &uploads, dtype, drafts, towers, checkpoint, blueprint, options, metrics, progress,
             )
         }
         BackendChoice::CpuRanks { ranks, each } => {
@@ -336,13 +336,28 @@ pub fn start_on<B: Backend>(
     metrics: Arc<Metrics>,
     progress: &mut dyn FnMut(EngineProgress),
 ) -> Result<StartedEngine, EngineError> {
+    start_with(backend, default_dtype, drafts, None, checkpoint, blueprint, options, metrics, progress)
+}
+
+/// [`start_on`] with a backend that may see pictures too.
+pub fn start_with<B: Backend>(
+    backend: B,
+    default_dtype: CacheDType,
+    drafts: Option<DraftSupport<B>>,
+    towers: Option<TowerSupport<B>>,
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
     let uploads = Uploads::default();
     start_reporting(
         backend,
         &uploads,
         default_dtype,
         drafts,
-        None,
+        towers,
         checkpoint,
         blueprint,
         options,
@@ -351,7 +366,7 @@ pub fn start_on<B: Backend>(
     )
 }
 
-/// [`start_on`] with a backend that reports its uploads.
+/// [`start_with`] with a backend that reports its uploads.
 fn start_reporting<B: Backend>(
     mut backend: B,
     uploads: &Uploads,

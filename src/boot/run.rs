@@ -204,7 +204,10 @@ fn boot(
     // Runs beside the first requests: only a request with a grammar would wait for it.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
-    let api = Api::new(generator, card, timeout).with_unknown_fields(settings.server.unknown_fields);
+    let body_limit = if generator.sees() { settings.vision.max_body_bytes } else { 0 };
+    let api = Api::new(generator, card, timeout)
+        .with_unknown_fields(settings.server.unknown_fields)
+        .with_body_limit(body_limit);
     Ok(Booted { api, engine })
 }
 

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use super::commands::{EXIT_USAGE, load_settings, print, print_json};
 use crate::api::render_request;
-use crate::boot::{BootError, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults};
+use crate::boot::{
+    BootError, chain, load_sight, load_text, open_checkpoint, read_blueprint, sampling_defaults,
+};
 use crate::config::args::{ParseArgs, RenderArgs, StartArg};
 use crate::text::{ReplyEnd, ReplyFormat, ReplyStart, markers, whole_reply};
 
@@ -27,7 +29,8 @@ pub(super) fn render(args: &RenderArgs) -> ExitCode {
         let body = read(&args.file)?;
         let checkpoint = open_checkpoint(settings)?;
         let blueprint = read_blueprint(&checkpoint)?;
-        let text = load_text(settings, &checkpoint, &blueprint)?;
+        let mut text = load_text(settings, &checkpoint, &blueprint)?;
+        load_sight(settings, &checkpoint, &blueprint, &mut text)?;
         let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
         let prompt = match render_request(&body, &text, &defaults) {
             Ok(prompt) => prompt,

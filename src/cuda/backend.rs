@@ -9,6 +9,7 @@ mod calibrate;
 mod draft;
 mod ffn;
 mod mtp;
+mod tower;
 mod weights;
 
 use std::collections::HashMap;

@@ -24,6 +24,7 @@ const KERNELS: &[(&str, &str)] = &[
     ("tiled_mla_decode", include_str!("../../kernels/tiled_mla_decode.cu")),
     ("tiled_mla_prefill", include_str!("../../kernels/tiled_mla_prefill.cu")),
     ("tiled_swiglu", include_str!("../../kernels/tiled_swiglu.cu")),
+    ("vision", include_str!("../../kernels/vision.cu")),
 ];
 
 /// `kernels/include/*.cuh`: (file name, text).

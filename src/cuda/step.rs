@@ -6,6 +6,7 @@
 
 use super::driver::Driver;
 use super::kernels::embed;
+use super::kernels::vision::NO_ROW;
 use super::stream::{Buffer, Stream};
 use crate::ops::{KvSlot, OpError, RopeTable, Row, StepPlan};
 
@@ -33,6 +34,7 @@ pub(super) struct Step {
 #[derive(Debug, Default, Clone, Copy)]
 struct Offsets {
     tokens: usize,
+    media: usize,
     kv_slots: usize,
     rotations: usize,
     logits_rows: usize,
@@ -68,7 +70,7 @@ impl Rotations {
 /// Bytes of the largest plan: `rows` rows of `rope` values, `list_words` words for attention, `table_words` block ids.
 pub(super) fn bytes(rows: usize, rope: usize, list_words: usize, table_words: usize) -> usize {
     let rows = rows.max(padded(rows));
-    4 * (HEADER_WORDS + rows * (4 + rope) + 6 * ALIGNED_WORDS + list_words + table_words)
+    4 * (HEADER_WORDS + rows * (5 + rope) + 7 * ALIGNED_WORDS + list_words + table_words)
 }
 
 /// Row counts that steps of up to `rows` rows are padded to.
@@ -119,6 +121,9 @@ impl Step {
         self.at.tokens = words.len();
         words.extend(plan.tokens.iter().map(|token| embed::word(*token)));
         end(self.at.tokens, words, 0);
+        self.at.media = words.len();
+        words.extend(plan.tokens.iter().map(|token| embed::media_word(*token)));
+        end(self.at.media, words, NO_ROW);
         self.at.kv_slots = words.len();
         words.extend_from_slice(bytemuck::cast_slice(&plan.kv_slots));
         end(self.at.kv_slots, words, KvSlot::PAD.0);
@@ -163,6 +168,11 @@ impl Step {
     /// `[T]` words of [`embed::word`].
     pub(super) fn tokens(&self) -> u64 {
         self.address(self.at.tokens)
+    }
+
+    /// `[T]` words of [`embed::media_word`].
+    pub(super) fn media(&self) -> u64 {
+        self.address(self.at.media)
     }
 
     /// `[T]` u32.

@@ -65,3 +65,4 @@ pub use tower::{
 };
 
 pub(crate) use error::expect;
+pub(crate) use tower::patch_rotation;

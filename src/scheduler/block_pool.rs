@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     fn name(i: u32) -> BlockHash {
-        block_hash(&root_hash(false, None), &[i])
+        block_hash(&root_hash(false, None), &[i], 0, [].iter())
     }
 
     #[test]

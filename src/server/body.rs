@@ -51,14 +51,15 @@ fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// Reads a request's body.
+/// Reads a request's body of at most `limit` bytes.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: Incoming,
+    limit: usize,
     config: &Config,
     bodies: &Bodies,
 ) -> Result<RequestBody, ApiError> {
-    let (limit, time) = (config.max_body_bytes, config.body_read_timeout());
+    let time = config.body_read_timeout();
     let declared = declared_length(headers);
     // A client that sent `Expect` has sent no body yet; any other client gets the chance to stop
     // writing and read.

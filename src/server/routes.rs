@@ -118,7 +118,7 @@ async fn dispatch(
     log: &mut RequestLog,
 ) -> Result<Reply, ApiError> {
     if route.allow() == POST {
-        let body = body::read(headers, incoming, &shared.config, &shared.bodies).await?;
+        let body = body::read(headers, incoming, shared.body_limit(), &shared.config, &shared.bodies).await?;
         let api = shared.readiness.service(&shared.api)?;
         return post(route, body, api, log).await;
     }

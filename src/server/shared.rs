@@ -50,6 +50,12 @@ impl Shared {
         Running(self.clone())
     }
 
+    /// Most bytes of a body: more where the model sees images.
+    pub(super) fn body_limit(&self) -> usize {
+        let of_images = self.api.get().map_or(0, Api::body_limit);
+        self.config.max_body_bytes.max(of_images)
+    }
+
     /// Resolves when running requests are to be ended.
     pub(super) fn cut(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut life = self.life.subscribe();

@@ -1,11 +1,12 @@
 //! Pillow's bicubic resampling of 8-bit pixels, to the bit.
 //!
-//! Source: Pillow 12.1.1, `src/libImaging/Resample.c`. Two passes, the one along rows first; each pass rounds and clips to 8 bits; weights
-//! are fixed-point numbers of 22 bits. A pass whose size does not change is left out. Later versions of Pillow change the order of the
-//! passes for some shapes, and with it 15-30 % of the values of white noise; the order here is that of 12.1.1.
+//! Source: Pillow 12.1.1, `src/libImaging/Resample.c`. Two passes, the one along rows first; each pass rounds
+//! and clips to 8 bits; weights are fixed-point numbers of 22 bits. A pass whose size does not change is left
+//! out. Later versions of Pillow change the order of the passes for some shapes, and with it 15-30 % of the
+//! values of white noise; the order here is that of 12.1.1.
 //!
-//! The passes are interleaved: a row of the result is made as soon as the rows under its filter are narrowed, so the intermediate picture is
-//! a ring of a few rows, which stays in the second-level cache.
+//! The passes are interleaved: a row of the result is made as soon as the rows under its filter are narrowed,
+//! so the intermediate picture is a ring of a few rows, which stays in the second-level cache.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -26,7 +27,8 @@ pub fn resize(picture: &Rgb, width: usize, height: usize) -> Rgb {
     Rgb::new(width, height, pixels)
 }
 
-/// Writes `picture`, resized, to the upper left of `out`, whose rows are `stride` bytes apart; the rest of `out` is not touched.
+/// Writes `picture`, resized, to the upper left of `out`, whose rows are `stride` bytes apart; the rest of
+/// `out` is not touched.
 pub(super) fn resize_into(picture: &Rgb, width: usize, height: usize, out: &mut [u8], stride: usize) {
     resize_with(Kernel::best(), picture, width, height, out, stride);
 }
@@ -75,8 +77,9 @@ impl Kernel {
         Kernel::Portable
     }
 
-    /// Rows of three-byte pixels through the filter. Each of `rows` has at least `filter.read_bytes()` bytes, of which those after its pixels
-    /// do not change the result; the rows of `out` are `stride` bytes apart, their pixels and `EXCESS_BYTES`.
+    /// Rows of three-byte pixels through the filter. Each of `rows` has at least `filter.read_bytes()` bytes,
+    /// of which those after its pixels do not change the result; the rows of `out` are `stride` bytes apart,
+    /// their pixels and `EXCESS_BYTES`.
     fn horizontal(self, filter: &Filter, rows: [&[u8]; narrow::ROWS], out: &mut [u8], stride: usize) {
         match self {
             #[cfg(target_arch = "x86_64")]

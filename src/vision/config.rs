@@ -1,5 +1,8 @@
 //! Settings of pictures in requests.
 
+#[cfg(test)]
+mod tests;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,36 +14,44 @@ use super::Limits;
 pub struct Config {
     /// Most images of a request; more are answered 400. Larger: more memory and encoder time for one request.
     pub max_images: usize,
-    /// Most bytes of an image's file, after base64. Larger: bigger bodies, which server.max_body_bytes must allow too.
+    /// Most bytes of a request's body where the model sees images, in place of a smaller server.max_body_bytes.
+    /// Larger: more memory per request in flight.
+    pub max_body_bytes: usize,
+    /// Most bytes of an image's file, after base64. Larger: bigger bodies, which vision.max_body_bytes must
+    /// allow too.
     pub max_image_bytes: usize,
-    /// Most pixels of an image, width times height, checked before it is decoded. Larger: up to 15 bytes of memory and 20 ns of a processor
-    /// core for each pixel.
+    /// Most pixels of an image, width times height, checked before it is decoded. Larger: up to 15 bytes of
+    /// memory and 20 ns of a processor core for each pixel.
     pub max_image_pixels: u64,
     /// Most pixels of all images of a request. Larger: one request holds the decoding threads longer.
     pub max_request_pixels: u64,
-    /// Most patches of an image before padding, 0 = the checkpoint's limit (16384 in the K2.5 line); larger images are scaled down to it. Four
-    /// patches are a token. Lower: fewer tokens and less encoder time for large images, and fewer details.
+    /// Most patches of an image before padding, 0 = the checkpoint's limit (16384 in the K2.5 line); larger
+    /// images are scaled down to it. Four patches are a token. Lower: fewer tokens and less encoder time for
+    /// large images, and fewer details.
     pub patch_limit: usize,
-    /// What the model sees of a file: "upright" = turned as its EXIF tag says, transparency over white, the high byte of 16-bit samples, as
-    /// people see it; "released" = as the released image processor reads it, without all of these.
+    /// What the model sees of a file: "upright" = turned as its EXIF tag says, transparency over white, the
+    /// high byte of 16-bit samples, as people see it; "released" = as the released image processor reads it,
+    /// without all of these.
     pub compositing: Compositing,
-    /// Threads that decode and resize images. Larger: less wait where many images come at once, and fewer cores for other work.
+    /// Threads that decode and resize images. Larger: less wait where many images come at once, and fewer
+    /// cores for other work.
     pub decode_threads: usize,
-    /// Longest time for decoding an image, seconds; one that takes longer is answered 400. Larger: a file made to be slow holds a thread
-    /// longer.
+    /// Longest time for decoding an image, seconds; one that takes longer is answered 400. Larger: a file
+    /// made to be slow holds a thread longer.
     pub decode_timeout_s: f64,
-    /// Most bytes of pixels of images that are being decoded or wait for the encoder; an image that finds no room waits. Must hold one image
-    /// of max_image_pixels. Larger: more images at once.
+    /// Most bytes of pixels of images that are being decoded or wait for the encoder; an image that finds no
+    /// room waits. Must hold one image of max_image_pixels. Larger: more images at once.
     pub decode_memory_bytes: u64,
-    /// Most bytes of encoder outputs kept for images that come again, 0 = none; 14336 bytes a token in the K2.5 line. Larger: images of
-    /// more conversations are not encoded again.
+    /// Most bytes of encoder outputs kept for images that come again, 0 = none; 14336 bytes a token in the
+    /// K2.5 line. Larger: images of more conversations are not encoded again.
     pub cache_bytes: u64,
-    /// Host names from which images of http and https URLs are fetched, without scheme and port; none = such URLs are answered 400. Every host
-    /// is one that a client can make the server send requests to.
+    /// Host names from which images of http and https URLs are fetched, without scheme and port; none = such
+    /// URLs are answered 400. Every host is one that a client can make the server send requests to.
     pub remote_hosts: Vec<String>,
     /// Whether images are fetched over http too. true = they can be read and changed on their way.
     pub remote_http: bool,
-    /// Longest time for fetching an image, seconds, redirects included. Larger: slow hosts hold requests longer.
+    /// Longest time for fetching an image, seconds, redirects included. Larger: slow hosts hold requests
+    /// longer.
     pub remote_timeout_s: f64,
 }
 
@@ -51,8 +62,8 @@ pub enum Compositing {
     /// Turned by the EXIF orientation, transparency over white, the high byte of 16-bit samples.
     #[default]
     Upright,
-    /// As the released image processor reads files with Pillow: in stored position, the colour under transparent pixels, 16-bit gray
-    /// clipped at 255.
+    /// As the released image processor reads files with Pillow: in stored position, the colour under
+    /// transparent pixels, 16-bit gray clipped at 255.
     Released,
 }
 
@@ -60,6 +71,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             max_images: 16,
+            max_body_bytes: 100 << 20,
             max_image_bytes: 20_000_000,
             max_image_pixels: 64_000_000,
             max_request_pixels: 128_000_000,
@@ -94,6 +106,7 @@ impl Config {
         let mut problems = Vec::new();
         for (key, value, low, high) in [
             ("max_images", self.max_images as u64, 1, Self::MAX_IMAGES as u64),
+            ("max_body_bytes", self.max_body_bytes as u64, 1024, 1 << 30),
             ("max_image_bytes", self.max_image_bytes as u64, 1, 1 << 32),
             ("max_image_pixels", self.max_image_pixels, 1, Self::MAX_PIXELS),
             ("max_request_pixels", self.max_request_pixels, self.max_image_pixels, u64::MAX),

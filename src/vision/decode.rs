@@ -1,11 +1,14 @@
 //! From the bytes of a picture's file to RGB.
 //!
-//! The result equals Pillow's to the bit for PNG, GIF, BMP and WebP; of JPEG, single values differ by a few levels between decoders. Colour
-//! profiles are not applied, as in the reference. A decoder sees a file only after its header passed the limits, reads it through a reader
-//! that can be stopped, and allocates no more than the header says.
+//! The result equals Pillow's to the bit for PNG, GIF, BMP and WebP; of JPEG, single values differ by a few
+//! levels between decoders. Colour profiles are not applied, as in the reference. A decoder sees a file only
+//! after its header passed the limits, reads it through a reader that can be stopped, and allocates no more
+//! than the header says.
 
 mod jpeg;
 mod reader;
+#[cfg(test)]
+mod refusal_tests;
 #[cfg(test)]
 mod tests;
 
@@ -21,9 +24,11 @@ use reader::StoppableReader;
 
 /// Pixels of the picture in `bytes`, whose header is `header`, of size `header.size(compositing)`.
 ///
-/// `cancelled` is asked every few thousand bytes of the file; once true, decoding ends with [`ImageError::Cancelled`].
+/// `cancelled` is asked every few thousand bytes of the file; once true, decoding ends with
+/// [`ImageError::Cancelled`].
 ///
-/// Errors: every variant of [`ImageError`]. The header is compared with `bytes` again, so one of another file is an error too.
+/// Errors: every variant of [`ImageError`]. The header is compared with `bytes` again, so one of another file
+/// is an error too.
 pub fn decode(
     bytes: &[u8],
     header: &Header,
@@ -153,7 +158,8 @@ fn shrink<const N: usize>(mut samples: Vec<u8>, rgb: impl Fn([u8; N]) -> [u8; 3]
     samples
 }
 
-/// A value with transparency over white, rounded as Pillow does (`Imaging.h`, macros `MULDIV255` and `BLEND`).
+/// A value with transparency over white, rounded as Pillow does (`Imaging.h`, macros `MULDIV255` and
+/// `BLEND`).
 fn over_white(value: u8, alpha: u8) -> u8 {
     let (value, alpha) = (u32::from(value), u32::from(alpha));
     let sum = value * alpha + 255 * (255 - alpha) + 128;

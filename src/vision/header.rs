@@ -1,7 +1,8 @@
 //! What a picture's file says about itself before a pixel is decoded.
 //!
-//! The readers here are our own: a few dozen lines for each format that allocate nothing, look at every byte with a bounds check, and know
-//! what the decoders would allocate. Limits are checked before a decoder sees the file.
+//! The readers here are our own: a few dozen lines for each format that allocate nothing, look at every byte
+//! with a bounds check, and know what the decoders would allocate. Limits are checked before a decoder sees
+//! the file.
 
 mod bmp;
 mod bytes;
@@ -53,7 +54,8 @@ pub struct Limits {
     pub max_pixels: u64,
     /// Most pixels on a side.
     pub max_side: u32,
-    /// Most scans of a JPEG; usual progressive files have about 10. Each scan visits every block of the picture.
+    /// Most scans of a JPEG; usual progressive files have about 10. Each scan visits every block of the
+    /// picture.
     pub max_scans: usize,
 }
 
@@ -102,7 +104,8 @@ impl Header {
         }
     }
 
-    /// Bytes that `decode` allocates at most, its result included; small fixed buffers of the decoders are not counted.
+    /// Bytes that `decode` allocates at most, its result included; small fixed buffers of the decoders are
+    /// not counted.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }
@@ -116,7 +119,8 @@ impl Header {
     }
 }
 
-/// Format, upright size and memory of the picture in `bytes`. Decodes nothing; a JPEG is searched for markers to its end.
+/// Format, upright size and memory of the picture in `bytes`. Decodes nothing; a JPEG is searched for markers
+/// to its end.
 ///
 /// Errors: every variant of [`ImageError`] but those of decoders and of cancelling.
 pub fn read_header(bytes: &[u8], limits: &Limits) -> Result<Header, ImageError> {
@@ -148,7 +152,8 @@ fn turns(orientation: Orientation) -> bool {
     )
 }
 
-/// Orientation in an EXIF block, with or without the prefix that JPEG puts before it; upright where there is none.
+/// Orientation in an EXIF block, with or without the prefix that JPEG puts before it; upright where there is
+/// none.
 fn exif_orientation(exif: &[u8]) -> Orientation {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     Orientation::from_exif_chunk(exif).unwrap_or(Orientation::NoTransforms)

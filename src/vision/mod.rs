@@ -1,11 +1,11 @@
 //! Pictures of a request: from the text of a client to the patches that the vision encoder reads.
 //!
-//! The path of one picture: `source` (URL or base64 → bytes) → `header` (format and size, before any pixel is decoded) → `preprocessor`
-//! (size → grid of patches, and thereby the number of tokens) → `decode` (bytes → RGB) → `bicubic` (RGB → the grid's size) → `picture`
-//! (padded pixels, read patch by patch).
+//! The path of one picture: `source` (URL or base64 → bytes) → `header` (format and size, before any pixel is
+//! decoded) → `preprocessor` (size → grid of patches, and thereby the number of tokens) → `decode` (bytes →
+//! RGB) → `bicubic` (RGB → the grid's size) → `picture` (padded pixels, read patch by patch).
 //!
-//! Everything here is a function of its arguments: no clock, no network, no files, no threads. Bytes of a client never cause a panic and
-//! never more memory than `Header::memory_bytes` states.
+//! Everything here is a function of its arguments: no clock, no network, no files, no threads. Bytes of a
+//! client never cause a panic and never more memory than `Header::memory_bytes` states.
 
 mod bicubic;
 mod config;
@@ -18,8 +18,6 @@ mod rgb;
 mod source;
 #[cfg(test)]
 mod test_data;
-#[cfg(test)]
-mod tests;
 
 pub use bicubic::resize;
 pub use config::{Compositing, Config};

@@ -1,5 +1,8 @@
 //! The pixels that the encoder reads: resized, padded, in order of patches.
 
+#[cfg(test)]
+mod tests;
+
 use super::bicubic::resize_into;
 use super::{Compositing, Grid, GridError, Preprocessor, Rgb};
 use crate::ops::{PATCH_SIDE, Picture};

@@ -1,7 +1,8 @@
 //! From the size of a picture to its grid of patches, as the checkpoint's image processor computes it.
 //!
-//! Sources: `media_utils.py` of the K2.5 line and `image_processing_kimi_vl.py`. All arithmetic is in f64 and in their order: the results are
-//! truncated to whole pixels, so another order gives another size now and then.
+//! Sources: `media_utils.py` of the K2.5 line and `image_processing_kimi_vl.py`. All arithmetic is in f64 and
+//! in their order: the results are truncated to whole pixels, so another order gives another size now and
+//! then.
 
 mod parse;
 #[cfg(test)]
@@ -94,8 +95,8 @@ impl Grid {
 }
 
 impl Preprocessor {
-    /// The same with at most `limit` patches of a picture before its padding; a higher limit than the checkpoint's changes nothing, nor
-    /// does 0.
+    /// The same with at most `limit` patches of a picture before its padding; a higher limit than the
+    /// checkpoint's changes nothing, nor does 0.
     pub fn with_patch_limit(mut self, limit: usize) -> Preprocessor {
         if limit > 0 {
             self.patch_limit = self.patch_limit.min(limit);
@@ -103,7 +104,8 @@ impl Preprocessor {
         self
     }
 
-    /// Patches of a picture of `width` x `height` pixels. Padding may add patches beyond the limit; see [`Self::max_patches`].
+    /// Patches of a picture of `width` x `height` pixels. Padding may add patches beyond the limit; see
+    /// [`Self::max_patches`].
     pub fn grid(&self, width: usize, height: usize) -> Result<Grid, GridError> {
         if width == 0 || height == 0 {
             return Err(GridError::NoPixels { width, height });
@@ -142,11 +144,12 @@ impl Preprocessor {
 
     /// Patches that no picture exceeds, padding included.
     ///
-    /// Proof. Let a picture have i columns and j rows of tokens, i and j at least 2, and let it be scaled by s <= 1 to X = w*s, Y = h*s. Its
-    /// whole pixels number at least 28(i-1) + 1 in a row, so X is at least that. The columns of patches before scaling, which the limit L
-    /// counts, are a >= (w - 13) / 14, hence a*s >= (X - 13) / 14; likewise b. The rules make a*s * b*s at most L, therefore
-    /// (28(i-1) - 12) * (28(j-1) - 12) <= 196 L. With i = 1 or j = 1 only the side limits the other. The bound is 17,856 for the released
-    /// limits, which a picture of 7083x489 pixels reaches.
+    /// Proof. Let a picture have i columns and j rows of tokens, i and j at least 2, and let it be scaled by
+    /// s <= 1 to X = w*s, Y = h*s. Its whole pixels number at least 28(i-1) + 1 in a row, so X is at least
+    /// that. The columns of patches before scaling, which the limit L counts, are a >= (w - 13) / 14, hence
+    /// a*s >= (X - 13) / 14; likewise b. The rules make a*s * b*s at most L, therefore (28(i-1) - 12) *
+    /// (28(j-1) - 12) <= 196 L. With i = 1 or j = 1 only the side limits the other. The bound is 17,856 for
+    /// the released limits, which a picture of 7083x489 pixels reaches.
     pub fn max_patches(&self) -> usize {
         let longest = self.side_limit / MERGE;
         let area = (PATCH * PATCH * self.patch_limit) as u64;
@@ -166,7 +169,8 @@ impl Preprocessor {
     pub fn levels(&self) -> [[f32; 256]; 3] {
         std::array::from_fn(|channel| {
             let (mean, inverse_std) = (self.mean[channel], 1.0 / self.std[channel]);
-            // The reference keeps pixels in f32 and the constants in f64: one rounding for each of its three steps.
+            // The reference keeps pixels in f32 and the constants in f64: one rounding for each of its three
+            // steps.
             std::array::from_fn(|value| {
                 let fraction = (value as f64 / 255.0) as f32;
                 let centered = (f64::from(fraction) - mean) as f32;

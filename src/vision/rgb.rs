@@ -43,31 +43,31 @@ impl Rgb {
 
     /// The picture as `orientation`, an EXIF tag, says it is shown.
     pub(super) fn turned(self, orientation: Orientation) -> Rgb {
-        let (width, height) = (self.width, self.height);
-        // Source of the pixel at (x, y) of the turned picture.
-        match orientation {
-            Orientation::NoTransforms => self,
-            Orientation::FlipHorizontal => self.gather(width, height, |x, y| (width - 1 - x, y)),
-            Orientation::Rotate180 => self.gather(width, height, |x, y| (width - 1 - x, height - 1 - y)),
-            Orientation::FlipVertical => self.gather(width, height, |x, y| (x, height - 1 - y)),
-            Orientation::Rotate90FlipH => self.gather(height, width, |x, y| (y, x)),
-            Orientation::Rotate90 => self.gather(height, width, |x, y| (y, height - 1 - x)),
-            Orientation::Rotate270FlipH => self.gather(height, width, |x, y| (width - 1 - y, height - 1 - x)),
-            Orientation::Rotate270 => self.gather(height, width, |x, y| (width - 1 - y, x)),
-        }
-    }
-
-    /// A picture of `width` x `height` whose pixel (x, y) is the pixel `source(x, y)` of this one.
-    fn gather(&self, width: usize, height: usize, source: impl Fn(usize, usize) -> (usize, usize)) -> Rgb {
-        let mut pixels = vec![0; width * height * 3];
+        let (w, h) = (self.width as isize, self.height as isize);
+        // Of the turned picture: the pixel that becomes its first, and the way to the next in a row and to
+        // the next row.
+        let (turns, first, right, down) = match orientation {
+            Orientation::NoTransforms => return self,
+            Orientation::FlipHorizontal => (false, w - 1, -1, w),
+            Orientation::Rotate180 => (false, w * h - 1, -1, -w),
+            Orientation::FlipVertical => (false, w * (h - 1), 1, -w),
+            Orientation::Rotate90FlipH => (true, 0, w, 1),
+            Orientation::Rotate90 => (true, w * (h - 1), -w, 1),
+            Orientation::Rotate270FlipH => (true, w * h - 1, -w, -1),
+            Orientation::Rotate270 => (true, w - 1, w, -1),
+        };
+        let (width, height) = if turns { (self.height, self.width) } else { (self.width, self.height) };
+        let source = self.pixels.as_chunks::<3>().0;
+        let mut pixels = vec![0; self.pixels.len()];
+        let target = pixels.as_chunks_mut::<3>().0;
         for top in (0..height).step_by(TILE) {
             for left in (0..width).step_by(TILE) {
                 for y in top..(top + TILE).min(height) {
-                    for x in left..(left + TILE).min(width) {
-                        let (from_x, from_y) = source(x, y);
-                        let from = (from_y * self.width + from_x) * 3;
-                        let to = (y * width + x) * 3;
-                        pixels[to..to + 3].copy_from_slice(&self.pixels[from..from + 3]);
+                    let row = &mut target[y * width + left..y * width + (left + TILE).min(width)];
+                    let mut from = first + left as isize * right + y as isize * down;
+                    for pixel in row {
+                        *pixel = source[from as usize];
+                        from += right;
                     }
                 }
             }

@@ -71,7 +71,8 @@ pub enum SourceError {
 const SCHEME_CHARS: usize = 16;
 
 impl<'a> ImageSource<'a> {
-    /// Sorts a URL by its scheme; nothing is decoded or fetched. The media type of a `data:` URL is not read: clients often name a wrong one.
+    /// Sorts a URL by its scheme; nothing is decoded or fetched. The media type of a `data:` URL is not read:
+    /// clients often name a wrong one.
     pub fn parse_url(url: &'a str) -> Result<ImageSource<'a>, SourceError> {
         let url = url.trim_ascii();
         if url.is_empty() {
@@ -100,7 +101,6 @@ impl<'a> ImageSource<'a> {
 fn payload(rest: &str) -> Result<&str, SourceError> {
     let (media_type, payload) = rest.split_once(',').ok_or(SourceError::NoComma)?;
     let last = media_type.rsplit(';').next().unwrap_or_default();
-    // The first parameter is the media type itself: "base64" there is a type, but nobody means that.
     if last.trim_ascii().eq_ignore_ascii_case("base64") { Ok(payload) } else { Err(SourceError::NotBase64) }
 }
 
@@ -112,8 +112,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Bytes of `text`, base64 in the standard alphabet. White space anywhere is skipped, and `%` escapes are read, as URLs may have them.
-/// The length is checked before anything is decoded.
+/// Bytes of `text`, base64 in the standard alphabet. White space anywhere is skipped, and `%` escapes are
+/// read, as URLs may have them. The length is checked before anything is decoded.
 pub fn decode_base64(text: &str, max_bytes: usize) -> Result<Vec<u8>, SourceError> {
     let characters = significant(text);
     let unpadded = characters.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);

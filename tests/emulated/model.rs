@@ -295,6 +295,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
                     guard: None,
                     constraint: None,
                     speculation: Default::default(),
+                    media: Vec::new(),
                 };
                 engine.handle.submit(request).unwrap()
             })

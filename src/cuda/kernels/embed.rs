@@ -37,6 +37,14 @@ pub fn word(token: TokenSource) -> u32 {
     }
 }
 
+/// A row's picture on the device: the kept row that it stands for.
+pub fn media_word(token: TokenSource) -> u32 {
+    match token {
+        TokenSource::Media { row, .. } => row,
+        TokenSource::Known(_) | TokenSource::LastSampled(_) => super::vision::NO_ROW,
+    }
+}
+
 /// Enqueues the rows of `num_rows` tokens.
 pub fn launch<D: Driver>(
     stream: &mut Stream<D>,

@@ -18,6 +18,7 @@ pub mod tiled_linear;
 pub mod tiled_mla_decode;
 pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
+pub mod vision;
 
 use super::{Arch, Kernel, Limits};
 
@@ -40,6 +41,7 @@ pub const ALL: &[&Kernel] = &[
     &tiled_mla_decode::KERNEL,
     &tiled_mla_prefill::KERNEL,
     &tiled_swiglu::KERNEL,
+    &vision::KERNEL,
 ];
 
 /// A kernel for every architecture, without options and dynamic shared memory.

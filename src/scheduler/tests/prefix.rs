@@ -176,3 +176,29 @@ fn prompt_logits_are_delivered_once_per_position_and_take_no_hits() {
     }
     assert_eq!(rows, (0..16).collect::<Vec<_>>());
 }
+
+#[test]
+fn different_pictures_in_equal_prompts_never_share_a_block() {
+    let limits = Limits { num_blocks: 16, ..LIMITS };
+    let mut rng = fastrand::Rng::with_seed(9);
+    for _ in 0..10_000 {
+        let len = rng.usize(2..40);
+        let start = rng.usize(0..len);
+        let span =
+            MediaSpan { start, len: rng.usize(1..=len - start), hash: std::array::from_fn(|_| rng.u8(..)) };
+        let mut other = span;
+        // One bit of the content apart.
+        other.hash[rng.usize(..32)] ^= 1 << rng.u32(..8);
+        let mut rig = Rig::new(limits);
+        let mut cached = [span, other, span].into_iter().enumerate().map(|(id, span)| {
+            rig.add(id as u64, &vec![7; len], 1, |new| new.media = [span].into());
+            assert_eq!(rig.schedule(), [], "held until its picture is at hand");
+            rig.scheduler.release(SeqId(id as u64), 0);
+            rig.drain();
+            rig.scheduler.stats().prefix_hit_tokens as usize
+        });
+        let (_, first, second) = (cached.next(), cached.next().unwrap(), cached.next().unwrap());
+        assert_eq!(first, (start / 4 * 4).min((len - 1) / 4 * 4), "{span:?} in {len}");
+        assert_eq!(second - first, (len - 1) / 4 * 4, "{span:?} in {len}");
+    }
+}

@@ -1,8 +1,9 @@
 //! The inner loops for AVX2, equal to the portable ones to the bit.
 //!
-//! `vpmaddwd` multiplies 16 pairs of 16-bit numbers and adds neighbours. A weight of 23 bits and a sign is 256 * high + low with factors of
-//! 16 bits, so a sum of products is 256 * (sum with high) + (sum with low), both exact in 32 bits: two such instructions do the work of
-//! 16 multiplications of 32 bits, which take two micro-operations for every 8. Measured on 4000x3000 -> 2073x1554 in `examples/preprocess.rs`.
+//! `vpmaddwd` multiplies 16 pairs of 16-bit numbers and adds neighbours. A weight of 23 bits and a sign is
+//! 256 * high + low with factors of 16 bits, so a sum of products is 256 * (sum with high) + (sum with low),
+//! both exact in 32 bits: two such instructions do the work of 16 multiplications of 32 bits, which take two
+//! micro-operations for every 8.
 
 use std::arch::x86_64::*;
 
@@ -26,7 +27,8 @@ impl Avx2 {
     pub(super) fn horizontal(self, filter: &Filter, rows: [&[u8]; ROWS], out: &mut [u8], stride: usize) {
         assert!(rows.iter().all(|row| row.len() >= filter.read_bytes()), "source rows of the vector loop");
         assert!(stride >= filter.outputs() * 3 + EXCESS_BYTES && out.len() >= stride * ROWS, "narrowed rows");
-        // SAFETY: `self` exists only where AVX2 does; the lengths, checked above, are those that the function asks for.
+        // SAFETY: `self` exists only where AVX2 does; the lengths, checked above, are those that the function
+        // asks for.
         unsafe { horizontal(filter, rows, out, stride) }
     }
 
@@ -39,7 +41,8 @@ impl Avx2 {
         if out.len() < COLUMNS {
             return portable::vertical(weights, rows, out);
         }
-        // SAFETY: `self` exists only where AVX2 does; the lengths, checked above, are those that the function asks for.
+        // SAFETY: `self` exists only where AVX2 does; the lengths, checked above, are those that the function
+        // asks for.
         unsafe { vertical(weights, rows, out) }
     }
 }
@@ -48,8 +51,8 @@ impl Avx2 {
 ///
 /// # Safety
 ///
-/// AVX2; each row has `filter.read_bytes()` bytes; `stride` is at least three times the outputs and [`EXCESS_BYTES`], and `out` has four
-/// strides.
+/// AVX2; each row has `filter.read_bytes()` bytes; `stride` is at least three times the outputs and
+/// [`EXCESS_BYTES`], and `out` has four strides.
 #[target_feature(enable = "avx2")]
 unsafe fn horizontal(filter: &Filter, rows: [&[u8]; ROWS], out: &mut [u8], stride: usize) {
     // From two pixels of two rows in 16 bytes each, eight used: six bytes together, and again.
@@ -63,8 +66,8 @@ unsafe fn horizontal(filter: &Filter, rows: [&[u8]; ROWS], out: &mut [u8], strid
         let words = unsafe { [pixel(filter, x, rows), pixel(filter, (x + 1).min(last), rows)] };
         let bytes = _mm256_shuffle_epi8(_mm256_packus_epi16(words[0], words[1]), compact);
         let (even, odd) = (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
-        // SAFETY: eight bytes at the start of a pixel end at most `EXCESS_BYTES` after the row's pixels, within its stride; those after
-        // two pixels are overwritten by the next.
+        // SAFETY: eight bytes at the start of a pixel end at most `EXCESS_BYTES` after the row's pixels,
+        // within its stride; those after two pixels are overwritten by the next.
         unsafe {
             let to = out.as_mut_ptr().add(x * 3);
             _mm_storel_epi64(to.cast(), even);
@@ -75,7 +78,8 @@ unsafe fn horizontal(filter: &Filter, rows: [&[u8]; ROWS], out: &mut [u8], strid
     }
 }
 
-/// Pixel `x` of four rows: red, green, blue and a zero in 16 bits, of rows 0 and 2 in the lower half, of rows 1 and 3 in the upper.
+/// Pixel `x` of four rows: red, green, blue and a zero in 16 bits, of rows 0 and 2 in the lower half, of rows
+/// 1 and 3 in the upper.
 ///
 /// # Safety
 ///
@@ -83,7 +87,8 @@ unsafe fn horizontal(filter: &Filter, rows: [&[u8]; ROWS], out: &mut [u8], strid
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn pixel(filter: &Filter, x: usize, rows: [*const u8; ROWS]) -> __m256i {
-    // Of two pixels in each half: red, green, blue and nothing, each channel of both side by side as 16-bit numbers.
+    // Of two pixels in each half: red, green, blue and nothing, each channel of both side by side as 16-bit
+    // numbers.
     const Z: i8 = -1;
     let first_pair =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, Z, 3, Z, 1, Z, 4, Z, 2, Z, 5, Z, Z, Z, Z, Z));
@@ -167,7 +172,8 @@ unsafe fn vertical(weights: &[i32], rows: &[&[u8]], out: &mut [u8]) {
     }
 }
 
-/// Sums of products as whole numbers, not yet clipped to 8 bits, from the sums with both factors of the weights.
+/// Sums of products as whole numbers, not yet clipped to 8 bits, from the sums with both factors of the
+/// weights.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn rounded(high: __m256i, low: __m256i) -> __m256i {

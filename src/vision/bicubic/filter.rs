@@ -103,7 +103,8 @@ impl Filter {
     }
 }
 
-/// Weights in groups, each output's filled up with zeros, and the start of each output's groups (one more than outputs).
+/// Weights in groups, each output's filled up with zeros, and the start of each output's groups (one more
+/// than outputs).
 fn split_groups(weights: &[i32], start: &[usize]) -> (Vec<SplitGroup>, Vec<usize>) {
     let mut groups = Vec::new();
     let mut group_start = vec![0];

@@ -9,7 +9,8 @@ pub(super) const ROWS: usize = 4;
 /// Bytes that may be written after a narrowed row: the vector loop stores eight bytes for one pixel or two.
 pub(super) const EXCESS_BYTES: usize = 5;
 
-/// The latest rows of a picture after the pass along rows, in a ring of groups of [`ROWS`]. Rows are made in order, each once.
+/// The latest rows of a picture after the pass along rows, in a ring of groups of [`ROWS`]. Rows are made in
+/// order, each once.
 pub(super) struct NarrowRows<'a> {
     kernel: Kernel,
     filter: Filter,
@@ -53,7 +54,8 @@ impl<'a> NarrowRows<'a> {
     }
 }
 
-/// Rows of a picture with bytes after them, for loops that read whole vectors: mostly the picture's next rows.
+/// Rows of a picture with bytes after them, for loops that read whole vectors: mostly the picture's next
+/// rows.
 struct SourceRows<'a> {
     picture: &'a Rgb,
     /// Bytes of each row.

@@ -2,7 +2,8 @@
 
 use super::filter::{Filter, HALF, PRECISION};
 
-/// One row through the filter. `row`: `[inputs, 3]` u8; `out`: `[outputs, 3]` u8; bytes after them are not used.
+/// One row through the filter. `row`: `[inputs, 3]` u8; `out`: `[outputs, 3]` u8; bytes after them are not
+/// used.
 pub(super) fn horizontal(filter: &Filter, row: &[u8], out: &mut [u8]) {
     for x in 0..filter.outputs() {
         let (first, weights) = filter.output(x);

@@ -1,7 +1,7 @@
 //! JPEG by zune-jpeg in strict mode.
 //!
-//! The `image` crate uses the same decoder in its lenient mode, which returns a picture that is gray from the place where a file ends; the
-//! reference refuses such a file.
+//! The `image` crate uses the same decoder in its lenient mode, which returns a picture that is gray from the
+//! place where a file ends; the reference refuses such a file.
 
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
@@ -64,7 +64,7 @@ impl StoppableCursor<'_> {
     #[inline(always)]
     fn is_stopped(&mut self) -> bool {
         self.reads = self.reads.wrapping_add(1);
-        if self.reads % READS == 0 {
+        if self.reads.is_multiple_of(READS) {
             self.stopped |= (self.cancelled)();
         }
         self.stopped

@@ -2,7 +2,8 @@
 
 use std::io::{self, BufRead, Cursor, Read, Seek, SeekFrom};
 
-/// Bytes handed out between two looks at the flag. Compressed pixels grow up to 1032 times: one look for at most 4 MB of them.
+/// Bytes handed out between two looks at the flag. Compressed pixels grow up to 1032 times: one look for at
+/// most 4 MB of them.
 const WINDOW_BYTES: usize = 4096;
 
 /// Reads a file until `cancelled`; every read after that fails.

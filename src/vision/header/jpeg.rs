@@ -65,7 +65,8 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Header, ImageError> 
     Ok(Header::new(Format::Jpeg, (width, height), orientation, decoder_bytes))
 }
 
-/// The next marker. Coded data before it are skipped: there FF is followed by 00 or, at a restart, by D0 to D7.
+/// The next marker. Coded data before it are skipped: there FF is followed by 00 or, at a restart, by D0 to
+/// D7.
 fn next_marker(rest: &mut Bytes) -> Result<u8, ImageError> {
     loop {
         let skipped = find_ff(rest.rest());
@@ -82,7 +83,8 @@ fn next_marker(rest: &mut Bytes) -> Result<u8, ImageError> {
 
 /// Bytes before the first FF.
 fn find_ff(bytes: &[u8]) -> usize {
-    // Whole blocks without a branch inside, which the compiler turns into vector comparisons; coded data have an FF every 250 bytes or so.
+    // Whole blocks without a branch inside, which the compiler turns into vector comparisons; coded data have
+    // an FF every 250 bytes or so.
     const BLOCK: usize = 32;
     let has_ff = |block: &[u8; BLOCK]| block.iter().fold(false, |found, &byte| found | (byte == 0xff));
     let (blocks, _) = bytes.as_chunks::<BLOCK>();

@@ -42,8 +42,8 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Header, ImageError> 
     Ok(Header::new(Format::Png, (width, height), orientation, pixels_bytes + bytes.len() as u64))
 }
 
-/// A copy of a PNG file with the chunks that pixels come from. Text, colour profiles and animation frames are left out: the first two
-/// inflate without bound, and the third are frames after the first.
+/// A copy of a PNG file with the chunks that pixels come from. Text, colour profiles and animation frames are
+/// left out: the first two inflate without bound, and the third are frames after the first.
 pub(in crate::vision) fn pixel_chunks(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
     let mut copy = Vec::with_capacity(bytes.len() + END.len());
     copy.extend_from_slice(SIGNATURE);
@@ -64,8 +64,8 @@ struct Chunk<'a> {
     whole: &'a [u8],
 }
 
-/// The chunks before the end chunk. A cut chunk of pixels is an error; another cut chunk ends the walk, and whether the pixels before are
-/// complete is for the decoder to see.
+/// The chunks before the end chunk. A cut chunk of pixels is an error; another cut chunk ends the walk, and
+/// whether the pixels before are complete is for the decoder to see.
 struct Chunks<'a> {
     rest: Bytes<'a>,
     seen_pixels: bool,

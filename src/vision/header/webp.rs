@@ -1,7 +1,7 @@
 //! WebP: the canvas, and whether the first frame fits it.
 //!
-//! Source: RFC 9649, sections 2.3 to 2.7. The decoder allocates by the size in the coded frame before it compares it with the canvas, so the
-//! comparison is made here.
+//! Source: RFC 9649, sections 2.3 to 2.7. The decoder allocates by the size in the coded frame before it
+//! compares it with the canvas, so the comparison is made here.
 
 use image::metadata::Orientation;
 

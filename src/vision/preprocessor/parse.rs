@@ -77,7 +77,8 @@ enum MergeKernel {
 }
 
 impl Preprocessor {
-    /// The image processor of a checkpoint. `wrapper` is the checkpoint's `model_type`: "kimi_k25" or "kimi_vl".
+    /// The image processor of a checkpoint. `wrapper` is the checkpoint's `model_type`: "kimi_k25" or
+    /// "kimi_vl".
     ///
     /// Errors: [`PreprocessorError`], with the field, its value and what it must be.
     pub fn parse(preprocessor_config_json: &[u8], wrapper: &str) -> Result<Preprocessor, PreprocessorError> {
@@ -103,7 +104,7 @@ fn kimi_k25(config: MediaConfig) -> Result<Preprocessor, PreprocessorError> {
     }
     let side_limit = config.patch_limit_on_one_side;
     check_range("patch_limit_on_one_side", side_limit, MAX_SIDE)?;
-    if side_limit % MERGE != 0 {
+    if !side_limit.is_multiple_of(MERGE) {
         // The padded side of an odd limit would exceed it.
         return Err(unsupported("patch_limit_on_one_side", side_limit, "it must be even"));
     }
