@@ -31,6 +31,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
             "model/checkpoint/reader.rs",
             "telemetry/heap.rs",
             "sampling/widest.rs",
+            "vision/bicubic/",
         ],
     ),
 ];

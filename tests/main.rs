@@ -18,6 +18,7 @@ mod golden;
 mod grammar;
 mod hardware;
 mod hostile;
+mod images;
 mod golden_quant;
 mod guard;
 mod http;

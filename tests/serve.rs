@@ -73,6 +73,11 @@ impl Served {
         (Self { process, addr, log: None }, log, lines)
     }
 
+    /// Of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     fn signal(&self, name: &str) {
         let status =
             Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();

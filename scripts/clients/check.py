@@ -9,6 +9,7 @@ import traceback
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import chat
+import images
 import messages
 import responses
 from server import Server
@@ -16,11 +17,11 @@ from server import Server
 
 def main():
     binary, *wanted = sys.argv[1:]
-    served = lambda *settings: Server(binary, *settings)
+    served = lambda *settings, **more: Server(binary, *settings, **more)
     failed = count = 0
     begun = time.monotonic()
     with served() as server:
-        for module in (chat, responses, messages):
+        for module in (chat, responses, messages, images):
             for name, check in list(vars(module).items()):
                 title = f"{module.__name__}.{name.removeprefix('check_')}"
                 if not name.startswith("check_") or wanted and not any(part in title for part in wanted):

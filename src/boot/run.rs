@@ -17,7 +17,7 @@ use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
 use crate::generate::Generator;
 use crate::nano;
-use crate::server::{Drained, Readiness, Server};
+use crate::server::{Drained, Readiness, RemoteImages, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
@@ -200,7 +200,11 @@ fn boot(
     let generator = Generator::new(door, text, defaults, reasoning, timeout.as_secs_f64(), metrics.clone())
         .with_guard(settings.guard.clone())
         .with_structured_output(settings.structured_output.clone());
-    let generator = Arc::new(generator);
+    let remote = RemoteImages::new(&settings.vision)?;
+    let generator = Arc::new(match remote {
+        Some(remote) => generator.with_fetch(Arc::new(remote)),
+        None => generator,
+    });
     // Runs beside the first requests: only a request with a grammar would wait for it.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;

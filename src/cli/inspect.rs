@@ -182,6 +182,16 @@ fn table(i: &Inspection) -> String {
     };
     fact("KV scales", kv);
     fact("input scales", i.input_scales.to_string());
+    if let Some(tower) = &i.vision_tower {
+        let state = match tower.is_whole {
+            true => "images are served",
+            false => &tower.problem,
+        };
+        fact(
+            "vision",
+            format!("{} blocks of {}, {} heads; {state}", tower.blocks, tower.hidden_size, tower.heads),
+        );
+    }
     if let Some(layer) = &i.prediction_layer {
         let state = match &layer.problem {
             None => format!("{}, can draft", format_bytes(layer.bytes)),

@@ -3,6 +3,7 @@
 
 mod bench;
 mod bench_kernels;
+mod bench_vision;
 mod commands;
 mod doctor;
 mod health;
@@ -43,6 +44,12 @@ pub fn main() -> ExitCode {
         Command::Bench(BenchArgs { command: Some(BenchCommand::Kernels(args)), .. }) => {
             match commands::load_settings(&args.settings) {
                 Ok(loaded) => bench_kernels::bench_kernels(&args, &loaded.settings),
+                Err(code) => code,
+            }
+        }
+        Command::Bench(BenchArgs { command: Some(BenchCommand::Vision(args)), .. }) => {
+            match commands::load_settings(&args.settings) {
+                Ok(loaded) => bench_vision::bench_vision(&args, &loaded.settings),
                 Err(code) => code,
             }
         }

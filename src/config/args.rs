@@ -266,6 +266,25 @@ pub enum BenchCommand {
     /// Time the kernels of a GPU at a model's sizes, beside a copy of device memory in the same run; without --model at those of
     /// Kimi K2 with NVFP4 experts.
     Kernels(BenchKernelsArgs),
+    /// Time the vision tower of the K2.5 line on the processor, with random weights: seconds and GFLOP/s of square images.
+    Vision(BenchVisionArgs),
+}
+
+/// Which images to time.
+#[derive(Debug, Args)]
+pub struct BenchVisionArgs {
+    /// Pixels of a side.
+    #[arg(long, value_delimiter = ',', default_values_t = [224, 448], value_parser = clap::value_parser!(u32).range(1..=3584))]
+    pub sides: Vec<u32>,
+    /// Repetitions, after one warm-up.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeat: u32,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Settings; device.threads and device.activations are used.
+    #[command(flatten)]
+    pub settings: ModelArgs,
 }
 
 /// Which kernels to time.

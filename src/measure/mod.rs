@@ -5,6 +5,8 @@
 
 mod serving;
 mod speculation;
+mod vision;
 
 pub use serving::{BenchError, BenchPlan, BenchReport, run};
 pub use speculation::{SpeculationPlan, SpeculationReport, compare};
+pub use vision::{PictureTime, VisionReport, encode_times};

@@ -10,6 +10,7 @@ use super::checkpoint::Checkpoint;
 use super::inventory::Inventory;
 use super::mtp::MtpLayer;
 use super::scale_pass::ScalePass;
+use super::tower::{TowerBlueprint, TowerInventory};
 use super::weight_names::ModuleClass;
 
 /// Released networks by size: (hidden_size, layers, moe_intermediate_size, routed experts). A
@@ -50,6 +51,8 @@ pub struct Inspection {
     pub kv_cache_declared: bool,
     /// Number of calibrated scales of activations.
     pub input_scales: usize,
+    /// The vision tower; `None` if the configuration has none.
+    pub vision_tower: Option<VisionTower>,
     /// The prediction layer behind the network; `None` without one.
     pub prediction_layer: Option<PredictionLayer>,
     /// Sign of pruning; `None` without one.
@@ -160,6 +163,7 @@ impl Inspection {
             scales = Some(lines.collect());
         }
         let b = blueprint;
+        let vision_tower = vision_tower(checkpoint, b);
         let holdings = inventory.holdings.iter();
         let classes: Vec<ClassLine> = holdings
             .map(|((class, format), holding)| ClassLine {
@@ -168,10 +172,13 @@ impl Inspection {
                 modules: holding.modules,
                 parameters: holding.parameters,
                 bytes: holding.bytes,
-                loaded: class.is_loaded(),
+                loaded: class.is_loaded()
+                    || *class == ModuleClass::Vision
+                        && vision_tower.as_ref().is_some_and(|tower| tower.is_whole),
             })
             .collect();
-        let parameters: u64 = classes.iter().filter(|line| line.loaded).map(|line| line.parameters).sum();
+        let of_network = |line: &&ClassLine| line.loaded && line.class != ModuleClass::Vision.name();
+        let parameters: u64 = classes.iter().filter(of_network).map(|line| line.parameters).sum();
         let is_routed = |line: &&ClassLine| line.class == ModuleClass::RoutedExperts.name();
         let routed: u64 = classes.iter().filter(is_routed).map(|line| line.parameters).sum();
         let chosen = u128::from(routed) * b.router.top_k as u128 / b.router.num_experts as u128;
@@ -213,6 +220,7 @@ impl Inspection {
             kv_scales: inventory.kv_scales.len(),
             kv_cache_declared: inventory.declared.as_ref().is_some_and(|declared| declared.kv_cache),
             input_scales: inventory.num_input_scales,
+            vision_tower,
             prediction_layer: prediction_layer(checkpoint, b),
             pruned: pruned(b, inventory.experts_stored),
             scales,
@@ -229,6 +237,48 @@ impl Inspection {
             warnings: inventory.warnings,
         }
     }
+}
+
+/// The vision tower of a checkpoint.
+#[derive(Debug, Clone, Serialize)]
+pub struct VisionTower {
+    /// Blocks.
+    pub blocks: usize,
+    /// Width.
+    pub hidden_size: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Whether all tensors are there, so that images can be served.
+    pub is_whole: bool,
+    /// What is missing or wrong; empty if nothing is.
+    pub problem: String,
+}
+
+fn vision_tower(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Option<VisionTower> {
+    let config = checkpoint.file("config.json")?;
+    let tower = match TowerBlueprint::parse(&config, blueprint) {
+        Ok(tower) => tower?,
+        Err(error) => {
+            let problem = error.to_string();
+            return Some(VisionTower { blocks: 0, hidden_size: 0, heads: 0, is_whole: false, problem });
+        }
+    };
+    let problem = match tower.find(checkpoint) {
+        Ok(TowerInventory::Whole(_)) if checkpoint.file("preprocessor_config.json").is_none() => {
+            "preprocessor_config.json is missing".to_string()
+        }
+        Ok(TowerInventory::Whole(_)) => String::new(),
+        Ok(TowerInventory::Absent | TowerInventory::Dropped) => "its tensors are missing".to_string(),
+        Err(error) => error.to_string(),
+    };
+    let shape = &tower.shape;
+    Some(VisionTower {
+        blocks: shape.num_layers,
+        hidden_size: shape.hidden_size,
+        heads: shape.num_heads,
+        is_whole: problem.is_empty(),
+        problem,
+    })
 }
 
 /// The layer that method "mtp" would draft with.

@@ -35,7 +35,7 @@ pub use draft_support::DraftSupport;
 pub use draft_tensors::DraftTensors;
 pub use drafter::{Drafter, RunDraft};
 pub use forward::Model;
-pub use inspection::{ClassLine, Inspection, ProblemLists, ScaleLine};
+pub use inspection::{ClassLine, Inspection, ProblemLists, ScaleLine, VisionTower};
 pub use inventory::{Holding, Inventory, Linear, Problems};
 pub use kv_scales::{KvScaleError, KvScales};
 pub use layer_stream::{LayerStream, StreamError};

@@ -8,8 +8,10 @@ mod answer;
 mod body;
 pub mod config;
 mod connection;
+mod fetch;
 mod listener;
 mod ready;
+mod remote_images;
 mod request_log;
 mod route;
 mod routes;
@@ -17,5 +19,7 @@ mod shared;
 mod socket;
 
 pub use config::Config;
+pub use fetch::{FetchError, Fetcher, Rules, RulesError};
 pub use listener::{Drained, Server, StartError};
 pub use ready::Readiness;
+pub use remote_images::RemoteImages;

@@ -269,6 +269,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,
+        tower: None,
         speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new("golden", true));

@@ -348,8 +348,8 @@ fn assumptions(request: &Request<'_>) -> Vec<String> {
             request.kv_value_bytes,
             request.blueprint.num_layers
         ),
-        "split layouts: latent projections (q_a, kv_a), router and norms on every device, everything else divided evenly; the vision tower is \
-         not loaded"
+        "split layouts: latent projections (q_a, kv_a), router and norms on every device, everything else divided evenly; a vision \
+         tower whole on every device, without the activations of its images"
             .into(),
     ];
     if let Some(draft) = request.draft {

@@ -14,7 +14,9 @@ use super::commands::{EXIT_USAGE, print, print_json};
 use crate::boot::{BootError, chain, read_blueprint};
 use crate::config::args::PlanArgs;
 use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass, MtpLayer};
+use crate::model::{
+    Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass, MtpLayer, TowerBlueprint, TowerInventory,
+};
 
 /// Bits per weight of the formats that routed experts can be planned in, scales included.
 const FORMATS: [(&str, f64); 5] =
@@ -84,7 +86,14 @@ fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
                 bytes: layer.bytes() as f64,
                 cached_values: blueprint.mla.latent_dim(),
             });
-            (blueprint, stored_weights(&inventory), prediction)
+            let mut weights = stored_weights(&inventory);
+            let config = checkpoint.file("config.json").unwrap_or_default();
+            if let Some(tower) = TowerBlueprint::parse(&config, &blueprint)?
+                && let TowerInventory::Whole(bytes) = tower.find(&checkpoint)?
+            {
+                weights.push(WeightUse { class: ModuleClass::Vision, bytes: bytes as f64, replicated: true });
+            }
+            (blueprint, weights, prediction)
         }
     };
     let experts = blueprint.router.num_experts;

@@ -49,7 +49,7 @@ fn check(name: &str, case: &serde_json::Value, expected: &Expected, compositing:
     let picture = super::picture(&preprocessor, &rgb).unwrap();
     let (shape, pixels) = expected.get(&format!("{prefix}.pixels")).unwrap();
     assert_eq!(shape, [1, picture.rows() * 14, picture.cols() * 14, 3], "{prefix}");
-    assert!(picture.pixels() == pixels, "pixels of {prefix}");
+    assert!(*picture.pixels() == pixels, "pixels of {prefix}");
     let grid = preprocessor.grid(rgb.width(), rgb.height()).unwrap();
     let suffix = if prefix == name { "" } else { "_released" };
     assert_eq!(grid.tokens() as u64, case[format!("tokens{suffix}")].as_u64().unwrap(), "{prefix}");
@@ -91,7 +91,7 @@ fn frames_of_the_oracle() {
                 Rgb::new(shape[2], shape[1], frames[(frames_before + frame) * bytes..][..bytes].to_vec());
             let picture = super::picture(&preprocessor, &rgb).unwrap();
             let bytes = picture.pixels().len();
-            assert!(picture.pixels() == pixels[frame * bytes..][..bytes], "frame {frame} of {chunk}");
+            assert!(*picture.pixels() == pixels[frame * bytes..][..bytes], "frame {frame} of {chunk}");
         }
     }
 }

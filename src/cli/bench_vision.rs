@@ -1,0 +1,37 @@
+//! `perigee bench vision`: times of the vision tower on the processor.
+
+use std::process::ExitCode;
+
+use super::commands::print;
+use crate::boot::chain;
+use crate::config::Settings;
+use crate::config::args::BenchVisionArgs;
+use crate::config::device::Activations as Setting;
+use crate::cpu::{Activations, CpuBackend, CpuOptions};
+use crate::measure::encode_times;
+
+/// Measures and prints.
+pub(super) fn bench_vision(args: &BenchVisionArgs, settings: &Settings) -> ExitCode {
+    let activations = match settings.device.activations {
+        Setting::F32 => Activations::F32,
+        Setting::Auto | Setting::Bf16 | Setting::Int8 => Activations::Bf16,
+    };
+    let threads = settings.device.threads;
+    let mut backend = CpuBackend::new(CpuOptions { threads, activations, ..Default::default() });
+    let sides: Vec<usize> = args.sides.iter().map(|side| *side as usize).collect();
+    let report = encode_times(&mut backend, &sides, args.repeat as usize, &mut |line| eprintln!("{line}"));
+    let text = match report {
+        Ok(report) if args.json => {
+            serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(|e| e.to_string())
+        }
+        Ok(report) => Ok(report.table()),
+        Err(error) => Err(chain(&error)),
+    };
+    match text {
+        Ok(text) => print(&text),
+        Err(error) => {
+            eprintln!("perigee: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Speed of a vision tower on this machine's processor, at the released sizes and random weights.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::cpu::CpuBackend;
+use crate::ops::{
+    BiasedMatrix, NormVectors, OpError, PATCH_VALUES, Picture, TowerBlockMatrices, TowerCapacity,
+    TowerMatrices, TowerOps, TowerShape,
+};
+use crate::quant::StoredMatrix;
+use crate::tensor::{DType, TensorView};
+
+/// Blocks with weights of their own: more than a processor's caches hold, and a seventh of the memory of all of them.
+const LOADED_BLOCKS: usize = 4;
+/// Blocks of the released tower.
+const BLOCKS: usize = 27;
+
+/// The tower of the K2.5 line.
+const SHAPE: TowerShape = TowerShape {
+    hidden_size: 1152,
+    num_layers: LOADED_BLOCKS,
+    num_heads: 16,
+    intermediate_size: 4304,
+    table_rows: 64,
+    table_cols: 64,
+    out_size: 7168,
+    projector_eps: 1e-5,
+};
+
+/// Times of one picture.
+#[derive(Debug, Clone, Serialize)]
+pub struct PictureTime {
+    /// Pixels of a side.
+    pub side: usize,
+    /// Patches.
+    pub patches: usize,
+    /// Tokens.
+    pub tokens: usize,
+    /// Median seconds, and the fastest and slowest run.
+    pub seconds: [f64; 3],
+    /// Of products and attention.
+    pub flop: f64,
+}
+
+/// Times of pictures of several sizes.
+#[derive(Debug, Clone, Serialize)]
+pub struct VisionReport {
+    /// Threads that computed.
+    pub threads: usize,
+    /// Instruction set.
+    pub isa: String,
+    /// A line per size.
+    pub pictures: Vec<PictureTime>,
+}
+
+impl VisionReport {
+    /// As a table.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "vision tower of the K2.5 line, random weights; {} threads, {}\n\n",
+            self.threads, self.isa
+        );
+        let _ = writeln!(
+            text,
+            "{:>9}  {:>7}  {:>6}  {:>9}  {:>17}  {:>8}",
+            "picture", "patches", "tokens", "s", "", "GFLOP/s"
+        );
+        for picture in &self.pictures {
+            let [median, low, high] = picture.seconds;
+            let size = format!("{0}x{0}", picture.side);
+            let spread = format!("({low:.3}-{high:.3})");
+            let (patches, tokens, rate) = (picture.patches, picture.tokens, picture.flop / median / 1e9);
+            let _ = writeln!(
+                text,
+                "{size:>9}  {patches:>7}  {tokens:>6}  {median:>9.3}  {spread:>17}  {rate:>8.0}"
+            );
+        }
+        text
+    }
+}
+
+/// Arithmetic of a picture: products, attention, projector.
+fn flop(shape: &TowerShape, patches: usize) -> f64 {
+    let (w, inner, merged) = (shape.hidden_size, shape.intermediate_size, shape.merged_size());
+    let block = 2 * patches * (4 * w * w + 2 * w * inner) + 4 * patches * patches * w;
+    let projector = 2 * patches / 4 * (merged * merged + merged * shape.out_size);
+    (BLOCKS * block + 2 * patches * PATCH_VALUES * w + projector) as f64
+}
+
+/// Random bytes of bf16 values of about -1/16 to 1/16.
+fn weights(count: usize, rng: &mut fastrand::Rng) -> Vec<u8> {
+    let value = |rng: &mut fastrand::Rng| half::bf16::from_f32((rng.f32() - 0.5) / 8.0).to_le_bytes();
+    std::iter::repeat_with(|| value(rng)).take(count).flatten().collect()
+}
+
+/// Times square pictures of these sides, `repeat` times each after one warm-up.
+pub fn encode_times(
+    backend: &mut CpuBackend,
+    sides: &[usize],
+    repeat: usize,
+    progress: &mut dyn FnMut(&str),
+) -> Result<VisionReport, OpError> {
+    let shape = SHAPE;
+    let (w, inner, merged) = (shape.hidden_size, shape.intermediate_size, shape.merged_size());
+    let mut rng = fastrand::Rng::with_seed(1);
+    progress("making weights");
+    // The largest matrix; the others begin as it does.
+    let bytes = weights(merged * shape.out_size, &mut rng);
+    let sizes = [
+        [w, PATCH_VALUES],
+        [3 * w, w],
+        [w, w],
+        [inner, w],
+        [w, inner],
+        [merged, merged],
+        [shape.out_size, merged],
+    ];
+    let lens = sizes.map(|[out, _]| [out]);
+    let table = [shape.table_rows, shape.table_cols, w];
+    let view = |shape| {
+        let mut view = TensorView { dtype: DType::Bf16, shape, bytes: &bytes };
+        view.bytes = &bytes[..2 * view.len()];
+        view
+    };
+    let linear =
+        |i: usize| BiasedMatrix { weight: StoredMatrix::Plain(view(&sizes[i])), bias: view(&lens[i]) };
+    let norm = || NormVectors { gain: view(&lens[2]), bias: view(&lens[2]) };
+    let block = || TowerBlockMatrices {
+        norm0: norm(),
+        wqkv: linear(1),
+        wo: linear(2),
+        norm1: norm(),
+        fc0: linear(3),
+        fc1: linear(4),
+    };
+    let host = TowerMatrices {
+        levels: [std::array::from_fn(|level| level as f32 / 127.5 - 1.0); 3],
+        patch_embed: linear(0),
+        positions: view(&table),
+        blocks: (0..LOADED_BLOCKS).map(|_| block()).collect(),
+        final_norm: norm(),
+        pre_norm: norm(),
+        linear_1: linear(5),
+        linear_2: linear(6),
+    };
+    let patches_of = |side: usize| side.div_ceil(28) * 2;
+    let max_patches = sides.iter().map(|side| patches_of(*side).pow(2)).max().unwrap_or(4);
+    let capacity = TowerCapacity { max_patches, num_rows: max_patches / 4 };
+    progress("loading");
+    let mut tower = backend.load_tower(&host, &shape, &capacity)?;
+    let mut pictures = Vec::new();
+    for &side in sides {
+        let rows = patches_of(side);
+        let pixels = std::iter::repeat_with(|| rng.u8(..)).take(rows * rows * PATCH_VALUES).collect();
+        let Some(picture) = Picture::new(rows, rows, pixels) else { continue };
+        let to: Vec<u32> = (0..picture.num_tokens() as u32).collect();
+        let mut seconds = Vec::with_capacity(repeat);
+        for run in 0..=repeat {
+            progress(&format!("{side}x{side}, run {run} of {repeat}"));
+            let began = Instant::now();
+            backend.begin_pictures(&[&picture], &mut tower)?;
+            for block in 0..BLOCKS {
+                backend.tower_block(block % LOADED_BLOCKS, &mut tower)?;
+            }
+            backend.project_pictures(&to, &mut tower)?;
+            if run > 0 {
+                seconds.push(began.elapsed().as_secs_f64());
+            }
+        }
+        seconds.sort_by(f64::total_cmp);
+        pictures.push(PictureTime {
+            side,
+            patches: picture.num_patches(),
+            tokens: picture.num_tokens(),
+            seconds: [seconds[seconds.len() / 2], seconds[0], seconds[seconds.len() - 1]],
+            flop: flop(&shape, picture.num_patches()),
+        });
+    }
+    Ok(VisionReport { threads: backend.num_threads(), isa: backend.isa().to_string(), pictures })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_of_the_released_tower() {
+        for (patches, tflop) in [(256, 0.23), (1024, 1.00), (5476, 8.39), (16900, 49.9)] {
+            let counted = flop(&SHAPE, patches) / 1e12;
+            assert!((counted - tflop).abs() < 0.02 * tflop.max(0.3), "{patches} patches: {counted}");
+        }
+    }
+}

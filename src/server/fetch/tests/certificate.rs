@@ -1,0 +1,59 @@
+//! A self-signed certificate for the tests' TLS server, made anew in each run so that no private
+//! key is kept. DER is written by hand: X.509 v3, ECDSA P-256 with SHA-256, RFC 5280 section 4.1.
+
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT: u8 = 0x06;
+const UTF8: u8 = 0x0c;
+const UTC_TIME: u8 = 0x17;
+
+const EC_PUBLIC_KEY: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+const P256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+
+/// A self-signed certificate for `host`, and its key.
+pub(super) fn make(host: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let random = SystemRandom::new();
+    let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.as_ref(), &random).unwrap();
+    let algorithm = der(SEQUENCE, &[&der(OBJECT, &[ECDSA_WITH_SHA256])]);
+    let name = der(SEQUENCE, &[&der(OBJECT, &[COMMON_NAME]), &der(UTF8, &[host.as_bytes()])]);
+    let name = der(SEQUENCE, &[&der(SET, &[&name])]);
+    let validity = der(SEQUENCE, &[&der(UTC_TIME, &[b"250101000000Z"]), &der(UTC_TIME, &[b"491231235959Z"])]);
+    let key_kind = der(SEQUENCE, &[&der(OBJECT, &[EC_PUBLIC_KEY]), &der(OBJECT, &[P256])]);
+    let public_key = der(SEQUENCE, &[&key_kind, &der(BIT_STRING, &[&[0], pair.public_key().as_ref()])]);
+    let alt_names = der(SEQUENCE, &[&der(0x82, &[host.as_bytes()])]);
+    let extension = der(SEQUENCE, &[&der(OBJECT, &[SUBJECT_ALT_NAME]), &der(OCTET_STRING, &[&alt_names])]);
+    let extensions = der(0xa3, &[&der(SEQUENCE, &[&extension])]);
+    let version = der(0xa0, &[&der(INTEGER, &[&[2]])]);
+    let serial = der(INTEGER, &[&[1]]);
+    let body =
+        der(SEQUENCE, &[&version, &serial, &algorithm, &name, &validity, &name, &public_key, &extensions]);
+    let signature = pair.sign(&random, &body).unwrap();
+    let signature = der(BIT_STRING, &[&[0], signature.as_ref()]);
+    let certificate = der(SEQUENCE, &[&body, &algorithm, &signature]);
+    let key = PrivatePkcs8KeyDer::from(key.as_ref().to_vec());
+    (CertificateDer::from(certificate), PrivateKeyDer::Pkcs8(key))
+}
+
+/// One DER value: tag, length, contents.
+fn der(tag: u8, contents: &[&[u8]]) -> Vec<u8> {
+    let contents = contents.concat();
+    let mut value = vec![tag];
+    match contents.len() {
+        length @ 0..0x80 => value.push(length as u8),
+        length @ 0x80..0x100 => value.extend([0x81, length as u8]),
+        length => value.extend([0x82, (length >> 8) as u8, length as u8]),
+    }
+    value.extend(contents);
+    value
+}
