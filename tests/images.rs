@@ -53,7 +53,7 @@ fn peak_memory(served: &Served) -> u64 {
 #[test]
 fn conversations_with_images_are_answered_on_every_route() {
     let (expected, cases) = (Expected::read(), cases());
-    let served = Served::start(Some(&oracle()), &["sampling.max_new_tokens=24"]);
+    let served = Served::start(Some(&oracle()), &[]);
     runtime().block_on(async {
         for (i, case) in cases["prompts"].as_array().unwrap().iter().enumerate() {
             let messages = messages(case);

@@ -95,7 +95,13 @@ impl Generator {
             (Ok(sight), Some(facts)) => Some(Seeing::new(sight.clone(), facts, None)),
             _ => None,
         };
-        let media = [markers::MEDIA_BEGIN, markers::MEDIA_CONTENT, markers::MEDIA_PAD, markers::MEDIA_END];
+        let media = [
+            markers::MEDIA_BEGIN,
+            markers::MEDIA_START,
+            markers::MEDIA_CONTENT,
+            markers::MEDIA_PAD,
+            markers::MEDIA_END,
+        ];
         let media = media.iter().filter_map(|name| text.tokenizer.special_id(name));
         Self {
             media_markers: media.filter(|_| seeing.is_some()).collect(),

@@ -37,6 +37,8 @@ pub const THINK: &str = "<think>";
 pub const THINK_END: &str = "</think>";
 /// Opens a media group.
 pub const MEDIA_BEGIN: &str = "<|media_begin|>";
+/// Opens a media group in Kimi-VL.
+pub const MEDIA_START: &str = "<|media_start|>";
 /// Separates a media group's kind from its content.
 pub const MEDIA_CONTENT: &str = "<|media_content|>";
 /// Closes a media group.
