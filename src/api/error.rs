@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::generate::{GenerateError, PolicyRefusal};
-use crate::telemetry::ImageRefusal;
 
 /// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
 const MAX_MESSAGE_CHARS: usize = 600;
@@ -421,9 +420,8 @@ impl From<GenerateError> for ApiError {
                 let message = format!("`{field}`: {message}");
                 Self::new(400, "invalid_request_error", "too_many_logprobs", message).param(field)
             }
-            GenerateError::Image { place, refusal, .. } => {
-                let status = if refusal == ImageRefusal::Timeout { 503 } else { 400 };
-                Self::new(status, "invalid_request_error", "invalid_image", format!("`{place}`: {message}"))
+            GenerateError::Image { place, .. } => {
+                Self::new(400, "invalid_request_error", "invalid_image", format!("`{place}`: {message}"))
                     .param(place)
             }
             GenerateError::Blind { place, .. } => {

@@ -1,6 +1,7 @@
 //! `perigee render` and `perigee parse`: the prompt of a request, and the pieces of a raw reply; no
 //! engine runs.
 
+use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
@@ -37,10 +38,22 @@ pub(super) fn render(args: &RenderArgs) -> ExitCode {
             Err(error) => return Ok(usage(&error.message)),
         };
         if args.json {
-            return Ok(print_json(&json!({"prompt": prompt.text, "prompt_token_ids": &prompt.tokens[..]})));
+            let images: Vec<Value> = prompt
+                .images
+                .iter()
+                .map(|image| json!({"start": image.start, "tokens": image.tokens}))
+                .collect();
+            return Ok(print_json(&json!({
+                "prompt": prompt.text, "prompt_token_ids": &prompt.tokens[..], "images": images
+            })));
         }
         let ids: Vec<String> = prompt.tokens.iter().map(u32::to_string).collect();
-        Ok(print(&format!("{}\n\n{} tokens: {}\n", prompt.text, ids.len(), ids.join(" "))))
+        let mut shown = format!("{}\n\n{} tokens: {}\n", prompt.text, ids.len(), ids.join(" "));
+        for (number, image) in prompt.images.iter().enumerate() {
+            let (first, last) = (image.start, image.start + image.tokens - 1);
+            let _ = writeln!(shown, "image {}: {} tokens, {first} to {last}", number + 1, image.tokens);
+        }
+        Ok(print(&shown))
     })())
 }
 

@@ -284,7 +284,7 @@ pub struct BenchVisionArgs {
     pub json: bool,
     /// Settings; device.threads and device.activations are used.
     #[command(flatten)]
-    pub settings: ModelArgs,
+    pub settings: SourceArgs,
 }
 
 /// Which kernels to time.

@@ -159,8 +159,8 @@ impl Generator {
         let format = self.format(&request);
         let is_chat = request.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(_)));
         let (prompts, mut request) = self.encode(request).await.inspect_err(|e| self.note_refusal(e))?;
-        let prompts = self.fit(prompts, &request)?;
-        let media = self.see(&prompts, &request).await.inspect_err(|e| self.note_refusal(e))?;
+        let mut prompts = self.fit(prompts, &request)?;
+        let media = self.see(&mut prompts, &request).await.inspect_err(|e| self.note_refusal(e))?;
         self.bound_logprobs(&prompts, &request)?;
         let grammar = self.constrain(&prompts, &request, is_chat).await?;
         let prediction = self.predict(request.prediction.take()).await?;
@@ -176,14 +176,14 @@ impl Generator {
     /// The pictures of each prompt.
     async fn see(
         &self,
-        prompts: &[EncodedPrompt],
+        prompts: &mut [EncodedPrompt],
         request: &GenerateRequest,
     ) -> Result<Vec<Vec<Media>>, GenerateError> {
         let mut media = Vec::with_capacity(prompts.len());
         for prompt in prompts {
             media.push(match &self.seeing {
                 Some(seeing) if !prompt.images.is_empty() => {
-                    seeing.see(&prompt.images, request.cache_salt.as_deref(), &self.metrics).await?
+                    seeing.see(&mut prompt.images, request.cache_salt.as_deref(), &self.metrics).await?
                 }
                 _ => Vec::new(),
             });
@@ -661,8 +661,9 @@ impl ModelText {
             match file {
                 None => placed.push(id),
                 Some(file) => {
-                    images.push(PlacedImage { start: placed.len(), file: file.clone() });
-                    placed.extend(std::iter::repeat_n(media, file.tokens()));
+                    let (start, tokens) = (placed.len(), file.tokens());
+                    placed.extend(std::iter::repeat_n(media, tokens));
+                    images.push(PlacedImage { start, tokens, file: Some(file) });
                 }
             }
         }

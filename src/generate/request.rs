@@ -148,6 +148,6 @@ pub struct EncodedPrompt {
 impl EncodedPrompt {
     /// Tokens that stand for images.
     pub fn image_tokens(&self) -> usize {
-        self.images.iter().map(|image| image.file.tokens()).sum()
+        self.images.iter().map(|image| image.tokens).sum()
     }
 }

@@ -79,8 +79,10 @@ impl ImageFile {
 pub struct PlacedImage {
     /// Position of its first token.
     pub start: usize,
-    /// The image.
-    pub file: Arc<ImageFile>,
+    /// Number of its tokens.
+    pub tokens: usize,
+    /// The image, until it was decoded.
+    pub file: Option<Arc<ImageFile>>,
 }
 
 /// How a model sees.
@@ -166,7 +168,15 @@ impl Sight {
         let begun = Instant::now();
         let rgb =
             vision::decode(&file.bytes, &file.header, &self.limits(), self.config.compositing, cancelled);
-        let rgb = rgb.map_err(|error| file.refused(kind_of(&error), error))?;
+        let rgb = rgb.map_err(|error| match error {
+            ImageError::Cancelled => {
+                let limit = self.config.decode_timeout_s;
+                let reason =
+                    format!("decoding the image takes longer than {limit} s (vision.decode_timeout_s)");
+                file.refused(ImageRefusal::Timeout, reason)
+            }
+            error => file.refused(kind_of(&error), error),
+        })?;
         let decoded = begun.elapsed();
         let picture = vision::picture(&self.preprocessor, &rgb);
         let picture = picture.map_err(|error| file.refused(ImageRefusal::Limit, error))?;
@@ -262,35 +272,38 @@ impl Seeing {
     /// The pictures of a prompt. Dropping the future stops the decoders.
     pub(super) async fn see(
         &self,
-        images: &[PlacedImage],
+        images: &mut [PlacedImage],
         salt: Option<&str>,
         metrics: &Arc<Metrics>,
     ) -> Result<Vec<Media>, GenerateError> {
-        let Some(first) = images.first() else { return Ok(Vec::new()) };
-        if !self.facts.hold(images.iter().map(|image| image.file.tokens())) {
-            let tokens: usize = images.iter().map(|image| image.file.tokens()).sum();
+        // The files are in memory no longer than they are decoded.
+        let files: Vec<_> =
+            images.iter_mut().filter_map(|image| Some((image.start, image.file.take()?))).collect();
+        let Some((_, first)) = files.first() else { return Ok(Vec::new()) };
+        if !self.facts.hold(files.iter().map(|(_, file)| file.tokens())) {
+            let tokens: usize = files.iter().map(|(_, file)| file.tokens()).sum();
             let reason = format!(
                 "the images of this request take {tokens} tokens, and room is for {} at a time: send fewer or smaller images, \
                  or raise vision.cache_bytes",
                 self.facts.num_rows
             );
-            return Err(first.file.refused(ImageRefusal::Limit, reason));
+            return Err(first.refused(ImageRefusal::Limit, reason));
         }
         // For the whole request at once: requests that each hold a part would wait for each other.
-        let pixels = |image: &PlacedImage| (image.file.grid.patches() * crate::ops::PATCH_VALUES) as u64;
-        let needed = images.iter().map(pixels).sum();
-        let mut held = self.reserve(&self.waiting, needed, &first.file).await?;
-        let mut seen = Vec::with_capacity(images.len());
-        for image in images {
-            let hold = held.split(permits(pixels(image)) as usize);
-            let picture = self.decode(image.file.clone(), metrics).await?;
+        let pixels = |file: &ImageFile| (file.grid.patches() * crate::ops::PATCH_VALUES) as u64;
+        let needed = files.iter().map(|(_, file)| pixels(file)).sum();
+        let mut held = self.reserve(&self.waiting, needed, first).await?;
+        let mut seen = Vec::with_capacity(files.len());
+        for (start, file) in &files {
+            let hold = held.split(permits(pixels(file)) as usize);
+            let picture = self.decode(file.clone(), metrics).await?;
             let picture = match hold {
                 Some(hold) => picture.holding(Box::new(hold)),
                 // The last one: the sum was rounded up once.
                 None => picture,
             };
-            let hash = self.sight.name(&image.file, salt);
-            seen.push(Media { start: image.start, hash, picture: Arc::new(picture) });
+            let hash = self.sight.name(file, salt);
+            seen.push(Media { start: *start, hash, picture: Arc::new(picture) });
         }
         Ok(seen)
     }
