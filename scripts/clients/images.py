@@ -31,7 +31,7 @@ def check_images_on_every_route(served):
                      extra_body={"chat_template_kwargs": {"thinking": False}})
         reply = client.chat.completions.create(**asked)
         said = reply.choices[0].message.content
-        assert reply.usage.prompt_tokens_details.model_extra["image_tokens"] == 6, reply.usage
+        assert reply.usage.prompt_tokens_details.to_dict()["image_tokens"] == 6, reply.usage
         streamed = client.chat.completions.create(**asked, stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices) == said
 

@@ -171,17 +171,25 @@ impl<B: Backend> StepLoop<B> {
     fn prepare(&mut self) {
         let held: Vec<SeqId> = self.scheduler.held().collect();
         let mut job: Option<Job> = None;
+        let mut full = false;
         for seq in held {
             let Some(live) = self.live.get(&seq) else { continue };
             if self.pictures.uses.get(&seq).is_some_and(|uses| uses.released) {
                 self.pictures.end(seq);
             }
             if !self.pictures.uses.contains_key(&seq) {
+                if full {
+                    continue;
+                }
                 let cached = self.scheduler.cached_prefix(seq);
                 let needed = live.media.iter().filter(|media| media.end() > cached);
                 let wanted: Vec<_> =
                     needed.clone().map(|media| (media.hash, media.picture.num_tokens())).collect();
-                let Some(missing) = self.pictures.kept.take(&wanted) else { break };
+                let Some(missing) = self.pictures.kept.take(&wanted) else {
+                    // Later ones that have rows go on: they give them back.
+                    full = true;
+                    continue;
+                };
                 let hits = wanted.iter().filter(|(hash, _)| !missing.contains(hash)).count();
                 self.metrics.record_image_uses(hits, wanted.len() - hits, live.media.len() - wanted.len());
                 let pictures = needed.map(|media| (media.hash, media.end())).collect();
