@@ -246,3 +246,34 @@ fn a_model_without_a_tower_says_so() {
     });
     assert_eq!(served.terminate(), Some(0));
 }
+
+/// What the embedded model must reach on held-out pictures, per cent of 25 of each skill; `docs/perigee-nano.md` has the figures of more.
+const FLOORS: [(&str, usize); 4] = [("colour", 50), ("count", 50), ("digit", 50), ("shape", 50)];
+
+#[test]
+fn the_embedded_model_sees_what_its_card_says() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/nano/heldout_pictures");
+    let items = fs::read_to_string(format!("{folder}.jsonl")).unwrap();
+    let items: Vec<Value> = items.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let served = Served::start(None, &[]);
+    let mut right: std::collections::BTreeMap<&str, (usize, usize)> = Default::default();
+    runtime().block_on(async {
+        for item in &items {
+            let picture = fs::read(format!("{folder}/{}", item["file"].as_str().unwrap())).unwrap();
+            let content = json!([{"type": "image_url", "image_url": {"url": data_url(&picture)}},
+                {"type": "text", "text": item["question"]}]);
+            let body = json!({"messages": [{"role": "user", "content": content}], "max_tokens": 16, "temperature": 0});
+            let answer = served.post(CHAT, &body).await;
+            let said = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
+            let (hits, all) = right.entry(item["skill"].as_str().unwrap()).or_default();
+            *hits += usize::from(said.trim() == item["expect"].as_str().unwrap().trim());
+            *all += 1;
+        }
+    });
+    println!("{right:?}");
+    for (skill, floor) in FLOORS {
+        let (hits, all) = right[skill];
+        assert!(100 * hits >= floor * all, "{skill}: {hits} of {all} right, {floor} % wanted");
+    }
+    assert_eq!(served.terminate(), Some(0));
+}

@@ -97,7 +97,7 @@ fn refusals_name_the_place() {
         (json!({"messages": [{"role": "king", "content": "x"}]}), "messages[0].role"),
         (user(json!(3)), "messages[0].content"),
         (user(json!([{}])), "messages[0].content[0].type"),
-        (user(json!([{"type": "image", "source": {}}])), "messages[0].content[0]"),
+        (user(json!([{"type": "image", "source": {}}])), "messages[0].content[0].source.type"),
         (user(json!([{"type": "tool_result"}])), "messages[0].content[0].tool_use_id"),
         (
             json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}),

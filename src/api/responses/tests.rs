@@ -97,7 +97,10 @@ fn refusals_name_the_place() {
         (json!({"input": []}), "input"),
         (json!({"input": [{"role": "user"}]}), "input[0].content"),
         (json!({"input": [{"content": "x"}]}), "input[0].role"),
-        (json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}), "input[0].content[0]"),
+        (
+            json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+            "input[0].content[0].image_url",
+        ),
         (json!({"input": [{"type": "item_reference", "id": "x"}]}), "input[0]"),
         (json!({"input": [{"type": "function_call", "name": "f"}]}), "input[0].call_id"),
         (with("tools", json!([{"type": "web_search"}])), "tools[0].type"),

@@ -294,6 +294,8 @@ fn step_bytes(request: &Request<'_>, split: Split, sequences: usize, context: us
             match use_.class {
                 // One row per sequence is too little to count; tied tables are read as the head.
                 ModuleClass::Embedding if !request.blueprint.tie_word_embeddings => 0.0,
+                // Not read to decode.
+                ModuleClass::Vision => 0.0,
                 ModuleClass::RoutedExperts => bytes * hit,
                 _ => bytes,
             }

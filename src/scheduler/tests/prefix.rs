@@ -179,7 +179,6 @@ fn prompt_logits_are_delivered_once_per_position_and_take_no_hits() {
 
 #[test]
 fn different_pictures_in_equal_prompts_never_share_a_block() {
-    let limits = Limits { num_blocks: 16, ..LIMITS };
     let mut rng = fastrand::Rng::with_seed(9);
     for _ in 0..10_000 {
         let len = rng.usize(2..40);
@@ -189,7 +188,7 @@ fn different_pictures_in_equal_prompts_never_share_a_block() {
         let mut other = span;
         // One bit of the content apart.
         other.hash[rng.usize(..32)] ^= 1 << rng.u32(..8);
-        let mut rig = Rig::new(limits);
+        let mut rig = Rig::new(LIMITS);
         let mut cached = [span, other, span].into_iter().enumerate().map(|(id, span)| {
             rig.add(id as u64, &vec![7; len], 1, |new| new.media = [span].into());
             assert_eq!(rig.schedule(), [], "held until its picture is at hand");
