@@ -17,11 +17,12 @@ from vocabulary import STOPS, Vocabulary
 
 FOLDER = Path(__file__).parents[2] / "src/nano/model"
 LONGEST_ANSWER = 120
+VISION_NAMES = ("vision_tower.", "mm_projector.")  # what the tensors of the picture tower begin with
 STREAMS = 16  # requests at once, with --base
 
 
 def load(folder):
-    """The network from an exported folder."""
+    """The language model from an exported folder."""
     from safetensors.torch import load_file
 
     stored = load_file(folder / "model.safetensors")
@@ -30,7 +31,7 @@ def load(folder):
         if ".mlp.experts." in name:
             prefix, index, projection, _ = name.rsplit(".", 3)
             experts[f"{prefix}.{projection}"][int(index)] = tensor.float()
-        else:
+        elif not name.startswith(VISION_NAMES):
             state[name] = tensor.float()
     for name, parts in experts.items():
         state[name] = torch.stack([parts[index] for index in sorted(parts)])

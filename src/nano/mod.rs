@@ -16,5 +16,6 @@ pub static FILES: &[(&str, &[u8])] = &[
     ("tokenizer_config.json", include_bytes!("model/tokenizer_config.json")),
     ("tiktoken.model", include_bytes!("model/tiktoken.model")),
     ("chat_template.jinja", include_bytes!("model/chat_template.jinja")),
+    ("preprocessor_config.json", include_bytes!("model/preprocessor_config.json")),
     ("model.safetensors", include_bytes!("model/model.safetensors")),
 ];
