@@ -50,10 +50,14 @@ fn peak_memory(served: &Served) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
+/// What the server keeps the oracle's checkpoint from writing without tools: the tokens that begin calls, media tokens. The reference does not.
+const NEVER_SAMPLED: [u32; 6] = [267, 269, 274, 275, 276, 277];
+
 #[test]
 fn conversations_with_images_are_answered_on_every_route() {
     let (expected, cases) = (Expected::read(), cases());
     let served = Served::start(Some(&oracle()), &[]);
+    let mut compared = 0;
     runtime().block_on(async {
         for (i, case) in cases["prompts"].as_array().unwrap().iter().enumerate() {
             let messages = messages(case);
@@ -71,7 +75,10 @@ fn conversations_with_images_are_answered_on_every_route() {
             let lossless = !case["images"].to_string().contains("jpg");
             let ids: Vec<u32> = serde_json::from_value(answer["choices"][0]["token_ids"].clone()).unwrap();
             if lossless {
-                assert_eq!(ids, expected.ids(&format!("prompt_{i}.greedy")), "prompt {i}");
+                let greedy = expected.ids(&format!("prompt_{i}.greedy"));
+                let same = greedy.iter().position(|id| NEVER_SAMPLED.contains(id)).unwrap_or(greedy.len());
+                assert_eq!(ids[..same], greedy[..same], "prompt {i}");
+                compared += same;
             }
             let counted = served.post("/tokenize", &json!({"messages": messages})).await;
             assert_eq!(counted["count"], case["prompt_tokens"], "prompt {i}");
@@ -79,6 +86,7 @@ fn conversations_with_images_are_answered_on_every_route() {
             assert_eq!(rendered["prompt"], case["rendered"], "prompt {i}");
             assert_eq!(rendered["count"], case["prompt_tokens"], "prompt {i}");
         }
+        assert!(compared >= 24, "{compared} tokens compared");
         let card = Client::connect(served.addr).await.get("/v1/models").await.json();
         assert_eq!(card["data"][0]["supports_image_in"], true);
     });

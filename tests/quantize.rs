@@ -253,7 +253,7 @@ fn nano_in_every_format_dialect_and_set_of_modules() {
             let config = json_file(to.path(), "config.json");
             let method = &config["quantization_config"]["quant_method"];
             assert_eq!(method, if dialect == "deepseek" { "fp8" } else { dialect });
-            assert_eq!(config["hidden_size"], 192);
+            assert_eq!(config["text_config"]["hidden_size"], 192);
             let index = json_file(to.path(), "model.safetensors.index.json");
             let opened = Checkpoint::open(to.path()).unwrap();
             assert_eq!(index["metadata"]["total_size"], opened.bytes());
