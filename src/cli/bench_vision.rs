@@ -1,4 +1,4 @@
-//! `perigee bench vision`: times of the vision tower on the processor.
+//! `perigee bench vision`: times of images on the processor.
 
 use std::process::ExitCode;
 

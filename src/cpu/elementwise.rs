@@ -103,7 +103,7 @@ impl Kernel for GeluRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        const TWICE_ROOT: f32 = 1.595_769_1; // 2 sqrt(2 / pi)
+        const TWICE_ROOT: f32 = 1.595_769; // 2 sqrt(2 / pi)
         let width = self.x.len();
         assert!(self.bias.len() == width);
         // SAFETY: every access is to `n` values at `k`, inside slices of equal length.

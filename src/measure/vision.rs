@@ -1,8 +1,9 @@
-//! Speed of a vision tower on this machine's processor, at the released sizes and random weights.
+//! Speed of images on this machine's processor: from a file to the encoder's pixels, and the vision tower at the released sizes with random weights.
 
 use std::fmt::Write as _;
 use std::time::Instant;
 
+use image::codecs::jpeg::JpegEncoder;
 use serde::Serialize;
 
 use crate::cpu::CpuBackend;
@@ -12,6 +13,7 @@ use crate::ops::{
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::{DType, TensorView};
+use crate::vision::{Compositing, Limits, Preprocessor, Rgb, decode, read_header, resize};
 
 /// Blocks with weights of their own: more than a processor's caches hold, and a seventh of the memory of all of them.
 const LOADED_BLOCKS: usize = 4;
@@ -30,7 +32,28 @@ const SHAPE: TowerShape = TowerShape {
     projector_eps: 1e-5,
 };
 
-/// Times of one picture.
+/// Size of the file that is decoded.
+const FILE_SIZE: [u32; 2] = [4000, 3000];
+/// The image processor of the K2.5 line.
+const IMAGE_PROCESSOR: &[u8] = br#"{"media_proc_cfg": {"in_patch_limit": 16384, "patch_limit_on_one_side": 512, "patch_size": 14,
+    "merge_kernel_size": 2, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "fixed_output_tokens": null}}"#;
+
+/// Times from a JPEG to the encoder's pixels, on one core.
+#[derive(Debug, Clone, Serialize)]
+pub struct FileTime {
+    /// Pixels, width and height.
+    pub size: [u32; 2],
+    /// Bytes of the file.
+    pub bytes: usize,
+    /// The same after scaling.
+    pub resized: [usize; 2],
+    /// Median seconds of header and decoding.
+    pub decode_seconds: f64,
+    /// Median seconds of scaling.
+    pub resize_seconds: f64,
+}
+
+/// Times of one picture in the tower.
 #[derive(Debug, Clone, Serialize)]
 pub struct PictureTime {
     /// Pixels of a side.
@@ -52,6 +75,8 @@ pub struct VisionReport {
     pub threads: usize,
     /// Instruction set.
     pub isa: String,
+    /// What comes before the tower.
+    pub file: FileTime,
     /// A line per size.
     pub pictures: Vec<PictureTime>,
 }
@@ -59,8 +84,12 @@ pub struct VisionReport {
 impl VisionReport {
     /// As a table.
     pub fn table(&self) -> String {
+        let FileTime { size: [width, height], bytes, resized, decode_seconds, resize_seconds } = &self.file;
+        let [to_width, to_height] = resized;
+        let (decoding, scaling) = (1e3 * decode_seconds, 1e3 * resize_seconds);
         let mut text = format!(
-            "vision tower of the K2.5 line, random weights; {} threads, {}\n\n",
+            "JPEG of {width}x{height}, {bytes} bytes, one thread: decoded in {decoding:.1} ms, scaled to {to_width}x{to_height} in {scaling:.1} ms\n\n\
+             vision tower of the K2.5 line, random weights; {} threads, {}\n\n",
             self.threads, self.isa
         );
         let _ = writeln!(
@@ -96,7 +125,54 @@ fn weights(count: usize, rng: &mut fastrand::Rng) -> Vec<u8> {
     std::iter::repeat_with(|| value(rng)).take(count).flatten().collect()
 }
 
-/// Times square pictures of these sides, `repeat` times each after one warm-up.
+/// A JPEG with smooth areas, edges and noise.
+fn file(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let [width, height] = FILE_SIZE;
+    let mut pixels = Vec::with_capacity((width * height * 3) as usize);
+    for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
+        let noise = rng.u32(..16);
+        let tile = if (x / 97 + y / 61) % 5 == 0 { 60 } else { 0 };
+        let values = [x * 180 / width + noise, y * 180 / height + tile, 120 + tile + noise];
+        pixels.extend(values.map(|value| value as u8));
+    }
+    let mut bytes = Vec::new();
+    JpegEncoder::new_with_quality(&mut bytes, 90)
+        .encode(&pixels, width, height, image::ExtendedColorType::Rgb8)
+        .expect("the pixels are those of the size, and memory takes every byte");
+    bytes
+}
+
+/// The result of the last run and the median of the seconds.
+fn timed<T>(repeat: usize, mut run: impl FnMut() -> T) -> (T, f64) {
+    let mut last = run();
+    let mut seconds: Vec<f64> = (0..repeat)
+        .map(|_| {
+            let began = Instant::now();
+            last = run();
+            began.elapsed().as_secs_f64()
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    (last, seconds.get(repeat / 2).copied().unwrap_or_default())
+}
+
+/// Times a file's way to the tower, `repeat` times after one warm-up.
+fn file_time(rng: &mut fastrand::Rng, repeat: usize) -> FileTime {
+    let (bytes, limits) = (file(rng), Limits::default());
+    let decoded = || -> Rgb {
+        let header = read_header(&bytes, &limits).expect("the file is within the limits");
+        decode(&bytes, &header, &limits, Compositing::Upright, &|| false).expect("the file is whole")
+    };
+    let processor = Preprocessor::parse(IMAGE_PROCESSOR, "kimi_k25").expect("the released settings");
+    let [width, height] = FILE_SIZE;
+    let grid = processor.grid(width as usize, height as usize).expect("a size that the model takes");
+    let resized = grid.resized;
+    let (rgb, decode_seconds) = timed(repeat, decoded);
+    let (_, resize_seconds) = timed(repeat, || resize(&rgb, resized[0], resized[1]));
+    FileTime { size: FILE_SIZE, bytes: bytes.len(), resized, decode_seconds, resize_seconds }
+}
+
+/// Times a file's way to the tower, and square pictures of these sides in it, `repeat` times each after one warm-up.
 pub fn encode_times(
     backend: &mut CpuBackend,
     sides: &[usize],
@@ -106,6 +182,8 @@ pub fn encode_times(
     let shape = SHAPE;
     let (w, inner, merged) = (shape.hidden_size, shape.intermediate_size, shape.merged_size());
     let mut rng = fastrand::Rng::with_seed(1);
+    progress("decoding and scaling");
+    let file = file_time(&mut rng, repeat);
     progress("making weights");
     // The largest matrix; the others begin as it does.
     let bytes = weights(merged * shape.out_size, &mut rng);
@@ -179,7 +257,7 @@ pub fn encode_times(
             flop: flop(&shape, picture.num_patches()),
         });
     }
-    Ok(VisionReport { threads: backend.num_threads(), isa: backend.isa().to_string(), pictures })
+    Ok(VisionReport { threads: backend.num_threads(), isa: backend.isa().to_string(), file, pictures })
 }
 
 #[cfg(test)]

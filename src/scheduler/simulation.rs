@@ -244,8 +244,8 @@ impl World {
                 0 => continue,
                 1 => model.media_from = 0,
                 _ => {
-                    let whole = model.media.iter().map(MediaSpan::end).filter(|end| *end <= cached);
-                    model.media_from = whole.last().unwrap_or(0);
+                    let mut whole = model.media.iter().map(MediaSpan::end).filter(|end| *end <= cached);
+                    model.media_from = whole.next_back().unwrap_or(0);
                 }
             }
             self.scheduler.release(seq, model.media_from);
