@@ -58,9 +58,9 @@ pub struct FileTime {
 pub struct PictureTime {
     /// Pixels of a side.
     pub side: usize,
-    /// Patches.
+    /// Patches of 14 x 14 pixels, padding included.
     pub patches: usize,
-    /// Tokens.
+    /// Tokens of a prompt, one of four patches.
     pub tokens: usize,
     /// Median seconds, and the fastest and slowest run.
     pub seconds: [f64; 3],
@@ -73,7 +73,7 @@ pub struct PictureTime {
 pub struct VisionReport {
     /// Threads that computed.
     pub threads: usize,
-    /// Instruction set.
+    /// Instruction set of the products.
     pub isa: String,
     /// What comes before the tower.
     pub file: FileTime,
