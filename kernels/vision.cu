@@ -52,19 +52,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) vision_patches(const __gri
     }
 }
 
-// -- positions: hidden = x + bias + the table of positions, interpolated --
+// -- positions of a grid of patches: the table, interpolated --
 
 struct VisionPositionsParams {
-    const float* x;      // [count, W]
-    const float* bias;   // [W]
     const float* table;  // [table_rows, table_cols, W]
-    float* hidden;       // [count, W]
-    int first;           // patch of the first row
-    int rows;            // patches of a column of the picture
-    int cols;            // patches of a row of the picture
+    float* positions;    // [rows * cols, W]
+    int rows;            // patches of a column of the grid
+    int cols;            // patches of a row of the grid
     int table_rows;
     int table_cols;
     int width;  // W
+    int padding;
 };
 
 struct Taps {
@@ -94,7 +92,7 @@ __device__ __forceinline__ Taps taps_of(int len, int size, int i) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 vision_positions(const __grid_constant__ VisionPositionsParams params) {
-    const int row = static_cast<int>(blockIdx.x), patch = params.first + row;
+    const int patch = static_cast<int>(blockIdx.x);
     const Taps down = taps_of(params.table_rows, params.rows, patch / params.cols);
     const Taps across = taps_of(params.table_cols, params.cols, patch % params.cols);
     for (int i = static_cast<int>(threadIdx.x); i < params.width; i += THREADS) {
@@ -109,8 +107,7 @@ vision_positions(const __grid_constant__ VisionPositionsParams params) {
             }
             position = __fmaf_rn(down.weights[y], line, position);
         }
-        const i64 at = static_cast<i64>(row) * params.width + i;
-        params.hidden[at] = params.x[at] + params.bias[i] + position;
+        params.positions[static_cast<i64>(patch) * params.width + i] = position;
     }
 }
 
@@ -294,12 +291,13 @@ vision_attend(const __grid_constant__ VisionAttendParams params) {
 
 constexpr int TANH = 0;   // to = gelu(x + bias), by its tanh form
 constexpr int EXACT = 1;  // to = gelu(x + bias)
-constexpr int ADD = 2;    // to += x + bias
+constexpr int ADD = 2;    // to = added + x + bias
 constexpr int SET = 3;    // to = x + bias
 
 struct VisionBiasParams {
     const float* x;     // [count, columns]
     const float* bias;  // [columns]
+    const float* added; // [count, columns], read by ADD alone; may be `to`
     float* to;          // [., columns]
     bf16* rounded;      // [count, columns] bf16, or null
     const u32* rows;    // [count], row of `to`; null: 0, 1, ...
@@ -318,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) vision_bias(const __grid_c
         } else if (params.mode == EXACT) {
             value = 0.5f * x * (1.0f + erff(x * 0.70710678f));
         } else if (params.mode == ADD) {
-            value = params.to[to + i] + x;
+            value = params.added[row * params.columns + i] + x;
         }
         params.to[to + i] = value;
         if (params.rounded != nullptr) {

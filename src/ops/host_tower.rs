@@ -7,7 +7,7 @@ use super::error::expect;
 use super::host::HostWorkspace;
 use super::picture::{MERGE_SIDE, PATCH_VALUES, Picture};
 use super::tower::{
-    BiasedMatrix, NormVectors, TOWER_NORM_EPS, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
+    BiasedMatrix, GridIndex, NormVectors, TOWER_NORM_EPS, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
     cubic_taps, patch_rotation,
 };
 use super::{Gelu, HostOps, OpError};
@@ -59,6 +59,10 @@ pub struct HostTower<H: HostOps> {
     linear_1: Linear<H>,
     linear_2: Linear<H>,
     items: Vec<Item>,
+    /// Where grids are in `grid_positions`.
+    grids: GridIndex,
+    /// `[max_patches, W]` at most: positions of the grids that are kept.
+    grid_positions: Vec<f32>,
     /// `[P, head_dim]`: cosines, then sines of each patch's place.
     rotations: Vec<f32>,
     /// `[P, W]`.
@@ -125,6 +129,30 @@ fn each_row<H: HostOps>(
     });
 }
 
+/// The table of positions, interpolated at the patches of a grid of `[rows, cols]`: `[rows * cols, W]`.
+fn interpolate<H: HostOps>(
+    ops: &mut H,
+    shape: &TowerShape,
+    table: &[f32],
+    [rows, cols]: [usize; 2],
+    positions: &mut [f32],
+) {
+    let w = shape.hidden_size;
+    let across = cubic_taps(shape.table_cols, cols);
+    let down = cubic_taps(shape.table_rows, rows);
+    let cell = |row: usize, col: usize| &table[(row * shape.table_cols + col) * w..][..w];
+    each_row(ops, positions, w, |at, position| {
+        let ((cells_x, by_x), (cells_y, by_y)) = (across[at % cols], down[at / cols]);
+        position.fill(0.0);
+        for (row, by_y) in cells_y.into_iter().zip(by_y) {
+            let [a, b, c, d] = cells_x.map(|col| cell(row, col));
+            for (i, value) in position.iter_mut().enumerate() {
+                *value += by_y * (a[i] * by_x[0] + b[i] * by_x[1] + c[i] * by_x[2] + d[i] * by_x[3]);
+            }
+        }
+    });
+}
+
 /// `row += x + bias`.
 fn add_biased(row: &mut [f32], x: &[f32], bias: &[f32]) {
     row.iter_mut().zip(x).zip(bias).for_each(|((row, x), bias)| *row += x + bias);
@@ -147,7 +175,7 @@ impl<H: HostOps> TowerOps for H {
 
     fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {
         let w = shape.hidden_size;
-        let patch = 5 * w + shape.head_dim();
+        let patch = 6 * w + shape.head_dim();
         let chunk = PATCH_VALUES + 5 * w + shape.intermediate_size + 3 * w;
         let values = patch * capacity.max_patches
             + chunk * CHUNK
@@ -190,6 +218,8 @@ impl<H: HostOps> TowerOps for H {
             linear_1: load_linear(self, &host.linear_1, [merged, merged])?,
             linear_2: load_linear(self, &host.linear_2, [shape.out_size, merged])?,
             items: Vec::new(),
+            grids: GridIndex::new(capacity.max_patches),
+            grid_positions: Vec::new(),
             rotations: Vec::new(),
             hidden: Vec::new(),
             qkv: Vec::new(),
@@ -210,7 +240,7 @@ impl<H: HostOps> TowerOps for H {
         let total: usize = pictures.iter().map(|picture| picture.num_patches()).sum();
         let most = tower.capacity.max_patches;
         expect("begin_pictures", &[most.max(total)], &[most])?;
-        let HostTower { shape, items, rotations, hidden, .. } = tower;
+        let HostTower { shape, items, grids, grid_positions, rotations, hidden, .. } = tower;
         let (w, head) = (shape.hidden_size, shape.head_dim());
         items.clear();
         rotations.resize(total * head, 0.0);
@@ -222,21 +252,16 @@ impl<H: HostOps> TowerOps for H {
             for (at, rotation) in rotations[first * head..].chunks_exact_mut(head).enumerate() {
                 patch_rotation(at / cols, at % cols, head, rotation);
             }
-            let across = cubic_taps(shape.table_cols, cols);
-            let down = cubic_taps(shape.table_rows, rows);
-            let table = &tower.positions;
-            let place = |row: usize, col: usize| &table[(row * shape.table_cols + col) * w..][..w];
-            let hidden = &mut hidden[patches.start * w..patches.end * w];
-            each_row(self, hidden, w, |at, hidden| {
-                let ((cells_x, by_x), (cells_y, by_y)) = (across[at % cols], down[at / cols]);
-                hidden.fill(0.0);
-                for (row, by_y) in cells_y.into_iter().zip(by_y) {
-                    let [a, b, c, d] = cells_x.map(|col| place(row, col));
-                    for (i, value) in hidden.iter_mut().enumerate() {
-                        *value += by_y * (a[i] * by_x[0] + b[i] * by_x[1] + c[i] * by_x[2] + d[i] * by_x[3]);
-                    }
-                }
-            });
+            let (grid, is_new) = grids.place([rows, cols]);
+            let span = grid * w..(grid + patches.len()) * w;
+            if is_new {
+                let missing = span.end.saturating_sub(grid_positions.len());
+                grid_positions.reserve_exact(missing);
+                grid_positions.resize(grid_positions.len() + missing, 0.0);
+                let to = &mut grid_positions[span.clone()];
+                interpolate(self, shape, &tower.positions, [rows, cols], to);
+            }
+            hidden[patches.start * w..patches.end * w].copy_from_slice(&grid_positions[span]);
             items.push(Item { patches, rows, cols });
         }
         let mut pixels = Vec::new();

@@ -65,4 +65,4 @@ pub use tower::{
 };
 
 pub(crate) use error::expect;
-pub(crate) use tower::patch_rotation;
+pub(crate) use tower::{GridIndex, patch_rotation};

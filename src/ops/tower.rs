@@ -5,6 +5,8 @@
 //!
 //! Notation as in `backend.rs`, with P patches of the pictures under way, W the tower's width, D the network's.
 
+use std::collections::HashMap;
+
 use super::{Backend, OpError, Picture};
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -48,7 +50,7 @@ impl TowerShape {
 /// How many pictures a tower takes at once, and how many rows it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TowerCapacity {
-    /// Upper bound on the patches of the pictures under way.
+    /// Upper bound on the patches of the pictures under way, and on those of the grids whose positions are kept.
     pub max_patches: usize,
     /// Rows for finished pictures, `[num_rows, D]`.
     pub num_rows: usize,
@@ -128,7 +130,7 @@ pub trait TowerOps: Backend {
 
     /// Begins with these pictures, in place of what was under way. Per patch:
     /// `hidden = patch_embed(levels(pixels)) + position`, the position interpolated from the table (bicubic, a = -0.75, centres of cells,
-    /// borders repeated, no smoothing) unless the grid is the table's own.
+    /// borders repeated, no smoothing) unless the grid is the table's own, once per grid ([`GridIndex`]).
     fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError>;
 
     /// Runs block `block`: `h += wo(attend(norm0(h)))`, `h += fc1(gelu(fc0(norm1(h))))`, gelu by its tanh form. Queries and keys are rotated by
@@ -148,6 +150,38 @@ pub trait TowerOps: Backend {
 
     /// For tests: the residual stream behind the final norm, `[P, W]`.
     fn read_encoded(&mut self, tower: &mut Self::Tower) -> Result<Vec<f32>, OpError>;
+}
+
+/// Where the positions of grids are kept, in an array of a bounded number of patches. Positions depend on the grid alone, and most pictures of
+/// a service come in few sizes. What no longer fits begins the array again: with one grid of the largest size nothing else would be kept
+/// under any order of eviction.
+#[derive(Debug)]
+pub(crate) struct GridIndex {
+    max_patches: usize,
+    taken: usize,
+    first_patches: HashMap<[usize; 2], usize>,
+}
+
+impl GridIndex {
+    /// An empty array of so many patches.
+    pub(crate) fn new(max_patches: usize) -> Self {
+        Self { max_patches, taken: 0, first_patches: HashMap::new() }
+    }
+
+    /// First patch of a grid of `[rows, cols]`, and whether its positions are yet to be written. The place holds until the next call.
+    pub(crate) fn place(&mut self, [rows, cols]: [usize; 2]) -> (usize, bool) {
+        if let Some(first) = self.first_patches.get(&[rows, cols]) {
+            return (*first, false);
+        }
+        if self.taken + rows * cols > self.max_patches {
+            self.first_patches.clear();
+            self.taken = 0;
+        }
+        let first = self.taken;
+        self.taken += rows * cols;
+        self.first_patches.insert([rows, cols], first);
+        (first, true)
+    }
 }
 
 /// Cubic interpolation of a table of `len` cells at `size` places: the four cells of each place and their weights. a = -0.75, centres
@@ -191,6 +225,18 @@ mod tests {
             assert_eq!(weights, [0.0, 1.0, 0.0, 0.0]);
             assert_eq!(cells[1], i);
         }
+    }
+
+    #[test]
+    fn grids_keep_their_place_until_the_array_is_full() {
+        let mut grids = GridIndex::new(100);
+        assert_eq!(grids.place([4, 10]), (0, true));
+        assert_eq!(grids.place([10, 4]), (40, true));
+        assert_eq!(grids.place([4, 10]), (0, false));
+        assert_eq!(grids.place([2, 10]), (80, true), "up to the last patch");
+        assert_eq!(grids.place([2, 2]), (0, true), "begins again");
+        assert_eq!(grids.place([10, 10]), (0, true), "the largest grid");
+        assert_eq!(grids.place([4, 10]), (0, true));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use crate::cuda::kernels::vision::{
 };
 use crate::cuda::stream::{Buffer, Stream};
 use crate::ops::{
-    BiasedMatrix, MERGE_SIDE, NormVectors, OpError, PATCH_VALUES, Picture, TOWER_NORM_EPS, TowerCapacity,
-    TowerMatrices, TowerOps, TowerShape, expect, patch_rotation,
+    BiasedMatrix, GridIndex, MERGE_SIDE, NormVectors, OpError, PATCH_VALUES, Picture, TOWER_NORM_EPS,
+    TowerCapacity, TowerMatrices, TowerOps, TowerShape, expect, patch_rotation,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::{DType, TensorView};
@@ -74,6 +74,8 @@ pub struct Tower {
     linear_2: Linear,
     buffers: Buffers,
     items: Vec<Item>,
+    /// Where grids are in `buffers.positions`.
+    grids: GridIndex,
 }
 
 /// Device memory of the pictures under way, f32 unless stated; P patches, chunks of C of them.
@@ -82,6 +84,8 @@ struct Buffers {
     pixels: Buffer,
     /// `[P, E]`.
     rotations: Buffer,
+    /// `[P, W]`, positions of the grids that are kept.
+    positions: Buffer,
     /// `[P, W]`.
     hidden: Buffer,
     /// `[P, 3 W]`.
@@ -107,13 +111,14 @@ struct Buffers {
 }
 
 /// Bytes of [`Buffers`], in the order of the fields.
-fn bytes(shape: &TowerShape, capacity: &TowerCapacity, arithmetic: Arithmetic) -> [usize; 17] {
+fn bytes(shape: &TowerShape, capacity: &TowerCapacity, arithmetic: Arithmetic) -> [usize; 18] {
     let (w, p, inner) = (shape.hidden_size, capacity.max_patches, shape.intermediate_size);
     let half = |values: usize| if arithmetic == Arithmetic::Bf16 { 2 * values } else { 0 };
     let widest = CHUNK * inner.max(w);
     [
         p * PATCH_VALUES,
         4 * p * shape.head_dim(),
+        4 * p * w,
         4 * p * w,
         4 * p * 3 * w,
         4 * p * w,
@@ -133,7 +138,7 @@ fn bytes(shape: &TowerShape, capacity: &TowerCapacity, arithmetic: Arithmetic) -
 }
 
 impl Buffers {
-    fn new<D: Driver>(stream: &mut Stream<D>, bytes: [usize; 17]) -> Result<Self, OpError> {
+    fn new<D: Driver>(stream: &mut Stream<D>, bytes: [usize; 18]) -> Result<Self, OpError> {
         let mut sizes = bytes.into_iter();
         let mut next = || match sizes.next().unwrap_or(0) {
             0 => Ok(Buffer::NONE),
@@ -142,6 +147,7 @@ impl Buffers {
         Ok(Self {
             pixels: next()?,
             rotations: next()?,
+            positions: next()?,
             hidden: next()?,
             qkv: next()?,
             attended: Values { exact: next()?, rounded: next()? },
@@ -218,11 +224,11 @@ impl<D: Driver> CudaBackend<D> {
     ) -> Result<(), OpError> {
         self.project(count, x, 0, &linear.weight, raw, Output::Set)?;
         let (columns, bias) = (linear.weight.out_features() as i32, linear.bias.address);
-        let [to, rounded] = to;
+        let ([to, rounded], (mode, added)) = (to, after.params());
         vision::launch(
             &mut self.stream,
             count,
-            &BiasParams { x: raw.address, bias, to, rounded, rows, columns, mode: after as i32 },
+            &BiasParams { x: raw.address, bias, added, to, rounded, rows, columns, mode },
         )
     }
 }
@@ -283,6 +289,7 @@ impl<D: Driver> TowerOps for CudaBackend<D> {
             linear_2: self.load_linear(&host.linear_2, [shape.out_size, merged])?,
             buffers: Buffers::new(&mut self.stream, sizes)?,
             items: Vec::new(),
+            grids: GridIndex::new(capacity.max_patches),
         })
     }
 
@@ -315,29 +322,33 @@ impl<D: Driver> TowerOps for CudaBackend<D> {
         }
         self.stream.upload(buffers.rotations.address, bytemuck::cast_slice(&rotations))?;
         self.stream.upload(buffers.order.address, bytemuck::cast_slice(&order))?;
-        let Tower { shape, buffers, items, .. } = &*tower;
+        let Tower { shape, buffers, items, grids, .. } = tower;
+        let at = |buffer: Buffer, patch: usize| buffer.address + (4 * patch * w) as u64;
         for item in items {
+            let (grid, is_new) = grids.place([item.rows, item.cols]);
+            if is_new {
+                let params = PositionsParams {
+                    table: tower.positions.address,
+                    positions: at(buffers.positions, grid),
+                    rows: item.rows as i32,
+                    cols: item.cols as i32,
+                    table_rows: shape.table_rows as i32,
+                    table_cols: shape.table_cols as i32,
+                    width: w as i32,
+                    padding: 0,
+                };
+                vision::launch(&mut self.stream, item.patches(), &params)?;
+            }
             for chunk in chunks(item.patches()) {
                 let [to, rounded] = addresses(buffers.patches);
                 let (pixels, levels, first) = (item.pixels, tower.levels.address, chunk.start as i32);
                 let (cols, columns) = (item.cols as i32, PATCH_COLUMNS as i32);
                 let patches = PatchesParams { pixels, levels, to, rounded, first, cols, columns, padding: 0 };
                 vision::launch(&mut self.stream, chunk.len(), &patches)?;
-                let embed = &tower.patch_embed;
-                self.project(chunk.len(), buffers.patches, 0, &embed.weight, buffers.out, Output::Set)?;
-                let positions = PositionsParams {
-                    x: buffers.out.address,
-                    bias: embed.bias.address,
-                    table: tower.positions.address,
-                    hidden: buffers.hidden.address + (4 * (item.first + chunk.start) * w) as u64,
-                    first,
-                    rows: item.rows as i32,
-                    cols,
-                    table_rows: shape.table_rows as i32,
-                    table_cols: shape.table_cols as i32,
-                    width: w as i32,
-                };
-                vision::launch(&mut self.stream, chunk.len(), &positions)?;
+                let hidden = at(buffers.hidden, item.first + chunk.start);
+                let positions = After::Add(at(buffers.positions, grid + chunk.start));
+                let product = (buffers.patches, &tower.patch_embed, buffers.out);
+                self.linear(chunk.len(), product, ([hidden, 0], 0), positions)?;
             }
         }
         Ok(())
@@ -380,11 +391,12 @@ impl<D: Driver> TowerOps for CudaBackend<D> {
         for chunk in chunks(total) {
             let (hidden, count) = (at(buffers.hidden, chunk.start, w), chunk.len());
             let attended = rows_from(buffers.attended, chunk.start, w);
-            self.linear(count, (attended, &weights.wo, buffers.out), ([hidden, 0], 0), After::Add)?;
+            self.linear(count, (attended, &weights.wo, buffers.out), ([hidden, 0], 0), After::Add(hidden))?;
             self.layer_norm(count, (hidden, 0), &weights.norm1, buffers.normed, (w, TOWER_NORM_EPS))?;
             let inner = (addresses(buffers.inner), 0);
             self.linear(count, (buffers.normed, &weights.fc0, buffers.wide), inner, After::Tanh)?;
-            self.linear(count, (buffers.inner, &weights.fc1, buffers.out), ([hidden, 0], 0), After::Add)?;
+            let inner = (buffers.inner, &weights.fc1, buffers.out);
+            self.linear(count, inner, ([hidden, 0], 0), After::Add(hidden))?;
         }
         Ok(())
     }

@@ -55,19 +55,13 @@ pub struct PatchesParams {
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct PositionsParams {
-    /// `[count, W]` f32.
-    pub x: u64,
-    /// `[W]` f32.
-    pub bias: u64,
     /// `[table_rows, table_cols, W]` f32.
     pub table: u64,
-    /// `[count, W]` f32.
-    pub hidden: u64,
-    /// Patch of the first row.
-    pub first: i32,
-    /// Patches of a column of the picture.
+    /// `[rows * cols, W]` f32.
+    pub positions: u64,
+    /// Patches of a column of the grid.
     pub rows: i32,
-    /// Patches of a row of the picture.
+    /// Patches of a row of the grid.
     pub cols: i32,
     /// Rows of the table.
     pub table_rows: i32,
@@ -75,6 +69,8 @@ pub struct PositionsParams {
     pub table_cols: i32,
     /// W.
     pub width: i32,
+    /// Zero.
+    pub padding: i32,
 }
 
 /// `VisionNormParams` in the source.
@@ -137,17 +133,29 @@ pub struct AttendParams {
     pub scale: f32,
 }
 
-/// What follows a product and its bias; the numbers are the source's.
+/// What follows a product and its bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
     /// GELU by its tanh form.
-    Tanh = 0,
+    Tanh,
     /// GELU.
-    Exact = 1,
-    /// Added to what is there.
-    Add = 2,
+    Exact,
+    /// Added to the rows at this address, `[count, columns]` f32; they may be where the sums go.
+    Add(u64),
     /// Nothing.
-    Set = 3,
+    Set,
+}
+
+impl After {
+    /// The source's number of the mode, and the address of what is added or 0.
+    pub fn params(self) -> (i32, u64) {
+        match self {
+            Self::Tanh => (0, 0),
+            Self::Exact => (1, 0),
+            Self::Add(added) => (2, added),
+            Self::Set => (3, 0),
+        }
+    }
 }
 
 /// `VisionBiasParams` in the source.
@@ -158,6 +166,8 @@ pub struct BiasParams {
     pub x: u64,
     /// `[columns]` f32.
     pub bias: u64,
+    /// `[count, columns]` f32, or 0.
+    pub added: u64,
     /// `[., columns]` f32.
     pub to: u64,
     /// `[count, columns]` bf16, or 0.
@@ -166,7 +176,7 @@ pub struct BiasParams {
     pub rows: u64,
     /// Values of a row.
     pub columns: i32,
-    /// An [`After`].
+    /// Mode of an [`After`].
     pub mode: i32,
 }
 
