@@ -1,7 +1,7 @@
 //! The same prompts with and without drafts: speed, acceptance, and whether the replies are equal.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -41,6 +41,10 @@ pub struct SpeculationReport {
     pub off_tok_s: Vec<f64>,
     /// Reply tokens per second with drafts.
     pub on_tok_s: Vec<f64>,
+    /// Tokens per second of one sequence from its first token on, without drafts: prompts are the same work with and without.
+    pub off_decode_tok_s: Vec<f64>,
+    /// The same with drafts.
+    pub on_decode_tok_s: Vec<f64>,
     /// Microseconds per step outside the forward pass, without drafts.
     pub off_overhead_us: Vec<f64>,
     /// The same with drafts.
@@ -55,9 +59,10 @@ pub struct SpeculationReport {
     pub different_replies: usize,
 }
 
-/// A reply and its drafted tokens.
+/// A reply, the time from its first token to its end, and its drafted tokens.
 struct Outcome {
     tokens: Vec<u32>,
+    decode: Duration,
     accepted: usize,
     rejected: usize,
 }
@@ -74,6 +79,8 @@ pub async fn compare(
         concurrency: plan.concurrency,
         off_tok_s: Vec::new(),
         on_tok_s: Vec::new(),
+        off_decode_tok_s: Vec::new(),
+        on_decode_tok_s: Vec::new(),
         off_overhead_us: Vec::new(),
         on_overhead_us: Vec::new(),
         drafted_tokens: 0,
@@ -102,6 +109,8 @@ pub async fn compare(
         report.reply_tokens = on.iter().map(|reply| reply.tokens.len()).sum();
         report.off_tok_s.push(off.iter().map(|reply| reply.tokens.len()).sum::<usize>() as f64 / off_s);
         report.on_tok_s.push(report.reply_tokens as f64 / on_s);
+        report.off_decode_tok_s.push(decode_rate(&off));
+        report.on_decode_tok_s.push(decode_rate(&on));
         report.accepted_tokens += on.iter().map(|reply| reply.accepted).sum::<usize>();
         report.drafted_tokens += on.iter().map(|reply| reply.accepted + reply.rejected).sum::<usize>();
         tokens += report.reply_tokens;
@@ -111,6 +120,13 @@ pub async fn compare(
     let steps = (tokens - first_tokens).saturating_sub(report.accepted_tokens);
     report.tokens_per_step = (tokens - first_tokens) as f64 / steps.max(1) as f64;
     Ok(report)
+}
+
+/// Tokens per second of a sequence behind its first token, over all replies.
+fn decode_rate(replies: &[Outcome]) -> f64 {
+    let tokens: usize = replies.iter().map(|reply| reply.tokens.len().saturating_sub(1)).sum();
+    let spent: Duration = replies.iter().map(|reply| reply.decode).sum();
+    tokens as f64 / spent.as_secs_f64().max(f64::MIN_POSITIVE)
 }
 
 /// What a run drafts from.
@@ -183,10 +199,14 @@ async fn run_all(
 
 async fn reply_to(engine: &EngineHandle, request: EngineRequest) -> Result<Outcome, BenchError> {
     let mut stream = engine.submit(request)?;
-    let mut reply = Outcome { tokens: Vec::new(), accepted: 0, rejected: 0 };
+    let mut reply = Outcome { tokens: Vec::new(), decode: Duration::ZERO, accepted: 0, rejected: 0 };
+    let mut first = None;
     while let Some(event) = stream.next().await {
         match event {
-            EngineEvent::Token { id, .. } => reply.tokens.push(id),
+            EngineEvent::Token { id, .. } => {
+                reply.decode = first.get_or_insert_with(Instant::now).elapsed();
+                reply.tokens.push(id);
+            }
             EngineEvent::Speculated { accepted, rejected } => {
                 (reply.accepted, reply.rejected) = (accepted, rejected)
             }
@@ -206,9 +226,12 @@ impl SpeculationReport {
         let line = |what: &str, values: &[f64]| {
             let low = values.iter().copied().fold(f64::INFINITY, f64::min);
             let high = values.iter().copied().fold(0.0, f64::max);
-            format!("{what:<44} {:>9.1} tok/s  ({low:.1}-{high:.1})", median(values))
+            format!("{what:<46} {:>9.1} tok/s  ({low:.1}-{high:.1})", median(values))
         };
-        let ratios: Vec<f64> = self.on_tok_s.iter().zip(&self.off_tok_s).map(|(on, off)| on / off).collect();
+        let ratio = |on: &[f64], off: &[f64]| {
+            let ratios: Vec<f64> = on.iter().zip(off).map(|(on, off)| on / off).collect();
+            format!("{:<46} {:>9.3}", "with / without, median of repetitions", median(&ratios))
+        };
         let share = self.accepted_tokens as f64 / self.drafted_tokens.max(1) as f64;
         [
             format!(
@@ -217,22 +240,25 @@ impl SpeculationReport {
             ),
             line("without drafts", &self.off_tok_s),
             line("with drafts", &self.on_tok_s),
-            format!("{:<44} {:>9.3}", "with / without, median of repetitions", median(&ratios)),
+            ratio(&self.on_tok_s, &self.off_tok_s),
+            line("one sequence from its first token on, without", &self.off_decode_tok_s),
+            line("the same with drafts", &self.on_decode_tok_s),
+            ratio(&self.on_decode_tok_s, &self.off_decode_tok_s),
             format!(
-                "{:<44} {:>9.1} us     (without drafts {:.1})",
+                "{:<46} {:>9.1} us     (without drafts {:.1})",
                 "a step outside the forward pass",
                 median(&self.on_overhead_us),
                 median(&self.off_overhead_us)
             ),
-            format!("{:<44} {:>9.2}", "tokens per step of a sequence", self.tokens_per_step),
+            format!("{:<46} {:>9.2}", "tokens per step of a sequence", self.tokens_per_step),
             format!(
-                "{:<44} {:>9.1} %      ({} of {})",
+                "{:<46} {:>9.1} %      ({} of {})",
                 "drafted tokens that held",
                 share * 100.0,
                 self.accepted_tokens,
                 self.drafted_tokens
             ),
-            format!("{:<44} {:>9}", "replies that differ", self.different_replies),
+            format!("{:<46} {:>9}", "replies that differ", self.different_replies),
         ]
         .join("\n")
     }
