@@ -59,6 +59,32 @@ async fn a_draining_server_finishes_what_runs_and_answers_the_rest() {
 }
 
 #[tokio::test]
+async fn a_leaving_server_takes_requests_and_sends_routers_away() {
+    let engine = FakeEngine::new(true);
+    let server = serve(&engine, Config { drain_delay_s: 1e6, ..fake::config() }).await;
+    let addr = server.addr();
+    let leave = async {
+        let left = tokio::spawn(async move {
+            server.leave().await;
+            server
+        });
+        while Client::connect(addr).await.get("/health/startup").await.json()["status"] != "leaving" {}
+        left
+    };
+    let left = leave.await;
+    for (path, status) in
+        [("/health", 200), ("/health/live", 200), ("/health/ready", 503), ("/v1/models", 200)]
+    {
+        assert_eq!(Client::connect(addr).await.get(path).await.status, status, "{path}");
+    }
+    let mut client = Client::connect(addr).await;
+    let answer = client.post(TEXT, &json!({"prompt": "abc"}).to_string()).await;
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    assert!(Client::connect(addr).await.get("/metrics").await.text().contains("perigee_draining 1\n"));
+    left.abort();
+}
+
+#[tokio::test]
 async fn the_end_of_a_drain_is_told_to_those_it_cuts() {
     let engine = FakeEngine::new(false);
     let config = Config { drain_timeout_s: 0.0, ..fake::config() };

@@ -107,6 +107,7 @@ impl FakeEngine {
             prefix_caching: true,
             cache_dtype: "f32",
             backend: "fake",
+            ranks: 1,
             vision: None,
         };
         let state = State {

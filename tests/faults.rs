@@ -362,6 +362,7 @@ fn start() -> Engine {
         prefix_caching: true,
         cache_dtype: "f32",
         backend: "faulty",
+        ranks: 1,
         vision: None,
     };
     let metrics = Arc::new(Metrics::new("faulty", false));

@@ -14,6 +14,7 @@ mod engine;
 mod fake;
 mod faults;
 mod fields;
+mod fleet;
 mod golden;
 mod grammar;
 mod hardware;

@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 mod conversation;
 mod error;
+mod fleet;
 mod foreign;
 mod format;
 mod guard;

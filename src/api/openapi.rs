@@ -87,6 +87,13 @@ fn entries() -> Vec<Entry> {
             "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}});
         entry
     };
+    let render = |path, body: &str, answer: &str, summary| Entry {
+        path,
+        summary,
+        body: Some(format!("{body}Request")),
+        answer: json(answer),
+        keyed: true,
+    };
     let get = |path, answer, summary| Entry { path, summary, body: None, answer, keyed: false };
     let keyed = |path, answer: &str, summary| Entry { keyed: true, ..get(path, json(answer), summary) };
     let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
@@ -96,6 +103,14 @@ fn entries() -> Vec<Entry> {
     vec![
         replies("/v1/chat/completions", "Chat", "The model's turn in a conversation."),
         post("/v1/chat/completions/render", "Render", rendered),
+        render(
+            "/v1/completions/render",
+            "Completion",
+            "RenderList",
+            "The prompts of a request for text, and their ids.",
+        ),
+        render("/v1/responses/render", "Responses", "RenderAnswer", rendered),
+        render("/v1/messages/render", "Messages", "RenderAnswer", rendered),
         replies("/v1/responses", "Responses", responses),
         replies("/v1/messages", "Messages", "The model's turn, in the words of Anthropic's Messages API."),
         post("/v1/messages/count_tokens", "CountTokens", "How many tokens a conversation has."),
@@ -105,6 +120,9 @@ fn entries() -> Vec<Entry> {
         keyed("/tokenizer_info", "TokenizerInfo", "Facts of the tokenizer."),
         keyed("/v1/models", "ModelList", "The models served."),
         keyed("/v1/models/{name}", "Model", "One model."),
+        keyed("/server_info", "Facts", "Facts of the server, for routers; in SGLang's words."),
+        keyed("/model_info", "Facts", "Facts of the model, for routers; in SGLang's words."),
+        keyed("/v1/loads", "Loads", "The load at this moment, for routers; in SGLang's words."),
         get("/health", json("Health"), "Whether the process and the engine are alive."),
         get("/health/live", json("Health"), "Whether the process is alive."),
         get("/health/ready", json("Health"), "Whether requests are taken."),
@@ -147,7 +165,10 @@ const TAGS: [&str; 4] = ["Chat", "Text", "Models", "Operations"];
 /// The heading a path stands under.
 fn tag(path: &str) -> &'static str {
     match path {
-        "/v1/completions" | "/tokenize" | "/detokenize" | "/tokenizer_info" => "Text",
+        "/v1/completions" | "/v1/completions/render" | "/tokenize" | "/detokenize" | "/tokenizer_info" => {
+            "Text"
+        }
+        "/v1/loads" => "Operations",
         _ if path.starts_with("/v1/models") => "Models",
         _ if path.starts_with("/v1/") => "Chat",
         _ => "Operations",
@@ -166,10 +187,14 @@ fn example(path: &str) -> Value {
             json!({"messages": [{"role": "user", "content": "What is the weather in Paris?"}],
             "tools": [{"type": "function", "function": get_weather}]})
         }
-        "/v1/responses" => json!({"input": "What is 2 + 3?", "max_output_tokens": 256}),
-        "/v1/messages" => json!({"messages": question, "max_tokens": 256}),
+        "/v1/responses" | "/v1/responses/render" => {
+            json!({"input": "What is 2 + 3?", "max_output_tokens": 256})
+        }
+        "/v1/messages" | "/v1/messages/render" => json!({"messages": question, "max_tokens": 256}),
         "/v1/messages/count_tokens" => json!({"messages": question}),
-        "/v1/completions" => json!({"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0}),
+        "/v1/completions" | "/v1/completions/render" => {
+            json!({"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0})
+        }
         "/tokenize" => json!({"prompt": "Hello, world!"}),
         "/detokenize" => json!({"tokens": [0, 1, 2]}),
         _ => unreachable!("{path} takes a body and has no example"),

@@ -1,4 +1,4 @@
-//! What a chat request becomes before the model sees it: `/v1/chat/completions/render` and `perigee render`.
+//! What a request becomes before the model sees it: the routes that end in `/render`, and `perigee render`.
 
 use super::write;
 use super::{ApiError, Limits, UnknownFields, chat};
@@ -7,19 +7,48 @@ use crate::generate::{EncodedPrompt, ModelText, ReasoningField, ReasoningSwitch,
 /// A chat request's prompt.
 pub type Rendered = EncodedPrompt;
 
-/// The answer of the route.
-pub(super) fn answer(prompt: &EncodedPrompt, max_model_len: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 + prompt.text.len() + prompt.tokens.len() * 7);
-    write::raw(&mut out, "{\"object\":\"chat.completion.prompt\",\"prompt\":");
-    write::string(&mut out, &prompt.text);
-    write::raw(&mut out, ",\"count\":");
-    write::number(&mut out, prompt.tokens.len() as u64);
-    write::raw(&mut out, ",\"max_model_len\":");
-    write::number(&mut out, max_model_len as u64);
-    write::raw(&mut out, ",\"prompt_token_ids\":");
-    write::token_ids(&mut out, &prompt.tokens);
+/// What a prompt is rendered for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rendering {
+    /// A conversation: one object.
+    Chat,
+    /// A text completion: a list with an object per prompt.
+    Completion,
+}
+
+impl Rendering {
+    /// The answer of the route. The ids have two names: vLLM's, which routers that look for cached prefixes read, and the one that replies have
+    /// for them.
+    pub(super) fn answer(self, prompts: &[EncodedPrompt], model: &str, max_model_len: usize) -> Vec<u8> {
+        let size: usize =
+            prompts.iter().map(|prompt| 128 + prompt.text.len() + prompt.tokens.len() * 14).sum();
+        let mut out = Vec::with_capacity(size);
+        match (self, prompts) {
+            (Self::Chat, [prompt]) => one(&mut out, "chat.completion.prompt", prompt, model, max_model_len),
+            _ => write::list(&mut out, prompts, |out, prompt| {
+                one(out, "text_completion.prompt", prompt, model, max_model_len);
+            }),
+        }
+        out
+    }
+}
+
+fn one(out: &mut Vec<u8>, object: &str, prompt: &EncodedPrompt, model: &str, max_model_len: usize) {
+    write::raw(out, "{\"object\":");
+    write::string(out, object);
+    write::raw(out, ",\"model\":");
+    write::string(out, model);
+    write::raw(out, ",\"prompt\":");
+    write::string(out, &prompt.text);
+    write::raw(out, ",\"count\":");
+    write::number(out, prompt.tokens.len() as u64);
+    write::raw(out, ",\"max_model_len\":");
+    write::number(out, max_model_len as u64);
+    for name in [",\"token_ids\":", ",\"prompt_token_ids\":"] {
+        write::raw(out, name);
+        write::token_ids(out, &prompt.tokens);
+    }
     out.push(b'}');
-    out
 }
 
 /// Renders the body of a chat request without a server. The request is checked as the server would.

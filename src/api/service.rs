@@ -6,14 +6,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::call::Call;
 use super::format::Kind;
+use super::render::Rendering;
 use super::summary::Summary;
 use super::unknown::Unknown;
 use super::write::{self, TokenText};
 use super::{
-    ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, render, responses,
+    ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, fleet, responses,
     tokenize,
 };
 use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults};
+use crate::telemetry::Load;
 
 /// Most unknown names that get a line in the log of their own.
 const MAX_LOGGED_NAMES: usize = 256;
@@ -112,8 +114,8 @@ impl Api {
 
     /// `/v1/messages/count_tokens`.
     pub async fn count_tokens(&self, body: RequestBody) -> Result<Answer, ApiError> {
-        let (prompt, ignored_fields) = self.prompt(body, anthropic::read_to_count).await?;
-        let count = prompt.tokens.len();
+        let (prompts, _, ignored_fields) = self.prompts(body, anthropic::read_to_count).await?;
+        let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         let body = serde_json::json!({"input_tokens": count}).to_string().into_bytes();
         Ok(Answer::Json(body, Summary::counted(count, ignored_fields)))
     }
@@ -200,26 +202,82 @@ impl Api {
     }
 
     /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
-    pub async fn render(&self, body: RequestBody) -> Result<Answer, ApiError> {
-        let (prompt, ignored_fields) = self.prompt(body, chat::read).await?;
-        let body = render::answer(&prompt, self.generator.facts().max_model_len);
-        Ok(Answer::Json(body, Summary::counted(prompt.tokens.len(), ignored_fields)))
+    pub async fn render_chat(&self, body: RequestBody) -> Result<Answer, ApiError> {
+        self.render(body, chat::read, Rendering::Chat).await
     }
 
-    /// The prompt of a request that `read` reads, and the unknown names in it.
-    async fn prompt(
+    /// `/v1/completions/render`: the prompts of a request for text.
+    pub async fn render_completion(&self, body: RequestBody) -> Result<Answer, ApiError> {
+        self.render(body, completions::read, Rendering::Completion).await
+    }
+
+    /// `/v1/responses/render`.
+    pub async fn render_responses(&self, body: RequestBody) -> Result<Answer, ApiError> {
+        self.render(body, responses::read, Rendering::Chat).await
+    }
+
+    /// `/v1/messages/render`.
+    pub async fn render_messages(&self, body: RequestBody) -> Result<Answer, ApiError> {
+        self.render(body, anthropic::read, Rendering::Chat).await
+    }
+
+    async fn render(
         &self,
         body: RequestBody,
         read: Reader,
-    ) -> Result<(EncodedPrompt, Option<Arc<str>>), ApiError> {
+        rendering: Rendering,
+    ) -> Result<Answer, ApiError> {
+        let (prompts, model, ignored_fields) = self.prompts(body, read).await?;
+        let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let body = rendering.answer(&prompts, &model, self.generator.facts().max_model_len);
+        Ok(Answer::Json(body, Summary::counted(count, ignored_fields)))
+    }
+
+    /// The prompts of a request that `read` reads, the model's name as the request has it, and the unknown names in it.
+    async fn prompts(
+        &self,
+        body: RequestBody,
+        read: Reader,
+    ) -> Result<(Vec<EncodedPrompt>, String, Option<Arc<str>>), ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let (call, _hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
         let ignored_fields = self.note_unknown(&call.unknown);
-        self.card.resolve(call.model.as_deref())?;
-        let mut prompts = call.request.prompts;
-        let prompt = prompts.pop().ok_or_else(|| ApiError::missing("messages"))?;
-        Ok((self.generator.render(prompt).await?, ignored_fields))
+        let model = self.card.resolve(call.model.as_deref())?;
+        let mut prompts = Vec::with_capacity(call.request.prompts.len());
+        for prompt in call.request.prompts {
+            prompts.push(self.generator.render(prompt).await?);
+        }
+        Ok((prompts, model, ignored_fields))
+    }
+
+    /// `/server_info`.
+    pub fn server_info(&self) -> Vec<u8> {
+        fleet::server_info(&self.card, self.generator.facts()).to_string().into_bytes()
+    }
+
+    /// `/model_info`.
+    pub fn model_info(&self) -> Vec<u8> {
+        let (facts, sees) = (self.generator.facts(), self.generator.sees());
+        fleet::model_info(&self.card, facts, self.reasons(), sees).to_string().into_bytes()
+    }
+
+    /// The engine's load at this moment, for the metrics.
+    pub fn load(&self) -> Load {
+        let load = self.generator.snapshot();
+        Load {
+            waiting: load.waiting,
+            waiting_tokens: load.waiting_tokens,
+            running: load.running,
+            used_blocks: load.used_blocks,
+            cached_blocks: load.cached_blocks,
+            total_blocks: self.generator.facts().num_blocks,
+        }
+    }
+
+    /// `/v1/loads`.
+    pub fn loads(&self) -> Vec<u8> {
+        fleet::loads(self.generator.facts(), &self.generator.snapshot()).to_string().into_bytes()
     }
 
     /// `/detokenize`.

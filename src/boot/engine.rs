@@ -476,6 +476,10 @@ fn start_reporting<B: Backend>(
         prefix_caching: options.prefix_caching,
         cache_dtype: dtype.name(),
         backend: backend.name(),
+        ranks: match &options.backend {
+            BackendChoice::CpuRanks { ranks, .. } => *ranks,
+            _ => 1,
+        },
         vision: tower.as_ref().map(|(source, _)| VisionFacts {
             num_rows: source.capacity().num_rows,
             max_patches: source.capacity().max_patches,

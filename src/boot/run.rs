@@ -23,6 +23,8 @@ use crate::telemetry::{self, EngineInfo, Metrics};
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
 
+const SECOND_SIGNAL: &str = "second signal: ended without draining";
+
 /// Threads for HTTP and text; the engine has its own.
 const MAX_ASYNC_THREADS: usize = 4;
 
@@ -61,7 +63,11 @@ pub(crate) fn serve(loaded: &Loaded) -> ExitCode {
 async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
     let mut signals = Signals::new()?;
     let names = served_names(settings);
-    let metrics = Arc::new(Metrics::new(&names[0], settings.telemetry.vllm_names));
+    let metrics = Metrics::new(&names[0], settings.telemetry.vllm_names);
+    let metrics = Arc::new(match settings.telemetry.vllm_legacy_names {
+        true => metrics.with_legacy_names(&names[0]),
+        false => metrics,
+    });
     let server = Server::start(settings.server.clone(), metrics.clone()).await?;
     tracing::info!(
         at = server.url(),
@@ -99,14 +105,24 @@ async fn serve_until_end(
 ) -> Result<usize, BootError> {
     let StartedEngine { handle, thread } = engine;
     let mut ended = tokio::task::spawn_blocking(move || thread.join());
-    tokio::select! {
-        () = signals.next() => {}
+    let until_drain = async {
+        signals.next().await;
+        tokio::select! {
+            () = server.leave() => false,
+            () = signals.next() => true,
+        }
+    };
+    let ended_twice = tokio::select! {
+        twice = until_drain => twice,
         end = &mut ended => {
             let error = death(&handle, end?);
             // The engine's requests ended with it; the drain lets their clients read the error.
             server.drain().await;
             return Err(error);
         }
+    };
+    if ended_twice {
+        return Err(SECOND_SIGNAL.into());
     }
     tracing::info!("draining: no new requests, running ones finish");
     let end = async {
@@ -116,7 +132,7 @@ async fn serve_until_end(
     };
     let (Drained { cut, took }, end) = tokio::select! {
         end = end => end,
-        () = signals.next() => return Err("second signal: ended without draining".into()),
+        () = signals.next() => return Err(SECOND_SIGNAL.into()),
     };
     let seconds = format!("{:.3}", took.as_secs_f64());
     match end? {

@@ -41,6 +41,8 @@ pub struct EngineFacts {
     pub cache_dtype: &'static str,
     /// Backend name, as metrics label it.
     pub backend: &'static str,
+    /// Devices that each hold a part of the model.
+    pub ranks: usize,
     /// Sizes of the vision tower; `None`: the engine sees no pictures.
     pub vision: Option<VisionFacts>,
 }
@@ -48,9 +50,9 @@ pub struct EngineFacts {
 /// A point-in-time view of the engine, for health, metrics and Retry-After.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct EngineSnapshot {
-    /// Sequences in the queue.
+    /// Sequences in the queue, from their submission on; preempted ones too.
     pub waiting: usize,
-    /// Prompt tokens in the queue.
+    /// Prompt tokens of the sequences that never ran yet.
     pub waiting_tokens: usize,
     /// Sequences running.
     pub running: usize,
@@ -85,6 +87,10 @@ pub(super) struct Shared {
     /// Submissions accepted and not yet running, including those in the command queue.
     pub(super) waiting: AtomicUsize,
     pub(super) waiting_tokens: AtomicUsize,
+    /// Submissions that the engine thread has not taken yet.
+    pub(super) submitted: AtomicUsize,
+    /// Sequences in the scheduler's queue.
+    pub(super) queued: AtomicUsize,
     pub(super) running: AtomicUsize,
     pub(super) used_blocks: AtomicUsize,
     pub(super) cached_blocks: AtomicUsize,
@@ -111,6 +117,8 @@ pub(super) fn door(facts: EngineFacts) -> (EngineHandle, mpsc::Receiver<Command>
         facts,
         waiting: AtomicUsize::new(0),
         waiting_tokens: AtomicUsize::new(0),
+        submitted: AtomicUsize::new(0),
+        queued: AtomicUsize::new(0),
         running: AtomicUsize::new(0),
         used_blocks: AtomicUsize::new(0),
         cached_blocks: AtomicUsize::new(0),
@@ -135,7 +143,9 @@ impl EngineHandle {
         let (sender, receiver) = events::unbounded_channel();
         let request = Box::new(request);
         let command = Command::Submit { id, request, arrived: Instant::now(), events: EventSender(sender) };
+        self.shared.submitted.fetch_add(1, Ordering::Relaxed);
         if self.commands.send(command).is_err() {
+            self.shared.submitted.fetch_sub(1, Ordering::Relaxed);
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.shared.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
             return Err(self.dead());
@@ -151,10 +161,12 @@ impl EngineHandle {
     /// Load at the time of the call; the figures are read one by one and may be of different steps.
     pub fn snapshot(&self) -> EngineSnapshot {
         let s = &self.shared;
+        // In the order in which a sequence moves: it may be counted twice on its way, and is never missed.
+        let submitted = s.submitted.load(Ordering::Acquire);
         EngineSnapshot {
-            waiting: s.waiting.load(Ordering::Relaxed),
+            waiting: submitted + s.queued.load(Ordering::Acquire),
             waiting_tokens: s.waiting_tokens.load(Ordering::Relaxed),
-            running: s.running.load(Ordering::Relaxed),
+            running: s.running.load(Ordering::Acquire),
             used_blocks: s.used_blocks.load(Ordering::Relaxed),
             cached_blocks: s.cached_blocks.load(Ordering::Relaxed),
             steps: s.steps.load(Ordering::Relaxed),

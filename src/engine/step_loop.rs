@@ -158,7 +158,11 @@ impl<B: Backend> StepLoop<B> {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit { id, request, arrived, events } => self.add(id, *request, arrived, events),
+            Command::Submit { id, request, arrived, events } => {
+                self.add(id, *request, arrived, events);
+                self.shared.queued.fetch_add(1, Ordering::Release);
+                self.shared.submitted.fetch_sub(1, Ordering::Release);
+            }
             Command::Abort(id) => {
                 let finished = self.scheduler.abort(id);
                 self.end(finished);
@@ -311,6 +315,10 @@ impl<B: Backend> StepLoop<B> {
             if let Some(live) = self.live.get_mut(seq) {
                 live.preemptions += 1;
             }
+        }
+        // Before the step is computed: routers count on the load of this moment.
+        if !self.step.batch.admitted.is_empty() || !self.step.batch.preempted.is_empty() {
+            self.publish_load();
         }
     }
 

@@ -21,7 +21,7 @@ use crate::model::Model;
 use crate::ops::{Backend, Outcomes, StepPlan, Ticket, TokenId};
 use crate::sampling::TokenLogprobs;
 use crate::scheduler::{Batch, FinishReason, Finished, Scheduler, SeqId};
-use crate::telemetry::{Load, Metrics};
+use crate::telemetry::Metrics;
 
 /// A step from its plan until it is settled.
 #[derive(Default)]
@@ -136,17 +136,11 @@ impl<B: Backend> StepLoop<B> {
     pub(super) fn publish_load(&self) {
         let stats = self.scheduler.stats();
         let shared = &self.shared;
-        shared.running.store(stats.running, Ordering::Relaxed);
+        // What began to run is counted there before it leaves the queue: see `EngineHandle::snapshot`.
+        shared.running.store(stats.running, Ordering::Release);
+        shared.queued.store(stats.waiting, Ordering::Release);
         shared.used_blocks.store(stats.used_blocks, Ordering::Relaxed);
         shared.cached_blocks.store(stats.cached_blocks, Ordering::Relaxed);
-        self.metrics.set_load(&Load {
-            waiting: stats.waiting,
-            waiting_tokens: stats.queued_tokens,
-            running: stats.running,
-            used_blocks: stats.used_blocks,
-            cached_blocks: stats.cached_blocks,
-            total_blocks: shared.facts.num_blocks,
-        });
     }
 }
 

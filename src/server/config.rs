@@ -61,6 +61,10 @@ pub struct Config {
     /// Time without an event after which a stream gets a comment, so that proxies keep it open, seconds. Larger: fewer bytes,
     /// more streams cut by proxies.
     pub sse_keep_alive_s: f64,
+    /// Time after SIGTERM in which requests are still taken while /health/ready says 503 already, seconds: routers and endpoint lists learn
+    /// of the end with a delay, and what they send meanwhile would be refused. 0 = none; 5 to 15 behind a router or in Kubernetes.
+    /// Larger: slower restarts.
+    pub drain_delay_s: f64,
     /// Time that running requests get to end after SIGTERM, seconds; those that are left are
     /// answered with an error, and the exit code is 3. Larger: fewer cut streams, slower restarts.
     pub drain_timeout_s: f64,
@@ -89,6 +93,7 @@ impl Default for Config {
             keep_alive_s: 75.0,
             request_timeout_s: 600.0,
             sse_keep_alive_s: 15.0,
+            drain_delay_s: 0.0,
             drain_timeout_s: 30.0,
             unknown_fields: UnknownFields::Ignore,
         }
@@ -155,8 +160,11 @@ impl Config {
                 problems.push((key, "must be from 0.01 to 1000000 seconds".into()));
             }
         }
-        if !(0.0..=1e6).contains(&self.drain_timeout_s) {
-            problems.push(("drain_timeout_s", "must be from 0 to 1000000 seconds".into()));
+        for (key, value) in [("drain_delay_s", self.drain_delay_s), ("drain_timeout_s", self.drain_timeout_s)]
+        {
+            if !(0.0..=1e6).contains(&value) {
+                problems.push((key, "must be from 0 to 1000000 seconds".into()));
+            }
         }
         problems
     }
@@ -198,6 +206,11 @@ impl Config {
     /// `sse_keep_alive_s`.
     pub fn sse_keep_alive(&self) -> Duration {
         seconds(self.sse_keep_alive_s)
+    }
+
+    /// `drain_delay_s`.
+    pub fn drain_delay(&self) -> Duration {
+        seconds(self.drain_delay_s)
     }
 
     /// `drain_timeout_s`.

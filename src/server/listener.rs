@@ -113,6 +113,21 @@ impl Server {
         }
     }
 
+    /// Denies readiness and goes on taking requests for `server.drain_delay_s`, so that routers stop sending before anything is refused.
+    pub async fn leave(&self) {
+        let delay = self.shared.config.drain_delay();
+        if delay.is_zero() || self.shared.api.get().is_none() {
+            return;
+        }
+        self.shared.readiness.leaving();
+        self.shared.metrics.set_phase(false, true);
+        tracing::info!(
+            seconds = delay.as_secs_f64(),
+            "leaving: /health/ready says 503, requests are still taken (server.drain_delay_s)"
+        );
+        sleep(delay).await;
+    }
+
     /// Refuses new requests and lets running ones end until `server.drain_timeout_s`; the rest are
     /// then ended with an error. Health, metrics and refusals are answered throughout; the server
     /// stops listening only after that.

@@ -6,6 +6,7 @@ mod activity;
 mod admission;
 mod answer;
 mod body;
+mod compression;
 pub mod config;
 mod connection;
 mod fetch;

@@ -20,6 +20,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(300);
 enum Phase {
     Booting,
     Ready,
+    /// Requests are taken, and routers are told to send no more.
+    Leaving,
     Draining,
     Failed(String),
 }
@@ -90,13 +92,19 @@ impl Readiness {
         self.state().phase = Phase::Failed(reason.to_owned());
     }
 
+    /// Readiness is denied from now on, and requests are still taken.
+    pub(super) fn leaving(&self) {
+        self.state().phase = Phase::Leaving;
+    }
+
     /// New requests are refused from now on.
     pub(super) fn draining(&self) {
         self.state().phase = Phase::Draining;
     }
 
-    pub(super) fn is_draining(&self) -> bool {
-        self.state().phase == Phase::Draining
+    /// Whether connections are to be given up by their clients.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.state().phase, Phase::Leaving | Phase::Draining)
     }
 
     /// Finished boot stages and their durations, for metrics.
@@ -108,10 +116,10 @@ impl Readiness {
     pub(super) fn service<'a>(&self, api: &'a OnceLock<Api>) -> Result<&'a Api, ApiError> {
         let state = self.state();
         match (&state.phase, api.get()) {
-            (Phase::Ready, Some(api)) => Ok(api),
+            (Phase::Ready | Phase::Leaving, Some(api)) => Ok(api),
             (Phase::Draining, _) => Err(ApiError::draining()),
             (Phase::Failed(reason), _) => Err(ApiError::boot_failed(reason)),
-            (Phase::Booting | Phase::Ready, _) => {
+            (Phase::Booting | Phase::Ready | Phase::Leaving, _) => {
                 let (stage, progress) =
                     state.stages.last().map_or(("starting", 0.0), |s| (s.name, s.progress));
                 Err(ApiError::starting(stage, (progress * 100.0) as u32))
@@ -123,7 +131,7 @@ impl Readiness {
     /// over, since clients wait for this route.
     pub(super) fn health(&self, api: &OnceLock<Api>, metrics: &Metrics) -> (bool, Value) {
         let phase = self.state().phase.clone();
-        let Some(api) = api.get().filter(|_| matches!(phase, Phase::Ready | Phase::Draining)) else {
+        let Some(api) = api.get().filter(|_| phase.has_engine()) else {
             return (false, json!({"status": phase.name()}));
         };
         let load = api.generator().snapshot();
@@ -152,7 +160,7 @@ impl Readiness {
 
     /// `/health/startup`: whether the boot is over, and its progress.
     pub(super) fn startup(&self) -> (bool, Value) {
-        let done = matches!(self.state().phase, Phase::Ready | Phase::Draining);
+        let done = self.state().phase.has_engine();
         (done, self.startup_body())
     }
 
@@ -197,10 +205,16 @@ impl State {
 }
 
 impl Phase {
+    /// Whether the boot is over and the engine runs.
+    fn has_engine(&self) -> bool {
+        matches!(self, Self::Ready | Self::Leaving | Self::Draining)
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Phase::Booting => "starting",
             Phase::Ready => "ready",
+            Phase::Leaving => "leaving",
             Phase::Draining => "draining",
             Phase::Failed(_) => "failed",
         }

@@ -12,6 +12,9 @@ pub(super) const POST: &str = "POST";
 pub(super) enum Route {
     Chat,
     Render,
+    RenderCompletion,
+    RenderResponses,
+    RenderMessages,
     Messages,
     CountTokens,
     Responses,
@@ -21,6 +24,9 @@ pub(super) enum Route {
     TokenizerInfo,
     Models,
     Model,
+    ServerInfo,
+    ModelInfo,
+    Loads,
     Health,
     Live,
     Ready,
@@ -34,11 +40,14 @@ pub(super) enum Route {
 impl Route {
     /// Every route; a test compares the OpenAPI document with this list.
     #[cfg(test)]
-    const ALL: [Self; 19] = {
+    const ALL: [Self; 25] = {
         use Route::*;
         [
             Chat,
             Render,
+            RenderCompletion,
+            RenderResponses,
+            RenderMessages,
             Messages,
             CountTokens,
             Responses,
@@ -48,6 +57,9 @@ impl Route {
             TokenizerInfo,
             Models,
             Model,
+            ServerInfo,
+            ModelInfo,
+            Loads,
             Health,
             Live,
             Ready,
@@ -63,6 +75,9 @@ impl Route {
         Some(match path {
             "/v1/chat/completions" | "/chat/completions" => Self::Chat,
             "/v1/chat/completions/render" | "/chat/completions/render" => Self::Render,
+            "/v1/completions/render" | "/completions/render" => Self::RenderCompletion,
+            "/v1/responses/render" | "/responses/render" => Self::RenderResponses,
+            "/v1/messages/render" | "/messages/render" => Self::RenderMessages,
             "/v1/messages" | "/messages" => Self::Messages,
             "/v1/messages/count_tokens" | "/messages/count_tokens" => Self::CountTokens,
             "/v1/responses" | "/responses" => Self::Responses,
@@ -71,6 +86,9 @@ impl Route {
             "/detokenize" => Self::Detokenize,
             "/tokenizer_info" => Self::TokenizerInfo,
             "/v1/models" | "/models" => Self::Models,
+            "/server_info" | "/get_server_info" => Self::ServerInfo,
+            "/model_info" | "/get_model_info" => Self::ModelInfo,
+            "/v1/loads" | "/loads" => Self::Loads,
             "/health" | "/ping" => Self::Health,
             "/health/live" | "/v1/health/live" | "/v2/health/live" => Self::Live,
             "/health/ready" | "/v1/health/ready" | "/v2/health/ready" => Self::Ready,
@@ -89,6 +107,9 @@ impl Route {
         match self {
             Self::Chat => "/v1/chat/completions",
             Self::Render => "/v1/chat/completions/render",
+            Self::RenderCompletion => "/v1/completions/render",
+            Self::RenderResponses => "/v1/responses/render",
+            Self::RenderMessages => "/v1/messages/render",
             Self::Messages => "/v1/messages",
             Self::CountTokens => "/v1/messages/count_tokens",
             Self::Responses => "/v1/responses",
@@ -98,6 +119,9 @@ impl Route {
             Self::TokenizerInfo => "/tokenizer_info",
             Self::Models => "/v1/models",
             Self::Model => "/v1/models/{name}",
+            Self::ServerInfo => "/server_info",
+            Self::ModelInfo => "/model_info",
+            Self::Loads => "/v1/loads",
             Self::Health => "/health",
             Self::Live => "/health/live",
             Self::Ready => "/health/ready",
@@ -113,6 +137,9 @@ impl Route {
         match self {
             Self::Chat
             | Self::Render
+            | Self::RenderCompletion
+            | Self::RenderResponses
+            | Self::RenderMessages
             | Self::Messages
             | Self::CountTokens
             | Self::Responses
@@ -125,7 +152,16 @@ impl Route {
 
     /// Whether the route needs the model.
     pub(super) fn needs_model(self) -> bool {
-        self.allow() == POST || matches!(self, Self::TokenizerInfo | Self::Models | Self::Model)
+        self.allow() == POST
+            || matches!(
+                self,
+                Self::TokenizerInfo
+                    | Self::Models
+                    | Self::Model
+                    | Self::ServerInfo
+                    | Self::ModelInfo
+                    | Self::Loads
+            )
     }
 
     /// Whether the route needs a key where keys are set. `public_pages`: metrics, version and the

@@ -13,7 +13,7 @@ use super::answer::{Answer, Events};
 use super::request_log::RequestLog;
 use super::route::{self, POST, Route};
 use super::shared::Shared;
-use super::{admission, body};
+use super::{admission, body, compression};
 use crate::api::{self, Api, ApiError, RequestBody, is_request_id};
 use crate::telemetry;
 
@@ -42,7 +42,7 @@ impl Dialect {
     /// show.
     fn of(route: Option<Route>, headers: &HeaderMap) -> Self {
         match route {
-            Some(Route::Messages | Route::CountTokens) => Self::Anthropic,
+            Some(Route::Messages | Route::RenderMessages | Route::CountTokens) => Self::Anthropic,
             Some(Route::Models | Route::Model) | None
                 if headers.contains_key("anthropic-version") || headers.contains_key("x-api-key") =>
             {
@@ -72,6 +72,7 @@ pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy
         (Ok(()), Some(route)) => admit(route, &head, &shared, &mut log).map(|()| route),
         (Ok(()), None) => Err(ApiError::unknown_path(path)),
     };
+    let gzip = compression::accepts_gzip(&head.headers);
     let result = match admitted {
         Ok(route) => tokio::select! {
             result = dispatch(route, path, &head.headers, incoming, &shared, &mut log) => result,
@@ -82,7 +83,7 @@ pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy
             Err(error)
         }
     };
-    respond(result, origin, dialect, &shared, log)
+    respond(result, origin, dialect, gzip, &shared, log)
 }
 
 /// Checks that need no body.
@@ -132,7 +133,12 @@ async fn dispatch(
         Route::Live => health((true, serde_json::json!({"status": "live"}))),
         Route::Ready => health(ready.ready_answer(&shared.api, metrics)),
         Route::Startup => health(ready.startup()),
-        Route::Metrics => Ok(Reply::Text(telemetry::CONTENT_TYPE, metrics.render())),
+        Route::Metrics => {
+            if let Some(api) = shared.api.get() {
+                metrics.set_load(&api.load());
+            }
+            Ok(Reply::Text(telemetry::CONTENT_TYPE, metrics.render()))
+        }
         Route::OpenApi => Ok(Reply::Json(StatusCode::OK, api::openapi().to_vec())),
         Route::Docs => Ok(Reply::Text("text/html; charset=utf-8", api::openapi_page().to_owned())),
         Route::Version => {
@@ -142,6 +148,9 @@ async fn dispatch(
             let api = ready.service(&shared.api)?;
             let body = match route {
                 Route::TokenizerInfo => api.tokenizer_info(),
+                Route::ServerInfo => api.server_info(),
+                Route::ModelInfo => api.model_info(),
+                Route::Loads => api.loads(),
                 Route::Model => api.model(&route::model_name(path)?)?,
                 _ => api.models(),
             };
@@ -153,7 +162,10 @@ async fn dispatch(
 async fn post(route: Route, body: RequestBody, api: &Api, log: &mut RequestLog) -> Result<Reply, ApiError> {
     let answer = match route {
         Route::Chat => api.chat(body, &log.id).await?,
-        Route::Render => api.render(body).await?,
+        Route::Render => api.render_chat(body).await?,
+        Route::RenderCompletion => api.render_completion(body).await?,
+        Route::RenderResponses => api.render_responses(body).await?,
+        Route::RenderMessages => api.render_messages(body).await?,
         Route::Messages => api.messages(body, &log.id).await?,
         Route::CountTokens => api.count_tokens(body).await?,
         Route::Responses => api.responses(body, &log.id).await?,
@@ -223,6 +235,7 @@ fn respond(
     result: Result<Reply, ApiError>,
     origin: Option<HeaderValue>,
     dialect: Dialect,
+    gzip: bool,
     shared: &Shared,
     mut log: RequestLog,
 ) -> Response<Answer> {
@@ -234,7 +247,7 @@ fn respond(
         headers.insert(REQUEST_ID, id);
     }
     allow_origin(&mut headers, origin);
-    if shared.readiness.is_draining() {
+    if shared.readiness.is_ending() {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     let json = HeaderValue::from_static("application/json");
@@ -262,7 +275,13 @@ fn respond(
         }
         Ok(Reply::Text(kind, body)) => {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-            (StatusCode::OK, whole(StatusCode::OK, body.into_bytes(), log))
+            headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
+            let mut body = body.into_bytes();
+            if gzip {
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+                body = compression::gzip(&body);
+            }
+            (StatusCode::OK, whole(StatusCode::OK, body, log))
         }
         Err(error) => {
             headers.insert(header::CONTENT_TYPE, json);

@@ -18,6 +18,9 @@ pub struct Config {
     /// Whether /metrics also carries vLLM's metric names, for dashboards and routers made for it. Costs about 400 more
     /// lines per scrape.
     pub vllm_names: bool,
+    /// Whether /metrics also carries names that vLLM once had (vllm:gpu_cache_usage_perc, vllm:gpu_prefix_cache_*,
+    /// vllm:time_per_output_token_seconds), for production-stack, AIBrix and old dashboards. Costs about 30 more lines per scrape.
+    pub vllm_legacy_names: bool,
 }
 
 impl Default for Config {
@@ -27,6 +30,7 @@ impl Default for Config {
             log_level: "info".into(),
             log_color: LogColor::Auto,
             vllm_names: true,
+            vllm_legacy_names: false,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prometheus::{Encoder, Registry, TextEncoder};
 
+use super::legacy::LegacyMetrics;
 use super::native::NativeMetrics;
 use super::vision::{ImageRefusal, VisionMetrics};
 use super::vllm::VllmMetrics;
@@ -22,6 +23,7 @@ pub struct Metrics {
     native: NativeMetrics,
     vision: VisionMetrics,
     vllm: Option<VllmMetrics>,
+    legacy: Option<LegacyMetrics>,
     made: Instant,
     /// Microseconds from `made` to the end of the last step, plus one; 0 = no step yet.
     last_step_us: AtomicU64,
@@ -73,6 +75,13 @@ pub struct Load {
     pub cached_blocks: usize,
     /// KV blocks of the cache, free ones included.
     pub total_blocks: usize,
+}
+
+impl Load {
+    /// Share of the KV blocks that sequences hold, 0 to 1.
+    pub(super) fn cache_usage(&self) -> f64 {
+        self.used_blocks as f64 / self.total_blocks.max(1) as f64
+    }
 }
 
 /// Figures of a sequence at its end. Times of stages that the sequence never reached are `None`.
@@ -205,7 +214,21 @@ impl Metrics {
             .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))
             .expect("process metrics are registered once");
         let vision = VisionMetrics::new(&registry);
-        Self { registry, native, vision, vllm, made: Instant::now(), last_step_us: AtomicU64::new(0) }
+        Self {
+            registry,
+            native,
+            vision,
+            vllm,
+            legacy: None,
+            made: Instant::now(),
+            last_step_us: AtomicU64::new(0),
+        }
+    }
+
+    /// The same with the names that vLLM once had.
+    pub fn with_legacy_names(mut self, model_name: &str) -> Self {
+        self.legacy = Some(LegacyMetrics::new(&self.registry, model_name));
+        self
     }
 
     /// The page of `/metrics`, in the text format of [`CONTENT_TYPE`].
@@ -246,11 +269,14 @@ impl Metrics {
         }
     }
 
-    /// Sets the engine's load; called after every step and on every change of the queue.
+    /// Sets the engine's load; called before the page is read, so that routers see the load of that moment.
     pub fn set_load(&self, load: &Load) {
         self.native.set_load(load);
         if let Some(vllm) = &self.vllm {
             vllm.set_load(load);
+        }
+        if let Some(legacy) = &self.legacy {
+            legacy.set_load(load);
         }
     }
 
@@ -262,6 +288,9 @@ impl Metrics {
         if let Some(vllm) = &self.vllm {
             vllm.prefix_cache_queries.inc_by(queried as u64);
             vllm.prefix_cache_hits.inc_by(hits as u64);
+        }
+        if let Some(legacy) = &self.legacy {
+            legacy.record_prefix_lookup(queried as u64, hits as u64);
         }
     }
 
@@ -321,6 +350,9 @@ impl Metrics {
         self.native.inter_token_latency.observe(seconds);
         if let Some(vllm) = &self.vllm {
             vllm.inter_token_latency.observe(seconds);
+        }
+        if let Some(legacy) = &self.legacy {
+            legacy.token_gap.observe(seconds);
         }
     }
 

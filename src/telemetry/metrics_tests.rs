@@ -161,6 +161,23 @@ fn vllm_names_can_be_left_out() {
 }
 
 #[test]
+fn old_names_are_there_for_who_asks() {
+    assert!(!Metrics::new("nano", true).render().contains("gpu_"));
+    let metrics = Metrics::new("nano", true).with_legacy_names("nano");
+    record_everything(&metrics);
+    let page = page(&metrics);
+    for (name, value) in [
+        ("vllm:gpu_cache_usage_perc", 0.25),
+        ("vllm:gpu_prefix_cache_queries_total", 100.0),
+        ("vllm:gpu_prefix_cache_hits_total", 64.0),
+        ("vllm:gpu_prefix_cache_hit_rate", 0.64),
+        ("vllm:time_per_output_token_seconds_count", 1.0),
+    ] {
+        assert_eq!(page.value(name, &[("model_name", "nano"), ("engine", "0")]), value, "{name}");
+    }
+}
+
+#[test]
 fn hostile_model_names_are_escaped() {
     let name = "a\"b\\c\nd\u{e9}";
     let metrics = Metrics::new(name, true);

@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod heap;
+mod legacy;
 mod logs;
 mod metrics;
 mod native;

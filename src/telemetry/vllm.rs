@@ -19,7 +19,7 @@ const TTFT_BUCKETS: &[f64] = &[
     80.0, 160.0, 640.0, 2560.0,
 ];
 /// Seconds.
-const TOKEN_GAP_BUCKETS: &[f64] = &[
+pub(super) const TOKEN_GAP_BUCKETS: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
 /// Seconds.
@@ -258,7 +258,7 @@ impl VllmMetrics {
         self.waiting_capacity.set(load.waiting as i64);
         // As in vLLM, blocks held by the prefix cache alone count as free: they are freed on
         // demand.
-        self.kv_cache_usage.set(load.used_blocks as f64 / load.total_blocks.max(1) as f64);
+        self.kv_cache_usage.set(load.cache_usage());
     }
 
     pub(super) fn add_tokens(&self, computed: usize, cached: usize, generation: usize) {
@@ -337,7 +337,7 @@ impl VllmMetrics {
 }
 
 /// Name, help text and vLLM's two labels.
-fn labelled(name: &str, help: &str, model_name: &str) -> Opts {
+pub(super) fn labelled(name: &str, help: &str, model_name: &str) -> Opts {
     let labels = HashMap::from([
         ("model_name".to_owned(), model_name.to_owned()),
         ("engine".to_owned(), "0".to_owned()),

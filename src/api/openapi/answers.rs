@@ -13,12 +13,16 @@ pub(super) fn schemas() -> Vec<(&'static str, Value)> {
         (
             "RenderAnswer",
             object(&[
+                ("object", string()),
+                ("model", string()),
                 ("prompt", string()),
                 ("count", count()),
                 ("max_model_len", count()),
+                ("token_ids", ids()),
                 ("prompt_token_ids", ids()),
             ]),
         ),
+        ("RenderList", list(reference("RenderAnswer"))),
         (
             "TokenizeAnswer",
             object(&[
@@ -39,9 +43,31 @@ pub(super) fn schemas() -> Vec<(&'static str, Value)> {
         ),
         ("Model", model()),
         ("ModelList", object(&[("object", constant("list")), ("data", list(reference("Model")))])),
+        (
+            "Facts",
+            object(&[("model_path", string()), ("tokenizer_path", string()), ("context_length", count())]),
+        ),
+        ("Loads", object(&[("version", string()), ("dp_rank_count", count()), ("loads", list(load()))])),
         ("Health", object(&[("status", string())])),
         ("Version", object(&[("version", string()), ("name", string())])),
     ]
+}
+
+/// Load of the one rank.
+fn load() -> Value {
+    let counts = [
+        "dp_rank",
+        "num_running_reqs",
+        "num_waiting_reqs",
+        "num_total_reqs",
+        "num_waiting_uncached_tokens",
+        "num_used_tokens",
+        "max_total_num_tokens",
+        "max_running_requests",
+    ];
+    let shares = ["token_usage", "utilization"];
+    let fields = counts.map(|name| (name, count())).into_iter().chain(shares.map(|name| (name, number())));
+    object(&fields.collect::<Vec<_>>())
 }
 
 /// What chat and text completions have in common.
