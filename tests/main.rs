@@ -26,6 +26,7 @@ mod http;
 mod inspect;
 mod kernel_cache;
 mod kernels;
+mod kv_events;
 mod layering;
 mod malformed;
 mod mtp;

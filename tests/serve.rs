@@ -15,6 +15,8 @@ use crate::golden::{GoldenPrompt, golden_folder, golden_prompts};
 pub(crate) struct Served {
     process: Child,
     pub(crate) addr: SocketAddr,
+    /// Its log up to the line that says `ready`.
+    pub(crate) booted: Vec<String>,
     /// Reads the log to its end, or the server would block on a full pipe.
     log: Option<JoinHandle<String>>,
 }
@@ -70,7 +72,7 @@ impl Served {
             }
             log.push(line);
         };
-        (Self { process, addr, log: None }, log, lines)
+        (Self { process, addr, booted: log.clone(), log: None }, log, lines)
     }
 
     /// Of the process.
@@ -78,7 +80,7 @@ impl Served {
         self.process.id()
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status =
             Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
         assert!(status.expect("kill runs").success());

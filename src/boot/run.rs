@@ -16,6 +16,7 @@ use crate::api::{Api, ModelCard};
 use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
 use crate::generate::Generator;
+use crate::kv_events::{self, Publisher};
 use crate::nano;
 use crate::server::{Drained, Readiness, RemoteImages, Server};
 use crate::telemetry::{self, EngineInfo, Metrics};
@@ -83,7 +84,7 @@ async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
         booted = booting => booted?,
         () = signals.next() => return Ok(0),
     };
-    let Booted { api, engine } = match booted {
+    let Booted { api, engine, publisher } = match booted {
         Ok(booted) => booted,
         Err(error) => {
             server.readiness().failed(&chain(&*error));
@@ -95,7 +96,12 @@ async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
     server.readiness().stages().into_iter().for_each(|(stage, took)| metrics.record_boot_stage(stage, took));
     metrics.set_boot_time(took);
     tracing::info!(seconds = format!("{:.3}", took.as_secs_f64()), url = server.url(), "ready");
-    serve_until_end(server, engine, signals).await
+    let cut = serve_until_end(server, engine, signals).await;
+    // The engine has ended, and with it what was cached.
+    if let Some(publisher) = publisher {
+        publisher.ended().await;
+    }
+    cut
 }
 
 async fn serve_until_end(
@@ -168,6 +174,7 @@ fn note_exposure(settings: &Settings, server: &Server) {
 struct Booted {
     api: Api,
     engine: StartedEngine,
+    publisher: Option<Publisher>,
 }
 
 /// The stages from checkpoint to routes. Runs on a blocking thread.
@@ -203,6 +210,7 @@ fn boot(
         prefix_caching: options.prefix_caching,
         max_model_len: facts.max_model_len,
     });
+    let publisher = tell_routers(settings, &names[0], &engine, metrics)?;
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let card = ModelCard {
         names,
@@ -228,7 +236,24 @@ fn boot(
     let api = Api::new(generator, card, timeout)
         .with_unknown_fields(settings.server.unknown_fields)
         .with_body_limit(body_limit);
-    Ok(Booted { api, engine })
+    Ok(Booted { api, engine, publisher })
+}
+
+/// Begins to publish what the prefix cache holds, if the settings say where.
+fn tell_routers(
+    settings: &Settings,
+    model: &str,
+    engine: &StartedEngine,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Publisher>, BootError> {
+    if !settings.kv_events.is_on() {
+        return Ok(None);
+    }
+    let block_size = engine.handle.facts().block_size;
+    let published = kv_events::publish(&settings.kv_events, model, block_size, metrics.clone());
+    let (feed, publisher) = tokio::runtime::Handle::current().block_on(published)?;
+    engine.handle.tell(feed);
+    Ok(Some(publisher))
 }
 
 /// Names that clients may use: the operator's, else the folder's, else the embedded model's.

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cuda, generate, grammar, guard, model, sampling, scheduler, server, speculation, telemetry, vision,
+    cuda, generate, grammar, guard, kv_events, model, sampling, scheduler, server, speculation, telemetry,
+    vision,
 };
 
 use super::DeviceConfig;
@@ -28,6 +29,8 @@ pub struct Settings {
     pub kv_cache: model::config::KvCacheConfig,
     /// How requests are batched.
     pub scheduler: scheduler::Config,
+    /// Telling routers which prefixes are cached here.
+    pub kv_events: kv_events::Config,
     /// Drafts of reply tokens, checked several at a time.
     pub speculation: speculation::Config,
     /// Images in requests to a model that sees: what is taken, and what reading it may cost.
@@ -111,6 +114,7 @@ impl Settings {
             ("kernels", self.kernels.validate()),
             ("kv_cache", self.kv_cache.validate()),
             ("scheduler", scheduler_problems(&self.scheduler)),
+            ("kv_events", self.kv_events.validate()),
             ("speculation", self.speculation.validate()),
             ("speculation", self.draft_problems()),
             ("vision", self.vision.validate()),

@@ -13,6 +13,7 @@ use tokio::sync::mpsc as events;
 
 use super::pictures::VisionFacts;
 use super::request::{EngineEvent, EngineRequest, SubmitError};
+use crate::kv_events;
 use crate::scheduler::{FinishReason, SeqId};
 
 /// Longest suggested Retry-After, seconds; clients give up on much longer ones.
@@ -74,6 +75,8 @@ pub(super) enum Command {
     Abort(SeqId),
     /// The client needs no further tokens: rewind to `keep` reply tokens and finish.
     StopAfter { id: SeqId, keep: usize },
+    /// Tell from now on which prefixes are cached.
+    Tell(Box<kv_events::Feed>),
     /// End the thread once no sequence runs or waits.
     Shutdown,
 }
@@ -151,6 +154,11 @@ impl EngineHandle {
             return Err(self.dead());
         }
         Ok(SequenceStream { id, events: receiver, commands: Some(self.commands.clone()) })
+    }
+
+    /// Tells `feed` which prefixes are cached; to be called before the first sequence is submitted. The feed is dropped when the engine ends.
+    pub fn tell(&self, feed: kv_events::Feed) {
+        let _ = self.commands.send(Command::Tell(Box::new(feed)));
     }
 
     /// Facts fixed at boot.

@@ -95,6 +95,7 @@ pub fn spawn<B: Backend>(
             decisions: Vec::new(),
             verdicts: Vec::new(),
             counted: Counters::default(),
+            kv_events: None,
         };
         step_loop.run()
     })?;
@@ -113,6 +114,7 @@ impl<B: Backend> StepLoop<B> {
                 return Ok(());
             }
             let outcome = catch_unwind(AssertUnwindSafe(|| self.turn()));
+            self.tell_changes();
             let (reason, fatal) = match outcome {
                 Ok(Ok(())) => {
                     failed_steps = 0;
@@ -174,6 +176,10 @@ impl<B: Backend> StepLoop<B> {
                     live.reply_tokens = live.reply_tokens.min(keep);
                 }
                 self.end(finished);
+            }
+            Command::Tell(feed) => {
+                self.scheduler.note_changes();
+                self.kv_events = Some(*feed);
             }
             Command::Shutdown => self.shutting_down = true,
         }
@@ -405,6 +411,13 @@ impl<B: Backend> StepLoop<B> {
             }
         }
         Ok(())
+    }
+
+    /// Tells routers which prefixes came and went.
+    fn tell_changes(&mut self) {
+        if let Some(feed) = &mut self.kv_events {
+            feed.send(self.scheduler.take_changes());
+        }
     }
 
     fn fail_steps(&mut self) {

@@ -17,6 +17,7 @@ use super::model_drafts::ModelDrafts;
 use super::pictures::Pictures;
 use super::request::EngineEvent;
 use crate::guard::Verdict;
+use crate::kv_events;
 use crate::model::Model;
 use crate::ops::{Backend, Outcomes, StepPlan, Ticket, TokenId};
 use crate::sampling::TokenLogprobs;
@@ -78,6 +79,8 @@ pub(super) struct StepLoop<B: Backend> {
     pub(super) decisions: Vec<Decision>,
     pub(super) verdicts: Vec<(SeqId, Verdict)>,
     pub(super) counted: Counters,
+    /// Where it is told which prefixes are cached.
+    pub(super) kv_events: Option<kv_events::Feed>,
 }
 
 /// Scheduler counters already added to the metrics.

@@ -4,6 +4,7 @@
 //! but named, on the least-recently-used list), *free* (count 0, no name, on the free stack). All
 //! operations are O(1). Knows neither sequences nor tokens.
 
+use super::cache_change::{CacheChange, NamedBlock};
 use super::prefix_index::{BlockHash, PrefixIndex};
 use crate::ops::BlockId;
 
@@ -30,6 +31,8 @@ pub(super) struct BlockPool {
     newest: u32,
     num_cached: usize,
     evictions: u64,
+    /// Changes of names since they were last taken; `None`: nobody takes them.
+    changes: Option<Vec<CacheChange>>,
 }
 
 impl BlockPool {
@@ -45,6 +48,42 @@ impl BlockPool {
             newest: NIL,
             num_cached: 0,
             evictions: 0,
+            changes: None,
+        }
+    }
+
+    /// Notes changes of names from now on.
+    pub(super) fn note_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// The changes since the last call.
+    pub(super) fn take_changes(&mut self) -> Vec<CacheChange> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Number of named blocks.
+    #[cfg(test)]
+    pub(super) fn num_named(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether anybody takes them.
+    pub(super) fn notes_changes(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    /// Notes what the name of a block that was just named stands for.
+    pub(super) fn note_named(&mut self, block: NamedBlock) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(CacheChange::Named(Box::new(block)));
+        }
+    }
+
+    fn remove_name(&mut self, hash: &BlockHash) {
+        self.index.remove(hash);
+        if let Some(changes) = &mut self.changes {
+            changes.push(CacheChange::Unnamed(*hash));
         }
     }
 
@@ -86,7 +125,7 @@ impl BlockPool {
                 let id = self.oldest;
                 self.unlink(id);
                 let hash = self.blocks[id as usize].hash.take().expect("a cached block has a name");
-                self.index.remove(&hash);
+                self.remove_name(&hash);
                 self.evictions += 1;
                 id
             }
@@ -120,13 +159,15 @@ impl BlockPool {
         }
     }
 
-    /// Names a full used block; no effect if the name or the block is already in the index.
-    pub(super) fn publish(&mut self, BlockId(id): BlockId, hash: BlockHash) {
+    /// Names a full used block, and says so; no effect if the name or the block is already in the index.
+    pub(super) fn publish(&mut self, BlockId(id): BlockId, hash: BlockHash) -> bool {
         let block = &mut self.blocks[id as usize];
         debug_assert!(block.ref_count > 0);
-        if block.hash.is_none() && self.index.insert(hash, id) {
+        let named = block.hash.is_none() && self.index.insert(hash, id);
+        if named {
             block.hash = Some(hash);
         }
+        named
     }
 
     /// Removes the name of a used block: the block becomes free after its last reference, and the
@@ -134,7 +175,7 @@ impl BlockPool {
     pub(super) fn unname(&mut self, BlockId(id): BlockId) {
         debug_assert!(self.blocks[id as usize].ref_count > 0);
         if let Some(hash) = self.blocks[id as usize].hash.take() {
-            self.index.remove(&hash);
+            self.remove_name(&hash);
         }
     }
 

@@ -145,7 +145,9 @@ impl Scheduler {
         let sequence = &mut self.sequences[slot];
         for index in sequence.published..sequence.shareable_blocks(len, self.limits.block_size) {
             let hash = sequence.block_hash(index, self.limits.block_size);
-            self.pool.publish(sequence.block_table[index], hash);
+            if self.pool.publish(sequence.block_table[index], hash) && self.pool.notes_changes() {
+                self.pool.note_named(sequence.named_block(hash, index, self.limits.block_size));
+            }
             sequence.published = index + 1;
         }
     }
@@ -180,6 +182,7 @@ impl Scheduler {
         sequence.tokens.truncate(to);
         sequence.unsettled = 0;
         sequence.hashes.truncate(to / block_size);
+        sequence.contents.truncate(to / block_size);
         sequence.planned = None;
         sequence.draft.clear();
         sequence.computed = sequence.computed.min(to - 1);

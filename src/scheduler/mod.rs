@@ -34,6 +34,7 @@
 
 mod batch;
 mod block_pool;
+mod cache_change;
 mod commit;
 mod invariants;
 mod prefix_index;
@@ -51,6 +52,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub use batch::{Admission, Batch, Chunk, LogitsNeed};
+pub use cache_change::{CacheChange, Name, NamedBlock};
 pub use commit::{RewindError, Sampled};
 pub use config::{Config, Limits, LimitsError};
 pub use sequence::{FinishReason, Finished, MediaHash, MediaSpan, NewSequence, SeqId};
@@ -186,6 +188,8 @@ impl Scheduler {
             expanded,
             root: root_hash(expanded, new.cache_salt.as_deref()),
             hashes: Vec::new(),
+            contents: Vec::new(),
+            salt: new.cache_salt.map(Into::into),
             published: 0,
             block_table: Vec::new(),
             computed: 0,
@@ -237,6 +241,16 @@ impl Scheduler {
     pub fn finish_at(&mut self, seq: SeqId, reply_len: usize) -> Option<Finished> {
         let finished = self.finish(seq, FinishReason::Stopped)?;
         Some(Finished { reply_len: finished.reply_len.min(reply_len), ..finished })
+    }
+
+    /// Notes which blocks get and lose names from now on; [`Scheduler::take_changes`] must be called again and again.
+    pub fn note_changes(&mut self) {
+        self.pool.note_changes();
+    }
+
+    /// Which blocks got and lost names since the last call, in order.
+    pub fn take_changes(&mut self) -> Vec<CacheChange> {
+        self.pool.take_changes()
     }
 
     /// The limits given to `new`.

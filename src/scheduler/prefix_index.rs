@@ -23,6 +23,17 @@ pub(super) fn root_hash(expanded: bool, salt: Option<&str>) -> BlockHash {
     *hasher.finalize().as_bytes()
 }
 
+/// First name of every chain of contents under one salt. Contents have no class: who looks for a prefix knows none.
+pub(super) fn content_root(salt: Option<&str>) -> BlockHash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"content");
+    match salt {
+        None => hasher.update(&[0]),
+        Some(salt) => hasher.update(&[1]).update(salt.as_bytes()),
+    };
+    *hasher.finalize().as_bytes()
+}
+
 /// Name of the block that follows `parent` and holds `tokens` (always a full block) from position `start` on. `media` are the pictures
 /// whose tokens begin in the block: one that goes on from an earlier block is in the name of `parent`.
 pub(super) fn block_hash<'a>(

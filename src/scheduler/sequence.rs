@@ -1,8 +1,9 @@
 //! The scheduler's record of one sequence.
 
 use super::batch::{Chunk, LogitsNeed};
+use super::cache_change::NamedBlock;
 use super::config::Limits;
-use super::prefix_index::{BlockHash, block_hash};
+use super::prefix_index::{BlockHash, block_hash, content_root};
 use crate::guard::RowFault;
 use crate::ops::{BlockId, SeqSlot};
 
@@ -135,6 +136,9 @@ pub(super) struct Sequence {
     pub(super) root: BlockHash,
     /// Names of the leading full blocks, computed on demand.
     pub(super) hashes: Vec<BlockHash>,
+    /// Names of their contents, computed where changes of the cache are noted.
+    pub(super) contents: Vec<BlockHash>,
+    pub(super) salt: Option<std::sync::Arc<str>>,
     /// Leading blocks of the table that were offered to the prefix index.
     pub(super) published: usize,
     pub(super) block_table: Vec<BlockId>,
@@ -205,14 +209,43 @@ impl Sequence {
     /// first.
     pub(super) fn block_hash(&mut self, index: usize, block_size: usize) -> BlockHash {
         while self.hashes.len() <= index {
-            let start = self.hashes.len() * block_size;
             let parent = self.hashes.last().unwrap_or(&self.root);
-            let tokens = start..start + block_size;
-            let media = self.media.iter().filter(|span| tokens.contains(&span.start));
-            let hash = block_hash(parent, &self.tokens[tokens.clone()], start, media);
+            let hash = self.chained(parent, self.hashes.len(), block_size);
             self.hashes.push(hash);
         }
         self.hashes[index]
+    }
+
+    /// What block `index`, of this name, stands for.
+    pub(super) fn named_block(&mut self, name: BlockHash, index: usize, block_size: usize) -> NamedBlock {
+        while self.contents.len() <= index {
+            let root;
+            let parent = match self.contents.last() {
+                Some(parent) => parent,
+                None => {
+                    root = content_root(self.salt.as_deref());
+                    &root
+                }
+            };
+            let content = self.chained(parent, self.contents.len(), block_size);
+            self.contents.push(content);
+        }
+        let tokens = index * block_size..(index + 1) * block_size;
+        NamedBlock {
+            name,
+            content: self.contents[index],
+            parent: index.checked_sub(1).map(|before| self.contents[before]),
+            index,
+            has_media: self.media.iter().any(|span| span.start < tokens.end && span.end() > tokens.start),
+            tokens: self.tokens[tokens].into(),
+            salt: self.salt.clone(),
+        }
+    }
+
+    fn chained(&self, parent: &BlockHash, index: usize, block_size: usize) -> BlockHash {
+        let tokens = index * block_size..(index + 1) * block_size;
+        let media = self.media.iter().filter(|span| tokens.contains(&span.start));
+        block_hash(parent, &self.tokens[tokens.clone()], tokens.start, media)
     }
 
     /// The chunk of the next `len` tokens, with its logits need.

@@ -10,6 +10,7 @@
 //! equal replies. Many chunks carry drafts, right ones and wrong ones.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::*;
 use crate::guard::RowFault;
@@ -149,6 +150,9 @@ struct World {
     pending: Pending,
     /// Fingerprint per slot (`block * block_size + offset`).
     slots: Vec<u64>,
+    /// Named blocks, by the changes that the scheduler noted, and what contents stand for.
+    named: HashMap<Name, Name>,
+    contents: HashMap<Name, (Option<Name>, Arc<[u32]>)>,
     models: BTreeMap<SeqId, Model>,
     /// Histories that later prompts quote, as the next turn of a conversation does.
     past: VecDeque<(Vec<u32>, Option<&'static str>, Vec<MediaSpan>)>,
@@ -177,12 +181,16 @@ impl World {
             prefix_caching: rng.u32(..8) > 0,
             expand_min_prompt_tokens: rng.choice([1, 10, 20, 40, usize::MAX]).unwrap(),
         };
+        let mut scheduler = Scheduler::new(limits).unwrap();
+        scheduler.note_changes();
         Self {
-            scheduler: Scheduler::new(limits).unwrap(),
+            scheduler,
             batch: Batch::default(),
             overlaps: rng.bool(),
             pending: Pending::default(),
             slots: vec![0; capacity],
+            named: HashMap::new(),
+            contents: HashMap::new(),
             models: BTreeMap::new(),
             past: VecDeque::new(),
             next_id: 0,
@@ -363,8 +371,29 @@ impl World {
         self.check();
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         self.scheduler.check_invariants().unwrap();
+        let changes = self.scheduler.take_changes();
+        if changes.is_empty() {
+            return;
+        }
+        for change in changes {
+            match change {
+                CacheChange::Named(block) => {
+                    let NamedBlock { name, content, parent, tokens, .. } = *block;
+                    assert_eq!(tokens.len(), self.limits().block_size);
+                    assert_eq!(self.named.insert(name, content), None, "named twice");
+                    let known = self.contents.entry(content).or_insert((parent, tokens.clone()));
+                    assert_eq!(*known, (parent, tokens), "one content has one history");
+                }
+                CacheChange::Unnamed(name) => {
+                    assert!(self.named.remove(&name).is_some(), "taken back and never given");
+                }
+            }
+        }
+        let pool = &self.scheduler.pool;
+        assert_eq!(self.named.len(), pool.num_named());
+        assert!(self.named.keys().all(|name| pool.lookup(name).is_some()));
     }
 
     /// Checks the plan's rules and every chunk's context.

@@ -330,6 +330,16 @@ impl Metrics {
         }
     }
 
+    /// Records published KV events.
+    pub fn record_kv_events(&self, events: usize) {
+        self.native.kv_events.inc_by(events as u64);
+    }
+
+    /// Records a snapshot of the cache for subscribers: events were dropped, or none before was kept.
+    pub fn record_kv_snapshot(&self) {
+        self.native.kv_snapshots.inc();
+    }
+
     /// Records a request with an unknown field.
     pub fn record_ignored_field(&self) {
         self.native.ignored_fields.inc();

@@ -65,6 +65,8 @@ pub(super) struct NativeMetrics {
     rejected_requests: IntCounter,
     rejected_tokens: IntCounter,
     pub(super) ignored_fields: IntCounter,
+    pub(super) kv_events: IntCounter,
+    pub(super) kv_snapshots: IntCounter,
     finished: FinishCounters,
     pub(super) time_to_first_token: Histogram,
     pub(super) inter_token_latency: Histogram,
@@ -266,6 +268,11 @@ impl NativeMetrics {
             ignored_fields: counter(
                 "perigee_ignored_fields_total",
                 "Request fields with a name that nobody reads.",
+            ),
+            kv_events: counter("perigee_kv_events_total", "KV events published for routers."),
+            kv_snapshots: counter(
+                "perigee_kv_event_snapshots_total",
+                "Snapshots of the cache published because events were dropped or are kept no more.",
             ),
             finished: FinishCounters::new(&finished),
             time_to_first_token: histogram(
