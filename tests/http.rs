@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use perigee::engine::SubmitError;
 use perigee::scheduler::FinishReason;
+use perigee::server::config::Secret;
 use perigee::server::{Config, Server};
 use perigee::telemetry::Metrics;
 use serde_json::{Value, json};
@@ -658,6 +659,30 @@ async fn health_before_and_after_the_boot() {
     client.send(b"HEAD /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert_eq!(client.head().await.unwrap().status, 200);
     ask_ok(&mut client, CHAT, chat(json!({}))).await;
+}
+
+#[tokio::test]
+async fn requests_can_wait_for_the_boot() {
+    let engine = FakeEngine::new(true);
+    let config = Config { start_wait_s: 1e6, api_keys: vec![Secret::new("k")], ..fake::config() };
+    let metrics = Arc::new(Metrics::new(MODEL, true));
+    let server = Server::start(config.clone(), metrics.clone()).await.unwrap();
+    let mut client = Client::connect(server.addr()).await;
+    assert_eq!(client.get("/health").await.status, 503, "probes do not wait");
+    assert_eq!(client.get("/v1/models").await.status, 401, "nor do those who may not ask");
+    let models = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer k\r\n\r\n";
+    client.send(models).await;
+    let mut other = Client::connect(server.addr()).await;
+    while !other.get("/metrics").await.text().contains("perigee_http_requests_in_flight 2\n") {}
+    server.open(fake::api(&engine, &config, metrics));
+    assert_eq!(client.response().await.unwrap().status, 200);
+
+    let failing = Server::start(config, Arc::new(Metrics::new(MODEL, true))).await.unwrap();
+    let mut client = Client::connect(failing.addr()).await;
+    client.send(models).await;
+    failing.readiness().failed("no such file");
+    let response = client.response().await.unwrap();
+    assert_eq!((response.status, &response.json()["error"]["code"]), (503, &json!("boot_failed")));
 }
 
 #[tokio::test]

@@ -113,7 +113,7 @@ fn addresses(served: &Served) -> [String; 2] {
     let lines = served.booted.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let line = lines.into_iter().find(|line| line["message"] == "KV events are published");
     let line = line.expect("a line with the addresses");
-    ["at", "replay"].map(|name| line[name].as_str().unwrap().to_owned())
+    ["at", "replay"].map(|name| format!("tcp://{}", line[name].as_str().unwrap()))
 }
 
 #[test]
@@ -123,10 +123,11 @@ fn subscribers_know_what_is_cached() {
         &[
             "kv_events.endpoint=tcp://127.0.0.1:0",
             "kv_events.replay_endpoint=tcp://127.0.0.1:0",
-            "kv_events.pod=pod-7",
+            "kv_events.pod_id=pod-7",
             "kv_cache.block_size=16",
             "kv_cache.num_blocks=40",
             "kv_cache.memory_bytes=0",
+            "scheduler.max_model_len=600",
         ],
     );
     let [endpoint, replay_endpoint] = addresses(&served);
@@ -196,7 +197,7 @@ fn replay_asked_for_nonsense_answers_the_next() {
     let settings = [
         "kv_events.endpoint=tcp://127.0.0.1:0",
         "kv_events.replay_endpoint=tcp://127.0.0.1:0",
-        "kv_events.pod=pod-7",
+        "kv_events.pod_id=pod-7",
     ];
     let served = Served::start(None, &settings);
     let [_, replay_endpoint] = addresses(&served);

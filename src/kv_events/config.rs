@@ -12,8 +12,8 @@ pub struct Config {
     pub endpoint: String,
     /// Address at which subscribers ask for what they missed, such as "tcp://0.0.0.0:5558"; empty = none.
     pub replay_endpoint: String,
-    /// Name of this server in the topic kv@POD@MODEL; most routers go by the address instead.
-    pub pod: String,
+    /// Name of this server in the topic kv@POD_ID@MODEL; most routers go by the address instead.
+    pub pod_id: String,
     /// Batches that are kept for replay. Larger: more memory, longer absences that a subscriber survives without a snapshot.
     pub kept_batches: usize,
     /// Form of an event: map (vLLM since June 2026, Dynamo, llm-d), or array for AIBrix, which reads nothing else.
@@ -25,7 +25,7 @@ impl Default for Config {
         Self {
             endpoint: String::new(),
             replay_endpoint: String::new(),
-            pod: "perigee".into(),
+            pod_id: "perigee".into(),
             kept_batches: 10_000,
             shape: Shape::Map,
         }
@@ -65,8 +65,8 @@ impl Config {
         if !self.replay_endpoint.is_empty() && self.endpoint.is_empty() {
             problems.push(("replay_endpoint", "needs kv_events.endpoint".into()));
         }
-        if self.pod.is_empty() || self.pod.contains('@') {
-            problems.push(("pod", "must be a name without @".into()));
+        if self.pod_id.is_empty() || self.pod_id.contains('@') {
+            problems.push(("pod_id", "must be a name without @".into()));
         }
         if !(1..=1_000_000).contains(&self.kept_batches) {
             problems.push(("kept_batches", "must be from 1 to 1000000".into()));

@@ -1,8 +1,9 @@
 //! Which contents are cached, and the events that say so.
 //!
 //! Consumers go by tokens, not by blocks. The cache can hold a text twice, once per form of attention, so contents are counted: the first block
-//! announces its content, the last one takes it back. Consumers drop a content whose predecessor they do not know (and no prompt could reach it
-//! here either), so it is announced once that is. Contents with pictures are not announced: their tokens are equal for all pictures.
+//! announces its content, the last one takes it back. Consumers drop a content whose predecessor they do not know, and differ on what becomes of those
+//! behind one that goes; no prompt could reach either here. So a content is announced while all before it are. Contents with pictures are not
+//! announced: their tokens are equal for all pictures.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +41,6 @@ struct Content {
     /// Blocks that hold it, at least one.
     blocks: usize,
     parent: Option<Name>,
-    index: usize,
     tokens: Arc<[u32]>,
     salt: Option<Arc<str>>,
     has_media: bool,
@@ -53,8 +53,8 @@ pub(super) struct Contents {
     /// Content of each block, by the block's name.
     of_blocks: HashMap<Name, Name, ahash::RandomState>,
     contents: HashMap<Name, Content, ahash::RandomState>,
-    /// Contents that wait for their predecessor, by its name.
-    waiting: HashMap<Name, Vec<Name>, ahash::RandomState>,
+    /// Contents behind a content, which itself may not be cached.
+    behind: HashMap<Name, Vec<Name>, ahash::RandomState>,
 }
 
 impl Contents {
@@ -67,36 +67,38 @@ impl Contents {
     }
 
     fn add(&mut self, block: NamedBlock, events: &mut Vec<Event>) {
-        let NamedBlock { name, content, parent, index, tokens, salt, has_media } = block;
+        let NamedBlock { name, content, parent, tokens, salt, has_media } = block;
         self.of_blocks.insert(name, content);
         if let Some(known) = self.contents.get_mut(&content) {
             known.blocks += 1;
             return;
         }
-        let new = Content { blocks: 1, parent, index, tokens, salt, has_media, announced: false };
+        if let Some(parent) = parent {
+            self.behind.entry(parent).or_default().push(content);
+        }
+        let new = Content { blocks: 1, parent, tokens, salt, has_media, announced: false };
         self.contents.insert(content, new);
         self.announce(content, events);
     }
 
-    /// Announces a content and those that waited for it, or lets it wait.
+    fn is_announced(&self, name: &Name) -> bool {
+        self.contents.get(name).is_some_and(|content| content.announced)
+    }
+
+    /// Announces a content, and those behind it, if all before it are.
     fn announce(&mut self, first: Name, events: &mut Vec<Event>) {
         let mut next = vec![first];
         while let Some(name) = next.pop() {
             let Some(content) = self.contents.get(&name) else { continue };
-            if content.has_media {
-                continue;
-            }
-            if let Some(parent) = content.parent
-                && !self.contents.get(&parent).is_some_and(|parent| parent.announced)
-            {
-                self.waiting.entry(parent).or_default().push(name);
+            let begins = content.parent.is_none_or(|parent| self.is_announced(&parent));
+            if content.has_media || content.announced || !begins {
                 continue;
             }
             say_stored(&name, content, events);
             if let Some(content) = self.contents.get_mut(&name) {
                 content.announced = true;
             }
-            next.extend(self.waiting.remove(&name).into_iter().flatten());
+            next.extend(self.behind.get(&name).into_iter().flatten());
         }
     }
 
@@ -107,33 +109,41 @@ impl Contents {
         if content.blocks > 0 {
             return;
         }
-        if let Some(content) = self.contents.remove(&name) {
-            match (content.announced, content.parent) {
-                (true, _) => say_removed(&name, events),
-                (false, Some(parent)) => self.wait_no_more(&parent, &name),
-                (false, None) => {}
+        self.take_back(name, events);
+        let parent = self.contents.remove(&name).and_then(|content| content.parent);
+        if let Some(parent) = parent
+            && let Some(behind) = self.behind.get_mut(&parent)
+        {
+            behind.retain(|other| *other != name);
+            if behind.is_empty() {
+                self.behind.remove(&parent);
             }
         }
     }
 
-    fn wait_no_more(&mut self, parent: &Name, name: &Name) {
-        if let Some(waiting) = self.waiting.get_mut(parent) {
-            waiting.retain(|other| other != name);
-            if waiting.is_empty() {
-                self.waiting.remove(parent);
-            }
+    /// Takes back a content if it was announced, and before it all that were behind it.
+    fn take_back(&mut self, first: Name, events: &mut Vec<Event>) {
+        let mut announced = Vec::new();
+        let mut next = vec![first];
+        while let Some(name) = next.pop() {
+            let Some(content) = self.contents.get_mut(&name).filter(|content| content.announced) else {
+                continue;
+            };
+            content.announced = false;
+            announced.push(name);
+            next.extend(self.behind.get(&name).into_iter().flatten());
         }
+        announced.iter().rev().for_each(|name| say_removed(name, events));
     }
 
-    /// All that is cached, from nothing on. Contents whose predecessor is gone wait for it afterwards.
+    /// All that is cached and can be reached, from nothing on.
     pub(super) fn snapshot(&mut self) -> Vec<Event> {
         let mut events = vec![Event::Cleared];
-        let mut names: Vec<(usize, Name)> =
-            self.contents.iter().map(|(name, content)| (content.index, *name)).collect();
-        names.sort_unstable();
-        self.waiting.clear();
         self.contents.values_mut().for_each(|content| content.announced = false);
-        for (_, name) in names {
+        let begins = self.contents.iter().filter(|(_, content)| content.parent.is_none());
+        let mut begins: Vec<Name> = begins.map(|(name, _)| *name).collect();
+        begins.sort_unstable();
+        for name in begins {
             self.announce(name, &mut events);
         }
         events
@@ -203,18 +213,6 @@ mod tests {
                 }
             }
         }
-
-        /// What is found from the beginning of a text on.
-        fn reachable(&self) -> HashSet<u64> {
-            let reach = |mut hash: u64| loop {
-                match self.known.get(&hash) {
-                    None => return false,
-                    Some(None) => return true,
-                    Some(Some(parent)) => hash = *parent,
-                }
-            };
-            self.known.keys().copied().filter(|hash| reach(*hash)).collect()
-        }
     }
 
     /// A text is its tokens; block `index` of it, in a form of attention.
@@ -231,7 +229,6 @@ mod tests {
             name: name(2 * (index + 1), form),
             content: name(2 * (index + 1), 9),
             parent: index.checked_sub(1).map(|_| name(2 * index, 9)),
-            index,
             tokens: text[2 * index..2 * (index + 1)].into(),
             salt: None,
             has_media: media == Some(index),
@@ -282,7 +279,7 @@ mod tests {
                     named.values().map(|block| (block.content, block)).collect();
                 let found = cached.values().filter(|block| is_found(block, &cached));
                 let expected: HashSet<u64> = found.map(|block| short(&block.content)).collect();
-                assert_eq!(consumer.reachable(), expected);
+                assert_eq!(consumer.known.keys().copied().collect::<HashSet<u64>>(), expected);
             }
             for name in named.into_keys() {
                 let mut events = Vec::new();
@@ -291,7 +288,7 @@ mod tests {
             }
             assert!(consumer.known.is_empty());
             assert!(
-                contents.contents.is_empty() && contents.of_blocks.is_empty() && contents.waiting.is_empty()
+                contents.contents.is_empty() && contents.of_blocks.is_empty() && contents.behind.is_empty()
             );
         }
     }

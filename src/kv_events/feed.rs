@@ -64,7 +64,6 @@ mod tests {
             name,
             content,
             parent: None,
-            index: 0,
             tokens: Arc::from([index.into()]),
             salt: None,
             has_media: false,

@@ -1,7 +1,7 @@
 //! KV events: routers are told which prefixes are cached here, and send requests where they are.
 //!
 //! The scheduler notes which blocks get and lose names. [`Feed`], on the engine's thread, makes contents of them (`contents.rs`): a text is cached
-//! if it is cached in any form of attention. [`publish`] sends them over ZeroMQ in the one form that all consumers read (`wire.rs`).
+//! if it is cached in any form of attention. [`publish`] sends them over ZeroMQ in the one form that all consumers read (`wire.rs`, `zmtp.rs`).
 //! Does not know the engine.
 
 pub mod config;
@@ -9,6 +9,7 @@ mod contents;
 mod feed;
 mod publisher;
 mod wire;
+mod zmtp;
 
 pub use config::{Config, Shape};
 pub use feed::Feed;

@@ -13,12 +13,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use zeromq::{PubSocket, RouterSendHalf, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 use super::config::Config;
 use super::contents::Event;
 use super::feed::{Feed, QUEUE};
 use super::wire;
+use super::zmtp::{Message, PubSocket, Request, RouterSocket};
 use crate::telemetry::Metrics;
 
 /// Time for the last batch to leave.
@@ -34,7 +34,7 @@ const MAX_SEND: Duration = Duration::from_secs(5);
 pub struct StartError {
     key: &'static str,
     address: String,
-    source: zeromq::ZmqError,
+    source: std::io::Error,
 }
 
 /// A running publisher.
@@ -54,41 +54,40 @@ pub async fn publish(
     block_size: usize,
     metrics: Arc<Metrics>,
 ) -> Result<(Feed, Publisher), StartError> {
-    let mut events = PubSocket::new();
-    let at = bind(&mut events, "endpoint", &config.endpoint).await?;
-    let mut replayed_at = None;
-    let mut requests = None;
-    if !config.replay_endpoint.is_empty() {
-        let mut socket = RouterSocket::new();
-        replayed_at = Some(bind(&mut socket, "replay_endpoint", &config.replay_endpoint).await?);
-        requests = Some(socket);
-    }
+    let refuse = |key, address: &str| {
+        let address = address.to_owned();
+        move |source| StartError { key, address, source }
+    };
+    let at = &config.endpoint;
+    let events = PubSocket::bind(&socket_address(at)).await.map_err(refuse("endpoint", at))?;
+    let at = &config.replay_endpoint;
+    let requests = match at.is_empty() {
+        true => None,
+        false => Some(RouterSocket::bind(&socket_address(at)).await.map_err(refuse("replay_endpoint", at))?),
+    };
+    tracing::info!(
+        at = %events.address(),
+        replay = requests.as_ref().map(|socket| socket.address().to_string()),
+        "KV events are published"
+    );
     let (sender, batches) = mpsc::channel(QUEUE);
     let snapshot_due = Arc::new(AtomicBool::new(false));
     let feed = Feed::new(sender, snapshot_due.clone(), metrics.clone());
     let outgoing = Outgoing {
         events,
-        topic: Bytes::from(format!("kv@{}@{model}", config.pod)),
+        topic: Bytes::from(format!("kv@{}@{model}", config.pod_id)),
         config: config.clone(),
         block_size,
         next: 0,
         kept: VecDeque::new(),
         metrics,
     };
-    tracing::info!(at, replay = replayed_at, "KV events are published");
     Ok((feed, Publisher(tokio::spawn(run(outgoing, requests, batches, snapshot_due)))))
 }
 
-/// Binds a socket; the address with the port that was chosen.
-async fn bind(socket: &mut impl Socket, key: &'static str, address: &str) -> Result<String, StartError> {
-    // `*` is what vLLM writes for all addresses.
-    let everywhere = address.replace("tcp://*:", "tcp://0.0.0.0:");
-    let bound = socket.bind(&everywhere).await;
-    bound.map(|bound| bound.to_string()).map_err(|source| StartError {
-        key,
-        address: address.to_owned(),
-        source,
-    })
+/// Address and port of `tcp://ADDRESS:PORT`; `*` is what vLLM writes for all addresses.
+fn socket_address(endpoint: &str) -> String {
+    endpoint.trim_start_matches("tcp://").replace("*:", "0.0.0.0:")
 }
 
 /// Batches and where they go.
@@ -114,18 +113,13 @@ struct Kept {
 }
 
 impl Outgoing {
-    async fn send(&mut self, events: &[Event]) {
+    fn send(&mut self, events: &[Event]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let batch = wire::batch(events, now.as_secs_f64(), self.block_size, self.config.shape);
         let (number, batch) = (self.next, Bytes::from(batch));
         self.next += 1;
-        let mut message = ZmqMessage::from(self.topic.clone());
-        message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
-        message.push_back(batch.clone());
         // A subscriber that does not keep up loses messages, sees the gap in the numbers, and asks for them.
-        if let Err(error) = self.events.send(message).await {
-            tracing::warn!(%error, "a batch of KV events was not sent");
-        }
+        self.events.send(&Message::from([self.topic.clone(), number_frame(number), batch.clone()]));
         self.metrics.record_kv_events(events.len());
         let whole = events.first() == Some(&Event::Cleared);
         self.kept.push_back(Kept { number, batch, whole });
@@ -142,69 +136,57 @@ impl Outgoing {
 
 async fn run(
     mut outgoing: Outgoing,
-    requests: Option<RouterSocket>,
+    mut requests: Option<RouterSocket>,
     mut batches: Receiver<Vec<Event>>,
     snapshot_due: Arc<AtomicBool>,
 ) {
-    let (replies, mut requests) = match requests.map(RouterSocket::split) {
-        None => (None, None),
-        Some((replies, requests)) => (Some(Arc::new(tokio::sync::Mutex::new(replies))), Some(requests)),
-    };
-    outgoing.send(&[Event::Cleared]).await;
+    outgoing.send(&[Event::Cleared]);
     loop {
         let request = async {
             match &mut requests {
-                Some(requests) => requests.recv().await,
+                Some(requests) => requests.next().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             events = batches.recv() => match events {
                 Some(events) => {
-                    outgoing.send(&events).await;
+                    outgoing.send(&events);
                     if !outgoing.is_whole() {
                         snapshot_due.store(true, Ordering::Relaxed);
                     }
                 }
                 None => break,
             },
-            request = request => match (request, &replies) {
-                (Ok(request), Some(replies)) => replay(request, &outgoing, replies.clone()),
-                (Err(error), _) => {
-                    tracing::warn!(%error, "replay of KV events is off from now on");
-                    requests = None;
-                }
-                (Ok(_), None) => {}
-            },
+            Some(request) = request => replay(request, &outgoing),
         }
     }
-    outgoing.send(&[Event::Cleared]).await;
+    outgoing.send(&[Event::Cleared]);
     sleep(LINGER).await;
 }
 
 /// Answers a request for kept batches, beside the publishing.
-fn replay(request: ZmqMessage, outgoing: &Outgoing, replies: Arc<tokio::sync::Mutex<RouterSendHalf>>) {
-    let frames = request.into_vec();
-    let [peer, empty, from] = &frames[..] else { return };
+fn replay(request: Request, outgoing: &Outgoing) {
+    let [empty, from] = &request.frames[..] else { return };
     let Ok(from) = <[u8; 8]>::try_from(&from[..]) else { return };
     if !empty.is_empty() {
         return;
     }
     let from = i64::from_be_bytes(from);
     let kept: Vec<Kept> = outgoing.kept.iter().filter(|kept| kept.number >= from).cloned().collect();
-    let (peer, topic) = (peer.clone(), outgoing.topic.clone());
+    let topic = outgoing.topic.clone();
     tokio::spawn(async move {
-        let end = Kept { number: -1, batch: Bytes::new(), whole: false };
-        for Kept { number, batch, .. } in kept.into_iter().chain([end]) {
-            let mut message = ZmqMessage::from(peer.clone());
-            let topic = if number < 0 { Bytes::new() } else { topic.clone() };
-            for frame in [Bytes::new(), topic, Bytes::copy_from_slice(&number.to_be_bytes()), batch] {
-                message.push_back(frame);
-            }
-            let sent = timeout(MAX_SEND, async { replies.lock().await.send(message).await }).await;
-            if !matches!(sent, Ok(Ok(()))) {
+        for Kept { number, batch, .. } in kept {
+            let message = Message::from([Bytes::new(), topic.clone(), number_frame(number), batch]);
+            if request.replies.send_timeout(message, MAX_SEND).await.is_err() {
                 return;
             }
         }
+        let end = Message::from([Bytes::new(), Bytes::new(), number_frame(-1), Bytes::new()]);
+        let _ = request.replies.send_timeout(end, MAX_SEND).await;
     });
+}
+
+fn number_frame(number: i64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_be_bytes())
 }

@@ -38,7 +38,9 @@ fn write(out: &mut Vec<u8>, events: &[Event], time: f64, block_size: usize, shap
         let mut fields = Fields { out, shape };
         match event {
             Event::Stored { parent, hashes, tokens, salt } => {
-                fields.begin("BlockStored", 8)?;
+                // Dynamo takes salted contents for others' only by a field of this name, which vLLM's places do not have.
+                let by_name = salt.as_deref().filter(|_| shape == Shape::Map);
+                fields.begin("BlockStored", 8 + u32::from(by_name.is_some()))?;
                 fields.hashes(hashes)?;
                 match parent {
                     None => write_nil(fields.name("parent_block_hash")?)?,
@@ -61,6 +63,9 @@ fn write(out: &mut Vec<u8>, events: &[Event], time: f64, block_size: usize, shap
                             write_str(out, salt)?;
                         }
                     }
+                }
+                if let Some(salt) = by_name {
+                    write_str(fields.name("cache_salt")?, salt)?;
                 }
             }
             Event::Removed(hashes) => {
@@ -109,5 +114,56 @@ impl Fields<'_> {
 
     fn medium(&mut self) -> io::Result<()> {
         Ok(write_str(self.name("medium")?, MEDIUM)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_the_fields_of_vllm_by_name_or_by_place() {
+        let stored = |salt: Option<&str>| Event::Stored {
+            parent: Some(u64::MAX),
+            hashes: vec![1 << 63, 2],
+            tokens: vec![5, 6, 7, 8],
+            salt: salt.map(Into::into),
+        };
+        let events = [Event::Cleared, stored(None), stored(Some("s")), Event::Removed(vec![2])];
+        let read = |shape| {
+            let bytes = batch(&events, 1.5, 2, shape);
+            let rest = &mut bytes.as_slice();
+            let value = rmpv::decode::read_value(rest).unwrap();
+            assert!(rest.is_empty());
+            value.to_string()
+        };
+        let hashes = "[9223372036854775808, 2]";
+        let of_stored = |extra: &str| {
+            format!(
+                "{{\"type\": \"BlockStored\", \"block_hashes\": {hashes}, \"parent_block_hash\": {}, \"token_ids\": [5, 6, 7, 8], \
+                 \"block_size\": 2, \"lora_id\": nil, \"medium\": \"GPU\", \"lora_name\": nil, \"extra_keys\": {extra}}}",
+                u64::MAX
+            )
+        };
+        assert_eq!(
+            read(Shape::Map),
+            format!(
+                "[1.5, [{{\"type\": \"AllBlocksCleared\"}}, {}, {}, \
+                 {{\"type\": \"BlockRemoved\", \"block_hashes\": [2], \"medium\": \"GPU\"}}], 0]",
+                of_stored("nil"),
+                of_stored("[[\"s\"], [\"s\"]], \"cache_salt\": \"s\"")
+            )
+        );
+        let of_stored = |extra: &str| {
+            format!("[\"BlockStored\", {hashes}, {}, [5, 6, 7, 8], 2, nil, \"GPU\", nil, {extra}]", u64::MAX)
+        };
+        assert_eq!(
+            read(Shape::Array),
+            format!(
+                "[1.5, [[\"AllBlocksCleared\"], {}, {}, [\"BlockRemoved\", [2], \"GPU\"]], 0]",
+                of_stored("nil"),
+                of_stored("[[\"s\"], [\"s\"]]")
+            )
+        );
     }
 }

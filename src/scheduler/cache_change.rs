@@ -23,8 +23,6 @@ pub struct NamedBlock {
     pub content: Name,
     /// Content of the block before it; `None` at the beginning of a text.
     pub parent: Option<Name>,
-    /// Its place in the text, blocks.
-    pub index: usize,
     /// Its tokens.
     pub tokens: Arc<[u32]>,
     /// Prefix-cache salt of its sequence.

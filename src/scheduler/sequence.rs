@@ -235,7 +235,6 @@ impl Sequence {
             name,
             content: self.contents[index],
             parent: index.checked_sub(1).map(|before| self.contents[before]),
-            index,
             has_media: self.media.iter().any(|span| span.start < tokens.end && span.end() > tokens.start),
             tokens: self.tokens[tokens].into(),
             salt: self.salt.clone(),

@@ -61,6 +61,9 @@ pub struct Config {
     /// Time without an event after which a stream gets a comment, so that proxies keep it open, seconds. Larger: fewer bytes,
     /// more streams cut by proxies.
     pub sse_keep_alive_s: f64,
+    /// Longest time that a request waits for the boot to end instead of being refused, seconds; 0 = none. For routers that send to a server as soon
+    /// as it listens. Larger: fewer refusals after a restart, slower ones.
+    pub start_wait_s: f64,
     /// Time after SIGTERM in which requests are still taken while /health/ready says 503 already, seconds: routers and endpoint lists learn
     /// of the end with a delay, and what they send meanwhile would be refused. 0 = none; 5 to 15 behind a router or in Kubernetes.
     /// Larger: slower restarts.
@@ -93,6 +96,7 @@ impl Default for Config {
             keep_alive_s: 75.0,
             request_timeout_s: 600.0,
             sse_keep_alive_s: 15.0,
+            start_wait_s: 0.0,
             drain_delay_s: 0.0,
             drain_timeout_s: 30.0,
             unknown_fields: UnknownFields::Ignore,
@@ -160,8 +164,11 @@ impl Config {
                 problems.push((key, "must be from 0.01 to 1000000 seconds".into()));
             }
         }
-        for (key, value) in [("drain_delay_s", self.drain_delay_s), ("drain_timeout_s", self.drain_timeout_s)]
-        {
+        for (key, value) in [
+            ("start_wait_s", self.start_wait_s),
+            ("drain_delay_s", self.drain_delay_s),
+            ("drain_timeout_s", self.drain_timeout_s),
+        ] {
             if !(0.0..=1e6).contains(&value) {
                 problems.push((key, "must be from 0 to 1000000 seconds".into()));
             }
@@ -206,6 +213,11 @@ impl Config {
     /// `sse_keep_alive_s`.
     pub fn sse_keep_alive(&self) -> Duration {
         seconds(self.sse_keep_alive_s)
+    }
+
+    /// `start_wait_s`.
+    pub fn start_wait(&self) -> Duration {
+        seconds(self.start_wait_s)
     }
 
     /// `drain_delay_s`.

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
@@ -40,6 +42,8 @@ struct Stage {
 pub struct Readiness {
     began: Instant,
     state: Mutex<State>,
+    /// Whether the boot is over, in whatever way.
+    started: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -53,7 +57,7 @@ struct State {
 impl Default for Readiness {
     fn default() -> Self {
         let state = State { phase: Phase::Booting, stages: Vec::new(), boot_took: None };
-        Self { began: Instant::now(), state: Mutex::new(state) }
+        Self { began: Instant::now(), state: Mutex::new(state), started: watch::Sender::new(false) }
     }
 }
 
@@ -85,11 +89,21 @@ impl Readiness {
             state.phase = Phase::Ready;
             state.boot_took = Some(self.began.elapsed());
         }
+        self.started.send_replace(true);
     }
 
     /// Marks the boot as failed; the routes report `reason` until the process ends.
     pub fn failed(&self, reason: &str) {
         self.state().phase = Phase::Failed(reason.to_owned());
+        self.started.send_replace(true);
+    }
+
+    /// Waits until the boot is over, `at_most` this long.
+    pub(super) async fn started(&self, at_most: Duration) {
+        let mut started = self.started.subscribe();
+        if !at_most.is_zero() && !*started.borrow() {
+            let _ = timeout(at_most, started.wait_for(|started| *started)).await;
+        }
     }
 
     /// Readiness is denied from now on, and requests are still taken.

@@ -69,7 +69,7 @@ pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy
             body::skip(incoming).await;
             return preflight(route, &head.headers, origin, log);
         }
-        (Ok(()), Some(route)) => admit(route, &head, &shared, &mut log).map(|()| route),
+        (Ok(()), Some(route)) => admit(route, &head, &shared, &mut log).await.map(|()| route),
         (Ok(()), None) => Err(ApiError::unknown_path(path)),
     };
     let gzip = compression::accepts_gzip(&head.headers);
@@ -87,7 +87,12 @@ pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy
 }
 
 /// Checks that need no body.
-fn admit(route: Route, head: &Parts, shared: &Arc<Shared>, log: &mut RequestLog) -> Result<(), ApiError> {
+async fn admit(
+    route: Route,
+    head: &Parts,
+    shared: &Arc<Shared>,
+    log: &mut RequestLog,
+) -> Result<(), ApiError> {
     let (method, headers) = (&head.method, &head.headers);
     let fits = match route.allow() {
         POST => *method == Method::POST,
@@ -100,6 +105,7 @@ fn admit(route: Route, head: &Parts, shared: &Arc<Shared>, log: &mut RequestLog)
         admission::authenticate(headers, &shared.config.api_keys)?;
     }
     if route.needs_model() {
+        shared.readiness.started(shared.config.start_wait()).await;
         // Counted before the phase is read: a drain sees either this request or its refusal.
         log.runs(shared.run());
         shared.readiness.service(&shared.api)?;
