@@ -63,15 +63,11 @@ async fn a_leaving_server_takes_requests_and_sends_routers_away() {
     let engine = FakeEngine::new(true);
     let server = serve(&engine, Config { drain_delay_s: 1e6, ..fake::config() }).await;
     let addr = server.addr();
-    let leave = async {
-        let left = tokio::spawn(async move {
-            server.leave().await;
-            server
-        });
-        while Client::connect(addr).await.get("/health/startup").await.json()["status"] != "leaving" {}
-        left
-    };
-    let left = leave.await;
+    let left = tokio::spawn(async move {
+        server.leave().await;
+        server
+    });
+    while Client::connect(addr).await.get("/health/startup").await.json()["status"] != "leaving" {}
     for (path, status) in
         [("/health", 200), ("/health/live", 200), ("/health/ready", 503), ("/v1/models", 200)]
     {
