@@ -39,10 +39,11 @@ const QUESTION: &str = "Which port does Perigee listen on?";
 
 /// A request that the route answers.
 fn base(path: &str) -> Value {
+    let path = path.strip_suffix("/render").unwrap_or(path);
     let messages = json!([{"role": "user", "content": QUESTION}]);
     let instant = json!({"type": "disabled"});
     match path {
-        "/v1/chat/completions" | "/v1/chat/completions/render" | "/v1/messages" => {
+        "/v1/chat/completions" | "/v1/messages" => {
             json!({"messages": messages, "thinking": instant, "temperature": 0, "max_tokens": 40})
         }
         "/v1/messages/count_tokens" => json!({"messages": messages, "thinking": instant}),
@@ -57,7 +58,8 @@ fn base(path: &str) -> Value {
 }
 
 /// Fields that stand in both requests, and the value that must make the difference.
-fn case(path: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
+fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
+    let path = route.strip_suffix("/render").unwrap_or(route);
     let (responses, messages) = (path == "/v1/responses", path == "/v1/messages");
     let drawn = json!({"temperature": 2, "seed": 7});
     // One token over and over.
@@ -186,7 +188,7 @@ fn case(path: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "metadata" => (none(), json!({"a": "b"})),
         "include" => (none(), json!(["message.output_text.logprobs"])),
         "truncation" => (none(), json!("auto")),
-        "output_config" if path == "/v1/messages" => {
+        "output_config" if route == "/v1/messages" => {
             (none(), json!({"format": {"type": "json_schema", "schema": schema}}))
         }
         "output_config" => (none(), json!({"effort": "some"})),

@@ -105,12 +105,12 @@ fn entries() -> Vec<Entry> {
         post("/v1/chat/completions/render", "Render", rendered),
         render(
             "/v1/completions/render",
-            "Completion",
+            "RenderCompletion",
             "RenderList",
             "The prompts of a request for text, and their ids.",
         ),
-        render("/v1/responses/render", "Responses", "RenderAnswer", rendered),
-        render("/v1/messages/render", "Messages", "RenderAnswer", rendered),
+        render("/v1/responses/render", "RenderResponses", "RenderAnswer", rendered),
+        render("/v1/messages/render", "RenderMessages", "RenderAnswer", rendered),
         replies("/v1/responses", "Responses", responses),
         replies("/v1/messages", "Messages", "The model's turn, in the words of Anthropic's Messages API."),
         post("/v1/messages/count_tokens", "CountTokens", "How many tokens a conversation has."),
@@ -260,6 +260,9 @@ fn schemas() -> Value {
     thinking["properties"]["type"] = json!({"enum": ["enabled", "adaptive", "disabled"]});
     schemas["RenderRequest"] = prompt_alone(&schemas["ChatRequest"], &["messages"]);
     schemas["CountTokensRequest"] = prompt_alone(&schemas["MessagesRequest"], &["messages"]);
+    schemas["RenderCompletionRequest"] = prompt_alone(&schemas["CompletionRequest"], &["prompt"]);
+    schemas["RenderResponsesRequest"] = prompt_alone(&schemas["ResponsesRequest"], &["input"]);
+    schemas["RenderMessagesRequest"] = prompt_alone(&schemas["MessagesRequest"], &["messages", "max_tokens"]);
     let mut errors = settings.for_serialize().into_generator();
     errors.subschema_for::<(ErrorBody<'_>, MessagesError<'_>)>();
     let types = generator.take_definitions(false).into_iter().chain(errors.take_definitions(false));
@@ -302,12 +305,16 @@ fn allow_null(schema: &mut Value) {
 
 /// The same body where nothing is generated: most of its fields are checked and change nothing.
 fn prompt_alone(body: &Value, required: &[&str]) -> Value {
-    const OF_THE_PROMPT: [&str; 10] = [
+    const OF_THE_PROMPT: [&str; 14] = [
+        "prompt",
+        "input",
         "messages",
         "model",
+        "instructions",
         "system",
         "tools",
         "thinking",
+        "reasoning",
         "reasoning_effort",
         "chat_template_kwargs",
         "add_generation_prompt",
@@ -370,6 +377,9 @@ mod tests {
         let messages = [MESSAGES_REFUSE, &["mcp_servers", "container"]].concat();
         check("MessagesRequest", names::<MessagesRequest>(), &messages);
         check("CountTokensRequest", names::<MessagesRequest>(), &messages);
+        check("RenderCompletionRequest", names::<CompletionRequest>(), &completions);
+        check("RenderResponsesRequest", names::<ResponsesRequest>(), &[RESPONSES_REFUSE, &stored].concat());
+        check("RenderMessagesRequest", names::<MessagesRequest>(), &messages);
         check("TokenizeRequest", names::<TokenizeBody>(), &[]);
         check("DetokenizeRequest", names::<DetokenizeBody>(), &[]);
     }
