@@ -130,7 +130,7 @@ pub trait TowerOps: Backend {
 
     /// Begins with these pictures, in place of what was under way. Per patch:
     /// `hidden = patch_embed(levels(pixels)) + position`, the position interpolated from the table (bicubic, a = -0.75, centres of cells,
-    /// borders repeated, no smoothing) unless the grid is the table's own, once per grid ([`GridIndex`]).
+    /// borders repeated, no smoothing) unless the grid is the table's own, once per grid (`GridIndex`).
     fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError>;
 
     /// Runs block `block`: `h += wo(attend(norm0(h)))`, `h += fc1(gelu(fc0(norm1(h))))`, gelu by its tanh form. Queries and keys are rotated by
