@@ -75,24 +75,18 @@ struct Entry {
 
 fn entries() -> Vec<Entry> {
     let json = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
-    // `name` is that of the body's schema and the answer's.
-    let post = |path, name: &str, summary| {
-        let (body, answer) = (Some(format!("{name}Request")), json(&format!("{name}Answer")));
+    let asked = |path, body: &str, answer: &str, summary| {
+        let (body, answer) = (Some(format!("{body}Request")), json(answer));
         Entry { path, summary, body, answer, keyed: true }
     };
+    // `name` is that of the body's schema and the answer's.
+    let post = |path, name: &str, summary| asked(path, name, &format!("{name}Answer"), summary);
     let replies = |path, name: &str, summary| {
         let mut entry = post(path, name, summary);
         // Of every event; its data are JSON.
         entry.answer["text/event-stream"] = json!({"schema": {"type": "object", "required": ["data"],
             "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}});
         entry
-    };
-    let render = |path, body: &str, answer: &str, summary| Entry {
-        path,
-        summary,
-        body: Some(format!("{body}Request")),
-        answer: json(answer),
-        keyed: true,
     };
     let get = |path, answer, summary| Entry { path, summary, body: None, answer, keyed: false };
     let keyed = |path, answer: &str, summary| Entry { keyed: true, ..get(path, json(answer), summary) };
@@ -103,14 +97,14 @@ fn entries() -> Vec<Entry> {
     vec![
         replies("/v1/chat/completions", "Chat", "The model's turn in a conversation."),
         post("/v1/chat/completions/render", "Render", rendered),
-        render(
+        asked(
             "/v1/completions/render",
             "RenderCompletion",
             "RenderList",
             "The prompts of a request for text, and their ids.",
         ),
-        render("/v1/responses/render", "RenderResponses", "RenderAnswer", rendered),
-        render("/v1/messages/render", "RenderMessages", "RenderAnswer", rendered),
+        asked("/v1/responses/render", "RenderResponses", "RenderAnswer", rendered),
+        asked("/v1/messages/render", "RenderMessages", "RenderAnswer", rendered),
         replies("/v1/responses", "Responses", responses),
         replies("/v1/messages", "Messages", "The model's turn, in the words of Anthropic's Messages API."),
         post("/v1/messages/count_tokens", "CountTokens", "How many tokens a conversation has."),

@@ -111,24 +111,21 @@ async fn serve_until_end(
 ) -> Result<usize, BootError> {
     let StartedEngine { handle, thread } = engine;
     let mut ended = tokio::task::spawn_blocking(move || thread.join());
-    let until_drain = async {
+    let leave = async {
         signals.next().await;
         tokio::select! {
-            () = server.leave() => false,
-            () = signals.next() => true,
+            () = server.leave() => Ok(()),
+            () = signals.next() => Err(SECOND_SIGNAL),
         }
     };
-    let ended_twice = tokio::select! {
-        twice = until_drain => twice,
+    tokio::select! {
+        left = leave => left?,
         end = &mut ended => {
             let error = death(&handle, end?);
             // The engine's requests ended with it; the drain lets their clients read the error.
             server.drain().await;
             return Err(error);
         }
-    };
-    if ended_twice {
-        return Err(SECOND_SIGNAL.into());
     }
     tracing::info!("draining: no new requests, running ones finish");
     let end = async {

@@ -80,6 +80,7 @@ pub async fn publish(
         block_size,
         next: 0,
         kept: VecDeque::new(),
+        last_whole: 0,
         metrics,
     };
     Ok((feed, Publisher(tokio::spawn(run(outgoing, requests, batches, snapshot_due)))))
@@ -100,6 +101,8 @@ struct Outgoing {
     next: i64,
     /// Sent batches, the last ones.
     kept: VecDeque<Kept>,
+    /// Number of the last batch that begins with nothing: who reads on from there knows everything.
+    last_whole: i64,
     metrics: Arc<Metrics>,
 }
 
@@ -108,8 +111,6 @@ struct Outgoing {
 struct Kept {
     number: i64,
     batch: Bytes,
-    /// Whether it begins with nothing: who reads on from here knows everything.
-    whole: bool,
 }
 
 impl Outgoing {
@@ -121,8 +122,10 @@ impl Outgoing {
         // A subscriber that does not keep up loses messages, sees the gap in the numbers, and asks for them.
         self.events.send(&Message::from([self.topic.clone(), number_frame(number), batch.clone()]));
         self.metrics.record_kv_events(events.len());
-        let whole = events.first() == Some(&Event::Cleared);
-        self.kept.push_back(Kept { number, batch, whole });
+        if events.first() == Some(&Event::Cleared) {
+            self.last_whole = number;
+        }
+        self.kept.push_back(Kept { number, batch });
         if self.kept.len() > self.config.kept_batches {
             self.kept.pop_front();
         }
@@ -130,7 +133,7 @@ impl Outgoing {
 
     /// Whether who reads all kept batches knows everything.
     fn is_whole(&self) -> bool {
-        self.kept.iter().any(|kept| kept.whole)
+        self.kept.front().is_some_and(|first| first.number <= self.last_whole)
     }
 }
 
@@ -141,6 +144,7 @@ async fn run(
     snapshot_due: Arc<AtomicBool>,
 ) {
     outgoing.send(&[Event::Cleared]);
+    let mut asked = false;
     loop {
         let request = async {
             match &mut requests {
@@ -152,9 +156,12 @@ async fn run(
             events = batches.recv() => match events {
                 Some(events) => {
                     outgoing.send(&events);
-                    if !outgoing.is_whole() {
+                    // Asked for once: batches that were under way come before the snapshot.
+                    let whole = outgoing.is_whole();
+                    if !whole && !asked {
                         snapshot_due.store(true, Ordering::Relaxed);
                     }
+                    asked = !whole;
                 }
                 None => break,
             },
@@ -176,7 +183,7 @@ fn replay(request: Request, outgoing: &Outgoing) {
     let kept: Vec<Kept> = outgoing.kept.iter().filter(|kept| kept.number >= from).cloned().collect();
     let topic = outgoing.topic.clone();
     tokio::spawn(async move {
-        for Kept { number, batch, .. } in kept {
+        for Kept { number, batch } in kept {
             let message = Message::from([Bytes::new(), topic.clone(), number_frame(number), batch]);
             if request.replies.send_timeout(message, MAX_SEND).await.is_err() {
                 return;

@@ -18,8 +18,7 @@ const MEDIUM: &str = "GPU";
 pub(super) fn batch(events: &[Event], time: f64, block_size: usize, shape: Shape) -> Vec<u8> {
     let tokens: usize = events.iter().map(num_tokens).sum();
     let mut out = Vec::with_capacity(64 + 256 * events.len() + 5 * tokens);
-    // Writing to memory does not fail.
-    let _ = write(&mut out, events, time, block_size, shape);
+    write(&mut out, events, time, block_size, shape).expect("writing to memory does not fail");
     out
 }
 

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 /// A message: its frames.
@@ -33,6 +32,8 @@ const MAX_FRAMES: usize = 16;
 const MAX_TOPICS: usize = 64;
 /// Longest time for a peer to introduce itself.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Longest time for a peer to take a message: one that never reads again is left.
+const WRITE_TIME: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, as for HTTP.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -194,11 +195,9 @@ impl RouterSocket {
 }
 
 async fn accept(listener: TcpListener, role: Arc<Role>) {
-    let peers = Arc::new(AtomicUsize::new(0));
     // Ended together with the socket.
-    let mut conversations = tokio::task::JoinSet::new();
+    let mut conversations = JoinSet::new();
     loop {
-        while conversations.try_join_next().is_some() {}
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -207,16 +206,16 @@ async fn accept(listener: TcpListener, role: Arc<Role>) {
                 continue;
             }
         };
-        if peers.load(Ordering::Relaxed) == MAX_PEERS {
+        while conversations.try_join_next().is_some() {}
+        if conversations.len() == MAX_PEERS {
+            tracing::warn!(limit = MAX_PEERS, "a subscriber to KV events is one too many");
             continue;
         }
-        peers.fetch_add(1, Ordering::Relaxed);
-        let (role, peers) = (role.clone(), peers.clone());
+        let role = role.clone();
         conversations.spawn(async move {
             if let Err(error) = converse(stream, &role).await {
                 tracing::debug!(%error, "a subscriber to KV events left");
             }
-            peers.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
@@ -375,20 +374,21 @@ async fn speak(
     mut pongs: Receiver<Bytes>,
 ) -> io::Result<()> {
     loop {
-        tokio::select! {
+        let (flags, message) = tokio::select! {
             biased;
-            Some(pong) = pongs.recv() => write_frame(write, COMMAND, &pong).await?,
-            Some(message) = messages.recv() => {
-                for (at, frame) in message.iter().enumerate() {
-                    let more = if at + 1 < message.len() { MORE } else { 0 };
-                    write_frame(write, more, frame).await?;
-                }
-            }
+            Some(pong) = pongs.recv() => (COMMAND, Message::from([pong])),
+            Some(message) = messages.recv() => (0, message),
             else => return Ok(()),
-        }
-        if messages.is_empty() && pongs.is_empty() {
-            write.flush().await?;
-        }
+        };
+        let idle = messages.is_empty() && pongs.is_empty();
+        let written = timeout(WRITE_TIME, async {
+            for (at, frame) in message.iter().enumerate() {
+                let more = if at + 1 < message.len() { MORE } else { 0 };
+                write_frame(write, flags | more, frame).await?;
+            }
+            if idle { write.flush().await } else { Ok(()) }
+        });
+        written.await.map_err(|_| refused("it does not read"))??;
     }
 }
 

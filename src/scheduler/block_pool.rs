@@ -68,15 +68,10 @@ impl BlockPool {
         self.index.len()
     }
 
-    /// Whether anybody takes them.
-    pub(super) fn notes_changes(&self) -> bool {
-        self.changes.is_some()
-    }
-
-    /// Notes what the name of a block that was just named stands for.
-    pub(super) fn note_named(&mut self, block: NamedBlock) {
+    /// Notes what the name of a block that was just named stands for, if anybody takes changes.
+    pub(super) fn note_named(&mut self, block: impl FnOnce() -> NamedBlock) {
         if let Some(changes) = &mut self.changes {
-            changes.push(CacheChange::Named(Box::new(block)));
+            changes.push(CacheChange::Named(Box::new(block())));
         }
     }
 

@@ -145,8 +145,8 @@ impl Scheduler {
         let sequence = &mut self.sequences[slot];
         for index in sequence.published..sequence.shareable_blocks(len, self.limits.block_size) {
             let hash = sequence.block_hash(index, self.limits.block_size);
-            if self.pool.publish(sequence.block_table[index], hash) && self.pool.notes_changes() {
-                self.pool.note_named(sequence.named_block(hash, index, self.limits.block_size));
+            if self.pool.publish(sequence.block_table[index], hash) {
+                self.pool.note_named(|| sequence.named_block(hash, index, self.limits.block_size));
             }
             sequence.published = index + 1;
         }

@@ -14,19 +14,17 @@ pub(super) type BlockHash = [u8; 32];
 
 /// First name of every chain of one (salt, class). `None` and `Some("")` are different salts.
 pub(super) fn root_hash(expanded: bool, salt: Option<&str>) -> BlockHash {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(if expanded { b"expanded" } else { b"absorbed" });
-    match salt {
-        None => hasher.update(&[0]),
-        Some(salt) => hasher.update(&[1]).update(salt.as_bytes()),
-    };
-    *hasher.finalize().as_bytes()
+    chain_root(if expanded { b"expanded" } else { b"absorbed" }, salt)
 }
 
 /// First name of every chain of contents under one salt. Contents have no class: who looks for a prefix knows none.
 pub(super) fn content_root(salt: Option<&str>) -> BlockHash {
+    chain_root(b"content", salt)
+}
+
+fn chain_root(kind: &[u8], salt: Option<&str>) -> BlockHash {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(b"content");
+    hasher.update(kind);
     match salt {
         None => hasher.update(&[0]),
         Some(salt) => hasher.update(&[1]).update(salt.as_bytes()),
