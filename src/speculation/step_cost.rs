@@ -1,15 +1,18 @@
 //! What a step costs by its rows, and how many drafted rows it should have.
 //!
-//! Measured at the warm-up at a few row counts, and corrected by every step that only decodes, near
-//! its row count: a warm-up sees neither long contexts nor a busy machine, and what a step costs beside
-//! its rows is no reason to think that more rows cost more of it. Points that no step is near return
-//! to what was measured first. That is the least they cost: a number of drafted rows that was given
-//! up is tried again.
+//! Measured at the warm-up at a few row counts, and corrected by every step that only decodes: a
+//! warm-up sees neither long contexts nor a busy machine. Most of what a step was off by is the
+//! machine's, and moves all points alike, so that the choice of a length does not change with the
+//! noise of a clock; the rest is the row count's own, and moves the points near it. Points that no
+//! step is near return to what was measured first. That is the least they cost: a number of drafted
+//! rows that was given up is tried again.
 
 /// Row counts that are measured.
 const ROWS: &[usize] = &[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
-/// Weight of a step in the point of its row count.
-const WEIGHT: f64 = 0.15;
+/// Weight of a step in all points.
+const COMMON_WEIGHT: f64 = 0.12;
+/// Weight of a step in the point of its row count, beside that.
+const OWN_WEIGHT: f64 = 0.03;
 /// Binary orders of magnitude of the row count from which on a step says nothing of a point.
 const FAR: f64 = 1.0;
 /// Share of the way back that a point takes in a step that is far from it.
@@ -100,10 +103,11 @@ impl StepCost {
         let rows = (rows as f64).min(last);
         for ((at, seconds), measured) in self.points.iter_mut().zip(&self.measured) {
             let distance = (*at / rows).log2().abs();
-            *seconds *= match distance < FAR {
-                true => (WEIGHT * (1.0 - distance / FAR) * off).exp(),
-                false => (measured / *seconds).powf(RETURN),
-            };
+            let own = (1.0 - distance / FAR).max(0.0) * OWN_WEIGHT;
+            *seconds *= ((COMMON_WEIGHT + own) * off).exp();
+            if distance >= FAR {
+                *seconds *= (measured / *seconds).powf(RETURN);
+            }
         }
     }
 
