@@ -115,6 +115,7 @@ pub(crate) fn request(prompt: &[u32], params: SamplingParams) -> EngineRequest {
         prompt: prompt.into(),
         sampling: params,
         priority: 0,
+        share: None,
         deadline: None,
         cache_salt: None,
         guard: None,

@@ -376,6 +376,7 @@ fn request(max_tokens: u32) -> EngineRequest {
         prompt: [1, 2, 3].into(),
         sampling: SamplingParams { temperature: 0.0, max_tokens, ..Default::default() },
         priority: 0,
+        share: None,
         deadline: None,
         cache_salt: None,
         guard: None,

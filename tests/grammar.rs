@@ -98,6 +98,7 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
                 },
                 guard: None,
                 priority: 0,
+                share: None,
                 deadline: None,
                 cache_salt: None,
                 constraint: Some(grammar.start()),

@@ -72,6 +72,7 @@ impl Nano {
             prompt,
             sampling: SamplingParams { temperature, max_tokens: TOKENS, seed: 5, ..Default::default() },
             priority: 0,
+            share: None,
             deadline: None,
             cache_salt: None,
         }

@@ -83,6 +83,7 @@ async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) 
         prompt: ids.into(),
         sampling,
         priority: 0,
+        share: None,
         deadline: None,
         cache_salt: None,
         guard: None,

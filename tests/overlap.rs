@@ -383,6 +383,7 @@ fn a_step_of_64_sequences_is_three_transfers() {
                     prompt: prompt.clone(),
                     sampling: SamplingParams { seed, max_tokens: 20, ..Default::default() },
                     priority: 0,
+                    share: None,
                     deadline: None,
                     cache_salt: None,
                     guard: None,

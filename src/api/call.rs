@@ -104,6 +104,7 @@ pub(super) fn call(own: Own, shared: Shared) -> Result<Call, ApiError> {
             chat: own.chat,
             echo: own.echo,
             priority: shared.priority,
+            share: None,
             deadline: None,
             cache_salt: shared.cache_salt,
             guard: shared.guard,

@@ -391,7 +391,8 @@ impl From<GenerateError> for ApiError {
     fn from(error: GenerateError) -> Self {
         let message = error.to_string();
         match error {
-            GenerateError::QueueFull { retry_after_s, .. } => {
+            GenerateError::QueueFull { retry_after_s, .. }
+            | GenerateError::ShareFull { retry_after_s, .. } => {
                 Self::new(429, "rate_limit_error", "queue_full", message).retry_after(retry_after_s)
             }
             GenerateError::Draining => {
@@ -465,6 +466,7 @@ mod tests {
     fn walk_errors_have_their_status() {
         let cases = [
             (GenerateError::QueueFull { waiting: 3, limit: 3, retry_after_s: 7 }, 429, Some(7)),
+            (GenerateError::ShareFull { waiting: 3, free: 3, retry_after_s: 7 }, 429, Some(7)),
             (GenerateError::Draining, 503, Some(5)),
             (GenerateError::TooLong { prompt_tokens: 9, max_tokens: Some(2), max_model_len: 8 }, 400, None),
             (GenerateError::EmptyPrompt, 400, None),

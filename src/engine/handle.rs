@@ -12,6 +12,7 @@ use std::time::Instant;
 use tokio::sync::mpsc as events;
 
 use super::pictures::VisionFacts;
+use super::place::{Place, Places};
 use super::request::{EngineEvent, EngineRequest, SubmitError};
 use crate::kv_events;
 use crate::scheduler::{FinishReason, SeqId};
@@ -70,7 +71,7 @@ pub struct EngineSnapshot {
 /// A command from a handle to the engine thread.
 pub(super) enum Command {
     /// Queue a sequence; `arrived` is the time of submission.
-    Submit { id: SeqId, request: Box<EngineRequest>, arrived: Instant, events: EventSender },
+    Submit { id: SeqId, request: Box<EngineRequest>, arrived: Instant, place: Place, events: EventSender },
     /// The stream was dropped.
     Abort(SeqId),
     /// The client needs no further tokens: rewind to `keep` reply tokens and finish.
@@ -88,8 +89,7 @@ pub(super) struct EventSender(pub(super) events::UnboundedSender<EngineEvent>);
 pub(super) struct Shared {
     pub(super) facts: EngineFacts,
     /// Submissions accepted and not yet running, including those in the command queue.
-    pub(super) waiting: AtomicUsize,
-    pub(super) waiting_tokens: AtomicUsize,
+    places: Arc<Places>,
     /// Submissions that the engine thread has not taken yet.
     pub(super) submitted: AtomicUsize,
     /// Sequences in the scheduler's queue.
@@ -117,9 +117,8 @@ pub struct EngineHandle {
 /// Makes the handle and the engine's ends of its channel and shared state.
 pub(super) fn door(facts: EngineFacts) -> (EngineHandle, mpsc::Receiver<Command>, Arc<Shared>) {
     let shared = Arc::new(Shared {
+        places: Places::new(facts.max_queue_len, facts.max_queue_tokens),
         facts,
-        waiting: AtomicUsize::new(0),
-        waiting_tokens: AtomicUsize::new(0),
         submitted: AtomicUsize::new(0),
         queued: AtomicUsize::new(0),
         running: AtomicUsize::new(0),
@@ -140,17 +139,16 @@ impl EngineHandle {
     /// Queues a sequence; returns at once. Errors: `SubmitError` gives the reason of the refusal.
     pub fn submit(&self, request: EngineRequest) -> Result<SequenceStream, SubmitError> {
         self.check(&request)?;
-        let tokens = request.prompt.len();
-        self.take_place(tokens)?;
+        let retry_after_s = |waiting| self.retry_after_of(waiting);
+        let place = self.shared.places.take(request.prompt.len(), request.share, retry_after_s)?;
         let id = SeqId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (sender, receiver) = events::unbounded_channel();
         let request = Box::new(request);
-        let command = Command::Submit { id, request, arrived: Instant::now(), events: EventSender(sender) };
+        let (arrived, events) = (Instant::now(), EventSender(sender));
+        let command = Command::Submit { id, request, arrived, place, events };
         self.shared.submitted.fetch_add(1, Ordering::Relaxed);
         if self.commands.send(command).is_err() {
             self.shared.submitted.fetch_sub(1, Ordering::Relaxed);
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.shared.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
             return Err(self.dead());
         }
         Ok(SequenceStream { id, events: receiver, commands: Some(self.commands.clone()) })
@@ -173,7 +171,7 @@ impl EngineHandle {
         let submitted = s.submitted.load(Ordering::Acquire);
         EngineSnapshot {
             waiting: submitted + s.queued.load(Ordering::Acquire),
-            waiting_tokens: s.waiting_tokens.load(Ordering::Relaxed),
+            waiting_tokens: s.places.taken().1,
             running: s.running.load(Ordering::Acquire),
             used_blocks: s.used_blocks.load(Ordering::Relaxed),
             cached_blocks: s.cached_blocks.load(Ordering::Relaxed),
@@ -200,10 +198,14 @@ impl EngineHandle {
 
     /// Seconds until a place in the queue is likely to be free, 1 to 60.
     pub fn retry_after_s(&self) -> u32 {
+        self.retry_after_of(self.shared.places.taken().0)
+    }
+
+    /// The same with `waiting` requests in the queue.
+    fn retry_after_of(&self, waiting: usize) -> u32 {
         let gap = f64::from_bits(self.shared.admission_gap_s.load(Ordering::Relaxed));
-        let waiting = self.shared.waiting.load(Ordering::Relaxed) as f64;
         // A quarter of the queue: a retry then finds a free place, and the queue has not run empty.
-        (gap * waiting / 4.0).ceil().clamp(1.0, MAX_RETRY_AFTER_S) as u32
+        (gap * waiting as f64 / 4.0).ceil().clamp(1.0, MAX_RETRY_AFTER_S) as u32
     }
 
     fn check(&self, request: &EngineRequest) -> Result<(), SubmitError> {
@@ -223,25 +225,6 @@ impl EngineHandle {
             Some(id) => Err(SubmitError::UnknownToken { id: *id, vocab_size: facts.vocab_size }),
             None => Ok(()),
         }
-    }
-
-    /// Counts the submission into the queue, unless the queue is full.
-    fn take_place(&self, tokens: usize) -> Result<(), SubmitError> {
-        let facts = &self.shared.facts;
-        let full =
-            |waiting, limit| SubmitError::QueueFull { waiting, limit, retry_after_s: self.retry_after_s() };
-        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        if waiting >= facts.max_queue_len {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(full(waiting, facts.max_queue_len));
-        }
-        let queued = self.shared.waiting_tokens.fetch_add(tokens, Ordering::Relaxed);
-        if facts.max_queue_tokens > 0 && queued > 0 && queued + tokens > facts.max_queue_tokens {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.shared.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
-            return Err(full(waiting, facts.max_queue_tokens));
-        }
-        Ok(())
     }
 
     fn dead(&self) -> SubmitError {

@@ -6,6 +6,7 @@ use super::constrained::Constrained;
 use super::drafting::SequenceDrafts;
 use super::guarded::Guarded;
 use super::handle::EventSender;
+use super::place::Place;
 use super::request::Media;
 use crate::guard;
 use crate::ops::{Row, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, TokenId};
@@ -29,6 +30,8 @@ pub(super) struct LiveSequence {
     pub(super) media: Vec<Media>,
     /// A loop was found in a constrained reply: only the shortest path to its end remains allowed.
     winding_up: bool,
+    /// Its place in the queue, until it is admitted.
+    pub(super) place: Option<Place>,
     pub(super) prompt_tokens: usize,
     pub(super) cached_tokens: usize,
     pub(super) reply_tokens: usize,
@@ -48,6 +51,7 @@ impl LiveSequence {
         drafts: Option<Box<SequenceDrafts>>,
         media: Vec<Media>,
         arrived: Instant,
+        place: Place,
         events: EventSender,
     ) -> Self {
         let guide = params.block_rule.clone().map(BlockGuide::new);
@@ -61,6 +65,7 @@ impl LiveSequence {
             drafts,
             media,
             winding_up: false,
+            place: Some(place),
             prompt_tokens,
             cached_tokens: 0,
             reply_tokens: 0,

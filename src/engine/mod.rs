@@ -13,6 +13,7 @@ mod kept_rows;
 mod live;
 mod model_drafts;
 mod pictures;
+mod place;
 mod request;
 mod settle;
 mod step_loop;
@@ -26,3 +27,4 @@ pub use step_loop::spawn;
 pub use warm_up::{MeasuredSteps, measure_steps, warm_up};
 
 pub use crate::sampling::TokenLogprobs;
+pub use crate::scheduler::Share;

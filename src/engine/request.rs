@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::guard;
 use crate::ops::Picture;
 use crate::sampling::{SamplingParams, TokenConstraint, TokenLogprobs};
-use crate::scheduler::{FinishReason, MediaHash};
+use crate::scheduler::{FinishReason, MediaHash, Share};
 use crate::speculation::Predicted;
 
 /// A picture in a prompt.
@@ -36,6 +36,8 @@ pub struct EngineRequest {
     pub sampling: SamplingParams,
     /// Scheduling priority; lower runs first.
     pub priority: i32,
+    /// The client's claim to service; `None` = no clients are told apart.
+    pub share: Option<Share>,
     /// Time after which the sequence ends with `Deadline`.
     pub deadline: Option<Instant>,
     /// Prefix-cache salt: sequences share cached blocks only with an equal salt.
@@ -106,6 +108,16 @@ pub enum SubmitError {
         waiting: usize,
         /// `scheduler.max_queue_len`, or tokens for `max_queue_tokens`.
         limit: usize,
+        /// Estimate of the time until a place is free, seconds.
+        retry_after_s: u32,
+    },
+    /// The client has its share of the queue.
+    #[error("{waiting} requests of this key are waiting, and the queue has {free} free places")]
+    ShareFull {
+        /// Requests of the client in the queue.
+        waiting: usize,
+        /// Free places: a client may have as many waiting as there are.
+        free: usize,
         /// Estimate of the time until a place is free, seconds.
         retry_after_s: u32,
     },

@@ -20,6 +20,7 @@ use super::handle::{Command, EndGuard, EngineFacts, EngineHandle, EventSender, d
 use super::live::{LiveSequence, row_of};
 use super::model_drafts::{ModelDrafts, could_ever_pay};
 use super::pictures::Pictures;
+use super::place::Place;
 use super::request::{EngineEvent, EngineRequest, Media};
 use super::step_state::{Counters, Step, StepLoop, StepTokens};
 use super::warm_up::MeasuredSteps;
@@ -160,8 +161,8 @@ impl<B: Backend> StepLoop<B> {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit { id, request, arrived, events } => {
-                self.add(id, *request, arrived, events);
+            Command::Submit { id, request, arrived, place, events } => {
+                self.add(id, *request, arrived, place, events);
                 self.shared.queued.fetch_add(1, Ordering::Release);
                 self.shared.submitted.fetch_sub(1, Ordering::Release);
             }
@@ -185,7 +186,14 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    fn add(&mut self, id: SeqId, request: EngineRequest, arrived: Instant, events: EventSender) {
+    fn add(
+        &mut self,
+        id: SeqId,
+        request: EngineRequest,
+        arrived: Instant,
+        place: Place,
+        events: EventSender,
+    ) {
         let micros = |at: Instant| at.saturating_duration_since(self.epoch).as_micros() as u64;
         let salt = request.cache_salt.as_deref();
         let speculation = &request.speculation;
@@ -195,6 +203,7 @@ impl<B: Backend> StepLoop<B> {
             prompt: request.prompt.clone(),
             max_tokens: request.sampling.max_tokens,
             priority: request.priority,
+            share: request.share,
             arrival_us: micros(arrived),
             deadline_us: request.deadline.map(micros),
             cache_salt: request.cache_salt,
@@ -203,12 +212,20 @@ impl<B: Backend> StepLoop<B> {
         };
         let EngineRequest { prompt, sampling, guard, constraint, media, .. } = request;
         let prompt_tokens = prompt.len();
-        let live =
-            LiveSequence::new(sampling, prompt_tokens, guard, constraint, drafts, media, arrived, events);
+        let live = LiveSequence::new(
+            sampling,
+            prompt_tokens,
+            guard,
+            constraint,
+            drafts,
+            media,
+            arrived,
+            place,
+            events,
+        );
         if let Err(error) = self.scheduler.add(new) {
             // The handle checks what can be refused; the rest is a broken invariant of one request.
             tracing::error!(%error, "sequence refused by the scheduler");
-            self.leave_queue(live.prompt_tokens);
             self.outbox.push(&live.events, EngineEvent::Finished(FinishReason::Error));
             return;
         }
@@ -305,8 +322,7 @@ impl<B: Backend> StepLoop<B> {
             live.admitted = Some(now);
             live.cached_tokens = admission.cached_tokens;
             self.outbox.push(&live.events, EngineEvent::Started { cached_tokens: admission.cached_tokens });
-            let prompt_tokens = live.prompt_tokens;
-            self.leave_queue(prompt_tokens);
+            live.place = None;
             let gap = self.last_admission.map(|last| (now - last).as_secs_f64());
             self.last_admission = Some(now);
             if let Some(gap) = gap {

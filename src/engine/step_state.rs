@@ -124,16 +124,8 @@ impl<B: Backend> StepLoop<B> {
                 self.metrics.record_rescue_success();
             }
         }
-        if live.admitted.is_none() {
-            self.leave_queue(live.prompt_tokens);
-        }
         live.record_end(Instant::now(), finished.reason, &self.metrics);
         self.outbox.push(&live.events, EngineEvent::Finished(finished.reason));
-    }
-
-    pub(super) fn leave_queue(&self, prompt_tokens: usize) {
-        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.shared.waiting_tokens.fetch_sub(prompt_tokens, Ordering::Relaxed);
     }
 
     pub(super) fn publish_load(&self) {

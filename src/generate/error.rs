@@ -17,6 +17,19 @@ pub enum GenerateError {
         /// Estimated time until a place is free, seconds.
         retry_after_s: u32,
     },
+    /// The client's share of the queue is taken.
+    #[error(
+        "{waiting} requests of this key are waiting, as many as the queue has free places for all keys ({free}); \
+         try again in {retry_after_s} s"
+    )]
+    ShareFull {
+        /// Requests of the client that wait.
+        waiting: usize,
+        /// Free places.
+        free: usize,
+        /// Estimated time until a place is free, seconds.
+        retry_after_s: u32,
+    },
     /// No new requests are taken.
     #[error("the server is shutting down and takes no new requests")]
     Draining,
@@ -141,6 +154,9 @@ impl From<SubmitError> for GenerateError {
         match error {
             SubmitError::QueueFull { waiting, limit, retry_after_s } => {
                 Self::QueueFull { waiting, limit, retry_after_s: retry_after_s.clamp(1, 60) }
+            }
+            SubmitError::ShareFull { waiting, free, retry_after_s } => {
+                Self::ShareFull { waiting, free, retry_after_s: retry_after_s.clamp(1, 60) }
             }
             SubmitError::Draining => Self::Draining,
             SubmitError::TooLong { prompt_tokens, max_model_len } => {

@@ -463,6 +463,7 @@ impl Generator {
                     prompt: prompt.tokens.clone(),
                     sampling,
                     priority: request.priority,
+                    share: request.share,
                     deadline: request.deadline,
                     cache_salt: request.cache_salt.clone(),
                     guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos, structured),
@@ -482,6 +483,9 @@ impl Generator {
     fn note_refusal(&self, error: &GenerateError) {
         if let GenerateError::Image { refusal, .. } = error {
             self.metrics.record_image_refusal(*refusal);
+        }
+        if matches!(error, GenerateError::ShareFull { .. }) {
+            self.metrics.record_rejection(Rejection::QueueShare);
         }
         if let GenerateError::QueueFull { limit, .. } = error {
             let by_requests = *limit == self.facts().max_queue_len;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::Budget;
 use super::GuardChoice;
 use super::sight::{ImageInput, PlacedImage};
+use crate::engine::Share;
 use crate::grammar::GrammarSpec;
 use crate::sampling::SamplingParams;
 use crate::text::{ReplyStart, StopPatterns};
@@ -116,6 +117,8 @@ pub struct GenerateRequest {
     pub echo: bool,
     /// Scheduling priority; lower values run first.
     pub priority: i32,
+    /// The client's claim to service; `None` = no clients are told apart.
+    pub share: Option<Share>,
     /// The instant at which the sequence is ended.
     pub deadline: Option<Instant>,
     /// Separates prefix-cache entries: prompts share blocks only under equal salts.

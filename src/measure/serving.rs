@@ -126,6 +126,7 @@ fn request(engine: &EngineHandle, rng: &mut fastrand::Rng, prompt: usize, reply:
         prompt: prompt.into(),
         sampling,
         priority: 0,
+        share: None,
         deadline: None,
         cache_salt: None,
         guard: None,

@@ -175,6 +175,7 @@ async fn run_all(
                     prompt: plan.prompts[index].clone(),
                     sampling,
                     priority: 0,
+                    share: None,
                     deadline: None,
                     // Replies of other repetitions are not there to be copied.
                     cache_salt: Some(format!("{wanted} {repetition}")),

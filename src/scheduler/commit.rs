@@ -95,6 +95,7 @@ impl Scheduler {
             let accepted = &entry.tokens[..entry.tokens.len().min(left)];
             sequence.tokens.extend_from_slice(accepted);
             sequence.draft.clear();
+            self.queue.serve_reply(sequence.lane, sequence.share, accepted.len());
             if sequence.phase == Phase::Waiting {
                 self.queued_tokens += accepted.len();
             }

@@ -28,8 +28,7 @@ impl Scheduler {
             if sequence.phase == Phase::Waiting {
                 waiting += 1;
                 queued_tokens += sequence.tokens.len();
-                let queues = [&self.waiting, &self.held];
-                if queues.iter().filter(|queue| queue.get(&sequence.rank) == Some(&slot)).count() != 1 {
+                if !self.queue.has(sequence.lane, sequence.rank, slot) {
                     return fail("waits, but not in the queue");
                 }
             } else if self.running.get(self.running_place(sequence.rank)) != Some(&slot) {
@@ -44,7 +43,7 @@ impl Scheduler {
         }
         for (what, counted, expected) in [
             ("ids", self.slots.len(), live),
-            ("queue", self.waiting.len() + self.held.len(), waiting),
+            ("queue", self.queue.len(), waiting),
             ("running", self.running.len(), live - waiting),
             ("deadlines", self.deadlines.len(), deadlines),
             ("queued tokens", self.queued_tokens, queued_tokens),

@@ -38,6 +38,7 @@ mod cache_change;
 mod commit;
 mod invariants;
 mod prefix_index;
+mod queue;
 mod schedule;
 mod sequence;
 mod slab;
@@ -49,17 +50,19 @@ mod step_cost;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 pub use batch::{Admission, Batch, Chunk, LogitsNeed};
 pub use cache_change::{CacheChange, Name, NamedBlock};
 pub use commit::{RewindError, Sampled};
 pub use config::{Config, Limits, LimitsError};
+pub use queue::Share;
 pub use sequence::{FinishReason, Finished, MediaHash, MediaSpan, NewSequence, SeqId};
 
 use crate::ops::{BlockId, SeqSlot};
 use block_pool::BlockPool;
 use prefix_index::root_hash;
+use queue::Queue;
 use schedule::Blocked;
 use sequence::{Phase, Rank, Sequence};
 use slab::Slab;
@@ -119,9 +122,8 @@ pub struct Scheduler {
     free_slots: Vec<SeqSlot>,
     /// Places of the running sequences in rank order; the last one is the next to be preempted.
     running: Vec<usize>,
-    waiting: BTreeMap<Rank, usize>,
-    /// Sequences whose pictures are not at hand; part of the queue, but not admitted.
-    held: BTreeMap<Rank, usize>,
+    /// Sequences that wait; those whose pictures are not at hand are held in it.
+    queue: Queue,
     /// Deadlines of all live sequences, earliest first.
     deadlines: BTreeSet<(u64, usize)>,
     queued_tokens: usize,
@@ -144,8 +146,7 @@ impl Scheduler {
             slots: HashMap::default(),
             free_slots: (0..limits.max_num_seqs as u32).rev().map(SeqSlot).collect(),
             running: Vec::new(),
-            waiting: BTreeMap::new(),
-            held: BTreeMap::new(),
+            queue: Queue::default(),
             deadlines: BTreeSet::new(),
             queued_tokens: 0,
             num_added: 0,
@@ -175,9 +176,12 @@ impl Scheduler {
         let expanded = prompt_len >= self.limits.expand_min_prompt_tokens;
         let rank = (new.priority, new.arrival_us, self.num_added);
         self.num_added += 1;
+        let lane = self.queue.lane(new.share);
         let slot = self.sequences.insert(Sequence {
             id: new.id,
             rank,
+            share: new.share,
+            lane,
             phase: Phase::Waiting,
             tokens: new.prompt.to_vec(),
             unsettled: 0,
@@ -316,7 +320,7 @@ impl Scheduler {
 
     /// Sequences that wait for their pictures, the first to run first.
     pub fn held(&self) -> impl Iterator<Item = SeqId> + '_ {
-        self.held.values().map(|&slot| self.sequences[slot].id)
+        self.queue.held().map(|slot| self.sequences[slot].id)
     }
 
     /// Prompt tokens of a waiting sequence that are cached at this moment; 0 if it is not waiting.
@@ -335,9 +339,7 @@ impl Scheduler {
         let Some(&slot) = self.slots.get(&seq) else { return };
         let sequence = &mut self.sequences[slot];
         sequence.media_from = from;
-        if self.held.remove(&sequence.rank).is_some() {
-            self.waiting.insert(sequence.rank, slot);
-        }
+        self.queue.release(sequence.lane, sequence.rank);
     }
 
     /// Whether a sampled token of the sequence has no value on the host yet. Panics if the sequence
@@ -372,7 +374,7 @@ impl Scheduler {
     /// Counts for metrics; O(1).
     pub fn stats(&self) -> Stats {
         Stats {
-            waiting: self.waiting.len() + self.held.len(),
+            waiting: self.queue.len(),
             queued_tokens: self.queued_tokens,
             running: self.running.len(),
             used_blocks: self.pool.num_used(),
@@ -393,16 +395,15 @@ impl Scheduler {
         let sequence = &self.sequences[slot];
         self.queued_tokens += sequence.tokens.len();
         match sequence.media.is_empty() {
-            true => self.waiting.insert(sequence.rank, slot),
-            false => self.held.insert(sequence.rank, slot),
-        };
+            true => self.queue.wait(sequence.lane, sequence.rank, slot),
+            false => self.queue.hold(sequence.lane, sequence.rank, slot),
+        }
     }
 
     fn dequeue(&mut self, slot: usize) {
         let sequence = &self.sequences[slot];
         self.queued_tokens -= sequence.tokens.len();
-        self.waiting.remove(&sequence.rank);
-        self.held.remove(&sequence.rank);
+        self.queue.remove(sequence.lane, sequence.rank);
     }
 
     /// Index of a rank among the running sequences, or the index it would be inserted at.

@@ -188,13 +188,13 @@ impl Scheduler {
         }
     }
 
-    /// Admits the queue strictly in order: a head that does not fit is waited for. A sequence is
+    /// Admits the queue strictly in its order: a head that does not fit is waited for. A sequence is
     /// admitted when blocks for all its known tokens are available beyond those that admitted
     /// prompts still need, plus one for every running sequence (and at least 1 %), so that the next
     /// steps do not preempt what this one admitted. A sequence that would run alone is always
     /// admitted: `add` checked that it fits.
     fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
-        if budget.prefill == 0 || self.waiting.is_empty() || self.running.len() >= self.limits.max_num_seqs {
+        if budget.prefill == 0 || self.queue.is_idle() || self.running.len() >= self.limits.max_num_seqs {
             return;
         }
         let block_size = self.limits.block_size;
@@ -205,7 +205,7 @@ impl Scheduler {
             .map(|s| promised_blocks(s, block_size))
             .sum();
         while budget.prefill > 0 && self.running.len() < self.limits.max_num_seqs {
-            let Some((&rank, &slot)) = self.waiting.first_key_value() else { break };
+            let Some((rank, slot)) = self.queue.first() else { break };
             // Preempted with an unsettled token: its prefix is complete when the token is settled.
             if self.sequences[slot].unsettled > 0 {
                 break;
@@ -223,8 +223,9 @@ impl Scheduler {
             }
             let (matched, missing) = self.match_prefix(slot);
             if matched.len() * block_size < self.sequences[slot].media_from {
-                self.waiting.remove(&rank);
-                self.held.insert(rank, slot);
+                let lane = self.sequences[slot].lane;
+                self.queue.remove(lane, rank);
+                self.queue.hold(lane, rank, slot);
                 continue;
             }
             if missing.is_some() && self.prefix_is_in_progress(slot, matched.len()) {
@@ -250,6 +251,7 @@ impl Scheduler {
                 sequence.cached_tokens = Some(cached_tokens);
                 let waited_us = now_us.saturating_sub(rank.1);
                 batch.admitted.push(Admission { seq: sequence.id, cached_tokens, waited_us });
+                self.queue.serve_prompt(sequence.lane, sequence.share, sequence.prompt_len - cached_tokens);
                 self.prefix_query_tokens += sequence.prompt_len as u64;
                 self.prefix_hit_tokens += cached_tokens as u64;
             }

@@ -4,6 +4,7 @@ use super::batch::{Chunk, LogitsNeed};
 use super::cache_change::NamedBlock;
 use super::config::Limits;
 use super::prefix_index::{BlockHash, block_hash, content_root};
+use super::queue::Share;
 use crate::guard::RowFault;
 use crate::ops::{BlockId, SeqSlot};
 
@@ -63,8 +64,10 @@ pub struct NewSequence {
     pub prompt: std::sync::Arc<[u32]>,
     /// Upper bound on reply tokens.
     pub max_tokens: u32,
-    /// Scheduling priority; lower runs first, ties by arrival.
+    /// Scheduling priority among the sequences of its client; lower runs first, ties by arrival.
     pub priority: i32,
+    /// The client's claim to service; `None` = no clients are told apart.
+    pub share: Option<Share>,
     /// Arrival, microseconds on the engine's clock.
     pub arrival_us: u64,
     /// Deadline, microseconds on the engine's clock.
@@ -119,6 +122,9 @@ pub(super) struct Planned {
 pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) rank: Rank,
+    pub(super) share: Option<Share>,
+    /// Its lane of the queue.
+    pub(super) lane: usize,
     pub(super) phase: Phase,
     /// Settled tokens: prompt, then reply.
     pub(super) tokens: Vec<u32>,

@@ -261,6 +261,12 @@ impl World {
         self.check();
     }
 
+    /// In every second simulation three clients of different weights take turns.
+    fn share(&self) -> Option<Share> {
+        let client = (self.next_id % 3) as u32;
+        self.limits().max_num_seqs.is_multiple_of(2).then(|| Share { client, weight: f64::from(client + 1) })
+    }
+
     fn add(&mut self) {
         let (prompt, salt, media) = self.prompt();
         let id = SeqId(self.next_id);
@@ -271,6 +277,7 @@ impl World {
             prompt: prompt.clone().into(),
             max_tokens: requested,
             priority: if self.rng.u32(..4) == 0 { self.rng.i32(-1..2) } else { 0 },
+            share: self.share(),
             arrival_us: self.now_us,
             deadline_us: (self.rng.u32(..10) == 0).then(|| self.now_us + self.rng.u64(..300)),
             cache_salt: salt.map(str::to_owned),
@@ -463,7 +470,7 @@ impl World {
         }
         let all_settled = self.models.values().all(|model| model.under_way.is_none());
         // Sequences that wait for their pictures alone leave nothing to plan.
-        let none_could = self.scheduler.running.is_empty() && self.scheduler.waiting.is_empty();
+        let none_could = self.scheduler.running.is_empty() && self.scheduler.queue.is_idle();
         assert!(!self.batch.chunks.is_empty() || none_could || !all_settled, "nothing planned");
         for admission in &self.batch.admitted {
             let model = self.models.get_mut(&admission.seq).unwrap();

@@ -28,6 +28,7 @@ fn step_cost() {
                 prompt: prompt.into(),
                 max_tokens: 3000,
                 priority: 0,
+                share: None,
                 arrival_us: id,
                 deadline_us: Some(u64::MAX),
                 cache_salt: None,

@@ -164,6 +164,8 @@ pub enum Rejection {
     QueueRequests,
     /// The queue holds its limit of prompt tokens.
     QueueTokens,
+    /// The queue holds the client's share of requests.
+    QueueShare,
 }
 
 /// What the cache of compiled kernels did.

@@ -64,6 +64,7 @@ pub(super) struct NativeMetrics {
     pub(super) preemptions: IntCounter,
     rejected_requests: IntCounter,
     rejected_tokens: IntCounter,
+    rejected_share: IntCounter,
     pub(super) ignored_fields: IntCounter,
     pub(super) kv_events: IntCounter,
     pub(super) kv_snapshots: IntCounter,
@@ -265,6 +266,7 @@ impl NativeMetrics {
             ),
             rejected_requests: rejections.with_label_values(&["max_queue_len"]),
             rejected_tokens: rejections.with_label_values(&["max_queue_tokens"]),
+            rejected_share: rejections.with_label_values(&["queue_share"]),
             ignored_fields: counter(
                 "perigee_ignored_fields_total",
                 "Request fields with a name that nobody reads.",
@@ -432,6 +434,7 @@ impl NativeMetrics {
         match reason {
             Rejection::QueueRequests => self.rejected_requests.inc(),
             Rejection::QueueTokens => self.rejected_tokens.inc(),
+            Rejection::QueueShare => self.rejected_share.inc(),
         }
     }
 

@@ -284,7 +284,7 @@ impl VllmMetrics {
 
     pub(super) fn record_rejection(&self, reason: Rejection) {
         match reason {
-            Rejection::QueueRequests => self.rejected_requests.inc(),
+            Rejection::QueueRequests | Rejection::QueueShare => self.rejected_requests.inc(),
             Rejection::QueueTokens => self.rejected_tokens.inc(),
         }
     }

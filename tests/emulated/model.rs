@@ -291,6 +291,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
                         ..Default::default()
                     },
                     priority: 0,
+                    share: None,
                     deadline: None,
                     cache_salt: None,
                     guard: None,

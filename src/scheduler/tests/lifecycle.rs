@@ -25,6 +25,7 @@ fn what_can_never_run_is_refused() {
             prompt: prompt(0, len).into(),
             max_tokens: 1,
             priority: 0,
+            share: None,
             arrival_us: 0,
             deadline_us: None,
             cache_salt: None,

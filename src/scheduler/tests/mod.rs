@@ -38,6 +38,7 @@ impl Rig {
             prompt: Arc::from(prompt),
             max_tokens,
             priority: 0,
+            share: None,
             arrival_us: self.now,
             deadline_us: None,
             cache_salt: None,
