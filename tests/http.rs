@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use perigee::engine::SubmitError;
 use perigee::scheduler::FinishReason;
-use perigee::server::config::Secret;
+use perigee::server::ApiKey;
 use perigee::server::{Config, Server};
 use perigee::telemetry::Metrics;
 use serde_json::{Value, json};
@@ -664,7 +664,7 @@ async fn health_before_and_after_the_boot() {
 #[tokio::test]
 async fn requests_can_wait_for_the_boot() {
     let engine = FakeEngine::new(true);
-    let config = Config { start_wait_s: 1e6, api_keys: vec![Secret::new("k")], ..fake::config() };
+    let config = Config { start_wait_s: 1e6, api_keys: vec![ApiKey::plain("k")], ..fake::config() };
     let metrics = Arc::new(Metrics::new(MODEL, true));
     let server = Server::start(config.clone(), metrics.clone()).await.unwrap();
     let mut client = Client::connect(server.addr()).await;

@@ -4,6 +4,7 @@ mod admission;
 mod calibrate;
 mod chat;
 mod client;
+mod clients;
 mod config;
 mod delayed;
 mod dialects;

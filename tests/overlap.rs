@@ -189,6 +189,7 @@ impl World {
             prompt,
             sampling,
             priority: rng.i32(-1..2),
+            share: None,
             deadline,
             cache_salt: (rng.u8(..4) == 0).then(|| "salt".to_owned()),
             guard,

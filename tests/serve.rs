@@ -26,7 +26,11 @@ type LogLines = Lines<BufReader<ChildStderr>>;
 impl Served {
     /// Starts the binary on a free port and waits for its line that says `ready`.
     pub(crate) fn start(model: Option<&Path>, settings: &[&str]) -> Self {
-        let (mut served, log, lines) = Self::start_unread(model, settings);
+        Self::start_read(model, settings, &[])
+    }
+
+    fn start_read(model: Option<&Path>, settings: &[&str], arguments: &[&str]) -> Self {
+        let (mut served, log, lines) = Self::start_unread_with(model, settings, arguments);
         served.log = Some(std::thread::spawn(move || {
             let rest = lines.map_while(Result::ok);
             log.into_iter().chain(rest).map(|line| line + "\n").collect()
@@ -34,8 +38,21 @@ impl Served {
         served
     }
 
+    /// The embedded model with other arguments.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_read(None, &[], arguments)
+    }
+
     /// The same, and nobody reads on in its log.
     fn start_unread(model: Option<&Path>, settings: &[&str]) -> (Self, Vec<String>, LogLines) {
+        Self::start_unread_with(model, settings, &[])
+    }
+
+    fn start_unread_with(
+        model: Option<&Path>,
+        settings: &[&str],
+        arguments: &[&str],
+    ) -> (Self, Vec<String>, LogLines) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
         command.args([
             "serve",
@@ -52,6 +69,7 @@ impl Served {
         for setting in settings {
             command.args(["--set", setting]);
         }
+        command.args(arguments);
         // Neither the caller's settings nor a site file of the folder tests run in.
         for (name, _) in
             std::env::vars().filter(|(name, _)| name.starts_with("PERIGEE_") || name == "RUST_LOG")

@@ -198,6 +198,36 @@ impl ApiError {
         )
     }
 
+    /// 403: the route is the operator's, who has no key.
+    pub fn no_admin_key() -> Self {
+        Self::new(
+            403,
+            "permission_error",
+            "no_admin_key",
+            "this route is the operator's: set server.admin_key, and send it as `Authorization: Bearer KEY`",
+        )
+    }
+
+    /// 403: the route is the operator's, and the key is a client's.
+    pub fn not_admin() -> Self {
+        Self::new(403, "permission_error", "admin_key_needed", "this route needs server.admin_key as its key")
+    }
+
+    /// 422: settings that were to be reloaded are wrong; those in force stay.
+    pub fn invalid_settings(problems: String) -> Self {
+        let message = format!("nothing was changed: {problems}");
+        Self::new(422, "invalid_request_error", "invalid_settings", message)
+    }
+
+    /// 429: a client has used what its key may use; a request is let in after `wait`.
+    pub fn rate_limited(client: &str, limit: &str, value: u64, wait: Duration) -> Self {
+        let seconds = wait.as_secs_f64().ceil().clamp(1.0, 1e9) as u32;
+        let message = format!(
+            "the key of `{client}` has used its {limit} of {value} (server.api_keys); try again in {seconds} s"
+        );
+        Self::new(429, "rate_limit_error", "rate_limit_exceeded", message).retry_after(seconds)
+    }
+
     /// 400: a path with escapes that are none.
     pub fn invalid_path(path: &str) -> Self {
         Self::new(

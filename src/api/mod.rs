@@ -33,6 +33,7 @@ mod unknown;
 mod values;
 mod write;
 
+pub use crate::generate::Share;
 pub use error::ApiError;
 pub use models::ModelCard;
 pub use openapi::{openapi, openapi_page, openapi_routes};

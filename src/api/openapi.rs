@@ -71,13 +71,14 @@ struct Entry {
     answer: Value,
     /// Whether a key is needed where keys are set.
     keyed: bool,
+    posted: bool,
 }
 
 fn entries() -> Vec<Entry> {
     let json = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
     let asked = |path, body: &str, answer: &str, summary| {
         let (body, answer) = (Some(format!("{body}Request")), json(answer));
-        Entry { path, summary, body, answer, keyed: true }
+        Entry { path, summary, body, answer, keyed: true, posted: true }
     };
     // `name` is that of the body's schema and the answer's.
     let post = |path, name: &str, summary| asked(path, name, &format!("{name}Answer"), summary);
@@ -88,8 +89,10 @@ fn entries() -> Vec<Entry> {
             "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}});
         entry
     };
-    let get = |path, answer, summary| Entry { path, summary, body: None, answer, keyed: false };
+    let get =
+        |path, answer, summary| Entry { path, summary, body: None, answer, keyed: false, posted: false };
     let keyed = |path, answer: &str, summary| Entry { keyed: true, ..get(path, json(answer), summary) };
+    let operate = |path, summary| Entry { keyed: true, posted: true, ..get(path, json("Facts"), summary) };
     let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
     let any = json!({"application/json": {"schema": {"type": "object"}}});
     let rendered = "The prompt of a conversation and its token ids; nothing is generated.";
@@ -117,6 +120,14 @@ fn entries() -> Vec<Entry> {
         keyed("/server_info", "Facts", "Facts of the server, for routers; in SGLang's words."),
         keyed("/model_info", "Facts", "Facts of the model, for routers; in SGLang's words."),
         keyed("/v1/loads", "Loads", "The load at this moment, for routers; in SGLang's words."),
+        Entry {
+            keyed: true,
+            ..get("/settings", any.clone(), "Every setting with its value and origin; secrets are masked.")
+        },
+        operate(
+            "/admin/reload",
+            "Reads the settings anew; says what changed, and what waits for the next start.",
+        ),
         get("/health", json("Health"), "Whether the process and the engine are alive."),
         get("/health/live", json("Health"), "Whether the process is alive."),
         get("/health/ready", json("Health"), "Whether requests are taken."),
@@ -147,7 +158,7 @@ fn paths() -> Value {
             operation["requestBody"] = json!({"required": true, "content":
                 {"application/json": {"schema": {"$ref": format!("#/components/schemas/{body}")}, "example": example(entry.path)}}});
         }
-        let method = if entry.body.is_some() { "post" } else { "get" };
+        let method = if entry.posted { "post" } else { "get" };
         paths.insert(entry.path.into(), json!({method: operation}));
     }
     Value::Object(paths)

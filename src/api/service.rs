@@ -14,7 +14,7 @@ use super::{
     ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, fleet, responses,
     tokenize,
 };
-use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults};
+use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults, Share};
 use crate::telemetry::Load;
 
 /// Most unknown names that get a line in the log of their own.
@@ -32,11 +32,13 @@ pub struct RequestBody {
     /// Dropped when neither the bytes nor the text in them are needed any more: the prompt has been
     /// tokenized.
     pub hold: Option<Hold>,
+    /// The client's share of the queue; `None` = no clients are told apart.
+    pub share: Option<Share>,
 }
 
 impl From<Vec<u8>> for RequestBody {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, hold: None }
+        Self { bytes, hold: None, share: None }
     }
 }
 
@@ -71,6 +73,11 @@ impl Api {
         Self { generator, card, request_timeout, unknown_fields, body_limit: 0, logged }
     }
 
+    /// The same with another longest time of a request; zero = no limit.
+    pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
+        Self { request_timeout, ..self }
+    }
+
     /// The same for bodies of up to `bytes`, where the server's own limit is smaller.
     pub fn with_body_limit(self, bytes: usize) -> Self {
         Self { body_limit: bytes, ..self }
@@ -85,6 +92,13 @@ impl Api {
     pub fn with_unknown_fields(mut self, rule: UnknownFields) -> Self {
         self.unknown_fields = rule;
         self
+    }
+
+    /// The same with another generator.
+    pub fn with_generator(&self, generator: Generator) -> Self {
+        let (card, logged) = (self.card.clone(), Mutex::default());
+        let Self { request_timeout, unknown_fields, body_limit, .. } = *self;
+        Self { generator: Arc::new(generator), card, request_timeout, unknown_fields, body_limit, logged }
     }
 
     /// The generator behind the routes.
@@ -123,8 +137,10 @@ impl Api {
     async fn reply(&self, body: RequestBody, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
+        let share = body.share;
         let (mut call, hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
         call.format.ignored_fields = self.note_unknown(&call.unknown);
+        call.request.share = share;
         let words = call.words;
         self.answer(call, hold, request_id).await.map_err(|error| error.in_words(words))
     }
@@ -332,7 +348,7 @@ async fn parse_off_thread<T: Send + 'static>(
     body: RequestBody,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Option<Hold>), ApiError> {
-    let RequestBody { bytes, hold } = body;
+    let RequestBody { bytes, hold, .. } = body;
     if bytes.len() <= INLINE_BODY_BYTES {
         return Ok((read(&bytes)?, hold));
     }

@@ -6,6 +6,7 @@ mod error;
 pub(crate) mod gpu;
 pub mod memory_plan;
 mod progress;
+mod reload;
 mod run;
 mod sampling_defaults;
 pub mod sight;
@@ -15,6 +16,6 @@ mod tuned_ops;
 
 pub(crate) use error::{BootError, chain};
 pub(crate) use run::serve;
-pub(crate) use sampling_defaults::sampling_defaults;
+pub(crate) use sampling_defaults::{ModelDefaults, sampling_defaults};
 pub(crate) use stations::{load_sight, load_text, open_checkpoint, read_blueprint};
 pub(crate) use tuned_ops::tuned_ops;

@@ -9,7 +9,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
 use super::error::{BootError, chain};
 use super::progress::Progress;
-use super::sampling_defaults::sampling_defaults;
+use super::reload::{Load, Reloader};
+use super::sampling_defaults::{ModelDefaults, sampling_defaults};
 use super::signals::Signals;
 use super::stations::{load_sight, load_text, open_checkpoint, read_blueprint};
 use crate::api::{Api, ModelCard};
@@ -19,7 +20,7 @@ use crate::generate::Generator;
 use crate::kv_events::{self, Publisher};
 use crate::nano;
 use crate::server::{Drained, Readiness, RemoteImages, Server};
-use crate::telemetry::{self, EngineInfo, Metrics};
+use crate::telemetry::{self, EngineInfo, LogControl, Metrics};
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
@@ -29,21 +30,24 @@ const SECOND_SIGNAL: &str = "second signal: ended without draining";
 /// Threads for HTTP and text; the engine has its own.
 const MAX_ASYNC_THREADS: usize = 4;
 
-/// `perigee serve`, from loaded settings to the exit code.
-pub(crate) fn serve(loaded: &Loaded) -> ExitCode {
+/// `perigee serve`, from loaded settings to the exit code. `load` reads them anew.
+pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     let begun = Instant::now();
     telemetry::heap::set_up();
-    if let Err(error) = telemetry::init(&loaded.settings.telemetry) {
-        eprintln!("perigee: {error}");
-        return ExitCode::FAILURE;
-    }
+    let logs = match telemetry::init(&loaded.settings.telemetry) {
+        Ok(logs) => logs,
+        Err(error) => {
+            eprintln!("perigee: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     loaded.origins.iter().for_each(|(key, origin)| tracing::debug!(%key, %origin, "setting"));
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).min(MAX_ASYNC_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {
-            let outcome = runtime.block_on(run(&loaded.settings, begun));
+            let outcome = runtime.block_on(run(loaded, load, logs, begun));
             runtime.shutdown_background();
             outcome
         }
@@ -61,8 +65,9 @@ pub(crate) fn serve(loaded: &Loaded) -> ExitCode {
 
 /// Listens, boots behind the listener, serves until a signal or the engine's failure. Returns the
 /// number of requests that were cut off.
-async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
+async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Result<usize, BootError> {
     let mut signals = Signals::new()?;
+    let settings = &loaded.settings.clone();
     let names = served_names(settings);
     let metrics = Metrics::new(&names[0], settings.telemetry.vllm_names);
     let metrics = Arc::new(match settings.telemetry.vllm_legacy_names {
@@ -70,6 +75,8 @@ async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
         false => metrics,
     });
     let server = Server::start(settings.server.clone(), metrics.clone()).await?;
+    let reloader = Arc::new(Reloader::new(load, loaded, server.control(), logs));
+    server.set_operator(reloader.clone());
     tracing::info!(
         at = server.url(),
         model = names[0],
@@ -84,7 +91,7 @@ async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
         booted = booting => booted?,
         () = signals.next() => return Ok(0),
     };
-    let Booted { api, engine, publisher } = match booted {
+    let Booted { api, model, engine, publisher } = match booted {
         Ok(booted) => booted,
         Err(error) => {
             server.readiness().failed(&chain(&*error));
@@ -92,6 +99,8 @@ async fn run(settings: &Settings, begun: Instant) -> Result<usize, BootError> {
         }
     };
     server.open(api);
+    reloader.set_model(model);
+    signals.reload_with(reloader);
     let took = begun.elapsed();
     server.readiness().stages().into_iter().for_each(|(stage, took)| metrics.record_boot_stage(stage, took));
     metrics.set_boot_time(took);
@@ -170,6 +179,7 @@ fn note_exposure(settings: &Settings, server: &Server) {
 /// Results of the blocking part of the boot.
 struct Booted {
     api: Api,
+    model: ModelDefaults,
     engine: StartedEngine,
     publisher: Option<Publisher>,
 }
@@ -188,7 +198,8 @@ fn boot(
     progress.stage("text");
     let mut text = load_text(settings, &checkpoint, &blueprint)?;
     let tower = load_sight(settings, &checkpoint, &blueprint, &mut text)?;
-    let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
+    let model = ModelDefaults::of(&checkpoint, &blueprint, text.template.family())?;
+    let defaults = sampling_defaults(settings, &model);
     progress.stage("memory plan");
     let options = EngineOptions { tower, ..EngineOptions::from_settings(settings, &blueprint)? };
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
@@ -233,7 +244,7 @@ fn boot(
     let api = Api::new(generator, card, timeout)
         .with_unknown_fields(settings.server.unknown_fields)
         .with_body_limit(body_limit);
-    Ok(Booted { api, engine, publisher })
+    Ok(Booted { api, model, engine, publisher })
 }
 
 /// Begins to publish what the prefix cache holds, if the settings say where.

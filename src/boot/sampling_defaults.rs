@@ -11,23 +11,39 @@ use crate::model::checkpoint::Checkpoint;
 use crate::sampling::rules::Rules;
 use crate::text::Family;
 
+/// What a checkpoint says of its defaults.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelDefaults {
+    /// Of `generation_config.json`, with all end tokens of the checkpoint.
+    from_file: SamplingDefaults,
+    /// Whether the model reasons unless it is told not to.
+    thinks: bool,
+}
+
+impl ModelDefaults {
+    /// Reads the checkpoint. `family`: whose chat template it has.
+    pub(crate) fn of(
+        checkpoint: &Checkpoint,
+        blueprint: &Blueprint,
+        family: Option<Family>,
+    ) -> Result<Self, BootError> {
+        let mut from_file = match checkpoint.read_file("generation_config.json")? {
+            Some(bytes) => SamplingDefaults::from_generation_config(&bytes)?,
+            None => SamplingDefaults::default(),
+        };
+        from_file.eos_token_ids.extend(&blueprint.eos_token_ids);
+        Ok(Self { from_file, thinks: family.is_some_and(|family| family != Family::K2Instruct) })
+    }
+}
+
 /// The defaults of every request, and the operator's policy beside them.
-pub(crate) fn sampling_defaults(
-    settings: &Settings,
-    checkpoint: &Checkpoint,
-    blueprint: &Blueprint,
-    family: Option<Family>,
-) -> Result<SamplingDefaults, BootError> {
-    let from_file = match checkpoint.read_file("generation_config.json")? {
-        Some(bytes) => SamplingDefaults::from_generation_config(&bytes)?,
-        None => SamplingDefaults::default(),
-    };
+pub(crate) fn sampling_defaults(settings: &Settings, model: &ModelDefaults) -> SamplingDefaults {
+    let from_file = model.from_file.clone();
     let mut defaults = match settings.sampling.use_generation_config {
         true => from_file,
         // The end tokens are facts about the model, not preferences.
         false => SamplingDefaults { eos_token_ids: from_file.eos_token_ids, ..Default::default() },
     };
-    defaults.eos_token_ids.extend(&blueprint.eos_token_ids);
     let operator = &settings.sampling;
     if let Some(given) = &operator.override_generation_config {
         let real = |field, default: &mut f32| *default = given.get(field).map_or(*default, |v| v as f32);
@@ -55,7 +71,6 @@ pub(crate) fn sampling_defaults(
         thinking: rules(&operator.thinking),
         instant: rules(&operator.instant),
     });
-    let family = family.is_some_and(|family| family != Family::K2Instruct);
-    defaults.thinks = operator.assume_thinking.unwrap_or(family);
-    Ok(defaults)
+    defaults.thinks = operator.assume_thinking.unwrap_or(model.thinks);
+    defaults
 }

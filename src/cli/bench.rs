@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use crate::api::render_request;
 use crate::boot::engine::{BackendChoice, EngineOptions, EngineProgress, StartedEngine, start_engine};
-use crate::boot::{BootError, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults};
+use crate::boot::{
+    BootError, ModelDefaults, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults,
+};
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
 use crate::cpu;
@@ -89,7 +91,8 @@ fn compare(
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     let text = load_text(settings, &checkpoint, &blueprint)?;
-    let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
+    let model = ModelDefaults::of(&checkpoint, &blueprint, text.template.family())?;
+    let defaults = sampling_defaults(settings, &model);
     let mut prompts = Vec::new();
     for (number, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let refused = |why: &dyn std::fmt::Display| format!("{source}, line {}: {why}", number + 1);

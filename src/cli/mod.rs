@@ -22,7 +22,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::boot;
+use crate::config::args::RequestSettings;
 use crate::config::args::{BenchArgs, BenchCommand, Command, CommandLine};
+use crate::config::{self, Environment};
 
 /// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
 /// settings, 3 a shutdown cut requests off.
@@ -37,7 +39,11 @@ pub fn main() -> ExitCode {
     };
     match line.command {
         Command::Serve(args) => match commands::load_settings(&args) {
-            Ok(loaded) => boot::serve(&loaded),
+            Ok(loaded) => {
+                let request = args.request();
+                // The environment of a process does not change; files that it names do.
+                boot::serve(loaded, Box::new(move || config::load(&request, &Environment::from_process())))
+            }
             Err(code) => code,
         },
         Command::Config(command) => commands::config(&command),

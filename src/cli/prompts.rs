@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::commands::{EXIT_USAGE, load_settings, print, print_json};
 use crate::api::render_request;
 use crate::boot::{
-    BootError, chain, load_sight, load_text, open_checkpoint, read_blueprint, sampling_defaults,
+    BootError, ModelDefaults, chain, load_sight, load_text, open_checkpoint, read_blueprint,
+    sampling_defaults,
 };
 use crate::config::args::{ParseArgs, RenderArgs, StartArg};
 use crate::text::{ReplyEnd, ReplyFormat, ReplyStart, markers, whole_reply};
@@ -32,7 +33,8 @@ pub(super) fn render(args: &RenderArgs) -> ExitCode {
         let blueprint = read_blueprint(&checkpoint)?;
         let mut text = load_text(settings, &checkpoint, &blueprint)?;
         load_sight(settings, &checkpoint, &blueprint, &mut text)?;
-        let defaults = sampling_defaults(settings, &checkpoint, &blueprint, text.template.family())?;
+        let model = ModelDefaults::of(&checkpoint, &blueprint, text.template.family())?;
+        let defaults = sampling_defaults(settings, &model);
         let prompt = match render_request(&body, &text, &defaults) {
             Ok(prompt) => prompt,
             Err(error) => return Ok(usage(&error.message)),

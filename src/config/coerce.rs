@@ -23,8 +23,10 @@ pub(super) fn typed(section: &str, key: &str, value: Value) -> Result<Value, Str
 /// A value of the environment or a flag.
 pub(super) fn text(section: &str, key: &str, text: &str) -> Result<Value, String> {
     let natural = toml_scalar(text);
+    // Tables between commas, or one alone.
+    let tables = text.contains('{').then(|| toml_scalar(&format!("[{text}]"))).flatten();
     let mut error = None;
-    for value in natural.into_iter().chain([Value::from(text)]) {
+    for value in natural.into_iter().chain([Value::from(text)]).chain(tables) {
         match settings::check_type(section, key, &value) {
             Ok(()) => return Ok(value),
             Err(kind) => error = Some(error.unwrap_or(kind)),

@@ -274,13 +274,13 @@ fn variables_name_the_site_file_and_the_profile() {
 #[test]
 fn secrets_come_from_files_and_are_never_shown() {
     let site = Site::new("", &[]);
-    fs::write(site.file("keys"), "hunter2\r\nhunter3\n\n").unwrap();
+    fs::write(site.file("keys"), "# of team a\nhunter2\r\nhunter3\n\n").unwrap();
     fs::write(site.file("empty"), "\n").unwrap();
     let keys = site.file("keys").display().to_string();
     let empty = site.file("empty").display().to_string();
     let loaded = site.load(None, &[("PERIGEE_SERVER__API_KEYS_FILE", &keys)], &[]).unwrap();
-    let exposed: Vec<_> = loaded.settings.server.api_keys.iter().map(|k| k.expose()).collect();
-    assert_eq!(exposed, ["hunter2", "hunter3"]);
+    let [first, second] = &loaded.settings.server.api_keys[..] else { panic!("two keys") };
+    assert!(first.key.is("hunter2") && second.key.is("hunter3"));
     let shown = format!("{}{}{:?}", show_table(&loaded), show_json(&loaded), loaded);
     assert!(!shown.contains("hunter") && shown.contains("********"), "{shown}");
     assert!(show_table(&loaded).contains(&format!("PERIGEE_SERVER__API_KEYS_FILE ({keys})")));
@@ -399,4 +399,32 @@ fn sampling_rules_are_tables_or_json() {
         let errors = Site::new("", &[]).load(None, &[], &[(key, value)]).unwrap_err().to_string();
         assert!(errors.contains(problem), "{key} = {value}: {errors}");
     }
+}
+
+#[test]
+fn keys_with_limits_come_from_everywhere() {
+    let site =
+        Site::new("[server]\napi_keys = [\"hunter1\", { key = \"hunter2\", name = \"a\", weight = 2 }]", &[]);
+    fs::write(site.file("keys"), "hunter1\n{ key = \"hunter2\", name = \"a\", weight = 2 }\n").unwrap();
+    fs::write(site.file("admin"), "hunter9\n").unwrap();
+    let (keys, admin) = (site.file("keys").display().to_string(), site.file("admin").display().to_string());
+    let list = "hunter1, { key = \"hunter2\", name = \"a\", weight = 2 }";
+    let list = list.replace("hunter1", "\"hunter1\"");
+    let admin_file = ("PERIGEE_SERVER__ADMIN_KEY_FILE", admin.as_str());
+    for environment in [
+        &[admin_file][..],
+        &[admin_file, ("PERIGEE_SERVER__API_KEYS_FILE", &keys)],
+        &[("PERIGEE_SERVER__ADMIN_KEY", "hunter9"), ("PERIGEE_SERVER__API_KEYS", &list)],
+    ] {
+        let loaded = site.load(None, environment, &[]).unwrap();
+        let [plain, named] = &loaded.settings.server.api_keys[..] else { panic!("two keys") };
+        assert!(plain.key.is("hunter1") && named.key.is("hunter2"), "{environment:?}");
+        assert_eq!((named.name.as_deref(), named.limits.weight), (Some("a"), 2.0));
+        assert!(loaded.settings.server.admin_key.as_ref().is_some_and(|key| key.is("hunter9")));
+        let shown = format!("{}{}{:?}", show_table(&loaded), show_json(&loaded), loaded);
+        assert!(!shown.contains("hunter") && shown.contains("a: ********"), "{shown}");
+    }
+    let only = "{ key = \"hunter2\", requests = 1 }";
+    let errors = site.errors(None, &[("PERIGEE_SERVER__API_KEYS", only)], &[]).join("\n");
+    assert!(errors.contains("key 1: unknown field `requests`") && !errors.contains("hunter"), "{errors}");
 }

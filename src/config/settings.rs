@@ -48,7 +48,7 @@ pub struct Settings {
 }
 
 /// Keys whose values are never printed and may come from a file.
-pub(super) const SECRET_KEYS: &[&str] = &["server.api_keys"];
+pub(super) const SECRET_KEYS: &[&str] = &["server.api_keys", "server.admin_key"];
 
 /// Section names in their order, each with its keys in theirs.
 pub(super) struct Keys(Vec<(String, Vec<String>)>);
@@ -92,6 +92,11 @@ pub(super) fn keys() -> &'static Keys {
 /// Whether a value is never printed.
 pub(super) fn is_secret(section: &str, key: &str) -> bool {
     SECRET_KEYS.iter().any(|secret| secret.split_once('.') == Some((section, key)))
+}
+
+/// Whether the value is one text, not a list.
+pub(super) fn is_one_text(section: &str, key: &str) -> bool {
+    check_type(section, key, &Value::from("text")).is_ok()
 }
 
 /// Whether `value` has the type of this key, which exists.
@@ -204,7 +209,7 @@ mod tests {
             assert!(keys().has(section, key), "{secret}");
         }
         let mut settings = Settings::default();
-        settings.server.api_keys = vec![server::config::Secret::new("hunter2")];
+        settings.server.api_keys = vec![server::ApiKey::plain("hunter2")];
         let printed = format!("{settings:?} {}", serde_json::to_string(&settings).unwrap());
         assert!(!printed.contains("hunter2") && printed.contains("********"));
     }

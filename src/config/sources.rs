@@ -69,14 +69,15 @@ impl Environment {
         self.0.get(name)?.as_deref().filter(|value| !value.is_empty())
     }
 
-    /// The lines of the secret file that a variable names.
+    /// The secrets in the file that a variable names, one per line; lines that begin with # are comments.
     fn secret_lines(&self, variable: &str, path: &str) -> Result<Vec<String>, String> {
         let plain = &variable[..variable.len() - "_FILE".len()];
         if self.0.contains_key(plain) {
             return Err(format!("{plain} is set too: keep one of them"));
         }
         let text = read_file(Path::new(path))?;
-        let lines: Vec<String> = text.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect();
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
         if lines.is_empty() { Err("the file is empty".into()) } else { Ok(lines) }
     }
 }
@@ -218,7 +219,11 @@ impl<'a> Sources<'a> {
                     let place = format!("{variable} ({path})");
                     match environment.secret_lines(variable, path) {
                         Ok(lines) => {
-                            self.assign(&mut files, section, secret, Given::Typed(lines.into()), place);
+                            let value = match &lines[..] {
+                                [line] if settings::is_one_text(section, secret) => line.clone().into(),
+                                _ => lines.into(),
+                            };
+                            self.assign(&mut files, section, secret, Given::Typed(value), place);
                         }
                         Err(problem) => self.error(&format!("{section}.{secret}"), place, problem),
                     }

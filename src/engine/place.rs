@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_burst_leaves_places_for_other_clients() {
         let places = Places::new(16, 0);
-        let mut fill = |client| {
+        let fill = |client| {
             let mut held = Vec::new();
             while let Ok(place) = places.take(1, of(client), |_| 1) {
                 held.push(place);

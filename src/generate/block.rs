@@ -40,7 +40,7 @@ impl ReasoningSwitch {
 }
 
 /// The model's part of a [`BlockRule`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ReasoningTokens {
     open: u32,
     close: u32,

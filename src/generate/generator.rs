@@ -45,7 +45,9 @@ const FREE_TOP_LOGPROBS: u32 = 20;
 /// engine, about ten times as much as JSON.
 const MAX_ANSWER_LOGPROBS: usize = 1 << 20;
 
-/// Turns valid requests into replies. Shared behind an `Arc`.
+/// Turns valid requests into replies. Shared behind an `Arc`; a clone is another with the same
+/// engine, text and caches.
+#[derive(Clone)]
 pub struct Generator {
     engine: Arc<dyn Engine>,
     text: Arc<ModelText>,
@@ -134,7 +136,20 @@ impl Generator {
 
     /// Replaces the guard's settings.
     pub fn with_guard(mut self, config: guard::Config) -> Self {
-        self.guard = GuardPlan::new(config, self.text.tokenizer.clone());
+        self.guard = self.guard.with_config(config);
+        self
+    }
+
+    /// Replaces what requests get that leave values open, and the rules for those that do not. The
+    /// end tokens stay.
+    pub fn with_defaults(mut self, defaults: SamplingDefaults) -> Self {
+        self.defaults = defaults;
+        self
+    }
+
+    /// Replaces the settings of reasoning.
+    pub fn with_reasoning(mut self, reasoning: Config) -> Self {
+        self.reasoning = reasoning;
         self
     }
 

@@ -19,6 +19,7 @@ pub struct GuardChoice {
 }
 
 /// Guard settings and vocabulary facts shared by all replies of one model.
+#[derive(Clone)]
 pub struct GuardPlan {
     config: Config,
     vocabulary: Arc<Vocabulary>,
@@ -54,15 +55,14 @@ impl GuardPlan {
             middle: id(markers::IM_MIDDLE),
             end: id(markers::IM_END),
         };
-        let close_thinking = match (encode(&config.close_thinking_text), markers.think_end) {
-            (Ok(mut words), Some(end)) if !words.is_empty() => {
-                words.push(end);
-                words.into()
-            }
-            _ => [].into(),
-        };
         let padding = id(markers::PAD);
+        let close_thinking = closing(&config, &tokenizer);
         Self { config, vocabulary, markers, roles, padding, close_thinking, tokenizer }
+    }
+
+    /// The same with other settings.
+    pub fn with_config(&self, config: Config) -> Self {
+        Self { close_thinking: closing(&config, &self.tokenizer), config, ..self.clone() }
     }
 
     /// The operator's settings.
@@ -112,5 +112,17 @@ impl GuardPlan {
         let Some(think) = self.markers.think else { return false };
         let last = prompt.iter().rev().find(|id| self.tokenizer.is_added(**id));
         last == Some(&think)
+    }
+}
+
+/// Tokens that end a thought in the operator's words; none where the model has no such marker.
+fn closing(config: &Config, tokenizer: &Tokenizer) -> Arc<[u32]> {
+    let words = tokenizer.encode(&config.close_thinking_text, Specials::AsText);
+    match (words, tokenizer.special_id(markers::THINK_END)) {
+        (Ok(mut words), Some(end)) if !words.is_empty() => {
+            words.push(end);
+            words.into()
+        }
+        _ => [].into(),
     }
 }

@@ -17,7 +17,7 @@ mod request;
 mod sight;
 mod stopping;
 
-pub use crate::engine::{EngineFacts, EngineSnapshot, TokenLogprobs};
+pub use crate::engine::{EngineFacts, EngineSnapshot, Share, TokenLogprobs};
 pub use crate::text::{ReplyPiece, ToolCall};
 pub use block::ReasoningSwitch;
 pub use config::{Budget, ReasoningField};

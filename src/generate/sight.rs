@@ -215,7 +215,8 @@ fn permits(bytes: u64) -> u32 {
     bytes.div_ceil(PERMIT_BYTES).min(u64::from(u32::MAX)) as u32
 }
 
-/// Decodes the images of requests.
+/// Decodes the images of requests. Clones share their memory.
+#[derive(Clone)]
 pub(super) struct Seeing {
     sight: Arc<Sight>,
     facts: VisionFacts,

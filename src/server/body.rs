@@ -97,7 +97,7 @@ pub(super) async fn read(
         drop(room.split(spare));
         Box::new(room) as Hold
     });
-    Ok(RequestBody { bytes: reading.bytes, hold })
+    Ok(RequestBody { bytes: reading.bytes, hold, share: None })
 }
 
 /// A body in the course of being read.

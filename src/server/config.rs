@@ -1,13 +1,17 @@
 //! The HTTP server's settings.
 
-use std::fmt;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
+use super::api_key::{ApiKey, Secret};
 use crate::api::UnknownFields;
+
+/// Most API keys: each has a series of its own in the metrics.
+const MAX_KEYS: usize = 1024;
 
 /// Where requests are taken, who may send them, and every limit in size and time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,9 +35,14 @@ pub struct Config {
     /// value of host always may. None = any name, unless the server listens on loopback only: there
     /// a web page whose name resolves to 127.0.0.1 could reach it otherwise.
     pub allowed_hosts: Vec<String>,
-    /// Keys of which clients must send one as "Authorization: Bearer KEY"; none = no authentication. Also read from the
-    /// file that PERIGEE_SERVER__API_KEYS_FILE names, one per line.
-    pub api_keys: Vec<Secret>,
+    /// Keys of which clients must send one as "Authorization: Bearer KEY"; none = no authentication. A key alone, or with
+    /// a name and limits (0 = none) as { name = "team-a", key = "...", requests_per_minute = 60, tokens_per_minute = 100000,
+    /// max_concurrent = 8, weight = 2.0 }; while requests wait, each key is served by its weight. Also read from the file
+    /// that PERIGEE_SERVER__API_KEYS_FILE names, one entry per line.
+    pub api_keys: Vec<ApiKey>,
+    /// Key of the operator, beside api_keys: opens /admin, and everything that they open, without limits. Not set = /admin
+    /// does not exist. Also read from the file that PERIGEE_SERVER__ADMIN_KEY_FILE names.
+    pub admin_key: Option<Secret>,
     /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are
     /// set; the health routes always do. false = scrapers need a key.
     pub public_pages: bool,
@@ -86,6 +95,7 @@ impl Default for Config {
             root_path: String::new(),
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
+            admin_key: None,
             public_pages: true,
             cors_origins: Vec::new(),
             max_connections: 1024,
@@ -133,12 +143,20 @@ impl Config {
         if !self.allowed_hosts.iter().all(|name| is_host(name)) {
             problems.push(("allowed_hosts", "must be host names without scheme and port, or \"*\"".into()));
         }
-        if self.api_keys.iter().any(|key| key.0.trim().is_empty()) {
-            problems.push(("api_keys", "must not hold an empty key".into()));
+        if self.api_keys.len() > MAX_KEYS {
+            problems.push(("api_keys", format!("must be at most {MAX_KEYS} keys")));
         }
-        // A key travels in a header: anything else could never be sent.
-        if self.api_keys.iter().any(|key| !key.0.bytes().all(|b| b.is_ascii_graphic())) {
-            problems.push(("api_keys", "keys must be printable ASCII without spaces".into()));
+        let mut names = HashSet::new();
+        for (index, entry) in self.api_keys.iter().enumerate() {
+            if let Some(problem) = entry.problem() {
+                problems.push(("api_keys", format!("key {}: {problem}", index + 1)));
+            }
+            if let Some(name) = entry.name.as_ref().filter(|name| !names.insert(*name)) {
+                problems.push(("api_keys", format!("key {}: the name {name} is taken", index + 1)));
+            }
+        }
+        if self.admin_key.as_ref().is_some_and(|key| !key.is_sendable()) {
+            problems.push(("admin_key", "must be printable ASCII without spaces, and not empty".into()));
         }
         for (key, value, low, high) in [
             ("max_connections", self.max_connections, 1, 1_000_000),
@@ -234,33 +252,4 @@ impl Config {
 /// Validated seconds as a duration.
 fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or(Duration::MAX)
-}
-
-/// A value that is never printed: `Debug` and `Serialize` give asterisks.
-#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps `value`.
-    pub fn new(value: impl Into<String>) -> Self {
-        Self(value.into())
-    }
-
-    /// The secret itself. Compare in constant time; never print.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("********")
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("********")
-    }
 }

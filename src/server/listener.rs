@@ -1,19 +1,17 @@
 //! The server: listens before the model is ready, bounds connections, drains.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::admission::Hosts;
-use super::body::Bodies;
 use super::shared::{Life, Shared};
 use super::socket::{Address, Listener, Stream};
-use super::{Config, Readiness, connection};
+use super::{Config, Operator, Readiness, connection};
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
 
@@ -47,6 +45,23 @@ pub struct Drained {
     pub took: Duration,
 }
 
+/// Changes a server while it serves.
+#[derive(Clone)]
+pub struct Control(Arc<Shared>);
+
+impl Control {
+    /// The routes of the model, once there are any.
+    pub fn api(&self) -> Option<Arc<Api>> {
+        self.0.api()
+    }
+
+    /// Replaces the routes of the model and the holders of keys; requests that run keep theirs.
+    pub fn replace(&self, api: Api, config: &Config) {
+        self.0.set_clients(config);
+        self.0.set_api(api);
+    }
+}
+
 /// A listening server. Dropping the server without [`Server::drain`] cuts every connection.
 pub struct Server {
     shared: Arc<Shared>,
@@ -68,16 +83,7 @@ impl Server {
                     StartError { place, remedy: "server.host or server.port", source }
                 }
             })?;
-        let shared = Arc::new(Shared {
-            metrics,
-            readiness: Arc::new(Readiness::default()),
-            api: OnceLock::new(),
-            hosts: Hosts::new(&config, address.is_loopback()),
-            bodies: Bodies::new(config.bodies_bytes()),
-            life: watch::Sender::new(Life::Serving),
-            running: watch::Sender::new(0),
-            config,
-        });
+        let shared = Arc::new(Shared::new(config, metrics, address.is_loopback()));
         let accepting = tokio::spawn(accept(listener, shared.clone()));
         Ok(Self { shared, address, accepting })
     }
@@ -100,6 +106,16 @@ impl Server {
         matches!(self.address, Address::Tcp(_)) && !self.address.is_loopback()
     }
 
+    /// What changes the server while it serves.
+    pub fn control(&self) -> Control {
+        Control(self.shared.clone())
+    }
+
+    /// Lets the operator see the settings and reload them.
+    pub fn set_operator(&self, operator: Arc<dyn Operator>) {
+        let _ = self.shared.operator.set(operator);
+    }
+
     /// Boot progress, which the boot updates.
     pub fn readiness(&self) -> Arc<Readiness> {
         self.shared.readiness.clone()
@@ -107,16 +123,15 @@ impl Server {
 
     /// Marks the model as ready; requests are accepted from now on.
     pub fn open(&self, api: Api) {
-        if self.shared.api.set(api).is_ok() {
-            self.shared.readiness.ready();
-            self.shared.metrics.set_phase(true, false);
-        }
+        self.shared.set_api(api);
+        self.shared.readiness.ready();
+        self.shared.metrics.set_phase(true, false);
     }
 
     /// Denies readiness and goes on taking requests for `server.drain_delay_s`, so that routers stop sending before anything is refused.
     pub async fn leave(&self) {
         let delay = self.shared.config.drain_delay();
-        if delay.is_zero() || self.shared.api.get().is_none() {
+        if delay.is_zero() || self.shared.api().is_none() {
             return;
         }
         self.shared.readiness.leaving();
@@ -135,7 +150,7 @@ impl Server {
         let (shared, begun) = (&self.shared, Instant::now());
         shared.readiness.draining();
         shared.metrics.set_phase(false, true);
-        if let Some(api) = shared.api.get() {
+        if let Some(api) = shared.api() {
             api.generator().drain();
         }
         let mut cut = 0;

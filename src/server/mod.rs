@@ -4,13 +4,16 @@
 
 mod activity;
 mod admission;
+mod api_key;
 mod answer;
 mod body;
+mod clients;
 mod compression;
 pub mod config;
 mod connection;
 mod fetch;
 mod listener;
+mod operator;
 mod ready;
 mod remote_images;
 mod request_log;
@@ -19,8 +22,10 @@ mod routes;
 mod shared;
 mod socket;
 
+pub use api_key::{ApiKey, KeyLimits, Secret};
 pub use config::Config;
 pub use fetch::{FetchError, Fetcher, Rules, RulesError};
-pub use listener::{Drained, Server, StartError};
+pub use listener::{Control, Drained, Server, StartError};
+pub use operator::Operator;
 pub use ready::Readiness;
 pub use remote_images::RemoteImages;

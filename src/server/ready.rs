@@ -3,7 +3,7 @@
 //! Three routes with three answers: alive (the process answers), started (the boot is over), ready
 //! (the server accepts requests). None of them touches the engine's thread.
 
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -127,9 +127,9 @@ impl Readiness {
     }
 
     /// The routes' service, or the error that says why it is unavailable.
-    pub(super) fn service<'a>(&self, api: &'a OnceLock<Api>) -> Result<&'a Api, ApiError> {
+    pub(super) fn service(&self, api: Option<Arc<Api>>) -> Result<Arc<Api>, ApiError> {
         let state = self.state();
-        match (&state.phase, api.get()) {
+        match (&state.phase, api) {
             (Phase::Ready | Phase::Leaving, Some(api)) => Ok(api),
             (Phase::Draining, _) => Err(ApiError::draining()),
             (Phase::Failed(reason), _) => Err(ApiError::boot_failed(reason)),
@@ -143,9 +143,9 @@ impl Readiness {
 
     /// `/health`: whether the engine runs. Holds while draining too, and never before the boot is
     /// over, since clients wait for this route.
-    pub(super) fn health(&self, api: &OnceLock<Api>, metrics: &Metrics) -> (bool, Value) {
+    pub(super) fn health(&self, api: Option<&Api>, metrics: &Metrics) -> (bool, Value) {
         let phase = self.state().phase.clone();
-        let Some(api) = api.get().filter(|_| phase.has_engine()) else {
+        let Some(api) = api.filter(|_| phase.has_engine()) else {
             return (false, json!({"status": phase.name()}));
         };
         let load = api.generator().snapshot();
@@ -163,7 +163,7 @@ impl Readiness {
     }
 
     /// `/health/ready`: whether the server accepts requests.
-    pub(super) fn ready_answer(&self, api: &OnceLock<Api>, metrics: &Metrics) -> (bool, Value) {
+    pub(super) fn ready_answer(&self, api: Option<&Api>, metrics: &Metrics) -> (bool, Value) {
         let phase = self.state().phase.clone();
         if phase != Phase::Ready {
             return (false, self.startup_body());
@@ -252,7 +252,7 @@ mod tests {
         let (done, body) = readiness.startup();
         assert!(!done);
         assert_eq!((body["stage"].as_str(), body["percent"].as_u64()), (Some("weights"), Some(40)));
-        let error = readiness.service(&OnceLock::new()).map(|_| ()).unwrap_err();
+        let error = readiness.service(None).map(|_| ()).unwrap_err();
         assert_eq!((error.status, error.retry_after_s), (503, Some(2)));
         assert!(error.message.contains("weights, 40 %"), "{}", error.message);
         readiness.begin("warm-up");
@@ -268,7 +268,7 @@ mod tests {
         readiness.begin("plan");
         readiness.failed("no memory");
         assert_eq!(readiness.startup().1["reason"], "no memory");
-        let error = readiness.service(&OnceLock::new()).map(|_| ()).unwrap_err();
+        let error = readiness.service(None).map(|_| ()).unwrap_err();
         assert!(error.status == 503 && error.message.contains("no memory"));
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::activity::Busy;
+use super::clients::Metered;
 use super::route;
 use super::shared::{Running, Shared};
-use crate::api::{ApiError, Summary};
+use crate::api::{ApiError, Share, Summary};
 
 /// Status recorded for a client that disconnected before its answer was complete; never sent.
 const CLIENT_LEFT: u16 = 499;
@@ -21,6 +22,12 @@ pub(super) struct RequestLog {
     began: Instant,
     status: Option<u16>,
     summary: Summary,
+    /// The client's account, where keys are set.
+    pub(super) metered: Option<Metered>,
+    /// Name of the client; `None` where no keys are set.
+    pub(super) client: Option<Arc<str>>,
+    /// The client's share of the queue.
+    pub(super) share: Option<Share>,
     /// Set when the connection has taken the whole answer.
     complete: bool,
     /// Keeps the connection marked as busy.
@@ -39,6 +46,9 @@ impl RequestLog {
             began: Instant::now(),
             status: None,
             summary: Summary::default(),
+            metered: None,
+            client: None,
+            share: None,
             complete: false,
             _busy: busy,
             running: None,
@@ -84,6 +94,13 @@ impl Drop for RequestLog {
         let metrics = &self.shared.metrics;
         metrics.record_in_flight(false);
         metrics.record_http(self.route, status, took);
+        // Before the metrics: what they count no longer counts against a limit.
+        if let Some(metered) = self.metered.take() {
+            metered.charge(usage.prompt_tokens + usage.completion_tokens);
+        }
+        if let Some(client) = &self.client {
+            metrics.record_client(client, status, usage.prompt_tokens, usage.completion_tokens);
+        }
         let total_ms = milliseconds(took);
         if !route::is_model_route(self.route) {
             tracing::debug!(id = self.id, route = self.route, status, total_ms, "request");
@@ -91,6 +108,7 @@ impl Drop for RequestLog {
         }
         tracing::info!(
             id = self.id,
+            client = self.client.as_deref(),
             route = self.route,
             status,
             prompt_tokens = usage.prompt_tokens,

@@ -27,6 +27,8 @@ pub(super) enum Route {
     ServerInfo,
     ModelInfo,
     Loads,
+    Settings,
+    Reload,
     Health,
     Live,
     Ready,
@@ -40,7 +42,7 @@ pub(super) enum Route {
 impl Route {
     /// Every route; a test compares the OpenAPI document with this list.
     #[cfg(test)]
-    const ALL: [Self; 25] = {
+    const ALL: [Self; 27] = {
         use Route::*;
         [
             Chat,
@@ -60,6 +62,8 @@ impl Route {
             ServerInfo,
             ModelInfo,
             Loads,
+            Settings,
+            Reload,
             Health,
             Live,
             Ready,
@@ -89,6 +93,8 @@ impl Route {
             "/server_info" | "/get_server_info" => Self::ServerInfo,
             "/model_info" | "/get_model_info" => Self::ModelInfo,
             "/v1/loads" | "/loads" => Self::Loads,
+            "/settings" => Self::Settings,
+            "/admin/reload" => Self::Reload,
             "/health" | "/ping" => Self::Health,
             "/health/live" | "/v1/health/live" | "/v2/health/live" => Self::Live,
             "/health/ready" | "/v1/health/ready" | "/v2/health/ready" => Self::Ready,
@@ -122,6 +128,8 @@ impl Route {
             Self::ServerInfo => "/server_info",
             Self::ModelInfo => "/model_info",
             Self::Loads => "/v1/loads",
+            Self::Settings => "/settings",
+            Self::Reload => "/admin/reload",
             Self::Health => "/health",
             Self::Live => "/health/live",
             Self::Ready => "/health/ready",
@@ -145,14 +153,25 @@ impl Route {
             | Self::Responses
             | Self::Completions
             | Self::Tokenize
-            | Self::Detokenize => POST,
+            | Self::Detokenize
+            | Self::Reload => POST,
             _ => GET,
         }
     }
 
+    /// Whether the route's answers are replies of the model, which clients' limits are for.
+    pub(super) fn generates(self) -> bool {
+        matches!(self, Self::Chat | Self::Messages | Self::Responses | Self::Completions)
+    }
+
+    /// Whether the route is the operator's alone.
+    pub(super) fn needs_admin(self) -> bool {
+        self == Self::Reload
+    }
+
     /// Whether the route needs the model.
     pub(super) fn needs_model(self) -> bool {
-        self.allow() == POST
+        (self.allow() == POST && !self.needs_admin())
             || matches!(
                 self,
                 Self::TokenizerInfo
@@ -168,7 +187,7 @@ impl Route {
     /// API description need none; the health routes never do.
     pub(super) fn needs_key(self, public_pages: bool) -> bool {
         let page = matches!(self, Self::Metrics | Self::Version | Self::OpenApi | Self::Docs);
-        self.needs_model() || (page && !public_pages)
+        self.needs_model() || self == Self::Settings || self.needs_admin() || (page && !public_pages)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests to answers: admission, readiness, headers. Bodies are built and parsed in `api`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -10,6 +11,7 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::activity::Busy;
 use super::answer::{Answer, Events};
+use super::clients::Caller;
 use super::request_log::RequestLog;
 use super::route::{self, POST, Route};
 use super::shared::Shared;
@@ -101,17 +103,29 @@ async fn admit(
     if !fits {
         return Err(ApiError::method_not_allowed(method.as_str(), head.uri.path(), route.allow()));
     }
+    let mut caller = Caller::Anyone;
     if route.needs_key(shared.config.public_pages) {
-        admission::authenticate(headers, &shared.config.api_keys)?;
+        caller = shared.clients().find(admission::key_of(headers)).ok_or_else(ApiError::unauthorized)?;
+        (log.client, log.share) = (caller.name(), caller.share());
+    }
+    if route.needs_admin() && !matches!(caller, Caller::Admin) {
+        return Err(match shared.clients().has_admin() {
+            true => ApiError::not_admin(),
+            false => ApiError::no_admin_key(),
+        });
     }
     if route.needs_model() {
         shared.readiness.started(shared.config.start_wait()).await;
         // Counted before the phase is read: a drain sees either this request or its refusal.
         log.runs(shared.run());
-        shared.readiness.service(&shared.api)?;
+        shared.readiness.service(shared.api())?;
     }
-    if route.allow() == POST {
+    if route.allow() == POST && !route.needs_admin() {
         admission::check_media_type(headers)?;
+    }
+    // Last: what is refused for another reason does not count.
+    if let (Caller::Client(client), true) = (caller, route.generates()) {
+        log.metered = Some(client.begin(Instant::now())?);
     }
     Ok(())
 }
@@ -124,10 +138,15 @@ async fn dispatch(
     shared: &Shared,
     log: &mut RequestLog,
 ) -> Result<Reply, ApiError> {
+    if route == Route::Reload {
+        body::skip(incoming).await;
+        return reload(shared).await;
+    }
     if route.allow() == POST {
         let body = body::read(headers, incoming, shared.body_limit(), &shared.config, &shared.bodies).await?;
-        let api = shared.readiness.service(&shared.api)?;
-        return post(route, body, api, log).await;
+        let body = RequestBody { share: log.share, ..body };
+        let api = shared.readiness.service(shared.api())?;
+        return post(route, body, &api, log).await;
     }
     let (ready, metrics) = (&shared.readiness, &shared.metrics);
     let health = |(ok, body): (bool, serde_json::Value)| {
@@ -135,23 +154,27 @@ async fn dispatch(
         Ok(Reply::Json(status, body.to_string().into_bytes()))
     };
     match route {
-        Route::Health => health(ready.health(&shared.api, metrics)),
+        Route::Health => health(ready.health(shared.api().as_deref(), metrics)),
         Route::Live => health((true, serde_json::json!({"status": "live"}))),
-        Route::Ready => health(ready.ready_answer(&shared.api, metrics)),
+        Route::Ready => health(ready.ready_answer(shared.api().as_deref(), metrics)),
         Route::Startup => health(ready.startup()),
         Route::Metrics => {
-            if let Some(api) = shared.api.get() {
+            if let Some(api) = shared.api() {
                 metrics.set_load(&api.load());
             }
             Ok(Reply::Text(telemetry::CONTENT_TYPE, metrics.render()))
         }
+        Route::Settings => match shared.operator.get() {
+            Some(operator) => Ok(Reply::Json(StatusCode::OK, operator.settings().to_string().into_bytes())),
+            None => Err(ApiError::starting("settings", 0)),
+        },
         Route::OpenApi => Ok(Reply::Json(StatusCode::OK, api::openapi().to_vec())),
         Route::Docs => Ok(Reply::Text("text/html; charset=utf-8", api::openapi_page().to_owned())),
         Route::Version => {
             health((true, serde_json::json!({"version": env!("CARGO_PKG_VERSION"), "name": "perigee"})))
         }
         _ => {
-            let api = ready.service(&shared.api)?;
+            let api = ready.service(shared.api())?;
             let body = match route {
                 Route::TokenizerInfo => api.tokenizer_info(),
                 Route::ServerInfo => api.server_info(),
@@ -162,6 +185,16 @@ async fn dispatch(
             };
             Ok(Reply::Json(StatusCode::OK, body))
         }
+    }
+}
+
+/// Reads the settings anew, off the threads of streams.
+async fn reload(shared: &Shared) -> Result<Reply, ApiError> {
+    let operator = shared.operator.get().cloned().ok_or_else(|| ApiError::starting("settings", 0))?;
+    let reloaded = tokio::task::spawn_blocking(move || operator.reload()).await;
+    match reloaded.unwrap_or_else(|e| Err(format!("the reload failed: {e}"))) {
+        Ok(report) => Ok(Reply::Json(StatusCode::OK, report.to_string().into_bytes())),
+        Err(problems) => Err(ApiError::invalid_settings(problems)),
     }
 }
 
@@ -251,6 +284,11 @@ fn respond(
             headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
         }
         headers.insert(REQUEST_ID, id);
+    }
+    for (name, value) in log.metered.iter().flat_map(|metered| &metered.headers) {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
     }
     allow_origin(&mut headers, origin);
     if shared.readiness.is_ending() {

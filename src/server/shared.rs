@@ -1,13 +1,14 @@
 //! State shared by all connections, and the stages of its end.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
 use super::admission::Hosts;
 use super::body::Bodies;
-use super::{Config, Readiness};
+use super::clients::Clients;
+use super::{Config, Operator, Readiness};
 use crate::api::Api;
 use crate::telemetry::Metrics;
 
@@ -30,9 +31,12 @@ pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) metrics: Arc<Metrics>,
     pub(super) readiness: Arc<Readiness>,
-    /// Set once the model is ready.
-    pub(super) api: OnceLock<Api>,
+    /// Set once the model is ready; replaced by a reload.
+    api: RwLock<Option<Arc<Api>>>,
     pub(super) hosts: Hosts,
+    clients: RwLock<Arc<Clients>>,
+    /// What the operator may see and do; set by the boot.
+    pub(super) operator: OnceLock<Arc<dyn Operator>>,
     pub(super) bodies: Bodies,
     /// Every connection holds a receiver.
     pub(super) life: watch::Sender<Life>,
@@ -44,6 +48,42 @@ pub(super) struct Shared {
 pub(super) struct Running(Arc<Shared>);
 
 impl Shared {
+    pub(super) fn new(config: Config, metrics: Arc<Metrics>, loopback: bool) -> Self {
+        Self {
+            metrics,
+            readiness: Arc::new(Readiness::default()),
+            api: RwLock::default(),
+            operator: OnceLock::new(),
+            hosts: Hosts::new(&config, loopback),
+            clients: RwLock::new(Arc::new(Clients::new(&config, &Clients::default()))),
+            bodies: Bodies::new(config.bodies_bytes()),
+            life: watch::Sender::new(Life::Serving),
+            running: watch::Sender::new(0),
+            config,
+        }
+    }
+
+    /// The routes of the model at this moment.
+    pub(super) fn api(&self) -> Option<Arc<Api>> {
+        self.api.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets or replaces the routes of the model; requests that run keep theirs.
+    pub(super) fn set_api(&self, api: Api) {
+        *self.api.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(api));
+    }
+
+    /// The holders of keys at this moment.
+    pub(super) fn clients(&self) -> Arc<Clients> {
+        self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the holders of keys by those of `config`; requests that run go on.
+    pub(super) fn set_clients(&self, config: &Config) {
+        let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+        *clients = Arc::new(Clients::new(config, &clients));
+    }
+
     /// Counts a request among those that a drain waits for.
     pub(super) fn run(self: &Arc<Self>) -> Running {
         self.running.send_modify(|running| *running += 1);
@@ -52,7 +92,7 @@ impl Shared {
 
     /// Most bytes of a body: more where the model sees images.
     pub(super) fn body_limit(&self) -> usize {
-        let of_images = self.api.get().map_or(0, Api::body_limit);
+        let of_images = self.api().map_or(0, |api| api.body_limit());
         self.config.max_body_bytes.max(of_images)
     }
 

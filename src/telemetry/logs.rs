@@ -29,11 +29,26 @@ pub enum LogError {
     AlreadySet,
 }
 
+/// Changes the log's filter while it is written.
+pub struct LogControl(SetFilter);
+
+type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+
+impl LogControl {
+    /// Replaces the level or directives. Errors: they do not parse, and the old ones stay.
+    pub fn set_level(&self, directives: &str) -> Result<(), LogError> {
+        let filter = parse_filter(directives)?;
+        let error = |reason| LogError::Filter { directives: directives.into(), reason };
+        (self.0)(filter).map_err(error)
+    }
+}
+
 /// Sets up logging for the process. Call once, early.
-pub fn init(config: &Config) -> Result<(), LogError> {
+pub fn init(config: &Config) -> Result<LogControl, LogError> {
     let terminal = std::io::stderr().is_terminal();
-    let subscriber = subscriber(config, terminal, std::io::stderr)?;
-    subscriber.try_init().map_err(|_| LogError::AlreadySet)
+    let (subscriber, control) = subscriber(config, terminal, std::io::stderr)?;
+    subscriber.try_init().map_err(|_| LogError::AlreadySet)?;
+    Ok(control)
 }
 
 /// Parses a level or directives. Errors: an empty filter, which would silence all logs by accident.
@@ -58,7 +73,7 @@ fn subscriber<W>(
     config: &Config,
     terminal: bool,
     writer: W,
-) -> Result<Box<dyn Subscriber + Send + Sync>, LogError>
+) -> Result<(Box<dyn Subscriber + Send + Sync>, LogControl), LogError>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -73,9 +88,15 @@ where
     let builder =
         fmt::Subscriber::builder().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
     Ok(if config.log_format == LogFormat::Json {
-        Box::new(builder.json().flatten_event(true).with_span_list(false).finish())
+        let builder = builder.json().flatten_event(true).with_span_list(false).with_filter_reloading();
+        let handle = builder.reload_handle();
+        let set: SetFilter = Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()));
+        (Box::new(builder.finish()), LogControl(set))
     } else {
-        Box::new(builder.with_ansi(colors).finish())
+        let builder = builder.with_ansi(colors).with_filter_reloading();
+        let handle = builder.reload_handle();
+        let set: SetFilter = Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()));
+        (Box::new(builder.finish()), LogControl(set))
     })
 }
 
@@ -104,13 +125,31 @@ mod tests {
     fn log(config: &Config, terminal: bool) -> String {
         let buffer = Buffer::default();
         let writer = buffer.clone();
-        let subscriber = subscriber(config, terminal, move || writer.clone()).unwrap();
+        let (subscriber, _) = subscriber(config, terminal, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(request_id = "req-1", tokens = 7, "done");
             tracing::debug!("detail");
         });
         let bytes = buffer.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn the_level_changes_while_it_is_written() {
+        for log_format in [LogFormat::Json, LogFormat::Text] {
+            let buffer = Buffer::default();
+            let writer = buffer.clone();
+            let config = Config { log_format, ..Config::default() };
+            let (subscriber, control) = subscriber(&config, false, move || writer.clone()).unwrap();
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::debug!("first");
+                assert!(control.set_level("inof").is_err());
+                control.set_level("debug").unwrap();
+                tracing::debug!("second");
+            });
+            let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+            assert!(!text.contains("first") && text.contains("second"), "{text}");
+        }
     }
 
     #[test]

@@ -462,6 +462,11 @@ impl Metrics {
         self.native.record_http(route, status, took);
     }
 
+    /// Records the end of a client's request. `client` is a name from the settings.
+    pub fn record_client(&self, client: &str, status: u16, prompt_tokens: usize, reply_tokens: usize) {
+        self.native.record_client(client, status, prompt_tokens, reply_tokens);
+    }
+
     /// Records the opening (`true`) or closing of a connection.
     pub fn record_connection(&self, opened: bool) {
         self.native.http_connections.add(if opened { 1 } else { -1 });

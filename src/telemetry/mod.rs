@@ -13,7 +13,7 @@ mod vllm;
 mod exposition;
 
 pub use config::Config;
-pub use logs::{LogError, init};
+pub use logs::{LogControl, LogError, init};
 pub use metrics::{
     CONTENT_TYPE, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load,
     Metrics, Rejection, RequestFigures, StepSeconds, StepTimes,

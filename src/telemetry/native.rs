@@ -92,6 +92,8 @@ pub(super) struct NativeMetrics {
     kernel_seconds: CounterVec,
     pub(super) ready: IntGauge,
     pub(super) draining: IntGauge,
+    client_requests: IntCounterVec,
+    client_tokens: IntCounterVec,
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
     pub(super) http_connections: IntGauge,
@@ -372,6 +374,23 @@ impl NativeMetrics {
                 "perigee_draining",
                 "1 while the server ends: running requests go on, new ones are refused.",
             ),
+            client_requests: register(
+                r,
+                IntCounterVec::new(
+                    Opts::new(
+                        "perigee_client_requests_total",
+                        "Requests with a key, by the name of its client and status.",
+                    ),
+                    &["client", "status"],
+                ),
+            ),
+            client_tokens: register(
+                r,
+                IntCounterVec::new(
+                    Opts::new("perigee_client_tokens_total", "Tokens of prompts and replies by client."),
+                    &["client", "kind"],
+                ),
+            ),
             http_requests: register(
                 r,
                 IntCounterVec::new(
@@ -495,6 +514,15 @@ impl NativeMetrics {
         }
         for (work, seconds) in KERNEL_WORK.iter().zip([figures.read_seconds, figures.compile_seconds]) {
             self.kernel_seconds.with_label_values(&[*work]).inc_by(seconds);
+        }
+    }
+
+    pub(super) fn record_client(&self, client: &str, status: u16, prompt: usize, reply: usize) {
+        self.client_requests.with_label_values(&[client, &status.to_string()]).inc();
+        for (kind, tokens) in [("prompt", prompt), ("reply", reply)] {
+            if tokens > 0 {
+                self.client_tokens.with_label_values(&[client, kind]).inc_by(tokens as u64);
+            }
         }
     }
 

@@ -1,0 +1,218 @@
+//! Reloading settings while requests run: read anew as a whole, checked as at the start, then put in
+//! force at once or not at all. Requests that run keep what they began with.
+
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::sampling_defaults::{ModelDefaults, sampling_defaults};
+use crate::config::{ConfigErrors, Loaded, Settings, show_json};
+use crate::server::{Control, Operator};
+use crate::telemetry::LogControl;
+
+/// Keys and whole sections (a name with a dot at its end) that change while the server serves.
+/// Everything else decides on memory, on sockets or on the model, and needs a restart.
+const LIVE: &[&str] = &[
+    "server.api_keys",
+    "server.admin_key",
+    "server.request_timeout_s",
+    "server.unknown_fields",
+    "sampling.",
+    "reasoning.",
+    "guard.",
+    "telemetry.log_level",
+];
+
+/// Reads the settings from all their sources.
+pub(crate) type Load = Box<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
+
+/// Reloads the settings of one server.
+pub(super) struct Reloader {
+    load: Load,
+    /// In force.
+    loaded: Mutex<Loaded>,
+    server: Control,
+    logs: LogControl,
+    model: Mutex<Option<ModelDefaults>>,
+}
+
+impl Reloader {
+    pub(super) fn new(load: Load, loaded: Loaded, server: Control, logs: LogControl) -> Self {
+        Self { load, loaded: Mutex::new(loaded), server, logs, model: Mutex::new(None) }
+    }
+
+    /// The model is ready.
+    pub(super) fn set_model(&self, model: ModelDefaults) {
+        *self.model.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+    }
+
+    fn apply(&self) -> Result<Value, String> {
+        let mut current = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(api), Some(model)) = (self.server.api(), &*model) else {
+            return Err("the server is starting; try again when it is ready".into());
+        };
+        let new = (self.load)().map_err(|errors| errors.to_string())?;
+        new.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let differences = differences(&current, &new);
+        let (live, later): (Vec<_>, Vec<_>) = differences.into_iter().partition(|change| change.is_live());
+        // Checked with the rest, so that it cannot fail.
+        let level = &new.settings.telemetry.log_level;
+        self.logs.set_level(level).map_err(|error| error.to_string())?;
+        let settings = &new.settings;
+        let generator = api.generator().as_ref().clone();
+        let generator = generator
+            .with_defaults(sampling_defaults(settings, model))
+            .with_reasoning(settings.reasoning.clone())
+            .with_guard(settings.guard.clone());
+        let api = api
+            .with_generator(generator)
+            .with_request_timeout(settings.server.request_timeout())
+            .with_unknown_fields(settings.server.unknown_fields);
+        self.server.replace(api, &settings.server);
+        for Change { key, old, new } in &live {
+            tracing::info!(key, old, new, "setting changed");
+        }
+        for Change { key, old, new } in &later {
+            tracing::warn!(key, old, new, "setting changed, and takes effect at the next start");
+        }
+        tracing::info!(changed = live.len(), at_next_start = later.len(), "settings reloaded");
+        let report = json!({
+            "changed": live.iter().map(Change::report).collect::<Vec<_>>(),
+            "at_next_start": later.iter().map(Change::report).collect::<Vec<_>>(),
+        });
+        *current = in_force(&current, new);
+        Ok(report)
+    }
+}
+
+impl Operator for Reloader {
+    fn settings(&self) -> Value {
+        show_json(&self.loaded.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn reload(&self) -> Result<Value, String> {
+        self.apply().inspect_err(|problems| tracing::error!("settings not reloaded: {problems}"))
+    }
+}
+
+/// A setting that differs.
+struct Change {
+    key: String,
+    old: String,
+    new: String,
+}
+
+impl Change {
+    fn is_live(&self) -> bool {
+        is_live(&self.key)
+    }
+
+    fn report(&self) -> Value {
+        json!({ "key": self.key, "old": self.old, "new": self.new })
+    }
+}
+
+fn is_live(key: &str) -> bool {
+    LIVE.iter().any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
+}
+
+/// Settings that differ, by key.
+fn differences(old: &Loaded, new: &Loaded) -> Vec<Change> {
+    let table = |settings: &Settings| serde_json::to_value(settings).unwrap_or_default();
+    let (old_table, new_table) = (table(&old.settings), table(&new.settings));
+    let keys = new.origins.keys();
+    let changes = keys.filter_map(|name| {
+        let (section, key) = name.split_once('.')?;
+        let (old_value, new_value) = (&old_table[section][key], &new_table[section][key]);
+        // Secrets are masked, and differ all the same.
+        let differs = match name.as_str() {
+            "server.api_keys" => old.settings.server.api_keys != new.settings.server.api_keys,
+            "server.admin_key" => old.settings.server.admin_key != new.settings.server.admin_key,
+            _ => old_value != new_value,
+        };
+        differs.then(|| Change { key: name.clone(), old: old_value.to_string(), new: new_value.to_string() })
+    });
+    changes.collect()
+}
+
+/// What is in force after a reload: the new settings, but for those that wait for the next start.
+fn in_force(old: &Loaded, new: Loaded) -> Loaded {
+    let mut settings = old.settings.clone();
+    settings.server.api_keys = new.settings.server.api_keys.clone();
+    settings.server.admin_key = new.settings.server.admin_key.clone();
+    settings.server.request_timeout_s = new.settings.server.request_timeout_s;
+    settings.server.unknown_fields = new.settings.server.unknown_fields;
+    settings.sampling = new.settings.sampling.clone();
+    settings.reasoning = new.settings.reasoning.clone();
+    settings.guard = new.settings.guard.clone();
+    settings.telemetry.log_level = new.settings.telemetry.log_level.clone();
+    let mut origins = old.origins.clone();
+    origins.extend(new.origins.iter().filter(|(key, _)| is_live(key)).map(|(k, o)| (k.clone(), o.clone())));
+    Loaded { settings, origins, ..new }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, FlagValue, LoadRequest, load};
+    use crate::server::{ApiKey, Secret};
+
+    fn loaded(flags: &[(&str, &str)]) -> Loaded {
+        let flag = |(key, value): &(&str, &str)| FlagValue {
+            key: (*key).into(),
+            value: (*value).into(),
+            flag: "--set".into(),
+        };
+        let request = LoadRequest { config: None, profile: None, flags: flags.iter().map(flag).collect() };
+        load(&request, &Environment::of(&[])).unwrap()
+    }
+
+    #[test]
+    fn differences_are_found_also_in_secrets() {
+        let old = loaded(&[("server.api_keys", "a"), ("guard.mode", "warn")]);
+        let mut new = loaded(&[("guard.mode", "stop"), ("scheduler.max_num_seqs", "7")]);
+        new.settings.server.api_keys = vec![ApiKey::plain("b")];
+        new.settings.server.admin_key = Some(Secret::new("root"));
+        let changes = differences(&old, &new);
+        let found: Vec<_> = changes.iter().map(|change| (&*change.key, change.is_live())).collect();
+        assert_eq!(
+            found,
+            [
+                ("guard.mode", true),
+                ("scheduler.max_num_seqs", false),
+                ("server.admin_key", true),
+                ("server.api_keys", true)
+            ]
+        );
+        assert!(changes.iter().all(|change| !change.new.contains("root")));
+        assert_eq!(differences(&old, &old.clone()).len(), 0);
+    }
+
+    /// What `in_force` takes over is what `LIVE` says: every key is changed, and every live one alone
+    /// differs from before.
+    #[test]
+    fn what_is_live_is_in_force_and_nothing_else() {
+        let old = loaded(&[]);
+        let changed = [
+            ("server.request_timeout_s", "7"),
+            ("server.unknown_fields", "refuse"),
+            ("server.max_connections", "9"),
+            ("sampling.temperature", "0.5"),
+            ("reasoning.field", "reasoning"),
+            ("guard.mode", "off"),
+            ("telemetry.log_level", "debug"),
+            ("telemetry.log_format", "json"),
+            ("scheduler.max_queue_len", "3"),
+        ];
+        let new = loaded(&changed);
+        let asked = differences(&old, &new);
+        assert_eq!(asked.len(), changed.len());
+        let now = in_force(&old, new);
+        let got: Vec<_> = differences(&old, &now).into_iter().map(|change| change.key).collect();
+        let live: Vec<_> = asked.into_iter().filter(Change::is_live).map(|change| change.key).collect();
+        assert_eq!(got, live);
+        assert_eq!(now.origins["guard.mode"].place, "--set");
+        assert_ne!(now.origins["scheduler.max_queue_len"].place, "--set");
+    }
+}
