@@ -58,6 +58,10 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let stream = TcpStream::connect(addr).await.expect("the server listens");
+        Self::of(stream)
+    }
+
+    pub(crate) fn of(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("a socket option");
         Self { stream, buffer: Vec::new() }
     }

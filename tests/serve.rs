@@ -332,6 +332,24 @@ fn signals_that_are_no_end_drop_no_stream() {
 }
 
 #[test]
+fn a_step_that_does_not_end_ends_the_process_with_its_last_steps_in_the_log() {
+    let mut served = Served::start(None, &["scheduler.step_timeout_s=0.000001"]);
+    runtime().block_on(async {
+        // Any step lasts longer; the watchdog needs to look while one does.
+        let body = json!({"prompt": vec![7; 400], "max_tokens": 100, "ignore_eos": true}).to_string();
+        while let Ok(stream) = tokio::net::TcpStream::connect(served.addr).await {
+            let mut client = Client::of(stream);
+            client.start_post("/v1/completions", &body).await;
+            let _ = client.response().await;
+        }
+    });
+    let code = served.process.wait().expect("the process ends").code();
+    let log = served.log.take().map_or_else(String::new, |log| log.join().expect("the log is read"));
+    assert_eq!(code, Some(4), "{log}");
+    assert!(log.contains("scheduler.step_timeout_s") && log.contains("flight recorder: steps"), "{log}");
+}
+
+#[test]
 fn a_lost_terminal_drops_no_stream() {
     let (served, _, lines) = Served::start_unread(None, &["telemetry.log_level=debug"]);
     runtime().block_on(async {

@@ -128,6 +128,10 @@ fn entries() -> Vec<Entry> {
             "/admin/reload",
             "Reads the settings anew; says what changed, and what waits for the next start.",
         ),
+        Entry {
+            keyed: true,
+            ..get("/admin/flight-recorder", any.clone(), "The last steps and requests, without their text.")
+        },
         get("/health", json("Health"), "Whether the process and the engine are alive."),
         get("/health/live", json("Health"), "Whether the process is alive."),
         get("/health/ready", json("Health"), "Whether requests are taken."),

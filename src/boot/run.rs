@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
 use super::error::{BootError, chain};
@@ -24,6 +24,13 @@ use crate::telemetry::{self, EngineInfo, LogControl, Metrics};
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
+/// Exit code of a server whose engine was stuck.
+const EXIT_STUCK: u8 = 4;
+/// Time between two looks of the watchdog, at most a tenth of the time limit of a step.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Steps, and requests, that the log gets when the engine fails.
+const LOGGED: usize = 16;
 
 const SECOND_SIGNAL: &str = "second signal: ended without draining";
 
@@ -54,8 +61,9 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
         Err(error) => Err(error.into()),
     };
     match outcome {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(EXIT_CUT),
+        Ok(End::Drained) => ExitCode::SUCCESS,
+        Ok(End::Cut) => ExitCode::from(EXIT_CUT),
+        Ok(End::Stuck) => ExitCode::from(EXIT_STUCK),
         Err(error) => {
             tracing::error!("{}", chain(&*error));
             ExitCode::FAILURE
@@ -63,17 +71,29 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     }
 }
 
-/// Listens, boots behind the listener, serves until a signal or the engine's failure. Returns the
-/// number of requests that were cut off.
-async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Result<usize, BootError> {
+/// How serving ended.
+enum End {
+    /// Every request had its answer.
+    Drained,
+    /// Requests were ended with an error because the drain's time was over.
+    Cut,
+    /// A step never ended.
+    Stuck,
+}
+
+/// Listens, boots behind the listener, serves until a signal or the engine's failure.
+async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Result<End, BootError> {
     let mut signals = Signals::new()?;
     let settings = &loaded.settings.clone();
     let names = served_names(settings);
     let metrics = Metrics::new(&names[0], settings.telemetry.vllm_names);
-    let metrics = Arc::new(match settings.telemetry.vllm_legacy_names {
-        true => metrics.with_legacy_names(&names[0]),
-        false => metrics,
-    });
+    let metrics = Arc::new(
+        match settings.telemetry.vllm_legacy_names {
+            true => metrics.with_legacy_names(&names[0]),
+            false => metrics,
+        }
+        .with_stuck_after(settings.scheduler.step_timeout()),
+    );
     let server = Server::start(settings.server.clone(), metrics.clone()).await?;
     let reloader = Arc::new(Reloader::new(load, loaded, server.control(), logs));
     server.set_operator(reloader.clone());
@@ -89,7 +109,7 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     };
     let booted = tokio::select! {
         booted = booting => booted?,
-        () = signals.next() => return Ok(0),
+        () = signals.next() => return Ok(End::Drained),
     };
     let Booted { api, model, engine, publisher } = match booted {
         Ok(booted) => booted,
@@ -105,19 +125,53 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     server.readiness().stages().into_iter().for_each(|(stage, took)| metrics.record_boot_stage(stage, took));
     metrics.set_boot_time(took);
     tracing::info!(seconds = format!("{:.3}", took.as_secs_f64()), url = server.url(), "ready");
-    let cut = serve_until_end(server, engine, signals).await;
+    let step_timeout = settings.scheduler.step_timeout();
+    let stuck = watch(&metrics, step_timeout);
+    let end = tokio::select! {
+        end = serve_until_end(server, engine, signals) => end,
+        () = stuck => {
+            // Nothing waits for the engine's thread, which never ends.
+            let seconds = step_timeout.as_secs_f64();
+            tracing::error!(seconds, "the engine's step does not end (scheduler.step_timeout_s): ending the process");
+            log_flight(&metrics);
+            return Ok(End::Stuck);
+        }
+    };
+    if end.is_err() {
+        log_flight(&metrics);
+    }
     // The engine has ended, and with it what was cached.
     if let Some(publisher) = publisher {
         publisher.ended().await;
     }
-    cut
+    end
+}
+
+/// Waits for a step that does not end; for ever without a limit.
+async fn watch(metrics: &Metrics, limit: Duration) {
+    if limit.is_zero() {
+        std::future::pending::<()>().await;
+    }
+    let mut looks = tokio::time::interval(WATCH_EVERY.min(limit / 10).max(Duration::from_millis(1)));
+    while !metrics.is_stuck() {
+        looks.tick().await;
+    }
+}
+
+/// Logs the last steps and requests, which have no text in them.
+fn log_flight(metrics: &Metrics) {
+    let report = metrics.flight().report();
+    for kind in ["steps", "requests"] {
+        let last = report[kind].as_array().map_or(&[][..], |all| &all[all.len().saturating_sub(LOGGED)..]);
+        last.iter().for_each(|record| tracing::error!(%record, "flight recorder: {kind}"));
+    }
 }
 
 async fn serve_until_end(
     server: Server,
     engine: StartedEngine,
     mut signals: Signals,
-) -> Result<usize, BootError> {
+) -> Result<End, BootError> {
     let StartedEngine { handle, thread } = engine;
     let mut ended = tokio::task::spawn_blocking(move || thread.join());
     let leave = async {
@@ -156,7 +210,7 @@ async fn serve_until_end(
         ),
         end => return Err(death(&handle, end)),
     }
-    Ok(cut)
+    Ok(if cut == 0 { End::Drained } else { End::Cut })
 }
 
 /// Logs a server that other machines reach without a key, and pages that need no key.

@@ -161,6 +161,9 @@ fn scheduler_problems(config: &scheduler::Config) -> Vec<(&'static str, String)>
             problems.push((key, format!("must be from {low} to {high}")));
         }
     }
+    if !(0.0..=1e6).contains(&config.step_timeout_s) {
+        problems.push(("step_timeout_s", "must be from 0 to 1000000 seconds".into()));
+    }
     if problems.is_empty() && config.max_num_batched_tokens < config.max_num_seqs {
         problems.push((
             "max_num_batched_tokens",

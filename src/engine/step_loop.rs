@@ -26,9 +26,9 @@ use super::step_state::{Counters, Step, StepLoop, StepTokens};
 use super::warm_up::MeasuredSteps;
 use crate::model::Model;
 use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan};
-use crate::scheduler::{FinishReason, Limits, MediaSpan, NewSequence, Scheduler, SeqId};
+use crate::scheduler::{Chunk, FinishReason, Limits, MediaSpan, NewSequence, Scheduler, SeqId};
 use crate::speculation;
-use crate::telemetry::{Metrics, StepTimes};
+use crate::telemetry::{Metrics, StepShape, StepTimes};
 
 /// Consecutive failed steps after which the engine ends.
 const MAX_FAILED_STEPS: usize = 3;
@@ -114,7 +114,9 @@ impl<B: Backend> StepLoop<B> {
                 self.publish_load();
                 return Ok(());
             }
+            self.metrics.record_turn(true);
             let outcome = catch_unwind(AssertUnwindSafe(|| self.turn()));
+            self.metrics.record_turn(false);
             self.tell_changes();
             let (reason, fatal) = match outcome {
                 Ok(Ok(())) => {
@@ -263,6 +265,7 @@ impl<B: Backend> StepLoop<B> {
         }
         self.open_slots()?;
         forward_input::build(&self.scheduler, &self.live, &self.pictures, &mut self.step, &mut self.plan);
+        self.metrics.flight().begin_step(self.shape());
         let decoded = self.decoded();
         if !B::ENQUEUES {
             self.begin_masks();
@@ -295,6 +298,22 @@ impl<B: Backend> StepLoop<B> {
             self.metrics.add_draft_seconds(self.drafting.observe(sequences, rows, times.total(), drafted));
         }
         Ok(())
+    }
+
+    /// What the plan computes, for the flight recorder.
+    fn shape(&self) -> StepShape {
+        let chunks = &self.step.batch.chunks;
+        let decodes = |chunk: &Chunk| chunk.samples && chunk.len == 1;
+        let prompt = |chunk: &Chunk| if decodes(chunk) { 0 } else { chunk.len };
+        let reply = |chunk: &Chunk| if decodes(chunk) { 1 + chunk.draft.len() } else { 0 };
+        let stats = self.scheduler.stats();
+        StepShape {
+            sequences: chunks.len(),
+            prompt_tokens: chunks.iter().map(prompt).sum(),
+            reply_rows: chunks.iter().map(reply).sum(),
+            waiting: stats.waiting,
+            used_blocks: stats.used_blocks,
+        }
     }
 
     /// Sequences and rows of the plan if every row is of a reply.

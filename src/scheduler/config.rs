@@ -1,5 +1,7 @@
 //! The scheduler's and the KV cache's settings.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,10 @@ pub struct Config {
     pub max_queue_len: usize,
     /// Most prompt tokens that wait in the queue, over all requests, 0 = no limit. Larger: longer waits instead of refusals.
     pub max_queue_tokens: usize,
+    /// Longest time of a step, seconds; a longer one counts as stuck: /health says so, and the process ends with exit code 4
+    /// and its last steps in the log, so that it is started anew. 0 = no limit. Far above any step: thousands of prompt tokens
+    /// of a large model on a slow CPU take seconds. Larger: a device that hangs is noticed later.
+    pub step_timeout_s: f64,
     /// Prompts of at least this many tokens use the expanded form of attention, shorter ones the absorbed form. Larger: faster
     /// reuse of short conversations' prefixes, slower prefill of medium prompts.
     pub expand_min_prompt_tokens: usize,
@@ -34,6 +40,7 @@ impl Default for Config {
             max_model_len: 0,
             max_queue_len: 1024,
             max_queue_tokens: 0,
+            step_timeout_s: 300.0,
             expand_min_prompt_tokens: 64,
         }
     }
@@ -115,6 +122,11 @@ pub enum LimitsError {
 }
 
 impl Config {
+    /// `step_timeout_s`; zero = no limit.
+    pub fn step_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.step_timeout_s).unwrap_or(Duration::ZERO)
+    }
+
     /// Completes the settings. `default_prefill_tokens` replaces `max_prefill_tokens` = 0 (cut to
     /// the token budget), `checkpoint_max_len` replaces `max_model_len` = 0.
     pub fn limits(

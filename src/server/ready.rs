@@ -13,10 +13,6 @@ use tokio::time::timeout;
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
 
-/// An engine with running sequences that has finished no step for this long is stuck. Far above any
-/// step: thousands of prompt tokens of a large model on a slow CPU take seconds.
-const STUCK_AFTER: Duration = Duration::from_secs(300);
-
 /// Phase of the server's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
@@ -149,8 +145,7 @@ impl Readiness {
             return (false, json!({"status": phase.name()}));
         };
         let load = api.generator().snapshot();
-        let idle_s = metrics.seconds_since_last_step().unwrap_or(0.0);
-        let stuck = load.running > 0 && idle_s > STUCK_AFTER.as_secs_f64();
+        let stuck = metrics.is_stuck();
         let status = match (load.alive, stuck) {
             (false, _) => "engine_stopped",
             (true, true) => "engine_stuck",

@@ -9,6 +9,7 @@ use super::clients::Metered;
 use super::route;
 use super::shared::{Running, Shared};
 use crate::api::{ApiError, Share, Summary};
+use crate::telemetry::RequestRecord;
 
 /// Status recorded for a client that disconnected before its answer was complete; never sent.
 const CLIENT_LEFT: u16 = 499;
@@ -119,6 +120,17 @@ impl Drop for RequestLog {
             finish,
             "request"
         );
+        metrics.flight().request(RequestRecord {
+            id: std::mem::take(&mut self.id),
+            client: self.client.as_deref().map(str::to_owned),
+            route: self.route,
+            status,
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            ttft,
+            took,
+            finish,
+        });
     }
 }
 

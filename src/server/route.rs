@@ -29,6 +29,7 @@ pub(super) enum Route {
     Loads,
     Settings,
     Reload,
+    FlightRecorder,
     Health,
     Live,
     Ready,
@@ -42,7 +43,7 @@ pub(super) enum Route {
 impl Route {
     /// Every route; a test compares the OpenAPI document with this list.
     #[cfg(test)]
-    const ALL: [Self; 27] = {
+    const ALL: [Self; 28] = {
         use Route::*;
         [
             Chat,
@@ -64,6 +65,7 @@ impl Route {
             Loads,
             Settings,
             Reload,
+            FlightRecorder,
             Health,
             Live,
             Ready,
@@ -95,6 +97,7 @@ impl Route {
             "/v1/loads" | "/loads" => Self::Loads,
             "/settings" => Self::Settings,
             "/admin/reload" => Self::Reload,
+            "/admin/flight-recorder" => Self::FlightRecorder,
             "/health" | "/ping" => Self::Health,
             "/health/live" | "/v1/health/live" | "/v2/health/live" => Self::Live,
             "/health/ready" | "/v1/health/ready" | "/v2/health/ready" => Self::Ready,
@@ -130,6 +133,7 @@ impl Route {
             Self::Loads => "/v1/loads",
             Self::Settings => "/settings",
             Self::Reload => "/admin/reload",
+            Self::FlightRecorder => "/admin/flight-recorder",
             Self::Health => "/health",
             Self::Live => "/health/live",
             Self::Ready => "/health/ready",
@@ -166,7 +170,7 @@ impl Route {
 
     /// Whether the route is the operator's alone.
     pub(super) fn needs_admin(self) -> bool {
-        self == Self::Reload
+        matches!(self, Self::Reload | Self::FlightRecorder)
     }
 
     /// Whether the route needs the model.

@@ -168,6 +168,9 @@ async fn dispatch(
             Some(operator) => Ok(Reply::Json(StatusCode::OK, operator.settings().to_string().into_bytes())),
             None => Err(ApiError::starting("settings", 0)),
         },
+        Route::FlightRecorder => {
+            Ok(Reply::Json(StatusCode::OK, metrics.flight().report().to_string().into_bytes()))
+        }
         Route::OpenApi => Ok(Reply::Json(StatusCode::OK, api::openapi().to_vec())),
         Route::Docs => Ok(Reply::Text("text/html; charset=utf-8", api::openapi_page().to_owned())),
         Route::Version => {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prometheus::{Encoder, Registry, TextEncoder};
 
+use super::flight::FlightRecorder;
 use super::legacy::LegacyMetrics;
 use super::native::NativeMetrics;
 use super::vision::{ImageRefusal, VisionMetrics};
@@ -27,6 +28,11 @@ pub struct Metrics {
     made: Instant,
     /// Microseconds from `made` to the end of the last step, plus one; 0 = no step yet.
     last_step_us: AtomicU64,
+    /// The same of the beginning of the turn under way; 0 = none.
+    turn_began_us: AtomicU64,
+    flight: FlightRecorder,
+    /// A turn of the engine that lasts longer is stuck; zero = none is.
+    stuck_after: Duration,
 }
 
 /// Sums over all steps.
@@ -224,6 +230,9 @@ impl Metrics {
             legacy: None,
             made: Instant::now(),
             last_step_us: AtomicU64::new(0),
+            turn_began_us: AtomicU64::new(0),
+            flight: FlightRecorder::default(),
+            stuck_after: Duration::ZERO,
         }
     }
 
@@ -249,8 +258,38 @@ impl Metrics {
         Some((self.made.elapsed().as_secs_f64() - last_us as f64 * 1e-6).max(0.0))
     }
 
+    /// The last steps and requests.
+    pub fn flight(&self) -> &FlightRecorder {
+        &self.flight
+    }
+
+    /// The engine begins (`true`) or ends a turn, whatever it does in it.
+    pub fn record_turn(&self, begins: bool) {
+        let now = self.made.elapsed().as_micros() as u64 + 1;
+        self.turn_began_us.store(if begins { now } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Seconds since the engine's turn began that is under way; `None` between two turns.
+    pub fn seconds_in_turn(&self) -> Option<f64> {
+        let began_us = self.turn_began_us.load(Ordering::Relaxed).checked_sub(1)?;
+        Some((self.made.elapsed().as_secs_f64() - began_us as f64 * 1e-6).max(0.0))
+    }
+
+    /// Takes a turn that lasts longer for stuck; zero = none is.
+    pub fn with_stuck_after(mut self, limit: Duration) -> Self {
+        self.stuck_after = limit;
+        self
+    }
+
+    /// Whether the engine's turn under way has lasted too long.
+    pub fn is_stuck(&self) -> bool {
+        let limit = self.stuck_after.as_secs_f64();
+        limit > 0.0 && self.seconds_in_turn().is_some_and(|seconds| seconds > limit)
+    }
+
     /// Records one step of the engine.
     pub fn record_step(&self, times: &StepTimes) {
+        self.flight.end_step(times);
         self.native.record_step(times);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.native.last_step_timestamp.set(now.as_secs_f64());

@@ -1,6 +1,7 @@
 //! Metrics registry and logs. Knows none of the modules it observes: those pass figures in.
 
 pub mod config;
+mod flight;
 pub mod heap;
 mod legacy;
 mod logs;
@@ -13,6 +14,7 @@ mod vllm;
 mod exposition;
 
 pub use config::Config;
+pub use flight::{FlightRecorder, RequestRecord, StepShape};
 pub use logs::{LogControl, LogError, init};
 pub use metrics::{
     CONTENT_TYPE, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load,
