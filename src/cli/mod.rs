@@ -4,6 +4,7 @@
 mod bench;
 mod bench_kernels;
 mod bench_vision;
+mod client;
 mod commands;
 mod doctor;
 mod health;
