@@ -21,6 +21,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["rustix::"], &["engine/delivery.rs", "server/socket.rs", "cuda/kernel_cache/"]),
     (&["libc::"], &["telemetry/heap.rs", "cuda/library.rs"]),
     (&["clap::"], &["config/args.rs", "cli/"]),
+    (&["ratatui::"], &["cli/top/"]),
     (&["env::var(", "env::vars(", "env::var_os(", "env::vars_os("], &["config/"]),
     (
         &["unsafe"],

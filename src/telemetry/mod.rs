@@ -12,7 +12,7 @@ mod vllm;
 #[cfg(test)]
 mod exposition;
 
-pub use config::Config;
+pub use config::{Config, LogColor};
 pub use logs::{LogError, init};
 pub use metrics::{
     CONTENT_TYPE, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load,
