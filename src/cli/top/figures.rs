@@ -145,31 +145,11 @@ pub(super) struct Notice {
     pub(super) text: String,
 }
 
-/// What needs attention, worst first.
+/// What needs attention: the server's state, then its figures, worst first.
 pub(super) fn notices(watch: &Watch, figures: Option<&Figures>, now_s: f64) -> Vec<Notice> {
-    let mut notices = Vec::new();
+    let mut notices = state_notice(watch, now_s).into_iter().collect::<Vec<_>>();
+    let num_state = notices.len();
     let mut say = |weight, text: String| notices.push(Notice { weight, text });
-    match &watch.link {
-        Link::Asking | Link::Up(ServerState::Ready | ServerState::Booting(_)) => {}
-        Link::Lost(loss) => {
-            let wait = (loss.retry_at.as_secs_f64() - now_s).max(0.0).ceil();
-            let next = if wait > 0.0 { format!("next attempt in {wait} s") } else { "asking again".into() };
-            let seen = loss.last_seen.map_or(String::new(), |at| {
-                format!(", figures of {} ago", duration(now_s - at.as_secs_f64()))
-            });
-            say(Weight::Problem, format!("{}; {next}{seen}", loss.problem.text));
-        }
-        Link::Up(ServerState::Leaving) => {
-            say(Weight::Warning, "the server leaves: routers are told to send no more".into());
-        }
-        Link::Up(ServerState::Draining) => {
-            say(Weight::Warning, "the server ends: running requests go on, new ones are refused".into());
-        }
-        Link::Up(ServerState::Failed(reason)) => say(Weight::Problem, format!("the boot failed: {reason}")),
-        Link::Up(ServerState::EngineStopped) => say(Weight::Problem, "the engine has stopped".into()),
-        Link::Up(ServerState::EngineStuck) => say(Weight::Problem, "the engine is stuck in a step".into()),
-        Link::Up(ServerState::Other(status)) => say(Weight::Warning, format!("the server says: {status}")),
-    }
     if let (Link::Up(state), Some(last)) = (&watch.link, watch.window.last()) {
         if last.running > 0.0 && last.since_last_step > SLOW_STEP_S && *state != ServerState::EngineStuck {
             let text = format!("no step has ended for {}", duration(last.since_last_step));
@@ -186,8 +166,36 @@ pub(super) fn notices(watch: &Watch, figures: Option<&Figures>, now_s: f64) -> V
             }
         }
     }
-    notices.sort_by_key(|notice| std::cmp::Reverse(notice.weight));
+    notices[num_state..].sort_by_key(|notice| std::cmp::Reverse(notice.weight));
     notices
+}
+
+/// What is to be said of the server's state.
+fn state_notice(watch: &Watch, now_s: f64) -> Option<Notice> {
+    let (weight, text) = match &watch.link {
+        Link::Asking | Link::Up(ServerState::Ready | ServerState::Booting(_)) => return None,
+        Link::Lost(loss) => {
+            let wait = (loss.retry_at.as_secs_f64() - now_s).max(0.0).ceil();
+            let next = if wait > 0.0 { format!("next attempt in {wait} s") } else { "asking again".into() };
+            let seen = loss.last_seen.map_or(String::new(), |at| {
+                format!(", figures of {} ago", duration(now_s - at.as_secs_f64()))
+            });
+            (Weight::Problem, format!("{}; {next}{seen}", loss.problem.text))
+        }
+        Link::Up(state) => match state {
+            ServerState::Leaving => {
+                (Weight::Warning, "the server leaves: routers are told to send no more".into())
+            }
+            ServerState::Draining => {
+                (Weight::Warning, "the server ends: running requests go on, new ones are refused".into())
+            }
+            ServerState::Failed(reason) => (Weight::Problem, format!("the boot failed: {reason}")),
+            ServerState::EngineStopped => (Weight::Problem, "the engine has stopped".into()),
+            ServerState::EngineStuck => (Weight::Problem, "the engine is stuck in a step".into()),
+            state => (Weight::Warning, format!("the server says: {}", state.word())),
+        },
+    };
+    Some(Notice { weight, text })
 }
 
 fn pressing(last: &Reading, figures: &Figures, queue_lasts: bool, say: &mut impl FnMut(Weight, String)) {
@@ -300,8 +308,8 @@ mod tests {
             ServerState::Draining,
             &|r| r.http = ByLabel::from([("503".into(), 40.0)]),
             &[
-                "4 answers/s are server errors",
                 "the server ends: running requests go on, new ones are refused",
+                "4 answers/s are server errors",
             ],
         );
         check(

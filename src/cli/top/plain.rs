@@ -39,7 +39,7 @@ pub(super) fn snapshot(watch: &Watch, figures: Option<&Figures>, notices: &[Noti
     for notice in notices {
         line("notice", &notice.text);
     }
-    if figures.is_none() {
+    if figures.is_none() || matches!(watch.link, Link::Up(ServerState::Booting(_))) {
         return text;
     }
     let source = Source { last, figures, palette: Palette { color: false } };
@@ -86,6 +86,7 @@ mod tests {
         assert_eq!(text(&watch), "url           http://a:1\nstate         asking\n");
         watch = idle();
         watch.link = Link::Up(ServerState::Booting(Boot { seconds: 3.0, stages: Vec::new() }));
-        assert!(text(&watch).contains("\nstate         booting for 3 s\n"), "{}", text(&watch));
+        let text = text(&watch);
+        assert!(text.contains("\nstate         booting for 3 s\n") && !text.contains("running"), "{text}");
     }
 }

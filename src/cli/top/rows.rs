@@ -199,9 +199,9 @@ impl Source<'_> {
         let tokens = figures.and_then(|f| f.tokens_per_step).map_or(NONE.into(), count);
         let busy = Row::new("busy")
             .with(self.figure("", percent(figures.map(|f| f.busy)), palette.strong(), ""))
+            .with(self.figure("memory ", bytes(last.resident_bytes), palette.strong(), ""))
             .with(self.figure("", tokens, palette.strong(), " tokens per step"))
-            .with(self.rate("steps ", |f| f.steps, palette.strong()))
-            .with(self.figure("memory ", bytes(last.resident_bytes), palette.strong(), ""));
+            .with(self.rate("steps ", |f| f.steps, palette.strong()));
         let cores = figures.map_or(NONE.into(), |f| count(f.cores));
         let process = Row::new("process")
             .with(self.figure("CPU ", cores, palette.strong(), " cores"))

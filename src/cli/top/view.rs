@@ -147,7 +147,7 @@ impl Screen<'_> {
         let Some(last) = self.watch.window.last() else {
             let lines = match self.watch.link {
                 Link::Asking => [format!("asking {}", self.watch.url), String::new()],
-                _ => [format!("no figures of {}", self.watch.url), "`perigee serve` starts a server".into()],
+                _ => [format!("no figures of {}", self.watch.url), String::new()],
             };
             for (line, y) in lines.into_iter().zip(layout.body.top() + layout.body.height / 3..) {
                 let line = Line::styled(line, palette.quiet()).centered();

@@ -7,7 +7,7 @@ use super::scrape::{Problem, Scrape, ServerState};
 use super::window::Window;
 
 /// Longest wait between two attempts to reach a server that is gone, unless the interval is longer.
-const MAX_RETRY_WAIT: Duration = Duration::from_secs(5);
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(3);
 
 /// A server that is watched.
 #[derive(Debug, Clone)]
@@ -120,9 +120,9 @@ mod tests {
         let mut watch = Watch::new("u".into(), SECOND);
         assert_eq!(watch.record(SECOND, scrape(1.0)), SECOND);
         let waits: Vec<u64> = (2..8).map(|at| watch.record(SECOND * at, problem()).as_secs()).collect();
-        assert_eq!(waits, [1, 2, 4, 5, 5, 5]);
+        assert_eq!(waits, [1, 2, 3, 3, 3, 3]);
         let Link::Lost(loss) = &watch.link else { panic!("{:?}", watch.link) };
-        assert_eq!((loss.attempts, loss.last_seen, loss.retry_at), (6, Some(SECOND), SECOND * 12));
+        assert_eq!((loss.attempts, loss.last_seen, loss.retry_at), (6, Some(SECOND), SECOND * 10));
         assert_eq!(watch.record(SECOND * 12, scrape(2.0)), SECOND);
         assert_eq!((&watch.link, watch.restarted), (&Link::Up(ServerState::Ready), None));
         assert_eq!(watch.record(SECOND * 13, scrape(1.0)), SECOND);
