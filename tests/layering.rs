@@ -10,7 +10,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// What lives only where: (words that betray it, places under `src/` that may have it).
 const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
-    (&["hyper::", "hyper_util::"], &["server/", "cli/health.rs"]),
+    (&["hyper::", "hyper_util::"], &["server/", "cli/client.rs"]),
     (&["safetensors::"], &["model/checkpoint/", "vision/test_data.rs"]),
     (&["memmap2::"], &["model/checkpoint/", "cpu/storage.rs"]),
     (&["tokenizers::"], &["text/tokenizer/"]),
@@ -21,6 +21,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["rustix::"], &["engine/delivery.rs", "server/socket.rs", "cuda/kernel_cache/"]),
     (&["libc::"], &["telemetry/heap.rs", "cuda/library.rs"]),
     (&["clap::"], &["config/args.rs", "cli/"]),
+    (&["ratatui::"], &["cli/top/"]),
     (&["env::var(", "env::vars(", "env::var_os(", "env::vars_os("], &["config/"]),
     (
         &["unsafe"],

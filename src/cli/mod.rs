@@ -4,6 +4,7 @@
 mod bench;
 mod bench_kernels;
 mod bench_vision;
+mod client;
 mod commands;
 mod doctor;
 mod health;
@@ -14,6 +15,7 @@ pub mod plan;
 mod prompts;
 mod pruning;
 mod quantize;
+mod top;
 mod tune;
 mod work_progress;
 
@@ -64,6 +66,7 @@ pub fn main() -> ExitCode {
             Err(code) => code,
         },
         Command::Health(args) => health::health(&args),
+        Command::Top(args) => top::top(&args),
         Command::Version => commands::version(),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Plan(args) => plan::plan(&args),

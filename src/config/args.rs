@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -30,6 +31,9 @@ pub enum Command {
     Config(ConfigCommand),
     /// Ask a running server whether it is ready; exit 0 if it is, 1 if not.
     Health(HealthArgs),
+    /// Watch a running server in the terminal: requests, tokens per second, latencies, cache; without a terminal print them once.
+    /// Exit 1 if it cannot be asked.
+    Top(TopArgs),
     /// Measures prefill and decode of a model through the engine, against this machine's memory bandwidth.
     Bench(BenchArgs),
     /// Print the version.
@@ -212,6 +216,39 @@ pub struct HealthArgs {
     /// Which settings.
     #[command(flatten)]
     pub settings: AskArgs,
+}
+
+/// What to watch.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Server, http only; paths of a client's base URL such as /v1 may stay [default: the configured address].
+    #[arg(long)]
+    pub url: Option<String>,
+    /// File whose first line is the key for a server that asks for one [default: the first of server.api_keys; with --url only
+    /// of PERIGEE_SERVER__API_KEYS, PERIGEE_SERVER__API_KEYS_FILE or --set].
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Time between two looks, 100ms to 60s.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    pub interval: Duration,
+    /// Print one snapshot of two looks as plain text.
+    #[arg(long)]
+    pub once: bool,
+    /// Which settings.
+    #[command(flatten)]
+    pub settings: AskArgs,
+}
+
+/// A time such as 500ms, 2s or 0.5, which is in seconds.
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e-3),
+        (None, Some(number)) => (number, 1.0),
+        (None, None) => (text, 1.0),
+    };
+    let seconds = number.trim().parse::<f64>().ok().map(|number| number * unit);
+    let seconds = seconds.filter(|seconds| (0.1..=60.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "must be from 100ms to 60s".into())
 }
 
 /// What to measure.
@@ -727,6 +764,10 @@ mod tests {
             ("perigee config show --model m --host h --port 1", true),
             ("perigee health --host h --port 1", true),
             ("perigee health --model m", false),
+            ("perigee top --url http://h:1/v1 --interval 500ms --key-file f --once", true),
+            ("perigee top --host h --port 1 --interval 2", true),
+            ("perigee top --interval 1h", false),
+            ("perigee top --model m", false),
             ("perigee bench --model m", true),
             ("perigee bench --port 1", false),
             ("perigee bench guard --host h", false),
@@ -736,6 +777,26 @@ mod tests {
             ("perigee config profiles --port 1", false),
         ] {
             assert_eq!(parse(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn intervals() {
+        for (text, expected) in [
+            ("1s", Some(1000)),
+            ("500ms", Some(500)),
+            ("0.5", Some(500)),
+            ("2 s", Some(2000)),
+            ("60", Some(60_000)),
+            ("61", None),
+            ("99ms", None),
+            ("-1s", None),
+            ("NaN", None),
+            ("s", None),
+            ("", None),
+        ] {
+            let interval = parse_interval(text).ok();
+            assert_eq!(interval.map(|interval| interval.as_millis()), expected, "{text}");
         }
     }
 

@@ -1,0 +1,348 @@
+//! `perigee top`: the state of a running server in a terminal, by its health route and its metrics.
+//!
+//! `scrape` asks, `exposition` and `reading` read, `window` and `history` keep the last minutes, `figures` has what is shown, `view`
+//! draws it and `plain` prints it. This file has the loop: keys, signals, time.
+
+mod chart;
+mod exposition;
+mod figures;
+mod format;
+mod histogram;
+mod history;
+mod layout;
+mod palette;
+mod panels;
+mod plain;
+mod reading;
+mod rows;
+mod scrape;
+#[cfg(test)]
+mod test_server;
+mod view;
+mod watch;
+mod window;
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+
+use self::figures::{Figures, notices};
+use self::palette::Palette;
+use self::scrape::Target;
+use self::view::Screen;
+use self::watch::{Link, Watch};
+use super::client::Address;
+use super::commands::{load_settings, print};
+use crate::config::Loaded;
+use crate::config::args::TopArgs;
+use crate::telemetry::LogColor;
+
+/// The screen is drawn at least this often: times on it pass.
+const TICK: Duration = Duration::from_secs(1);
+/// Most events of the terminal that wait.
+const MAX_EVENTS: usize = 64;
+
+/// Watches until a key or a signal ends it; without a terminal, or with `--once`, prints one snapshot. Exit code 1 if the server cannot be
+/// asked for one.
+pub(super) fn top(args: &TopArgs) -> ExitCode {
+    let loaded = match load_settings(&args.settings) {
+        Ok(loaded) => loaded,
+        Err(code) => return code,
+    };
+    let target = match target(args, &loaded) {
+        Ok(target) => target,
+        Err(problem) => return fail(&problem),
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.to_string()),
+    };
+    let watch = Watch::new(target.url(), args.interval);
+    let live = !args.once && io::stdout().is_terminal() && io::stdin().is_terminal();
+    let code = runtime.block_on(async {
+        if live {
+            let color = loaded.settings.telemetry.log_color != LogColor::Never;
+            show(&target, watch, Palette { color }).await
+        } else {
+            once(&target, watch).await
+        }
+    });
+    runtime.shutdown_background(); // A name that is still being looked up would be waited for.
+    code
+}
+
+fn fail(problem: &str) -> ExitCode {
+    eprintln!("perigee: {problem}");
+    ExitCode::FAILURE
+}
+
+/// The server to ask, and the key for it.
+fn target(args: &TopArgs, loaded: &Loaded) -> Result<Target, String> {
+    let server = &loaded.settings.server;
+    // Keys of a file belong to the server that is configured there, and are sent to no other.
+    let origin = loaded.origins.get("server.api_keys").map(|origin| origin.kind.as_str());
+    let is_meant = args.url.is_none() || matches!(origin, Some("environment" | "flag"));
+    let key = match &args.key_file {
+        Some(path) => {
+            let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let key = text.lines().map(str::trim).find(|line| !line.is_empty());
+            Some(key.ok_or_else(|| format!("{}: the file is empty", path.display()))?.to_owned())
+        }
+        None => server.api_keys.first().filter(|_| is_meant).map(|key| key.expose().to_owned()),
+    };
+    match &args.url {
+        Some(url) => Target::of_url(url, key).map_err(|problem| format!("--url {url}: {problem}")),
+        None => Ok(Target { address: Address::configured(server), prefix: String::new(), key }),
+    }
+}
+
+/// Two scrapes, an interval apart, as text.
+async fn once(target: &Target, mut watch: Watch) -> ExitCode {
+    let began = Instant::now();
+    for remaining in [1, 0] {
+        watch.record(began.elapsed(), target.scrape().await);
+        if let Link::Lost(loss) = &watch.link {
+            return fail(&format!("{}: {}", watch.url, loss.problem.text));
+        }
+        if remaining > 0 {
+            sleep(watch.interval).await;
+        }
+    }
+    let figures = Figures::of(&watch);
+    let notices = notices(&watch, figures.as_ref(), began.elapsed().as_secs_f64());
+    print(&plain::snapshot(&watch, figures.as_ref(), &notices))
+}
+
+/// Watches on the terminal, which is as it was afterwards: also after a panic, for which `ratatui` sets a hook.
+async fn show(target: &Target, watch: Watch, palette: Palette) -> ExitCode {
+    let ended = async {
+        let signals = Signals::new()?;
+        let mut terminal = ratatui::try_init()?;
+        Loop { watch, palette, began: Instant::now(), frozen: None, help: false }
+            .run(target, &mut terminal, signals)
+            .await
+    }
+    .await;
+    ratatui::restore();
+    match ended {
+        Ok(code) => code,
+        Err(error) => fail(&format!("the terminal: {error}")),
+    }
+}
+
+/// Signals that end the program.
+struct Signals {
+    signals: [(Signal, u8); 3],
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let [hangup, interrupt, terminate] =
+            [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
+        Ok(Self { signals: [(signal(hangup)?, 1), (signal(interrupt)?, 2), (signal(terminate)?, 15)] })
+    }
+
+    /// The exit code of a program that a signal ends.
+    async fn ended(&mut self) -> ExitCode {
+        let [(hangup, h), (interrupt, i), (terminate, t)] = &mut self.signals;
+        let number = tokio::select! {
+            _ = hangup.recv() => *h,
+            _ = interrupt.recv() => *i,
+            _ = terminate.recv() => *t,
+        };
+        ExitCode::from(128 + number)
+    }
+}
+
+/// The live screen.
+struct Loop {
+    watch: Watch,
+    palette: Palette,
+    began: Instant,
+    /// What is shown while the display is paused; scraping goes on.
+    frozen: Option<(Watch, Duration)>,
+    help: bool,
+}
+
+/// What a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Quit,
+    Pause,
+    Help,
+    /// Closes the help, or quits if there is none.
+    Escape,
+    Redraw,
+}
+
+impl Loop {
+    async fn run(
+        mut self,
+        target: &Target,
+        terminal: &mut DefaultTerminal,
+        mut signals: Signals,
+    ) -> io::Result<ExitCode> {
+        let mut events = terminal_events();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut scrape = pin!(target.scrape());
+        let mut asking = true;
+        let mut asked = Instant::now();
+        let mut next = asked;
+        loop {
+            self.draw(terminal)?;
+            tokio::select! {
+                code = signals.ended() => return Ok(code),
+                event = events.recv() => match event {
+                    Some(Ok(event)) => match action(&event) {
+                        Some(Action::Redraw) => terminal.clear()?,
+                        Some(action) if self.obey(action) => return Ok(ExitCode::SUCCESS),
+                        _ => {}
+                    },
+                    Some(Err(error)) => return Err(error),
+                    None => return Err(io::ErrorKind::UnexpectedEof.into()),
+                },
+                outcome = &mut scrape, if asking => {
+                    asking = false;
+                    let answered = outcome.is_ok();
+                    let wait = self.watch.record(self.began.elapsed(), outcome);
+                    next = if answered { asked + wait } else { Instant::now() + wait };
+                }
+                () = sleep_until(next), if !asking => {
+                    scrape.set(target.scrape());
+                    (asking, asked) = (true, Instant::now());
+                }
+                _ = tick.tick() => {}
+            }
+        }
+    }
+
+    fn draw(&self, terminal: &mut DefaultTerminal) -> io::Result<()> {
+        let (watch, now) = match &self.frozen {
+            Some((watch, at)) => (watch, *at),
+            None => (&self.watch, self.began.elapsed()),
+        };
+        let (palette, paused, help) = (self.palette, self.frozen.is_some(), self.help);
+        let screen = Screen { watch, now, palette, paused, help };
+        terminal.draw(|frame| screen.draw(frame)).map(|_| ())
+    }
+
+    /// Returns whether the program ends.
+    fn obey(&mut self, action: Action) -> bool {
+        match action {
+            Action::Quit => return true,
+            Action::Escape if !self.help => return true,
+            Action::Escape => self.help = false,
+            Action::Help => self.help = !self.help,
+            Action::Pause => {
+                self.frozen = match self.frozen.take() {
+                    Some(_) => None,
+                    None => Some((self.watch.clone(), self.began.elapsed())),
+                };
+            }
+            Action::Redraw => {}
+        }
+        false
+    }
+}
+
+/// Reads the terminal on a thread of its own, which lasts as long as the process: a read cannot be ended.
+fn terminal_events() -> mpsc::Receiver<io::Result<Event>> {
+    let (sender, receiver) = mpsc::channel(MAX_EVENTS);
+    thread::spawn(move || {
+        loop {
+            let event = event::read();
+            let failed = event.is_err();
+            if sender.blocking_send(event).is_err() || failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn action(event: &Event) -> Option<Action> {
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return None };
+    let control = modifiers.contains(KeyModifiers::CONTROL);
+    match code {
+        KeyCode::Char('c') if control => Some(Action::Quit),
+        KeyCode::Char('l') if control => Some(Action::Redraw),
+        _ if control => None,
+        KeyCode::Char('q' | 'Q') => Some(Action::Quit),
+        KeyCode::Esc => Some(Action::Escape),
+        KeyCode::Char('p' | 'P' | ' ') => Some(Action::Pause),
+        KeyCode::Char('?' | 'h') => Some(Action::Help),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::config::args::{Command, CommandLine, RequestSettings};
+    use crate::config::{self, Environment};
+
+    #[test]
+    fn keys() {
+        let check = |code: KeyCode, modifiers: KeyModifiers, expected: Option<Action>| {
+            assert_eq!(action(&Event::Key(KeyEvent::new(code, modifiers))), expected);
+        };
+        check(KeyCode::Char('q'), KeyModifiers::NONE, Some(Action::Quit));
+        check(KeyCode::Char('c'), KeyModifiers::CONTROL, Some(Action::Quit));
+        check(KeyCode::Char('c'), KeyModifiers::NONE, None);
+        check(KeyCode::Esc, KeyModifiers::NONE, Some(Action::Escape));
+        check(KeyCode::Char('p'), KeyModifiers::CONTROL, None);
+        check(KeyCode::Char('?'), KeyModifiers::SHIFT, Some(Action::Help));
+        assert_eq!(action(&Event::Resize(1, 1)), None);
+    }
+
+    #[test]
+    fn a_pause_keeps_what_is_shown() {
+        let watch = Watch::new("u".into(), TICK);
+        let palette = Palette { color: false };
+        let mut live = Loop { watch, palette, began: Instant::now(), frozen: None, help: false };
+        assert!(!live.obey(Action::Pause) && live.frozen.is_some());
+        assert!(!live.obey(Action::Pause) && live.frozen.is_none());
+        assert!(!live.obey(Action::Help) && live.help);
+        assert!(!live.obey(Action::Escape) && !live.help);
+        assert!(live.obey(Action::Escape) && live.obey(Action::Quit));
+    }
+
+    #[test]
+    fn keys_go_to_the_server_that_they_are_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = dir.path().join("site.toml");
+        fs::write(&site, "[server]\napi_keys = [\"of-the-file\"]\nport = 7\n").unwrap();
+        let key_file = dir.path().join("key");
+        fs::write(&key_file, "\nof-the-key-file\n").unwrap();
+        let check = |flags: &[&str], environment: &[(&str, &str)], url: &str, key: &str| {
+            let line = ["perigee", "top", "--config", site.to_str().unwrap()];
+            let line = CommandLine::try_parse_from(line.iter().chain(flags)).unwrap();
+            let Command::Top(args) = line.command else { panic!("not top") };
+            let loaded = config::load(&args.settings.request(), &Environment::of(environment)).unwrap();
+            let target = target(&args, &loaded).unwrap();
+            assert_eq!((target.url().as_str(), target.key.as_deref().unwrap_or("")), (url, key), "{flags:?}");
+        };
+        let environment = [("PERIGEE_SERVER__API_KEYS", "of-the-environment")];
+        let from_file = ["--key-file", key_file.to_str().unwrap()];
+        check(&[], &[], "http://127.0.0.1:7", "of-the-file");
+        check(&[], &environment, "http://127.0.0.1:7", "of-the-environment");
+        check(&from_file, &environment, "http://127.0.0.1:7", "of-the-key-file");
+        check(&["--port", "8"], &[], "http://127.0.0.1:8", "of-the-file");
+        check(&["--set", "server.unix_socket=/s"], &[], "unix:/s", "of-the-file");
+        check(&["--url", "other:9"], &[], "http://other:9", "");
+        check(&["--url", "other:9"], &environment, "http://other:9", "of-the-environment");
+        check(&["--url", "other:9", from_file[0], from_file[1]], &[], "http://other:9", "of-the-key-file");
+    }
+}
