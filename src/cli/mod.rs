@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
         }
     };
     match line.command {
-        Command::Serve(args) => match commands::load_settings(&args) {
+        Command::Serve(args) => match commands::load_for_this_machine(&args) {
             Ok(loaded) => boot::serve(&loaded),
             Err(code) => code,
         },

@@ -95,11 +95,6 @@ impl Server {
         self.address.to_string()
     }
 
-    /// Whether other machines can reach the server.
-    pub fn is_exposed(&self) -> bool {
-        matches!(self.address, Address::Tcp(_)) && !self.address.is_loopback()
-    }
-
     /// Boot progress, which the boot updates.
     pub fn readiness(&self) -> Arc<Readiness> {
         self.shared.readiness.clone()
