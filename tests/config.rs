@@ -38,7 +38,17 @@ fn the_shipped_settings_are_valid_with_every_profile() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
         let output = perigee(root(), &[("PERIGEE_PROFILE", name)], &["config", "show", "--json"]);
-        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        if !output.status.success() {
+            // Of a system with several GPUs: the number, and a draft beside it, are all that is wrong.
+            let faults = stderr(&output).lines().skip(1);
+            let known = [
+                "  device.ranks = ",
+                "  speculation.method = eagle3: a draft model runs beside an undivided",
+            ];
+            assert!(stderr(&output).contains("this build computes on one GPU"), "{}", stderr(&output));
+            faults.for_each(|f| assert!(known.iter().any(|known| f.starts_with(known)), "{name}: {f}"));
+            continue;
+        }
         let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
         assert_eq!(shown["profile"], name);
         let settings = shown["settings"].as_object().unwrap();
@@ -79,11 +89,7 @@ fn wrong_settings_and_wrong_use_exit_with_2() {
         (&[], &["config", "show", "--set", "scheduler.max_num_seqs=0"], "must be from 1 to 65536"),
         (&[], &["serve", "--port", "x"], "server.port = x: must be a whole number from 0 to 65535"),
         (&[], &["serve", "--config", "absent.toml"], "cannot read absent.toml"),
-        (
-            &[],
-            &["serve", "--profile", "absent"],
-            "there are exact, kimi-official, latency, reference, throughput",
-        ),
+        (&[], &["serve", "--profile", "absent"], "there are embedded, exact, kimi-k26-mxfp4, "),
         (&[], &["serve", "--set", "port"], "expected section.key=value"),
         (&[], &["sevre"], "serve"),
         (&[], &[], "Usage"),
@@ -93,6 +99,33 @@ fn wrong_settings_and_wrong_use_exit_with_2() {
         assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty(), "{args:?}");
     }
+}
+
+/// What a profile needs and is not here is said at once, by the check and by the server, in the same words.
+#[test]
+fn a_profile_that_this_build_or_machine_cannot_serve_is_refused_with_reasons() {
+    let dir = tempfile::tempdir().unwrap();
+    let profile = "kimi-k26-reap192-4x-rtx-pro-6000";
+    let refusal = |args: &[&str]| {
+        let output =
+            perigee(dir.path(), &[], &[args, &["--profile", profile, "--model", "no/model"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        stderr(&output).to_owned()
+    };
+    let checked = refusal(&["config", "check"]);
+    for expected in [
+        "device.ranks = 4: this build computes on one GPU",
+        "speculation.method = eagle3: ",
+        "model.path = no/model: there is no such folder below ",
+        &format!("(set in profile {profile}, built in line "),
+        "warning: sampling.repetition_penalty = 1.12: ",
+    ] {
+        assert!(checked.contains(expected), "{expected}: {checked}");
+    }
+    let errors = |text: &str| text.lines().filter(|l| !l.contains("warning")).collect::<Vec<_>>().join("\n");
+    assert_eq!(errors(&refusal(&["serve", "--port", "0"])), errors(&checked));
+    let elsewhere = refusal(&["config", "check", "--settings-only"]);
+    assert!(elsewhere.contains("device.ranks") && !elsewhere.contains("no/model"), "{elsewhere}");
 }
 
 #[test]

@@ -140,6 +140,8 @@ fn entries() -> Vec<Entry> {
         get("/version", json("Version"), "The version."),
         get("/openapi.json", any, "This document."),
         get("/docs", text("text/html"), "This document as a page."),
+        get("/", text("text/html"), "A page with the state, charts, a playground and the settings."),
+        get("/page/{name}", text("text/plain"), "A file of that page."),
     ]
 }
 

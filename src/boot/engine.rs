@@ -366,19 +366,59 @@ pub fn start_with<B: Backend>(
     )
 }
 
-/// [`start_with`] with a backend that reports its uploads.
-fn start_reporting<B: Backend>(
-    mut backend: B,
-    uploads: &Uploads,
+/// The memory plan of [`start_engine`], without loading a weight. `None` for a GPU: its backend exists only once its kernels
+/// are loaded.
+pub(crate) fn plan_engine(
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+    options: &EngineOptions,
+) -> Result<Option<MemoryPlan>, EngineError> {
+    let layout = match &options.backend {
+        BackendChoice::Reference => {
+            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
+            lay_out(&mut ReferenceBackend, CacheDType::F32, drafts, towers, checkpoint, blueprint, options)?
+                .plan
+        }
+        BackendChoice::Cpu(cpu) => {
+            let (mut backend, dtype) = (CpuBackend::new(*cpu), cache_dtype_beside(cpu.activations));
+            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
+            lay_out(&mut backend, dtype, drafts, towers, checkpoint, blueprint, options)?.plan
+        }
+        BackendChoice::CpuRanks { ranks, each } => {
+            let mut backend = Group::new((0..*ranks).map(|_| CpuBackend::new(*each)).collect())?;
+            let (dtype, towers) = (cache_dtype_beside(each.activations), Some(TowerSupport::new()));
+            lay_out(&mut backend, dtype, None, towers, checkpoint, blueprint, options)?.plan
+        }
+        BackendChoice::Cuda(_) => return Ok(None),
+    };
+    Ok(Some(layout))
+}
+
+/// What an engine consists of, before anything is loaded.
+struct Layout<'a, B: Backend> {
+    dtype: CacheDType,
+    capacity: Capacity,
+    max_model_len: usize,
+    /// Of the latent norms.
+    eps: f32,
+    draft: Option<(DraftSource, DraftSupport<B>)>,
+    /// Blocks of the draft's cache for guesses that have no place in their sequence's blocks yet.
+    spare_blocks: usize,
+    tower: Option<(&'a TowerSource, TowerSupport<B>)>,
+    inventory: Inventory,
+    plan: MemoryPlan,
+}
+
+/// Chooses draft and tower, checks the checkpoint's tensors, and plans the memory.
+fn lay_out<'a, B: Backend>(
+    backend: &mut B,
     default_dtype: CacheDType,
     drafts: Option<DraftSupport<B>>,
     towers: Option<TowerSupport<B>>,
     checkpoint: &Checkpoint,
-    blueprint: Blueprint,
-    options: &EngineOptions,
-    metrics: Arc<Metrics>,
-    progress: &mut dyn FnMut(EngineProgress),
-) -> Result<StartedEngine, EngineError> {
+    blueprint: &Blueprint,
+    options: &'a EngineOptions,
+) -> Result<Layout<'a, B>, EngineError> {
     let dtype = options.cache_dtype.unwrap_or(default_dtype);
     let batching = &options.scheduler;
     let max_model_len = match batching.max_model_len {
@@ -396,14 +436,13 @@ fn start_reporting<B: Backend>(
         block_size: options.block_size,
     };
     let one_block = blueprint.cache_shape(1, options.block_size, dtype);
-    let draft = DraftSource::open(&options.speculation, checkpoint, &blueprint, eps)?;
+    let draft = DraftSource::open(&options.speculation, checkpoint, blueprint, eps)?;
     let mut needs = backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block);
-    // Blocks of the draft's cache for guesses that have no place in their sequence's blocks yet.
     let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
     let draft = match (draft, drafts) {
         (None, _) => None,
         (Some(source), Some(support)) => {
-            let more = source.memory(&support, &backend, &capacity, dtype);
+            let more = source.memory(&support, &*backend, &capacity, dtype);
             needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
             needs.cache_bytes += more.cache_bytes;
             Some((source, support))
@@ -419,9 +458,9 @@ fn start_reporting<B: Backend>(
     };
     let tower = options.tower.as_ref().zip(towers);
     if let Some((source, support)) = &tower {
-        needs.workspace_bytes += (support.bytes)(&backend, &source.blueprint.shape, &source.capacity());
+        needs.workspace_bytes += (support.bytes)(&*backend, &source.blueprint.shape, &source.capacity());
     }
-    let inventory = Inventory::take(checkpoint, &blueprint);
+    let inventory = Inventory::take(checkpoint, blueprint);
     // Before the plan: a checkpoint of another configuration is a better reason to give than lack
     // of memory.
     LoadError::check(checkpoint, &inventory.problems)?;
@@ -441,6 +480,25 @@ fn start_reporting<B: Backend>(
             None => Memory::host(available_memory().unwrap_or(u64::MAX / 2)),
         },
     })?;
+    Ok(Layout { dtype, capacity, max_model_len, eps, draft, spare_blocks, tower, inventory, plan })
+}
+
+/// [`start_with`] with a backend that reports its uploads.
+fn start_reporting<B: Backend>(
+    mut backend: B,
+    uploads: &Uploads,
+    default_dtype: CacheDType,
+    drafts: Option<DraftSupport<B>>,
+    towers: Option<TowerSupport<B>>,
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
+    let layout = lay_out(&mut backend, default_dtype, drafts, towers, checkpoint, &blueprint, options)?;
+    let Layout { dtype, capacity, max_model_len, eps, draft, spare_blocks, tower, inventory, plan } = layout;
+    let (batching, preferences) = (&options.scheduler, backend.preferences());
     let limits = batching.limits(
         preferences.prefill_tokens,
         blueprint.max_position_embeddings,
@@ -510,7 +568,7 @@ fn start_reporting<B: Backend>(
     warm_up(&mut model, options.block_size)?;
     let mut steps = MeasuredSteps::default();
     if options.speculation.is_on() {
-        steps = measure_steps(&mut model, options.block_size, decode_rows.min(capacity.max_logits_rows))?;
+        steps = measure_steps(&mut model, options.block_size, capacity.max_logits_rows)?;
     }
     let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), steps, metrics)?;
     Ok(StartedEngine { handle, thread })

@@ -4,6 +4,7 @@ mod draft_source;
 pub mod engine;
 mod error;
 pub(crate) mod gpu;
+mod machine;
 pub mod memory_plan;
 mod progress;
 mod reload;
@@ -15,6 +16,7 @@ mod stations;
 mod tuned_ops;
 
 pub(crate) use error::{BootError, chain};
+pub(crate) use machine::shortcomings;
 pub(crate) use run::serve;
 pub(crate) use sampling_defaults::{ModelDefaults, sampling_defaults};
 pub(crate) use stations::{load_sight, load_text, open_checkpoint, read_blueprint};

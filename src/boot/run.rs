@@ -102,7 +102,7 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
         model = names[0],
         "booting: health is answered, requests are refused until this log says ready"
     );
-    note_exposure(settings, &server);
+    note_public_pages(settings);
     let booting = {
         let (settings, metrics, readiness) = (settings.clone(), metrics.clone(), server.readiness());
         tokio::task::spawn_blocking(move || boot(&settings, names, &metrics, &readiness))
@@ -213,17 +213,9 @@ async fn serve_until_end(
     Ok(if cut == 0 { End::Drained } else { End::Cut })
 }
 
-/// Logs a server that other machines reach without a key, and pages that need no key.
-fn note_exposure(settings: &Settings, server: &Server) {
-    let server_settings = &settings.server;
-    let keys = !server_settings.api_keys.is_empty();
-    if server.is_exposed() && !keys {
-        tracing::warn!(
-            at = server.url(),
-            "other machines can send requests, and no key is needed: set server.api_keys, or server.host = 127.0.0.1"
-        );
-    }
-    if keys && server_settings.public_pages {
+/// Logs that some pages need no key where requests do.
+fn note_public_pages(settings: &Settings) {
+    if !settings.server.api_keys.is_empty() && settings.server.public_pages {
         tracing::info!(
             "/metrics, /version, /docs and /openapi.json need no key; server.public_pages = false changes that"
         );

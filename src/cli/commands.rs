@@ -3,18 +3,32 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::boot;
 use crate::config::args::{ConfigCommand, RequestSettings, SourceArgs};
-use crate::config::{self, Environment, Loaded};
+use crate::config::{self, Checked, ConfigErrors, Environment, Loaded};
 
 /// Exit code of wrong use or wrong settings.
 pub(super) const EXIT_USAGE: u8 = 2;
 
 /// Loads the settings; prints their errors.
 pub(super) fn load_settings(args: &impl RequestSettings) -> Result<Loaded, ExitCode> {
-    config::load(&args.request(), &Environment::from_process()).map_err(|errors| {
-        eprintln!("perigee: {errors}");
-        ExitCode::from(EXIT_USAGE)
-    })
+    config::load(&args.request(), &Environment::from_process()).map_err(|errors| wrong_settings(&errors))
+}
+
+/// [`load_settings`] for a server on this machine: what it lacks is an error too.
+pub(super) fn load_for_this_machine(args: &impl RequestSettings) -> Result<Loaded, ExitCode> {
+    check_settings(args).into_result().map_err(|errors| wrong_settings(&errors))
+}
+
+/// Prints what is wrong with settings.
+fn wrong_settings(errors: &ConfigErrors) -> ExitCode {
+    eprintln!("perigee: {errors}");
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// The settings, and everything wrong with them on this machine.
+pub(super) fn check_settings(args: &impl RequestSettings) -> Checked {
+    config::check(&args.request(), &Environment::from_process(), &boot::shortcomings)
 }
 
 /// `perigee config ...`.
@@ -31,13 +45,20 @@ pub(super) fn config(command: &ConfigCommand) -> ExitCode {
             }
             Err(code) => code,
         },
-        ConfigCommand::Check(settings) => match load_settings(settings) {
-            Ok(loaded) => {
-                warn(&loaded);
-                print("the settings are valid\n")
+        ConfigCommand::Check { settings_only, settings } => {
+            let checked = match settings_only {
+                true => config::check(&settings.request(), &Environment::from_process(), &|_| Vec::new()),
+                false => check_settings(settings),
+            };
+            checked.loaded.iter().for_each(warn);
+            match checked.into_result() {
+                Ok(_) if *settings_only => print("the settings are valid\n"),
+                Ok(_) => {
+                    print("the settings are valid, and this machine has the devices and folders they name\n")
+                }
+                Err(errors) => wrong_settings(&errors),
             }
-            Err(code) => code,
-        },
+        }
         ConfigCommand::Schema => print_json(&config::json_schema()),
         ConfigCommand::Template => print(&config::reference_toml()),
         ConfigCommand::Profiles { config } => {
@@ -58,7 +79,7 @@ pub(super) fn version() -> ExitCode {
 /// Prints warnings about settings.
 fn warn(loaded: &Loaded) {
     for warning in &loaded.warnings {
-        eprintln!("perigee: {warning}");
+        eprintln!("perigee: warning: {warning}");
     }
 }
 

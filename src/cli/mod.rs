@@ -40,7 +40,7 @@ pub fn main() -> ExitCode {
         }
     };
     match line.command {
-        Command::Serve(args) => match commands::load_settings(&args) {
+        Command::Serve(args) => match commands::load_for_this_machine(&args) {
             Ok(loaded) => {
                 let request = args.request();
                 // The environment of a process does not change; files that it names do.

@@ -62,7 +62,7 @@ pub enum Command {
     /// Time the variants of kernels for a model on this machine's GPU, after checking that they agree; exit 1 without a
     /// GPU, or if a product has no variant that is right there.
     Tune(TuneArgs),
-    /// Check driver, GPUs, kernels and limits of this machine; exit 1 if a problem keeps its GPUs from being used.
+    /// Check the configuration, this machine and the model folder, and say what to do; exit 1 if something is broken.
     Doctor(DoctorArgs),
 }
 
@@ -72,9 +72,9 @@ pub struct DoctorArgs {
     /// Print JSON instead of lines.
     #[arg(long)]
     pub json: bool,
-    /// Sources.
+    /// Settings and the model.
     #[command(flatten)]
-    pub sources: SourceArgs,
+    pub settings: SettingsArgs,
 }
 
 /// What to tune.
@@ -128,8 +128,15 @@ pub enum ConfigCommand {
         #[command(flatten)]
         settings: SettingsArgs,
     },
-    /// Report everything that is wrong; exit 2 if anything is.
-    Check(SettingsArgs),
+    /// Report everything that is wrong, what this machine lacks included, and what is risky; exit 2 if anything is wrong.
+    Check {
+        /// Leave this machine out: no GPU, model or draft is looked for. For settings that another machine serves with.
+        #[arg(long)]
+        settings_only: bool,
+        /// Which settings.
+        #[command(flatten)]
+        settings: SettingsArgs,
+    },
     /// Print the JSON Schema of the site file.
     Schema,
     /// Print the site file with every key commented out.
@@ -224,8 +231,7 @@ pub struct TopArgs {
     /// Server, http only; paths of a client's base URL such as /v1 may stay [default: the configured address].
     #[arg(long)]
     pub url: Option<String>,
-    /// File whose first line is the key for a server that asks for one [default: the first of server.api_keys; with --url only
-    /// of PERIGEE_SERVER__API_KEYS, PERIGEE_SERVER__API_KEYS_FILE or --set].
+    /// File whose first line is the key for a server that asks for one.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Time between two looks, 100ms to 60s.
@@ -685,7 +691,7 @@ impl RequestSettings for KernelsBuildArgs {
 
 impl RequestSettings for DoctorArgs {
     fn request(&self) -> LoadRequest {
-        self.sources.request()
+        self.settings.request()
     }
 }
 

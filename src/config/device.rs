@@ -12,9 +12,10 @@ pub struct DeviceConfig {
     pub backend: BackendChoice,
     /// Threads of the CPU backend, 0 = all cores this process may use. Larger than the cores: slower.
     pub threads: usize,
-    /// Ranks of the CPU backend: heads, experts, vocabulary and cached tokens are split among so many parts, each with its share of the threads,
-    /// as several devices would split them. Replies differ from those of one rank by rounding alone. Divides kv_cache.block_size, and is at most the
-    /// number of attention heads. Larger than 1: slower on one memory, since each layer's parts wait for each other.
+    /// Parts that the model is divided into: heads, experts, vocabulary and cached tokens. With cuda each is a GPU, of which this build uses one; on the
+    /// CPU each has its share of the threads, as several devices would have. Replies differ from those of one rank by rounding alone. Divides
+    /// kv_cache.block_size, and is at most the number of attention heads. Larger than 1: slower on one memory, since each layer's parts wait for
+    /// each other.
     pub ranks: usize,
     /// Rounding of what enters a matrix product: bf16 is the checkpoint's own precision, and on GPUs the way to the tensor cores; f32 is exact to rounding, at about half the prefill
     /// speed and twice the cache bytes (GPUs: without tensor cores); int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
@@ -69,12 +70,14 @@ impl DeviceConfig {
             problems.push(("ranks", "must be from 1 to 64".into()));
         }
         let alone = match self.backend {
-            BackendChoice::Reference => Some("reference"),
-            BackendChoice::Cuda => Some("cuda"),
+            BackendChoice::Reference => Some("must be 1 with device.backend = reference"),
+            BackendChoice::Cuda => {
+                Some("this build computes on one GPU: a model that fits there runs with device.ranks = 1")
+            }
             BackendChoice::Auto | BackendChoice::Cpu => None,
         };
-        if let Some(name) = alone.filter(|_| self.ranks > 1) {
-            problems.push(("ranks", format!("must be 1 with device.backend = {name}")));
+        if let Some(reason) = alone.filter(|_| self.ranks > 1) {
+            problems.push(("ranks", reason.into()));
         }
         problems
     }

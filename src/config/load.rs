@@ -8,7 +8,7 @@ use figment::providers::Serialized;
 
 use super::error::{ConfigError, ConfigErrors};
 use super::origin::Origin;
-use super::settings::{self, Settings};
+use super::settings::{self, Settings, Violation};
 use super::sources::{Environment, LoadRequest, Sources};
 
 /// Settings, and how they came to be.
@@ -28,10 +28,38 @@ pub struct Loaded {
     pub profile_dir: PathBuf,
 }
 
+/// Settings as far as they could be read, and everything that is wrong with them.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// The settings, faulty values included; `None` if they cannot be put together. Faulty sources are left out.
+    pub loaded: Option<Loaded>,
+    /// Every problem.
+    pub errors: Vec<ConfigError>,
+}
+
+impl Checked {
+    /// The settings, if nothing is wrong with them.
+    pub fn into_result(self) -> Result<Loaded, ConfigErrors> {
+        match self.loaded {
+            Some(loaded) if self.errors.is_empty() => Ok(loaded),
+            _ => Err(ConfigErrors(self.errors)),
+        }
+    }
+}
+
 /// Loads the settings from all sources.
 ///
 /// Errors: every problem of every source, and every value outside its limits.
 pub fn load(request: &LoadRequest, environment: &Environment) -> Result<Loaded, ConfigErrors> {
+    check(request, environment, &|_| Vec::new()).into_result()
+}
+
+/// Reads all sources and checks them; `more` adds violations that a section cannot know, such as those of the machine.
+pub fn check(
+    request: &LoadRequest,
+    environment: &Environment,
+    more: &dyn Fn(&Settings) -> Vec<Violation>,
+) -> Checked {
     let mut sources = Sources::new(request, environment);
     let figment = Figment::from(Serialized::defaults(Settings::default()))
         .merge(sources.site())
@@ -47,7 +75,8 @@ pub fn load(request: &LoadRequest, environment: &Environment) -> Result<Loaded, 
     let mut errors = sources.errors;
     match figment.extract::<Settings>() {
         Ok(settings) => {
-            errors.extend(settings.violations().into_iter().map(|(section, key, problem)| {
+            let violations = settings.violations().into_iter().chain(more(&settings));
+            errors.extend(violations.map(|(section, key, problem)| {
                 let name = format!("{section}.{key}");
                 let value = figment.find_value(&name).ok().filter(|_| !settings::is_secret(section, key));
                 ConfigError {
@@ -57,21 +86,19 @@ pub fn load(request: &LoadRequest, environment: &Environment) -> Result<Loaded, 
                     problem,
                 }
             }));
-            if errors.is_empty() {
-                let profile = sources.profile.map(|(name, _)| name);
-                let Sources { site, profile_dir, warnings, .. } = sources;
-                return Ok(Loaded { settings, origins, warnings, site, profile, profile_dir });
-            }
+            let profile = sources.profile.map(|(name, _)| name);
+            let Sources { site, profile_dir, mut warnings, .. } = sources;
+            warnings.extend(settings.risks());
+            let loaded = Loaded { settings, origins, warnings, site, profile, profile_dir };
+            Checked { loaded: Some(loaded), errors }
         }
         // Each value has been checked against its key's type, so together they cannot fail; if they do, it is said.
-        Err(e) => errors.push(ConfigError {
-            key: e.path.join("."),
-            value: None,
-            origin: None,
-            problem: e.kind.to_string(),
-        }),
+        Err(e) => {
+            let (key, problem) = (e.path.join("."), e.kind.to_string());
+            errors.push(ConfigError { key, value: None, origin: None, problem });
+            Checked { loaded: None, errors }
+        }
     }
-    Err(ConfigErrors(errors))
 }
 
 #[cfg(test)]

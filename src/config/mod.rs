@@ -20,10 +20,10 @@ mod toml_text;
 
 pub use device::DeviceConfig;
 pub use error::{ConfigError, ConfigErrors};
-pub use load::{Loaded, load};
+pub use load::{Checked, Loaded, check, load};
 pub use origin::Origin;
 pub use profiles::{ProfileSummary, list as list_profiles};
 pub use schema::{json_schema, reference_toml};
-pub use settings::Settings;
+pub use settings::{Settings, Violation};
 pub use show::{show_json, show_table};
 pub use sources::{Environment, FlagValue, LoadRequest};

@@ -10,9 +10,19 @@ use super::toml_text::{TomlText, read_file};
 
 /// Profiles that come with the program: (name, TOML).
 const BUILT_IN: &[(&str, &str)] = &[
+    ("embedded", include_str!("../../config/profiles/embedded.toml")),
     ("exact", include_str!("../../config/profiles/exact.toml")),
+    ("kimi-k26-mxfp4", include_str!("../../config/profiles/kimi-k26-mxfp4.toml")),
+    ("kimi-k26-nvfp4-8x-b200", include_str!("../../config/profiles/kimi-k26-nvfp4-8x-b200.toml")),
+    ("kimi-k26-nvfp4-8x-b300", include_str!("../../config/profiles/kimi-k26-nvfp4-8x-b300.toml")),
+    (
+        "kimi-k26-reap192-4x-rtx-pro-6000",
+        include_str!("../../config/profiles/kimi-k26-reap192-4x-rtx-pro-6000.toml"),
+    ),
+    ("kimi-k27-code-nvfp4", include_str!("../../config/profiles/kimi-k27-code-nvfp4.toml")),
     ("kimi-official", include_str!("../../config/profiles/kimi-official.toml")),
     ("latency", include_str!("../../config/profiles/latency.toml")),
+    ("moonlight", include_str!("../../config/profiles/moonlight.toml")),
     ("reference", include_str!("../../config/profiles/reference.toml")),
     ("throughput", include_str!("../../config/profiles/throughput.toml")),
 ];

@@ -106,7 +106,7 @@ pub(super) fn check_type(section: &str, key: &str, value: &Value) -> Result<(), 
 }
 
 /// A value outside its limits, or one that does not go with another: (section, key, limit).
-pub(super) type Violation = (&'static str, &'static str, String);
+pub type Violation = (&'static str, &'static str, String);
 
 impl Settings {
     /// Every value outside its limits and every impossible combination.
@@ -122,6 +122,7 @@ impl Settings {
             ("kv_events", self.kv_events.validate()),
             ("speculation", self.speculation.validate()),
             ("speculation", self.draft_problems()),
+            ("kv_cache", self.shard_problems()),
             ("vision", self.vision.validate()),
             ("sampling", self.sampling.validate()),
             ("reasoning", self.reasoning.validate()),
@@ -134,9 +135,20 @@ impl Settings {
         violations
     }
 
-    /// A draft model that is asked for and is nowhere.
+    /// A draft model that is asked for and is nowhere, or that cannot run where the model does.
     fn draft_problems(&self) -> Vec<(&'static str, String)> {
-        let has_draft = self.speculation.draft.is_some() || self.model.path.is_none();
+        let (ranks, draft) = (self.device.ranks, self.speculation.draft.is_some());
+        let drafts =
+            matches!(self.speculation.method, speculation::Method::Eagle3 | speculation::Method::Mtp);
+        if ranks > 1 && (drafts || draft && self.speculation.is_on()) {
+            let key = if drafts { "method" } else { "draft" };
+            let problem = format!(
+                "a draft model runs beside an undivided model in this build, and device.ranks is {ranks}: set speculation.method = \
+                 suffix, and no draft"
+            );
+            return vec![(key, problem)];
+        }
+        let has_draft = draft || self.model.path.is_none();
         match self.speculation.method {
             speculation::Method::Eagle3 if !has_draft => {
                 vec![("method", "needs a draft model: set speculation.draft to its folder".into())]
@@ -146,6 +158,49 @@ impl Settings {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Blocks that ranks cannot divide among them.
+    fn shard_problems(&self) -> Vec<(&'static str, String)> {
+        let (block_size, ranks) = (self.kv_cache.block_size, self.device.ranks.max(1));
+        match block_size.is_multiple_of(ranks) {
+            true => Vec::new(),
+            false => vec![("block_size", format!("must be a multiple of device.ranks ({ranks})"))],
+        }
+    }
+}
+
+/// Penalties up to which tool calls and code, which repeat names on purpose, are assumed to survive.
+const MILD_PENALTY: std::ops::RangeInclusive<f32> = 0.9..=1.1;
+
+impl Settings {
+    /// What is allowed and may still hurt: one sentence per risk, with the key that it comes from and the remedy.
+    pub(super) fn risks(&self) -> Vec<String> {
+        let mut risks = Vec::new();
+        let (server, sampling) = (&self.server, &self.sampling);
+        if server.is_exposed() && server.api_keys.is_empty() {
+            risks.push(format!(
+                "server.host = {}: other machines can send requests, and no key is needed: set server.api_keys, or server.host = \
+                 127.0.0.1",
+                server.host
+            ));
+        }
+        if self.guard.mode == guard::Mode::Off {
+            let again = match sampling.temperature {
+                Some(0.0) => ", and at sampling.temperature = 0 every retry repeats it",
+                _ => "",
+            };
+            risks.push(format!(
+                "guard.mode = off: a reply that repeats itself runs until its token limit{again}: set rescue, or warn to see how often"
+            ));
+        }
+        if let Some(penalty) = sampling.repetition_penalty.filter(|penalty| !MILD_PENALTY.contains(penalty)) {
+            risks.push(format!(
+                "sampling.repetition_penalty = {penalty}: it also acts on names and numbers that tool calls, JSON and code must repeat: \
+                 compare their results with 1"
+            ));
+        }
+        risks
     }
 }
 
@@ -192,6 +247,88 @@ mod tests {
     #[test]
     fn defaults_are_within_their_own_limits() {
         assert_eq!(Settings::default().violations(), []);
+    }
+
+    fn check_violation(edit: impl Fn(&mut Settings), expected: (&str, &str, &str)) {
+        let mut settings = Settings::default();
+        edit(&mut settings);
+        let (section, key, words) = expected;
+        let violations = settings.violations();
+        let found = violations.iter().any(|v| (v.0, v.1) == (section, key) && v.2.contains(words));
+        assert!(found, "{expected:?}: {violations:?}");
+    }
+
+    #[test]
+    fn what_this_build_cannot_do_is_refused_with_the_reason() {
+        check_violation(
+            |s| {
+                s.device.backend = super::super::device::BackendChoice::Cuda;
+                s.device.ranks = 4;
+            },
+            ("device", "ranks", "this build computes on one GPU"),
+        );
+        check_violation(|s| s.device.ranks = 3, ("kv_cache", "block_size", "multiple of device.ranks (3)"));
+        let ranked = |s: &mut Settings| s.device.ranks = 2;
+        check_violation(
+            |s| {
+                ranked(s);
+                s.speculation.method = speculation::Method::Eagle3;
+            },
+            ("speculation", "method", "device.ranks is 2"),
+        );
+        check_violation(
+            |s| {
+                ranked(s);
+                s.speculation.draft = Some("draft".into());
+            },
+            ("speculation", "draft", "device.ranks is 2"),
+        );
+        let mut settings = Settings::default();
+        ranked(&mut settings);
+        assert_eq!(settings.violations(), []);
+    }
+
+    fn check_risk(edit: impl Fn(&mut Settings), expected: Option<&str>) {
+        let mut settings = Settings::default();
+        edit(&mut settings);
+        let risks = settings.risks();
+        match expected {
+            Some(words) => assert!(risks.len() == 1 && risks[0].contains(words), "{words}: {risks:?}"),
+            None => assert_eq!(risks, [""; 0]),
+        }
+    }
+
+    #[test]
+    fn what_is_merely_risky_warns() {
+        check_risk(|_| (), None);
+        check_risk(|s| s.server.host = "0.0.0.0".into(), Some("server.host = 0.0.0.0: other machines"));
+        check_risk(|s| s.server.host = "::1".into(), None);
+        check_risk(|s| s.server.host = "localhost".into(), None);
+        check_risk(
+            |s| {
+                s.server.host = "0.0.0.0".into();
+                s.server.api_keys = vec![server::ApiKey::plain("k")];
+            },
+            None,
+        );
+        check_risk(
+            |s| {
+                s.server.host = "0.0.0.0".into();
+                s.server.unix_socket = Some("/run/perigee.sock".into());
+            },
+            None,
+        );
+        check_risk(|s| s.guard.mode = guard::Mode::Off, Some("until its token limit: set rescue"));
+        check_risk(
+            |s| {
+                s.guard.mode = guard::Mode::Off;
+                s.sampling.temperature = Some(0.0);
+            },
+            Some("every retry repeats it"),
+        );
+        check_risk(|s| s.sampling.repetition_penalty = Some(1.12), Some("repetition_penalty = 1.12"));
+        check_risk(|s| s.sampling.repetition_penalty = Some(1.05), None);
+        check_risk(|s| s.sampling.temperature = Some(0.0), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The HTTP server's settings.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -221,6 +222,14 @@ impl Config {
     /// `keep_alive_s`.
     pub fn keep_alive(&self) -> Duration {
         seconds(self.keep_alive_s)
+    }
+
+    /// Whether other machines can reach a server with these settings; a host name other than localhost may be such an address.
+    pub fn is_exposed(&self) -> bool {
+        let host = self.host.trim();
+        let loopback =
+            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        self.unix_socket.is_none() && !loopback
     }
 
     /// `request_timeout_s`.

@@ -101,11 +101,6 @@ impl Server {
         self.address.to_string()
     }
 
-    /// Whether other machines can reach the server.
-    pub fn is_exposed(&self) -> bool {
-        matches!(self.address, Address::Tcp(_)) && !self.address.is_loopback()
-    }
-
     /// What changes the server while it serves.
     pub fn control(&self) -> Control {
         Control(self.shared.clone())

@@ -14,6 +14,7 @@ mod connection;
 mod fetch;
 mod listener;
 mod operator;
+mod page;
 mod ready;
 mod remote_images;
 mod request_log;

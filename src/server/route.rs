@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::page;
 use crate::api::ApiError;
 
 pub(super) const GET: &str = "GET, HEAD";
@@ -38,12 +39,14 @@ pub(super) enum Route {
     Version,
     OpenApi,
     Docs,
+    Page,
+    PageFile,
 }
 
 impl Route {
     /// Every route; a test compares the OpenAPI document with this list.
     #[cfg(test)]
-    const ALL: [Self; 28] = {
+    const ALL: [Self; 30] = {
         use Route::*;
         [
             Chat,
@@ -74,6 +77,8 @@ impl Route {
             Version,
             OpenApi,
             Docs,
+            Page,
+            PageFile,
         ]
     };
 
@@ -106,6 +111,8 @@ impl Route {
             "/version" => Self::Version,
             "/openapi.json" => Self::OpenApi,
             "/docs" => Self::Docs,
+            "/" => Self::Page,
+            _ if page::file(path).is_some() => Self::PageFile,
             _ if encoded_model(path).is_some() => Self::Model,
             _ => return None,
         })
@@ -142,6 +149,8 @@ impl Route {
             Self::Version => "/version",
             Self::OpenApi => "/openapi.json",
             Self::Docs => "/docs",
+            Self::Page => "/",
+            Self::PageFile => "/page/{name}",
         }
     }
 

@@ -15,7 +15,7 @@ use super::clients::Caller;
 use super::request_log::RequestLog;
 use super::route::{self, POST, Route};
 use super::shared::Shared;
-use super::{admission, body, compression};
+use super::{admission, body, compression, page};
 use crate::api::{self, Api, ApiError, RequestBody, is_request_id};
 use crate::telemetry;
 
@@ -29,6 +29,7 @@ const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-perigee-ignored-fi
 enum Reply {
     Json(StatusCode, Vec<u8>),
     Text(&'static str, String),
+    File(&'static page::File),
     Events(Box<api::EventStream>),
 }
 
@@ -168,6 +169,9 @@ async fn dispatch(
             Some(operator) => Ok(Reply::Json(StatusCode::OK, operator.settings().to_string().into_bytes())),
             None => Err(ApiError::starting("settings", 0)),
         },
+        Route::Page | Route::PageFile => {
+            page::file(path).map(Reply::File).ok_or_else(|| ApiError::unknown_path(path))
+        }
         Route::FlightRecorder => {
             Ok(Reply::Json(StatusCode::OK, metrics.flight().report().to_string().into_bytes()))
         }
@@ -321,13 +325,15 @@ fn respond(
             (status, whole(status, body, log))
         }
         Ok(Reply::Text(kind, body)) => {
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-            headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
-            let mut body = body.into_bytes();
-            if gzip {
-                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-                body = compression::gzip(&body);
-            }
+            let body = text(&mut headers, kind, body.into_bytes(), gzip);
+            (StatusCode::OK, whole(StatusCode::OK, body, log))
+        }
+        Ok(Reply::File(file)) => {
+            let policy = HeaderValue::from_static(page::CONTENT_SECURITY_POLICY);
+            headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            let body = text(&mut headers, file.media_type, file.text.into(), gzip);
             (StatusCode::OK, whole(StatusCode::OK, body, log))
         }
         Err(error) => {
@@ -346,6 +352,17 @@ fn respond(
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
+}
+
+/// The body of a text, packed where the client takes that.
+fn text(headers: &mut HeaderMap, kind: &'static str, body: Vec<u8>, gzip: bool) -> Vec<u8> {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
+    if !gzip {
+        return body;
+    }
+    headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    compression::gzip(&body)
 }
 
 /// Names the unknown fields of the request in the answer's headers.

@@ -15,6 +15,7 @@ mod exposition;
 
 pub use config::{Config, LogColor};
 pub use flight::{FlightRecorder, RequestRecord, StepShape};
+pub use logs::{LogControl, LogError, init};
 pub use metrics::{
     CONTENT_TYPE, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load,
     Metrics, Rejection, RequestFigures, StepSeconds, StepTimes,

@@ -88,16 +88,13 @@ fn fail(problem: &str) -> ExitCode {
 /// The server to ask, and the key for it.
 fn target(args: &TopArgs, loaded: &Loaded) -> Result<Target, String> {
     let server = &loaded.settings.server;
-    // Keys of a file belong to the server that is configured there, and are sent to no other.
-    let origin = loaded.origins.get("server.api_keys").map(|origin| origin.kind.as_str());
-    let is_meant = args.url.is_none() || matches!(origin, Some("environment" | "flag"));
     let key = match &args.key_file {
         Some(path) => {
             let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
             let key = text.lines().map(str::trim).find(|line| !line.is_empty());
             Some(key.ok_or_else(|| format!("{}: the file is empty", path.display()))?.to_owned())
         }
-        None => server.api_keys.first().filter(|_| is_meant).map(|key| key.expose().to_owned()),
+        None => None,
     };
     match &args.url {
         Some(url) => Target::of_url(url, key).map_err(|problem| format!("--url {url}: {problem}")),
@@ -326,23 +323,20 @@ mod tests {
         fs::write(&site, "[server]\napi_keys = [\"of-the-file\"]\nport = 7\n").unwrap();
         let key_file = dir.path().join("key");
         fs::write(&key_file, "\nof-the-key-file\n").unwrap();
-        let check = |flags: &[&str], environment: &[(&str, &str)], url: &str, key: &str| {
+        let check = |flags: &[&str], url: &str, key: &str| {
             let line = ["perigee", "top", "--config", site.to_str().unwrap()];
             let line = CommandLine::try_parse_from(line.iter().chain(flags)).unwrap();
             let Command::Top(args) = line.command else { panic!("not top") };
-            let loaded = config::load(&args.settings.request(), &Environment::of(environment)).unwrap();
+            let loaded = config::load(&args.settings.request(), &Environment::of(&[])).unwrap();
             let target = target(&args, &loaded).unwrap();
             assert_eq!((target.url().as_str(), target.key.as_deref().unwrap_or("")), (url, key), "{flags:?}");
         };
-        let environment = [("PERIGEE_SERVER__API_KEYS", "of-the-environment")];
         let from_file = ["--key-file", key_file.to_str().unwrap()];
-        check(&[], &[], "http://127.0.0.1:7", "of-the-file");
-        check(&[], &environment, "http://127.0.0.1:7", "of-the-environment");
-        check(&from_file, &environment, "http://127.0.0.1:7", "of-the-key-file");
-        check(&["--port", "8"], &[], "http://127.0.0.1:8", "of-the-file");
-        check(&["--set", "server.unix_socket=/s"], &[], "unix:/s", "of-the-file");
-        check(&["--url", "other:9"], &[], "http://other:9", "");
-        check(&["--url", "other:9"], &environment, "http://other:9", "of-the-environment");
-        check(&["--url", "other:9", from_file[0], from_file[1]], &[], "http://other:9", "of-the-key-file");
+        check(&[], "http://127.0.0.1:7", "");
+        check(&from_file, "http://127.0.0.1:7", "of-the-key-file");
+        check(&["--port", "8"], "http://127.0.0.1:8", "");
+        check(&["--set", "server.unix_socket=/s"], "unix:/s", "");
+        check(&["--url", "other:9"], "http://other:9", "");
+        check(&["--url", "other:9", from_file[0], from_file[1]], "http://other:9", "of-the-key-file");
     }
 }

@@ -1,114 +1,16 @@
-//! `perigee doctor`: what keeps this machine's GPUs from being used, or from their speed, and what to do about it.
-//!
-//! One line per finding. A machine without a GPU has one finding and no problem: the CPU backend serves there.
+//! Driver, GPUs and their compiled kernels.
 
-use std::fmt::Write as _;
-use std::fs;
-use std::process::ExitCode;
 use std::sync::Arc;
 
-use serde::Serialize;
-
-use super::commands::{load_settings, print, print_json};
-use crate::boot::memory_plan::{available_memory, format_bytes};
-use crate::config::args::DoctorArgs;
+use super::cache;
+use super::report::Report;
+use crate::boot::memory_plan::format_bytes;
 use crate::cuda::{
     Arch, CacheSettings, CompileError, Compiler, Config, Device, DeviceState, Driver, Hardware, Installation,
-    KernelCache, Nvml, Nvrtc, PeerAccess, ProbeError, Program, Volume, kernels,
+    KernelCache, Nvml, Nvrtc, PeerAccess, Program, kernels,
 };
 
-/// `CUDA_ERROR_NO_DEVICE`.
-const NO_DEVICE: i32 = 100;
-/// Open files that a busy server with its checkpoint needs.
-const MIN_OPEN_FILES: u64 = 4096;
-/// Host memory below which a boot is in doubt: staging memory, tokenizer, requests.
-const MIN_HOST_BYTES: u64 = 2 << 30;
-/// Free bytes of the cache's volume below which compiled kernels may not fit.
-const MIN_CACHE_BYTES: u64 = 64 << 20;
-
-/// Weight of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    /// As it should be.
-    Ok,
-    /// Works, with a loss.
-    Warning,
-    /// Does not work.
-    Problem,
-}
-
-/// One line of the report.
-#[derive(Debug, Serialize)]
-struct Finding {
-    level: Level,
-    /// The part of the machine.
-    part: String,
-    text: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
-}
-
-#[derive(Debug, Default)]
-struct Report(Vec<Finding>);
-
-impl Report {
-    fn ok(&mut self, part: &str, text: impl Into<String>) {
-        self.0.push(Finding { level: Level::Ok, part: part.into(), text: text.into(), remedy: None });
-    }
-
-    fn warning(&mut self, part: &str, text: impl Into<String>, remedy: &str) {
-        let remedy = Some(remedy.into());
-        self.0.push(Finding { level: Level::Warning, part: part.into(), text: text.into(), remedy });
-    }
-
-    /// `remedy` is empty where the text has it.
-    fn problem(&mut self, part: &str, text: impl Into<String>, remedy: &str) {
-        let remedy = (!remedy.is_empty()).then(|| remedy.into());
-        self.0.push(Finding { level: Level::Problem, part: part.into(), text: text.into(), remedy });
-    }
-
-    fn num_problems(&self) -> usize {
-        self.0.iter().filter(|finding| finding.level == Level::Problem).count()
-    }
-
-    fn lines(&self) -> String {
-        let mut text = String::new();
-        for Finding { level, part, text: finding, remedy } in &self.0 {
-            let level = match level {
-                Level::Ok => "ok",
-                Level::Warning => "warning",
-                Level::Problem => "problem",
-            };
-            let remedy = remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
-            let _ = writeln!(text, "{level:<7}  {part}: {finding}{remedy}");
-        }
-        text
-    }
-}
-
-/// Prints the report; exit code 1 if it has a problem.
-pub(super) fn doctor(args: &DoctorArgs) -> ExitCode {
-    let loaded = match load_settings(args) {
-        Ok(loaded) => loaded,
-        Err(code) => return code,
-    };
-    let mut report = Report::default();
-    match Installation::probe() {
-        Ok(installation) => examine(&mut report, &installation, &loaded.settings.kernels),
-        Err(
-            error @ (ProbeError::NoDriver | ProbeError::NoDevice | ProbeError::Call { code: NO_DEVICE, .. }),
-        ) => report.warning("gpu", error.to_string(), "without one the CPU backend serves"),
-        Err(error) => report.problem("driver", error.to_string(), ""),
-    }
-    let printed = match args.json {
-        true => print_json(&serde_json::json!({"problems": report.num_problems(), "findings": report.0})),
-        false => print(&report.lines()),
-    };
-    if report.num_problems() > 0 { ExitCode::FAILURE } else { printed }
-}
-
-fn examine(report: &mut Report, installation: &Installation, config: &Config) {
+pub(super) fn examine(report: &mut Report, installation: &Installation, config: &Config) {
     let nvml = Nvml::open();
     let (major, minor) = installation.version;
     let version =
@@ -142,7 +44,6 @@ fn examine(report: &mut Report, installation: &Installation, config: &Config) {
     let missing = examine_kernels(report, &cache, &archs);
     examine_compiler(report, nvrtc, missing);
     examine_volume(report, &cache, config);
-    examine_host(report);
 }
 
 /// Opens a device, for the checks that need several.
@@ -271,79 +172,10 @@ fn examine_compiler(report: &mut Report, nvrtc: Result<Arc<Nvrtc>, CompileError>
 }
 
 fn examine_volume(report: &mut Report, cache: &KernelCache, config: &Config) {
-    let shown = config.cache_dir.display();
-    if let Some(reason) = cache.degraded() {
-        let remedy = "until then kernels are compiled at each start";
-        return report.warning("kernel cache", reason, remedy);
-    }
-    match Volume::examine(&config.cache_dir) {
-        Err(error) => report.warning("kernel cache", format!("{shown}: {error}"), "set kernels.cache_dir"),
-        Ok(Volume { writable: false, .. }) => report.warning(
-            "kernel cache",
-            format!("{shown} cannot be written"),
-            "make it writable, or set kernels.cache_dir; stored kernels are used all the same",
-        ),
-        Ok(Volume { free_bytes, .. }) => {
-            let text = format!("{shown}, {} free", format_bytes(free_bytes));
-            match free_bytes < MIN_CACHE_BYTES {
-                true => report.warning("kernel cache", text, "make room on its volume"),
-                false => report.ok("kernel cache", text),
-            }
+    match cache.degraded() {
+        Some(reason) => {
+            report.warning("kernel cache", reason, "until then kernels are compiled at each start");
         }
-    }
-}
-
-fn examine_host(report: &mut Report) {
-    match available_memory() {
-        Some(bytes) if bytes < MIN_HOST_BYTES => report.warning(
-            "host memory",
-            format!("{} available", format_bytes(bytes)),
-            "raise the container's memory limit, or end other processes",
-        ),
-        Some(bytes) => {
-            report.ok("host memory", format!("{} available, control group included", format_bytes(bytes)))
-        }
-        None => {
-            report.warning("host memory", "neither /proc/meminfo nor a control group tells it", "mount /proc")
-        }
-    }
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    // Pinned memory of the driver does not count against it.
-    if let Some(locked) = limit(&limits, "Max locked memory") {
-        report.ok("locked memory", locked.map_or_else(|| "unlimited".into(), format_bytes));
-    }
-    match limit(&limits, "Max open files") {
-        Some(Some(files)) if files < MIN_OPEN_FILES => {
-            report.warning("open files", format!("at most {files}"), "raise it (ulimit -n 65536)")
-        }
-        Some(Some(files)) => report.ok("open files", format!("at most {files}")),
-        Some(None) => report.ok("open files", "unlimited"),
-        None => {}
-    }
-}
-
-/// The soft limit in a line of `/proc/self/limits`; `Some(None)`: unlimited.
-fn limit(limits: &str, name: &str) -> Option<Option<u64>> {
-    let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    match rest.split_whitespace().next()? {
-        "unlimited" => Some(None),
-        number => number.parse().ok().map(Some),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_are_numbers_or_unlimited() {
-        let text = "Limit                     Soft Limit           Hard Limit           Units\n\
-                    Max open files            1024                 1048576              files\n\
-                    Max locked memory         unlimited            unlimited            bytes\n";
-        assert_eq!(limit(text, "Max open files"), Some(Some(1024)));
-        assert_eq!(limit(text, "Max locked memory"), Some(None));
-        assert_eq!(limit(text, "Max processes"), None);
-        let own = fs::read_to_string("/proc/self/limits").unwrap();
-        assert!(limit(&own, "Max open files").is_some());
+        None => cache::examine(report, &config.cache_dir, true),
     }
 }

@@ -1,0 +1,99 @@
+//! What settings ask of this machine and it does not have. `config check`, `doctor` and `serve` refuse in these words.
+
+use std::io;
+use std::path::Path;
+
+use super::gpu::Gpu;
+use crate::config::{Settings, Violation, device};
+use crate::cuda::Arithmetic;
+
+/// Everything that is missing, with its remedy. Opens no device and reads no weights.
+pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
+    let mut found = Vec::new();
+    if settings.device.backend == device::BackendChoice::Cuda
+        && let Err(error) = Gpu::find(&settings.kernels, Arithmetic::Bf16)
+    {
+        found.push(("device", "backend", error.to_string()));
+    }
+    let draft = settings.speculation.draft.as_ref().filter(|_| settings.speculation.is_on());
+    for (section, key, path, is_folder) in [
+        ("model", "path", settings.model.path.as_ref(), true),
+        ("model", "chat_template", settings.model.chat_template.as_ref(), false),
+        ("speculation", "draft", draft, true),
+    ] {
+        let problem = path.and_then(|path| path_problem(path, is_folder));
+        found.extend(problem.map(|problem| (section, key, problem)));
+    }
+    found
+}
+
+/// Why a folder or a file cannot be what it should.
+fn path_problem(path: &Path, is_folder: bool) -> Option<String> {
+    let kind = if is_folder { "folder" } else { "file" };
+    match path.metadata() {
+        Ok(found) if found.is_dir() == is_folder => None,
+        Ok(_) => Some(format!("is no {kind}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // A relative path is the usual reason.
+            let from = match (path.is_relative(), std::env::current_dir()) {
+                (true, Ok(current)) => format!(" below {}", current.display()),
+                _ => String::new(),
+            };
+            Some(format!("there is no such {kind}{from}; in a container it must be mounted at this path"))
+        }
+        Err(error) => Some(format!("cannot be read: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(edit: impl Fn(&mut Settings), expected: &[(&str, &str, &str)]) {
+        let mut settings = Settings::default();
+        edit(&mut settings);
+        let found = shortcomings(&settings);
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (found, (section, key, words)) in found.iter().zip(expected) {
+            assert!((found.0, found.1) == (*section, *key) && found.2.contains(words), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn paths_that_are_not_there_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        check(|_| (), &[]);
+        check(|s| s.model.path = Some(dir.path().into()), &[]);
+        check(|s| s.model.path = Some(file.clone()), &[("model", "path", "is no folder")]);
+        check(
+            |s| s.model.chat_template = Some(dir.path().into()),
+            &[("model", "chat_template", "is no file")],
+        );
+        check(
+            |s| {
+                s.model.path = Some("no/such".into());
+                s.speculation.draft = Some("/no/such".into());
+            },
+            &[("model", "path", "no such folder below /"), ("speculation", "draft", "no such folder; in a")],
+        );
+        check(
+            |s| {
+                s.speculation = crate::speculation::Config::off();
+                s.speculation.draft = Some("/no/such".into());
+            },
+            &[],
+        );
+    }
+
+    #[test]
+    fn a_gpu_is_missed_only_where_one_is_asked_for() {
+        let found = Gpu::find(&Settings::default().kernels, Arithmetic::Bf16);
+        let expected: &[_] = match &found {
+            Ok(_) => &[],
+            Err(_) => &[("device", "backend", "driver")],
+        };
+        check(|s| s.device.backend = device::BackendChoice::Cuda, expected);
+    }
+}

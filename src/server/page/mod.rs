@@ -1,0 +1,68 @@
+//! The page at `/`: files in the binary, which ask this server alone for everything they show.
+
+/// A file of the page.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct File {
+    name: &'static str,
+    pub(super) media_type: &'static str,
+    pub(super) text: &'static str,
+}
+
+/// What the page may load and ask: its own files and this server. Images are those that a person
+/// attaches.
+pub(super) const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; img-src 'self' data: blob:; \
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The document, at `/`.
+pub(super) static INDEX: File =
+    File { name: "index.html", media_type: HTML, text: include_str!("index.html") };
+
+/// The files beside it, below `/page/`.
+static FILES: [File; 8] = [
+    File { name: "style.css", media_type: CSS, text: include_str!("style.css") },
+    File { name: "app.js", media_type: SCRIPT, text: include_str!("app.js") },
+    File { name: "chart.js", media_type: SCRIPT, text: include_str!("chart.js") },
+    File { name: "metrics.js", media_type: SCRIPT, text: include_str!("metrics.js") },
+    File { name: "panels.js", media_type: SCRIPT, text: include_str!("panels.js") },
+    File { name: "playground.js", media_type: SCRIPT, text: include_str!("playground.js") },
+    File { name: "server.js", media_type: SCRIPT, text: include_str!("server.js") },
+    File { name: "settings.js", media_type: SCRIPT, text: include_str!("settings.js") },
+];
+
+/// The file of a path.
+pub(super) fn file(path: &str) -> Option<&'static File> {
+    match path {
+        "/" => Some(&INDEX),
+        _ => FILES.iter().find(|file| path.strip_prefix("/page/") == Some(file.name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_name_each_other_and_nothing_outside() {
+        for file in FILES.iter().chain([&INDEX]) {
+            for outside in ["http://", "https://", "//cdn"] {
+                let lines = file.text.lines().filter(|line| line.contains(outside));
+                // The namespace of SVG is a name, not an address.
+                let lines: Vec<_> =
+                    lines.filter(|line| !line.contains("http://www.w3.org/2000/svg")).collect();
+                assert_eq!(lines, [""; 0], "{}", file.name);
+            }
+            for imported in file.text.split("from './").skip(1).filter_map(|rest| rest.split('\'').next()) {
+                assert!(
+                    super::file(&format!("/page/{imported}")).is_some(),
+                    "{} imports {imported}",
+                    file.name
+                );
+            }
+        }
+        assert_eq!((file("/"), file("/page/nothing"), file("/page/")), (Some(&INDEX), None, None));
+    }
+}
