@@ -31,17 +31,25 @@ KUBERNETES = "1.37"
 DRAIN_MARGIN_S = 10
 # Folder of config/kubernetes: value files of the chart that make the same objects.
 SAME = {"base": [], "overlays/gpu": ["gpu"], "overlays/fleet": ["gpu", "fleet"]}
-CUSTOM_GROUPS = ("monitoring.coreos.com", "gateway.networking.k8s.io", "inference.networking.k8s.io")
+# Custom resources, and the lists that are read here, for want of a schema.
+CUSTOM = {("monitoring.coreos.com/v1", "PodMonitor"): ["podMetricsEndpoints"],
+          ("gateway.networking.k8s.io/v1", "HTTPRoute"): ["parentRefs", "rules"],
+          ("inference.networking.k8s.io/v1", "InferencePool"): ["targetPorts"]}
 # Objects that the manifests name and do not make.
 EXTERNAL = {("PersistentVolumeClaim", "perigee-model"), ("Secret", "perigee-api-keys")}
 API_KEY = "manifests-check"
 
 
-class Findings(list):
-    """What is wrong: where it was rendered from, the object, the field, and the reason."""
+class Findings(dict):
+    """What is wrong: object, field and reason, and the renderings that have it."""
 
     def add(self, source, item, field, reason):
-        self.append(f"{source}: {name_of(item)}: {field}: {reason}")
+        self.setdefault(f"{name_of(item)}: {field}: {reason}", []).append(source)
+
+    def lines(self):
+        for text, sources in self.items():
+            more = len(set(sources)) - 1
+            yield f"{sources[0]}{f' and {more} more' if more else ''}: {text}"
 
 
 def name_of(item):
@@ -138,19 +146,21 @@ def definitions(folder):
 
 
 def check_schema(source, item, crds, used, findings):
+    """Whether the object is what its schema says, as far as there is one."""
     if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in ("apiVersion", "kind")):
         findings.add(source, item if isinstance(item, dict) else None, "apiVersion", "no object of Kubernetes")
-        return
+        return False
     key = (item["apiVersion"], item["kind"])
-    if item["apiVersion"].split("/")[0] in CUSTOM_GROUPS:
-        if key not in crds:
-            used.setdefault("no schema", set()).add(item["kind"])
-            if any(kind == item["kind"] for _, kind in crds):
-                findings.add(source, item, "apiVersion", f"{item['apiVersion']} is not in the definitions given")
-            return
+    if key in crds:
         schema, release = crds[key]
         used.setdefault(f"{item['kind']} of {release}", set()).add(item["kind"])
-        errors = jsonschema.Draft202012Validator(schema).iter_errors(item)
+        errors = list(jsonschema.Draft202012Validator(schema).iter_errors(item))
+    elif key in CUSTOM:
+        used.setdefault("no schema", set()).add(item["kind"])
+        missing = [field for field in CUSTOM[key] if not isinstance(at(item, f"spec.{field}"), list)]
+        for field in missing:
+            findings.add(source, item, f"spec.{field}", "no list")
+        return not missing
     else:
         used.setdefault(f"Kubernetes {KUBERNETES}", set()).add(item["kind"])
         try:
@@ -160,9 +170,10 @@ def check_schema(source, item, crds, used, findings):
             errors = [error]
         except kubernetes_validate.SchemaNotFoundError as error:
             findings.add(source, item, "apiVersion", error.message)
-            return
+            return False
     for error in errors:
         findings.add(source, item, ".".join(map(str, error.absolute_path)) or "-", error.message)
+    return not errors
 
 
 # --------------------------------------------------------------------------------------------------- objects
@@ -277,7 +288,7 @@ class Release:
             self.wrong(self.deployment, "spec.replicas", "missing, which is 1")
         for item in self.all("HTTPRoute"):
             for rule in item["spec"]["rules"]:
-                for backend in rule["backendRefs"]:
+                for backend in rule.get("backendRefs", []):
                     if not self.has(backend.get("kind", "Service"), backend["name"]):
                         self.wrong(item, "spec.rules.backendRefs", f"there is no {backend.get('kind', 'Service')} {backend['name']}")
 
@@ -356,7 +367,7 @@ class Release:
 
             done = run("check")
             if done.returncode != 0:
-                self.wrong(self.deployment, "env", done.stderr.strip())
+                self.wrong(self.deployment, "env", " ".join(done.stderr.split()))
                 return None
             return json.loads(run("show", "--json").stdout)["settings"]
 
@@ -402,6 +413,9 @@ def differences(a, b, path=()):
     if isinstance(a, dict) and isinstance(b, dict):
         for key in sorted(a.keys() | b.keys()):
             yield from differences(a.get(key), b.get(key), (*path, key))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for index, (ours, theirs) in enumerate(zip(a, b)):
+            yield from differences(ours, theirs, (*path, str(index)))
     elif a != b:
         yield ".".join(path[1:]) or "object", path[0], a, b
 
@@ -425,14 +439,13 @@ def main():
     crds = definitions(options.crds) if options.crds else {}
     folders = kustomizations(options.kustomize.split(), findings)
     renderings = {f"config/kubernetes/{folder}": items for folder, items in folders.items()}
+    charts = {}
     if options.helm:
         for folder, values in SAME.items():
             source, items = chart(options.helm, values, findings)
-            if items is None:
-                continue
-            renderings[source] = items
-            if folder in folders:
-                check_same(folder, folders[folder], source, items, findings)
+            if items is not None:
+                charts[folder] = source
+                renderings[source] = items
         version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]
         about = yaml.safe_load((CHART / "Chart.yaml").read_text())
         for key in ("version", "appVersion"):
@@ -447,10 +460,7 @@ def main():
         metrics = server.get("/metrics")
     try:
         for source, items in renderings.items():
-            before = len(findings)
-            for item in items:
-                check_schema(source, item, crds, used, findings)
-            if len(findings) > before:
+            if not all([check_schema(source, item, crds, used, findings) for item in items]):
                 # Objects of another shape are not looked into.
                 continue
             release = Release(source, items, findings)
@@ -466,8 +476,12 @@ def main():
         if server:
             server.stop()
 
-    for finding in dict.fromkeys(findings):
-        print(finding)
+    for folder, source in charts.items():
+        if folder in folders:
+            check_same(folder, folders[folder], source, renderings[source], findings)
+
+    for line in findings.lines():
+        print(line)
     without = used.pop("no schema", None)
     for schema, kinds in sorted(used.items()):
         print(f"validated by {schema}: {', '.join(sorted(kinds))}")
@@ -479,7 +493,7 @@ def main():
         print("settings, probe paths and metrics not checked: no --binary")
     objects = sum(len(items) for items in renderings.values())
     if findings:
-        print(f"manifests check FAILED: {len(dict.fromkeys(findings))} findings in {len(renderings)} renderings, {objects} objects")
+        print(f"manifests check FAILED: {len(findings)} findings in {len(renderings)} renderings, {objects} objects")
         return 1
     print(f"manifests check passed: {len(renderings)} renderings, {objects} objects")
     return 0
