@@ -433,7 +433,9 @@ def main():
     options.add_argument("--helm", required=True, help=argparse.SUPPRESS)
     options.add_argument("--binary", type=pathlib.Path, help="perigee, for settings, probe paths and metrics")
     options.add_argument("--crds", help="folder of custom resource definitions")
-    options = options.parse_args()
+    parser, options = options, options.parse_args()
+    if options.binary and not os.access(options.binary, os.X_OK):
+        parser.error(f"{options.binary} is no program")
 
     findings, used = Findings(), {}
     crds = definitions(options.crds) if options.crds else {}
