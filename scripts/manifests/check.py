@@ -1,0 +1,505 @@
+"""Renders the manifests and checks the objects; `scripts/manifests-check` runs it.
+
+Every folder of config/kubernetes (each component on the base) and the chart with each of its value files:
+- the schemas of Kubernetes, unknown fields refused; those of custom resources where --crds has them, without their CEL rules;
+- what holds between objects: selectors, ports, volumes, names, the time to drain, the restricted pod security standard;
+- the chart renders the objects of the overlays;
+- with --binary: settings are valid, probe paths answer, metrics exist.
+"""
+
+import argparse
+import copy
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.error
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+KUSTOMIZE = ROOT / "config/kubernetes"
+CHART = ROOT / "config/helm/perigee"
+KUBERNETES = "1.37"
+# Least seconds between the end of the drain and the kill.
+DRAIN_MARGIN_S = 10
+# Folder of config/kubernetes: value files of the chart that make the same objects.
+SAME = {"base": [], "overlays/gpu": ["gpu"], "overlays/fleet": ["gpu", "fleet"]}
+# Custom resources, and the lists that are read here, for want of a schema.
+CUSTOM = {("monitoring.coreos.com/v1", "PodMonitor"): ["podMetricsEndpoints"],
+          ("gateway.networking.k8s.io/v1", "HTTPRoute"): ["parentRefs", "rules"],
+          ("inference.networking.k8s.io/v1", "InferencePool"): ["targetPorts"]}
+# Objects that the manifests name and do not make.
+EXTERNAL = {("PersistentVolumeClaim", "perigee-model"), ("Secret", "perigee-api-keys")}
+API_KEY = "manifests-check"
+
+
+class Findings(dict):
+    """What is wrong: object, field and reason, and the renderings that have it."""
+
+    def add(self, source, item, field, reason):
+        self.setdefault(f"{name_of(item)}: {field}: {reason}", []).append(source)
+
+    def lines(self):
+        for text, sources in self.items():
+            more = len(set(sources)) - 1
+            yield f"{sources[0]}{f' and {more} more' if more else ''}: {text}"
+
+
+def name_of(item):
+    if not item:
+        return "-"
+    return f"{item.get('kind')}/{item.get('metadata', {}).get('name')}"
+
+
+def at(item, path, default=None):
+    """The value at a dotted path of maps."""
+    for key in path.split("."):
+        if not isinstance(item, dict) or key not in item:
+            return default
+        item = item[key]
+    return item
+
+
+# ------------------------------------------------------------------------------------------------- rendering
+
+
+def rendered(command, source, findings):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        findings.add(source, None, "rendering", done.stderr.strip() or f"exit code {done.returncode}")
+        return None
+    try:
+        return [item for item in yaml.safe_load_all(done.stdout) if item]
+    except yaml.YAMLError as error:
+        findings.add(source, None, "rendering", str(error))
+        return None
+
+
+def kustomizations(kustomize, findings):
+    """Name of a folder: its objects."""
+    folders = ["base"] + sorted(str(p.parent.relative_to(KUSTOMIZE)) for p in KUSTOMIZE.glob("overlays/*/kustomization.yaml"))
+    result = {}
+    for folder in folders:
+        result[folder] = rendered([*kustomize, str(KUSTOMIZE / folder)], f"config/kubernetes/{folder}", findings)
+    for component in sorted(KUSTOMIZE.glob("components/*/kustomization.yaml")):
+        with tempfile.TemporaryDirectory() as scratch:
+            scratch = pathlib.Path(scratch).resolve()
+            alone = {"resources": [os.path.relpath(KUSTOMIZE / "base", scratch)],
+                     "components": [os.path.relpath(component.parent, scratch)]}
+            (scratch / "kustomization.yaml").write_text(yaml.safe_dump(alone))
+            folder = str(component.parent.relative_to(KUSTOMIZE))
+            result[folder] = rendered([*kustomize, str(scratch)], f"config/kubernetes/{folder}", findings)
+    return {folder: items for folder, items in result.items() if items is not None}
+
+
+def chart(helm, values, findings):
+    files = [argument for name in values for argument in ("--values", str(CHART / "values" / f"{name}.yaml"))]
+    source = "config/helm/perigee" + "".join(f" with values/{name}.yaml" for name in values)
+    # The version is that of the cluster the chart is rendered for, which is none.
+    command = [helm, "template", "perigee", str(CHART), "--kube-version", KUBERNETES, *files]
+    return source, rendered(command, source, findings)
+
+
+# --------------------------------------------------------------------------------------------------- schemas
+
+
+def closed(schema):
+    """A definition's schema for jsonschema: unknown fields are refused, as nothing else says that they are dropped."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: closed(value) for key, value in schema.items()}
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        result.setdefault("additionalProperties", False)
+    if schema.get("x-kubernetes-int-or-string"):
+        result.pop("type", None)
+    if schema.get("nullable") and isinstance(schema.get("type"), str):
+        result["type"] = [schema["type"], "null"]
+    return result
+
+
+def definitions(folder):
+    """(apiVersion, kind): schema, and the release it is of."""
+    result = {}
+    for file in sorted(pathlib.Path(folder).glob("*.y*ml")):
+        for item in yaml.safe_load_all(file.read_text()):
+            # `kubectl get` writes a list.
+            for crd in (item or {}).get("items", [item]):
+                if not crd or crd.get("kind") != "CustomResourceDefinition":
+                    continue
+                notes = at(crd, "metadata.annotations", {})
+                release = next((v for k, v in notes.items() if k.endswith(("bundle-version", "operator.prometheus.io/version"))), "?")
+                for version in crd["spec"]["versions"]:
+                    schema = closed(version["schema"]["openAPIV3Schema"])
+                    schema["properties"]["metadata"] = {"type": "object"}
+                    key = (f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["kind"])
+                    result[key] = (schema, release)
+    return result
+
+
+def check_schema(source, item, crds, used, findings):
+    """Whether the object is what its schema says, as far as there is one."""
+    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in ("apiVersion", "kind")):
+        findings.add(source, item if isinstance(item, dict) else None, "apiVersion", "no object of Kubernetes")
+        return False
+    key = (item["apiVersion"], item["kind"])
+    if key in crds:
+        schema, release = crds[key]
+        used.setdefault(f"{item['kind']} of {release}", set()).add(item["kind"])
+        errors = list(jsonschema.Draft202012Validator(schema).iter_errors(item))
+    elif key in CUSTOM:
+        used.setdefault("no schema", set()).add(item["kind"])
+        missing = [field for field in CUSTOM[key] if not isinstance(at(item, f"spec.{field}"), list)]
+        for field in missing:
+            findings.add(source, item, f"spec.{field}", "no list")
+        return not missing
+    else:
+        used.setdefault(f"Kubernetes {KUBERNETES}", set()).add(item["kind"])
+        try:
+            kubernetes_validate.validate(item, KUBERNETES, strict=True)
+            errors = []
+        except kubernetes_validate.ValidationError as error:
+            errors = [error]
+        except kubernetes_validate.SchemaNotFoundError as error:
+            findings.add(source, item, "apiVersion", error.message)
+            return False
+    for error in errors:
+        findings.add(source, item, ".".join(map(str, error.absolute_path)) or "-", error.message)
+    return not errors
+
+
+# --------------------------------------------------------------------------------------------------- objects
+
+
+class Release:
+    """The objects of one rendering, which belong to one Deployment with one container."""
+
+    def __init__(self, source, items, findings):
+        self.source, self.items, self.findings = source, items, findings
+        self.deployment = self.one("Deployment")
+        self.pod = at(self.deployment, "spec.template.spec", {})
+        self.container = (self.pod.get("containers") or [{}])[0]
+        self.labels = at(self.deployment, "spec.template.metadata.labels", {})
+        self.env = {entry["name"]: entry for entry in self.container.get("env", [])}
+        self.ports = {port.get("name"): port["containerPort"] for port in self.container.get("ports", [])}
+
+    def all(self, kind):
+        return [item for item in self.items if item["kind"] == kind]
+
+    def one(self, kind):
+        found = self.all(kind)
+        if len(found) != 1:
+            self.findings.add(self.source, None, kind, f"{len(found)} objects, not one")
+        return found[0] if found else {}
+
+    def wrong(self, item, field, reason):
+        self.findings.add(self.source, item, field, reason)
+
+    def has(self, kind, name):
+        return (kind, name) in EXTERNAL or any(item["metadata"]["name"] == name for item in self.all(kind))
+
+    def setting(self, settings, key, default):
+        """The value of a setting: the binary's, or else the variable's."""
+        if settings is not None:
+            return settings[key]["value"]
+        variable = "PERIGEE_" + key.replace(".", "__").upper()
+        return float(self.env.get(variable, {}).get("value", default))
+
+    def check_selectors(self):
+        paths = {"Deployment": "spec.selector.matchLabels", "Service": "spec.selector", "PodDisruptionBudget": "spec.selector.matchLabels",
+                 "NetworkPolicy": "spec.podSelector.matchLabels", "PodMonitor": "spec.selector.matchLabels",
+                 "InferencePool": "spec.selector.matchLabels"}
+        for item in self.items:
+            if path := paths.get(item["kind"]):
+                self.check_selector(item, path, at(item, path))
+            if not at(item, "metadata.labels"):
+                self.wrong(item, "metadata.labels", "no labels")
+        for index, spread in enumerate(self.pod.get("topologySpreadConstraints", [])):
+            field = f"spec.template.spec.topologySpreadConstraints.{index}.labelSelector.matchLabels"
+            self.check_selector(self.deployment, field, at(spread, "labelSelector.matchLabels"))
+
+    def check_selector(self, item, field, selector):
+        if not selector:
+            self.wrong(item, field, "selects nothing, or everything")
+        for key, value in (selector or {}).items():
+            if self.labels.get(key) != value:
+                self.wrong(item, field, f"{key}={value}, and the pods have {key}={self.labels.get(key)}")
+
+    def check_ports(self):
+        def check(item, field, port):
+            if port not in self.ports and port not in self.ports.values():
+                self.wrong(item, field, f"{port} is no port of the container: {self.ports}")
+
+        for item in self.all("Service"):
+            for port in item["spec"]["ports"]:
+                check(item, "spec.ports.targetPort", port.get("targetPort", port["port"]))
+        for item in self.all("PodMonitor"):
+            for endpoint in item["spec"]["podMetricsEndpoints"]:
+                check(item, "spec.podMetricsEndpoints.port", endpoint.get("port"))
+        for item in self.all("InferencePool"):
+            for port in item["spec"]["targetPorts"]:
+                check(item, "spec.targetPorts", port["number"])
+        for name, probe in self.probes():
+            check(self.deployment, f"{name}.httpGet.port", at(probe, "httpGet.port"))
+        for name, entry in self.env.items():
+            if tcp := re.fullmatch(r"tcp://.*:(\d+)", entry.get("value", "")):
+                check(self.deployment, name, int(tcp[1]))
+        for item in self.all("NetworkPolicy"):
+            open_ports = {port["port"] for rule in item["spec"].get("ingress", []) for port in rule.get("ports", [])}
+            for name, port in self.ports.items():
+                if port not in open_ports and name not in open_ports:
+                    self.wrong(item, "spec.ingress", f"port {name} ({port}) of the container is closed")
+
+    def probes(self):
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if probe := self.container.get(name):
+                yield name, probe
+            else:
+                self.wrong(self.deployment, name, "missing")
+
+    def check_names(self):
+        volumes = {volume["name"]: volume for volume in self.pod.get("volumes", [])}
+        mounted = {mount["name"]: mount for mount in self.container.get("volumeMounts", [])}
+        for name in volumes.keys() ^ mounted.keys():
+            self.wrong(self.deployment, "volumes", f"{name} is {'not mounted' if name in volumes else 'mounted and not there'}")
+        for name, volume in volumes.items():
+            for kind, path in (("PersistentVolumeClaim", "persistentVolumeClaim.claimName"), ("Secret", "secret.secretName"), ("ConfigMap", "configMap.name")):
+                if (target := at(volume, path)) and not self.has(kind, target):
+                    self.wrong(self.deployment, f"volumes.{name}", f"there is no {kind} {target}")
+        if "/tmp" not in {mount["mountPath"] for mount in mounted.values()}:
+            self.wrong(self.deployment, "volumeMounts", "nothing at /tmp, and the root is read-only")
+        if not self.has("ServiceAccount", account := self.pod.get("serviceAccountName")):
+            self.wrong(self.deployment, "serviceAccountName", f"there is no ServiceAccount {account}")
+        for item in self.all("HorizontalPodAutoscaler"):
+            target = item["spec"]["scaleTargetRef"]
+            if not self.has(target["kind"], target["name"]):
+                self.wrong(item, "spec.scaleTargetRef", f"there is no {target['kind']} {target['name']}")
+            if at(self.deployment, "spec.replicas") is not None:
+                self.wrong(self.deployment, "spec.replicas", "each apply takes the number from the autoscaler")
+        if not self.all("HorizontalPodAutoscaler") and at(self.deployment, "spec.replicas") is None:
+            self.wrong(self.deployment, "spec.replicas", "missing, which is 1")
+        for item in self.all("HTTPRoute"):
+            for rule in item["spec"]["rules"]:
+                for backend in rule.get("backendRefs", []):
+                    if not self.has(backend.get("kind", "Service"), backend["name"]):
+                        self.wrong(item, "spec.rules.backendRefs", f"there is no {backend.get('kind', 'Service')} {backend['name']}")
+
+    def check_times(self, settings):
+        pre_stop = at(self.container, "lifecycle.preStop.sleep.seconds", 0)
+        delay = self.setting(settings, "server.drain_delay_s", 0)
+        timeout = self.setting(settings, "server.drain_timeout_s", 30)
+        grace = self.pod.get("terminationGracePeriodSeconds", 30)
+        if grace < pre_stop + delay + timeout + DRAIN_MARGIN_S:
+            self.wrong(self.deployment, "terminationGracePeriodSeconds",
+                       f"{grace} is less than preStop {pre_stop:g} + drain_delay_s {delay:g} + drain_timeout_s {timeout:g} + {DRAIN_MARGIN_S}")
+        if pre_stop + delay < 5:
+            self.wrong(self.deployment, "PERIGEE_SERVER__DRAIN_DELAY_S", f"{pre_stop + delay:g} s are too short for endpoint lists to learn")
+        startup = self.container.get("startupProbe", {})
+        loading = startup.get("periodSeconds", 10) * startup.get("failureThreshold", 3)
+        if (deadline := at(self.deployment, "spec.progressDeadlineSeconds", 600)) <= loading:
+            self.wrong(self.deployment, "spec.progressDeadlineSeconds", f"{deadline} is not above the startup probe's {loading}")
+        request = self.setting(settings, "server.request_timeout_s", 600)
+        if timeout < request:
+            self.wrong(self.deployment, "PERIGEE_SERVER__DRAIN_TIMEOUT_S", f"{timeout:g} is less than server.request_timeout_s {request:g}: a rollout cuts answers")
+        for item in self.all("HTTPRoute"):
+            for rule in item["spec"]["rules"]:
+                limit = at(rule, "timeouts.request", "0s")
+                seconds = int(limit[:-1]) if re.fullmatch(r"\d+s", limit) else None
+                if seconds is None or 0 < seconds <= request:
+                    self.wrong(item, "spec.rules.timeouts.request", f"{limit} is not above server.request_timeout_s {request:g}")
+
+    def check_security(self):
+        restricted = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+        for key, value in restricted.items():
+            if at(self.pod, f"securityContext.{key}") != value:
+                self.wrong(self.deployment, f"securityContext.{key}", f"is not {value}")
+        for key, value in {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}.items():
+            if at(self.container, f"securityContext.{key}") != value:
+                self.wrong(self.deployment, f"containers.securityContext.{key}", f"is not {value}")
+        for key in ("automountServiceAccountToken", "enableServiceLinks"):
+            if self.pod.get(key) is not False:
+                self.wrong(self.deployment, key, "is not false")
+        for mount in self.container.get("volumeMounts", []):
+            volume = next((v for v in self.pod.get("volumes", []) if v["name"] == mount["name"]), {})
+            claim = at(volume, "persistentVolumeClaim.claimName", "")
+            if not mount.get("readOnly") and ("secret" in volume or "configMap" in volume or claim == "perigee-model"):
+                self.wrong(self.deployment, f"volumeMounts.{mount['name']}", "is not read-only")
+
+    # ------------------------------------------------------------------------------------------ with a binary
+
+    def environment(self, folder):
+        """The container's variables, with files of mounted Secrets and ConfigMaps made in `folder`."""
+        volumes = {volume["name"]: volume for volume in self.pod.get("volumes", [])}
+        places = {}
+        for mount in self.container.get("volumeMounts", []):
+            volume = volumes.get(mount["name"], {})
+            files = {}
+            if "secret" in volume:
+                files = {"api-keys": API_KEY + "\n"}
+            elif name := at(volume, "configMap.name"):
+                files = next((item.get("data", {}) for item in self.all("ConfigMap") if item["metadata"]["name"] == name), {})
+            for file, text in files.items():
+                path = folder / mount["name"] / file
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
+                places[f"{mount['mountPath']}/{file}"] = str(path)
+        values = {name: entry.get("value", "pod") for name, entry in self.env.items()}
+        return {name: places.get(value, value) for name, value in values.items()}
+
+    def check_settings(self, binary):
+        """Whether the variables are valid settings; what they amount to."""
+        with tempfile.TemporaryDirectory() as folder:
+            shell = {name: value for name, value in os.environ.items() if not name.startswith("PERIGEE_")}
+            # The Dockerfile's own.
+            shell |= {"PERIGEE_SERVER__HOST": "0.0.0.0"}
+            env = shell | self.environment(pathlib.Path(folder))
+
+            def run(*arguments):
+                return subprocess.run([binary, "config", *arguments], env=env, cwd=ROOT, capture_output=True, text=True)
+
+            done = run("check")
+            if done.returncode != 0:
+                self.wrong(self.deployment, "env", " ".join(done.stderr.split()))
+                return None
+            return json.loads(run("show", "--json").stdout)["settings"]
+
+    def check_running(self, server, metrics, settings):
+        probes = [(self.deployment, f"{name}.httpGet.path", at(probe, "httpGet.path")) for name, probe in self.probes()]
+        scrapes = [(item, "spec.podMetricsEndpoints.path", endpoint.get("path", "/metrics"))
+                   for item in self.all("PodMonitor") for endpoint in item["spec"]["podMetricsEndpoints"]]
+        for item, field, path in probes + scrapes:
+            try:
+                server.get(path)
+            except (urllib.error.HTTPError, TypeError) as error:
+                self.wrong(item, field, f"{path} is answered {getattr(error, 'code', error)}")
+        for item in self.all("HorizontalPodAutoscaler"):
+            for metric in item["spec"]["metrics"]:
+                name = at(metric, "pods.metric.name")
+                if f"# TYPE {name} gauge" not in metrics:
+                    self.wrong(item, "spec.metrics.pods.metric.name", f"{name} is no gauge of /metrics")
+        if settings is not None and settings["server.port"]["value"] != self.ports.get("http"):
+            self.wrong(self.deployment, "ports.http", f"is not server.port {settings['server.port']['value']}")
+
+
+# ----------------------------------------------------------------------------------------- chart and overlays
+
+
+def comparable(items):
+    """Objects by name, without the order of lists that have names, and without the hash in a ConfigMap's name."""
+
+    def walk(value):
+        if isinstance(value, dict):
+            return {key: walk(entry) for key, entry in value.items()}
+        if isinstance(value, list):
+            value = [walk(entry) for entry in value]
+            if all(isinstance(entry, dict) and "name" in entry for entry in value):
+                return {entry["name"]: entry for entry in value}
+            return value
+        return re.sub(r"^(perigee-settings)-[0-9a-z]{10}$", r"\1", value) if isinstance(value, str) else value
+
+    items = [walk(copy.deepcopy(item)) for item in items]
+    return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
+
+
+def differences(a, b, path=()):
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(a.keys() | b.keys()):
+            yield from differences(a.get(key), b.get(key), (*path, key))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for index, (ours, theirs) in enumerate(zip(a, b)):
+            yield from differences(ours, theirs, (*path, str(index)))
+    elif a != b:
+        yield ".".join(path[1:]) or "object", path[0], a, b
+
+
+def check_same(folder, kustomized, source, charted, findings):
+    for field, name, ours, theirs in differences(comparable(kustomized), comparable(charted)):
+        kind, _, name = name.partition("/")
+        shown = [("absent" if value is None else json.dumps(value)[:120]) for value in (ours, theirs)]
+        findings.add(source, {"kind": kind, "metadata": {"name": name}}, field, f"{shown[1]}, and {shown[0]} in config/kubernetes/{folder}")
+
+
+def main():
+    options = argparse.ArgumentParser(prog="manifests-check")
+    options.add_argument("--kustomize", required=True, help=argparse.SUPPRESS)
+    options.add_argument("--helm", required=True, help=argparse.SUPPRESS)
+    options.add_argument("--binary", type=pathlib.Path, help="perigee, for settings, probe paths and metrics")
+    options.add_argument("--crds", help="folder of custom resource definitions")
+    parser, options = options, options.parse_args()
+    if options.binary and not os.access(options.binary, os.X_OK):
+        parser.error(f"{options.binary} is no program")
+
+    findings, used = Findings(), {}
+    crds = definitions(options.crds) if options.crds else {}
+    folders = kustomizations(options.kustomize.split(), findings)
+    renderings = {f"config/kubernetes/{folder}": items for folder, items in folders.items()}
+    charts = {}
+    if options.helm:
+        for folder, values in SAME.items():
+            source, items = chart(options.helm, values, findings)
+            if items is not None:
+                charts[folder] = source
+                renderings[source] = items
+        version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]
+        about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        for key in ("version", "appVersion"):
+            if about[key] != version:
+                findings.add("config/helm/perigee/Chart.yaml", None, key, f"{about[key]}, and Cargo.toml has {version}")
+
+    server = metrics = None
+    if options.binary:
+        sys.path.insert(0, str(HERE.parent))
+        from server import Server
+        server = Server(options.binary.resolve())
+        metrics = server.get("/metrics")
+    try:
+        for source, items in renderings.items():
+            if not all([check_schema(source, item, crds, used, findings) for item in items]):
+                # Objects of another shape are not looked into.
+                continue
+            release = Release(source, items, findings)
+            settings = release.check_settings(options.binary.resolve()) if options.binary else None
+            release.check_selectors()
+            release.check_ports()
+            release.check_names()
+            release.check_times(settings)
+            release.check_security()
+            if server:
+                release.check_running(server, metrics, settings)
+    finally:
+        if server:
+            server.stop()
+
+    for folder, source in charts.items():
+        if folder in folders:
+            check_same(folder, folders[folder], source, renderings[source], findings)
+
+    for line in findings.lines():
+        print(line)
+    without = used.pop("no schema", None)
+    for schema, kinds in sorted(used.items()):
+        print(f"validated by {schema}: {', '.join(sorted(kinds))}")
+    if without:
+        print(f"not validated by a schema, for want of --crds: {', '.join(sorted(without))}")
+    if not options.helm:
+        print("chart not rendered: helm is not installed")
+    if not options.binary:
+        print("settings, probe paths and metrics not checked: no --binary")
+    objects = sum(len(items) for items in renderings.values())
+    if findings:
+        print(f"manifests check FAILED: {len(findings)} findings in {len(renderings)} renderings, {objects} objects")
+        return 1
+    print(f"manifests check passed: {len(renderings)} renderings, {objects} objects")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
