@@ -41,8 +41,8 @@ pub struct Config {
     /// max_concurrent = 8, weight = 2.0 }; while requests wait, each key is served by its weight. Also read from the file
     /// that PERIGEE_SERVER__API_KEYS_FILE names, one entry per line.
     pub api_keys: Vec<ApiKey>,
-    /// Key of the operator, beside api_keys: opens /admin, and everything that they open, without limits. Not set = /admin
-    /// does not exist. Also read from the file that PERIGEE_SERVER__ADMIN_KEY_FILE names.
+    /// Key of the operator, beside api_keys: opens /admin, and everything that they open, without limits. Not set:
+    /// nobody may use /admin. Also read from the file that PERIGEE_SERVER__ADMIN_KEY_FILE names.
     pub admin_key: Option<Secret>,
     /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are
     /// set; the health routes always do. false = scrapers need a key.
