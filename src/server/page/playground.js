@@ -8,6 +8,8 @@ const ROUTE = 'v1/chat/completions';
 const MAX_MESSAGES = 200;
 const MAX_IMAGES = 16;
 const MAX_IMAGE_BYTES = 20_000_000;
+/** Shortest time between the first and the last piece of a reply that says how fast it came. */
+const MIN_RATE_MS = 50;
 /** Longest curl line that is shown whole; copying always gives all of it. */
 const MAX_SHOWN_CHARS = 20_000;
 
@@ -280,7 +282,8 @@ class Reply {
     const figures = [];
     if (this.finish) figures.push(`finish ${this.finish}${this.stopReason ? ` (${this.stopReason})` : ''}`);
     if (first !== null) figures.push(`first token ${seconds((first - this.began) / 1000)}`);
-    if (usage && last > first && usage.completion_tokens > 1) {
+    // A short reply may come in one piece: its tokens have no rate.
+    if (usage && last - first >= MIN_RATE_MS && usage.completion_tokens > 1) {
       figures.push(`${((usage.completion_tokens - 1) / ((last - first) / 1000)).toFixed(1)} tokens/s`);
     }
     if (usage) {
