@@ -408,7 +408,8 @@ async fn paths_methods_and_types() {
     let server = serve(&engine, fake::config()).await;
     let mut client = Client::connect(server.addr()).await;
     for path in [
-        "/",
+        "/page/",
+        "/page/nothing.js",
         "/v1",
         "/v2/models",
         "/v1/chat",

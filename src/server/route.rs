@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use super::page;
 use crate::api::ApiError;
 
 pub(super) const GET: &str = "GET, HEAD";
@@ -112,7 +111,7 @@ impl Route {
             "/openapi.json" => Self::OpenApi,
             "/docs" => Self::Docs,
             "/" => Self::Page,
-            _ if page::file(path).is_some() => Self::PageFile,
+            _ if path.starts_with("/page/") => Self::PageFile,
             _ if encoded_model(path).is_some() => Self::Model,
             _ => return None,
         })
@@ -277,7 +276,7 @@ mod tests {
         assert_eq!(names.as_slice(), described);
         assert_eq!(Route::of("/v1/models/a/b").map(Route::name), Some("/v1/models/{name}"));
         for path in
-            ["/", "/v1", "/v1/models/", "/v1/completions/", "/Health", "*", "/embeddings", "/v1/metrics"]
+            ["", "/v1", "/v1/models/", "/v1/completions/", "/Health", "*", "/embeddings", "/v1/metrics"]
         {
             assert_eq!(Route::of(path), None, "{path}");
         }
