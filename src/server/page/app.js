@@ -195,13 +195,13 @@ function showHeader() {
   showVitals();
 }
 
-/** The five figures that tell whether anything is wrong, on every view. */
+/** The figures that tell whether anything is wrong, on every view. */
 function showVitals() {
   const stale = server.silentSince !== null || !recent.now();
   const end = Date.now();
   const value = (title, name) => board.chart(title).valuesAt(null, end)[name] ?? null;
   const errors = board.chart('Errors and refusals').valuesAt(null, end);
-  const failed = Object.keys(errors).filter((status) => status >= '500');
+  const statuses = (first) => Object.keys(errors).reduce((sum, status) => sum + (status[0] === first ? errors[status] : 0), 0);
   const waiting = value('Requests', 'waiting');
   const used = value('KV cache', 'used');
   const ttft = value('Time to first token', 'p50');
@@ -211,7 +211,8 @@ function showVitals() {
     ['tokens/s', amount(value('Generation', 'generated'))],
     ['TTFT p50', seconds(ttft)],
     ['KV used', percent(used), used >= 0.9 && 'warn'],
-    ['errors, 5 min', amount(Object.values(errors).reduce((a, b) => a + b, 0)), failed.length > 0 && 'bad'],
+    ['4xx in 5 min', amount(statuses('4'))],
+    ['5xx in 5 min', amount(statuses('5')), statuses('5') > 0 && 'bad'],
   ];
   byId('vitals').replaceChildren(
     ...vitals.map(([name, text, tone]) =>

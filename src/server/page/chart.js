@@ -27,7 +27,9 @@ export function seconds(value) {
 }
 
 export function percent(value) {
-  return value === null || value === undefined ? '–' : `${short(value * 100)} %`;
+  if (value === null || value === undefined) return '–';
+  if (value > 0 && value < 0.0005) return '<0.1 %';
+  return `${Number((value * 100).toFixed(1))} %`;
 }
 
 /** Three significant digits, without zeros at the end. */
@@ -103,7 +105,9 @@ class Chart {
       for (const bin of bins.values()) for (const name of Object.keys(bin)) sums[name] = (sums[name] ?? 0) + bin[name];
       return sums;
     }
-    if (time === null) return this.points.at(-1)?.values ?? {};
+    const last = this.points.at(-1);
+    // What was true before the server fell silent is not true now.
+    if (time === null) return last && end - last.time <= GAP_MS ? last.values : {};
     const near = this.points.filter((point) => Math.abs(point.time - time) <= GAP_MS / 2);
     const nearest = near.sort((a, b) => Math.abs(a.time - time) - Math.abs(b.time - time))[0];
     return nearest?.values ?? {};
@@ -163,7 +167,7 @@ class Chart {
     }
     pen.textBaseline = 'alphabetic';
     for (let minutes = 0; minutes <= 5; minutes += 1) {
-      pen.textAlign = ['right', 'center', 'center', 'center', 'center', 'left'][minutes];
+      pen.textAlign = minutes === 0 ? 'right' : 'center';
       pen.fillText(minutes === 0 ? 'now' : `−${minutes}${minutes === 5 ? ' min' : ''}`, x(end - minutes * 60_000), height - 3);
     }
     pen.textAlign = 'left';
@@ -180,7 +184,7 @@ class Chart {
     }
     if (tops.length === 0 || (panel.bars && Math.max(...tops) === 0)) {
       pen.textAlign = 'center';
-      pen.fillText(panel.empty, (plot.left + plot.right) / 2, (plot.top + plot.bottom) / 2 - 6, plot.right - plot.left);
+      pen.fillText(panel.empty, (plot.left + plot.right) / 2, y(max * 0.25) + 4, plot.right - plot.left);
     } else if (panel.bars) {
       this.drawBars(pen, bins, x, y, plot, colour);
     } else {

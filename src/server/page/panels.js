@@ -74,20 +74,21 @@ export const PANELS = [
     // 499: the client left before the answer.
     measure: (recent) => recent.step()?.by(HTTP, 'status', isError) ?? {},
     note: (sample) => [
-      `${sinceStart(sample.sum(HTTP, isError) ?? 0, 'answers')}, ${amount(sample.sum('perigee_rejected_requests_total') ?? 0)} refused at the queue`,
+      `${amount(sample.sum(HTTP, isError) ?? 0)} since start`,
+      `${amount(sample.sum('perigee_rejected_requests_total') ?? 0)} refused at the queue`,
     ],
   },
   {
     title: 'Time to first token', format: seconds, leastMax: 0.01, colours: { p50: 1, p99: 2 },
-    empty: 'no first token in the last 5 minutes', measure: latency(TTFT), note: () => ['over 30 s'],
+    empty: 'no first token in the last 5 minutes', measure: latency(TTFT), note: () => ['quantiles over 30 s'],
   },
   {
     title: 'Inter-token latency', format: seconds, leastMax: 0.001, colours: { p50: 1, p99: 2 },
-    empty: 'no token after a first in the last 5 minutes', measure: latency(ITL), note: () => ['over 30 s'],
+    empty: 'no token after a first in the last 5 minutes', measure: latency(ITL), note: () => ['quantiles over 30 s'],
   },
   {
     title: 'Engine step', format: seconds, leastMax: 0.001, colours: { p50: 1, p99: 2 },
-    empty: 'no step in the last 5 minutes', measure: latency(STEP), note: () => ['over 30 s'],
+    empty: 'no step in the last 5 minutes', measure: latency(STEP), note: () => ['quantiles over 30 s'],
   },
   {
     title: 'Finished', bars: true, format: amount, whole: true, leastMax: 4,
@@ -120,7 +121,7 @@ export const PANELS = [
     }),
     note: (sample) => {
       const saved = sample.sum('perigee_speculation_seconds_saved');
-      return ['of drafted tokens, over 30 s', saved > 0 && `about ${seconds(saved)} saved since start`];
+      return ['of drafted tokens, over 30 s', saved > 0 && `about ${seconds(saved)} saved`];
     },
   },
   {

@@ -1,7 +1,7 @@
 // A conversation with the model: request fields, streamed replies, tool rounds, images. What comes from the model or the
 // server is only ever put into text nodes.
 
-import { element, seconds } from './chart.js';
+import { amount, element, seconds } from './chart.js';
 import { Refusal, curl, postForEvents } from './server.js';
 
 const ROUTE = 'v1/chat/completions';
@@ -118,12 +118,14 @@ let scrollPending = false;
 function scrollDown(always = false) {
   const turns = byId('turns');
   if (scrollPending) return;
-  const near = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 80;
+  // On a narrow screen the page scrolls and the turns do not.
+  const scroller = turns.scrollHeight > turns.clientHeight ? turns : document.scrollingElement;
+  const near = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 80;
   if (!near && !always) return;
   scrollPending = true;
   requestAnimationFrame(() => {
     scrollPending = false;
-    turns.scrollTop = turns.scrollHeight;
+    scroller.scrollTop = scroller.scrollHeight;
   });
 }
 
@@ -284,8 +286,9 @@ class Reply {
     if (first !== null) figures.push(`first token ${seconds((first - this.began) / 1000)}`);
     // A short reply may come in one piece: its tokens have no rate.
     if (usage && last - first >= MIN_RATE_MS && usage.completion_tokens > 1) {
-      figures.push(`${((usage.completion_tokens - 1) / ((last - first) / 1000)).toFixed(1)} tokens/s`);
+      figures.push(`${amount(((usage.completion_tokens - 1) / (last - first)) * 1000)} tokens/s`);
     }
+    if (first !== null) figures.push(`${seconds((last - this.began) / 1000)} in all`);
     if (usage) {
       const { cached_tokens: cached, image_tokens: seen } = usage.prompt_tokens_details ?? {};
       const { reasoning_tokens: thought, accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected } = usage.completion_tokens_details ?? {};
