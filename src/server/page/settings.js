@@ -22,7 +22,7 @@ function rowOf([name, { value, origin, source }]) {
   const mark = isSet ? element('span', { className: 'mark', textContent: 'set', title: 'not from the defaults' }) : null;
   const row = element(
     'tr', { className: isSet ? 'set' : '' },
-    element('th', { scope: 'row' }, element('code', { textContent: name }), mark),
+    element('th', { scope: 'row' }, element('code', { textContent: name }), ' ', mark),
     element('td', {}, element('code', { textContent: display(value), className: value === null ? 'faint' : '' })),
     element('td', { textContent: origin }),
   );
