@@ -9,10 +9,10 @@ import urllib.request
 
 
 class Server:
-    """`perigee serve` on a free port; a context manager. It ends when its process does, or with the block."""
+    """`perigee serve` on a free port, or on `port`; a context manager. It ends when its process does, or with the block."""
 
-    def __init__(self, binary, *settings, model=None):
-        command = [binary, "serve", "--host", "127.0.0.1", "--port", "0", "--set", "telemetry.log_format=json"]
+    def __init__(self, binary, *settings, model=None, port=0):
+        command = [binary, "serve", "--host", "127.0.0.1", "--port", str(port), "--set", "telemetry.log_format=json"]
         if model is not None:
             command += ["--model", str(model)]
         for setting in settings:
