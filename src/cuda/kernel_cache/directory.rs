@@ -9,7 +9,6 @@ use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -38,8 +37,6 @@ pub(super) struct Directory {
     write_all: WriteAll,
     /// Entries that this process read or wrote.
     used: Mutex<HashSet<PathBuf>>,
-    /// Numbers unfinished files.
-    next: AtomicU64,
 }
 
 /// Result of a read.
@@ -75,7 +72,6 @@ impl Directory {
             max_bytes,
             write_all: |file, bytes| file.write_all(bytes),
             used: Mutex::default(),
-            next: AtomicU64::new(0),
         };
         directory.sweep();
         Ok(directory)
@@ -150,9 +146,9 @@ impl Directory {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // Not the process's number: in containers that share the directory it is 1.
         let unfinished =
-            dir.join(format!(".{}.{}-{number}{UNFINISHED_SUFFIX}", file_name(path), std::process::id()));
+            dir.join(format!(".{}.{:016x}{UNFINISHED_SUFFIX}", file_name(path), fastrand::u64(..)));
         let written = self.write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, path));
         if let Err(e) = written {
             let _ = fs::remove_file(&unfinished);
@@ -165,8 +161,6 @@ impl Directory {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // A process of the same number, before a restart or in another container, may have left this file.
-        let _ = fs::remove_file(path);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o664).open(path)?;
         (self.write_all)(&mut file, bytes)?;
         file.sync_all()

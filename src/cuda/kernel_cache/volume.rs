@@ -17,7 +17,7 @@ impl Volume {
     /// Asks the file system, and writes an empty file, which is deleted. Errors: there is no such directory.
     pub fn examine(dir: &Path) -> io::Result<Self> {
         let stat = rustix::fs::statvfs(dir)?;
-        let probe = dir.join(format!(".probe-{}", std::process::id()));
+        let probe = dir.join(format!(".probe-{}", fastrand::u64(..)));
         let writable = OpenOptions::new().write(true).create_new(true).open(&probe).is_ok();
         if writable {
             let _ = fs::remove_file(&probe);

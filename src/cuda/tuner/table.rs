@@ -131,9 +131,9 @@ impl Table {
         fs::create_dir_all(dir)?;
         sweep(dir, path);
         let text = serde_json::to_vec_pretty(self)?;
-        let unfinished = dir.join(format!(".{}.{}{UNFINISHED_SUFFIX}", file_name(path), std::process::id()));
-        // A process of the same number, before a restart or in another container, may have left this file.
-        let _ = fs::remove_file(&unfinished);
+        // Not the process's number: in containers that share the directory it is 1.
+        let unfinished =
+            dir.join(format!(".{}.{:016x}{UNFINISHED_SUFFIX}", file_name(path), fastrand::u64(..)));
         let write = || {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
             file.write_all(&text)?;
