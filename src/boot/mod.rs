@@ -14,6 +14,7 @@ pub mod sight;
 mod signals;
 mod stations;
 mod tuned_ops;
+mod watchdog;
 
 pub(crate) use error::{BootError, chain};
 pub(crate) use machine::shortcomings;

@@ -56,7 +56,7 @@ impl Reloader {
         new.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let differences = differences(&current, &new);
         let (live, later): (Vec<_>, Vec<_>) = differences.into_iter().partition(|change| change.is_live());
-        // Checked with the rest, so that it cannot fail.
+        // First: all that follows cannot fail.
         let level = &new.settings.telemetry.log_level;
         self.logs.set_level(level).map_err(|error| error.to_string())?;
         let settings = &new.settings;
@@ -64,7 +64,8 @@ impl Reloader {
         let generator = generator
             .with_defaults(sampling_defaults(settings, model))
             .with_reasoning(settings.reasoning.clone())
-            .with_guard(settings.guard.clone());
+            .with_guard(settings.guard.clone())
+            .with_request_timeout(settings.server.request_timeout().as_secs_f64());
         let api = api
             .with_generator(generator)
             .with_request_timeout(settings.server.request_timeout())

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
 use super::error::{BootError, chain};
@@ -13,6 +13,7 @@ use super::reload::{Load, Reloader};
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
 use super::signals::Signals;
 use super::stations::{load_sight, load_text, open_checkpoint, read_blueprint};
+use super::watchdog;
 use crate::api::{Api, ModelCard};
 use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
@@ -26,11 +27,6 @@ use crate::telemetry::{self, EngineInfo, LogControl, Metrics};
 const EXIT_CUT: u8 = 3;
 /// Exit code of a server whose engine was stuck.
 const EXIT_STUCK: u8 = 4;
-/// Time between two looks of the watchdog, at most a tenth of the time limit of a step.
-const WATCH_EVERY: Duration = Duration::from_secs(1);
-
-/// Steps, and requests, that the log gets when the engine fails.
-const LOGGED: usize = 16;
 
 const SECOND_SIGNAL: &str = "second signal: ended without draining";
 
@@ -125,46 +121,19 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     server.readiness().stages().into_iter().for_each(|(stage, took)| metrics.record_boot_stage(stage, took));
     metrics.set_boot_time(took);
     tracing::info!(seconds = format!("{:.3}", took.as_secs_f64()), url = server.url(), "ready");
-    let step_timeout = settings.scheduler.step_timeout();
-    let stuck = watch(&metrics, step_timeout);
     let end = tokio::select! {
         end = serve_until_end(server, engine, signals) => end,
-        () = stuck => {
-            // Nothing waits for the engine's thread, which never ends.
-            let seconds = step_timeout.as_secs_f64();
-            tracing::error!(seconds, "the engine's step does not end (scheduler.step_timeout_s): ending the process");
-            log_flight(&metrics);
-            return Ok(End::Stuck);
-        }
+        // Nothing waits for the engine's thread, which never ends.
+        () = watchdog::stuck(&metrics, settings.scheduler.step_timeout()) => return Ok(End::Stuck),
     };
     if end.is_err() {
-        log_flight(&metrics);
+        watchdog::log_flight(&metrics);
     }
     // The engine has ended, and with it what was cached.
     if let Some(publisher) = publisher {
         publisher.ended().await;
     }
     end
-}
-
-/// Waits for a step that does not end; for ever without a limit.
-async fn watch(metrics: &Metrics, limit: Duration) {
-    if limit.is_zero() {
-        std::future::pending::<()>().await;
-    }
-    let mut looks = tokio::time::interval(WATCH_EVERY.min(limit / 10).max(Duration::from_millis(1)));
-    while !metrics.is_stuck() {
-        looks.tick().await;
-    }
-}
-
-/// Logs the last steps and requests, which have no text in them.
-fn log_flight(metrics: &Metrics) {
-    let report = metrics.flight().report();
-    for kind in ["steps", "requests"] {
-        let last = report[kind].as_array().map_or(&[][..], |all| &all[all.len().saturating_sub(LOGGED)..]);
-        last.iter().for_each(|record| tracing::error!(%record, "flight recorder: {kind}"));
-    }
 }
 
 async fn serve_until_end(

@@ -147,6 +147,12 @@ impl Generator {
         self
     }
 
+    /// Replaces the time limit that messages name.
+    pub fn with_request_timeout(mut self, seconds: f64) -> Self {
+        self.request_timeout_s = seconds;
+        self
+    }
+
     /// Replaces the settings of reasoning.
     pub fn with_reasoning(mut self, reasoning: Config) -> Self {
         self.reasoning = reasoning;
