@@ -271,8 +271,9 @@ impl<B: Backend> StepLoop<B> {
         let mut chances = std::mem::take(&mut self.drafting.chances);
         chances.resize_with(base, Vec::new);
         // Guesses are made only if the best of them could pay.
+        let plain_due = self.drafting.config.adaptive && self.drafting.cost.is_plain_due();
         let could_pay = match self.drafting.config.adaptive {
-            true => self.drafting.cost.could_pay(base, max_rows, max_tokens),
+            true => !plain_due && self.drafting.cost.could_pay(base, max_rows, max_tokens),
             false => base < max_rows,
         };
         chances.iter_mut().for_each(Vec::clear);
@@ -301,7 +302,7 @@ impl<B: Backend> StepLoop<B> {
                     pays = true;
                 }
             }
-        } else if base > 0 && !could_pay {
+        } else if base > 0 && !could_pay && !plain_due {
             self.metrics.record_draft_skips(DraftSkip::Load, base);
         }
         (self.drafting.decoding, self.drafting.chances) = (decoding, chances);

@@ -299,6 +299,9 @@ impl<B: Backend> StepLoop<B> {
             return config.max_tokens;
         }
         let cost = self.drafting.cost();
+        if cost.is_plain_due() {
+            return 0;
+        }
         cost.model_draft_len(base.max(1), max_rows, config.max_tokens, f64::from(chance), &model.cost)
     }
 
