@@ -28,9 +28,10 @@ pub mod model;
 // Images of requests, from a client's bytes to the patches that the tower reads.
 pub mod vision;
 
-// Serving: the scheduler, what routers are told of its cache, the step loop, tokenizer and templates, grammars, a request without HTTP.
+// Serving: the scheduler, what routers are told of its cache, blocks beyond the device, the step loop, tokenizer and templates, grammars, a request without HTTP.
 pub mod scheduler;
 pub mod kv_events;
+pub mod kv_tiers;
 pub mod engine;
 pub mod text;
 pub mod grammar;

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use perigee::ops::{
-    AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape,
-    ModelShape, OpError, Outcomes, Picture, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot,
-    SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
+    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds,
+    MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, RopeTable, RouterShape, SampleRows,
+    SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::TokenMask;
@@ -105,6 +105,7 @@ impl<B: Backend> Backend for Delayed<B> {
     type Experts = Held<B::Experts>;
     type Workspace = Held<B::Workspace>;
     type Cache = Held<B::Cache>;
+    type BlockRead = Held<Option<B::BlockRead>>;
 
     const ENQUEUES: bool = true;
 
@@ -173,6 +174,39 @@ impl<B: Backend> Backend for Delayed<B> {
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
         let (cache, exponents) = (cache.clone(), exponents.to_vec());
         self.enqueue(move |inner, _| inner.set_cache_scales(&mut cache.get(), &exponents))
+    }
+
+    fn block_bytes(&self, cache: &Self::Cache) -> usize {
+        self.inner.block_bytes(&cache.get())
+    }
+
+    fn start_block_read(&mut self, block: BlockId, cache: &Self::Cache) -> Result<Self::BlockRead, OpError> {
+        let (read, cache) = (Held::new(None), cache.clone());
+        let started = read.clone();
+        self.enqueue(move |inner, _| {
+            *started.get() = Some(inner.start_block_read(block, &cache.get())?);
+            Ok(())
+        })?;
+        Ok(read)
+    }
+
+    fn finish_block_read(&mut self, read: Self::BlockRead, out: &mut Vec<u8>) -> Result<(), OpError> {
+        while read.get().is_none() {
+            assert!(!self.queue.is_empty(), "the read was never started");
+            self.run_one()?;
+        }
+        let started = read.get().take().unwrap();
+        self.inner.finish_block_read(started, out)
+    }
+
+    fn write_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError> {
+        let (content, cache) = (content.to_vec(), cache.clone());
+        self.enqueue(move |inner, _| inner.write_block(block, &content, &mut cache.get()))
     }
 
     fn begin(&mut self, plan: &StepPlan, workspace: &mut Self::Workspace) -> Result<(), OpError> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineError, EngineOptions, StartedEngine, start_engine};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::kv_tiers::TierOptions;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, DraftBlueprint, Drafter, Model};
 use perigee::ops::reference::ReferenceBackend;
@@ -467,6 +468,28 @@ fn a_prefix_hit_drafts_as_well() {
         let (first, second) = (ask(), ask());
         assert_eq!(first.bits(), second.bits());
         assert!(second.cached_tokens >= 48 && first.cached_tokens == 0, "{}", second.cached_tokens);
+        assert_eq!(first.drafted, second.drafted);
+        assert!(first.drafted.0 > 0);
+        finish(engine);
+    }
+}
+
+/// So do blocks that left the cache and came back, for both kinds of layers.
+#[test]
+fn a_displaced_prefix_drafts_as_well() {
+    let (long, other) = ([prompt_ids(3), prompt_ids(2)].concat(), prompt(1000, 9));
+    for draft in DRAFTS {
+        let edit = |options: &mut EngineOptions| {
+            options.num_blocks = 64;
+            options.tiers = Some(TierOptions { host_bytes: 256 << 20, disk: None });
+        };
+        let engine = serve(cpu(Activations::F32), Some(&oracle().join(draft)), edit).unwrap();
+        let ask = |prompt: &[u32]| {
+            runtime().block_on(run_all(&engine.handle, vec![request(prompt, greedy(20))])).remove(0)
+        };
+        let (first, _, second) = (ask(&long), ask(&other), ask(&long));
+        assert_eq!(first.bits(), second.bits());
+        assert!(second.cached_tokens >= 48, "{}", second.cached_tokens);
         assert_eq!(first.drafted, second.drafted);
         assert!(first.drafted.0 > 0);
         finish(engine);

@@ -73,11 +73,12 @@ pub(crate) fn options() -> EngineOptions {
         prefix_caching: true,
         latent_norm_eps: None,
         tower: None,
+        tiers: None,
         speculation: perigee::speculation::Config::off(),
     }
 }
 
-fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine {
+pub(crate) fn start(folder: &str, device: Device, options: &EngineOptions) -> StartedEngine {
     let checkpoint = Checkpoint::open(&golden_folder(folder)).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let metrics = Arc::new(Metrics::new("golden", true));
@@ -129,7 +130,7 @@ pub(crate) fn greedy(max_tokens: u32) -> SamplingParams {
     SamplingParams { temperature: 0.0, max_tokens, logprobs: Some(3), ..Default::default() }
 }
 
-fn drawn(max_tokens: u32, seed: u64) -> SamplingParams {
+pub(crate) fn drawn(max_tokens: u32, seed: u64) -> SamplingParams {
     SamplingParams { temperature: 1.0, max_tokens, seed, logprobs: Some(3), ..Default::default() }
 }
 
@@ -415,7 +416,7 @@ fn drafts_leave_no_trace_on_the_emulated_gpu() {
     }
 }
 
-fn cpu(activations: Activations, threads: usize) -> CpuOptions {
+pub(crate) fn cpu(activations: Activations, threads: usize) -> CpuOptions {
     CpuOptions { activations, threads, ..Default::default() }
 }
 
@@ -476,7 +477,7 @@ fn taken_back_tokens_leave_nothing_on_two_ranks() {
 }
 
 /// Without NVRTC there is no emulated device: the tests of `emulated` say so.
-fn has_emulator() -> bool {
+pub(crate) fn has_emulator() -> bool {
     emulated::backend(Arch::Sm90a, None, Arithmetic::F32).is_some()
 }
 

@@ -367,7 +367,8 @@ fn start() -> Engine {
     };
     let metrics = Arc::new(Metrics::new("faulty", false));
     let (handle, thread) =
-        spawn(model, limits, facts, speculation::Config::off(), MeasuredSteps::default(), metrics).unwrap();
+        spawn(model, limits, facts, speculation::Config::off(), MeasuredSteps::default(), None, metrics)
+            .unwrap();
     Engine { handle, logits, thread, faults }
 }
 

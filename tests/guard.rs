@@ -52,6 +52,7 @@ fn start() -> Nano {
         prefix_caching: true,
         latent_norm_eps: None,
         tower: None,
+        tiers: None,
         speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

@@ -28,6 +28,7 @@ mod inspect;
 mod kernel_cache;
 mod kernels;
 mod kv_events;
+mod kv_tiers;
 mod layering;
 mod malformed;
 mod mtp;

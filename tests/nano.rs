@@ -168,6 +168,7 @@ fn replies(
         prefix_caching: true,
         latent_norm_eps: None,
         tower: None,
+        tiers: None,
         speculation,
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

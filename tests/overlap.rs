@@ -75,6 +75,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         prefix_caching: true,
         latent_norm_eps: None,
         tower: None,
+        tiers: None,
         speculation: perigee::speculation::Config::off(),
     }
 }

@@ -57,6 +57,14 @@ impl DraftSource {
         config.method == Method::Auto && config.draft.is_none()
     }
 
+    /// Its own files, if it has any.
+    pub(super) fn files(&self) -> Option<&Checkpoint> {
+        match self {
+            Self::Eagle3 { files, .. } => Some(files),
+            Self::Mtp(_) => None,
+        }
+    }
+
     /// Bytes of the weights.
     pub(super) fn bytes(&self) -> u64 {
         match self {

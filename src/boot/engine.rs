@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::draft_source::DraftSource;
 use super::gpu::{Gpu, GpuError};
+use super::kv_identity::kv_identity;
 use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput, available_memory};
 use super::sight::TowerSource;
 use super::tuned_ops::tuned_ops;
@@ -13,6 +15,7 @@ use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::cuda::Arithmetic;
 use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
+use crate::kv_tiers::{DiskOptions, TierError, TierOptions, Tiers};
 use crate::model::checkpoint::{Checkpoint, CheckpointError};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{
@@ -71,6 +74,8 @@ pub struct EngineOptions {
     pub speculation: speculation::Config,
     /// The checkpoint's vision tower; `None`: images are not served.
     pub tower: Option<TowerSource>,
+    /// Where blocks are kept that leave the cache.
+    pub tiers: Option<TierOptions>,
 }
 
 impl EngineOptions {
@@ -117,6 +122,14 @@ impl EngineOptions {
             },
             speculation: settings.speculation.clone(),
             tower: None,
+            tiers: (cache.host_bytes > 0).then(|| TierOptions {
+                host_bytes: cache.host_bytes,
+                disk: (!cache.disk_path.is_empty()).then(|| DiskOptions {
+                    folder: cache.disk_path.clone().into(),
+                    max_bytes: cache.disk_bytes,
+                    flush: Duration::from_secs_f64(cache.disk_flush_s),
+                }),
+            }),
         })
     }
 }
@@ -209,6 +222,9 @@ pub enum EngineError {
         /// The failed allocation with its bytes.
         source: OpError,
     },
+    /// Blocks cannot be kept beyond the cache.
+    #[error(transparent)]
+    Tiers(#[from] TierError),
     /// The engine's thread could not be started.
     #[error("the engine thread could not be started")]
     Thread(#[from] std::io::Error),
@@ -475,6 +491,8 @@ fn lay_out<'a, B: Backend>(
         block_size: options.block_size,
         cache_bytes: options.cache_bytes,
         num_blocks: options.num_blocks,
+        host_tier_bytes: options.tiers.as_ref().map_or(0, |tiers| tiers.host_bytes),
+        host_available_bytes: available_memory().unwrap_or(u64::MAX / 2),
         memory: match backend.free_memory()? {
             Some(bytes) => Memory::device(bytes),
             None => Memory::host(available_memory().unwrap_or(u64::MAX / 2)),
@@ -570,7 +588,16 @@ fn start_reporting<B: Backend>(
     if options.speculation.is_on() {
         steps = measure_steps(&mut model, options.block_size, capacity.max_logits_rows)?;
     }
-    let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), steps, metrics)?;
+    let tiers = match options.tiers.as_ref().filter(|_| options.prefix_caching) {
+        None => None,
+        Some(tiers) => {
+            let draft = draft.as_ref().and_then(|(source, _)| source.files());
+            let identity = kv_identity(checkpoint, draft, options, dtype);
+            let (own, drafts) = model.block_bytes();
+            Some(Tiers::open(tiers, identity, own + drafts, metrics.clone())?)
+        }
+    };
+    let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), steps, tiers, metrics)?;
     Ok(StartedEngine { handle, thread })
 }
 

@@ -46,6 +46,11 @@ pub enum GpuError {
 }
 
 impl Gpu {
+    /// Device and arithmetic, in words.
+    pub(super) fn arithmetic(&self) -> String {
+        format!("{} {:?}", self.device.name, self.arithmetic)
+    }
+
     /// The first device with kernels.
     pub fn find(kernels: &cuda::Config, arithmetic: Arithmetic) -> Result<Self, GpuError> {
         let Installation { version, devices } = Installation::probe()?;

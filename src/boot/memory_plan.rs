@@ -18,18 +18,32 @@ pub struct Memory {
     auto_share: f64,
     /// Most bytes of an automatic cache.
     auto_limit: u64,
+    /// Blocks that leave the cache share it too.
+    is_host: bool,
 }
 
 impl Memory {
     /// Memory of a host, which other processes use too: code, queues, tokenizer and connections live in it.
     pub fn host(available_bytes: u64) -> Self {
-        Self { available_bytes, process_bytes: 200 << 20, auto_share: 0.5, auto_limit: 8 << 30 }
+        Self {
+            available_bytes,
+            process_bytes: 200 << 20,
+            auto_share: 0.5,
+            auto_limit: 8 << 30,
+            is_host: true,
+        }
     }
 
     /// Free memory of a device, which serves nothing else: recorded graphs and what allocations lose to their
     /// granularity are set aside.
     pub fn device(available_bytes: u64) -> Self {
-        Self { available_bytes, process_bytes: 1 << 30, auto_share: 1.0, auto_limit: u64::MAX }
+        Self {
+            available_bytes,
+            process_bytes: 1 << 30,
+            auto_share: 1.0,
+            auto_limit: u64::MAX,
+            is_host: false,
+        }
     }
 }
 
@@ -56,6 +70,10 @@ pub struct PlanInput<'a> {
     pub cache_bytes: u64,
     /// Blocks of the cache that the operator sets, 0 = follows from the bytes.
     pub num_blocks: usize,
+    /// Bytes of host memory for blocks that leave the cache.
+    pub host_tier_bytes: u64,
+    /// Bytes of host memory that are free.
+    pub host_available_bytes: u64,
     /// The memory that is shared.
     pub memory: Memory,
 }
@@ -71,6 +89,10 @@ pub struct MemoryPlan {
     pub workspace_bytes: u64,
     /// The KV cache.
     pub cache_bytes: u64,
+    /// Host memory for blocks that leave the cache.
+    pub host_tier_bytes: u64,
+    /// Whether they share the memory with all else.
+    host_tier_shares: bool,
     /// The process itself: code, queues, tokenizer, connections.
     pub process_bytes: u64,
     /// Bytes available to the process when the plan was made.
@@ -108,6 +130,18 @@ pub enum PlanError {
         /// Formatted size.
         left: String,
     },
+    /// The host memory for blocks that leave the cache is not there.
+    #[error(
+        "kv_cache.host_bytes ({tier}) is more than the {available} of host memory available{beside}: lower it, or set 0"
+    )]
+    TierTooLarge {
+        /// Formatted size.
+        tier: String,
+        /// Formatted size.
+        available: String,
+        /// What else needs it.
+        beside: &'static str,
+    },
     /// The cache is too small for one sequence of full length.
     #[error(
         "a KV cache of {cache} holds {tokens} tokens, less than one sequence of scheduler.max_model_len = {max_model_len}: raise \
@@ -143,7 +177,23 @@ impl MemoryPlan {
         let MemoryNeeds { workspace_bytes, cache_bytes: block_bytes } = input.needs;
         let memory = &input.memory;
         let blocks_per_sequence = input.max_model_len.div_ceil(input.block_size);
-        let fixed = weights_bytes + workspace_bytes + memory.process_bytes;
+        let mut fixed = weights_bytes + workspace_bytes + memory.process_bytes;
+        let tier_bytes = input.host_tier_bytes;
+        let too_large = |available: u64, beside| PlanError::TierTooLarge {
+            tier: format_bytes(tier_bytes),
+            available: format_bytes(available),
+            beside,
+        };
+        if !memory.is_host && tier_bytes > input.host_available_bytes {
+            return Err(too_large(input.host_available_bytes, ""));
+        }
+        if memory.is_host && tier_bytes > 0 {
+            let available = memory.available_bytes.saturating_sub(fixed);
+            if tier_bytes + block_bytes > available {
+                return Err(too_large(available, " beside weights and workspace"));
+            }
+            fixed += tier_bytes;
+        }
         let Some(left) = memory.available_bytes.checked_sub(fixed).filter(|left| *left >= block_bytes) else {
             return Err(PlanError::NoRoom {
                 weights: format_bytes(weights_bytes),
@@ -180,6 +230,8 @@ impl MemoryPlan {
             weight_classes,
             workspace_bytes,
             cache_bytes,
+            host_tier_bytes: tier_bytes,
+            host_tier_shares: memory.is_host,
             process_bytes: memory.process_bytes,
             available_bytes: memory.available_bytes,
             num_blocks: num_blocks as usize,
@@ -191,12 +243,16 @@ impl MemoryPlan {
     pub fn table(&self) -> String {
         let tokens = self.num_blocks * self.block_size;
         let cache = format!("KV cache ({} blocks, {tokens} tokens)", self.num_blocks);
-        let total = self.weights_bytes + self.workspace_bytes + self.cache_bytes + self.process_bytes;
+        let mut total = self.weights_bytes + self.workspace_bytes + self.cache_bytes + self.process_bytes;
         let mut rows = vec![("weights".to_string(), self.weights_bytes)];
         rows.extend(self.weight_classes.iter().map(|(name, bytes)| (format!("  {name}"), *bytes)));
+        rows.extend([("workspace".into(), self.workspace_bytes), (cache, self.cache_bytes)]);
+        if self.host_tier_bytes > 0 {
+            let place = if self.host_tier_shares { "" } else { ", in host memory" };
+            rows.push((format!("blocks beyond the cache{place}"), self.host_tier_bytes));
+            total += if self.host_tier_shares { self.host_tier_bytes } else { 0 };
+        }
         rows.extend([
-            ("workspace".into(), self.workspace_bytes),
-            (cache, self.cache_bytes),
             ("process".into(), self.process_bytes),
             ("total".into(), total),
             ("available".into(), self.available_bytes),
@@ -261,6 +317,8 @@ mod tests {
             block_size: 32,
             cache_bytes: 0,
             num_blocks: 0,
+            host_tier_bytes: 0,
+            host_available_bytes: 4 << 30,
             memory: Memory::host(4 << 30),
         };
         edit(&mut input);
@@ -288,10 +346,21 @@ mod tests {
     }
 
     #[test]
+    fn blocks_beyond_the_cache_take_their_memory_first() {
+        let (alone, beside) = (plan(|_| ()).unwrap(), plan(|p| p.host_tier_bytes = 3 << 30).unwrap());
+        assert!(beside.cache_bytes < alone.cache_bytes);
+        assert!(beside.table().contains("blocks beyond the cache") && !alone.table().contains("beyond"));
+    }
+
+    #[test]
     fn refusals_name_the_remedy() {
         let message = |edit: &dyn Fn(&mut PlanInput<'_>)| plan(edit).unwrap_err().to_string();
         assert!(message(&|p| p.memory = Memory::host(10 << 20)).contains("max_num_batched_tokens"));
         assert!(message(&|p| p.cache_bytes = 64 << 30).contains("kv_cache.memory_bytes"));
+        assert!(message(&|p| p.host_tier_bytes = 4 << 30).contains("kv_cache.host_bytes"));
+        let on_device =
+            |p: &mut PlanInput<'_>| (p.memory, p.host_tier_bytes) = (Memory::device(4 << 30), 5 << 30);
+        assert!(message(&on_device).contains("4.0 GiB of host memory available"));
         assert!(message(&|p| p.num_blocks = 10).contains("scheduler.max_model_len"));
     }
 }

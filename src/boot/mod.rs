@@ -4,6 +4,7 @@ mod draft_source;
 pub mod engine;
 mod error;
 pub(crate) mod gpu;
+mod kv_identity;
 mod machine;
 pub mod memory_plan;
 mod progress;

@@ -20,7 +20,7 @@ pub use weights::Arithmetic;
 use weights::{Experts, Projection};
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
-use super::driver::Driver;
+use super::driver::{Driver, Transfer};
 use super::kernels::linear::{self, Output};
 use super::kernels::route;
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
@@ -31,9 +31,9 @@ use super::stream::{Buffer, Stream};
 use super::tiled::{Packer, Tiled};
 use super::tuner::{Choices, Product};
 use crate::ops::{
-    AttentionInMatrices, Backend, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, MemoryNeeds,
-    MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable, RouterShape, Row,
-    SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, expect,
+    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot,
+    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable,
+    RouterShape, Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, expect,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -109,6 +109,8 @@ pub struct Router {
 pub struct Cache {
     shape: CacheShape,
     buffer: Buffer,
+    /// Content of one block on its way to the host, `[num_layers, block_size, row_bytes]`.
+    staging: Buffer,
     /// `[num_layers]`; see [`Backend::set_cache_scales`].
     exponents: Vec<i32>,
 }
@@ -117,6 +119,21 @@ impl Cache {
     fn layer(&self, layer: usize) -> u64 {
         let slots = self.shape.num_blocks * self.shape.block_size;
         self.buffer.address + (layer * slots * self.shape.row_bytes()) as u64
+    }
+
+    /// Bytes of a block in one layer.
+    fn layer_bytes(&self) -> usize {
+        self.shape.block_size * self.shape.row_bytes()
+    }
+
+    /// Address of a block's rows in one layer.
+    fn block(&self, layer: usize, block: BlockId) -> u64 {
+        self.layer(layer) + (block.at() * self.layer_bytes()) as u64
+    }
+
+    fn check(&self, block: BlockId) -> Result<(), OpError> {
+        let num_blocks = self.shape.num_blocks;
+        expect("block", &[num_blocks.max(block.at() + 1)], &[num_blocks])
     }
 }
 
@@ -321,6 +338,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     type Experts = Experts;
     type Workspace = Workspace<D>;
     type Cache = Cache;
+    type BlockRead = Transfer;
 
     const ENQUEUES: bool = true;
 
@@ -335,7 +353,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
         let sampler = Sampler::bytes(capacity.max_logits_rows, capacity.max_num_seqs, shape.vocab_size);
         MemoryNeeds {
-            workspace_bytes: (activations + logits + plan) as u64 + attention + sampler,
+            workspace_bytes: (activations + logits + plan + cache.block_bytes()) as u64 + attention + sampler,
             cache_bytes: cache.bytes() as u64,
         }
     }
@@ -442,7 +460,36 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Cache, OpError> {
         let buffer = self.stream.zeros("latent cache", shape.bytes())?;
-        Ok(Cache { shape: *shape, buffer, exponents: vec![0; shape.num_layers] })
+        let staging = self.stream.allocate("block on its way", shape.block_bytes())?;
+        Ok(Cache { shape: *shape, buffer, staging, exponents: vec![0; shape.num_layers] })
+    }
+
+    fn block_bytes(&self, cache: &Cache) -> usize {
+        cache.shape.block_bytes()
+    }
+
+    fn start_block_read(&mut self, block: BlockId, cache: &Cache) -> Result<Transfer, OpError> {
+        cache.check(block)?;
+        let driver = self.stream.driver();
+        let bytes = cache.layer_bytes();
+        // The copies of the next block wait for the download of this one: all are in one stream.
+        for layer in 0..cache.shape.num_layers {
+            driver.copy(cache.staging.address + (layer * bytes) as u64, cache.block(layer, block), bytes)?;
+        }
+        Ok(driver.download(cache.staging.address, cache.shape.block_bytes())?)
+    }
+
+    fn finish_block_read(&mut self, read: Transfer, out: &mut Vec<u8>) -> Result<(), OpError> {
+        Ok(self.stream.driver().finish(read, out)?)
+    }
+
+    fn write_block(&mut self, block: BlockId, content: &[u8], cache: &mut Cache) -> Result<(), OpError> {
+        cache.check(block)?;
+        expect("write_block", &[cache.shape.block_bytes()], &[content.len()])?;
+        for (layer, rows) in content.chunks_exact(cache.layer_bytes()).enumerate() {
+            self.stream.upload(cache.block(layer, block), rows)?;
+        }
+        Ok(())
     }
 
     fn set_cache_scales(&mut self, cache: &mut Cache, exponents: &[i32]) -> Result<(), OpError> {

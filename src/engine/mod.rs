@@ -18,6 +18,7 @@ mod request;
 mod settle;
 mod step_loop;
 mod step_state;
+mod tiers;
 mod warm_up;
 
 pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};

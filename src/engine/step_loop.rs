@@ -23,7 +23,9 @@ use super::pictures::Pictures;
 use super::place::Place;
 use super::request::{EngineEvent, EngineRequest, Media};
 use super::step_state::{Counters, Step, StepLoop, StepTokens};
+use super::tiers::TieredBlocks;
 use super::warm_up::MeasuredSteps;
+use crate::kv_tiers::Tiers;
 use crate::model::Model;
 use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan};
 use crate::scheduler::{Chunk, FinishReason, Limits, MediaSpan, NewSequence, Scheduler, SeqId};
@@ -39,7 +41,7 @@ const STALLED_WAIT: Duration = Duration::from_millis(5);
 /// Weight of the newest gap in the moving average of admissions.
 const GAP_WEIGHT: f64 = 0.1;
 
-/// Starts the engine on a new thread. The thread ends after `EngineHandle::shutdown`, or with the
+/// Starts the engine on a new thread. `tiers` keep the blocks that leave the cache. The thread ends after `EngineHandle::shutdown`, or with the
 /// reason of the engine's death.
 pub fn spawn<B: Backend>(
     mut model: Model<B>,
@@ -47,6 +49,7 @@ pub fn spawn<B: Backend>(
     facts: EngineFacts,
     speculation: speculation::Config,
     steps: MeasuredSteps,
+    tiers: Option<Tiers>,
     metrics: Arc<Metrics>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<Result<(), String>>)> {
     let spare = speculation.max_tokens.div_ceil(facts.block_size);
@@ -62,7 +65,11 @@ pub fn spawn<B: Backend>(
     }
     let facts_vision = facts.vision;
     let (handle, commands, shared) = door(facts);
-    let scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
+    let mut scheduler = Scheduler::new(limits).map_err(std::io::Error::other)?;
+    let tiered = tiers.map(TieredBlocks::new);
+    if tiered.is_some() {
+        scheduler.note_evictions();
+    }
     let drafting = Drafting::new(speculation, steps.target, model.blueprint().vocab_size);
     let pictures = Pictures::new(facts_vision);
     let outbox = Outbox::new()?;
@@ -97,6 +104,7 @@ pub fn spawn<B: Backend>(
             verdicts: Vec::new(),
             counted: Counters::default(),
             kv_events: None,
+            tiered,
         };
         step_loop.run()
     })?;
@@ -112,6 +120,7 @@ impl<B: Backend> StepLoop<B> {
             if self.shutting_down && self.scheduler.is_empty() {
                 // Commands after the last step may have freed blocks.
                 self.publish_load();
+                self.close_tiers();
                 return Ok(());
             }
             self.metrics.record_turn(true);
@@ -232,6 +241,7 @@ impl<B: Backend> StepLoop<B> {
             return;
         }
         self.live.insert(id, live);
+        self.begin_fetch(id);
     }
 
     /// One turn: plans and computes a step, and settles the step before it. No effect when no
@@ -249,6 +259,7 @@ impl<B: Backend> StepLoop<B> {
             self.end(Some(finished));
         }
         self.see()?;
+        self.take_arrivals();
         lap(&mut times.forward);
         // A draft begins with a known token: where drafts pay, a step is settled before the next.
         if self.propose() && self.in_flight.is_some() {
@@ -257,11 +268,13 @@ impl<B: Backend> StepLoop<B> {
         }
         self.scheduler.schedule(now_us, &mut self.step.batch);
         self.note_plan();
+        self.transfer_blocks()?;
         self.note_drafts();
         let idle = self.step.batch.chunks.is_empty();
         self.stalled = idle && !self.pictures.is_busy();
         if idle {
-            return self.settle(&mut lap, &mut times);
+            self.settle(&mut lap, &mut times)?;
+            return self.keep_blocks();
         }
         self.open_slots()?;
         forward_input::build(&self.scheduler, &self.live, &self.pictures, &mut self.step, &mut self.plan);
@@ -286,6 +299,7 @@ impl<B: Backend> StepLoop<B> {
             self.settle(&mut lap, &mut times)?;
             self.begin_masks();
         }
+        self.keep_blocks()?;
         self.sample(&mut lap, &mut times)?;
         self.scheduler.advance(&mut self.step.batch);
         self.in_flight = Some(std::mem::take(&mut self.step));
@@ -468,6 +482,7 @@ impl<B: Backend> StepLoop<B> {
         }
         self.step.batch.clear();
         self.speculated.clear();
+        self.drop_leaving();
         self.publish_load();
         self.outbox.flush();
     }

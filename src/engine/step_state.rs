@@ -16,6 +16,7 @@ use super::live::LiveSequence;
 use super::model_drafts::ModelDrafts;
 use super::pictures::Pictures;
 use super::request::EngineEvent;
+use super::tiers::TieredBlocks;
 use crate::guard::Verdict;
 use crate::kv_events;
 use crate::model::Model;
@@ -81,6 +82,8 @@ pub(super) struct StepLoop<B: Backend> {
     pub(super) counted: Counters,
     /// Where it is told which prefixes are cached.
     pub(super) kv_events: Option<kv_events::Feed>,
+    /// Where blocks are kept that leave the pool.
+    pub(super) tiered: Option<TieredBlocks<B>>,
 }
 
 /// Scheduler counters already added to the metrics.

@@ -121,7 +121,7 @@ impl JsonSchema for LatentNormEps {
 }
 
 /// The paged cache of latent keys and values.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvCacheConfig {
     /// Tokens per block, a power of two from 8 to 256. Larger: less bookkeeping, coarser prefix hits, more unused room at the
@@ -141,6 +141,17 @@ pub struct KvCacheConfig {
     pub fp8_rope: Fp8Rope,
     /// Whether prompts reuse the blocks of equal beginnings. Costs a hash per block of every prompt.
     pub prefix_caching: bool,
+    /// Bytes of host memory for blocks that leave the cache ("64GiB" is understood), 0 = none. A prompt that comes back finds them: long conversations
+    /// cost a copy instead of a prefill. Larger: more of them.
+    pub host_bytes: u64,
+    /// Folder for blocks that leave the cache, empty = none; needs host_bytes. They survive a restart, and several servers may share it. Whoever
+    /// can read the folder can learn about prompts; whoever can write it can change replies.
+    pub disk_path: String,
+    /// Most bytes of the files in disk_path; those used least recently are deleted. Larger: older conversations are found.
+    pub disk_bytes: u64,
+    /// Longest time that the end of the process may take to write the cache to disk_path, seconds. Larger: more of it survives; it adds to the
+    /// drain time, which a supervisor's patience must cover.
+    pub disk_flush_s: f64,
 }
 
 /// Element type of the KV cache.
@@ -187,6 +198,10 @@ impl Default for KvCacheConfig {
             fp8_scale: Fp8Scale::Token,
             fp8_rope: Fp8Rope::Bf16,
             prefix_caching: true,
+            host_bytes: 0,
+            disk_path: String::new(),
+            disk_bytes: 64 << 30,
+            disk_flush_s: 10.0,
         }
     }
 }
@@ -204,6 +219,15 @@ impl KvCacheConfig {
                 self.memory_bytes
             );
             problems.push(("num_blocks", limit));
+        }
+        if self.host_bytes > 0 && !self.prefix_caching {
+            problems.push(("host_bytes", "must be 0 when kv_cache.prefix_caching is false".into()));
+        }
+        if !self.disk_path.is_empty() && self.host_bytes == 0 {
+            problems.push(("disk_path", "needs kv_cache.host_bytes: blocks pass through host memory".into()));
+        }
+        if !(0.0..=3600.0).contains(&self.disk_flush_s) {
+            problems.push(("disk_flush_s", "must be from 0 to 3600".into()));
         }
         // Block ids are 32 bits wide, with the highest values in use as marks.
         if self.num_blocks > i32::MAX as usize {

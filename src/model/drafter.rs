@@ -5,7 +5,8 @@ use super::draft::DraftBlueprint;
 use super::draft_tensors::DraftTensors;
 use super::weights::LoadError;
 use crate::ops::{
-    Backend, CacheShape, Capacity, DraftActivations, DraftInput, DraftOps, NUM_STATES, OpError, StepPlan,
+    Backend, BlockId, CacheShape, Capacity, DraftActivations, DraftInput, DraftOps, NUM_STATES, OpError,
+    StepPlan,
 };
 
 /// A draft on a backend that can run one.
@@ -38,6 +39,15 @@ pub trait RunDraft<B: Backend>: Send {
         backend: &mut B,
         workspace: &mut B::Workspace,
     ) -> Result<(), OpError>;
+
+    /// See [`Backend::block_bytes`].
+    fn block_bytes(&self, backend: &B) -> usize;
+
+    /// See [`Backend::start_block_read`].
+    fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError>;
+
+    /// See [`Backend::write_block`].
+    fn write_block(&mut self, block: BlockId, content: &[u8], backend: &mut B) -> Result<(), OpError>;
 
     /// See [`DraftOps::read_draft`].
     fn read(&self, backend: &mut B) -> DraftActivations;
@@ -91,6 +101,18 @@ impl<B: DraftOps> RunDraft<B> for Drafter<B> {
         workspace: &mut B::Workspace,
     ) -> Result<(), OpError> {
         backend.draft_logits(table, &mut self.draft, workspace)
+    }
+
+    fn block_bytes(&self, backend: &B) -> usize {
+        backend.draft_block_bytes(&self.draft)
+    }
+
+    fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError> {
+        backend.start_draft_read(block, &self.draft)
+    }
+
+    fn write_block(&mut self, block: BlockId, content: &[u8], backend: &mut B) -> Result<(), OpError> {
+        backend.write_draft_block(block, content, &mut self.draft)
     }
 
     fn read(&self, backend: &mut B) -> DraftActivations {

@@ -9,9 +9,15 @@ use super::observed::LayerObserver;
 use super::tower::RunTower;
 use super::weights::Weights;
 use crate::ops::{
-    Activation, Backend, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, OpError, Outcomes,
-    Picture, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
+    Activation, Backend, BlockId, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, OpError,
+    Outcomes, Picture, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
 };
+
+/// Content of a block on its way to the host.
+pub struct BlockRead<B: Backend> {
+    own: B::BlockRead,
+    drafts: Option<B::BlockRead>,
+}
 
 /// A loaded network with its workspace and its KV cache, on one backend.
 pub struct Model<B: Backend> {
@@ -164,6 +170,41 @@ impl<B: Backend> Model<B> {
     /// See [`Backend::wait`].
     pub fn wait(&mut self, ticket: Ticket, out: &mut Outcomes) -> Result<(), OpError> {
         self.runner.backend.wait(ticket, &mut self.runner.workspace, out)
+    }
+
+    /// Bytes of a block's content: the network's, and the draft's behind them.
+    pub fn block_bytes(&self) -> (usize, usize) {
+        let LayerRunner { backend, cache, .. } = &self.runner;
+        let drafts = self.draft.as_ref().map_or(0, |draft| draft.block_bytes(backend));
+        (backend.block_bytes(cache), drafts)
+    }
+
+    /// See [`Backend::start_block_read`].
+    pub fn start_block_read(&mut self, block: BlockId) -> Result<BlockRead<B>, OpError> {
+        let LayerRunner { backend, cache, .. } = &mut self.runner;
+        let own = backend.start_block_read(block, cache)?;
+        let drafts = self.draft.as_ref().map(|draft| draft.start_block_read(block, backend)).transpose()?;
+        Ok(BlockRead { own, drafts })
+    }
+
+    /// See [`Backend::finish_block_read`].
+    pub fn finish_block_read(&mut self, read: BlockRead<B>, out: &mut Vec<u8>) -> Result<(), OpError> {
+        let backend = &mut self.runner.backend;
+        backend.finish_block_read(read.own, out)?;
+        read.drafts.map_or(Ok(()), |drafts| backend.finish_block_read(drafts, out))
+    }
+
+    /// Sets a block's content. Without the draft's part it is the network's alone: the draft then knows nothing of these
+    /// positions.
+    pub fn write_block(&mut self, block: BlockId, content: &[u8]) -> Result<(), OpError> {
+        let (own_bytes, draft_bytes) = self.block_bytes();
+        let LayerRunner { backend, cache, .. } = &mut self.runner;
+        let (own, drafts) = content.split_at(own_bytes.min(content.len()));
+        backend.write_block(block, own, cache)?;
+        match &mut self.draft {
+            Some(draft) if drafts.len() == draft_bytes => draft.write_block(block, drafts, backend),
+            _ => Ok(()),
+        }
     }
 
     /// Sets the scales of an FP8 cache without row scales: `2^exponents[layer]`. Applies to rows

@@ -34,7 +34,7 @@ pub use draft::{DraftAttention, DraftBlueprint, DraftMismatch};
 pub use draft_support::DraftSupport;
 pub use draft_tensors::DraftTensors;
 pub use drafter::{Drafter, RunDraft};
-pub use forward::Model;
+pub use forward::{BlockRead, Model};
 pub use inspection::{ClassLine, Inspection, ProblemLists, ScaleLine, VisionTower};
 pub use inventory::{Holding, Inventory, Linear, Problems};
 pub use kv_scales::{KvScaleError, KvScales};

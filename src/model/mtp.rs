@@ -12,8 +12,8 @@ use super::layer_runner::LayerStep;
 use super::rope;
 use super::weights::{Bindings, LayerWeights, LoadError};
 use crate::ops::{
-    CacheDType, CacheShape, Capacity, DraftActivations, DraftInput, FusionMatrices, MemoryNeeds, MtpOps,
-    OpError, StepPlan,
+    BlockId, CacheDType, CacheShape, Capacity, DraftActivations, DraftInput, FusionMatrices, MemoryNeeds,
+    MtpOps, OpError, StepPlan,
 };
 use crate::quant::{Layout, recognize};
 
@@ -179,6 +179,18 @@ impl<B: MtpOps> RunDraft<B> for MtpDrafter<B> {
         target: &mut B::Workspace,
     ) -> Result<(), OpError> {
         backend.logits_of(head, &self.workspace, target)
+    }
+
+    fn block_bytes(&self, backend: &B) -> usize {
+        backend.block_bytes(&self.cache)
+    }
+
+    fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError> {
+        backend.start_block_read(block, &self.cache)
+    }
+
+    fn write_block(&mut self, block: BlockId, content: &[u8], backend: &mut B) -> Result<(), OpError> {
+        backend.write_block(block, content, &mut self.cache)
     }
 
     fn read(&self, _backend: &mut B) -> DraftActivations {

@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use super::{
-    AttentionInMatrices, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape,
+    AttentionInMatrices, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape,
     ModelShape, OpError, Outcomes, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split,
     StepPlan, Ticket, TokenId,
 };
@@ -48,6 +48,8 @@ pub trait Backend: Send + 'static {
     type Workspace: Send;
     /// The paged latent cache of all layers.
     type Cache: Send;
+    /// Content of a block on its way to the host.
+    type BlockRead: Send;
 
     /// Whether calls return before the work is done. The engine then plans step n + 1 before the
     /// wait for step n; with any other backend it waits first.
@@ -116,6 +118,19 @@ pub trait Backend: Send + 'static {
     /// `2^exponents[layer]` for every row of a layer, 1 until the first call. Has no effect on
     /// caches of other types.
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError>;
+
+    // -- blocks that leave the cache and come back --
+
+    /// Bytes of a block's content: the rows of its positions in all layers, of all ranks, as they are stored.
+    fn block_bytes(&self, cache: &Self::Cache) -> usize;
+    /// Begins to read the content of a block, as it is after the calls so far, whatever later ones write.
+    fn start_block_read(&mut self, block: BlockId, cache: &Self::Cache) -> Result<Self::BlockRead, OpError>;
+    /// Waits for the content of a block, not for later work, and appends its [`Backend::block_bytes`]. Reads are finished in their
+    /// order, before the outcomes of a later [`Backend::sample`] are waited for.
+    fn finish_block_read(&mut self, read: Self::BlockRead, out: &mut Vec<u8>) -> Result<(), OpError>;
+    /// Sets the content of a block to bytes read from a cache of the same shape and type.
+    fn write_block(&mut self, block: BlockId, content: &[u8], cache: &mut Self::Cache)
+    -> Result<(), OpError>;
 
     // -- the step, in the order of the model --
 

@@ -8,8 +8,8 @@
 //! Notation as in `backend.rs`, with D the draft's width, D' the target's, F rows of the draft's head.
 
 use super::{
-    Backend, CacheShape, Capacity, ExpertMatrices, MemoryNeeds, MlaShape, OpError, QueryMatrices, RopeTable,
-    Row, StepPlan,
+    Backend, BlockId, CacheShape, Capacity, ExpertMatrices, MemoryNeeds, MlaShape, OpError, QueryMatrices,
+    RopeTable, Row, StepPlan,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -199,6 +199,20 @@ pub trait DraftOps: Backend {
         table: &Self::Matrix,
         draft: &mut Self::Draft,
         workspace: &mut Self::Workspace,
+    ) -> Result<(), OpError>;
+
+    /// [`Backend::block_bytes`] of the draft's cache.
+    fn draft_block_bytes(&self, draft: &Self::Draft) -> usize;
+
+    /// [`Backend::start_block_read`] of the draft's cache.
+    fn start_draft_read(&mut self, block: BlockId, draft: &Self::Draft) -> Result<Self::BlockRead, OpError>;
+
+    /// [`Backend::write_block`] of the draft's cache.
+    fn write_draft_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        draft: &mut Self::Draft,
     ) -> Result<(), OpError>;
 
     /// The draft's activations on the host; for tests.

@@ -1,10 +1,11 @@
 //! Grouped-query attention over a paged cache in host memory, for drafts with such a layer. Plain
 //! f32 over the threads of any host backend.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::draft::GqaShape;
-use super::{CacheDType, CacheShape, HostOps, KvSlot, OpError, Segment, expect};
+use super::{BlockId, CacheDType, CacheShape, HostOps, KvSlot, OpError, Segment, expect};
 
 /// Keys and values of all positions: per slot the keys of all heads, rotated, then the values.
 pub(super) struct GqaCache {
@@ -23,14 +24,14 @@ const MAX_VALUES: usize = isize::MAX as usize / 4;
 
 impl GqaCache {
     /// Bytes of a cache of `shape.num_blocks` blocks: f32 for f32, 2 bytes a value for any other type.
-    pub(super) fn bytes(gqa: &GqaShape, shape: &CacheShape) -> u64 {
+    pub(super) fn needs(gqa: &GqaShape, shape: &CacheShape) -> u64 {
         let values = (shape.num_blocks * shape.block_size * gqa.cached_dim()) as u64;
         values * if shape.dtype == CacheDType::F32 { 4 } else { 2 }
     }
 
     pub(super) fn allocate(gqa: &GqaShape, shape: &CacheShape) -> Result<Self, OpError> {
         let num_slots = shape.num_blocks * shape.block_size;
-        let bytes = Self::bytes(gqa, shape) as usize;
+        let bytes = Self::needs(gqa, shape) as usize;
         let refused = || OpError::OutOfMemory { what: "draft cache", bytes };
         let values =
             num_slots.checked_mul(gqa.cached_dim()).filter(|n| *n <= MAX_VALUES).ok_or_else(refused)?;
@@ -46,6 +47,34 @@ impl GqaCache {
             Rows::Bf16(rows)
         };
         Ok(Self { rows, block_size: shape.block_size, num_slots })
+    }
+
+    /// Bytes of the keys and values of a block.
+    pub(super) fn block_bytes(&self) -> usize {
+        match self.num_slots {
+            0 => 0,
+            slots => self.bytes().len() / slots * self.block_size,
+        }
+    }
+
+    /// Bytes of a block in those of all.
+    pub(super) fn block(&self, block: BlockId) -> Result<Range<usize>, OpError> {
+        expect("draft_block", &[self.num_slots.max((block.at() + 1) * self.block_size)], &[self.num_slots])?;
+        Ok(block.at() * self.block_bytes()..(block.at() + 1) * self.block_bytes())
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.rows {
+            Rows::F32(rows) => bytemuck::cast_slice(rows),
+            Rows::Bf16(rows) => bytemuck::cast_slice(rows),
+        }
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.rows {
+            Rows::F32(rows) => bytemuck::cast_slice_mut(rows),
+            Rows::Bf16(rows) => bytemuck::cast_slice_mut(rows),
+        }
     }
 
     fn store(&mut self, slot: usize, at: usize, dim: usize, values: &[f32]) {

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::exchange::Meeting;
 use super::share::{self, Part};
 use super::{
-    Activation, AttentionInMatrices, Backend, CacheShape, Calibrate, Capacity, ExpertMatrices, ExpertSplit,
-    Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, QueryMatrices,
-    RopeTable, Routed, RouterShape, SampleRows, SeqSlot, Share, SlotSpec, Split, StepPlan, Ticket, TokenId,
-    TowerCapacity, TowerMatrices, TowerOps, TowerShape,
+    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
+    ExpertSplit, Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences,
+    QueryMatrices, RopeTable, Routed, RouterShape, SampleRows, SeqSlot, Share, SlotSpec, Split, StepPlan,
+    Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape, expect,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -132,6 +132,12 @@ impl<B: Rank> Group<B> {
         abandoned.map_or(Ok(values), Err)
     }
 
+    /// Bytes of each rank's part of a block.
+    fn rank_block_bytes(&self, cache: &RankStates<B::Cache>) -> Vec<usize> {
+        let ranks = self.ranks.iter().zip(&cache.0);
+        ranks.map(|(rank, cache)| locked(rank).block_bytes(&locked(cache))).collect()
+    }
+
     fn on_each(&mut self, work: impl Fn(Share, &mut B) -> Result<(), OpError> + Sync) -> Result<(), OpError> {
         self.each(work).map(|_| ())
     }
@@ -168,6 +174,7 @@ impl<B: Rank> Backend for Group<B> {
     type Experts = GroupExperts<B::Experts>;
     type Workspace = RankStates<B::Workspace>;
     type Cache = RankStates<B::Cache>;
+    type BlockRead = PerRank<B::BlockRead>;
 
     const ENQUEUES: bool = B::ENQUEUES;
 
@@ -306,6 +313,33 @@ impl<B: Rank> Backend for Group<B> {
 
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
         self.on_each(|at, rank| rank.set_cache_scales(&mut cache.at(at), exponents))
+    }
+
+    fn block_bytes(&self, cache: &Self::Cache) -> usize {
+        self.rank_block_bytes(cache).iter().sum()
+    }
+
+    fn start_block_read(&mut self, block: BlockId, cache: &Self::Cache) -> Result<Self::BlockRead, OpError> {
+        self.each(|at, rank| rank.start_block_read(block, &cache.at(at))).map(PerRank)
+    }
+
+    fn finish_block_read(&mut self, read: Self::BlockRead, out: &mut Vec<u8>) -> Result<(), OpError> {
+        let reads = read.0.into_iter().zip(&self.ranks);
+        reads.into_iter().try_for_each(|(read, rank)| locked(rank).finish_block_read(read, out))
+    }
+
+    fn write_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError> {
+        let bytes = self.rank_block_bytes(cache);
+        expect("write_block", &[bytes.iter().sum()], &[content.len()])?;
+        self.on_each(|at, rank| {
+            let first: usize = bytes[..at.rank].iter().sum();
+            rank.write_block(block, &content[first..first + bytes[at.rank]], &mut cache.at(at))
+        })
     }
 
     fn begin(&mut self, plan: &StepPlan, w: &mut Self::Workspace) -> Result<(), OpError> {

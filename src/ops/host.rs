@@ -12,9 +12,10 @@ use super::host_ops::HostOps;
 use super::host_rank::{RankCache, RankState};
 use super::host_sampler::{HostSampler, RowResult, RowSampler};
 use super::{
-    Activation, AttentionInMatrices, Backend, CacheShape, Calibrate, Capacity, ExpertMatrices, ExpertSplit,
-    Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable,
-    RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TokenSource,
+    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
+    ExpertSplit, Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
+    RopeTable, RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId,
+    TokenSource,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -87,6 +88,8 @@ impl<H: HostOps> HostWorkspace<H> {
 pub struct HostCache<H: HostOps> {
     /// Positions held by this backend.
     own: H::Cache,
+    /// Of `own`.
+    shape: CacheShape,
     rank: Option<RankCache<H>>,
 }
 
@@ -146,6 +149,7 @@ impl<H: HostOps> Backend for H {
     type Experts = H::Experts;
     type Workspace = HostWorkspace<H>;
     type Cache = HostCache<H>;
+    type BlockRead = Vec<u8>;
 
     fn name(&self) -> &'static str {
         HostOps::name(self)
@@ -225,7 +229,29 @@ impl<H: HostOps> Backend for H {
     }
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
-        Ok(HostCache { own: HostOps::allocate_cache(self, shape)?, rank: None })
+        Ok(HostCache { own: HostOps::allocate_cache(self, shape)?, shape: *shape, rank: None })
+    }
+
+    fn block_bytes(&self, cache: &Self::Cache) -> usize {
+        cache.shape.block_bytes()
+    }
+
+    fn start_block_read(&mut self, block: BlockId, cache: &Self::Cache) -> Result<Vec<u8>, OpError> {
+        read_block(self, block, &cache.own, &cache.shape)
+    }
+
+    fn finish_block_read(&mut self, read: Vec<u8>, out: &mut Vec<u8>) -> Result<(), OpError> {
+        out.extend_from_slice(&read);
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError> {
+        write_block(self, block, content, &mut cache.own, &cache.shape)
     }
 
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
@@ -453,8 +479,41 @@ impl<H: HostOps> Rank for H {
 
     fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {
         let own = RankCache::<H>::own_shape(shape, member.share())?;
-        Ok(HostCache { own: HostOps::allocate_cache(self, &own)?, rank: Some(RankCache::new(self, shape)?) })
+        let rank = Some(RankCache::new(self, shape)?);
+        Ok(HostCache { own: HostOps::allocate_cache(self, &own)?, shape: own, rank })
     }
+}
+
+/// Slots of a block.
+fn slots_of(block: BlockId, shape: &CacheShape) -> Vec<u32> {
+    let first = block.at() * shape.block_size;
+    (first..first + shape.block_size).map(|slot| slot as u32).collect()
+}
+
+/// Content of a block, `[layers, positions]` of rows as they are stored.
+pub(super) fn read_block<H: HostOps>(
+    ops: &mut H,
+    block: BlockId,
+    cache: &H::Cache,
+    shape: &CacheShape,
+) -> Result<Vec<u8>, OpError> {
+    let (slots, mut content) = (slots_of(block, shape), Vec::with_capacity(shape.block_bytes()));
+    (0..shape.num_layers).try_for_each(|layer| ops.read_cached(cache, layer, &slots, &mut content))?;
+    Ok(content)
+}
+
+/// Sets the content of a block.
+pub(super) fn write_block<H: HostOps>(
+    ops: &mut H,
+    block: BlockId,
+    content: &[u8],
+    cache: &mut H::Cache,
+    shape: &CacheShape,
+) -> Result<(), OpError> {
+    expect("write_block", &[shape.block_bytes()], &[content.len()])?;
+    let slots = slots_of(block, shape);
+    let layers = content.chunks_exact(shape.block_size * shape.row_bytes()).enumerate();
+    layers.into_iter().try_for_each(|(layer, rows)| ops.write_cached(rows, layer, &slots, cache))
 }
 
 /// Activations of a backend with the heads of `mla`.

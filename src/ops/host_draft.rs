@@ -6,9 +6,10 @@ use super::draft::{
 };
 use super::gqa::{self, GqaCache, rotate_halves};
 use super::host::HostWorkspace;
+use super::host::{read_block, write_block};
 use super::{
-    CacheShape, Capacity, HostOps, MemoryNeeds, MlaShape, OpError, QueryMatrices, RopeTable, Row, StepPlan,
-    expect,
+    BlockId, CacheShape, Capacity, HostOps, MemoryNeeds, MlaShape, OpError, QueryMatrices, RopeTable, Row,
+    StepPlan, expect,
 };
 
 /// A draft: weights, activations, cache.
@@ -74,6 +75,7 @@ struct Mla<H: HostOps> {
     /// `[T, C + R]`.
     latents: H::Buffer,
     cache: H::Cache,
+    cache_shape: CacheShape,
 }
 
 enum Query<H: HostOps> {
@@ -109,7 +111,7 @@ impl<H: HostOps> Mla<H> {
         plan: &StepPlan,
         out: &mut H::Buffer,
     ) -> Result<(), OpError> {
-        let Self { mla, query, kv_a, kv_a_norm, kv_up, queries, latents, cache } = self;
+        let Self { mla, query, kv_a, kv_a_norm, kv_up, queries, latents, cache, .. } = self;
         match query {
             Query::Latent { a, norm, b, raw, normed } => {
                 ops.project(x, a, raw)?;
@@ -251,7 +253,7 @@ impl<H: HostOps> DraftOps for H {
                 cache.bytes() as u64,
             ),
             DraftAttentionShape::Gqa(gqa) => {
-                (2 * (gqa.num_heads + gqa.num_kv_heads) * gqa.head_dim, GqaCache::bytes(gqa, cache))
+                (2 * (gqa.num_heads + gqa.num_kv_heads) * gqa.head_dim, GqaCache::needs(gqa, cache))
             }
         };
         let row = 11 * shape.target_hidden_size + 5 * shape.hidden_size + attention + shape.intermediate_size;
@@ -324,6 +326,7 @@ impl<H: HostOps> DraftOps for H {
                     queries: self.allocate(tokens, mla.num_heads * head)?,
                     latents: self.allocate(tokens, mla.latent_dim())?,
                     cache: HostOps::allocate_cache(self, cache)?,
+                    cache_shape: *cache,
                 };
                 (Attention::Mla(Box::new(parts)), mla.num_heads * mla.v_head_dim)
             }
@@ -452,6 +455,37 @@ impl<H: HostOps> DraftOps for H {
             H::values_mut(out).iter_mut().for_each(|logit| *logit *= shape.logit_scale);
         }
         Ok(())
+    }
+
+    fn draft_block_bytes(&self, draft: &HostDraft<H>) -> usize {
+        match &draft.attention {
+            Attention::Mla(mla) => mla.cache_shape.block_bytes(),
+            Attention::Gqa(gqa) => gqa.cache.block_bytes(),
+        }
+    }
+
+    fn start_draft_read(&mut self, block: BlockId, draft: &HostDraft<H>) -> Result<Vec<u8>, OpError> {
+        match &draft.attention {
+            Attention::Mla(mla) => read_block(self, block, &mla.cache, &mla.cache_shape),
+            Attention::Gqa(gqa) => Ok(gqa.cache.bytes()[gqa.cache.block(block)?].to_vec()),
+        }
+    }
+
+    fn write_draft_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        draft: &mut HostDraft<H>,
+    ) -> Result<(), OpError> {
+        match &mut draft.attention {
+            Attention::Mla(mla) => write_block(self, block, content, &mut mla.cache, &mla.cache_shape),
+            Attention::Gqa(gqa) => {
+                let at = gqa.cache.block(block)?;
+                expect("write_block", &[at.len()], &[content.len()])?;
+                gqa.cache.bytes_mut()[at].copy_from_slice(content);
+                Ok(())
+            }
+        }
     }
 
     fn read_draft(&mut self, draft: &HostDraft<H>) -> DraftActivations {

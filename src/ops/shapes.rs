@@ -188,6 +188,11 @@ impl CacheShape {
         self.num_layers * self.num_blocks * self.block_size * self.row_bytes()
     }
 
+    /// Bytes of one block in all layers.
+    pub fn block_bytes(&self) -> usize {
+        self.num_layers * self.block_size * self.row_bytes()
+    }
+
     /// Bytes of one token in one layer.
     pub fn row_bytes(&self) -> usize {
         match self.dtype {

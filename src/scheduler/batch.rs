@@ -1,7 +1,7 @@
 //! The plan value of one step.
 
-use super::SeqId;
-use crate::ops::AttentionForm;
+use super::{Name, SeqId};
+use crate::ops::{AttentionForm, BlockId};
 
 /// Which rows of a chunk need logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,11 @@ pub struct Batch {
     /// Sequences that left the queue, the first time or again: each has a new slot, whose state
     /// must be opened.
     pub started: Vec<SeqId>,
+    /// Named blocks that get other content, if [`super::Scheduler::note_evictions`] was called. Until the step is computed, or
+    /// `loads` are written, they hold the old one.
+    pub evicted: Vec<(Name, BlockId)>,
+    /// Loadable contents and the blocks that they must be in before the step is computed.
+    pub loads: Vec<(Name, BlockId)>,
 }
 
 impl Batch {
@@ -95,5 +100,7 @@ impl Batch {
         self.preempted.clear();
         self.admitted.clear();
         self.started.clear();
+        self.evicted.clear();
+        self.loads.clear();
     }
 }

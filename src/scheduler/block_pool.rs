@@ -33,6 +33,8 @@ pub(super) struct BlockPool {
     evictions: u64,
     /// Changes of names since they were last taken; `None`: nobody takes them.
     changes: Option<Vec<CacheChange>>,
+    /// Blocks that were given to others, with the names that they had; `None`: nobody takes them.
+    evicted: Option<Vec<(BlockHash, BlockId)>>,
 }
 
 impl BlockPool {
@@ -49,7 +51,29 @@ impl BlockPool {
             num_cached: 0,
             evictions: 0,
             changes: None,
+            evicted: None,
         }
+    }
+
+    /// Notes evicted blocks from now on.
+    pub(super) fn note_evictions(&mut self) {
+        self.evicted.get_or_insert_default();
+    }
+
+    /// Moves the blocks evicted since the last call to the end of `into`.
+    pub(super) fn take_evicted(&mut self, into: &mut Vec<(BlockHash, BlockId)>) {
+        self.evicted.iter_mut().for_each(|evicted| into.append(evicted));
+    }
+
+    /// Names and blocks that nobody holds, the most recently used first.
+    pub(super) fn cached(&self) -> impl Iterator<Item = (BlockHash, BlockId)> + '_ {
+        let mut id = self.newest;
+        std::iter::from_fn(move || {
+            let block = self.blocks.get(id as usize)?;
+            let named = (block.hash.expect("a cached block has a name"), BlockId(id));
+            id = block.older;
+            Some(named)
+        })
     }
 
     /// Notes changes of names from now on.
@@ -122,6 +146,7 @@ impl BlockPool {
                 let hash = self.blocks[id as usize].hash.take().expect("a cached block has a name");
                 self.remove_name(&hash);
                 self.evictions += 1;
+                self.evicted.iter_mut().for_each(|evicted| evicted.push((hash, BlockId(id))));
                 id
             }
             None => return None,

@@ -50,7 +50,7 @@ mod step_cost;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub use batch::{Admission, Batch, Chunk, LogitsNeed};
 pub use cache_change::{CacheChange, Name, NamedBlock};
@@ -103,8 +103,10 @@ pub struct Stats {
     pub free_blocks: usize,
     /// Counter: prompt tokens of first admissions.
     pub prefix_query_tokens: u64,
-    /// Counter: the part of `prefix_query_tokens` found in the prefix cache.
+    /// Counter: the part of `prefix_query_tokens` found in the prefix cache, loadable blocks included.
     pub prefix_hit_tokens: u64,
+    /// Counter: the part of `prefix_hit_tokens` in loadable blocks.
+    pub loaded_tokens: u64,
     /// Counter: cached blocks reused for new content.
     pub evicted_blocks: u64,
     /// Counter: sequences put back into the queue.
@@ -131,8 +133,11 @@ pub struct Scheduler {
     num_added: u64,
     /// Set while the head of the queue does not fit: the condition of the next attempt.
     blocked: Option<Blocked>,
+    /// Names of blocks that are not in the pool and can be brought back at once.
+    loadable: HashSet<Name, ahash::RandomState>,
     prefix_query_tokens: u64,
     prefix_hit_tokens: u64,
+    loaded_tokens: u64,
     preemptions: u64,
 }
 
@@ -151,8 +156,10 @@ impl Scheduler {
             queued_tokens: 0,
             num_added: 0,
             blocked: None,
+            loadable: HashSet::default(),
             prefix_query_tokens: 0,
             prefix_hit_tokens: 0,
+            loaded_tokens: 0,
             preemptions: 0,
             limits,
         })
@@ -200,6 +207,7 @@ impl Scheduler {
             prompt_logits: new.prompt_logits,
             media: new.media,
             media_from: 0,
+            fetching: false,
             logits_delivered: 0,
             planned: None,
             draft: Vec::new(),
@@ -255,6 +263,65 @@ impl Scheduler {
     /// Which blocks got and lost names since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<CacheChange> {
         self.pool.take_changes()
+    }
+
+    /// Fills [`Batch::evicted`] from now on.
+    pub fn note_evictions(&mut self) {
+        self.pool.note_evictions();
+    }
+
+    /// Lets prompts use a content that is outside the pool: [`Batch::loads`] asks for it.
+    pub fn add_loadable(&mut self, name: Name) {
+        self.loadable.insert(name);
+    }
+
+    /// Takes that back.
+    pub fn remove_loadable(&mut self, name: &Name) {
+        self.loadable.remove(name);
+    }
+
+    /// Takes the names of blocks whose content could not be loaded: no other prompt finds them. Sequences that hold them must end.
+    pub fn forget(&mut self, loads: &[(Name, BlockId)]) {
+        for (name, block) in loads {
+            if self.pool.lookup(name) == Some(*block) {
+                self.pool.unname(*block);
+            }
+        }
+    }
+
+    /// Names of the full blocks that a waiting sequence could use and that are neither in the pool nor loadable, from the first of
+    /// them on.
+    pub fn missing_names(&mut self, seq: SeqId) -> Vec<Name> {
+        let Some(&slot) = self.slots.get(&seq) else { return Vec::new() };
+        let first = self.match_prefix(slot).blocks.len();
+        let sequence = &mut self.sequences[slot];
+        let blocks = first..sequence.reusable_blocks(&self.limits);
+        blocks.map(|index| sequence.block_hash(index, self.limits.block_size)).collect()
+    }
+
+    /// Holds a waiting sequence until [`Scheduler::end_fetch`]; others pass it meanwhile.
+    pub fn begin_fetch(&mut self, seq: SeqId) {
+        let Some(&slot) = self.slots.get(&seq) else { return };
+        let sequence = &mut self.sequences[slot];
+        if sequence.phase == Phase::Waiting && !sequence.fetching {
+            sequence.fetching = true;
+            self.queue.remove(sequence.lane, sequence.rank);
+            self.queue.hold(sequence.lane, sequence.rank, slot);
+        }
+    }
+
+    /// Lets the sequence run, as soon as its pictures are at hand.
+    pub fn end_fetch(&mut self, seq: SeqId) {
+        let Some(&slot) = self.slots.get(&seq) else { return };
+        let sequence = &mut self.sequences[slot];
+        if std::mem::take(&mut sequence.fetching) && sequence.media.is_empty() {
+            self.queue.release(sequence.lane, sequence.rank);
+        }
+    }
+
+    /// Named blocks that no sequence holds, the most recently used first.
+    pub fn cached_blocks(&self) -> impl Iterator<Item = (Name, BlockId)> + '_ {
+        self.pool.cached()
     }
 
     /// The limits given to `new`.
@@ -318,16 +385,17 @@ impl Scheduler {
         sequences.filter(|sequence| sequence.phase == Phase::Decode).map(|sequence| sequence.id)
     }
 
-    /// Sequences that wait for their pictures, the first to run first.
+    /// Sequences that wait for their pictures alone, the first to run first.
     pub fn held(&self) -> impl Iterator<Item = SeqId> + '_ {
-        self.queue.held().map(|slot| self.sequences[slot].id)
+        let held = self.queue.held().map(|slot| &self.sequences[slot]);
+        held.filter(|sequence| !sequence.fetching).map(|sequence| sequence.id)
     }
 
     /// Prompt tokens of a waiting sequence that are cached at this moment; 0 if it is not waiting.
     pub fn cached_prefix(&mut self, seq: SeqId) -> usize {
         match self.slots.get(&seq) {
             Some(&slot) if self.sequences[slot].phase == Phase::Waiting => {
-                self.match_prefix(slot).0.len() * self.limits.block_size
+                self.match_prefix(slot).blocks.len() * self.limits.block_size
             }
             _ => 0,
         }
@@ -382,6 +450,7 @@ impl Scheduler {
             free_blocks: self.pool.num_free(),
             prefix_query_tokens: self.prefix_query_tokens,
             prefix_hit_tokens: self.prefix_hit_tokens,
+            loaded_tokens: self.loaded_tokens,
             evicted_blocks: self.pool.evictions(),
             preemptions: self.preemptions,
         }

@@ -22,6 +22,20 @@ pub(super) struct Blocked {
     missing: Option<BlockHash>,
 }
 
+/// Blocks that a sequence may take instead of computing them.
+pub(super) struct Prefix {
+    /// In order; `None`: the block is not in the pool, its content can be loaded.
+    pub(super) blocks: Vec<Option<BlockId>>,
+    /// Name that ended the run, if a missing block did.
+    missing: Option<BlockHash>,
+}
+
+impl Prefix {
+    fn num_loads(&self) -> usize {
+        self.blocks.iter().filter(|block| block.is_none()).count()
+    }
+}
+
 /// Tokens that remain in a step.
 struct Budget {
     tokens: usize,
@@ -84,6 +98,7 @@ impl Scheduler {
         if batch.preempted.is_empty() {
             self.admit(batch, &mut budget, now_us);
         }
+        self.pool.take_evicted(&mut batch.evicted);
     }
 
     /// Plans one token of every decoding sequence (several after a commit of several). At least one
@@ -221,7 +236,8 @@ impl Scheduler {
             if hopeless && !alone {
                 break;
             }
-            let (matched, missing) = self.match_prefix(slot);
+            let prefix = self.match_prefix(slot);
+            let (matched, missing) = (&prefix.blocks, prefix.missing);
             if matched.len() * block_size < self.sequences[slot].media_from {
                 let lane = self.sequences[slot].lane;
                 self.queue.remove(lane, rank);
@@ -232,10 +248,12 @@ impl Scheduler {
                 break;
             }
             let sequence = &mut self.sequences[slot];
-            // Cached blocks that become used are no longer available, so they count like new ones.
-            let revived = matched.iter().filter(|&&block| self.pool.ref_count(block) == 0).count();
-            let needed = sequence.tokens.len().div_ceil(block_size) - matched.len() + revived;
+            // Cached blocks that become used are no longer available, so they count like new ones; loaded ones are new.
+            let held = matched.iter().flatten().filter(|&&block| self.pool.ref_count(block) > 0).count();
+            let needed = sequence.tokens.len().div_ceil(block_size) - held;
             if !alone && needed > spare {
+                let first_load = matched.iter().position(Option::is_none);
+                let missing = first_load.map(|index| sequence.block_hash(index, block_size)).or(missing);
                 self.blocked = Some(Blocked { rank, needed_blocks: needed, missing });
                 break;
             }
@@ -245,7 +263,8 @@ impl Scheduler {
                 break;
             }
             self.blocked = None;
-            self.start(slot, matched, batch);
+            let loaded_tokens = prefix.num_loads() * block_size;
+            self.start(slot, prefix, batch);
             let sequence = &mut self.sequences[slot];
             if sequence.cached_tokens.is_none() {
                 sequence.cached_tokens = Some(cached_tokens);
@@ -254,6 +273,7 @@ impl Scheduler {
                 self.queue.serve_prompt(sequence.lane, sequence.share, sequence.prompt_len - cached_tokens);
                 self.prefix_query_tokens += sequence.prompt_len as u64;
                 self.prefix_hit_tokens += cached_tokens as u64;
+                self.loaded_tokens += loaded_tokens as u64;
             }
             let len = sequence.chunk_limit().min(budget.prefill);
             self.plan(slot, len, batch);
@@ -262,38 +282,50 @@ impl Scheduler {
         }
     }
 
-    /// Moves a sequence from the queue to the running ones, with the existing blocks of its prefix.
-    fn start(&mut self, slot: usize, matched: Vec<BlockId>, batch: &mut Batch) {
+    /// Moves a sequence from the queue to the running ones, with the blocks of its prefix. Those to be loaded are named at once: the
+    /// plan that needs their content brings it.
+    fn start(&mut self, slot: usize, prefix: Prefix, batch: &mut Batch) {
         self.dequeue(slot);
-        for &block in &matched {
+        for &block in prefix.blocks.iter().flatten() {
             self.pool.acquire(block);
         }
+        let block_size = self.limits.block_size;
         let sequence = &mut self.sequences[slot];
         sequence.phase = Phase::Prefill;
-        sequence.computed = matched.len() * self.limits.block_size;
-        sequence.published = matched.len();
-        sequence.block_table = matched;
+        sequence.computed = prefix.blocks.len() * block_size;
+        sequence.published = prefix.blocks.len();
+        for (index, block) in prefix.blocks.into_iter().enumerate() {
+            let block = block.unwrap_or_else(|| {
+                let block = self.pool.allocate().expect("availability was checked");
+                let name = sequence.block_hash(index, block_size);
+                if self.pool.publish(block, name) {
+                    self.pool.note_named(|| sequence.named_block(name, index, block_size));
+                }
+                batch.loads.push((name, block));
+                block
+            });
+            sequence.block_table.push(block);
+        }
         sequence.seq_slot = Some(self.free_slots.pop().expect("at most max_num_seqs sequences run"));
         batch.started.push(sequence.id);
         let place = self.running_place(self.sequences[slot].rank);
         self.running.insert(place, slot);
     }
 
-    /// The longest run of existing blocks that a sequence may take instead of computing them, and
-    /// the first missing name if a missing block ended the run.
-    pub(super) fn match_prefix(&mut self, slot: usize) -> (Vec<BlockId>, Option<BlockHash>) {
-        let mut matched = Vec::new();
+    /// The longest run of existing and loadable blocks that a sequence may take instead of computing them.
+    pub(super) fn match_prefix(&mut self, slot: usize) -> Prefix {
+        let mut blocks = Vec::new();
         let block_size = self.limits.block_size;
         let sequence = &mut self.sequences[slot];
         for index in 0..sequence.reusable_blocks(&self.limits) {
             // Names are computed only as far as the search reaches.
             let hash = sequence.block_hash(index, block_size);
             match self.pool.lookup(&hash) {
-                Some(block) => matched.push(block),
-                None => return (matched, Some(hash)),
+                None if !self.loadable.contains(&hash) => return Prefix { blocks, missing: Some(hash) },
+                found => blocks.push(found),
             }
         }
-        (matched, None)
+        Prefix { blocks, missing: None }
     }
 
     /// Whether the prompt of another sequence is computing at least half of the reusable blocks

@@ -154,6 +154,8 @@ pub(super) struct Sequence {
     pub(super) media: std::sync::Arc<[MediaSpan]>,
     /// Prompt tokens that must be cached when the sequence starts: the pictures before are not at hand.
     pub(super) media_from: usize,
+    /// Cached content is on its way to memory: the sequence is held until it has come.
+    pub(super) fetching: bool,
     /// Prompt positions whose logits were delivered.
     pub(super) logits_delivered: usize,
     pub(super) planned: Option<Planned>,

@@ -7,7 +7,8 @@
 //! check detects a wrong hit, a block freed too early, a block written while shared, and a block
 //! not written at all. Half of the episodes plan and compute a step before the previous one is
 //! settled. The simulated engine samples as a function of the fingerprint, so equal histories have
-//! equal replies. Many chunks carry drafts, right ones and wrong ones.
+//! equal replies. Many chunks carry drafts, right ones and wrong ones. In half of the episodes evicted blocks are kept outside the
+//! pool and loaded again, some only after a fetch, and some loads fail.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -132,6 +133,8 @@ struct Tally {
     longest_prompt: usize,
     drafted: u64,
     accepted: u64,
+    loaded_tokens: u64,
+    failed_loads: u64,
 }
 
 /// A step that was sampled and is not settled.
@@ -153,6 +156,10 @@ struct World {
     /// Named blocks, by the changes that the scheduler noted, and what contents stand for.
     named: HashMap<Name, Name>,
     contents: HashMap<Name, (Option<Name>, Arc<[u32]>)>,
+    /// Fingerprints of blocks outside the pool, at most so many.
+    kept: BTreeMap<Name, Vec<u64>>,
+    max_kept: usize,
+    fetches: Vec<(SeqId, Vec<Name>)>,
     models: BTreeMap<SeqId, Model>,
     /// Histories that later prompts quote, as the next turn of a conversation does.
     past: VecDeque<(Vec<u32>, Option<&'static str>, Vec<MediaSpan>)>,
@@ -183,6 +190,10 @@ impl World {
         };
         let mut scheduler = Scheduler::new(limits).unwrap();
         scheduler.note_changes();
+        let max_kept = if rng.bool() { rng.usize(1..200) } else { 0 };
+        if max_kept > 0 {
+            scheduler.note_evictions();
+        }
         Self {
             scheduler,
             batch: Batch::default(),
@@ -191,6 +202,9 @@ impl World {
             slots: vec![0; capacity],
             named: HashMap::new(),
             contents: HashMap::new(),
+            kept: BTreeMap::new(),
+            max_kept,
+            fetches: Vec::new(),
             models: BTreeMap::new(),
             past: VecDeque::new(),
             next_id: 0,
@@ -309,6 +323,72 @@ impl World {
         self.tally.longest_prompt = self.tally.longest_prompt.max(prompt.len());
         self.scheduler.add(new).unwrap();
         self.models.insert(id, model);
+        let missing = self.scheduler.missing_names(id);
+        let fetched: Vec<Name> =
+            missing.into_iter().take_while(|name| self.kept.contains_key(name)).collect();
+        if !fetched.is_empty() && self.rng.bool() {
+            self.scheduler.begin_fetch(id);
+            self.fetches.push((id, fetched));
+        }
+    }
+
+    /// Ends some of the fetches: their blocks can be loaded, as far as they are still kept.
+    fn fetch(&mut self) {
+        for (seq, names) in std::mem::take(&mut self.fetches) {
+            if self.rng.bool() {
+                self.fetches.push((seq, names));
+                continue;
+            }
+            for name in names.into_iter().filter(|name| self.kept.contains_key(name)) {
+                self.scheduler.add_loadable(name);
+            }
+            self.scheduler.end_fetch(seq);
+        }
+        self.check();
+    }
+
+    /// Keeps what the plan evicts, and loads what it asks for. Whether all could be loaded.
+    fn transfer(&mut self) -> bool {
+        let block_size = self.limits().block_size;
+        let at = |block: BlockId| block.at() * block_size..(block.at() + 1) * block_size;
+        assert!(self.max_kept > 0 || self.batch.evicted.is_empty() && self.batch.loads.is_empty());
+        let evicted = std::mem::take(&mut self.batch.evicted);
+        let kept: Vec<_> =
+            evicted.iter().map(|(name, block)| (*name, self.slots[at(*block)].to_vec())).collect();
+        let fails = self.rng.u32(..50) == 0;
+        for (index, (name, block)) in self.batch.loads.iter().enumerate() {
+            if fails && index > 0 {
+                self.tally.failed_loads += 1;
+                self.slots[at(*block)].fill(0);
+                continue;
+            }
+            self.slots[at(*block)].copy_from_slice(&self.kept[name]);
+        }
+        let mut whole = true;
+        if fails && self.batch.loads.len() > 1 {
+            whole = false;
+            self.scheduler.forget(&self.batch.loads[1..]);
+            let ended: Vec<SeqId> = self.batch.chunks.iter().map(|chunk| chunk.seq).collect();
+            for seq in ended {
+                let finished = self.scheduler.finish(seq, FinishReason::Error).unwrap();
+                self.ended(finished);
+            }
+            self.batch.clear();
+        }
+        for (name, fingerprints) in kept {
+            self.kept.insert(name, fingerprints);
+            if self.rng.bool() {
+                self.scheduler.add_loadable(name);
+            }
+        }
+        while self.kept.len() > self.max_kept {
+            let nth = self.rng.usize(..self.kept.len());
+            let name = *self.kept.keys().nth(nth).unwrap();
+            self.kept.remove(&name);
+            self.scheduler.remove_loadable(&name);
+        }
+        self.check();
+        whole
     }
 
     fn any_live(&mut self) -> Option<SeqId> {
@@ -636,10 +716,14 @@ impl World {
             self.propose();
         }
         self.show_pictures();
+        self.fetch();
         self.scheduler.schedule(self.now_us, &mut self.batch);
         self.tally.steps += 1;
         self.tally.chunk_tokens += self.batch.num_tokens() as u64;
         self.check();
+        if !self.transfer() {
+            return;
+        }
         self.check_plan();
         if self.rng.u32(..200) == 0 {
             self.tally.failed_steps += 1;
@@ -687,6 +771,7 @@ impl World {
         self.tally.preemptions = stats.preemptions;
         self.tally.evictions = stats.evicted_blocks;
         self.tally.hit_tokens = stats.prefix_hit_tokens;
+        self.tally.loaded_tokens = stats.loaded_tokens;
     }
 }
 
@@ -714,6 +799,8 @@ fn a_million_random_steps_keep_every_invariant() {
         total.longest_prompt = total.longest_prompt.max(tally.longest_prompt);
         total.drafted += tally.drafted;
         total.accepted += tally.accepted;
+        total.loaded_tokens += tally.loaded_tokens;
+        total.failed_loads += tally.failed_loads;
         seed += 1;
     }
     println!("{seed} episodes: {total:#?}");
@@ -727,6 +814,8 @@ fn a_million_random_steps_keep_every_invariant() {
         ("chunks of sequences that changed", total.stale_chunks, 1_000),
         ("drafted tokens", total.drafted, 100_000),
         ("drafted tokens that held", total.accepted, 50_000),
+        ("tokens loaded from outside the pool", total.loaded_tokens, 50_000),
+        ("failed loads", total.failed_loads, 100),
         ("longest prompt", total.longest_prompt as u64, 1_500),
     ] {
         assert!(count >= at_least, "{what}: {count}, expected {at_least} or more");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use prometheus::{Encoder, Registry, TextEncoder};
 
 use super::flight::FlightRecorder;
+use super::kv_tiers::{KvLoss, KvTier, KvTierMetrics};
 use super::legacy::LegacyMetrics;
 use super::native::NativeMetrics;
 use super::vision::{ImageRefusal, VisionMetrics};
@@ -23,6 +24,7 @@ pub struct Metrics {
     registry: Registry,
     native: NativeMetrics,
     vision: VisionMetrics,
+    kv_tiers: KvTierMetrics,
     vllm: Option<VllmMetrics>,
     legacy: Option<LegacyMetrics>,
     made: Instant,
@@ -222,10 +224,12 @@ impl Metrics {
             .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))
             .expect("process metrics are registered once");
         let vision = VisionMetrics::new(&registry);
+        let kv_tiers = KvTierMetrics::new(&registry);
         Self {
             registry,
             native,
             vision,
+            kv_tiers,
             vllm,
             legacy: None,
             made: Instant::now(),
@@ -467,6 +471,26 @@ impl Metrics {
         if let Some(vllm) = &self.vllm {
             vllm.set_cache_config(info);
         }
+    }
+
+    /// Sets what a tier of KV blocks holds.
+    pub fn set_kv_tier(&self, tier: KvTier, blocks: usize, bytes: u64) {
+        self.kv_tiers.set(tier, blocks, bytes);
+    }
+
+    /// Records a block that came to a tier.
+    pub fn record_kv_stored(&self, tier: KvTier) {
+        self.kv_tiers.record_stored(tier);
+    }
+
+    /// Records a block that a prompt took from a tier.
+    pub fn record_kv_loaded(&self, tier: KvTier) {
+        self.kv_tiers.record_loaded(tier);
+    }
+
+    /// Records a block lost on its way to or from disk.
+    pub fn record_kv_lost(&self, loss: KvLoss) {
+        self.kv_tiers.record_lost(loss);
     }
 
     /// Records the bytes of weights that the boot loaded.

@@ -7,6 +7,7 @@ mod legacy;
 mod logs;
 mod metrics;
 mod native;
+mod kv_tiers;
 mod vision;
 mod vllm;
 
@@ -15,6 +16,7 @@ mod exposition;
 
 pub use config::{Config, LogColor};
 pub use flight::{FlightRecorder, RequestRecord, StepShape};
+pub use kv_tiers::{KvLoss, KvTier};
 pub use logs::{LogControl, LogError, init};
 pub use metrics::{
     CONTENT_TYPE, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load,

@@ -10,7 +10,7 @@ use super::ffn::{Ffn, Slots};
 use super::weights::{Arithmetic, Experts, Projection};
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
 use crate::cuda::attention::{Addresses, Attention, KvUp};
-use crate::cuda::driver::Driver;
+use crate::cuda::driver::{Driver, Transfer};
 use crate::cuda::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::cuda::kernels::gqa::{self, RowKeys};
 use crate::cuda::kernels::linear::Output;
@@ -19,7 +19,7 @@ use crate::cuda::matrix::Matrix;
 use crate::cuda::step::{self, Step};
 use crate::cuda::stream::{Buffer, Stream};
 use crate::ops::{
-    AttentionInMatrices, Backend, CacheShape, Capacity, DraftActivations, DraftAttentionMatrices,
+    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftActivations, DraftAttentionMatrices,
     DraftAttentionShape, DraftInput, DraftMatrices, DraftOps, DraftShape, GqaShape, MemoryNeeds, MlaShape,
     NUM_STATES, OpError, RopeTable, Segment, StepPlan, expect,
 };
@@ -81,6 +81,17 @@ struct Gqa {
 }
 
 impl Gqa {
+    fn block_bytes(&self) -> usize {
+        gqa_cache_bytes(&self.shape, &CacheShape { num_blocks: 1, ..self.cache_shape })
+    }
+
+    /// Address of a block's keys and values.
+    fn block(&self, block: BlockId) -> Result<u64, OpError> {
+        let num_blocks = self.cache_shape.num_blocks;
+        expect("draft_block", &[num_blocks.max(block.at() + 1)], &[num_blocks])?;
+        Ok(self.cache.address + (block.at() * self.block_bytes()) as u64)
+    }
+
     /// Notes the keys of each row of a plan; rows from there up to `padded_rows` have none.
     fn list(&mut self, plan: &StepPlan, padded_rows: usize) -> Result<&[u32], OpError> {
         self.rows.clear();
@@ -561,7 +572,8 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         let plan = plan_bytes(rope_dim(shape), capacity);
         let (attention, cache_bytes) = match &shape.attention {
             DraftAttentionShape::Mla { mla, .. } => {
-                (Attention::bytes(mla, &attention_capacity(capacity)), cache.bytes())
+                let attention = Attention::bytes(mla, &attention_capacity(capacity));
+                (attention + cache.block_bytes() as u64, cache.bytes())
             }
             DraftAttentionShape::Gqa(gqa) => (0, gqa_cache_bytes(gqa, cache)),
         };
@@ -675,6 +687,37 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
             padding: 0,
         };
         draft::launch_spread(&mut self.stream, rows, &params)
+    }
+
+    fn draft_block_bytes(&self, draft: &Draft<D>) -> usize {
+        match &draft.attention {
+            LayerAttention::Mla(mla) => mla.cache.shape.block_bytes(),
+            LayerAttention::Gqa(gqa) => gqa.block_bytes(),
+        }
+    }
+
+    fn start_draft_read(&mut self, block: BlockId, draft: &Draft<D>) -> Result<Transfer, OpError> {
+        match &draft.attention {
+            LayerAttention::Mla(mla) => self.start_block_read(block, &mla.cache),
+            LayerAttention::Gqa(gqa) => {
+                Ok(self.stream.driver().download(gqa.block(block)?, gqa.block_bytes())?)
+            }
+        }
+    }
+
+    fn write_draft_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        draft: &mut Draft<D>,
+    ) -> Result<(), OpError> {
+        match &mut draft.attention {
+            LayerAttention::Mla(mla) => self.write_block(block, content, &mut mla.cache),
+            LayerAttention::Gqa(gqa) => {
+                expect("write_block", &[gqa.block_bytes()], &[content.len()])?;
+                self.stream.upload(gqa.block(block)?, content)
+            }
+        }
     }
 
     fn read_draft(&mut self, draft: &Draft<D>) -> DraftActivations {
