@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -48,9 +48,14 @@ impl Response {
     }
 }
 
+/// What bytes go through.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
 /// A connection.
 pub(crate) struct Client {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     /// Read and not yet used.
     buffer: Vec<u8>,
 }
@@ -63,7 +68,12 @@ impl Client {
 
     pub(crate) fn of(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("a socket option");
-        Self { stream, buffer: Vec::new() }
+        Self::over(stream)
+    }
+
+    /// Over TLS, for example.
+    pub(crate) fn over(stream: impl Stream + 'static) -> Self {
+        Self { stream: Box::new(stream), buffer: Vec::new() }
     }
 
     /// Sends bytes; a server that has already closed is not this function's concern.

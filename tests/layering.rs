@@ -11,6 +11,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 /// What lives only where: (words that betray it, places under `src/` that may have it).
 const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["hyper::", "hyper_util::"], &["server/", "cli/client.rs"]),
+    (&["tokio_rustls::"], &["server/", "cli/trust.rs"]),
     (&["safetensors::"], &["model/checkpoint/", "vision/test_data.rs"]),
     (&["memmap2::"], &["model/checkpoint/", "cpu/storage.rs"]),
     (&["tokenizers::"], &["text/tokenizer/"]),

@@ -2,6 +2,8 @@
 
 mod admission;
 mod calibrate;
+#[path = "../src/server/test_certificate.rs"]
+mod certificate;
 mod chat;
 mod client;
 mod clients;
@@ -40,4 +42,5 @@ mod quantized;
 mod scoring;
 mod serve;
 mod speculation;
+mod tls;
 mod vision;

@@ -86,7 +86,8 @@ impl Served {
             let value: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
             if value["message"] == "ready" {
                 let url = value["url"].as_str().expect("a URL");
-                break url.trim_start_matches("http://").parse().expect("an address");
+                let address = url.trim_start_matches("http://").trim_start_matches("https://");
+                break address.parse().expect("an address");
             }
             log.push(line);
         };

@@ -198,6 +198,27 @@ impl ApiError {
         )
     }
 
+    /// 401: the client's TLS handshake shows no certificate.
+    pub fn certificate_needed() -> Self {
+        Self::new(
+            401,
+            "authentication_error",
+            "client_certificate_needed",
+            "a client certificate is needed: send one that a CA of server.tls_client_ca has signed",
+        )
+    }
+
+    /// 400: HTTP without TLS on a port that has TLS.
+    pub fn not_tls() -> Self {
+        Self::new(
+            400,
+            "invalid_request_error",
+            "tls_needed",
+            "this port speaks HTTPS: use https:// in the URL",
+        )
+        .closing()
+    }
+
     /// 403: the route is the operator's, who has no key.
     pub fn no_admin_key() -> Self {
         Self::new(

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::gpu::Gpu;
 use crate::config::{Settings, Violation, device};
 use crate::cuda::Arithmetic;
+use crate::server::Tls;
 
 /// Everything that is missing, with its remedy. Opens no device and reads no weights.
 pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
@@ -23,6 +24,9 @@ pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
     ] {
         let problem = path.and_then(|path| path_problem(path, is_folder));
         found.extend(problem.map(|problem| (section, key, problem)));
+    }
+    if let Err(error) = Tls::read(&settings.server) {
+        found.push(("server", error.key, error.problem));
     }
     found
 }
@@ -47,6 +51,8 @@ fn path_problem(path: &Path, is_folder: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn check(edit: impl Fn(&mut Settings), expected: &[(&str, &str, &str)]) {
@@ -85,6 +91,23 @@ mod tests {
             },
             &[],
         );
+    }
+
+    #[test]
+    fn files_of_tls_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let with = |certificate: PathBuf| {
+            let file = file.clone();
+            move |s: &mut Settings| {
+                s.server.tls_certificate = Some(certificate.clone());
+                s.server.tls_key = Some(file.clone());
+            }
+        };
+        check(with("/no/such".into()), &[("server", "tls_certificate", "no such file")]);
+        check(with(file.clone()), &[("server", "tls_certificate", "has no certificate")]);
+        check(with(dir.path().into()), &[("server", "tls_certificate", "cannot be read")]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
 use crate::config::{ConfigErrors, Loaded, Settings, show_json};
-use crate::server::{Control, Operator};
+use crate::server::{self, Control, Operator, Tls};
 use crate::telemetry::LogControl;
 
 /// Keys and whole sections (a name with a dot at its end) that change while the server serves.
@@ -17,6 +17,9 @@ const LIVE: &[&str] = &[
     "server.admin_key",
     "server.request_timeout_s",
     "server.unknown_fields",
+    "server.tls_certificate",
+    "server.tls_key",
+    "server.tls_client_ca",
     "sampling.",
     "reasoning.",
     "guard.",
@@ -54,8 +57,11 @@ impl Reloader {
         };
         let new = (self.load)().map_err(|errors| errors.to_string())?;
         new.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let differences = differences(&current, &new);
-        let (live, later): (Vec<_>, Vec<_>) = differences.into_iter().partition(|change| change.is_live());
+        // Also where no path differs: renewals write new content to the old place.
+        let tls = Tls::read(&new.settings.server).map_err(|error| error.to_string())?;
+        let mut differences = differences(&current, &new);
+        differences.extend(self.renewal(&differences, &new, tls.as_ref()));
+        let (live, later): (Vec<_>, Vec<_>) = differences.into_iter().partition(|change| change.live);
         // First: all that follows cannot fail.
         let level = &new.settings.telemetry.log_level;
         self.logs.set_level(level).map_err(|error| error.to_string())?;
@@ -70,11 +76,11 @@ impl Reloader {
             .with_generator(generator)
             .with_request_timeout(settings.server.request_timeout())
             .with_unknown_fields(settings.server.unknown_fields);
-        self.server.replace(api, &settings.server);
-        for Change { key, old, new } in &live {
+        self.server.replace(api, &settings.server, tls);
+        for Change { key, old, new, .. } in &live {
             tracing::info!(key, old, new, "setting changed");
         }
-        for Change { key, old, new } in &later {
+        for Change { key, old, new, .. } in &later {
             tracing::warn!(key, old, new, "setting changed, and takes effect at the next start");
         }
         tracing::info!(changed = live.len(), at_next_start = later.len(), "settings reloaded");
@@ -84,6 +90,21 @@ impl Reloader {
         });
         *current = in_force(&current, new);
         Ok(report)
+    }
+
+    /// A new certificate in the file of the old one.
+    fn renewal(&self, found: &[Change], new: &Loaded, tls: Option<&Tls>) -> Option<Change> {
+        let is_renewed = !self.server.tls()?.is_same(tls?);
+        let file =
+            new.settings.server.tls_certificate.as_ref().map_or_else(String::new, |file| format!("{file:?}"));
+        let key = "server.tls_certificate";
+        let is_news = is_renewed && found.iter().all(|change| change.key != key);
+        is_news.then(|| Change {
+            key: key.into(),
+            new: format!("{file}, with a new certificate"),
+            old: file,
+            live: true,
+        })
     }
 }
 
@@ -102,20 +123,20 @@ struct Change {
     key: String,
     old: String,
     new: String,
+    /// Whether the new value is in force after the reload.
+    live: bool,
 }
 
 impl Change {
-    fn is_live(&self) -> bool {
-        is_live(&self.key)
-    }
-
     fn report(&self) -> Value {
         json!({ "key": self.key, "old": self.old, "new": self.new })
     }
 }
 
-fn is_live(key: &str) -> bool {
-    LIVE.iter().any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
+/// Whether a reload puts a key in force. A port that has spoken HTTP goes on to, and so does one that has spoken HTTPS.
+fn is_live(key: &str, old: &server::Config, new: &server::Config) -> bool {
+    let is_listed = LIVE.iter().any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)));
+    is_listed && (!key.starts_with("server.tls_") || old.has_tls() == new.has_tls())
 }
 
 /// Settings that differ, by key.
@@ -132,7 +153,9 @@ fn differences(old: &Loaded, new: &Loaded) -> Vec<Change> {
             "server.admin_key" => old.settings.server.admin_key != new.settings.server.admin_key,
             _ => old_value != new_value,
         };
-        differs.then(|| Change { key: name.clone(), old: old_value.to_string(), new: new_value.to_string() })
+        let live = is_live(name, &old.settings.server, &new.settings.server);
+        let (old_value, new_value) = (old_value.to_string(), new_value.to_string());
+        differs.then(|| Change { key: name.clone(), old: old_value, new: new_value, live })
     });
     changes.collect()
 }
@@ -144,12 +167,18 @@ fn in_force(old: &Loaded, new: Loaded) -> Loaded {
     settings.server.admin_key = new.settings.server.admin_key.clone();
     settings.server.request_timeout_s = new.settings.server.request_timeout_s;
     settings.server.unknown_fields = new.settings.server.unknown_fields;
+    if settings.server.has_tls() == new.settings.server.has_tls() {
+        settings.server.tls_certificate = new.settings.server.tls_certificate.clone();
+        settings.server.tls_key = new.settings.server.tls_key.clone();
+        settings.server.tls_client_ca = new.settings.server.tls_client_ca.clone();
+    }
     settings.sampling = new.settings.sampling.clone();
     settings.reasoning = new.settings.reasoning.clone();
     settings.guard = new.settings.guard.clone();
     settings.telemetry.log_level = new.settings.telemetry.log_level.clone();
     let mut origins = old.origins.clone();
-    origins.extend(new.origins.iter().filter(|(key, _)| is_live(key)).map(|(k, o)| (k.clone(), o.clone())));
+    let live = new.origins.iter().filter(|(key, _)| is_live(key, &old.settings.server, &new.settings.server));
+    origins.extend(live.map(|(key, origin)| (key.clone(), origin.clone())));
     Loaded { settings, origins, ..new }
 }
 
@@ -176,7 +205,7 @@ mod tests {
         new.settings.server.api_keys = vec![ApiKey::plain("b")];
         new.settings.server.admin_key = Some(Secret::new("root"));
         let changes = differences(&old, &new);
-        let found: Vec<_> = changes.iter().map(|change| (&*change.key, change.is_live())).collect();
+        let found: Vec<_> = changes.iter().map(|change| (&*change.key, change.live)).collect();
         assert_eq!(
             found,
             [
@@ -211,9 +240,27 @@ mod tests {
         assert_eq!(asked.len(), changed.len());
         let now = in_force(&old, new);
         let got: Vec<_> = differences(&old, &now).into_iter().map(|change| change.key).collect();
-        let live: Vec<_> = asked.into_iter().filter(Change::is_live).map(|change| change.key).collect();
+        let live: Vec<_> = asked.into_iter().filter(|change| change.live).map(|change| change.key).collect();
         assert_eq!(got, live);
         assert_eq!(now.origins["guard.mode"].place, "--set");
         assert_ne!(now.origins["scheduler.max_queue_len"].place, "--set");
+    }
+
+    #[test]
+    fn tls_changes_its_files_and_is_not_turned_on_or_off() {
+        let with = |file: &str| {
+            loaded(&[("server.tls_certificate", file), ("server.tls_key", "k"), ("guard.mode", "off")])
+        };
+        let check = |old: &Loaded, new: &Loaded, live: bool, file: Option<&str>| {
+            let changes = differences(old, new);
+            let tls: Vec<_> =
+                changes.iter().filter(|change| change.key == "server.tls_certificate").collect();
+            assert_eq!(tls.iter().map(|change| change.live).collect::<Vec<_>>(), [live]);
+            let now = in_force(old, new.clone()).settings.server;
+            assert_eq!(now.tls_certificate.as_deref(), file.map(std::path::Path::new));
+        };
+        check(&with("a"), &with("b"), true, Some("b"));
+        check(&with("a"), &loaded(&[]), false, Some("a"));
+        check(&loaded(&[]), &with("b"), false, None);
     }
 }

@@ -1,4 +1,4 @@
-//! GET requests to a running server, by hyper's client: over TCP or a Unix socket, bounded in time and bytes.
+//! GET requests to a running server, by hyper's client: over TCP, TLS or a Unix socket, bounded in time and bytes.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::trust::Trust;
 use crate::server;
 
 /// A server, as reached from here.
@@ -20,6 +21,8 @@ use crate::server;
 pub(super) enum Address {
     /// Host with port, for the connection and the Host header.
     Tcp(String),
+    /// The same with TLS, and what it trusts.
+    Tls(String, Trust),
     /// A socket file.
     Unix(PathBuf),
 }
@@ -34,37 +37,45 @@ pub(super) struct Answer {
 }
 
 impl Address {
-    /// The address of a server with these settings, as reached from its own machine.
-    pub(super) fn configured(server: &server::Config) -> Self {
+    /// The address of a server with these settings, as reached from its own machine. `trust` is asked where it has TLS.
+    pub(super) fn configured(server: &server::Config, trust: Trust) -> Self {
         match &server.unix_socket {
             Some(path) => Self::Unix(path.clone()),
-            None => Self::listening(&server.host, server.port),
+            None if server.has_tls() => Self::Tls(Self::listening(&server.host, server.port), trust),
+            None => Self::Tcp(Self::listening(&server.host, server.port)),
         }
     }
 
-    fn listening(host: &str, port: u16) -> Self {
+    fn listening(host: &str, port: u16) -> String {
         let host = match host {
             "0.0.0.0" => "127.0.0.1",
             "::" | "[::]" => "::1",
             host => host.trim_start_matches('[').trim_end_matches(']'),
         };
-        Self::Tcp(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Takes a URL apart: address and path.
-    pub(super) fn of_url(url: &str) -> Result<(Self, String), String> {
+    /// Takes a URL apart: address and path. `trust` is asked where the scheme is https.
+    pub(super) fn of_url(url: &str, trust: Trust) -> Result<(Self, String), String> {
         let uri: Uri = url.parse().map_err(words)?;
-        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
-        let authority = authority.ok_or("only http:// URLs are understood")?;
-        let port = authority.port_u16().unwrap_or(80);
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        Ok((Self::Tcp(format!("{}:{port}", authority.host())), path.to_owned()))
+        let place = |usual_port: u16| {
+            let authority = uri.authority()?;
+            Some(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(usual_port)))
+        };
+        let address = match uri.scheme_str() {
+            Some("http") => place(80).map(Self::Tcp),
+            Some("https") => place(443).map(|place| Self::Tls(place, trust)),
+            _ => None,
+        };
+        let address = address.ok_or("only http:// and https:// URLs are understood")?;
+        Ok((address, uri.path_and_query().map_or("/", |path| path.as_str()).to_owned()))
     }
 
     /// The URL of `path` there.
     pub(super) fn url(&self, path: &str) -> String {
         match self {
             Self::Tcp(authority) => format!("http://{authority}{path}"),
+            Self::Tls(authority, _) => format!("https://{authority}{path}"),
             Self::Unix(socket) => format!("unix:{}", socket.display()),
         }
     }
@@ -91,6 +102,12 @@ impl Address {
         match self {
             Self::Tcp(authority) => {
                 let stream = TcpStream::connect(authority).await.map_err(words)?;
+                exchange(stream, request, authority, max_bytes).await
+            }
+            Self::Tls(authority, trust) => {
+                let stream = TcpStream::connect(authority).await.map_err(words)?;
+                let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
+                let stream = trust.connect(host.trim_matches(['[', ']']), stream).await?;
                 exchange(stream, request, authority, max_bytes).await
             }
             Self::Unix(socket) => {
@@ -166,7 +183,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn get(url: &str, key: Option<&str>) -> Result<Answer, String> {
-        let (address, path) = Address::of_url(url)?;
+        let (address, path) = Address::of_url(url, Trust::Public)?;
         within(PATIENCE, address.get(&path, "perigee-test", key, 100))
     }
 
@@ -178,19 +195,28 @@ mod tests {
             ("[::1]", "http://[::1]:8000/metrics"),
             ("example", "http://example:8000/metrics"),
         ] {
-            assert_eq!(Address::listening(host, 8000).url("/metrics"), expected);
+            assert_eq!(Address::Tcp(Address::listening(host, 8000)).url("/metrics"), expected);
         }
         for (url, expected) in [
             ("http://a", Some(("a:80", "/"))),
             ("http://a:1/b?c", Some(("a:1", "/b?c"))),
             ("http://[::1]/b", Some(("[::1]:80", "/b"))),
             ("http://[::1]:2", Some(("[::1]:2", "/"))),
-            ("https://a", None),
             ("http://a/b c", None),
             ("http://a\r\nX: y/", None),
         ] {
             let expected = expected.map(|(host, path)| (Address::Tcp(host.into()), path.to_owned()));
-            assert_eq!(Address::of_url(url).ok(), expected, "{url}");
+            assert_eq!(Address::of_url(url, Trust::Public).ok(), expected, "{url}");
+        }
+        for (url, expected) in
+            [("https://a/b", Some("a:443")), ("https://[::1]:2", Some("[::1]:2")), ("ftp://a", None)]
+        {
+            let expected = expected.map(|place| Address::Tls(place.into(), Trust::Anyone));
+            assert_eq!(
+                Address::of_url(url, Trust::Anyone).ok().map(|(address, _)| address),
+                expected,
+                "{url}"
+            );
         }
     }
 

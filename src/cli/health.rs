@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::client::{self, Address, Answer};
 use super::commands::load_settings;
+use super::trust::Trust;
 use crate::config::args::HealthArgs;
 
 /// Most bytes of an answer that are read.
@@ -14,10 +15,14 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 pub(super) fn health(args: &HealthArgs) -> ExitCode {
     let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(2));
     let (url, target) = match &args.url {
-        Some(url) => (url.clone(), Address::of_url(url)),
+        Some(url) => {
+            let trust = Trust::of(args.ca.as_deref());
+            (url.clone(), trust.and_then(|trust| Address::of_url(url, trust)))
+        }
         None => match load_settings(&args.settings) {
             Ok(loaded) => {
-                let address = Address::configured(&loaded.settings.server);
+                // The question goes to this machine, and has no secret.
+                let address = Address::configured(&loaded.settings.server, Trust::Anyone);
                 let path = "/health/ready".to_owned();
                 (address.url(&path), Ok((address, path)))
             }

@@ -16,6 +16,7 @@ mod prompts;
 mod pruning;
 mod quantize;
 mod top;
+mod trust;
 mod tune;
 mod work_progress;
 

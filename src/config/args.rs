@@ -214,9 +214,12 @@ pub struct AskArgs {
 /// How to ask.
 #[derive(Debug, Args)]
 pub struct HealthArgs {
-    /// What to ask, http only [default: /health/ready at the configured address].
+    /// What to ask [default: /health/ready at the configured address, whatever its certificate is].
     #[arg(long)]
     pub url: Option<String>,
+    /// PEM file with CAs, or with the server's own certificate, that an https URL is held against [default: the public CAs].
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Longest wait for the answer, seconds.
     #[arg(long, default_value_t = 2.0)]
     pub timeout: f64,
@@ -228,9 +231,13 @@ pub struct HealthArgs {
 /// What to watch.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Server, http only; paths of a client's base URL such as /v1 may stay [default: the configured address].
+    /// Server; paths of a client's base URL such as /v1 may stay [default: the configured address].
     #[arg(long)]
     pub url: Option<String>,
+    /// PEM file with CAs, or with the server's own certificate, that a server with TLS is held against [default: the public
+    /// CAs; any certificate of this machine's own server].
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// File whose first line is the key for a server that asks for one.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,

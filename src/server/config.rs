@@ -29,6 +29,14 @@ pub struct Config {
     /// Permissions of the Unix socket, octal digits: "600" = the server's user alone, "660" = its
     /// group too.
     pub unix_socket_mode: String,
+    /// PEM file with the server's certificate, followed by its intermediates; with tls_key the port speaks HTTPS alone: TLS
+    /// 1.2 and 1.3, with HTTP/1.1. Not set = HTTP. A reload reads it anew.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file with the private key of tls_certificate, not encrypted: PKCS#8, PKCS#1 or SEC1. A reload reads it anew.
+    pub tls_key: Option<PathBuf>,
+    /// PEM file with certificates of CAs; clients must then show a certificate that one of them has signed, except on
+    /// the health routes. Not set = clients need none. A reload reads it anew.
+    pub tls_client_ca: Option<PathBuf>,
     /// Path prefix that a proxy leaves on its requests, such as "/llm"; paths without it are
     /// answered too.
     pub root_path: String,
@@ -58,7 +66,7 @@ pub struct Config {
     /// answered 503. A body without a content-length counts as max_body_bytes. Larger: more memory,
     /// of which parsed and tokenized bodies take several times as much.
     pub max_bodies_bytes: usize,
-    /// Longest time for a request's head to arrive, seconds. Larger: slow clients hold connections longer.
+    /// Longest time for a TLS handshake, and for a request's head to arrive, seconds. Larger: slow clients hold connections longer.
     pub header_read_timeout_s: f64,
     /// Longest time for a request's body to arrive, seconds. Larger: slow clients hold connections longer.
     pub body_read_timeout_s: f64,
@@ -93,6 +101,9 @@ impl Default for Config {
             port: 8000,
             unix_socket: None,
             unix_socket_mode: "600".into(),
+            tls_certificate: None,
+            tls_key: None,
+            tls_client_ca: None,
             root_path: String::new(),
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
@@ -128,6 +139,7 @@ impl Config {
         if self.socket_mode().is_none() {
             problems.push(("unix_socket_mode", "must be three octal digits, for example \"660\"".into()));
         }
+        problems.extend(self.tls_problems());
         let is_prefix = |path: &str| {
             path.starts_with('/')
                 && !path.ends_with('/')
@@ -195,6 +207,30 @@ impl Config {
         problems
     }
 
+    /// Settings of TLS that do not go together.
+    fn tls_problems(&self) -> Option<(&'static str, String)> {
+        let (certificate, key) = (self.tls_certificate.is_some(), self.tls_key.is_some());
+        let lacks =
+            |what: &str| format!("must be set where server.{what} is: TLS needs both files, HTTP neither");
+        match (certificate, key) {
+            (true, false) => Some(("tls_key", lacks("tls_certificate"))),
+            (false, true) => Some(("tls_certificate", lacks("tls_key"))),
+            (false, false) if self.tls_client_ca.is_some() => {
+                Some(("tls_client_ca", "needs TLS: set server.tls_certificate and server.tls_key too".into()))
+            }
+            (true, true) if self.unix_socket.is_some() => {
+                let problem = "must be left out with server.unix_socket, which this machine alone reaches";
+                Some(("tls_certificate", problem.into()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the port speaks HTTPS.
+    pub fn has_tls(&self) -> bool {
+        self.tls_certificate.is_some() && self.tls_key.is_some()
+    }
+
     /// `max_bodies_bytes`, resolved.
     pub fn bodies_bytes(&self) -> usize {
         match self.max_bodies_bytes {
@@ -230,6 +266,12 @@ impl Config {
         let loopback =
             host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         self.unix_socket.is_none() && !loopback
+    }
+
+    /// Whether the address is every one that this machine has.
+    pub fn is_everywhere(&self) -> bool {
+        let host = self.host.trim().trim_start_matches('[').trim_end_matches(']');
+        host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
     }
 
     /// `request_timeout_s`.

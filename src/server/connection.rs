@@ -1,51 +1,91 @@
-//! One connection: HTTP/1 over a socket with time limits on its silences.
+//! One connection: a TLS handshake where the server has a certificate, then HTTP/1, with time limits on the silences of
+//! its client.
 //!
 //! hyper's own head timeout also ends idle connections, so it is set to the idle time. The time
-//! limit of a head, and of a client that stops reading its answer, is enforced here.
+//! limits of a head, and of a client that stops reading its answer, are those of [`timed`](super::timed).
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::{Sleep, sleep};
+use tokio::time::timeout;
 
 use super::activity::{Activity, Busy};
+use super::refusal::refuse;
 use super::routes;
 use super::shared::{Life, Shared};
-use super::socket::Stream;
+use super::socket::{Socket, Stream};
+use super::timed::{TimedHeads, TimedWrites};
+use super::tls::Tls;
+use crate::api::ApiError;
 
 /// Most bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most header lines of a request.
 const MAX_HEADERS: usize = 100;
 
+/// A socket, ready for HTTP.
+pub(super) struct Opened {
+    pub(super) stream: Box<dyn Stream>,
+    /// Whether the client shows no certificate where one is demanded.
+    stranger: bool,
+}
+
+/// Makes a socket ready for HTTP, by a TLS handshake where the server has a certificate. A client that speaks HTTP without
+/// TLS is told so: `None`.
+pub(super) async fn open(socket: Socket, shared: &Shared) -> io::Result<Option<Opened>> {
+    let patience = shared.config.keep_alive();
+    let plain = |stream| Ok(Some(Opened { stream, stranger: false }));
+    match (socket, shared.tls()) {
+        (Socket::Unix(socket), _) => plain(Box::new(TimedWrites::new(socket, patience))),
+        (Socket::Tcp(socket), None) => plain(Box::new(TimedWrites::new(socket, patience))),
+        (Socket::Tcp(socket), Some(tls)) => {
+            let mut first = [0];
+            // Methods of HTTP begin with a letter, and handshakes of TLS with the byte 22 (RFC 8446, section 5.1).
+            if socket.peek(&mut first).await? == 1 && first[0].is_ascii_alphabetic() {
+                refuse(socket, &ApiError::not_tls()).await;
+                return Ok(None);
+            }
+            secure(TimedWrites::new(socket, patience), &tls).await.map(Some)
+        }
+    }
+}
+
+async fn secure(socket: impl Stream + 'static, tls: &Tls) -> io::Result<Opened> {
+    let stream = tls.handshake(socket).await?;
+    let stranger = tls.is_stranger(&stream);
+    Ok(Opened { stream: Box::new(stream), stranger })
+}
+
 /// Serves one connection to its end.
-pub(super) async fn serve(stream: Box<dyn Stream>, shared: Arc<Shared>, mut life: watch::Receiver<Life>) {
+pub(super) async fn serve(socket: Socket, shared: Arc<Shared>, mut life: watch::Receiver<Life>) {
     let config = &shared.config;
-    let activity = Arc::new(Activity::default());
-    let io = TimedStream {
-        stream,
-        activity: activity.clone(),
-        head_timeout: config.header_read_timeout(),
-        write_timeout: config.keep_alive(),
-        // The first head is due from the moment of the connection.
-        head_deadline: Some((0, Box::pin(sleep(config.header_read_timeout())))),
-        write_deadline: None,
+    let limit = config.header_read_timeout();
+    let opened = tokio::select! {
+        opened = timeout(limit, open(socket, &shared)) => opened,
+        // No request is lost: none has begun.
+        _ = life.wait_for(|life| *life >= Life::Closing) => return,
     };
+    let Opened { stream, stranger } = match opened {
+        Ok(Ok(Some(opened))) => opened,
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => {
+            return tracing::debug!(?limit, "TLS handshake took too long (server.header_read_timeout_s)");
+        }
+    };
+    let activity = Arc::new(Activity::default());
+    // The first head is due from the moment of the connection.
+    let io = TimedHeads::new(stream, activity.clone(), limit);
     let service = {
         let shared = shared.clone();
         service_fn(move |request| {
             let (shared, busy) = (shared.clone(), Busy::new(activity.clone()));
-            async move { Ok::<_, Infallible>(routes::answer(request, shared, busy).await) }
+            async move { Ok::<_, Infallible>(routes::answer(request, shared, busy, stranger).await) }
         })
     };
     let connection = http1::Builder::new()
@@ -70,100 +110,5 @@ pub(super) async fn serve(stream: Box<dyn Stream>, shared: Arc<Shared>, mut life
                 (Ok(()), Life::Over) | (Err(_), _) => return,
             }
         }
-    }
-}
-
-/// A socket that fails on a head that does not end and on an answer that is not read.
-struct TimedStream {
-    stream: Box<dyn Stream>,
-    activity: Arc<Activity>,
-    head_timeout: Duration,
-    write_timeout: Duration,
-    /// Runs while a head is incomplete. The count is the number of heads before it; a larger one
-    /// makes the deadline stale.
-    head_deadline: Option<(usize, Pin<Box<Sleep>>)>,
-    /// Runs while the peer accepts no bytes.
-    write_deadline: Option<Pin<Box<Sleep>>>,
-}
-
-impl TimedStream {
-    /// Drops a deadline whose head has arrived. Returns the number of heads so far, `None` while a
-    /// request is being answered.
-    fn heads_unless_busy(&mut self) -> Option<usize> {
-        let heads = self.activity.heads.load(Ordering::Relaxed);
-        if self.head_deadline.as_ref().is_some_and(|(at, _)| *at != heads) {
-            self.head_deadline = None;
-        }
-        (!self.activity.busy.load(Ordering::Relaxed)).then_some(heads)
-    }
-
-    fn wrote(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if result.is_ready() {
-            self.write_deadline = None;
-            return result;
-        }
-        let timeout = self.write_timeout;
-        let deadline = self.write_deadline.get_or_insert_with(|| Box::pin(sleep(timeout)));
-        match deadline.as_mut().poll(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => Poll::Ready(Err(timed_out("the client does not read its answer"))),
-        }
-    }
-}
-
-fn timed_out(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, what)
-}
-
-impl AsyncRead for TimedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let Some(heads) = self.heads_unless_busy() else { return result };
-        if result.is_ready() {
-            if buf.filled().len() > before && self.head_deadline.is_none() {
-                self.head_deadline = Some((heads, Box::pin(sleep(self.head_timeout))));
-            }
-            return result;
-        }
-        let late =
-            self.head_deadline.as_mut().is_some_and(|(_, deadline)| deadline.as_mut().poll(cx).is_ready());
-        if late {
-            Poll::Ready(Err(timed_out("the request's head did not arrive in time")))
-        } else {
-            Poll::Pending
-        }
-    }
-}
-
-impl AsyncWrite for TimedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.wrote(cx, result)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.wrote(cx, result)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -4,13 +4,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::refusal::{REFUSAL_TIME, refuse};
 use super::shared::{Life, Shared};
-use super::socket::{Address, Listener, Stream};
+use super::socket::{Address, Listener};
+use super::tls::{Tls, TlsError};
 use super::{Config, Operator, Readiness, connection};
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
@@ -18,8 +19,6 @@ use crate::telemetry::Metrics;
 /// Most connections that are refused with a reason at once; further ones are closed without an
 /// answer.
 const MAX_REFUSALS: usize = 64;
-/// Longest time for a refused client to read the reason.
-const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failed accept. Accepts fail for lack of file descriptors, and only time frees
 /// those.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -27,13 +26,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// the rest of their answers.
 const FAREWELL_TIME: Duration = Duration::from_secs(2);
 
-/// The server could not listen.
+/// The server could not begin to listen.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {place}: {source}; choose another {remedy}")]
-pub struct StartError {
-    place: String,
-    remedy: &'static str,
-    source: std::io::Error,
+pub enum StartError {
+    /// The address is taken, or none of this machine.
+    #[error("cannot listen on {place}: {source}; choose another {remedy}")]
+    Listen {
+        /// As it was asked for.
+        place: String,
+        /// Keys of the settings.
+        remedy: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A file of TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// Outcome of a drain.
@@ -55,10 +63,17 @@ impl Control {
         self.0.api()
     }
 
-    /// Replaces the routes of the model and the holders of keys; requests that run keep theirs.
-    pub fn replace(&self, api: Api, config: &Config) {
+    /// The certificate that connections see which begin now; `None` without TLS.
+    pub fn tls(&self) -> Option<Tls> {
+        self.0.tls()
+    }
+
+    /// Replaces the routes of the model, the holders of keys and the certificate; requests that run keep theirs, and open
+    /// connections go on. TLS stays on, or off: `tls` is ignored where it would change that.
+    pub fn replace(&self, api: Api, config: &Config, tls: Option<Tls>) {
         self.0.set_clients(config);
         self.0.set_api(api);
+        self.0.set_tls(tls);
     }
 }
 
@@ -71,19 +86,24 @@ pub struct Server {
 
 impl Server {
     /// Begins to listen. Until [`Server::open`] the model's routes answer 503 with the boot's
-    /// progress. Errors: the address cannot be bound.
+    /// progress. Errors: the address cannot be bound, a file of TLS cannot be used.
     pub async fn start(config: Config, metrics: Arc<Metrics>) -> Result<Self, StartError> {
+        let tls = Tls::read(&config)?;
         let (listener, address) =
             Listener::bind(&config).await.map_err(|source| match &config.unix_socket {
                 Some(path) => {
-                    StartError { place: path.display().to_string(), remedy: "server.unix_socket", source }
+                    let place = path.display().to_string();
+                    StartError::Listen { place, remedy: "server.unix_socket", source }
                 }
                 None => {
                     let place = format!("{}:{}", config.host, config.port);
-                    StartError { place, remedy: "server.host or server.port", source }
+                    StartError::Listen { place, remedy: "server.host or server.port", source }
                 }
             })?;
-        let shared = Arc::new(Shared::new(config, metrics, address.is_loopback()));
+        if let Some(tls) = &tls {
+            tls.announce();
+        }
+        let shared = Arc::new(Shared::new(config, metrics, address.is_loopback(), tls));
         let accepting = tokio::spawn(accept(listener, shared.clone()));
         Ok(Self { shared, address, accepting })
     }
@@ -96,9 +116,9 @@ impl Server {
         }
     }
 
-    /// The address as operators write it: `http://ADDRESS:PORT` or `unix:PATH`.
+    /// The address as operators write it: `http://ADDRESS:PORT`, `https://` with TLS, or `unix:PATH`.
     pub fn url(&self) -> String {
-        self.address.to_string()
+        self.address.url(self.shared.tls().is_some())
     }
 
     /// What changes the server while it serves.
@@ -172,8 +192,8 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
     let places = Arc::new(Semaphore::new(shared.config.max_connections));
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
-        let stream = match listener.accept().await {
-            Ok(stream) => stream,
+        let socket = match listener.accept().await {
+            Ok(socket) => socket,
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 sleep(ACCEPT_PAUSE).await;
@@ -185,15 +205,19 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
                 let (shared, life) = (shared.clone(), shared.life.subscribe());
                 tokio::spawn(async move {
                     let _open = Open::new(shared.metrics.clone(), place);
-                    connection::serve(stream, shared, life).await;
+                    connection::serve(socket, shared, life).await;
                 });
             }
             Err(_) => {
                 shared.metrics.record_refused_connection();
                 if let Ok(permit) = refusals.clone().try_acquire_owned() {
-                    let limit = shared.config.max_connections;
+                    let shared = shared.clone();
                     tokio::spawn(async move {
-                        let _ = timeout(REFUSAL_TIME, refuse(stream, limit)).await;
+                        let error = ApiError::too_many_connections(shared.config.max_connections);
+                        let opened = timeout(REFUSAL_TIME, connection::open(socket, &shared)).await;
+                        if let Ok(Ok(Some(opened))) = opened {
+                            refuse(opened.stream, &error).await;
+                        }
                         drop(permit);
                     });
                 }
@@ -216,24 +240,4 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.0.record_connection(false);
     }
-}
-
-/// Tells a client that all connections are in use, without parsing its request as HTTP.
-async fn refuse(mut stream: Box<dyn Stream>, limit: usize) -> std::io::Result<()> {
-    let error = ApiError::too_many_connections(limit);
-    let body = error.body();
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         retry-after: {}\r\nconnection: close\r\n\r\n",
-        body.len(),
-        error.retry_after_s.unwrap_or(1)
-    );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(&body).await?;
-    stream.shutdown().await?;
-    // The client's bytes are read and discarded: closing over unread bytes would reset the
-    // connection and lose the answer.
-    let mut rest = [0; 4096];
-    while stream.read(&mut rest).await? > 0 {}
-    Ok(())
 }

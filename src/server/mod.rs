@@ -16,12 +16,17 @@ mod listener;
 mod operator;
 mod page;
 mod ready;
+mod refusal;
 mod remote_images;
 mod request_log;
 mod route;
 mod routes;
 mod shared;
 mod socket;
+#[cfg(test)]
+mod test_certificate;
+mod timed;
+mod tls;
 
 pub use api_key::{ApiKey, KeyLimits, Secret};
 pub use config::Config;
@@ -30,3 +35,4 @@ pub use listener::{Control, Drained, Server, StartError};
 pub use operator::Operator;
 pub use ready::Readiness;
 pub use remote_images::RemoteImages;
+pub use tls::{Tls, TlsError, read_certificates};

@@ -195,6 +195,11 @@ impl Route {
             )
     }
 
+    /// Whether the route is a probe's.
+    pub(super) fn is_health(self) -> bool {
+        matches!(self, Self::Health | Self::Live | Self::Ready | Self::Startup)
+    }
+
     /// Whether the route needs a key where keys are set. `public_pages`: metrics, version and the
     /// API description need none; the health routes never do.
     pub(super) fn needs_key(self, public_pages: bool) -> bool {

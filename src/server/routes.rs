@@ -57,7 +57,14 @@ impl Dialect {
 }
 
 /// Answers one request. Dropping the future (the client disconnected) aborts the work behind it.
-pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy: Busy) -> Response<Answer> {
+///
+/// `stranger`: whether the client shows no certificate where one is demanded.
+pub(super) async fn answer(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+    busy: Busy,
+    stranger: bool,
+) -> Response<Answer> {
     let (head, incoming) = request.into_parts();
     let path = route::below(head.uri.path(), &shared.config.root_path);
     let route = Route::of(path);
@@ -72,7 +79,7 @@ pub(super) async fn answer(request: Request<Incoming>, shared: Arc<Shared>, busy
             body::skip(incoming).await;
             return preflight(route, &head.headers, origin, log);
         }
-        (Ok(()), Some(route)) => admit(route, &head, &shared, &mut log).await.map(|()| route),
+        (Ok(()), Some(route)) => admit(route, &head, &shared, stranger, &mut log).await.map(|()| route),
         (Ok(()), None) => Err(ApiError::unknown_path(path)),
     };
     let gzip = compression::accepts_gzip(&head.headers);
@@ -94,6 +101,7 @@ async fn admit(
     route: Route,
     head: &Parts,
     shared: &Arc<Shared>,
+    stranger: bool,
     log: &mut RequestLog,
 ) -> Result<(), ApiError> {
     let (method, headers) = (&head.method, &head.headers);
@@ -103,6 +111,9 @@ async fn admit(
     };
     if !fits {
         return Err(ApiError::method_not_allowed(method.as_str(), head.uri.path(), route.allow()));
+    }
+    if stranger && !route.is_health() {
+        return Err(ApiError::certificate_needed());
     }
     let mut caller = Caller::Anyone;
     if route.needs_key(shared.config.public_pages) {

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::admission::Hosts;
 use super::body::Bodies;
 use super::clients::Clients;
+use super::tls::Tls;
 use super::{Config, Operator, Readiness};
 use crate::api::Api;
 use crate::telemetry::Metrics;
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     api: RwLock<Option<Arc<Api>>>,
     pub(super) hosts: Hosts,
     clients: RwLock<Arc<Clients>>,
+    /// The certificate of connections that begin now; replaced by a reload.
+    tls: RwLock<Option<Tls>>,
     /// What the operator may see and do; set by the boot.
     pub(super) operator: OnceLock<Arc<dyn Operator>>,
     pub(super) bodies: Bodies,
@@ -48,11 +51,12 @@ pub(super) struct Shared {
 pub(super) struct Running(Arc<Shared>);
 
 impl Shared {
-    pub(super) fn new(config: Config, metrics: Arc<Metrics>, loopback: bool) -> Self {
+    pub(super) fn new(config: Config, metrics: Arc<Metrics>, loopback: bool, tls: Option<Tls>) -> Self {
         Self {
             metrics,
             readiness: Arc::new(Readiness::default()),
             api: RwLock::default(),
+            tls: RwLock::new(tls),
             operator: OnceLock::new(),
             hosts: Hosts::new(&config, loopback),
             clients: RwLock::new(Arc::new(Clients::new(&config, &Clients::default()))),
@@ -82,6 +86,20 @@ impl Shared {
     pub(super) fn set_clients(&self, config: &Config) {
         let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
         *clients = Arc::new(Clients::new(config, &clients));
+    }
+
+    /// The certificate at this moment; `None` without TLS.
+    pub(super) fn tls(&self) -> Option<Tls> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the certificate of a server that has one.
+    pub(super) fn set_tls(&self, new: Option<Tls>) {
+        let mut tls = self.tls.write().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(tls), Some(new)) = (tls.as_mut(), new) {
+            new.announce();
+            *tls = new;
+        }
     }
 
     /// Counts a request among those that a drain waits for.

@@ -1,6 +1,5 @@
 //! The listening socket: a TCP address or a Unix socket.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -10,11 +9,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::Config;
 
-/// A connected socket, read and written as bytes.
+/// A connection, plain or TLS, read and written as bytes.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -23,6 +22,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
+}
+
+/// A connected socket.
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 /// Address of a bound socket.
@@ -54,15 +59,15 @@ impl Listener {
     }
 
     /// The next connection.
-    pub(super) async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    pub(super) async fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 // Tokens are sent as they come, without waiting for a full packet.
                 let _ = stream.set_nodelay(true);
-                Ok(Box::new(stream))
+                Ok(Socket::Tcp(stream))
             }
-            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+            Self::Unix(listener) => Ok(Socket::Unix(listener.accept().await?.0)),
         }
     }
 }
@@ -72,13 +77,13 @@ impl Address {
     pub(super) fn is_loopback(&self) -> bool {
         matches!(self, Self::Tcp(addr) if addr.ip().to_canonical().is_loopback())
     }
-}
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The address as operators write it: `http://ADDRESS:PORT`, `https://` with TLS, or `unix:PATH`.
+    pub(super) fn url(&self, tls: bool) -> String {
         match self {
-            Self::Tcp(addr) => write!(f, "http://{addr}"),
-            Self::Unix(file) => write!(f, "unix:{}", file.path.display()),
+            Self::Tcp(addr) if tls => format!("https://{addr}"),
+            Self::Tcp(addr) => format!("http://{addr}"),
+            Self::Unix(file) => format!("unix:{}", file.path.display()),
         }
     }
 }

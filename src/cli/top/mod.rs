@@ -42,6 +42,7 @@ use self::view::Screen;
 use self::watch::{Link, Watch};
 use super::client::Address;
 use super::commands::{load_settings, print};
+use super::trust::Trust;
 use crate::config::Loaded;
 use crate::config::args::TopArgs;
 use crate::telemetry::LogColor;
@@ -97,8 +98,17 @@ fn target(args: &TopArgs, loaded: &Loaded) -> Result<Target, String> {
         None => None,
     };
     match &args.url {
-        Some(url) => Target::of_url(url, key).map_err(|problem| format!("--url {url}: {problem}")),
-        None => Ok(Target { address: Address::configured(server), prefix: String::new(), key }),
+        Some(url) => Target::of_url(url, key, Trust::of(args.ca.as_deref())?)
+            .map_err(|problem| format!("--url {url}: {problem}")),
+        None => {
+            // Elsewhere the key could reach somebody else.
+            let trust = if server.is_exposed() && !server.is_everywhere() {
+                Trust::of(args.ca.as_deref())?
+            } else {
+                Trust::Anyone
+            };
+            Ok(Target { address: Address::configured(server, trust), prefix: String::new(), key })
+        }
     }
 }
 
@@ -337,6 +347,9 @@ mod tests {
         check(&["--port", "8"], "http://127.0.0.1:8", "");
         check(&["--set", "server.unix_socket=/s"], "unix:/s", "");
         check(&["--url", "other:9"], "http://other:9", "");
+        check(&["--url", "https://other"], "https://other:443", "");
+        let tls = ["--set", "server.tls_certificate=c", "--set", "server.tls_key=k"];
+        check(&tls, "https://127.0.0.1:7", "");
         check(&["--url", "other:9", from_file[0], from_file[1]], "http://other:9", "of-the-key-file");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::exposition::{Page, printable};
 use super::reading::Reading;
 use crate::cli::client::{self, Address, Answer};
+use crate::cli::trust::Trust;
 
 /// Longest wait for the answers of one scrape.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -77,9 +78,9 @@ pub(super) struct Problem {
 
 impl Target {
     /// Takes a URL apart. `http://` may be left out, and so may what stands behind the server's own root: the base URL of a client ends in `/v1`.
-    pub(super) fn of_url(url: &str, key: Option<String>) -> Result<Self, String> {
+    pub(super) fn of_url(url: &str, key: Option<String>, trust: Trust) -> Result<Self, String> {
         let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let (address, path) = Address::of_url(&with_scheme)?;
+        let (address, path) = Address::of_url(&with_scheme, trust)?;
         let mut prefix = path.as_str();
         for route in ["/", "/metrics", "/v1", "/"] {
             prefix = prefix.strip_suffix(route).unwrap_or(prefix);
@@ -240,10 +241,11 @@ mod tests {
             ("http://a:1/llm/v1", Some("http://a:1/llm")),
             ("http://a:1/llm/metrics", Some("http://a:1/llm")),
             ("http://[::1]:2", Some("http://[::1]:2")),
-            ("https://a", None),
+            ("https://a", Some("https://a:443")),
+            ("ftp://a", None),
             ("", None),
         ] {
-            let target = Target::of_url(url, None);
+            let target = Target::of_url(url, None, Trust::Public);
             assert_eq!(target.ok().map(|target| target.url()).as_deref(), expected, "{url}");
         }
     }
@@ -289,7 +291,7 @@ mod tests {
     #[test]
     fn metrics_pages() {
         let check = |key: Option<&str>, answer: Answer, expected: &str| {
-            let target = Target::of_url("a", key.map(str::to_owned)).unwrap();
+            let target = Target::of_url("a", key.map(str::to_owned), Trust::Public).unwrap();
             let text = target.read(&answer, 0.0).map_or_else(|problem| problem.text, |_| "read".into());
             assert_eq!(text, expected);
         };

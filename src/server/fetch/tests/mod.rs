@@ -9,7 +9,6 @@ use self::server::{Answer, TestServer, fetcher, ok};
 use super::peer::Seam;
 use super::{FetchError, Fetcher, Rules, RulesError, address};
 
-mod certificate;
 mod hostile_urls;
 mod redirects;
 mod server;

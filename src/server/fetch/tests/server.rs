@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use super::super::peer::{Peers, Seam, Stream};
 use super::super::{Fetcher, Rules};
-use super::certificate;
+use crate::server::test_certificate;
 
 /// The host that the rules of tests allow, beside `cdn.example.com`.
 pub(super) const HOST: &str = "img.example.com";
@@ -65,7 +65,7 @@ impl TestServer {
         host: &str,
         script: impl Fn(&str) -> Answer + Send + Sync + 'static,
     ) -> Self {
-        let (certificate, key) = certificate::make(host);
+        let (certificate, key) = test_certificate::make(host);
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone()).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
