@@ -78,9 +78,13 @@ impl Files {
     fn trusting(&self) -> Asked {
         let mut roots = RootCertStore::empty();
         roots.add(self.made.0.clone()).unwrap();
-        Asked { roots, own: None, versions: &[&TLS13, &TLS12], alpn: &["http/1.1"] }
+        Asked { roots, own: None, versions: BOTH, alpn: &["http/1.1"] }
     }
 }
+
+static OLD: &[&SupportedProtocolVersion] = &[&TLS12];
+static NEW: &[&SupportedProtocolVersion] = &[&TLS13];
+static BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
 /// A client's side of a handshake.
 struct Asked {
@@ -122,7 +126,7 @@ async fn requests_are_answered_over_both_versions() {
     let files = Files::new();
     let (server, _engine) = start(&files, |_| ()).await;
     assert_eq!(server.url(), format!("https://{}", server.addr()));
-    let versions: [&[_]; 2] = [&[&TLS12], &[&TLS13]];
+    let versions = [OLD, NEW];
     for versions in versions {
         for alpn in [&["http/1.1"][..], &["h2", "http/1.1"], &[]] {
             let stream = Asked { versions, alpn, ..files.trusting() }.handshake(server.addr()).await.unwrap();
