@@ -11,7 +11,7 @@ import threading
 import time
 
 # Longest time for anything; what takes longer has failed.
-BOUND_S = 30
+BOUND_S = 60
 
 
 def until(condition, what, bound_s=BOUND_S):

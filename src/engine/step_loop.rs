@@ -154,6 +154,8 @@ impl<B: Backend> StepLoop<B> {
         let idle = self.scheduler.is_empty() && !self.shutting_down;
         if idle {
             self.publish_load();
+            // The turn may have ended the last sequence without a step: its end must not wait for the next command.
+            self.outbox.flush();
             match self.commands.recv() {
                 Ok(command) => self.obey(command),
                 Err(mpsc::RecvError) => self.shutting_down = true,
