@@ -1,5 +1,5 @@
 //! Signals: SIGTERM and SIGINT end the server, SIGHUP reloads the settings; other signals that would
-//! kill the process are ignored with a line in the log.
+//! kill the process are ignored, with a line in the log where that cannot raise them again.
 
 use std::io;
 use std::sync::Arc;
@@ -27,6 +27,8 @@ impl Signals {
                 }
             });
         }
+        // A file at the size limit of the process, such as the log, then refuses the write and kills nobody.
+        signal(SignalKind::from_raw(SIGXFSZ))?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -55,6 +57,9 @@ impl Signals {
         }
     }
 }
+
+/// signal(7).
+const SIGXFSZ: i32 = 25;
 
 /// A kind of signal, its name, and its log message.
 type Ignored = (fn() -> SignalKind, &'static str, &'static str);

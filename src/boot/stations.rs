@@ -43,9 +43,10 @@ pub(crate) fn load_text(
     }
     let template = match &settings.model.chat_template {
         Some(path) => {
-            let source = std::fs::read_to_string(path)
-                .map_err(|error| format!("model.chat_template {}: {error}", path.display()))?;
-            ChatTemplate::from_jinja(&source, &tokenizer)?
+            let refused =
+                |error: &dyn std::fmt::Display| format!("model.chat_template {}: {error}", path.display());
+            let source = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
+            ChatTemplate::from_jinja(&source, &tokenizer).map_err(|error| refused(&error))?
         }
         None => ChatTemplate::load(&file, &blueprint.wrapper_type, &tokenizer)?,
     };

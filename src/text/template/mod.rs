@@ -40,6 +40,16 @@ pub enum TemplateError {
     Failed(String),
 }
 
+impl TemplateError {
+    /// The same with the file in front, if the template is at fault.
+    fn of(self, file: &str) -> Self {
+        match self {
+            Self::Syntax(reason) => Self::Syntax(format!("{file}: {reason}")),
+            other => other,
+        }
+    }
+}
+
 /// The inputs of a rendering besides the messages.
 #[derive(Debug, Clone)]
 pub struct RenderOptions<'a> {
@@ -201,19 +211,22 @@ impl ChatTemplate {
         if let Some(source) = file("chat_template.jinja") {
             let source = String::from_utf8(source)
                 .map_err(|_| TemplateError::Syntax("chat_template.jinja is not UTF-8".to_owned()))?;
-            return Self::from_jinja(&source, tokenizer);
+            return Self::from_jinja(&source, tokenizer).map_err(|error| error.of("chat_template.jinja"));
         }
         let config =
             file("tokenizer_config.json").and_then(|json| serde_json::from_slice::<Json>(&json).ok());
         match config.as_ref().and_then(|config| config.get("chat_template")) {
             None | Some(Json::Null) => Ok(Self::built_in(family_of(model_type, tokenizer), tokenizer)),
-            Some(Json::String(source)) => Self::from_jinja(source, tokenizer),
+            Some(Json::String(source)) => {
+                Self::from_jinja(source, tokenizer).map_err(|error| error.of("tokenizer_config.json"))
+            }
             Some(list) => {
                 let source = list.as_array().and_then(|list| {
                     list.iter().find(|entry| entry["name"] == "default")?.get("template")?.as_str()
                 });
                 let reason = "chat_template of tokenizer_config.json is neither a string nor a list with a template named default";
-                Self::from_jinja(source.ok_or_else(|| TemplateError::Syntax(reason.to_owned()))?, tokenizer)
+                let source = source.ok_or_else(|| TemplateError::Syntax(reason.to_owned()))?;
+                Self::from_jinja(source, tokenizer).map_err(|error| error.of("tokenizer_config.json"))
             }
         }
     }

@@ -361,6 +361,11 @@ fn templates_from_files() {
     for bad in [r#"{"chat_template": 3}"#, r#"{"chat_template": []}"#, r#"{"chat_template": "{% if %}"}"#] {
         assert!(matches!(load(&[("tokenizer_config.json", bad)]), Err(TemplateError::Syntax(_))), "{bad}");
     }
+    for file in ["chat_template.jinja", "tokenizer_config.json"] {
+        let content = if file.ends_with("jinja") { "{% if %}" } else { r#"{"chat_template": "{% if %}"}"# };
+        let error = load(&[(file, content)]).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("chat template: {file}: ")), "{error}");
+    }
     let template = load(&[("chat_template.jinja", "{{ raise_exception('roles must alternate') }}")]).unwrap();
     let error = render(&template).unwrap_err();
     assert!(
