@@ -5,6 +5,11 @@
 //! (priority, arrival). When blocks run out, the running sequence of the last rank releases its
 //! blocks and returns to the queue with its tokens. The first running sequence is therefore never
 //! preempted and computes at least one token in every step, which guarantees progress.
+//!
+//! A client with nothing running does not wait for a place while another has several: the last of
+//! the client that runs most gives its place up.
+
+use std::collections::HashMap;
 
 use super::batch::{Admission, Batch, Chunk};
 use super::prefix_index::BlockHash;
@@ -219,6 +224,9 @@ impl Scheduler {
             .map(|&slot| &self.sequences[slot])
             .map(|s| promised_blocks(s, block_size))
             .sum();
+        if self.running.len() == self.limits.max_num_seqs {
+            self.make_way(batch, budget);
+        }
         while budget.prefill > 0 && self.running.len() < self.limits.max_num_seqs {
             let Some((rank, slot)) = self.queue.first() else { break };
             // Preempted with an unsettled token: its prefix is complete when the token is settled.
@@ -362,10 +370,35 @@ impl Scheduler {
         batch.chunks.push(sequence.chunk(len));
     }
 
-    /// Returns the running sequence of the last rank to the queue. Its tokens are kept, its chunk
-    /// leaves the plan.
+    /// Preempts a sequence for the head of the queue if its client has none running and another has several: the last in rank of
+    /// the client that runs most, but never the first of all.
+    fn make_way(&mut self, batch: &mut Batch, budget: &mut Budget) {
+        let Some((_, head)) = self.queue.first() else { return };
+        let client_of = |slot: usize| self.sequences[slot].share.map(|share| share.client);
+        let waiting = client_of(head);
+        if waiting.is_none() || self.running.iter().any(|&slot| client_of(slot) == waiting) {
+            return;
+        }
+        let mut running: HashMap<Option<u32>, (usize, usize)> = HashMap::new();
+        for (place, &slot) in self.running.iter().enumerate() {
+            let (count, last) = running.entry(client_of(slot)).or_default();
+            (*count, *last) = (*count + 1, place);
+        }
+        let most = running.into_values().filter(|(count, last)| *count > 1 && *last > 0).max();
+        if let Some((_, place)) = most {
+            self.preempt(place, batch, budget);
+        }
+    }
+
+    /// Returns the running sequence of the last rank to the queue.
     fn preempt_last(&mut self, batch: &mut Batch, budget: &mut Budget) {
-        let slot = self.running.pop().expect("somebody holds the blocks");
+        let last = self.running.len().checked_sub(1).expect("somebody holds the blocks");
+        self.preempt(last, batch, budget);
+    }
+
+    /// Returns a running sequence to the queue. Its tokens are kept, its chunk leaves the plan.
+    fn preempt(&mut self, place: usize, batch: &mut Batch, budget: &mut Budget) {
+        let slot = self.running.remove(place);
         let sequence = &self.sequences[slot];
         let seq: SeqId = sequence.id;
         if sequence.planned.is_some() {

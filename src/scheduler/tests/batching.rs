@@ -174,3 +174,38 @@ fn a_begun_prompt_goes_on_in_every_step_at_the_cost_of_later_ranks() {
         assert_eq!(rig.drain().len(), 1);
     }
 }
+
+#[test]
+fn a_client_with_nothing_running_takes_a_place_of_the_one_with_most() {
+    let mut rig = Rig::new(Limits { max_num_seqs: 4, ..LIMITS });
+    let of = |client| move |new: &mut NewSequence| new.share = Some(Share { client, weight: 1.0 });
+    let ids = |plan: Vec<(u64, usize, usize)>| plan.into_iter().map(|(id, ..)| id).collect::<Vec<_>>();
+    (1..=5).for_each(|id| rig.add(id, &prompt(100 * id as u32, 6), 20, of(1)));
+    assert_eq!(ids(rig.step()), [1, 2, 3, 4]);
+    rig.add(6, &prompt(600, 6), 20, of(2));
+    rig.add(7, &prompt(700, 6), 20, of(2));
+    assert_eq!(ids(rig.schedule()), [1, 2, 3, 6]);
+    assert_eq!(rig.batch.preempted, [SeqId(4)]);
+    rig.commit();
+    // Its second one waits its turn. A client that never ran goes before it once the first has been served more.
+    assert_eq!(ids(rig.step()), [1, 2, 3, 6]);
+    rig.add(8, &prompt(800, 6), 20, of(3));
+    rig.step();
+    assert_eq!(ids(rig.step()), [1, 2, 6, 8]);
+    rig.add(9, &prompt(900, 6), 20, of(4));
+    rig.step();
+    assert_eq!(ids(rig.step()), [1, 6, 8, 9]);
+    // Nobody runs several.
+    rig.add(10, &prompt(1000, 6), 20, of(5));
+    assert_eq!(ids(rig.step()), [1, 6, 8, 9]);
+    assert_eq!(rig.drain().len(), 10);
+}
+
+#[test]
+fn without_clients_nobody_makes_way() {
+    let mut rig = Rig::new(Limits { max_num_seqs: 2, ..LIMITS });
+    (1..=3).for_each(|id| rig.add(id, &prompt(100 * id as u32, 6), 20, |_| ()));
+    rig.step();
+    rig.step();
+    assert_eq!(rig.scheduler.stats().preemptions, 0);
+}
