@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use tokio::runtime::{self, Runtime};
+
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
 use super::error::{BootError, chain};
 use super::progress::Progress;
 use super::reload::{Load, Reloader};
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
-use super::signals::Signals;
+use super::signals::{Signals, survive_file_size_limit};
 use super::stations::{load_sight, load_text, open_checkpoint, read_blueprint};
 use super::watchdog;
 use crate::api::{Api, ModelCard};
@@ -37,8 +39,9 @@ const MAX_ASYNC_THREADS: usize = 4;
 pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     let begun = Instant::now();
     telemetry::heap::set_up();
-    let logs = match telemetry::init(&loaded.settings.telemetry) {
-        Ok(logs) => logs,
+    let begin = || Ok::<_, BootError>((start_runtime()?, telemetry::init(&loaded.settings.telemetry)?));
+    let (runtime, logs) = match begin() {
+        Ok(parts) => parts,
         Err(error) => {
             eprintln!("perigee: {error}");
             return ExitCode::FAILURE;
@@ -46,16 +49,8 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     };
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     loaded.origins.iter().for_each(|(key, origin)| tracing::debug!(%key, %origin, "setting"));
-    let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).min(MAX_ASYNC_THREADS);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => {
-            let outcome = runtime.block_on(run(loaded, load, logs, begun));
-            runtime.shutdown_background();
-            outcome
-        }
-        Err(error) => Err(error.into()),
-    };
+    let outcome = runtime.block_on(run(loaded, load, logs, begun));
+    runtime.shutdown_background();
     match outcome {
         Ok(End::Drained) => ExitCode::SUCCESS,
         Ok(End::Cut) => ExitCode::from(EXIT_CUT),
@@ -65,6 +60,15 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The runtime of HTTP and text.
+fn start_runtime() -> std::io::Result<Runtime> {
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).min(MAX_ASYNC_THREADS);
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    // Before the first line of the log.
+    runtime.block_on(async { survive_file_size_limit() })?;
+    Ok(runtime)
 }
 
 /// How serving ended.

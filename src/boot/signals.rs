@@ -27,8 +27,6 @@ impl Signals {
                 }
             });
         }
-        // A file at the size limit of the process, such as the log, then refuses the write and kills nobody.
-        signal(SignalKind::from_raw(SIGXFSZ))?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -58,8 +56,13 @@ impl Signals {
     }
 }
 
-/// signal(7).
-const SIGXFSZ: i32 = 25;
+/// From then on a file at the size limit of the process refuses the write and kills nobody: the log may be one. To be called in a
+/// runtime.
+pub(super) fn survive_file_size_limit() -> io::Result<()> {
+    /// signal(7).
+    const SIGXFSZ: i32 = 25;
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
+}
 
 /// A kind of signal, its name, and its log message.
 type Ignored = (fn() -> SignalKind, &'static str, &'static str);
