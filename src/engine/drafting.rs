@@ -54,6 +54,8 @@ pub(super) struct SequenceDrafts {
     accepted: usize,
     /// Drafted tokens that did not.
     rejected: usize,
+    /// The draft model has not read all of the sequence: what it would guess says nothing of it.
+    pub(super) model_is_behind: bool,
 }
 
 /// Where a guess comes from.
@@ -125,6 +127,7 @@ impl Drafting {
                 trial: None,
                 accepted: 0,
                 rejected: 0,
+                model_is_behind: false,
             })
         })
     }
@@ -289,7 +292,7 @@ impl<B: Backend> StepLoop<B> {
             chances.extend(drafts.chances(&self.drafting));
             guessed |= !chances.is_empty();
         }
-        guessed |= self.guess_with_model(&decoding, max_rows, &mut chances);
+        guessed |= self.guess_with_model(&decoding, max_rows, plain_due, &mut chances);
         let mut pays = false;
         if guessed {
             let lens = self.drafting.share_rows(base, max_rows, &chances);
@@ -309,9 +312,15 @@ impl<B: Backend> StepLoop<B> {
         pays
     }
 
-    /// Has the draft model guess for the sequences whose present guess is worth less than its own is
-    /// likely to be. Returns whether it guessed anything.
-    fn guess_with_model(&mut self, decoding: &[SeqId], max_rows: usize, chances: &mut [Vec<f32>]) -> bool {
+    /// Has the draft model read the last step, and guess for the sequences whose present guess is worth less than its own is
+    /// likely to be; in front of a step without drafts it only reads. Returns whether it guessed anything.
+    fn guess_with_model(
+        &mut self,
+        decoding: &[SeqId],
+        max_rows: usize,
+        plain_due: bool,
+        chances: &mut [Vec<f32>],
+    ) -> bool {
         if self.model_drafts.is_none() || self.in_flight.is_some() {
             return false;
         }
@@ -322,7 +331,7 @@ impl<B: Backend> StepLoop<B> {
         }
         let drafts = |seq: &SeqId| self.live.get(seq).and_then(|live| live.drafts.as_deref());
         let wanted = |seq: &SeqId| {
-            let drafts = drafts(seq)?;
+            let drafts = drafts(seq).filter(|drafts| !plain_due && !drafts.model_is_behind)?;
             let chance = drafts.model_chance(&self.drafting);
             let worth: f32 = std::iter::successors(Some(chance), |hold| Some(hold * chance)).take(len).sum();
             let limit = len.min(self.scheduler.tokens_left(*seq).saturating_sub(1));
@@ -351,7 +360,7 @@ impl<B: Backend> StepLoop<B> {
     fn model_len(&self, decoding: &[SeqId], max_rows: usize) -> usize {
         let drafts = |seq: &SeqId| self.live.get(seq).and_then(|live| live.drafts.as_deref());
         let (mut sum, mut known) = (0.0, 0);
-        for drafts in decoding.iter().filter_map(drafts) {
+        for drafts in decoding.iter().filter_map(drafts).filter(|drafts| !drafts.model_is_behind) {
             sum += drafts.model_chance(&self.drafting);
             known += 1;
         }

@@ -157,13 +157,21 @@ impl ModelDrafts {
 impl<B: Backend> StepLoop<B> {
     /// Notes the rows of the step just computed, for the draft model to read.
     pub(super) fn note_captured(&mut self) {
+        self.skip_captured();
         let Some(model) = &mut self.model_drafts else { return };
-        model.captured.clear();
         let mut first_row = 0;
         for chunk in &self.step.batch.chunks {
             let rows = chunk.len + chunk.draft.len();
             let (seq, start, expanded_until) = (chunk.seq, chunk.start, chunk.expanded_until);
-            model.captured.push(Captured { seq, start, rows, first_row, expanded_until });
+            let drafts = self.live.get_mut(&seq).and_then(|live| live.drafts.as_deref_mut());
+            let is_behind = drafts.is_some_and(|drafts| {
+                // From the beginning on the model can follow again.
+                drafts.model_is_behind &= start > 0;
+                drafts.model_is_behind
+            });
+            if !is_behind {
+                model.captured.push(Captured { seq, start, rows, first_row, expanded_until });
+            }
             first_row += rows;
         }
     }
@@ -299,9 +307,6 @@ impl<B: Backend> StepLoop<B> {
             return config.max_tokens;
         }
         let cost = self.drafting.cost();
-        if cost.is_plain_due() {
-            return 0;
-        }
         cost.model_draft_len(base.max(1), max_rows, config.max_tokens, f64::from(chance), &model.cost)
     }
 
@@ -310,9 +315,14 @@ impl<B: Backend> StepLoop<B> {
         self.model_drafts.as_ref().is_some_and(|model| !model.captured.is_empty())
     }
 
-    /// Leaves the rows of the last step unread.
+    /// Leaves the rows of the last step unread: the model knows too little of their sequences from then on.
     pub(super) fn skip_captured(&mut self) {
-        self.model_drafts.iter_mut().for_each(|model| model.captured.clear());
+        let Some(model) = &mut self.model_drafts else { return };
+        for rows in model.captured.drain(..) {
+            if let Some(drafts) = self.live.get_mut(&rows.seq).and_then(|live| live.drafts.as_deref_mut()) {
+                drafts.model_is_behind = true;
+            }
+        }
     }
 }
 
