@@ -326,9 +326,10 @@ impl<B: Backend> StepLoop<B> {
     }
 }
 
-/// Whether a draft model could ever pay beside its target, for one sequence and drafts that all hold.
+/// Whether a draft model could ever pay beside its target, for one sequence and drafts that all hold, with steps half as long as
+/// measured: a few steps at boot, on a machine that may be busy, do not decide for good what every later step weighs anew.
 pub(super) fn could_ever_pay(cost: &StepCost, draft: &StepCost, max_tokens: usize) -> bool {
-    cost.model_draft_len(1, 1 + max_tokens, max_tokens, 1.0, draft) > 0
+    cost.model_draft_len(1, 1 + max_tokens, max_tokens, 1.0, &draft.halved()) > 0
 }
 
 /// Measures steps of the draft model of up to `max_rows` rows, logits included, on block 0.
@@ -363,4 +364,21 @@ pub(super) fn measure_draft<B: Backend>(
         model.wait(ticket, &mut Outcomes::default())?;
         Ok(begun.elapsed())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_model_is_given_up_at_boot_only_if_it_is_hopeless() {
+        let target = StepCost::new(&[(1, 1.0), (2, 1.3), (4, 1.9), (8, 3.1), (9, 3.4)]);
+        let pays = |seconds: f64| {
+            let draft = StepCost::new(&[(1, seconds), (8, 4.0 * seconds)]);
+            could_ever_pay(&target, &draft, 8)
+        };
+        assert!(pays(0.3));
+        assert!(pays(0.9), "half of it would pay");
+        assert!(!pays(2.0), "twice as slow as the target");
+    }
 }
