@@ -184,10 +184,12 @@ fn a_client_with_nothing_running_takes_a_place_of_the_one_with_most() {
     assert_eq!(ids(rig.step()), [1, 2, 3, 4]);
     rig.add(6, &prompt(600, 6), 20, of(2));
     rig.add(7, &prompt(700, 6), 20, of(2));
+    // It begins at the level of those that wait, who were first, and goes before them once the others have been served more.
+    assert_eq!(ids(rig.step()), [1, 2, 3, 4]);
     assert_eq!(ids(rig.schedule()), [1, 2, 3, 6]);
     assert_eq!(rig.batch.preempted, [SeqId(4)]);
     rig.commit();
-    // Its second one waits its turn. A client that never ran goes before it once the first has been served more.
+    // Its second one waits its turn.
     assert_eq!(ids(rig.step()), [1, 2, 3, 6]);
     rig.add(8, &prompt(800, 6), 20, of(3));
     rig.step();
