@@ -214,7 +214,13 @@ impl Scheduler {
     /// steps do not preempt what this one admitted. A sequence that would run alone is always
     /// admitted: `add` checked that it fits.
     fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
-        if budget.prefill == 0 || self.queue.is_idle() || self.running.len() >= self.limits.max_num_seqs {
+        if budget.prefill == 0 || self.queue.is_idle() {
+            return;
+        }
+        if self.running.len() == self.limits.max_num_seqs {
+            self.make_way(batch, budget);
+        }
+        if self.running.len() == self.limits.max_num_seqs {
             return;
         }
         let block_size = self.limits.block_size;
@@ -224,9 +230,6 @@ impl Scheduler {
             .map(|&slot| &self.sequences[slot])
             .map(|s| promised_blocks(s, block_size))
             .sum();
-        if self.running.len() == self.limits.max_num_seqs {
-            self.make_way(batch, budget);
-        }
         while budget.prefill > 0 && self.running.len() < self.limits.max_num_seqs {
             let Some((rank, slot)) = self.queue.first() else { break };
             // Preempted with an unsettled token: its prefix is complete when the token is settled.
