@@ -62,6 +62,12 @@ impl Scheduler {
         if self.running.len() > self.limits.max_num_seqs {
             return Err(format!("{} sequences run", self.running.len()));
         }
+        for lane in 0..self.queue.num_lanes() {
+            let running = self.running.iter().filter(|&&slot| self.sequences[slot].lane == lane).count();
+            if self.queue.running(lane) != running {
+                return Err(format!("lane {lane} runs {running}, counted are {}", self.queue.running(lane)));
+            }
+        }
         if !self.running.is_sorted_by_key(|&slot| self.sequences[slot].rank) {
             return Err("the running are not in rank order".into());
         }

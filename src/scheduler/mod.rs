@@ -499,6 +499,7 @@ impl Scheduler {
                 let place = self.running_place(self.sequences[slot].rank);
                 self.running.remove(place);
                 self.release_blocks(slot);
+                self.queue.end(self.sequences[slot].lane);
             }
         }
         let sequence = self.sequences.remove(slot);

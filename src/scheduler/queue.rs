@@ -4,8 +4,9 @@
 //! service goes first, so that a client's burst delays its own requests and nobody else's: the
 //! virtual token counter of "Fairness in Serving Large Language Models" (arXiv 2401.00588,
 //! section 4), with weights. A lane that comes back after a pause begins at the counter of those
-//! that wait: service that was not asked for is not saved up. Without clients there is one lane,
-//! and the order is that of the ranks.
+//! that wait: service that was not asked for is not saved up. A lane with nothing running goes before
+//! all that run something: nobody waits for a first place behind another's second. Without clients
+//! there is one lane, and the order is that of the ranks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,10 +37,21 @@ pub(super) struct Queue {
     last: usize,
 }
 
+/// A sequence whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) rank: Rank,
+    pub(super) slot: usize,
+    /// Whether its lane runs nothing.
+    pub(super) is_newcomer: bool,
+}
+
 #[derive(Debug, Default)]
 struct Lane {
     /// Weighted service so far.
     served: f64,
+    /// Sequences that run.
+    running: usize,
     waiting: BTreeMap<Rank, usize>,
     held: BTreeMap<Rank, usize>,
 }
@@ -55,14 +67,14 @@ impl Queue {
         lane
     }
 
+    /// Lanes so far; their numbers are below.
+    pub(super) fn num_lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Sequences in the queue.
     pub(super) fn len(&self) -> usize {
         self.waiting + self.held
-    }
-
-    /// Whether no sequence may be admitted.
-    pub(super) fn is_idle(&self) -> bool {
-        self.waiting == 0
     }
 
     /// Adds a sequence that may be admitted.
@@ -97,15 +109,33 @@ impl Queue {
         self.held -= usize::from(lane.held.remove(&rank).is_some());
     }
 
-    /// The next sequence: the first of the lane with the least service, of equal ones that with the
-    /// first rank.
-    pub(super) fn first(&self) -> Option<(Rank, usize)> {
+    /// The next sequence: of the lanes with nothing running, or of all if there are none, the first
+    /// of the lane with the least service, of equal ones that with the first rank.
+    pub(super) fn first(&self) -> Option<Head> {
         let heads = self.lanes.iter().filter_map(|lane| {
-            let (rank, slot) = lane.waiting.first_key_value()?;
-            Some((lane.served, *rank, *slot))
+            let (&rank, &slot) = lane.waiting.first_key_value()?;
+            Some((lane.served, Head { rank, slot, is_newcomer: lane.running == 0 }))
         });
-        let least = heads.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        least.map(|(_, rank, slot)| (rank, slot))
+        let next = heads.min_by(|(a_served, a), (b_served, b)| {
+            let newcomers_first = b.is_newcomer.cmp(&a.is_newcomer);
+            newcomers_first.then(a_served.total_cmp(b_served)).then(a.rank.cmp(&b.rank))
+        });
+        next.map(|(_, head)| head)
+    }
+
+    /// Notes that a sequence of the lane runs.
+    pub(super) fn begin(&mut self, lane: usize) {
+        self.lanes[lane].running += 1;
+    }
+
+    /// Notes that a sequence of the lane runs no more.
+    pub(super) fn end(&mut self, lane: usize) {
+        self.lanes[lane].running -= 1;
+    }
+
+    /// Sequences of the lane that run.
+    pub(super) fn running(&self, lane: usize) -> usize {
+        self.lanes[lane].running
     }
 
     /// Sequences that are held, in no particular order.
@@ -147,7 +177,7 @@ mod tests {
     fn admit(queue: &mut Queue, weights: &[f64], count: usize, cost: usize) -> Vec<u32> {
         let mut clients = Vec::new();
         for _ in 0..count {
-            let (rank, client) = queue.first().unwrap();
+            let Head { rank, slot: client, .. } = queue.first().unwrap();
             let share = share(client as u32, weights[client]);
             let lane = queue.lane(share);
             queue.remove(lane, rank);
@@ -171,6 +201,21 @@ mod tests {
         add(&mut queue, 1, 1.0, 100..102);
         let order = admit(&mut queue, &[1.0; 2], 4, 500);
         assert_eq!(order.iter().filter(|client| **client == 1).count(), 2, "{order:?}");
+    }
+
+    #[test]
+    fn a_client_with_nothing_running_goes_first_whatever_it_was_served() {
+        let mut queue = Queue::default();
+        add(&mut queue, 0, 1.0, 0..10);
+        add(&mut queue, 1, 1.0, 10..20);
+        let lanes = [0, 1].map(|client| queue.lane(share(client, 1.0)));
+        queue.serve_prompt(lanes[1], share(1, 1.0), 1000);
+        queue.begin(lanes[0]);
+        assert_eq!(queue.first().map(|head| (head.slot, head.is_newcomer)), Some((1, true)));
+        queue.begin(lanes[1]);
+        assert_eq!(queue.first().map(|head| (head.slot, head.is_newcomer)), Some((0, false)));
+        queue.end(lanes[1]);
+        assert_eq!(queue.first().map(|head| (head.slot, head.is_newcomer)), Some((1, true)));
     }
 
     #[test]
@@ -215,13 +260,13 @@ mod tests {
         }
         queue.hold(lane, (-2, 0, 3), 4);
         let mut order = Vec::new();
-        while let Some((rank, slot)) = queue.first() {
+        while let Some(Head { rank, slot, .. }) = queue.first() {
             queue.remove(lane, rank);
             queue.serve_prompt(lane, None, 100);
             order.push(slot);
         }
-        assert_eq!((order, queue.len(), queue.is_idle()), (vec![3, 2, 1], 1, true));
+        assert_eq!((order, queue.len(), queue.first()), (vec![3, 2, 1], 1, None));
         queue.release(lane, (-2, 0, 3));
-        assert_eq!(queue.first(), Some(((-2, 0, 3), 4)));
+        assert_eq!(queue.first(), Some(Head { rank: (-2, 0, 3), slot: 4, is_newcomer: true }));
     }
 }

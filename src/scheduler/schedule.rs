@@ -6,13 +6,14 @@
 //! blocks and returns to the queue with its tokens. The first running sequence is therefore never
 //! preempted and computes at least one token in every step, which guarantees progress.
 //!
-//! A client with nothing running does not wait for a place while another has several: the last of
-//! the client that runs most gives its place up.
-
-use std::collections::HashMap;
+//! Clients share what a step has. One with nothing running is admitted before prompts are continued,
+//! with up to half of the step's prompt tokens; it waits neither for a place nor for blocks while
+//! another runs several sequences: the last of the client that runs most gives its own up. Prompts
+//! that were begun divide their tokens evenly among their clients, by weight.
 
 use super::batch::{Admission, Batch, Chunk};
 use super::prefix_index::BlockHash;
+use super::queue::Head;
 use super::sequence::{Phase, Planned, Rank, Sequence};
 use super::{Scheduler, SeqId};
 use crate::ops::BlockId;
@@ -39,6 +40,13 @@ impl Prefix {
     fn num_loads(&self) -> usize {
         self.blocks.iter().filter(|block| block.is_none()).count()
     }
+}
+
+/// Prompt tokens that a client may have of a step.
+struct Quota {
+    lane: usize,
+    weight: f64,
+    tokens: usize,
 }
 
 /// Tokens that remain in a step.
@@ -97,11 +105,12 @@ impl Scheduler {
         budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens);
         budget.prefill_total = budget.prefill;
         if prefills > 0 {
+            self.admit_newcomers(batch, &mut budget, now_us);
             self.schedule_prefills(batch, &mut budget);
         }
         // A sequence preempted in this step is not readmitted in it: it would evict the same sequence again.
         if batch.preempted.is_empty() {
-            self.admit(batch, &mut budget, now_us);
+            self.admit(batch, &mut budget, now_us, false);
         }
         self.pool.take_evicted(&mut batch.evicted);
     }
@@ -174,18 +183,23 @@ impl Scheduler {
         Some(Chunk { draft: rest.to_vec(), ..sequence.chunk(1) })
     }
 
-    /// Continues the prompts that were begun. When blocks are short a prompt takes the available
-    /// ones; without any, sequences of later rank are preempted.
+    /// Continues the prompts that were begun before this step. When blocks are short a prompt takes
+    /// the available ones; without any, sequences of later rank are preempted.
     fn schedule_prefills(&mut self, batch: &mut Batch, budget: &mut Budget) {
+        let mut quotas = self.prefill_quotas(budget.prefill);
         let mut place = 0;
         while place < self.running.len() && budget.prefill > 0 {
             let slot = self.running[place];
             let sequence = &mut self.sequences[slot];
             place += 1;
-            if sequence.phase != Phase::Prefill {
+            if sequence.phase != Phase::Prefill || sequence.planned.is_some() {
                 continue;
             }
-            let wanted = sequence.chunk_limit();
+            let quota = quotas.iter_mut().find(|quota| quota.lane == sequence.lane).expect("it was counted");
+            let wanted = sequence.chunk_limit().min(quota.tokens);
+            if wanted == 0 {
+                continue;
+            }
             if !sequence.deferred && budget.prefers_next_step(wanted) {
                 sequence.deferred = true;
                 continue;
@@ -204,44 +218,85 @@ impl Scheduler {
             if len > 0 {
                 self.plan(slot, len, batch);
                 budget.take_prefill(len);
+                quota.tokens -= len;
             }
         }
     }
 
-    /// Admits the queue strictly in its order: a head that does not fit is waited for. A sequence is
-    /// admitted when blocks for all its known tokens are available beyond those that admitted
-    /// prompts still need, plus one for every running sequence (and at least 1 %), so that the next
-    /// steps do not preempt what this one admitted. A sequence that would run alone is always
-    /// admitted: `add` checked that it fits.
-    fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
-        if budget.prefill == 0 || self.queue.is_idle() {
+    /// Divides `tokens` among the clients with prompts that were begun before this step: by weight, and what one does not need goes to
+    /// the others. The client of the first rank gets one at least.
+    fn prefill_quotas(&self, tokens: usize) -> Vec<Quota> {
+        let mut quotas: Vec<Quota> = Vec::new();
+        let prefills = self.running.iter().map(|&slot| &self.sequences[slot]);
+        for sequence in prefills.filter(|s| s.phase == Phase::Prefill && s.planned.is_none()) {
+            let wanted = sequence.chunk_limit();
+            match quotas.iter_mut().find(|quota| quota.lane == sequence.lane) {
+                Some(quota) => quota.tokens += wanted,
+                None => {
+                    let weight = sequence.share.map_or(1.0, |share| share.weight);
+                    quotas.push(Quota { lane: sequence.lane, weight, tokens: wanted });
+                }
+            }
+        }
+        let first = quotas.first().map(|quota| quota.lane);
+        // Those that want least for their weight first: what they leave is divided among the rest.
+        quotas.sort_by(|a, b| (a.tokens as f64 / a.weight).total_cmp(&(b.tokens as f64 / b.weight)));
+        let mut weights: f64 = quotas.iter().map(|quota| quota.weight).sum();
+        let mut left = tokens;
+        for quota in &mut quotas {
+            let share = (left as f64 * (quota.weight / weights)).ceil() as usize;
+            weights -= quota.weight;
+            quota.tokens = quota.tokens.min(share).min(left);
+            left -= quota.tokens;
+        }
+        if let Some(quota) = quotas.iter_mut().find(|quota| Some(quota.lane) == first) {
+            quota.tokens = quota.tokens.max(1);
+        }
+        quotas
+    }
+
+    /// Admits clients with nothing running, with half of the prompt tokens that the step has. The other half is for the prompts that
+    /// were begun, the first of which goes on in every step.
+    fn admit_newcomers(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
+        let tokens = budget.prefill / 2;
+        if tokens == 0 || !batch.preempted.is_empty() {
             return;
         }
-        if self.running.len() == self.limits.max_num_seqs {
-            self.make_way(batch, budget);
-        }
-        if self.running.len() == self.limits.max_num_seqs {
-            return;
-        }
+        let mut part = Budget { tokens, prefill: tokens, prefill_total: tokens };
+        self.admit(batch, &mut part, now_us, true);
+        budget.take_prefill(tokens - part.prefill);
+        budget.prefill_total = budget.prefill;
+    }
+
+    /// Admits the queue strictly in its order, or the `newcomers` before it: a head that does not fit is
+    /// waited for. A sequence is admitted when blocks for all its known tokens are available beyond
+    /// those that admitted prompts still need, plus one for every running sequence (and at least
+    /// 1 %), so that the next steps do not preempt what this one admitted. A sequence that would run
+    /// alone is always admitted: `add` checked that it fits.
+    fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64, newcomers: bool) {
         let block_size = self.limits.block_size;
-        let mut promised: usize = self
-            .running
-            .iter()
-            .map(|&slot| &self.sequences[slot])
-            .map(|s| promised_blocks(s, block_size))
-            .sum();
-        while budget.prefill > 0 && self.running.len() < self.limits.max_num_seqs {
-            let Some((rank, slot)) = self.queue.first() else { break };
+        while budget.prefill > 0 {
+            let Some(Head { rank, slot, is_newcomer }) = self.queue.first() else { break };
+            // Who gave way for another is not admitted in the same step.
+            if (newcomers || !batch.preempted.is_empty()) && !is_newcomer {
+                break;
+            }
             // Preempted with an unsettled token: its prefix is complete when the token is settled.
             if self.sequences[slot].unsettled > 0 {
                 break;
             }
+            let yielding = if is_newcomer { self.yielding(batch) } else { None };
+            if self.running.len() == self.limits.max_num_seqs {
+                let Some(place) = yielding else { break };
+                self.preempt(place, batch, budget);
+                continue;
+            }
             let alone = self.running.is_empty();
-            let watermark = self.running.len().max(self.limits.num_blocks.div_ceil(100));
-            let spare = self.pool.num_available().saturating_sub(promised + watermark);
+            let spare = self.spare_blocks(None);
+            let could_spare = self.spare_blocks(yielding);
             let hopeless = self.blocked.as_ref().is_some_and(|blocked| {
                 blocked.rank == rank
-                    && spare < blocked.needed_blocks
+                    && could_spare < blocked.needed_blocks
                     && blocked.missing.is_none_or(|hash| self.pool.lookup(&hash).is_none())
             });
             if hopeless && !alone {
@@ -263,6 +318,10 @@ impl Scheduler {
             let held = matched.iter().flatten().filter(|&&block| self.pool.ref_count(block) > 0).count();
             let needed = sequence.tokens.len().div_ceil(block_size) - held;
             if !alone && needed > spare {
+                if let Some(place) = yielding.filter(|_| needed <= could_spare) {
+                    self.preempt(place, batch, budget);
+                    continue;
+                }
                 let first_load = matched.iter().position(Option::is_none);
                 let missing = first_load.map(|index| sequence.block_hash(index, block_size)).or(missing);
                 self.blocked = Some(Blocked { rank, needed_blocks: needed, missing });
@@ -289,8 +348,24 @@ impl Scheduler {
             let len = sequence.chunk_limit().min(budget.prefill);
             self.plan(slot, len, batch);
             budget.take_prefill(len);
-            promised += promised_blocks(&self.sequences[slot], block_size);
         }
+    }
+
+    /// Blocks that are available and neither promised to a prompt that runs nor kept for the next steps of the running sequences; with
+    /// those that the sequence at `yielding` would leave.
+    fn spare_blocks(&self, yielding: Option<usize>) -> usize {
+        let mut available = self.pool.num_available();
+        let mut kept = self.running.len().max(self.limits.num_blocks.div_ceil(100));
+        for (place, &slot) in self.running.iter().enumerate() {
+            let sequence = &self.sequences[slot];
+            if Some(place) == yielding {
+                // Some may be shared with others and stay in use.
+                available += sequence.block_table.iter().filter(|&&block| self.pool.ref_count(block) == 1).count();
+            } else {
+                kept += promised_blocks(sequence, self.limits.block_size);
+            }
+        }
+        available.saturating_sub(kept)
     }
 
     /// Moves a sequence from the queue to the running ones, with the blocks of its prefix. Those to be loaded are named at once: the
@@ -319,6 +394,7 @@ impl Scheduler {
         }
         sequence.seq_slot = Some(self.free_slots.pop().expect("at most max_num_seqs sequences run"));
         batch.started.push(sequence.id);
+        self.queue.begin(sequence.lane);
         let place = self.running_place(self.sequences[slot].rank);
         self.running.insert(place, slot);
     }
@@ -373,24 +449,17 @@ impl Scheduler {
         batch.chunks.push(sequence.chunk(len));
     }
 
-    /// Preempts a sequence for the head of the queue if its client has none running and another has several: the last in rank of
-    /// the client that runs most, but never the first of all.
-    fn make_way(&mut self, batch: &mut Batch, budget: &mut Budget) {
-        let Some((_, head)) = self.queue.first() else { return };
-        let client_of = |slot: usize| self.sequences[slot].share.map(|share| share.client);
-        let waiting = client_of(head);
-        if waiting.is_none() || self.running.iter().any(|&slot| client_of(slot) == waiting) {
-            return;
+    /// The running sequence that gives way to a client with none: the last in rank of the client that runs most, if it runs several;
+    /// never the first of all. One is enough in a step.
+    fn yielding(&self, batch: &Batch) -> Option<usize> {
+        if !batch.preempted.is_empty() {
+            return None;
         }
-        let mut running: HashMap<Option<u32>, (usize, usize)> = HashMap::new();
-        for (place, &slot) in self.running.iter().enumerate() {
-            let (count, last) = running.entry(client_of(slot)).or_default();
-            (*count, *last) = (*count + 1, place);
-        }
-        let most = running.into_values().filter(|(count, last)| *count > 1 && *last > 0).max();
-        if let Some((_, place)) = most {
-            self.preempt(place, batch, budget);
-        }
+        let lane_of = |slot: usize| self.sequences[slot].lane;
+        let most = self.running.iter().map(|&slot| self.queue.running(lane_of(slot))).max().filter(|most| *most > 1)?;
+        let place = self.running.iter().rposition(|&slot| self.queue.running(lane_of(slot)) == most)?;
+        // What begins in this step has not computed anything for its slot and its loads.
+        (place > 0 && !batch.started.contains(&self.sequences[self.running[place]].id)).then_some(place)
     }
 
     /// Returns the running sequence of the last rank to the queue.
@@ -414,6 +483,7 @@ impl Scheduler {
             budget.tokens += chunk.len + chunk.draft.len();
         }
         self.release_blocks(slot);
+        self.queue.end(self.sequences[slot].lane);
         self.sequences[slot].phase = Phase::Waiting;
         self.enqueue(slot);
         self.preemptions += 1;

@@ -550,7 +550,7 @@ impl World {
         }
         let all_settled = self.models.values().all(|model| model.under_way.is_none());
         // Sequences that wait for their pictures alone leave nothing to plan.
-        let none_could = self.scheduler.running.is_empty() && self.scheduler.queue.is_idle();
+        let none_could = self.scheduler.running.is_empty() && self.scheduler.queue.first().is_none();
         assert!(!self.batch.chunks.is_empty() || none_could || !all_settled, "nothing planned");
         for admission in &self.batch.admitted {
             let model = self.models.get_mut(&admission.seq).unwrap();

@@ -175,32 +175,94 @@ fn a_begun_prompt_goes_on_in_every_step_at_the_cost_of_later_ranks() {
     }
 }
 
+fn of(client: u32) -> impl FnOnce(&mut NewSequence) {
+    move |new| new.share = Some(Share { client, weight: 1.0 })
+}
+
+fn ids(plan: Vec<(u64, usize, usize)>) -> Vec<u64> {
+    plan.into_iter().map(|(id, ..)| id).collect()
+}
+
 #[test]
 fn a_client_with_nothing_running_takes_a_place_of_the_one_with_most() {
     let mut rig = Rig::new(Limits { max_num_seqs: 4, ..LIMITS });
-    let of = |client| move |new: &mut NewSequence| new.share = Some(Share { client, weight: 1.0 });
-    let ids = |plan: Vec<(u64, usize, usize)>| plan.into_iter().map(|(id, ..)| id).collect::<Vec<_>>();
     (1..=5).for_each(|id| rig.add(id, &prompt(100 * id as u32, 6), 20, of(1)));
     assert_eq!(ids(rig.step()), [1, 2, 3, 4]);
     rig.add(6, &prompt(600, 6), 20, of(2));
     rig.add(7, &prompt(700, 6), 20, of(2));
-    // It begins at the level of those that wait, who were first, and goes before them once the others have been served more.
-    assert_eq!(ids(rig.step()), [1, 2, 3, 4]);
     assert_eq!(ids(rig.schedule()), [1, 2, 3, 6]);
     assert_eq!(rig.batch.preempted, [SeqId(4)]);
     rig.commit();
     // Its second one waits its turn.
     assert_eq!(ids(rig.step()), [1, 2, 3, 6]);
     rig.add(8, &prompt(800, 6), 20, of(3));
-    rig.step();
     assert_eq!(ids(rig.step()), [1, 2, 6, 8]);
     rig.add(9, &prompt(900, 6), 20, of(4));
-    rig.step();
     assert_eq!(ids(rig.step()), [1, 6, 8, 9]);
     // Nobody runs several.
     rig.add(10, &prompt(1000, 6), 20, of(5));
     assert_eq!(ids(rig.step()), [1, 6, 8, 9]);
     assert_eq!(rig.drain().len(), 10);
+}
+
+#[test]
+fn a_client_with_nothing_running_takes_the_blocks_of_the_one_with_most() {
+    let mut rig = Rig::new(Limits { num_blocks: 12, ..LIMITS });
+    (1..=2).for_each(|id| rig.add(id, &prompt(100 * id as u32, 18), 4, of(1)));
+    assert_eq!(ids(rig.step()), [1, 2]);
+    rig.add(3, &prompt(300, 6), 4, of(1));
+    assert_eq!(ids(rig.step()), [1, 2], "no block to spare");
+    rig.add(4, &prompt(400, 6), 4, of(2));
+    assert_eq!(ids(rig.schedule()), [1, 4]);
+    assert_eq!(rig.batch.preempted, [SeqId(2)]);
+    rig.commit();
+    assert_eq!(rig.drain().len(), 4);
+
+    // What would not be enough is not taken.
+    let mut rig = Rig::new(Limits { num_blocks: 12, ..LIMITS });
+    (1..=2).for_each(|id| rig.add(id, &prompt(100 * id as u32, 18), 4, of(1)));
+    rig.step();
+    rig.add(4, &prompt(400, 40), 4, of(2));
+    assert_eq!(ids(rig.step()), [1, 2]);
+    assert_eq!(rig.drain().len(), 3);
+}
+
+#[test]
+fn a_client_with_nothing_running_has_half_of_the_prompt_tokens() {
+    let mut rig = Rig::new(Limits { max_prefill_tokens: 16, ..LIMITS });
+    rig.add(1, &prompt(0, 60), 1, of(1));
+    assert_eq!(rig.step(), [(1, 0, 16)]);
+    rig.add(2, &prompt(100, 6), 1, of(2));
+    assert_eq!(rig.step(), [(2, 0, 6), (1, 16, 10)]);
+    // Of a long prompt it goes on with as much as the others.
+    rig.add(3, &prompt(200, 40), 1, of(3));
+    rig.add(4, &prompt(300, 40), 1, of(3));
+    assert_eq!(rig.step(), [(3, 0, 8), (1, 26, 8)]);
+    assert_eq!(rig.step(), [(1, 34, 8), (3, 8, 8)]);
+    assert_eq!(rig.step(), [(1, 42, 8), (3, 16, 8)]);
+    assert_eq!(rig.drain().len(), 3);
+}
+
+#[test]
+fn begun_prompts_share_a_step_by_the_weights_of_their_clients() {
+    let mut rig = Rig::new(Limits { max_prefill_tokens: 60, ..LIMITS });
+    for (id, client, weight) in [(1, 1, 1.0), (2, 2, 3.0), (3, 3, 1.0)] {
+        rig.add(id, &prompt(100 * id as u32, 70), 1, |new| new.share = Some(Share { client, weight }));
+    }
+    rig.scheduler.limits.max_prefill_tokens = 9;
+    let mut begun = 0;
+    while begun < 3 {
+        begun = ids(rig.step()).len();
+    }
+    rig.scheduler.limits.max_prefill_tokens = 25;
+    assert_eq!(rig.schedule().iter().map(|chunk| chunk.2).collect::<Vec<_>>(), [5, 15, 5]);
+    rig.commit();
+    // What one does not need is the others'.
+    rig.add(4, &prompt(900, 4), 1, of(4));
+    rig.step();
+    rig.scheduler.limits.max_prefill_tokens = 60;
+    assert_eq!(rig.schedule().iter().map(|chunk| chunk.2).sum::<usize>(), 60);
+    assert_eq!(rig.drain().len(), 3);
 }
 
 #[test]
