@@ -26,6 +26,8 @@ SMALL = "small"
 WEIGHTS = {"greedy-a": 1.0, "greedy-b": 1.0, "greedy-c": 2.0, SMALL: 1.0}
 MAX_NUM_SEQS = 16
 MAX_QUEUE_LEN = 64
+# The longest that a new request waits for the step before it, as an operator of short chats would have it.
+TARGET_STEP_MS = 30
 OVERLOAD = 1.5
 # A request that takes longer hangs.
 REQUEST_TIMEOUT_S = 120
@@ -46,7 +48,7 @@ class Served:
         keys = ", ".join(f'{{ name = "{name}", key = "{name}", weight = {weight} }}' for name, weight in WEIGHTS.items())
         settings = ["telemetry.log_format=json", "telemetry.log_level=warn,perigee::boot=info", f"server.api_keys=[{keys}]",
                     f"server.request_timeout_s={REQUEST_TIMEOUT_S}", f"scheduler.max_num_seqs={MAX_NUM_SEQS}",
-                    f"scheduler.max_queue_len={MAX_QUEUE_LEN}", "server.max_connections=4096"]
+                    f"scheduler.max_queue_len={MAX_QUEUE_LEN}", f"scheduler.target_step_ms={TARGET_STEP_MS}", "server.max_connections=4096"]
         command = [binary, "serve", "--host", "127.0.0.1", "--port", "0"]
         if model is None:
             # Small enough for sequences to be preempted.

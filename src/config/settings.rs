@@ -224,6 +224,9 @@ fn scheduler_problems(config: &scheduler::Config) -> Vec<(&'static str, String)>
             "max_num_batched_tokens",
             format!(
                 "must be at least scheduler.max_num_seqs ({}), so that every running sequence gets its token",
+    if !(0.0..=1e6).contains(&config.target_step_ms) {
+        problems.push(("target_step_ms", "must be from 0 to 1000000 milliseconds".into()));
+    }
                 config.max_num_seqs
             ),
         ));

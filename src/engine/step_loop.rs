@@ -99,6 +99,7 @@ pub fn spawn<B: Backend>(
             speculated: Vec::new(),
             step_tokens: StepTokens::default(),
             broken: Vec::new(),
+            paced_tokens: 0,
             outcomes: Outcomes::default(),
             decisions: Vec::new(),
             verdicts: Vec::new(),
@@ -309,6 +310,12 @@ impl<B: Backend> StepLoop<B> {
         if !B::ENQUEUES || !self.speculated.is_empty() {
             self.settle(&mut lap, &mut times)?;
         }
+        // What is waited for is the previous step where steps are enqueued.
+        let paced = match B::ENQUEUES {
+            true => std::mem::replace(&mut self.paced_tokens, self.scheduler.paced_tokens()),
+            false => self.scheduler.paced_tokens(),
+        };
+        self.scheduler.note_pace(paced, times.total());
         self.metrics.record_step(&times);
         if let Some((sequences, rows)) = decoded {
             self.metrics.add_draft_seconds(self.drafting.observe(sequences, rows, times.total(), drafted));

@@ -16,6 +16,10 @@ pub struct Config {
     /// Most prompt tokens computed in one step, 0 = the backend's default (CPU 512, otherwise the whole token budget).
     /// Larger: more prefill throughput, longer gaps between streamed tokens.
     pub max_prefill_tokens: usize,
+    /// Time that a step with prompt tokens aims at while replies wait for it, milliseconds, 0 = none. Prompts are cut into smaller
+    /// pieces, of 64 tokens at least, so that streams go on and a new request is not kept waiting by long prompts. Smaller:
+    /// shorter gaps between streamed tokens and shorter waits, slower prefill of long prompts.
+    pub target_step_ms: f64,
     /// Most tokens of prompt and reply together, 0 = what the checkpoint allows. Larger: more KV blocks a sequence may take.
     pub max_model_len: usize,
     /// Most requests that wait. One more is answered 429 with Retry-After. Larger: longer waits instead of refusals.
@@ -37,6 +41,7 @@ impl Default for Config {
             max_num_seqs: 256,
             max_num_batched_tokens: 8192,
             max_prefill_tokens: 0,
+            target_step_ms: 0.0,
             max_model_len: 0,
             max_queue_len: 1024,
             max_queue_tokens: 0,
@@ -56,6 +61,8 @@ pub struct Limits {
     pub max_num_batched_tokens: usize,
     /// Upper bound on the prompt (and recomputed) tokens of one step.
     pub max_prefill_tokens: usize,
+    /// Time that a step with prompt tokens aims at while replies wait for it; zero = none.
+    pub target_step: Duration,
     /// Upper bound on prompt and reply tokens of one sequence.
     pub max_model_len: usize,
     /// Tokens per KV block.
@@ -151,6 +158,7 @@ impl Config {
                 self.max_prefill_tokens,
                 default_prefill_tokens.min(self.max_num_batched_tokens),
             ),
+            target_step: Duration::try_from_secs_f64(self.target_step_ms / 1e3).unwrap_or_default(),
             max_model_len: or(self.max_model_len, checkpoint_max_len),
             block_size,
             num_blocks,

@@ -37,6 +37,7 @@ mod block_pool;
 mod cache_change;
 mod commit;
 mod invariants;
+mod pace;
 mod prefix_index;
 mod queue;
 mod schedule;
@@ -51,6 +52,7 @@ mod step_cost;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 pub use batch::{Admission, Batch, Chunk, LogitsNeed};
 pub use cache_change::{CacheChange, Name, NamedBlock};
@@ -61,6 +63,7 @@ pub use sequence::{FinishReason, Finished, MediaHash, MediaSpan, NewSequence, Se
 
 use crate::ops::{BlockId, SeqSlot};
 use block_pool::BlockPool;
+use pace::Pace;
 use prefix_index::root_hash;
 use queue::Queue;
 use schedule::Blocked;
@@ -133,6 +136,9 @@ pub struct Scheduler {
     num_added: u64,
     /// Set while the head of the queue does not fit: the condition of the next attempt.
     blocked: Option<Blocked>,
+    pace: Pace,
+    /// Prompt tokens of the last plan, if replies wait for them.
+    paced_tokens: usize,
     /// Names of blocks that are not in the pool and can be brought back at once.
     loadable: HashSet<Name, ahash::RandomState>,
     prefix_query_tokens: u64,
@@ -156,6 +162,8 @@ impl Scheduler {
             queued_tokens: 0,
             num_added: 0,
             blocked: None,
+            pace: Pace::new(limits.target_step, limits.max_prefill_tokens),
+            paced_tokens: 0,
             loadable: HashSet::default(),
             prefix_query_tokens: 0,
             prefix_hit_tokens: 0,
@@ -263,6 +271,17 @@ impl Scheduler {
     /// Which blocks got and lost names since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<CacheChange> {
         self.pool.take_changes()
+    }
+
+    /// Prompt tokens of the last plan if it has reply tokens too, else 0.
+    pub fn paced_tokens(&self) -> usize {
+        self.paced_tokens
+    }
+
+    /// Tells how long a step took whose plan had so many [`Scheduler::paced_tokens`]: the next ones are cut to
+    /// [`Limits::target_step`].
+    pub fn note_pace(&mut self, tokens: usize, took: Duration) {
+        self.pace.note(tokens, took);
     }
 
     /// Fills [`Batch::evicted`] from now on.

@@ -103,7 +103,11 @@ impl Scheduler {
             self.schedule_decodes(batch, &mut budget, decodes, prefills > 0);
         }
         budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens);
+        if decodes > 0 {
+            budget.prefill = budget.prefill.min(self.pace.tokens());
+        }
         budget.prefill_total = budget.prefill;
+        let replies = batch.chunks.len();
         if prefills > 0 {
             self.admit_newcomers(batch, &mut budget, now_us);
             self.schedule_prefills(batch, &mut budget);
@@ -112,6 +116,11 @@ impl Scheduler {
         if batch.preempted.is_empty() {
             self.admit(batch, &mut budget, now_us, false);
         }
+        // Sequences that made way for others have left the plan, and with them perhaps the last reply.
+        self.paced_tokens = match replies.min(batch.chunks.len()) {
+            0 => 0,
+            replies => batch.chunks[replies..].iter().map(|chunk| chunk.len).sum(),
+        };
         self.pool.take_evicted(&mut batch.evicted);
     }
 
@@ -360,7 +369,8 @@ impl Scheduler {
             let sequence = &self.sequences[slot];
             if Some(place) == yielding {
                 // Some may be shared with others and stay in use.
-                available += sequence.block_table.iter().filter(|&&block| self.pool.ref_count(block) == 1).count();
+                available +=
+                    sequence.block_table.iter().filter(|&&block| self.pool.ref_count(block) == 1).count();
             } else {
                 kept += promised_blocks(sequence, self.limits.block_size);
             }
@@ -456,7 +466,12 @@ impl Scheduler {
             return None;
         }
         let lane_of = |slot: usize| self.sequences[slot].lane;
-        let most = self.running.iter().map(|&slot| self.queue.running(lane_of(slot))).max().filter(|most| *most > 1)?;
+        let most = self
+            .running
+            .iter()
+            .map(|&slot| self.queue.running(lane_of(slot)))
+            .max()
+            .filter(|most| *most > 1)?;
         let place = self.running.iter().rposition(|&slot| self.queue.running(lane_of(slot)) == most)?;
         // What begins in this step has not computed anything for its slot and its loads.
         (place > 0 && !batch.started.contains(&self.sequences[self.running[place]].id)).then_some(place)

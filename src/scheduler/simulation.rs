@@ -182,6 +182,7 @@ impl World {
             max_num_seqs,
             max_num_batched_tokens,
             max_prefill_tokens: rng.usize(1..=max_num_batched_tokens),
+            target_step: std::time::Duration::from_micros(rng.choice([0, 0, 100]).unwrap()),
             max_model_len: if rng.bool() { capacity + 100 } else { rng.usize(2..=capacity + 1) },
             block_size,
             num_blocks,
@@ -730,6 +731,8 @@ impl World {
             return;
         }
         self.forward();
+        let took = std::time::Duration::from_micros(self.rng.u64(1..300));
+        self.scheduler.note_pace(self.scheduler.paced_tokens(), took);
         if self.overlaps {
             self.settle();
         }

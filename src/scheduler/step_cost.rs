@@ -14,6 +14,7 @@ fn step_cost() {
             max_num_seqs: num_seqs,
             max_num_batched_tokens: 8192,
             max_prefill_tokens: 8192,
+            target_step: std::time::Duration::ZERO,
             max_model_len: 1 << 17,
             block_size,
             num_blocks: (1 << 20) / block_size,

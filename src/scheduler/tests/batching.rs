@@ -266,6 +266,29 @@ fn begun_prompts_share_a_step_by_the_weights_of_their_clients() {
 }
 
 #[test]
+fn prompts_are_cut_to_the_time_of_a_step_while_replies_wait() {
+    let target = std::time::Duration::from_millis(10);
+    let limits =
+        Limits { max_num_batched_tokens: 128, max_prefill_tokens: 100, target_step: target, ..LIMITS };
+    let mut rig = Rig::new(limits);
+    rig.add(1, &prompt(0, 4), 60, |_| ());
+    rig.step();
+    rig.add(2, &prompt(100, 190), 1, |_| ());
+    assert_eq!(rig.step(), [(1, 4, 1), (2, 0, 100)]);
+    assert_eq!(rig.scheduler.paced_tokens(), 100);
+    rig.scheduler.note_pace(100, target * 2);
+    assert_eq!(rig.step(), [(1, 5, 1), (2, 100, 64)], "half, and 64 at least");
+    rig.scheduler.note_pace(64, target / 2);
+    assert_eq!(rig.step(), [(1, 6, 1), (2, 164, 26)], "the rest, of 80");
+    // Nobody waits.
+    rig.scheduler.abort(SeqId(1));
+    rig.scheduler.note_pace(26, target * 100);
+    rig.add(3, &prompt(300, 100), 1, |_| ());
+    assert_eq!(rig.step(), [(3, 0, 100)]);
+    assert_eq!(rig.scheduler.paced_tokens(), 0);
+}
+
+#[test]
 fn without_clients_nobody_makes_way() {
     let mut rig = Rig::new(Limits { max_num_seqs: 2, ..LIMITS });
     (1..=3).for_each(|id| rig.add(id, &prompt(100 * id as u32, 6), 20, |_| ()));

@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     max_num_seqs: 8,
     max_num_batched_tokens: 64,
     max_prefill_tokens: 64,
+    target_step: std::time::Duration::ZERO,
     max_model_len: 256,
     block_size: 4,
     num_blocks: 64,

@@ -1,0 +1,90 @@
+//! Prompt tokens that a step may compute while replies wait for it.
+//!
+//! What a prompt token costs depends on the device, the context and what else is in the step, so it is
+//! not modelled: a step that took longer than its target makes the next ones smaller, one that was
+//! full and took less makes them larger.
+
+use std::time::Duration;
+
+/// Fewest prompt tokens that a step may be cut to: below this, reading the weights, and expanding the
+/// context once more for every piece, is most of what a prompt costs.
+pub(super) const MIN_TOKENS: usize = 64;
+/// Most growth from step to step.
+const GROWTH: f64 = 1.25;
+/// Least remainder from step to step.
+const CUT: f64 = 0.5;
+
+/// Cuts the prompt tokens of steps to a time.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Zero: no step is cut.
+    target: Duration,
+    tokens: usize,
+    most: usize,
+}
+
+impl Pace {
+    /// Steps of `target` each, zero = no limit, with `most` prompt tokens at first and at most.
+    pub(super) fn new(target: Duration, most: usize) -> Self {
+        Self { target, tokens: if target.is_zero() { usize::MAX } else { most }, most }
+    }
+
+    /// Most prompt tokens of a step now.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Notes that a step with so many prompt tokens, while replies waited for it, took a time.
+    pub(super) fn note(&mut self, tokens: usize, took: Duration) {
+        if self.target.is_zero() || tokens == 0 {
+            return;
+        }
+        let ratio = self.target.as_secs_f64() / took.as_secs_f64().max(1e-6);
+        let was_full = tokens * 10 >= self.tokens * 9;
+        let next = match ratio < 1.0 {
+            true => (self.tokens.min(tokens) as f64 * ratio.max(CUT)) as usize,
+            false if was_full => (self.tokens as f64 * ratio.min(GROWTH)).ceil() as usize,
+            false => return,
+        };
+        self.tokens = next.max(MIN_TOKENS).min(self.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tokens after some steps on a device that takes `per_token` for one and `base` for the rest.
+    fn settled(target_ms: u64, most: usize, base: Duration, per_token: Duration) -> usize {
+        let mut pace = Pace::new(Duration::from_millis(target_ms), most);
+        for _ in 0..40 {
+            let tokens = pace.tokens();
+            pace.note(tokens, base + per_token.saturating_mul(tokens.min(1 << 20) as u32));
+        }
+        pace.tokens()
+    }
+
+    #[test]
+    fn steps_settle_at_their_target() {
+        let (base, per_token) = (Duration::from_millis(5), Duration::from_micros(100));
+        let tokens = settled(25, 512, base, per_token);
+        assert!((190..=210).contains(&tokens), "{tokens}");
+        assert_eq!(settled(0, 512, base, per_token), usize::MAX, "no target");
+        assert_eq!(settled(1000, 512, base, per_token), 512, "never above the most");
+        assert_eq!(settled(1, 512, base, per_token), MIN_TOKENS, "never below the least");
+        assert_eq!(settled(1, 8, base, per_token), 8, "unless a step has room for less");
+    }
+
+    #[test]
+    fn a_short_prompt_says_nothing_of_longer_ones() {
+        let mut pace = Pace::new(Duration::from_millis(10), 512);
+        pace.note(512, Duration::from_millis(20));
+        assert_eq!(pace.tokens(), 256);
+        pace.note(20, Duration::from_millis(2));
+        assert_eq!(pace.tokens(), 256);
+        pace.note(0, Duration::from_millis(90));
+        assert_eq!(pace.tokens(), 256, "a step of replies alone");
+        pace.note(250, Duration::from_millis(5));
+        assert_eq!(pace.tokens(), 320);
+    }
+}
