@@ -43,4 +43,5 @@ mod scoring;
 mod serve;
 mod speculation;
 mod tls;
+mod traces;
 mod vision;

@@ -177,7 +177,8 @@ impl Api {
         let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
         let (usage, ttft) = (replies.usage(), replies.time_to_first_token());
         let ignored_fields = format.ignored_fields;
-        let summary = Summary { usage, ttft, finish, guard_events: Some(events), ignored_fields };
+        let timelines = replies.timelines(Summary::MAX_TIMELINES);
+        let summary = Summary { usage, ttft, finish, guard_events: Some(events), timelines, ignored_fields };
         Ok(Answer::Json(body, summary))
     }
 

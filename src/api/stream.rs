@@ -110,7 +110,8 @@ impl EventStream {
     /// Counts and times so far.
     pub fn summary(&self) -> Summary {
         let (usage, ttft) = (self.replies.usage(), self.replies.time_to_first_token());
-        Summary { usage, ttft, ..self.summary.clone() }
+        let timelines = self.replies.timelines(Summary::MAX_TIMELINES);
+        Summary { usage, ttft, timelines, ..self.summary.clone() }
     }
 
     fn event(&mut self, out: &mut Vec<u8>, ReplyEvent { choice, part }: ReplyEvent) {

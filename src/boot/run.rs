@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::{self, Runtime};
 
@@ -22,7 +22,7 @@ use crate::engine::EngineHandle;
 use crate::generate::Generator;
 use crate::kv_events::{self, Publisher};
 use crate::nano;
-use crate::server::{Drained, Readiness, RemoteImages, Server};
+use crate::server::{Drained, Endpoint, Readiness, RemoteImages, Server, Traces};
 use crate::telemetry::{self, EngineInfo, LogControl, Metrics};
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
@@ -34,6 +34,8 @@ const SECOND_SIGNAL: &str = "second signal: ended without draining";
 
 /// Threads for HTTP and text; the engine has its own.
 const MAX_ASYNC_THREADS: usize = 4;
+/// Longest wait, at the end, for the collector of traces.
+const TRACE_FLUSH_LIMIT: Duration = Duration::from_secs(3);
 
 /// `perigee serve`, from loaded settings to the exit code. `load` reads them anew.
 pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
@@ -95,6 +97,8 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
         .with_stuck_after(settings.scheduler.step_timeout()),
     );
     let server = Server::start(settings.server.clone(), metrics.clone()).await?;
+    let traces = start_traces(settings, &names[0], &metrics);
+    traces.iter().for_each(|traces| server.set_traces(traces.clone()));
     let reloader = Arc::new(Reloader::new(load, loaded, server.control(), logs));
     server.set_operator(reloader.clone());
     tracing::info!(
@@ -133,11 +137,21 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     if end.is_err() {
         watchdog::log_flight(&metrics);
     }
+    if let Some(traces) = traces {
+        traces.flush(TRACE_FLUSH_LIMIT).await;
+    }
     // The engine has ended, and with it what was cached.
     if let Some(publisher) = publisher {
         publisher.ended().await;
     }
     end
+}
+
+/// The way to the collector of traces, if the settings name one.
+fn start_traces(settings: &Settings, model: &str, metrics: &Arc<Metrics>) -> Option<Arc<Traces>> {
+    let endpoint: Endpoint = settings.telemetry.otlp_endpoint.parse().ok()?;
+    tracing::info!(to = %endpoint, "traces of requests are exported");
+    Some(Arc::new(Traces::start(endpoint, settings.telemetry.trace_sample_ratio, model, metrics.clone())))
 }
 
 async fn serve_until_end(

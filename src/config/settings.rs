@@ -129,6 +129,7 @@ impl Settings {
             ("structured_output", self.structured_output.validate()),
             ("guard", self.guard.validate()),
             ("telemetry", self.telemetry.validate()),
+            ("telemetry", self.collector_problem()),
         ] {
             violations.extend(problems.into_iter().map(|(key, limit)| (section, key, limit)));
         }
@@ -158,6 +159,13 @@ impl Settings {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// A collector of traces that is none.
+    fn collector_problem(&self) -> Vec<(&'static str, String)> {
+        let endpoint = &self.telemetry.otlp_endpoint;
+        let problem = endpoint.parse::<server::Endpoint>().err().filter(|_| !endpoint.is_empty());
+        problem.into_iter().map(|error| ("otlp_endpoint", error.to_string())).collect()
     }
 
     /// Blocks that ranks cannot divide among them.
@@ -216,6 +224,9 @@ fn scheduler_problems(config: &scheduler::Config) -> Vec<(&'static str, String)>
             problems.push((key, format!("must be from {low} to {high}")));
         }
     }
+    if !(0.0..=1e6).contains(&config.target_step_ms) {
+        problems.push(("target_step_ms", "must be from 0 to 1000000 milliseconds".into()));
+    }
     if !(0.0..=1e6).contains(&config.step_timeout_s) {
         problems.push(("step_timeout_s", "must be from 0 to 1000000 seconds".into()));
     }
@@ -224,9 +235,6 @@ fn scheduler_problems(config: &scheduler::Config) -> Vec<(&'static str, String)>
             "max_num_batched_tokens",
             format!(
                 "must be at least scheduler.max_num_seqs ({}), so that every running sequence gets its token",
-    if !(0.0..=1e6).contains(&config.target_step_ms) {
-        problems.push(("target_step_ms", "must be from 0 to 1000000 milliseconds".into()));
-    }
                 config.max_num_seqs
             ),
         ));

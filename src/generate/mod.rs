@@ -16,6 +16,7 @@ mod reply;
 mod request;
 mod sight;
 mod stopping;
+mod timeline;
 
 pub use crate::engine::{EngineFacts, EngineSnapshot, Share, TokenLogprobs};
 pub use crate::text::{ReplyPiece, ToolCall};
@@ -33,3 +34,4 @@ pub use request::{
     Calls, ChatPrompt, ChatReply, EncodedPrompt, GenerateRequest, Prompt, Truncate, TruncateSide,
 };
 pub use sight::{ImageData, ImageFile, ImageInput, PlacedImage, Sight};
+pub use timeline::{CallTime, Finding, Timeline};

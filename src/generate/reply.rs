@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::request::EncodedPrompt;
 use super::stopping::Stops;
+use super::timeline::Timeline;
 use super::{GenerateError, TokenLogprobs, TokenStream};
 use crate::engine::EngineEvent;
 use crate::guard;
@@ -170,7 +171,7 @@ pub(super) struct Reply {
     /// Drafted tokens, accepted and rejected.
     drafted: Option<(usize, usize)>,
     num_tokens: usize,
-    first_token: Option<Instant>,
+    timeline: Timeline,
 }
 
 impl Reply {
@@ -198,7 +199,7 @@ impl Reply {
             cached_tokens: 0,
             drafted: None,
             num_tokens: 0,
-            first_token: None,
+            timeline: Timeline::begin(),
         }
     }
 
@@ -215,6 +216,7 @@ impl Reply {
                 Poll::Ready(Some(event)) => self.take(event),
             };
             if let Err(error) = result {
+                self.timeline.ended = Some(Instant::now());
                 self.stream = None;
                 return Poll::Ready(Some(Err(error)));
             }
@@ -223,10 +225,16 @@ impl Reply {
 
     fn take(&mut self, event: EngineEvent) -> Result<(), GenerateError> {
         match event {
-            EngineEvent::Started { cached_tokens } => self.cached_tokens = cached_tokens,
+            EngineEvent::Started { cached_tokens } => {
+                self.timeline.admitted = Some(Instant::now());
+                self.cached_tokens = cached_tokens;
+            }
             EngineEvent::PromptLogprobs(logprobs) => self.prompt_logprobs.extend(logprobs),
             EngineEvent::Token { id, logprobs } => self.token(id, logprobs),
-            EngineEvent::Guard(event) => self.guard_events.push(*event),
+            EngineEvent::Guard(event) => {
+                self.timeline.found(&event);
+                self.guard_events.push(*event);
+            }
             EngineEvent::Speculated { accepted, rejected } => self.drafted = Some((accepted, rejected)),
             EngineEvent::Finished(reason) => return self.finished(reason),
         }
@@ -236,7 +244,7 @@ impl Reply {
     fn token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) {
         self.give_prompt_part();
         if self.num_tokens == 0 {
-            self.first_token = Some(Instant::now());
+            self.timeline.first_token = Some(Instant::now());
         }
         self.num_tokens += 1;
         // The text of a stop token is shown only on request.
@@ -281,6 +289,7 @@ impl Reply {
     /// Ends the reply after the last token and discards any later tokens of the engine.
     fn end_here(&mut self, finish: Finish) {
         self.give_rest(Vec::new());
+        self.timeline.ended = Some(Instant::now());
         self.ready.push_back(ReplyPart::Finished(finish));
         if let Some(stream) = self.stream.take() {
             stream.stop_after(self.num_tokens);
@@ -348,6 +357,7 @@ impl Reply {
             None if finish == Finish::EndOfTurn && called => Finish::ToolCalls,
             None => finish,
         };
+        self.timeline.ended = Some(Instant::now());
         self.ready.push_back(ReplyPart::Finished(finish));
         Ok(())
     }
@@ -360,6 +370,7 @@ impl Reply {
     }
 
     fn give_pieces(&mut self, pieces: Vec<ReplyPiece>) {
+        self.timeline.said(&pieces);
         let pieces = self.inlined(pieces);
         self.ready.push_back(ReplyPart::Pieces {
             pieces,
@@ -530,8 +541,18 @@ impl Replies {
         }
     }
 
+    /// When things happened to each reply so far, the first `most` of them.
+    pub fn timelines(&self, most: usize) -> Vec<Timeline> {
+        let of = |reply: &Reply| Timeline {
+            cached_tokens: reply.cached_tokens,
+            tokens: reply.num_tokens,
+            ..reply.timeline.clone()
+        };
+        self.replies.iter().take(most).map(of).collect()
+    }
+
     /// Time from the request's arrival at the walk to the first token of any reply.
     pub fn time_to_first_token(&self) -> Option<Duration> {
-        self.replies.iter().filter_map(|r| r.first_token).min().map(|t| t - self.arrived)
+        self.replies.iter().filter_map(|r| r.timeline.first_token).min().map(|t| t - self.arrived)
     }
 }

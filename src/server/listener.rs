@@ -12,6 +12,7 @@ use super::refusal::{REFUSAL_TIME, refuse};
 use super::shared::{Life, Shared};
 use super::socket::{Address, Listener};
 use super::tls::{Tls, TlsError};
+use super::traces::Traces;
 use super::{Config, Operator, Readiness, connection};
 use crate::api::{Api, ApiError};
 use crate::telemetry::Metrics;
@@ -129,6 +130,11 @@ impl Server {
     /// Lets the operator see the settings and reload them.
     pub fn set_operator(&self, operator: Arc<dyn Operator>) {
         let _ = self.shared.operator.set(operator);
+    }
+
+    /// Exports traces of the requests that begin from now on.
+    pub fn set_traces(&self, traces: Arc<Traces>) {
+        let _ = self.shared.traces.set(traces);
     }
 
     /// Boot progress, which the boot updates.

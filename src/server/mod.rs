@@ -27,6 +27,7 @@ mod socket;
 mod test_certificate;
 mod timed;
 mod tls;
+mod traces;
 
 pub use api_key::{ApiKey, KeyLimits, Secret};
 pub use config::Config;
@@ -36,3 +37,4 @@ pub use operator::Operator;
 pub use ready::Readiness;
 pub use remote_images::RemoteImages;
 pub use tls::{Tls, TlsError, read_certificates};
+pub use traces::{Endpoint, EndpointError, Traces};

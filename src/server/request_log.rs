@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde_json::json;
+
 use super::activity::Busy;
 use super::clients::Metered;
 use super::route;
 use super::shared::{Running, Shared};
+use super::traces::{Span, Trace, TraceContext, phases};
 use crate::api::{ApiError, Share, Summary};
 use crate::telemetry::RequestRecord;
 
@@ -29,6 +32,8 @@ pub(super) struct RequestLog {
     pub(super) client: Option<Arc<str>>,
     /// The client's share of the queue.
     pub(super) share: Option<Share>,
+    /// Its place in a trace, where traces are exported.
+    pub(super) context: Option<TraceContext>,
     /// Set when the connection has taken the whole answer.
     complete: bool,
     /// Keeps the connection marked as busy.
@@ -50,6 +55,7 @@ impl RequestLog {
             metered: None,
             client: None,
             share: None,
+            context: None,
             complete: false,
             _busy: busy,
             running: None,
@@ -82,7 +88,7 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         let took = self.began.elapsed();
-        let Summary { usage, ttft, finish, .. } = std::mem::take(&mut self.summary);
+        let Summary { usage, ttft, finish, timelines, .. } = std::mem::take(&mut self.summary);
         let (status, finish) = match self.status.filter(|_| self.complete) {
             Some(status) => (status, finish),
             // The server closed the connection on a client that did not read its answer.
@@ -118,10 +124,11 @@ impl Drop for RequestLog {
             ttft_ms = ttft.map(milliseconds),
             total_ms,
             finish,
+            trace_id = self.context.as_ref().map(|context| format!("{:032x}", context.trace_id)),
             "request"
         );
         metrics.flight().request(RequestRecord {
-            id: std::mem::take(&mut self.id),
+            id: self.id.clone(),
             client: self.client.as_deref().map(str::to_owned),
             route: self.route,
             status,
@@ -131,6 +138,34 @@ impl Drop for RequestLog {
             took,
             finish,
         });
+        let context = self.context.take().filter(|context| context.sampled);
+        if let (Some(traces), Some(context)) = (self.shared.traces.get(), context) {
+            let ended = self.began + took;
+            let phases = phases::spans(&timelines, self.began, ended);
+            let waited = timelines.iter().filter_map(|t| Some(t.admitted? - t.submitted)).max();
+            let mut attributes = vec![
+                ("http.request.method", json!("POST")),
+                ("http.route", json!(self.route)),
+                ("http.response.status_code", json!(status)),
+                ("gen_ai.request.id", json!(self.id)),
+                ("gen_ai.response.finish_reasons", json!([finish])),
+                // The conventions' names, and those of vLLM.
+                ("gen_ai.usage.input_tokens", json!(usage.prompt_tokens)),
+                ("gen_ai.usage.output_tokens", json!(usage.completion_tokens)),
+                ("gen_ai.usage.prompt_tokens", json!(usage.prompt_tokens)),
+                ("gen_ai.usage.completion_tokens", json!(usage.completion_tokens)),
+                ("gen_ai.latency.e2e", json!(took.as_secs_f64())),
+            ];
+            let latencies =
+                [("gen_ai.latency.time_in_queue", waited), ("gen_ai.latency.time_to_first_token", ttft)];
+            attributes.extend(
+                latencies.into_iter().filter_map(|(key, time)| Some((key, json!(time?.as_secs_f64())))),
+            );
+            attributes.extend(self.client.as_deref().map(|client| ("perigee.client", json!(client))));
+            let (begun, failed) = (self.began, status >= 500);
+            let request = Span { name: self.route, begun, ended, attributes, failed };
+            traces.export(Trace { context, request, phases });
+        }
     }
 }
 

@@ -19,6 +19,8 @@ use super::{admission, body, compression, page};
 use crate::api::{self, Api, ApiError, RequestBody, is_request_id};
 use crate::telemetry;
 
+/// W3C Trace Context, level 2: where the request is found in a trace.
+const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Name of the request-id header in Anthropic's API.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
@@ -71,6 +73,7 @@ pub(super) async fn answer(
     let id = request_id(&head.headers);
     let name = route.map_or("other", Route::name);
     let mut log = RequestLog::begin(shared.clone(), id, name, busy);
+    log.context = shared.traces.get().map(|traces| traces.context(&head.headers));
     let origin = allowed_origin(&head.headers, &shared.config.cors_origins);
     let dialect = Dialect::of(route, &head.headers);
     let admitted = match (shared.hosts.check(&head), route) {
@@ -302,6 +305,11 @@ fn respond(
             headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
         }
         headers.insert(REQUEST_ID, id);
+    }
+    if let Some(context) = &log.context
+        && let Ok(value) = HeaderValue::from_str(&context.header())
+    {
+        headers.insert(TRACE_RESPONSE, value);
     }
     for (name, value) in log.metered.iter().flat_map(|metered| &metered.headers) {
         if let Ok(value) = HeaderValue::from_str(value) {

@@ -9,6 +9,7 @@ use super::admission::Hosts;
 use super::body::Bodies;
 use super::clients::Clients;
 use super::tls::Tls;
+use super::traces::Traces;
 use super::{Config, Operator, Readiness};
 use crate::api::Api;
 use crate::telemetry::Metrics;
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     tls: RwLock<Option<Tls>>,
     /// What the operator may see and do; set by the boot.
     pub(super) operator: OnceLock<Arc<dyn Operator>>,
+    /// Set by the boot where traces are exported.
+    pub(super) traces: OnceLock<Arc<Traces>>,
     pub(super) bodies: Bodies,
     /// Every connection holds a receiver.
     pub(super) life: watch::Sender<Life>,
@@ -58,6 +61,7 @@ impl Shared {
             api: RwLock::default(),
             tls: RwLock::new(tls),
             operator: OnceLock::new(),
+            traces: OnceLock::new(),
             hosts: Hosts::new(&config, loopback),
             clients: RwLock::new(Arc::new(Clients::new(&config, &Clients::default()))),
             bodies: Bodies::new(config.bodies_bytes()),

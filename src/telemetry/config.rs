@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Logs and metrics.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Logs, metrics and traces.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Form of the log on stderr: text for people, json (one object per line) for collectors. The
@@ -21,6 +21,12 @@ pub struct Config {
     /// Whether /metrics also carries names that vLLM once had (vllm:gpu_cache_usage_perc, vllm:gpu_prefix_cache_*,
     /// vllm:time_per_output_token_seconds), for production-stack, AIBrix and old dashboards. Costs about 30 more lines per scrape.
     pub vllm_legacy_names: bool,
+    /// OpenTelemetry collector that takes traces of requests, such as "http://collector:4318": OTLP over HTTP, in JSON. Spans hold
+    /// times, counts and names, and no text of a prompt or a reply. Empty = no traces.
+    pub otlp_endpoint: String,
+    /// Share of the traces that begin here which are exported, 0 to 1; what a caller's traceparent header says of its own goes
+    /// before it. More costs the collector's room.
+    pub trace_sample_ratio: f64,
 }
 
 impl Default for Config {
@@ -31,6 +37,8 @@ impl Default for Config {
             log_color: LogColor::Auto,
             vllm_names: true,
             vllm_legacy_names: false,
+            otlp_endpoint: String::new(),
+            trace_sample_ratio: 1.0,
         }
     }
 }
@@ -60,10 +68,13 @@ pub enum LogColor {
 impl Config {
     /// Problems as (key, limit).
     pub fn validate(&self) -> Vec<(&'static str, String)> {
-        super::logs::parse_filter(&self.log_level)
-            .err()
-            .map(|e| ("log_level", e.to_string()))
-            .into_iter()
-            .collect()
+        let mut problems = Vec::new();
+        if let Err(error) = super::logs::parse_filter(&self.log_level) {
+            problems.push(("log_level", error.to_string()));
+        }
+        if !(0.0..=1.0).contains(&self.trace_sample_ratio) {
+            problems.push(("trace_sample_ratio", "must be from 0 to 1".into()));
+        }
+        problems
     }
 }

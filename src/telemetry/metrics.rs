@@ -530,6 +530,12 @@ impl Metrics {
         self.native.record_client(client, status, prompt_tokens, reply_tokens);
     }
 
+    /// Records spans that the collector of traces took, and such that were dropped.
+    pub fn record_spans(&self, exported: usize, dropped: usize) {
+        self.native.spans_exported.inc_by(exported as u64);
+        self.native.spans_dropped.inc_by(dropped as u64);
+    }
+
     /// Records the opening (`true`) or closing of a connection.
     pub fn record_connection(&self, opened: bool) {
         self.native.http_connections.add(if opened { 1 } else { -1 });

@@ -62,6 +62,8 @@ pub(super) struct NativeMetrics {
     pub(super) prefix_query_tokens: IntCounter,
     pub(super) prefix_hit_tokens: IntCounter,
     pub(super) preemptions: IntCounter,
+    pub(super) spans_exported: IntCounter,
+    pub(super) spans_dropped: IntCounter,
     rejected_requests: IntCounter,
     rejected_tokens: IntCounter,
     rejected_share: IntCounter,
@@ -171,6 +173,16 @@ impl NativeMetrics {
                 &["limit"],
             ),
         );
+        let spans = register(
+            r,
+            IntCounterVec::new(
+                Opts::new(
+                    "perigee_trace_spans_total",
+                    "Spans of traces: exported = the collector took them, dropped = it did not in time.",
+                ),
+                &["outcome"],
+            ),
+        );
         let draft_skips = register(
             r,
             IntCounterVec::new(
@@ -264,8 +276,10 @@ impl NativeMetrics {
             ),
             preemptions: counter(
                 "perigee_preemptions_total",
-                "Sequences put back into the queue for lack of blocks.",
+                "Sequences put back into the queue for lack of blocks, or for a client with nothing running.",
             ),
+            spans_exported: spans.with_label_values(&["exported"]),
+            spans_dropped: spans.with_label_values(&["dropped"]),
             rejected_requests: rejections.with_label_values(&["max_queue_len"]),
             rejected_tokens: rejections.with_label_values(&["max_queue_tokens"]),
             rejected_share: rejections.with_label_values(&["queue_share"]),
