@@ -334,10 +334,11 @@ fn signals_that_are_no_end_drop_no_stream() {
 
 #[test]
 fn a_step_that_does_not_end_ends_the_process_with_its_last_steps_in_the_log() {
-    let mut served = Served::start(None, &["scheduler.step_timeout_s=0.000001"]);
+    let mut served = Served::start(None, &["scheduler.step_timeout_s=0.002"]);
     runtime().block_on(async {
-        // Any step lasts longer; the watchdog needs to look while one does.
-        let body = json!({"prompt": vec![7; 400], "max_tokens": 100, "ignore_eos": true}).to_string();
+        // A step of a long prompt lasts longer, a turn without a step does not; the watchdog needs to look while one does.
+        let prompt: Vec<u32> = (0..2000).map(|i| 10 + i % 900).collect();
+        let body = json!({"prompt": prompt, "max_tokens": 100, "ignore_eos": true}).to_string();
         while let Ok(stream) = tokio::net::TcpStream::connect(served.addr).await {
             let mut client = Client::of(stream);
             client.start_post("/v1/completions", &body).await;

@@ -79,7 +79,7 @@ fn a_request_is_a_span_of_its_callers_trace_with_its_phases_below() {
         "tool_choice": "required", "temperature": 0, "max_tokens": 100, "stream": true})
         .to_string();
     let request = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nx-request-id: traced\r\n\
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-request-id: traced\r\n\
          traceparent: {CALLER}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
