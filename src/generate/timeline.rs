@@ -43,7 +43,7 @@ pub struct Finding {
 /// The writing of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTime {
-    /// Name of the function, from the request.
+    /// Name of the function, as the reply has it.
     pub name: String,
     /// Its name was complete.
     pub begun: Instant,
