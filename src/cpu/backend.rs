@@ -53,6 +53,7 @@ pub struct CpuBackend {
     kept: PerWorker<Vec<f32>>,
     moe: moe::Scratch,
     expanded: PerWorker<mla::ExpandedScratch>,
+    expansions: mla::Expansions,
     absorbed: mla::AbsorbedScratch,
     absorbed_workers: PerWorker<mla::AbsorbedWorker>,
     patches: PerWorker<mla::PatchScratch>,
@@ -81,6 +82,7 @@ impl CpuBackend {
             kept: PerWorker::new(threads, Vec::new),
             moe: moe::Scratch::default(),
             expanded: PerWorker::new(threads, Default::default),
+            expansions: Default::default(),
             absorbed: Default::default(),
             absorbed_workers: PerWorker::new(threads, Default::default),
             patches: PerWorker::new(threads, Default::default),
@@ -191,6 +193,10 @@ impl HostOps for CpuBackend {
         let query = mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
         let outputs = (shape.router.top_k + 1) * shape.hidden_size;
         query.max(shape.hidden_size) + shape.ffn_units + outputs
+    }
+
+    fn kept_bytes(&self) -> usize {
+        mla::EXPANSION_BYTES
     }
 
     /// With 512 prompt tokens a step matrix products are bound by arithmetic and few experts are read twice.
@@ -374,6 +380,7 @@ impl HostOps for CpuBackend {
         mla::attend_expanded(
             &mut self.pool,
             &self.expanded,
+            &mut self.expansions,
             &geometry,
             kv_up,
             context,

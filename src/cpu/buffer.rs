@@ -1,5 +1,6 @@
 //! What the backend hands out: activation buffers, routings, the latent cache.
 
+use super::mla::{KEY_BLOCK, unique_id};
 use super::storage::Storage;
 use crate::ops::{CacheDType, CacheShape, OpError, peak};
 
@@ -90,7 +91,11 @@ impl Routing {
 /// The paged latent cache.
 pub struct Cache {
     pub(crate) shape: CacheShape,
+    /// Of no other cache of the process.
+    pub(crate) id: u64,
     storage: Storage,
+    /// `[num_layers, groups of rows]`: times that a row of the group was written.
+    versions: Vec<u32>,
     /// `[num_layers]`: of the scales that rows of an FP8 cache take which have none of their own.
     exponents: Vec<i32>,
 }
@@ -117,7 +122,48 @@ impl Cache {
             .try_fold(shape.num_layers, |product, n| product.checked_mul(*n))
             .ok_or(OpError::OutOfMemory { what: "latent cache", bytes: usize::MAX })?;
         let storage = Storage::zeroed(bytes.div_ceil(4), "latent cache")?;
-        Ok(Self { shape: *shape, storage, exponents: vec![0; shape.num_layers] })
+        let mut cache = Self {
+            shape: *shape,
+            id: unique_id(),
+            storage,
+            versions: Vec::new(),
+            exponents: vec![0; shape.num_layers],
+        };
+        cache.versions = vec![0; shape.num_layers * cache.slots().div_ceil(cache.group_rows())];
+        Ok(cache)
+    }
+
+    /// Rows that share a version: those of a block, at most 64.
+    fn group_rows(&self) -> usize {
+        self.shape.block_size.min(KEY_BLOCK)
+    }
+
+    /// Notes that a row is written.
+    fn touch(&mut self, layer: usize, slot: usize) {
+        let group_rows = self.group_rows();
+        let first = layer * self.slots().div_ceil(group_rows);
+        self.versions[first + slot / group_rows] += 1;
+    }
+
+    /// The groups of rows of 64 positions from `first` on, in order, and their versions: while these are the same, so are the rows.
+    /// `table` has the blocks of the sequence. `None` if 64 positions have more than `N` groups, or not whole ones.
+    pub(crate) fn groups<const N: usize>(
+        &self,
+        layer: usize,
+        table: &[u32],
+        first: usize,
+    ) -> Option<([u32; N], [u32; N])> {
+        if !self.shape.block_size.is_power_of_two() || KEY_BLOCK / self.group_rows() > N {
+            return None;
+        }
+        let (size, group_rows) = (self.shape.block_size, self.group_rows());
+        let of_layer = &self.versions[layer * self.slots().div_ceil(group_rows)..];
+        let (mut groups, mut versions) = ([u32::MAX; N], [0; N]);
+        for (i, position) in (first..first + KEY_BLOCK).step_by(group_rows).enumerate() {
+            let group = (table[position / size] as usize * size + position % size) / group_rows;
+            (groups[i], versions[i]) = (group as u32, of_layer[group]);
+        }
+        Some((groups, versions))
     }
 
     /// `exponents` has one entry per layer.
@@ -179,12 +225,14 @@ impl Cache {
 
     /// The same, to fill.
     pub(crate) fn row_bytes_mut(&mut self, layer: usize, slot: usize) -> &mut [u8] {
+        self.touch(layer, slot);
         let at = self.bytes_at(layer, slot);
         &mut bytemuck::cast_slice_mut(self.storage.words_mut())[at]
     }
 
     /// Stores a row, rounded to the cache's type.
     pub(crate) fn store(&mut self, layer: usize, slot: usize, values: &[f32]) {
+        self.touch(layer, slot);
         let at = self.at(layer, slot);
         match self.shape.dtype {
             CacheDType::F32 => {

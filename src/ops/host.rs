@@ -164,7 +164,8 @@ impl<H: HostOps> Backend for H {
             + mla.qk_rope_head_dim;
         let values = (activations + self.scratch_values(shape)) * capacity.max_tokens
             + capacity.max_logits_rows * shape.vocab_size;
-        MemoryNeeds { workspace_bytes: 4 * values as u64, cache_bytes: cache.bytes() as u64 }
+        let workspace_bytes = (4 * values + self.kept_bytes()) as u64;
+        MemoryNeeds { workspace_bytes, cache_bytes: cache.bytes() as u64 }
     }
 
     fn preferences(&self) -> Preferences {

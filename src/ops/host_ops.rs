@@ -71,6 +71,10 @@ pub trait HostOps: Send + 'static {
 
     /// Scratch values per row of a step, kept by the operations.
     fn scratch_values(&self, shape: &ModelShape) -> usize;
+    /// Most bytes that operations keep from step to step beside the cache.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
     /// Defaults for values that the operator leaves open.
     fn preferences(&self) -> Preferences;
 

@@ -1,8 +1,10 @@
 //! The expanded form: per head, keys and values of 64 positions at a time are computed from the latents.
 //!
-//! An item of work is one head of up to `QUERY_BLOCK` query rows of one segment. It walks the context once, expanding each block
-//! into the worker's scratch and running all its query tiles against it, so scratch does not grow with the context.
+//! An item of work is one head of up to `QUERY_BLOCK` query rows of one segment. It walks the context once and runs all its query tiles
+//! against each block: a kept one (`expansions.rs`), or one that it expands into the worker's scratch, which does not grow with
+//! the context.
 
+use super::expansions::{Expansions, Missing};
 use super::flash::{AttentionTile, State};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
 use crate::cpu::gemm::multiply_lanes;
@@ -17,21 +19,15 @@ use std::ops::Range;
 /// Query rows of one item. More rows share an expansion; their running sums (V + 2 values each) must stay in the second-level cache.
 const QUERY_BLOCK: usize = 1024;
 
+/// Expansions that one item of work computes: they share a packing of W_UK.
+const FILL_BLOCKS: usize = 8;
+
 /// A worker's scratch.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// W_UK of the head as packed rows, `[ceil(N / 16)][c_pairs][16]`.
-    w_uk: Vec<u32>,
-    /// Latents and rope keys of the block as panels.
-    latents: Vec<u32>,
-    /// Rows of an FP8 cache, as bf16.
-    wide: Vec<u16>,
-    /// Keys of the block, `[KEY_PANELS][n_pairs + r_pairs][16]`.
-    keys: Vec<u32>,
-    /// Values of the block, `[ceil(V / 16)][KEY_BLOCK / 2][16]`.
-    values: Vec<u32>,
-    /// Sums of an expansion before they are packed.
-    sums: Vec<f32>,
+    expander: ExpanderScratch,
+    /// Keys of a block that is not kept, `[KEY_PANELS][n_pairs + r_pairs][16]`, and its values, `[ceil(V / 16)][KEY_BLOCK / 2][16]`.
+    block: Vec<u32>,
     /// Packed queries.
     queries: Vec<u32>,
     max: Vec<f32>,
@@ -40,11 +36,37 @@ pub(crate) struct Scratch {
     out: Vec<f32>,
 }
 
+/// What expanding needs.
+#[derive(Debug, Default)]
+struct ExpanderScratch {
+    /// W_UK of the head as packed rows, `[ceil(N / 16)][c_pairs][16]`.
+    w_uk: Vec<u32>,
+    /// Latents and rope keys of the block as panels.
+    latents: Vec<u32>,
+    /// Rows of an FP8 cache, as bf16.
+    wide: Vec<u16>,
+    /// Sums of an expansion before they are packed.
+    sums: Vec<f32>,
+}
+
+/// Words of the keys of one head of a block.
+fn key_words(g: &Geometry) -> usize {
+    KEY_PANELS * (g.n_pairs() + g.r_pairs()) * g.pair_words()
+}
+
+/// Words of its keys and values.
+fn block_words(g: &Geometry) -> usize {
+    key_words(g) + g.shape.v_head_dim.div_ceil(LANES) * KEY_BLOCK / 2 * g.pair_words()
+}
+
 /// One head of some query rows of one segment.
 struct Item<'a> {
     geometry: &'a Geometry,
     kv_up: &'a KvUp,
     context: Context<'a>,
+    /// Its segment among the expansions.
+    segment: usize,
+    kept: &'a Expansions,
     head: usize,
     /// Rows of `q` and `out`.
     rows: Range<usize>,
@@ -61,6 +83,7 @@ struct Item<'a> {
 pub(crate) fn attend(
     pool: &mut ThreadPool,
     scratch: &PerWorker<Scratch>,
+    kept: &mut Expansions,
     geometry: &Geometry,
     kv_up: &KvUp,
     context: Context<'_>,
@@ -70,12 +93,16 @@ pub(crate) fn attend(
     out: &mut [f32],
 ) {
     let heads = geometry.shape.num_heads;
+    let words = heads * block_words(geometry);
+    kept.plan(context.cache, context.layer, kv_up.id, words, segments, block_tables);
+    fill(pool, scratch, kept, geometry, kv_up, context, segments, block_tables);
+    let kept = &*kept;
     let blocks = |segment: &Segment| segment.rows.len().div_ceil(QUERY_BLOCK);
     let items: usize = segments.iter().map(|s| blocks(s) * heads).sum();
     let out = Shards::new(out);
     pool.for_each(items, |worker, mut index| {
         // Segments are few; finding the item's one by counting costs nothing next to the item.
-        let Some(segment) = segments.iter().find(|segment| {
+        let Some((number, segment)) = segments.iter().enumerate().find(|(_, segment)| {
             let inside = index < blocks(segment) * heads;
             if !inside {
                 index -= blocks(segment) * heads;
@@ -90,6 +117,8 @@ pub(crate) fn attend(
             geometry,
             kv_up,
             context: Context { table: &block_tables[segment.block_table.clone()], ..context },
+            segment: number,
+            kept,
             head,
             rows: first..(first + QUERY_BLOCK).min(segment.rows.end),
             first_position: segment.first_position + block * QUERY_BLOCK,
@@ -101,6 +130,73 @@ pub(crate) fn attend(
         // SAFETY: the instruction set is supported (checked at construction); items write their own rows and head.
         unsafe { simd::launch(geometry.numerics.isa, item) };
     });
+}
+
+/// Computes the expansions that are missing.
+fn fill(
+    pool: &mut ThreadPool,
+    scratch: &PerWorker<Scratch>,
+    kept: &mut Expansions,
+    geometry: &Geometry,
+    kv_up: &KvUp,
+    context: Context<'_>,
+    segments: &[Segment],
+    block_tables: &[u32],
+) {
+    let heads = geometry.shape.num_heads;
+    let (missing, words, entry_words) = kept.missing();
+    let words = Shards::new(words);
+    pool.for_each(missing.len().div_ceil(FILL_BLOCKS) * heads, |worker, index| {
+        let (group, head) = (index / heads, index % heads);
+        let missing = &missing[group * FILL_BLOCKS..];
+        // SAFETY: this worker's scratch, not used elsewhere in this job.
+        let scratch = unsafe { &mut scratch.get(worker).expander };
+        let fill = Fill {
+            missing: &missing[..missing.len().min(FILL_BLOCKS)],
+            context_of: &|segment: usize| Context {
+                table: &block_tables[segments[segment].block_table.clone()],
+                ..context
+            },
+            words,
+            entry_words,
+            expander: Expander { geometry, kv_up, head, scratch },
+        };
+        // SAFETY: the instruction set is supported (checked at construction); items write their own head of their own places.
+        unsafe { simd::launch(geometry.numerics.isa, fill) };
+    });
+    kept.complete();
+}
+
+/// One head of some expansions.
+struct Fill<'a> {
+    missing: &'a [Missing],
+    context_of: &'a (dyn Fn(usize) -> Context<'a> + Sync),
+    words: Shards<u32>,
+    entry_words: usize,
+    expander: Expander<'a>,
+}
+
+impl Kernel for Fill<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(mut self) {
+        self.expander.begin();
+        let words = block_words(self.expander.geometry);
+        for missing in self.missing {
+            let at = missing.place as usize * self.entry_words + self.expander.head * words;
+            // SAFETY: this item's head of this place; the block is whole.
+            unsafe {
+                let to = self.words.slice(at, words);
+                self.expander.expand::<S>(
+                    (self.context_of)(missing.segment),
+                    missing.first_key,
+                    KEY_BLOCK,
+                    to,
+                );
+            }
+        }
+    }
 }
 
 /// Makes `buffer` hold at least `len` elements, without caring what they are.
@@ -116,20 +212,16 @@ impl Kernel for Item<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
         let g = self.geometry;
-        let (n, v) = (g.shape.qk_nope_head_dim, g.shape.v_head_dim);
-        let (c_pairs, r_pairs, n_pairs) = (g.c_pairs(), g.r_pairs(), g.n_pairs());
+        let v = g.shape.v_head_dim;
+        let (r_pairs, n_pairs) = (g.r_pairs(), g.n_pairs());
         let value_panels = v.div_ceil(LANES);
         let num_rows = self.rows.len();
         let q_layout = g.layout(n_pairs + r_pairs);
         let tiling = q_layout.attention_tiling(num_rows);
 
         let s = &mut *self.scratch;
-        at_least(&mut s.w_uk, n.div_ceil(LANES) * c_pairs * g.pair_words());
-        at_least(&mut s.latents, KEY_PANELS * (c_pairs + r_pairs) * g.pair_words());
-        at_least(&mut s.keys, KEY_PANELS * (n_pairs + r_pairs) * g.pair_words());
-        at_least(&mut s.values, value_panels * KEY_BLOCK / 2 * g.pair_words());
-        at_least(&mut s.sums, KEY_BLOCK * (value_panels * LANES).max(n.next_multiple_of(LANES)));
         at_least(&mut s.queries, num_rows * q_layout.words());
+        at_least(&mut s.block, block_words(g));
         s.max.clear();
         s.max.resize(num_rows, f32::NEG_INFINITY);
         s.sum.clear();
@@ -140,17 +232,25 @@ impl Kernel for Item<'_> {
         // SAFETY: the scratch was just sized for every index below; see each function's contract.
         unsafe {
             self.pack_queries::<S>(tiling);
-            self.pack_w_uk();
+            let (mut begun, words) = (false, block_words(g));
             let last = self.first_position + num_rows;
             for first_key in (0..last).step_by(KEY_BLOCK) {
-                let count = KEY_BLOCK.min(last - first_key);
-                let context = self.context;
-                let Scratch { latents, wide, .. } = &mut *self.scratch;
-                context.widen(first_key, count, wide);
-                g.pack_keys::<S>(count, |i| context.wide_row(first_key, i, wide), latents);
-                self.expand_keys::<S>(count);
-                self.expand_values::<S>(count);
                 let s = &mut *self.scratch;
+                let block = match self.kept.get(self.segment, first_key) {
+                    Some(kept) => &kept[self.head * words..][..words],
+                    None => {
+                        let scratch = &mut s.expander;
+                        let mut expander =
+                            Expander { geometry: g, kv_up: self.kv_up, head: self.head, scratch };
+                        if !std::mem::replace(&mut begun, true) {
+                            expander.begin();
+                        }
+                        let count = KEY_BLOCK.min(last - first_key);
+                        expander.expand::<S>(self.context, first_key, count, &mut s.block[..words]);
+                        &s.block[..words]
+                    }
+                };
+                let (keys, values) = block.split_at(key_words(g));
                 for tile in 0..tiling.tiles {
                     let (start, height) = (tiling.start(tile), tiling.height(tile));
                     let position = self.first_position + start;
@@ -159,8 +259,8 @@ impl Kernel for Item<'_> {
                         queries: s.queries.as_ptr().add(start * q_layout.words()),
                         height,
                         pairs: n_pairs + r_pairs,
-                        keys: s.keys.as_ptr(),
-                        values: s.values.as_ptr(),
+                        keys: keys.as_ptr(),
+                        values: values.as_ptr(),
                         value_panels,
                         state: State {
                             max: s.max.as_mut_ptr().add(start),
@@ -203,6 +303,51 @@ impl Item<'_> {
             }
         }
     }
+}
+
+/// Expands the keys and values of one head.
+struct Expander<'a> {
+    geometry: &'a Geometry,
+    kv_up: &'a KvUp,
+    head: usize,
+    scratch: &'a mut ExpanderScratch,
+}
+
+impl Expander<'_> {
+    /// Sizes the scratch and packs W_UK, before the first block.
+    fn begin(&mut self) {
+        let (g, s) = (self.geometry, &mut *self.scratch);
+        let (n, width) = (g.shape.qk_nope_head_dim, g.shape.v_head_dim.next_multiple_of(LANES));
+        at_least(&mut s.w_uk, n.div_ceil(LANES) * g.c_pairs() * g.pair_words());
+        at_least(&mut s.latents, KEY_PANELS * (g.c_pairs() + g.r_pairs()) * g.pair_words());
+        at_least(&mut s.sums, KEY_BLOCK * width.max(n.next_multiple_of(LANES)));
+        self.pack_w_uk();
+    }
+
+    /// Keys, then values, of `count` positions from `first_key` on.
+    ///
+    /// # Safety
+    /// Inside a launch of `S`, after `begin`.
+    #[inline(always)]
+    unsafe fn expand<S: Simd>(
+        &mut self,
+        context: Context<'_>,
+        first_key: usize,
+        count: usize,
+        to: &mut [u32],
+    ) {
+        let g = self.geometry;
+        assert!(count <= KEY_BLOCK && to.len() == block_words(g));
+        let (keys, values) = to.split_at_mut(key_words(g));
+        let ExpanderScratch { latents, wide, .. } = &mut *self.scratch;
+        context.widen(first_key, count, wide);
+        // SAFETY: `begin` sized the scratch, and `to` has the size of a block.
+        unsafe {
+            g.pack_keys::<S>(count, |i| context.wide_row(first_key, i, wide), latents);
+            self.expand_keys::<S>(count, keys);
+            self.expand_values::<S>(count, values);
+        }
+    }
 
     /// Turns W_UK of the head, stored for the absorbed form as `[C / 16][N / 2][16 c][2 n]`, into rows `[N / 16][C / 2][16 n][2 c]`.
     fn pack_w_uk(&mut self) {
@@ -234,7 +379,7 @@ impl Item<'_> {
 
     /// Keys of the block: W_UK rows times latents, 16 keys per lane; then the rope keys.
     #[inline(always)]
-    unsafe fn expand_keys<S: Simd>(&mut self, count: usize) {
+    unsafe fn expand_keys<S: Simd>(&mut self, count: usize, to: &mut [u32]) {
         let g = self.geometry;
         let n = g.shape.qk_nope_head_dim;
         let (c_pairs, r_pairs, n_pairs) = (g.c_pairs(), g.r_pairs(), g.n_pairs());
@@ -259,7 +404,7 @@ impl Item<'_> {
             };
             multiply_lanes::<S>(g.product(), n, c_pairs * g.pair_words(), panels, args);
             for panel in 0..panels {
-                let keys = s.keys.as_mut_ptr().add(panel * key_words);
+                let keys = to.as_mut_ptr().add(panel * key_words);
                 for pair in 0..n_pairs {
                     let at = s.sums.as_ptr().add(2 * pair * KEY_BLOCK + panel * LANES);
                     let high = if 2 * pair + 1 < n { S::load(at.add(KEY_BLOCK)) } else { S::zero() };
@@ -274,7 +419,7 @@ impl Item<'_> {
 
     /// Values of the block: latents as rows times W_UV, 16 value dimensions per lane.
     #[inline(always)]
-    unsafe fn expand_values<S: Simd>(&mut self, count: usize) {
+    unsafe fn expand_values<S: Simd>(&mut self, count: usize, to: &mut [u32]) {
         let g = self.geometry;
         let w = &self.kv_up.w_uv[self.head];
         let latent_words = (g.c_pairs() + g.r_pairs()) * g.pair_words();
@@ -308,8 +453,8 @@ impl Item<'_> {
             for pair in 0..count.div_ceil(2) {
                 for panel in 0..w.num_panels {
                     let at = s.sums.as_ptr().add(2 * pair * width + panel * LANES);
-                    let to = (panel * KEY_BLOCK / 2 + pair) * g.pair_words();
-                    g.store_pair::<S>(S::load(at), S::load(at.add(width)), s.values.as_mut_ptr().add(to));
+                    let to = to.as_mut_ptr().add((panel * KEY_BLOCK / 2 + pair) * g.pair_words());
+                    g.store_pair::<S>(S::load(at), S::load(at.add(width)), to);
                 }
             }
         }

@@ -2,17 +2,19 @@
 //!
 //! Both forms run the same inner step (`flash.rs`): a tile of query rows against 64 keys, online softmax, 64 values. They differ in
 //! what keys and values are: expanded per head from the latents (`expanded.rs`), or the latents themselves
-//! (`absorbed.rs`). Key blocks start at multiples of 64 positions and are taken in order, so a row's bits depend on its position
+//! (`absorbed.rs`). What was expanded is kept from step to step (`expansions.rs`). Key blocks start at multiples of 64 positions and are taken in order, so a row's bits depend on its position
 //! and the cache alone.
 
 mod absorbed;
 mod expanded;
+mod expansions;
 mod flash;
 mod latents;
 mod patches;
 
 pub(crate) use absorbed::{attend as attend_absorbed, attend_latents, latent_queries, project_latents};
 pub(crate) use expanded::{Scratch as ExpandedScratch, attend as attend_expanded};
+pub(crate) use expansions::{EXPANSION_BYTES, Expansions};
 pub(crate) use latents::{
     Call as AbsorbedCall, Keys, Scratch as AbsorbedScratch, WorkerScratch as AbsorbedWorker,
 };
@@ -28,6 +30,7 @@ use crate::ops::{CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment,
 use crate::quant::StoredMatrix;
 use crate::tensor::{DType, TensorView};
 use crate::threads::ThreadPool;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Keys per step; a multiple of the lanes.
 pub(crate) const KEY_BLOCK: usize = 64;
@@ -35,9 +38,17 @@ pub(crate) const KEY_BLOCK: usize = 64;
 /// Panels of 16 keys per step.
 pub(crate) const KEY_PANELS: usize = KEY_BLOCK / LANES;
 
+/// A number that no other call of this process has or gets.
+pub(crate) fn unique_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// `kv_b_proj`, per head.
 #[derive(Debug)]
 pub struct KvUp {
+    /// Of no other matrix of the process.
+    pub(crate) id: u64,
     /// W_UK transposed, `[C, N]` per head: outputs are latents, as the absorbed form needs them.
     pub(crate) w_uk: Vec<Panels>,
     /// W_UV, `[V, C]` per head.
@@ -99,7 +110,7 @@ impl KvUp {
         }
         let mut w_uk = pack_all(pool, numerics.isa, "kv_b_proj", &sources)?;
         let w_uv = w_uk.split_off(num_heads);
-        Ok(Self { w_uk, w_uv })
+        Ok(Self { id: unique_id(), w_uk, w_uv })
     }
 }
 
