@@ -4,13 +4,14 @@
 //! same bits. A rank that fails abandons the exchange, and the others return an error instead of waiting.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use super::host_sampler::RowResult;
 use super::{OpError, Share};
 
-/// Iterations of the spin hint before a waiting rank lets other threads of the machine run.
-const SPINS_BEFORE_YIELD: u32 = 2_000;
+/// Iterations of the spin hint before a waiting rank sleeps: some tens of microseconds. Where ranks have processors of their own they
+/// meet sooner; where they share them, the one that is waited for needs this one's.
+const SPINS_BEFORE_SLEEP: u32 = 2_000;
 
 /// The state that a group's ranks exchange values through.
 #[derive(Debug)]
@@ -21,6 +22,9 @@ pub(super) struct Meeting {
     /// Number of completed meetings of all ranks.
     met: AtomicU64,
     abandoned: AtomicBool,
+    /// Ranks that sleep until `woken`.
+    asleep: Mutex<usize>,
+    woken: Condvar,
     floats: Vec<RwLock<Vec<f32>>>,
     bytes: Vec<RwLock<Vec<u8>>>,
     rows: Vec<RwLock<Vec<RowResult>>>,
@@ -33,6 +37,8 @@ impl Meeting {
             arrived: AtomicUsize::new(0),
             met: AtomicU64::new(0),
             abandoned: AtomicBool::new(false),
+            asleep: Mutex::new(0),
+            woken: Condvar::new(),
             floats: (0..world).map(|_| RwLock::default()).collect(),
             bytes: (0..world).map(|_| RwLock::default()).collect(),
             rows: (0..world).map(|_| RwLock::default()).collect(),
@@ -42,6 +48,7 @@ impl Meeting {
     /// Ends the exchange under way, and all until [`Meeting::reset`], with an error.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
+        self.wake();
     }
 
     /// Resets the exchange. Must not be called during one.
@@ -56,21 +63,39 @@ impl Meeting {
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.world {
             self.arrived.store(0, Ordering::Relaxed);
             self.met.fetch_add(1, Ordering::Release);
+            self.wake();
             return Ok(());
         }
-        let mut spins = 0;
-        while self.met.load(Ordering::Acquire) == before {
-            if self.abandoned.load(Ordering::Relaxed) {
-                return Err(OpError::Abandoned { op });
+        let waits = || {
+            if self.met.load(Ordering::Acquire) != before {
+                return Ok(false);
             }
-            spins += 1;
-            if spins < SPINS_BEFORE_YIELD {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
+            match self.abandoned.load(Ordering::Relaxed) {
+                true => Err(OpError::Abandoned { op }),
+                false => Ok(true),
             }
+        };
+        for _ in 0..SPINS_BEFORE_SLEEP {
+            if !waits()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        // Who ends the wait takes the lock after the change that is looked for here under it: none is missed.
+        let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        while waits()? {
+            *asleep += 1;
+            asleep = self.woken.wait(asleep).unwrap_or_else(PoisonError::into_inner);
+            *asleep -= 1;
         }
         Ok(())
+    }
+
+    /// Wakes the ranks that sleep.
+    fn wake(&self) {
+        if *self.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
+            self.woken.notify_all();
+        }
     }
 
     fn exchange<T: Clone>(
