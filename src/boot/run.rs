@@ -24,7 +24,6 @@ use crate::kv_events::{self, Publisher};
 use crate::nano;
 use crate::server::{Drained, Endpoint, Readiness, RemoteImages, Server, Traces};
 use crate::telemetry::{self, EngineInfo, LogControl, Metrics};
-use crate::threads::prefer_latency;
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
@@ -68,8 +67,7 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
 /// The runtime of HTTP and text.
 fn start_runtime() -> std::io::Result<Runtime> {
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).min(MAX_ASYNC_THREADS);
-    let mut builder = runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(threads).on_thread_start(prefer_latency).enable_all().build()?;
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     // Before the first line of the log.
     runtime.block_on(async { survive_file_size_limit() })?;
     Ok(runtime)

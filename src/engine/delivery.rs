@@ -14,7 +14,6 @@ use tokio::sync::mpsc as events;
 
 use super::handle::EventSender;
 use super::request::EngineEvent;
-use crate::threads::prefer_latency;
 
 type Batch = Vec<(events::UnboundedSender<EngineEvent>, EngineEvent)>;
 
@@ -35,7 +34,6 @@ impl Outbox {
         let engine_core = Arc::new(AtomicUsize::new(usize::MAX));
         let core = engine_core.clone();
         std::thread::Builder::new().name("perigee-events".into()).spawn(move || {
-            prefer_latency();
             let mut placement = Placement::of_this_thread();
             for batch in arriving {
                 placement.keep_off(core.load(Ordering::Relaxed));

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 /// Fewest prompt tokens that a step may be cut to: below this, reading the weights, and expanding the
-/// context once more for every piece, is most of what a prompt costs.
+/// context once more where that is not kept, is most of what a prompt costs.
 pub(super) const MIN_TOKENS: usize = 64;
 /// Most growth from step to step.
 const GROWTH: f64 = 1.25;

@@ -1,15 +1,13 @@
 //! Worker threads and the data they share.
 //!
 //! `pool.rs` runs one job on every worker; `shards.rs` gives each worker its part of the result;
-//! `upload_meter.rs` tells threads that read ahead how far the reader is; `latency.rs` lets threads that answer go before those.
+//! `upload_meter.rs` tells threads that read ahead how far the reader is.
 //! Does not know what the jobs compute.
 
-mod latency;
 mod pool;
 mod shards;
 mod upload_meter;
 
-pub(crate) use latency::prefer_latency;
 pub(crate) use pool::ThreadPool;
 pub(crate) use shards::{PerWorker, Shards};
 pub use upload_meter::UploadMeter;

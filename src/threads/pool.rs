@@ -14,9 +14,8 @@ use std::thread::{JoinHandle, Thread};
 /// Iterations of the spin hint before a worker parks: about 100 microseconds on current machines.
 const SPINS_BEFORE_PARK: u32 = 6_000;
 
-/// Iterations of the spin hint before the caller sleeps until the workers are done: some tens of microseconds. Longer than most
-/// waits; where a worker needs longer, it may be waiting for this very processor.
-const SPINS_BEFORE_SLEEP: u32 = 2_000;
+/// Iterations of the spin hint before the caller lets other threads of the machine run while it waits.
+const SPINS_BEFORE_YIELD: u32 = 2_000;
 
 type Job = dyn Fn(usize) + Sync;
 
@@ -30,9 +29,6 @@ struct Shared {
     running: Padded<AtomicUsize>,
     job: UnsafeCell<Option<*const Job>>,
     parked: Vec<Padded<AtomicBool>>,
-    /// Whether the caller sleeps until `running` is 0.
-    caller_sleeps: AtomicBool,
-    caller: Mutex<Option<Thread>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -65,8 +61,6 @@ impl ThreadPool {
             running: Padded(AtomicUsize::new(0)),
             job: UnsafeCell::new(None),
             parked: (1..wanted).map(|_| Padded(AtomicBool::new(false))).collect(),
-            caller_sleeps: AtomicBool::new(false),
-            caller: Mutex::new(None),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
@@ -110,7 +104,15 @@ impl ThreadPool {
             }
         }
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        wait_for_workers(shared);
+        let mut spins = 0;
+        while shared.running.0.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
         let theirs = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(payload) = own.err().or(theirs) {
             resume_unwind(payload);
@@ -186,30 +188,8 @@ fn work(shared: &Shared, worker: usize) {
         {
             *shared.panic.lock().unwrap_or_else(|e| e.into_inner()) = Some(payload);
         }
-        // Sequentially consistent with the caller's store of `caller_sleeps`, as above.
-        let was_last = shared.running.0.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && shared.caller_sleeps.load(Ordering::SeqCst) {
-            // The caller may be awake by now and even sleep during the next job: it stays named, and looks again whenever it wakes.
-            let caller = shared.caller.lock().unwrap_or_else(|e| e.into_inner());
-            caller.as_ref().inspect(|caller| caller.unpark());
-        }
+        shared.running.0.fetch_sub(1, Ordering::Release);
     }
-}
-
-fn wait_for_workers(shared: &Shared) {
-    let running = &shared.running.0;
-    for _ in 0..SPINS_BEFORE_SLEEP {
-        if running.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        std::hint::spin_loop();
-    }
-    *shared.caller.lock().unwrap_or_else(|e| e.into_inner()) = Some(std::thread::current());
-    shared.caller_sleeps.store(true, Ordering::SeqCst);
-    while running.load(Ordering::SeqCst) != 0 {
-        std::thread::park();
-    }
-    shared.caller_sleeps.store(false, Ordering::SeqCst);
 }
 
 fn wait(shared: &Shared, worker: usize, seen: u64) -> u64 {
