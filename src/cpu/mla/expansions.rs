@@ -253,9 +253,9 @@ mod tests {
         assert_eq!(plan(&mut kept, &other, 0, &[0], 64), (1, 1));
         let segment =
             Segment { rows: 0..1, first_position: 63, form: AttentionForm::Expanded, block_table: 0..1 };
-        kept.plan(&one, 0, 8, WORDS, &[segment.clone()], &[0]);
+        kept.plan(&one, 0, 8, WORDS, std::slice::from_ref(&segment), &[0]);
         assert_eq!(kept.missing.len(), 1);
-        kept.plan(&one, 0, 9, WORDS + 1, &[segment.clone()], &[0]);
+        kept.plan(&one, 0, 9, WORDS + 1, std::slice::from_ref(&segment), &[0]);
         assert!(kept.missing.is_empty() && kept.get(0, 0).is_none());
         let mut none = Expansions::default();
         none.plan(&one, 0, 7, EXPANSION_BYTES, &[segment], &[0]);
