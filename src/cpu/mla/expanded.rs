@@ -95,7 +95,9 @@ pub(crate) fn attend(
     let heads = geometry.shape.num_heads;
     let words = heads * block_words(geometry);
     kept.plan(context.cache, context.layer, kv_up.id, words, segments, block_tables);
-    fill(pool, scratch, kept, geometry, kv_up, context, segments, block_tables);
+    let context_of =
+        |segment: usize| Context { table: &block_tables[segments[segment].block_table.clone()], ..context };
+    fill(pool, scratch, kept, geometry, kv_up, &context_of);
     let kept = &*kept;
     let blocks = |segment: &Segment| segment.rows.len().div_ceil(QUERY_BLOCK);
     let items: usize = segments.iter().map(|s| blocks(s) * heads).sum();
@@ -116,7 +118,7 @@ pub(crate) fn attend(
         let item = Item {
             geometry,
             kv_up,
-            context: Context { table: &block_tables[segment.block_table.clone()], ..context },
+            context: context_of(number),
             segment: number,
             kept,
             head,
@@ -132,16 +134,14 @@ pub(crate) fn attend(
     });
 }
 
-/// Computes the expansions that are missing.
-fn fill(
+/// Computes the expansions that are missing; `context_of` a segment is where its rows are found.
+fn fill<'c>(
     pool: &mut ThreadPool,
     scratch: &PerWorker<Scratch>,
     kept: &mut Expansions,
     geometry: &Geometry,
     kv_up: &KvUp,
-    context: Context<'_>,
-    segments: &[Segment],
-    block_tables: &[u32],
+    context_of: &(dyn Fn(usize) -> Context<'c> + Sync),
 ) {
     let heads = geometry.shape.num_heads;
     let (missing, words, entry_words) = kept.missing();
@@ -153,10 +153,7 @@ fn fill(
         let scratch = unsafe { &mut scratch.get(worker).expander };
         let fill = Fill {
             missing: &missing[..missing.len().min(FILL_BLOCKS)],
-            context_of: &|segment: usize| Context {
-                table: &block_tables[segments[segment].block_table.clone()],
-                ..context
-            },
+            context_of,
             words,
             entry_words,
             expander: Expander { geometry, kv_up, head, scratch },
@@ -168,15 +165,15 @@ fn fill(
 }
 
 /// One head of some expansions.
-struct Fill<'a> {
+struct Fill<'a, 'c> {
     missing: &'a [Missing],
-    context_of: &'a (dyn Fn(usize) -> Context<'a> + Sync),
+    context_of: &'a (dyn Fn(usize) -> Context<'c> + Sync),
     words: Shards<u32>,
     entry_words: usize,
     expander: Expander<'a>,
 }
 
-impl Kernel for Fill<'_> {
+impl Kernel for Fill<'_, '_> {
     type Out = ();
 
     #[inline(always)]

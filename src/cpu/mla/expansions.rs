@@ -2,7 +2,7 @@
 //!
 //! A prompt that is computed in pieces attends in each to all that is before it, and expanding that anew costs as much as some fifty
 //! rows attending to it: most of what small pieces cost. What 64 whole positions expand to depends on their cached rows
-//! alone, so it is kept under the versions of these rows ([`Cache::version`]) and holds until one of them is written, whichever
+//! alone, so it is kept under the versions of these rows ([`Cache::groups`]) and holds until one of them is written, whichever
 //! sequence asks. When the memory is in use, further positions are expanded in every step, as without it.
 
 use super::KEY_BLOCK;
