@@ -7,11 +7,20 @@ use std::sync::{Arc, OnceLock};
 #[derive(Default)]
 pub(super) struct Compiling(Arc<Stop>);
 
+/// Why a compilation ended before it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Nobody waits for the grammar.
+    ClientLeft,
+    /// It took longer than `structured_output.compile_timeout_s`.
+    OutOfTime,
+}
+
 /// Signals the compiling thread to stop, with the reason.
 #[derive(Default)]
 pub(super) struct Stop {
     flag: Arc<AtomicBool>,
-    why: OnceLock<&'static str>,
+    cause: OnceLock<Cause>,
 }
 
 impl Compiling {
@@ -21,15 +30,15 @@ impl Compiling {
     }
 
     /// Stops the compilation; the first reason counts.
-    pub(super) fn end(&self, why: &'static str) {
-        let _ = self.0.why.set(why);
+    pub(super) fn end(&self, cause: Cause) {
+        let _ = self.0.cause.set(cause);
         self.0.flag.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Compiling {
     fn drop(&mut self) {
-        self.end("its client has left");
+        self.end(Cause::ClientLeft);
     }
 }
 
@@ -39,9 +48,9 @@ impl Stop {
         &self.flag
     }
 
-    /// The reason for the stop.
-    pub(super) fn why(&self) -> &'static str {
-        self.why.get().copied().unwrap_or_default()
+    /// The reason for the stop, if there was one.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        self.cause.get().copied()
     }
 }
 
@@ -54,13 +63,14 @@ mod tests {
         let compiling = Compiling::default();
         let stop = compiling.stop();
         assert!(!stop.flag().load(Ordering::Relaxed));
+        assert_eq!(stop.cause(), None);
         drop(compiling);
         assert!(stop.flag().load(Ordering::Relaxed));
-        assert_eq!(stop.why(), "its client has left");
+        assert_eq!(stop.cause(), Some(Cause::ClientLeft));
         let compiling = Compiling::default();
         let stop = compiling.stop();
-        compiling.end("its time is over");
+        compiling.end(Cause::OutOfTime);
         drop(compiling);
-        assert_eq!(stop.why(), "its time is over");
+        assert_eq!(stop.cause(), Some(Cause::OutOfTime));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 use super::block::{ReasoningSwitch, ReasoningTokens};
-use super::compiling::Compiling;
+use super::compiling::{Cause, Compiling};
 use super::config::Config;
 use super::fetching::FetchImages;
 use super::guarding::GuardPlan;
@@ -386,7 +386,7 @@ impl Generator {
         let limit = Duration::from_secs(limit_s.into());
         let compiled = tokio::time::timeout(limit, self.compile(spec, &compiling)).await;
         let compiled = compiled.unwrap_or_else(|_| {
-            compiling.end("its time is over");
+            compiling.end(Cause::OutOfTime);
             Err(GrammarError::TooSlow { limit_s })
         });
         let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
@@ -411,6 +411,7 @@ impl Generator {
 
     /// Compiles on a blocking thread, unless the grammar is in the cache.
     async fn compile(&self, spec: GrammarSpec, compiling: &Compiling) -> Result<Arc<Grammar>, GrammarError> {
+        let limit_s = self.grammars.config().compile_timeout_s;
         let internal = |error: tokio::task::JoinError| GrammarError::Internal(error.to_string());
         let grammars = self.grammars.clone();
         let (spec, known) = tokio::task::spawn_blocking(move || {
@@ -430,8 +431,21 @@ impl Generator {
             let compiled = grammars.compile_until(&spec, stop.flag());
             if matches!(compiled, Err(GrammarError::Stopped)) {
                 let (field, ran_ms) = (spec.field, begun.elapsed().as_millis() as u64);
-                let why = stop.why();
-                tracing::warn!(field, ran_ms, why, "the compilation of a grammar was stopped");
+                match stop.cause() {
+                    Some(Cause::OutOfTime) => {
+                        tracing::warn!(
+                            field,
+                            ran_ms,
+                            limit_s,
+                            "the compilation of a grammar took too long and was stopped"
+                        );
+                    }
+                    _ => tracing::info!(
+                        field,
+                        ran_ms,
+                        "a client left while its grammar was compiled; the compilation was stopped"
+                    ),
+                }
             }
             compiled
         })
