@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use perigee::server::{Config, Server};
-use perigee::telemetry::Metrics;
+use perigee::telemetry::{Exposition, Metrics};
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -126,7 +126,7 @@ async fn the_end_of_a_drain_is_told_to_those_it_cuts() {
         assert!(text.contains(error) && text.contains("server.drain_timeout_s") && end, "{path}: {text}");
     }
     assert_eq!(engine.counts().aborted, 8);
-    assert!(!metrics.render().contains("status=\"499\""), "the clients did not leave");
+    assert!(!metrics.render(Exposition::Text).contains("status=\"499\""), "the clients did not leave");
 }
 
 #[tokio::test]

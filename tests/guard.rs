@@ -14,7 +14,7 @@ use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
 use perigee::sampling::SamplingParams;
 use perigee::scheduler::{self, FinishReason};
-use perigee::telemetry::Metrics;
+use perigee::telemetry::{Exposition, Metrics};
 use perigee::text::{Specials, Tokenizer};
 
 /// Tokens of a reply that is made to go on and on.
@@ -188,7 +188,7 @@ fn loops_of_the_embedded_model_do_not_reach_the_client() {
         let reply = run(nano.engine.handle.clone(), nano.request("a a a a", &choice, 0.0)).await;
         assert_eq!(reply.finish, FinishReason::Repetition, "the request's own rule");
     });
-    let page = nano.metrics.render();
+    let page = nano.metrics.render(Exposition::Text);
     let counted = page.lines().filter(|line| line.starts_with("perigee_guard_events_total{")).count();
     assert!(counted > 0, "{page}");
     nano.engine.handle.shutdown();

@@ -11,7 +11,7 @@ use perigee::engine::EngineRequest;
 use perigee::kv_tiers::{DiskOptions, TierOptions};
 use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
-use perigee::telemetry::Metrics;
+use perigee::telemetry::{Exposition, Metrics};
 
 use crate::engine::{
     Device, Reply, cpu, drawn, finish, has_emulator, options, prompt, request, run, run_all, runtime, start,
@@ -138,7 +138,7 @@ fn start_on_cpu(options: &EngineOptions) -> (StartedEngine, Arc<Metrics>) {
 }
 
 fn value(metrics: &Metrics, line: &str) -> u64 {
-    let text = metrics.render();
+    let text = metrics.render(Exposition::Text);
     let found = text.lines().find_map(|found| found.strip_prefix(line));
     found.unwrap_or_else(|| panic!("no metric {line}")).trim().parse().unwrap()
 }

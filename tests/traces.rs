@@ -120,6 +120,21 @@ fn a_request_is_a_span_of_its_callers_trace_with_its_phases_below() {
         assert_eq!(pair[0]["endTimeUnixNano"], pair[1]["startTimeUnixNano"]);
     }
 
+    // The page of metrics leads to the trace, for who asks for a form that can.
+    let scrape = "GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n\r\n";
+    let page = exchange(&served, scrape);
+    assert_eq!(
+        page.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    let exemplar = format!(" # {{trace_id=\"{}\"}} ", &CALLER[3..35]);
+    let led: Vec<&str> = page.text().lines().filter(|line| line.contains(&exemplar)).collect();
+    assert!(
+        matches!(led[..], [request, first] if request.starts_with("perigee_http_request_duration_seconds_bucket{route=\"/v1/chat/completions\",")
+            && first.starts_with("perigee_time_to_first_token_seconds_bucket{")),
+        "{led:?}"
+    );
+
     // A request that is refused has no phases; one whose caller does not sample has no span at all.
     let unsampled = request.replace(CALLER, &CALLER.replace("-01", "-00"));
     assert!(exchange(&served, &unsampled).header("traceresponse").unwrap().ends_with("-00"));

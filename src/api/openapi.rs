@@ -136,7 +136,11 @@ fn entries() -> Vec<Entry> {
         get("/health/live", json("Health"), "Whether the process is alive."),
         get("/health/ready", json("Health"), "Whether requests are taken."),
         get("/health/startup", json("Health"), "The stage of the start and its progress."),
-        get("/metrics", text("text/plain"), "Figures for Prometheus."),
+        get(
+            "/metrics",
+            text("text/plain"),
+            "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.",
+        ),
         get("/version", json("Version"), "The version."),
         get("/openapi.json", any, "This document."),
         get("/docs", text("text/html"), "This document as a page."),

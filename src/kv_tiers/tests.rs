@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Exposition, Metrics};
 
 const BLOCK_BYTES: usize = 1000;
 
@@ -162,7 +162,12 @@ fn a_bad_file_is_a_miss_and_is_deleted() {
         assert!(fetch(&mut tiers, &[name(1), name(2)]).is_empty(), "{what}");
         assert!(!path.exists() && tiers.lacks_on_disk(&name(1)), "{what}");
         assert_eq!(fetch(&mut tiers, &[name(2)]), [name(2)], "{what}");
-        assert!(metrics.render().contains(r#"perigee_kv_tier_lost_blocks_total{reason="file"} 1"#), "{what}");
+        assert!(
+            metrics
+                .render(Exposition::Text)
+                .contains(r#"perigee_kv_tier_lost_blocks_total{reason="file"} 1"#),
+            "{what}"
+        );
         close(tiers);
     }
     // A file that somebody else has deleted.
@@ -218,7 +223,9 @@ fn a_disk_that_refuses_costs_blocks_and_nothing_else() {
     until(|| !tiers.lacks_on_disk(&name(2)));
     assert!(tiers.lacks_on_disk(&name(1)));
     assert_eq!(*tiers.content(&name(1)).unwrap(), content(1));
-    assert!(metrics.render().contains(r#"perigee_kv_tier_lost_blocks_total{reason="write"} 1"#));
+    assert!(
+        metrics.render(Exposition::Text).contains(r#"perigee_kv_tier_lost_blocks_total{reason="write"} 1"#)
+    );
     close(tiers);
 
     let blocked = folder.path().join("a file");

@@ -2,6 +2,7 @@
 //!
 //! Knows the wire types and the request walk behind them. Does not know the engine, the scheduler or the model.
 
+mod accept;
 mod activity;
 mod admission;
 mod api_key;

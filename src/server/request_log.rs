@@ -140,6 +140,7 @@ impl Drop for RequestLog {
         });
         let context = self.context.take().filter(|context| context.sampled);
         if let (Some(traces), Some(context)) = (self.shared.traces.get(), context) {
+            metrics.note_trace(self.route, context.trace_id, took, ttft);
             let ended = self.began + took;
             let phases = phases::spans(&timelines, self.began, ended);
             let waited = timelines.iter().filter_map(|t| Some(t.admitted? - t.submitted)).max();

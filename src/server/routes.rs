@@ -15,9 +15,8 @@ use super::clients::Caller;
 use super::request_log::RequestLog;
 use super::route::{self, POST, Route};
 use super::shared::Shared;
-use super::{admission, body, compression, page};
+use super::{accept, admission, body, compression, page};
 use crate::api::{self, Api, ApiError, RequestBody, is_request_id};
-use crate::telemetry;
 
 /// W3C Trace Context, level 2: where the request is found in a trace.
 const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
@@ -85,7 +84,7 @@ pub(super) async fn answer(
         (Ok(()), Some(route)) => admit(route, &head, &shared, stranger, &mut log).await.map(|()| route),
         (Ok(()), None) => Err(ApiError::unknown_path(path)),
     };
-    let gzip = compression::accepts_gzip(&head.headers);
+    let gzip = accept::gzip(&head.headers);
     let result = match admitted {
         Ok(route) => tokio::select! {
             result = dispatch(route, path, &head.headers, incoming, &shared, &mut log) => result,
@@ -177,7 +176,8 @@ async fn dispatch(
             if let Some(api) = shared.api() {
                 metrics.set_load(&api.load());
             }
-            Ok(Reply::Text(telemetry::CONTENT_TYPE, metrics.render()))
+            let form = accept::exposition(headers);
+            Ok(Reply::Text(form.content_type(), metrics.render(form)))
         }
         Route::Settings => match shared.operator.get() {
             Some(operator) => Ok(Reply::Json(StatusCode::OK, operator.settings().to_string().into_bytes())),
@@ -376,7 +376,7 @@ fn respond(
 /// The body of a text, packed where the client takes that.
 fn text(headers: &mut HeaderMap, kind: &'static str, body: Vec<u8>, gzip: bool) -> Vec<u8> {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
+    headers.append(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
     if !gzip {
         return body;
     }

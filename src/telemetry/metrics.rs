@@ -7,17 +7,35 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use prometheus::{Encoder, Registry, TextEncoder};
+use prometheus::{Registry, TextEncoder};
 
+use super::exemplars::Exemplars;
 use super::flight::FlightRecorder;
 use super::kv_tiers::{KvLoss, KvTier, KvTierMetrics};
 use super::legacy::LegacyMetrics;
-use super::native::NativeMetrics;
+use super::native::{HTTP_BUCKETS, NativeMetrics};
+use super::openmetrics;
 use super::vision::{ImageRefusal, VisionMetrics};
 use super::vllm::VllmMetrics;
 
-/// Content type of [`Metrics::render`].
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// A form of the page of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exposition {
+    /// Prometheus' text format 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.0: the same figures, with exemplars.
+    OpenMetrics,
+}
+
+impl Exposition {
+    /// Media type of the page.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
 
 /// All metrics of the process in one registry, shared in an `Arc`.
 pub struct Metrics {
@@ -33,6 +51,7 @@ pub struct Metrics {
     /// The same of the beginning of the turn under way; 0 = none.
     turn_began_us: AtomicU64,
     flight: FlightRecorder,
+    exemplars: Exemplars,
     /// A turn of the engine that lasts longer is stuck; zero = none is.
     stuck_after: Duration,
 }
@@ -236,6 +255,7 @@ impl Metrics {
             last_step_us: AtomicU64::new(0),
             turn_began_us: AtomicU64::new(0),
             flight: FlightRecorder::default(),
+            exemplars: Exemplars::default(),
             stuck_after: Duration::ZERO,
         }
     }
@@ -246,14 +266,18 @@ impl Metrics {
         self
     }
 
-    /// The page of `/metrics`, in the text format of [`CONTENT_TYPE`].
-    pub fn render(&self) -> String {
+    /// The page of `/metrics`.
+    pub fn render(&self, form: Exposition) -> String {
         self.native.heartbeat_age.set(self.seconds_since_last_step().unwrap_or(0.0));
-        let mut page = Vec::with_capacity(64 << 10);
-        TextEncoder::new()
-            .encode(&self.registry.gather(), &mut page)
-            .expect("writing to memory does not fail and every metric has a name and samples");
-        String::from_utf8(page).expect("the encoder writes text")
+        let mut page = String::with_capacity(64 << 10);
+        let families = self.registry.gather();
+        match form {
+            Exposition::Text => TextEncoder::new()
+                .encode_utf8(&families, &mut page)
+                .expect("writing to memory does not fail and every metric has a name and samples"),
+            Exposition::OpenMetrics => openmetrics::write(&mut page, &families, &self.exemplars),
+        }
+        page
     }
 
     /// Seconds since the engine's last step ended; `None` before the first.
@@ -523,6 +547,17 @@ impl Metrics {
     /// pattern, never the raw path.
     pub fn record_http(&self, route: &'static str, status: u16, took: Duration) {
         self.native.record_http(route, status, took);
+    }
+
+    /// Notes the trace of a request with these times, which were recorded, for the page in OpenMetrics' form.
+    pub fn note_trace(&self, route: &'static str, trace_id: u128, took: Duration, ttft: Option<Duration>) {
+        let note = |series, time: Duration| {
+            self.exemplars.note(series, HTTP_BUCKETS, trace_id, time.as_secs_f64());
+        };
+        note(("perigee_http_request_duration_seconds", route), took);
+        if let Some(ttft) = ttft {
+            note(("perigee_time_to_first_token_seconds", ""), ttft);
+        }
     }
 
     /// Records the end of a client's request. `client` is a name from the settings.

@@ -6,7 +6,7 @@ use super::*;
 use crate::telemetry::exposition::Page;
 
 fn page(metrics: &Metrics) -> Page {
-    Page::parse(&metrics.render()).unwrap_or_else(|e| panic!("{e}"))
+    Page::parse(&metrics.render(Exposition::Text)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn record_everything(metrics: &Metrics) {
@@ -156,13 +156,13 @@ fn pages_are_well_formed_before_anything_happens() {
 fn vllm_names_can_be_left_out() {
     let metrics = Metrics::new("nano", false);
     record_everything(&metrics);
-    assert!(!metrics.render().contains("vllm:"));
+    assert!(!metrics.render(Exposition::Text).contains("vllm:"));
     assert_eq!(page(&metrics).value("perigee_finished_sequences_total", &[("reason", "stop")]), 1.0);
 }
 
 #[test]
 fn old_names_are_there_for_who_asks() {
-    assert!(!Metrics::new("nano", true).render().contains("gpu_"));
+    assert!(!Metrics::new("nano", true).render(Exposition::Text).contains("gpu_"));
     let metrics = Metrics::new("nano", true).with_legacy_names("nano");
     record_everything(&metrics);
     let page = page(&metrics);
@@ -197,4 +197,27 @@ fn recording_from_many_threads_loses_nothing() {
         .collect();
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert_eq!(page(&metrics).value("perigee_inter_token_latency_seconds_count", &[]), 4000.0);
+}
+
+#[test]
+fn openmetrics_has_every_figure_and_no_family_twice() {
+    let metrics = Metrics::new("nano", true).with_legacy_names("nano");
+    record_everything(&metrics);
+    metrics.note_trace("/v1/models", 7, Duration::from_micros(800), Some(Duration::from_micros(30_000)));
+    let (text, open) = (metrics.render(Exposition::Text), metrics.render(Exposition::OpenMetrics));
+    let families: Vec<&str> =
+        open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    for (index, family) in families.iter().enumerate() {
+        assert!(!families[..index].contains(family), "{family} twice: a counter's family lacks its _total");
+    }
+    // Bounds are written in another way, and what the system says of the process moves.
+    let names = |page: &str| {
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        let mut names: Vec<String> =
+            samples.map(|line| line.split(['{', ' ']).next().unwrap_or_default().to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&open), names(&text));
+    assert!(open.ends_with("\n# EOF\n") && open.matches("# {trace_id=").count() == 2, "{open}");
 }

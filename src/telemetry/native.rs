@@ -24,7 +24,7 @@ const TOKEN_GAP_BUCKETS: &[f64] = &[
     0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 /// Seconds.
-const HTTP_BUCKETS: &[f64] = &[
+pub(super) const HTTP_BUCKETS: &[f64] = &[
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
     300.0, 600.0,
 ];
@@ -333,9 +333,13 @@ impl NativeMetrics {
                 "perigee_speculation_accepted_tokens_total",
                 "Drafted tokens that became part of a reply.",
             ),
-            draft_length: histogram("perigee_speculation_draft_tokens", "Tokens of a draft.", DRAFT_BUCKETS),
+            draft_length: histogram(
+                "perigee_speculation_draft_length_tokens",
+                "Tokens of a draft.",
+                DRAFT_BUCKETS,
+            ),
             accepted_length: histogram(
-                "perigee_speculation_accepted_tokens",
+                "perigee_speculation_accepted_length_tokens",
                 "Tokens of a draft that became part of the reply.",
                 DRAFT_BUCKETS,
             ),

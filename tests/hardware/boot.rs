@@ -15,7 +15,7 @@ use perigee::cuda::{
 use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::telemetry::Metrics;
+use perigee::telemetry::{Exposition, Metrics};
 
 use super::with_driver;
 
@@ -63,7 +63,7 @@ fn boot(dir: &Path) -> (String, String) {
     let options = EngineOptions::from_settings(&settings, &blueprint).unwrap();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let started = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |_| ());
-    (started.map(drop).unwrap_err().to_string(), metrics.render())
+    (started.map(drop).unwrap_err().to_string(), metrics.render(Exposition::Text))
 }
 
 fn value(page: &str, metric: &str) -> f64 {

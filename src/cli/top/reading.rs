@@ -116,7 +116,7 @@ impl Reading {
             prefix_hit: value("perigee_prefix_hit_tokens_total"),
             drafted: value("perigee_speculation_drafted_tokens_total"),
             accepted: value("perigee_speculation_accepted_tokens_total"),
-            drafts: value("perigee_speculation_draft_tokens_count"),
+            drafts: value("perigee_speculation_draft_length_tokens_count"),
             guard_actions: by("perigee_guard_events_total", "action"),
             guard_discarded: value("perigee_guard_discarded_tokens_total"),
             guard_rescued: value("perigee_guard_rescue_success_total"),

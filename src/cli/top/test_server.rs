@@ -59,7 +59,7 @@ fn page(seconds: f64) -> String {
     line("perigee_rejected_requests_total{limit=\"max_queue_len\"}", (seconds * 0.3).floor());
     line("perigee_speculation_drafted_tokens_total", seconds * 1000.0);
     line("perigee_speculation_accepted_tokens_total", seconds * 820.0);
-    line("perigee_speculation_draft_tokens_count", seconds * 250.0);
+    line("perigee_speculation_draft_length_tokens_count", seconds * 250.0);
     line("perigee_speculation_seconds_saved", seconds * 0.5);
     line("perigee_guard_events_total{action=\"stopped\",kind=\"loop\",phase=\"answer\"}", 3.0 * busy);
     line("perigee_guard_rescue_success_total", 2.0 * busy);
