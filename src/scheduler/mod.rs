@@ -137,7 +137,7 @@ pub struct Scheduler {
     /// Set while the head of the queue does not fit: the condition of the next attempt.
     blocked: Option<Blocked>,
     pace: Pace,
-    /// Prompt tokens of the last plan, if replies wait for them.
+    /// Prompt tokens of the last plan.
     paced_tokens: usize,
     /// Names of blocks that are not in the pool and can be brought back at once.
     loadable: HashSet<Name, ahash::RandomState>,
@@ -273,7 +273,7 @@ impl Scheduler {
         self.pool.take_changes()
     }
 
-    /// Prompt tokens of the last plan if it has reply tokens too, else 0.
+    /// Prompt tokens of the last plan.
     pub fn paced_tokens(&self) -> usize {
         self.paced_tokens
     }

@@ -1,4 +1,5 @@
-//! Prompt tokens that a step may compute while replies wait for it.
+//! Prompt tokens that a step may compute, so that it lasts no longer than it should: replies wait for
+//! it, and so does the next request, which nobody knows of yet.
 //!
 //! What a prompt token costs depends on the device, the context and what else is in the step, so it is
 //! not modelled: a step that took longer than its target makes the next ones smaller, one that was
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 /// Fewest prompt tokens that a step may be cut to: below this, reading the weights, and expanding the
 /// context once more where that is not kept, is most of what a prompt costs.
-pub(super) const MIN_TOKENS: usize = 64;
+pub(super) const MIN_TOKENS: usize = 32;
 /// Most growth from step to step.
 const GROWTH: f64 = 1.25;
 /// Least remainder from step to step.
@@ -34,7 +35,7 @@ impl Pace {
         self.tokens
     }
 
-    /// Notes that a step with so many prompt tokens, while replies waited for it, took a time.
+    /// Notes that a step with so many prompt tokens took a time.
     pub(super) fn note(&mut self, tokens: usize, took: Duration) {
         if self.target.is_zero() || tokens == 0 {
             return;

@@ -18,6 +18,9 @@ use super::sequence::{Phase, Planned, Rank, Sequence};
 use super::{Scheduler, SeqId};
 use crate::ops::BlockId;
 
+/// Prompt tokens of a chat of one line: they are not cut in two where a step has room for them.
+const SHORT_CHAT: usize = 32;
+
 /// Reason why the head of the queue was not admitted. The next attempt follows when enough blocks
 /// are spare or the first block that its prefix lacked exists: an attempt costs time in proportion
 /// to the prompt, these two tests do not.
@@ -102,10 +105,7 @@ impl Scheduler {
         if decodes > 0 {
             self.schedule_decodes(batch, &mut budget, decodes, prefills > 0);
         }
-        budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens);
-        if decodes > 0 {
-            budget.prefill = budget.prefill.min(self.pace.tokens());
-        }
+        budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens).min(self.pace.tokens());
         budget.prefill_total = budget.prefill;
         let replies = batch.chunks.len();
         if prefills > 0 {
@@ -114,13 +114,11 @@ impl Scheduler {
         }
         // A sequence preempted in this step is not readmitted in it: it would evict the same sequence again.
         if batch.preempted.is_empty() {
-            self.admit(batch, &mut budget, now_us, false);
+            self.admit(batch, &mut budget, now_us, None);
         }
         // Sequences that made way for others have left the plan, and with them perhaps the last reply.
-        self.paced_tokens = match replies.min(batch.chunks.len()) {
-            0 => 0,
-            replies => batch.chunks[replies..].iter().map(|chunk| chunk.len).sum(),
-        };
+        let replies = replies.min(batch.chunks.len());
+        self.paced_tokens = batch.chunks[replies..].iter().map(|chunk| chunk.len).sum();
         self.pool.take_evicted(&mut batch.evicted);
     }
 
@@ -264,30 +262,31 @@ impl Scheduler {
         quotas
     }
 
-    /// Admits clients with nothing running, with half of the prompt tokens that the step has. The other half is for the prompts that
-    /// were begun, the first of which goes on in every step.
+    /// Admits clients with nothing running, with half of the prompt tokens that the step has; a short chat is not cut in two for it. The
+    /// rest is for the prompts that were begun, the first of which goes on in every step.
     fn admit_newcomers(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
-        let tokens = budget.prefill / 2;
+        let half = budget.prefill / 2;
+        let tokens = half.max(SHORT_CHAT).min(budget.prefill.saturating_sub(1));
         if tokens == 0 || !batch.preempted.is_empty() {
             return;
         }
         let mut part = Budget { tokens, prefill: tokens, prefill_total: tokens };
-        self.admit(batch, &mut part, now_us, true);
+        self.admit(batch, &mut part, now_us, Some(half));
         budget.take_prefill(tokens - part.prefill);
         budget.prefill_total = budget.prefill;
     }
 
-    /// Admits the queue strictly in its order, or the `newcomers` before it: a head that does not fit is
-    /// waited for. A sequence is admitted when blocks for all its known tokens are available beyond
+    /// Admits the queue strictly in its order, or the newcomers before it, who get `for_newcomers` tokens each at most if
+    /// their prompts have to be cut: a head that does not fit is waited for. A sequence is admitted when blocks for all its known tokens are available beyond
     /// those that admitted prompts still need, plus one for every running sequence (and at least
     /// 1 %), so that the next steps do not preempt what this one admitted. A sequence that would run
     /// alone is always admitted: `add` checked that it fits.
-    fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64, newcomers: bool) {
+    fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64, for_newcomers: Option<usize>) {
         let block_size = self.limits.block_size;
         while budget.prefill > 0 {
             let Some(Head { rank, slot, is_newcomer }) = self.queue.first() else { break };
             // Who gave way for another is not admitted in the same step.
-            if (newcomers || !batch.preempted.is_empty()) && !is_newcomer {
+            if (for_newcomers.is_some() || !batch.preempted.is_empty()) && !is_newcomer {
                 break;
             }
             // Preempted with an unsettled token: its prefix is complete when the token is settled.
@@ -354,7 +353,9 @@ impl Scheduler {
                 self.prefix_hit_tokens += cached_tokens as u64;
                 self.loaded_tokens += loaded_tokens as u64;
             }
-            let len = sequence.chunk_limit().min(budget.prefill);
+            let wanted = sequence.chunk_limit();
+            let most = if wanted > budget.prefill { for_newcomers } else { None };
+            let len = wanted.min(budget.prefill).min(most.unwrap_or(usize::MAX));
             self.plan(slot, len, batch);
             budget.take_prefill(len);
         }

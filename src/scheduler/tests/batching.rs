@@ -244,6 +244,19 @@ fn a_client_with_nothing_running_has_half_of_the_prompt_tokens() {
 }
 
 #[test]
+fn a_short_chat_is_not_cut_in_two() {
+    let mut rig = Rig::new(Limits { max_prefill_tokens: 32, max_model_len: 256, ..LIMITS });
+    rig.add(1, &prompt(0, 120), 1, of(1));
+    rig.step();
+    rig.add(2, &prompt(300, 20), 1, of(2));
+    assert_eq!(rig.step(), [(2, 0, 20), (1, 32, 12)]);
+    rig.add(3, &prompt(600, 33), 1, of(3));
+    assert_eq!(rig.step(), [(3, 0, 16), (1, 44, 16)], "longer than a short chat");
+    rig.add(4, &prompt(900, 31), 1, of(4));
+    assert_eq!(rig.step(), [(4, 0, 31), (1, 60, 1)], "who was there before goes on");
+}
+
+#[test]
 fn begun_prompts_share_a_step_by_the_weights_of_their_clients() {
     let mut rig = Rig::new(Limits { max_prefill_tokens: 60, ..LIMITS });
     for (id, client, weight) in [(1, 1, 1.0), (2, 2, 3.0), (3, 3, 1.0)] {
@@ -266,7 +279,7 @@ fn begun_prompts_share_a_step_by_the_weights_of_their_clients() {
 }
 
 #[test]
-fn prompts_are_cut_to_the_time_of_a_step_while_replies_wait() {
+fn prompts_are_cut_to_the_time_of_a_step() {
     let target = std::time::Duration::from_millis(10);
     let limits =
         Limits { max_num_batched_tokens: 128, max_prefill_tokens: 100, target_step: target, ..LIMITS };
@@ -277,15 +290,15 @@ fn prompts_are_cut_to_the_time_of_a_step_while_replies_wait() {
     assert_eq!(rig.step(), [(1, 4, 1), (2, 0, 100)]);
     assert_eq!(rig.scheduler.paced_tokens(), 100);
     rig.scheduler.note_pace(100, target * 2);
-    assert_eq!(rig.step(), [(1, 5, 1), (2, 100, 64)], "half, and 64 at least");
-    rig.scheduler.note_pace(64, target / 2);
-    assert_eq!(rig.step(), [(1, 6, 1), (2, 164, 26)], "the rest, of 80");
-    // Nobody waits.
+    assert_eq!(rig.step(), [(1, 5, 1), (2, 100, 50)], "half");
+    rig.scheduler.note_pace(50, target / 2);
+    assert_eq!(rig.step(), [(1, 6, 1), (2, 150, 40)], "the rest, of 63");
+    // No reply waits, but a request may come.
     rig.scheduler.abort(SeqId(1));
-    rig.scheduler.note_pace(26, target * 100);
+    rig.scheduler.note_pace(40, target * 100);
     rig.add(3, &prompt(300, 100), 1, |_| ());
-    assert_eq!(rig.step(), [(3, 0, 100)]);
-    assert_eq!(rig.scheduler.paced_tokens(), 0);
+    assert_eq!(rig.step(), [(3, 0, 32)], "half of 40 would be less than the least");
+    assert_eq!(rig.scheduler.paced_tokens(), 32);
 }
 
 #[test]
