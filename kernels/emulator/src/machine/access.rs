@@ -4,7 +4,8 @@ use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
 use super::memory::Region;
-use crate::execute::Registers;
+use crate::Lanes;
+use crate::execute::{Isa, Registers};
 use crate::lower::{GLOBAL_START, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Type};
 use crate::number::bf16::Bf16;
 use crate::number::half::F16;
@@ -50,6 +51,165 @@ impl Address {
             u64::from(registers.narrow(self.slot)[lane as usize].wrapping_add(self.offset as u32))
         }
     }
+}
+
+/// Most bytes that a load or store moves in a lane.
+const MAX_ACCESS: usize = 32;
+
+/// A region that holds what the lanes of an access touch.
+struct Span<'a> {
+    region: &'a mut Region,
+    /// Offset of the first byte that is touched, and bytes to the last one.
+    start: usize,
+    bytes: usize,
+    /// First byte of each lane behind `start`.
+    offsets: Lanes,
+}
+
+/// The lowest and the highest address of some lanes, and all their bits.
+fn bounds(isa: Isa, addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
+    #[inline(always)]
+    fn of(addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
+        // As signed numbers, which vectors compare: no address reaches the sign.
+        let (mut low, mut high, mut bits) = ([i64::MAX; 4], [0; 4], [0; 4]);
+        for first in (0..32).step_by(4) {
+            for i in 0..4 {
+                let active = -i64::from(exec >> (first + i) & 1);
+                let address = addresses[first + i] as i64;
+                low[i] = low[i].min((address & active) | (i64::MAX & !active));
+                high[i] = high[i].max(address & active);
+                bits[i] |= address & active;
+            }
+        }
+        let low = low.into_iter().min().unwrap_or_default();
+        let high = high.into_iter().max().unwrap_or_default();
+        let bits = bits.into_iter().fold(0, |all, bits| all | bits);
+        // An address with the sign is in no region: neither is what begins there.
+        if bits < 0 { (u64::MAX, u64::MAX, bits as u64) } else { (low as u64, high as u64, bits as u64) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn avx2(addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
+        of(addresses, exec)
+    }
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the instruction set was detected.
+        Isa::Avx2 => unsafe { avx2(addresses, exec) },
+        _ => of(addresses, exec),
+    }
+}
+
+/// Whether the lanes' bytes were written: often all between are, which is one look.
+#[inline(always)]
+fn written(region: &Region, start: usize, bytes: usize, offsets: &Lanes, exec: u32, len: usize) -> bool {
+    (bytes <= 2048 && region.get(start, bytes).1)
+        || lanes(exec).all(|lane| region.get(start + offsets[lane as usize] as usize, len).1)
+}
+
+/// Calls `f` for the lanes of a mask.
+#[inline(always)]
+fn each(exec: u32, mut f: impl FnMut(usize)) {
+    if exec == u32::MAX {
+        (0..32).for_each(f);
+    } else {
+        lanes(exec).for_each(|lane| f(lane as usize));
+    }
+}
+
+/// Where the lanes of a whole warp touch memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// One behind the other, from this address on.
+    Rows(u64),
+    /// All here.
+    Same(u64),
+    /// In another way, or not by all lanes.
+    Scattered,
+}
+
+impl Layout {
+    /// The layout of `len` bytes in each lane.
+    #[inline(always)]
+    fn of(addresses: &[u64; 32], exec: u32, len: usize) -> Self {
+        let first = addresses[0];
+        let (mut rows, mut same) = (0, 0);
+        for lane in 0..32 {
+            rows |= addresses[lane] ^ first.wrapping_add((lane * len) as u64);
+            same |= addresses[lane] ^ first;
+        }
+        match (exec, rows, same) {
+            (u32::MAX, 0, _) => Self::Rows(first),
+            (u32::MAX, _, 0) => Self::Same(first),
+            _ => Self::Scattered,
+        }
+    }
+}
+
+/// Reads the registers of an access from its bytes in 32 lanes; `false` if that takes more than a copy.
+fn set_registers(registers: &mut Registers, access: &Access, bytes: &[u8]) -> bool {
+    let count = access.registers.len();
+    let kind = (access.ty.bytes(), access.registers[0].bytes);
+    if access.registers.iter().any(|target| target.bytes != kind.1) {
+        return false;
+    }
+    for (index, target) in access.registers.iter().enumerate() {
+        match kind {
+            (4, 4) => {
+                let (words, _) = bytes.as_chunks::<4>();
+                let register = registers.narrow_mut(target.slot);
+                for (value, word) in register.iter_mut().zip(words[index..].iter().step_by(count)) {
+                    *value = u32::from_le_bytes(*word);
+                }
+            }
+            (8, 8) => {
+                let (words, _) = bytes.as_chunks::<8>();
+                let register = registers.wide_mut(target.slot);
+                for (value, word) in register.iter_mut().zip(words[index..].iter().step_by(count)) {
+                    *value = u64::from_le_bytes(*word);
+                }
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Writes the registers of an access to its bytes in 32 lanes, which `fill` gives; `false`, and nothing is written, if that takes more than
+/// a copy.
+fn put_registers<'b>(registers: &Registers, access: &Access, fill: impl FnOnce() -> &'b mut [u8]) -> bool {
+    let count = access.registers.len();
+    let kind = (access.ty.bytes(), access.registers[0].bytes);
+    if !matches!(kind, (2 | 4, 4) | (8, 8)) || access.registers.iter().any(|target| target.bytes != kind.1) {
+        return false;
+    }
+    let bytes = fill();
+    for (index, target) in access.registers.iter().enumerate() {
+        match kind.0 {
+            2 => {
+                let (words, _) = bytes.as_chunks_mut::<2>();
+                let register = registers.narrow(target.slot);
+                for (word, value) in words[index..].iter_mut().step_by(count).zip(register) {
+                    *word = (*value as u16).to_le_bytes();
+                }
+            }
+            4 => {
+                let (words, _) = bytes.as_chunks_mut::<4>();
+                let register = registers.narrow(target.slot);
+                for (word, value) in words[index..].iter_mut().step_by(count).zip(register) {
+                    *word = value.to_le_bytes();
+                }
+            }
+            _ => {
+                let (words, _) = bytes.as_chunks_mut::<8>();
+                let register = registers.wide(target.slot);
+                for (word, value) in words[index..].iter_mut().step_by(count).zip(register) {
+                    *word = value.to_le_bytes();
+                }
+            }
+        }
+    }
+    true
 }
 
 /// Lanes of a mask, lowest first.
@@ -212,62 +372,113 @@ impl Env<'_> {
     }
 
     /// The one region, in global memory or in the own block's shared memory, that holds `len` bytes
-    /// at the addresses of all lanes of `exec`, with the offsets there. `None` if there is none, or
-    /// if an address is misaligned: the lanes are then looked at one by one.
+    /// at the addresses of all lanes of `exec`. `None` if there is none, or if an address is
+    /// misaligned: the lanes are then looked at one by one.
     #[inline(always)]
-    fn span(
-        &mut self,
-        space: Space,
-        addresses: &[u64; 32],
-        exec: u32,
-        len: usize,
-    ) -> Option<(&mut Region, [usize; 32])> {
-        let (mut low, mut high, mut bits) = (u64::MAX, 0, 0);
-        for lane in 0..32 {
-            let active = exec >> lane & 1 == 1;
-            let address = addresses[lane];
-            low = if active && address < low { address } else { low };
-            high = if active && address > high { address } else { high };
-            bits |= if active { address } else { 0 };
-        }
+    fn span(&mut self, space: Space, addresses: &[u64; 32], exec: u32, len: usize) -> Option<Span<'_>> {
+        let (low, high, bits) = bounds(self.isa, addresses, exec);
         let bytes = usize::try_from(high.wrapping_sub(low)).ok()?.checked_add(len)?;
         if bits & (len.next_power_of_two() as u64 - 1) != 0 || bytes > 1 << 30 {
             return None;
         }
         let (region, start) = match space {
-            Space::Global | Space::Constant => self.memory.find(low, bytes).ok()?,
-            Space::Generic if low >= GLOBAL_START => self.memory.find(low, bytes).ok()?,
-            Space::Shared if high <= u64::from(OFFSET) => self.shared(low as u32, bytes).ok()?,
-            _ => return None,
+            Space::Shared if high > u64::from(OFFSET) => return None,
+            _ => self.own_range(space, low, len, bytes)?,
         };
-        let mut offsets = [start; 32];
+        // Of lanes that do not take part the offset is any.
+        let mut offsets = [0; 32];
         for lane in 0..32 {
-            let active = exec >> lane & 1 == 1;
-            offsets[lane] = if active { start + (addresses[lane] - low) as usize } else { start };
+            offsets[lane] = (addresses[lane].wrapping_sub(low) as u32).min((bytes - len) as u32);
         }
-        Some((region, offsets))
+        Some(Span { region, start, bytes, offsets })
+    }
+
+    /// The region and offset of bytes in global memory or in the own block's shared memory, aligned for accesses of `len` bytes.
+    #[inline(always)]
+    fn own_range(
+        &mut self,
+        space: Space,
+        address: u64,
+        len: usize,
+        bytes: usize,
+    ) -> Option<(&mut Region, usize)> {
+        if address & (len.next_power_of_two() as u64 - 1) != 0 {
+            return None;
+        }
+        match space {
+            Space::Global | Space::Constant => self.memory.find(address, bytes).ok(),
+            Space::Generic if address >= GLOBAL_START => self.memory.find(address, bytes).ok(),
+            Space::Shared if address <= u64::from(OFFSET) => self.shared(address as u32, bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// Loads as one copy where the lanes read one behind the other, or all the same; `false` if they do not.
+    #[inline(always)]
+    fn load_whole(
+        &mut self,
+        warp: &mut Warp,
+        access: &Access,
+        addresses: &[u64; 32],
+        exec: u32,
+        total: usize,
+    ) -> bool {
+        let check = self.options.uninitialized;
+        let (address, bytes) = match Layout::of(addresses, exec, total) {
+            Layout::Rows(address) => (address, 32 * total),
+            Layout::Same(address) => (address, total),
+            Layout::Scattered => return false,
+        };
+        let Some((region, offset)) = self.own_range(access.address.space, address, total, bytes) else {
+            return false;
+        };
+        let (found, written) = region.get(offset, bytes);
+        if check && !written {
+            return false;
+        }
+        if bytes == 32 * total {
+            return set_registers(&mut warp.registers, access, found);
+        }
+        let mut repeated = [0; 32 * MAX_ACCESS];
+        let repeated = &mut repeated[..32 * total];
+        repeated.chunks_exact_mut(total).for_each(|lane| lane.copy_from_slice(found));
+        set_registers(&mut warp.registers, access, repeated)
     }
 
     pub(super) fn load(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
         let size = access.ty.bytes() as usize;
         let total = size * access.registers.len();
         let addresses = access.address.all(&warp.registers);
+        if self.load_whole(warp, access, &addresses, exec, total) {
+            return Ok(Flow::Next);
+        }
         let check = self.options.uninitialized;
-        if let Some((region, offsets)) = self.span(access.address.space, &addresses, exec, total)
-            && !(check && lanes(exec).any(|lane| !region.get(offsets[lane as usize], total).1))
+        if let Some(Span { region, start, bytes, offsets }) =
+            self.span(access.address.space, &addresses, exec, total)
+            && !(check && !written(region, start, bytes, &offsets, exec, total))
         {
+            let (data, _) = region.get(start, bytes);
             for (index, target) in access.registers.iter().enumerate() {
                 if size == 4 && target.bytes == 4 {
                     let register = warp.registers.narrow_mut(target.slot);
-                    for lane in lanes(exec) {
-                        let lane = lane as usize;
-                        register[lane] = region.word(offsets[lane] + 4 * index);
-                    }
+                    each(exec, |lane| {
+                        let at = offsets[lane] as usize + 4 * index;
+                        register[lane] = u32::from_le_bytes(*data[at..].first_chunk().expect("four bytes"));
+                    });
+                    continue;
+                }
+                if size == 2 && target.bytes == 4 && access.ty != Type::S16 {
+                    let register = warp.registers.narrow_mut(target.slot);
+                    each(exec, |lane| {
+                        let at = offsets[lane] as usize + 2 * index;
+                        register[lane] =
+                            u16::from_le_bytes(*data[at..].first_chunk().expect("two bytes")).into();
+                    });
                     continue;
                 }
                 for lane in lanes(exec) {
-                    let (bytes, _) = region.get(offsets[lane as usize] + index * size, size);
-                    set_register(&mut warp.registers, *target, lane, access.ty, bytes);
+                    let at = offsets[lane as usize] as usize + index * size;
+                    set_register(&mut warp.registers, *target, lane, access.ty, &data[at..at + size]);
                 }
             }
             return Ok(Flow::Next);
@@ -288,15 +499,23 @@ impl Env<'_> {
         let size = access.ty.bytes() as usize;
         let total = size * access.registers.len();
         let addresses = access.address.all(&warp.registers);
-        if let Some((region, offsets)) = self.span(access.address.space, &addresses, exec, total) {
+        if let Layout::Rows(address) = Layout::of(&addresses, exec, total)
+            && let Some((region, offset)) = self.own_range(access.address.space, address, total, 32 * total)
+            && put_registers(&warp.registers, access, || region.fill(offset, 32 * total))
+        {
+            return Ok(Flow::Next);
+        }
+        if let Some(Span { region, start, offsets, .. }) =
+            self.span(access.address.space, &addresses, exec, total)
+        {
             // Lane by lane: where lanes write to one address, the last one stays.
             for lane in lanes(exec) {
-                let offset = offsets[lane as usize];
-                if let [target] = access.registers[..]
-                    && size == 4
-                    && target.bytes == 4
-                {
-                    region.set_word(offset, warp.registers.narrow(target.slot)[lane as usize]);
+                let offset = start + offsets[lane as usize] as usize;
+                if size == 4 && access.registers.iter().all(|target| target.bytes == 4) {
+                    for (index, target) in access.registers.iter().enumerate() {
+                        let word = warp.registers.narrow(target.slot)[lane as usize];
+                        region.set_word(offset + 4 * index, word);
+                    }
                     continue;
                 }
                 let bytes = Self::values(warp, access, lane);

@@ -4,6 +4,7 @@ use super::access::lanes;
 use super::block::{Group, State, Warp};
 use super::cluster::{Env, Flow, Step};
 use super::fault::Trouble;
+use crate::Lanes;
 use crate::execute::Operands;
 use crate::number::extremum::{self, Selection};
 use crate::program::{Action, BarrierReduction, Redux, ShuffleMode, VoteMode};
@@ -11,6 +12,27 @@ use crate::program::{Action, BarrierReduction, Redux, ShuffleMode, VoteMode};
 /// Sets the lanes of a mask in a predicate.
 fn set(predicate: &mut u32, mask: u32, value: u32) {
     *predicate = (*predicate & !mask) | (value & mask);
+}
+
+/// A shuffle of a whole warp in one segment, but not up; sets the lanes that found their source.
+fn shuffle_all(mode: ShuffleMode, a: &Lanes, b: &Lanes, found: &mut u32) -> Lanes {
+    let mut sources = [0; 32];
+    for lane in 0..32 {
+        let by = b[lane as usize] & 31;
+        sources[lane as usize] = match mode {
+            ShuffleMode::Butterfly => lane ^ by,
+            ShuffleMode::Index => by,
+            _ => lane + by,
+        };
+    }
+    *found = 0;
+    let mut moved = [0; 32];
+    for lane in 0..32 {
+        let inside = sources[lane] < 32;
+        *found |= u32::from(inside) << lane;
+        moved[lane] = a[if inside { sources[lane] as usize & 31 } else { lane }];
+    }
+    moved
 }
 
 impl Env<'_> {
@@ -21,7 +43,9 @@ impl Env<'_> {
         let first = exec.trailing_zeros();
         let values = warp.registers.narrow(slot);
         let members = values[first as usize];
-        if let Some(lane) = lanes(exec).find(|&lane| members >> lane & 1 == 0) {
+        let unnamed = exec & !members;
+        if unnamed != 0 {
+            let lane = unnamed.trailing_zeros();
             // Lanes with another mask form a collective of their own.
             if values[lane as usize] == members {
                 let text = format!("member mask {members:#010x} does not name the lane itself");
@@ -61,6 +85,11 @@ impl Env<'_> {
         let Some(members) = self.members(warp, members, exec, mask)? else { return Ok(Flow::Wait) };
         let registers = &mut warp.registers;
         let (a, b, c) = (*registers.narrow(o.a), *registers.narrow(o.b), *registers.narrow(o.c));
+        if exec & members == u32::MAX && c == [31; 32] && mode != ShuffleMode::Up {
+            let moved = shuffle_all(mode, &a, &b, &mut registers.predicates[o.imm as usize]);
+            *registers.narrow_mut(o.d) = moved;
+            return Ok(Flow::Next);
+        }
         let mut d = *registers.narrow(o.d);
         let mut found = 0;
         for lane in lanes(exec) {

@@ -39,6 +39,9 @@ impl Env<'_> {
             _ => return self.execute_together(warp, inst, exec, mask),
         };
         let values = *warp.registers.narrow(slot);
+        if exec == u32::MAX && values == [values[0]; 32] {
+            return self.execute_together(warp, inst, exec, mask);
+        }
         let with = |among: u32, first: u32| {
             lanes(among)
                 .filter(|&lane| values[lane as usize] == values[first as usize])

@@ -8,16 +8,13 @@ use crate::execute::{Isa, Operands, Registers};
 use crate::matrix::{
     BlockScales, LdMatrixSpec, MmaSpec, StMatrixSpec, WgmmaA, WgmmaControl, WgmmaSpec, movmatrix,
 };
-use crate::program::{Address, Mma, Target, Wgmma, WgmmaOperand};
+use crate::program::{Address, Mma, SHARED_START, Target, Wgmma, WgmmaOperand};
 use crate::text::Space;
 
-/// Most 32-bit registers of a fragment: the accumulators of m64n256.
-const MAX_FRAGMENT: usize = 128;
-
-/// Buffers of fragments A, B and C.
+/// Buffers of fragments A, B, C and D.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    fragments: [Vec<Lanes>; 3],
+    fragments: [Vec<Lanes>; 4],
 }
 
 /// Reads a fragment; a 64-bit register is two words.
@@ -120,9 +117,11 @@ impl Env<'_> {
     ) -> Step {
         self.whole(warp, exec)?;
         let mut rows = [[0; 16]; 32];
-        for (lane, row) in (0..).zip(&mut rows[..spec.num_rows()]) {
-            let at = self.row_address(warp, address, lane)?;
-            self.read(warp, lane, Space::Shared, u64::from(at), row)?;
+        if !self.own_rows(warp, address, &mut rows[..spec.num_rows()]) {
+            for (lane, row) in (0..).zip(&mut rows[..spec.num_rows()]) {
+                let at = self.row_address(warp, address, lane)?;
+                self.read(warp, lane, Space::Shared, u64::from(at), row)?;
+            }
         }
         let mut out = [[0; 32]; 4];
         spec.distribute(&rows[..spec.num_rows()], &mut out[..registers.len()]);
@@ -130,6 +129,23 @@ impl Env<'_> {
             *warp.registers.narrow_mut(slot) = *lanes;
         }
         Ok(Flow::Next)
+    }
+
+    /// Reads the rows of a matrix if all lie in the own block's shared memory, aligned and written; otherwise they are looked at one by
+    /// one.
+    fn own_rows(&mut self, warp: &Warp, address: &Address, rows: &mut [[u8; 16]]) -> bool {
+        let check = self.options.uninitialized;
+        let shared = &self.cluster.blocks[self.rank].shared;
+        (0..).zip(rows).all(|(lane, row)| {
+            let Ok(at) = Self::shared_address(warp, address, lane) else { return false };
+            let at = at as usize;
+            if at % 16 != 0 || at < SHARED_START as usize || at + 16 > shared.len() {
+                return false;
+            }
+            let (bytes, written) = shared.get(at, 16);
+            row.copy_from_slice(bytes);
+            written || !check
+        })
     }
 
     pub(super) fn store_matrix(
@@ -172,7 +188,7 @@ impl Env<'_> {
     pub(super) fn mma(&mut self, warp: &mut Warp, mma: &Mma, exec: u32) -> Step {
         self.whole(warp, exec)?;
         let registers = &mut warp.registers;
-        let [a, b, c] = &mut self.scratch.fragments;
+        let [a, b, c, d] = &mut self.scratch.fragments;
         gather(registers, &mma.a, a);
         gather(registers, &mma.b, b);
         gather(registers, &mma.c, c);
@@ -191,10 +207,9 @@ impl Env<'_> {
             let selectors = [scales.byte_id_a, scales.thread_id_a, scales.byte_id_b, scales.thread_id_b];
             return Err(format!("the scale selectors {selectors:?} are not possible here").into());
         }
-        let mut d = [[0; 32]; MAX_FRAGMENT];
-        let count = mma.spec.registers().d;
-        multiply(self.isa, &mma.spec, a, b, c, scales, &mut d[..count]);
-        scatter(registers, &mma.d, &d[..count]);
+        d.resize(mma.spec.registers().d, [0; 32]);
+        multiply(self.isa, &mma.spec, a, b, c, scales, d);
+        scatter(registers, &mma.d, d);
         Ok(Flow::Next)
     }
 

@@ -31,12 +31,6 @@ impl Region {
         (&self.bytes[offset..offset + len], self.is_written(offset, len))
     }
 
-    /// Four bytes, little-endian, which must lie inside.
-    #[inline(always)]
-    pub(crate) fn word(&self, offset: usize) -> u32 {
-        u32::from_le_bytes(*self.bytes[offset..].first_chunk().expect("four bytes"))
-    }
-
     /// Writes four bytes, little-endian, which must lie inside.
     #[inline(always)]
     pub(crate) fn set_word(&mut self, offset: usize, value: u32) {
@@ -49,12 +43,7 @@ impl Region {
         if self.written.is_empty() {
             return true;
         }
-        let (word, bit) = (offset / 64, offset % 64);
-        if bit + len <= 64 {
-            let mask = if len == 64 { u64::MAX } else { (1 << len) - 1 };
-            return self.written[word] >> bit & mask == mask;
-        }
-        (offset..offset + len).all(|at| self.written[at / 64] >> (at % 64) & 1 == 1)
+        words_of(offset, len).all(|(word, mask)| self.written[word] & mask == mask)
     }
 
     /// The first byte of a range that was never written.
@@ -74,16 +63,32 @@ impl Region {
         if self.written.is_empty() {
             return;
         }
-        let (word, bit) = (offset / 64, offset % 64);
-        if bit + len <= 64 {
-            let mask = if len == 64 { u64::MAX } else { (1 << len) - 1 };
-            self.written[word] |= mask << bit;
-            return;
-        }
-        for at in offset..offset + len {
-            self.written[at / 64] |= 1 << (at % 64);
+        for (word, mask) in words_of(offset, len) {
+            self.written[word] |= mask;
         }
     }
+
+    /// Bytes to write to, of a range that must lie inside.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        self.mark(offset, len);
+        &mut self.bytes[offset..offset + len]
+    }
+}
+
+/// Words of 64 bits that a range of bits touches, with its bits in them.
+#[inline(always)]
+fn words_of(offset: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = offset + len;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        (at < end).then(|| {
+            let (word, bit) = (at / 64, at % 64);
+            let bits = (64 - bit).min(end - at);
+            at += bits;
+            (word, u64::MAX >> (64 - bits) << bit)
+        })
+    })
 }
 
 /// An allocation of device memory.
@@ -186,6 +191,17 @@ mod tests {
         region.set(offset, &[1; 8]);
         assert!(region.get(offset, 8).1 && !region.get(offset - 1, 8).1);
         assert_eq!(region.first_unwritten(60, 20), Some(68));
+        let mut region = Region::new(400);
+        for (offset, len) in [(0, 0), (3, 5), (63, 1), (60, 8), (64, 64), (10, 300), (5, 395)] {
+            region.fill(offset, len).fill(1);
+            assert!(region.get(offset, len).1, "{offset} {len}");
+            assert!(
+                offset == 0 || !region.get(offset - 1, 1).1 && !region.get(offset - 1, len + 1).1,
+                "{offset} {len}"
+            );
+            assert!(offset + len >= 400 || !region.get(offset, len + 1).1, "{offset} {len}");
+            region = Region::new(400);
+        }
         assert!(memory.find(a + 96, 8).unwrap_err().contains("4 bytes behind the end"));
         assert_eq!(memory.find(b, 8).unwrap().0.get(0, 8), (&[7; 8][..], true));
         assert!(memory.find(3, 1).unwrap_err().contains("before any"));

@@ -74,24 +74,30 @@ impl LdMatrixSpec {
     /// - `out`: at least [`LdMatrixSpec::num_registers`]
     pub fn distribute(&self, rows: &[[u8; 16]], out: &mut [Lanes]) {
         let mut unpacked = [[0; 16]; 32];
-        for (row, bytes) in unpacked.iter_mut().zip(&rows[..self.num_rows()]) {
-            *row = self.packing.unpack(*bytes);
-        }
+        let rows = match self.packing {
+            Packing::Bytes => rows,
+            _ => {
+                for (row, bytes) in unpacked.iter_mut().zip(&rows[..self.num_rows()]) {
+                    *row = self.packing.unpack(*bytes);
+                }
+                &unpacked
+            }
+        };
         for (i, lanes) in out[..self.num_registers()].iter_mut().enumerate() {
             for (lane, register) in lanes.iter_mut().enumerate() {
                 let (g, c) = (lane / 4, lane % 4);
                 *register = u32::from_le_bytes(match self.shape {
                     Shape::Rows => {
-                        let row = &unpacked[8 * i + g];
+                        let row = &rows[8 * i + g];
                         [row[4 * c], row[4 * c + 1], row[4 * c + 2], row[4 * c + 3]]
                     }
                     Shape::M8N8Trans => {
-                        let (even, odd) = (&unpacked[8 * i + 2 * c], &unpacked[8 * i + 2 * c + 1]);
+                        let (even, odd) = (&rows[8 * i + 2 * c], &rows[8 * i + 2 * c + 1]);
                         [even[2 * g], even[2 * g + 1], odd[2 * g], odd[2 * g + 1]]
                     }
                     Shape::M16N16Trans => {
                         let (first, column) = (16 * (i / 2) + 4 * c, g + 8 * (i % 2));
-                        [0, 1, 2, 3].map(|j| unpacked[first + j][column])
+                        [0, 1, 2, 3].map(|j| rows[first + j][column])
                     }
                 });
             }

@@ -158,7 +158,15 @@ pub(super) fn scatter_words<const M: usize>(tile: &[Row<u32>; M], registers: &mu
 /// Float accumulators as f32.
 #[inline(always)]
 pub(super) fn gather_f32<const M: usize>(registers: &[Lanes]) -> [Row<f32>; M] {
-    gather_words(registers).map(|row| row.map(f32::from_bits))
+    // Loops, which are inlined for certain: `map` of arrays is not.
+    let words = gather_words::<M>(registers);
+    let mut tile = [[0.0; 8]; M];
+    for (row, words) in tile.iter_mut().zip(&words) {
+        for (value, word) in row.iter_mut().zip(words) {
+            *value = f32::from_bits(*word);
+        }
+    }
+    tile
 }
 
 /// Writes f32 accumulators; every NaN becomes 0x7fffffff.
