@@ -24,7 +24,7 @@ use perigee::cuda::{
     KernelCache, LaunchShape, Nvrtc, Program, Transfer,
 };
 use perigee_emulator::case;
-use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options, Report};
+use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options, Ptx, Report};
 
 use crate::kernels::nvrtc;
 
@@ -38,11 +38,11 @@ macro_rules! either {
     };
 }
 
-/// Compiles each program once, for all processes of a test run.
+/// Compiles each program once, for all processes of a test run, and parses it once in each.
 struct Compilations {
     nvrtc: Nvrtc,
     identity: String,
-    texts: Mutex<HashMap<blake3::Hash, Arc<String>>>,
+    parsed: Mutex<HashMap<blake3::Hash, Arc<Ptx>>>,
 }
 
 impl Compilations {
@@ -52,21 +52,33 @@ impl Compilations {
         let open = || {
             let nvrtc = nvrtc(None)?;
             let identity = format!("{:?}", nvrtc.version());
-            Some(Self { nvrtc, identity, texts: Mutex::default() })
+            Some(Self { nvrtc, identity, parsed: Mutex::default() })
         };
         SHARED.get_or_init(open).as_ref()
     }
 
-    fn ptx(&self, program: &Program) -> Result<Arc<String>, String> {
-        let key = blake3::hash(format!("{} {program:?}", self.identity).as_bytes());
-        let mut texts = self.texts.lock().unwrap();
-        if let Some(text) = texts.get(&key) {
-            return Ok(text.clone());
+    fn ptx(&self, program: &Program) -> Result<Arc<Ptx>, String> {
+        let key = self.key(program);
+        let mut parsed = self.parsed.lock().unwrap();
+        if let Some(ptx) = parsed.get(&key) {
+            return Ok(ptx.clone());
         }
+        let ptx = Ptx::parse(&self.text(program)?)?;
+        parsed.insert(key, ptx.clone());
+        Ok(ptx)
+    }
+
+    fn key(&self, program: &Program) -> blake3::Hash {
+        blake3::hash(format!("{} {program:?}", self.identity).as_bytes())
+    }
+
+    /// The program's PTX.
+    fn text(&self, program: &Program) -> Result<String, String> {
+        let key = self.key(program);
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx");
         let file = folder.join(key.to_hex().as_str());
-        let text = match fs::read_to_string(&file) {
-            Ok(text) => text,
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok(text),
             Err(_) => {
                 let text = self.nvrtc.compile(program).map_err(|e| e.to_string())?.ptx;
                 let partial = folder.join(format!("{}.{}", key.to_hex(), std::process::id()));
@@ -74,12 +86,9 @@ impl Compilations {
                 fs::write(&partial, &text)
                     .and_then(|()| fs::rename(&partial, &file))
                     .map_err(|e| e.to_string())?;
-                text
+                Ok(text)
             }
-        };
-        let text = Arc::new(text);
-        texts.insert(key, text.clone());
-        Ok(text)
+        }
     }
 }
 
@@ -304,6 +313,21 @@ pub(crate) struct Counts {
     pub(crate) loads: u64,
 }
 
+/// A kernel, lowered when it is first launched: a test loads all of a backend's and launches some.
+#[derive(Clone)]
+pub(crate) struct Entry(Arc<(Arc<Module>, String, OnceLock<Kernel>)>);
+
+impl Entry {
+    fn kernel(&self) -> Result<&Kernel, DriverError> {
+        let (module, name, kernel) = &*self.0;
+        if let Some(kernel) = kernel.get() {
+            return Ok(kernel);
+        }
+        let lowered = module.kernel(name).map_err(|text| error("cuModuleGetFunction", text))?;
+        Ok(kernel.get_or_init(|| lowered))
+    }
+}
+
 /// A recorded launch.
 pub(crate) struct Launch(Kernel, case::LaunchShape, Vec<u8>);
 
@@ -358,7 +382,7 @@ fn error(call: &'static str, text: String) -> DriverError {
 
 impl Driver for Emulator {
     type Module = Arc<Module>;
-    type Function = Kernel;
+    type Function = Entry;
     type Graph = Vec<Launch>;
 
     fn name(&self) -> &'static str {
@@ -417,20 +441,24 @@ impl Driver for Emulator {
     }
 
     fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
-        let text = self.compilations.ptx(program).map_err(|text| error("nvrtcCompileProgram", text))?;
-        self.machine.load(0, &text).map(Arc::new).map_err(|text| error("cuModuleLoadData", text))
+        let ptx = self.compilations.ptx(program).map_err(|text| error("nvrtcCompileProgram", text))?;
+        Ok(Arc::new(self.machine.load_parsed(0, &ptx)))
     }
 
-    fn function(&mut self, module: &Arc<Module>, name: &str, _shared: u32) -> Result<Kernel, DriverError> {
-        module.kernel(name).map_err(|text| error("cuModuleGetFunction", text))
+    fn function(&mut self, module: &Arc<Module>, name: &str, _shared: u32) -> Result<Entry, DriverError> {
+        if !module.kernels().any(|kernel| kernel == name) {
+            return Err(error("cuModuleGetFunction", format!("no kernel {name}")));
+        }
+        Ok(Entry(Arc::new((module.clone(), name.to_owned(), OnceLock::new()))))
     }
 
     fn launch(
         &mut self,
-        function: &Kernel,
+        function: &Entry,
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
+        let function = function.kernel()?;
         let wanted = function.parameter_bytes();
         if wanted != parameters.len() as u64 {
             let text = format!("{} bytes of parameters, the kernel has {wanted}", parameters.len());

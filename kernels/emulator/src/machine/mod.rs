@@ -18,7 +18,8 @@ mod observe;
 mod race;
 mod profile;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use case_device::CaseDevice;
 pub use fault::Fault;
@@ -80,10 +81,18 @@ impl Default for Options {
     }
 }
 
+/// A parsed module, to be loaded by any number of machines.
+#[derive(Debug)]
+pub struct Ptx {
+    module: text::Module,
+    /// Kernels by name, lowered for machines on which the module has no memory of its own: they are the same on all.
+    programs: Mutex<HashMap<String, Arc<Program>>>,
+}
+
 /// A loaded module.
 #[derive(Debug)]
 pub struct Module {
-    module: text::Module,
+    ptx: Arc<Ptx>,
     globals: Vec<u64>,
     variables: Vec<u64>,
 }
@@ -132,9 +141,14 @@ impl Machine {
 
     /// Loads a module from its PTX onto a device.
     pub fn load(&mut self, device: usize, ptx: &str) -> Result<Module, String> {
-        let module = text::parse(ptx).map_err(|error| error.to_string())?;
+        Ok(self.load_parsed(device, &Ptx::parse(ptx)?))
+    }
+
+    /// Loads a parsed module onto a device.
+    pub fn load_parsed(&mut self, device: usize, ptx: &Arc<Ptx>) -> Module {
         let mut variables = Vec::new();
-        let globals = module
+        let globals = ptx
+            .module
             .variables
             .iter()
             .map(|variable| match variable.space {
@@ -148,7 +162,7 @@ impl Machine {
                 }
             })
             .collect();
-        Ok(Module { module, globals, variables })
+        Module { ptx: ptx.clone(), globals, variables }
     }
 
     /// Frees a module's variables.
@@ -192,16 +206,41 @@ impl Machine {
 }
 
 impl Module {
+    /// Names of the kernels.
+    pub fn kernels(&self) -> impl Iterator<Item = &str> {
+        self.ptx
+            .module
+            .functions
+            .iter()
+            .filter(|function| function.entry)
+            .map(|function| function.name.as_str())
+    }
+
     /// A kernel by name. Errors name what the module has, or the instruction that is not known.
     pub fn kernel(&self, name: &str) -> Result<Kernel, String> {
-        let function = self.module.function(name).filter(|function| function.entry).ok_or_else(|| {
-            let names: Vec<_> =
-                self.module.functions.iter().filter(|f| f.entry).map(|f| f.name.as_str()).collect();
-            format!("no kernel `{name}`; the module has {}", names.join(", "))
+        let module = &self.ptx.module;
+        let shared = self.variables.is_empty().then_some(&self.ptx.programs);
+        let programs = || shared.map(|programs| programs.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(program) = programs().and_then(|programs| programs.get(name).cloned()) {
+            return Ok(Kernel(program));
+        }
+        let function = module.function(name).filter(|function| function.entry).ok_or_else(|| {
+            format!("no kernel `{name}`; the module has {}", self.kernels().collect::<Vec<_>>().join(", "))
         })?;
-        let program =
-            lower(&self.module, function, &self.globals).map_err(|error| format!("{name}, {error}"))?;
-        Ok(Kernel(Arc::new(program)))
+        let program = lower(module, function, &self.globals).map_err(|error| format!("{name}, {error}"))?;
+        let program = Arc::new(program);
+        if let Some(mut programs) = programs() {
+            programs.insert(name.to_owned(), program.clone());
+        }
+        Ok(Kernel(program))
+    }
+}
+
+impl Ptx {
+    /// Parses a module. Errors name the line.
+    pub fn parse(text: &str) -> Result<Arc<Self>, String> {
+        let module = text::parse(text).map_err(|error| error.to_string())?;
+        Ok(Arc::new(Self { module, programs: Mutex::default() }))
     }
 }
 
