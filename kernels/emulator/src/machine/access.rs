@@ -393,7 +393,7 @@ impl Env<'_> {
         Some(Span { region, start, bytes, offsets })
     }
 
-    /// The region and offset of bytes in global memory or in the own block's shared memory, aligned for accesses of `len` bytes.
+    /// The region and offset of bytes in global memory, the own block's shared memory or the parameters, aligned for accesses of `len` bytes.
     #[inline(always)]
     fn own_range(
         &mut self,
@@ -409,6 +409,9 @@ impl Env<'_> {
             Space::Global | Space::Constant => self.memory.find(address, bytes).ok(),
             Space::Generic if address >= GLOBAL_START => self.memory.find(address, bytes).ok(),
             Space::Shared if address <= u64::from(OFFSET) => self.shared(address as u32, bytes).ok(),
+            Space::Param if address.checked_add(bytes as u64)? <= self.parameters.len() as u64 => {
+                Some((self.parameters, address as usize))
+            }
             _ => None,
         }
     }
