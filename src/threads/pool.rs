@@ -1,13 +1,15 @@
 //! A pool of threads: dispatch in about a microsecond, because a decode step dispatches a few hundred times.
 //!
 //! The calling thread is worker 0. Between jobs a worker spins for a short while (the gaps inside a
-//! step are microseconds) and then parks (the gaps between requests are longer). Does not know what
-//! the jobs compute.
+//! step are microseconds) and then parks (the gaps between requests are longer). A worker that the
+//! system lets run too late finds the tasks of `for_each` taken and the job closed: where other
+//! programs share the processors, nobody waits for who has not begun. Does not know what the jobs
+//! compute.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
@@ -22,19 +24,29 @@ type Job = dyn Fn(usize) + Sync;
 #[repr(align(128))]
 pub(super) struct Padded<T>(pub(super) T);
 
+/// A worker inside, in [`Shared::gate`]; 13 bits.
+const INSIDE: u64 = 1;
+/// A worker that entered, inside or gone again; 13 bits.
+const ENTERED: u64 = 1 << 13;
+/// Nobody enters any more.
+const CLOSED: u64 = 1 << 26;
+/// A job; the rest of the bits, which wrap after 137 billion jobs.
+const JOB: u64 = 1 << 27;
+
+/// Most workers of a pool, as the gate counts them.
+const MAX_WORKERS: usize = (ENTERED - 1) as usize;
+
 struct Shared {
-    /// Number of jobs dispatched so far; a change is the signal to run `job`.
-    epoch: Padded<AtomicU64>,
-    /// Workers that have not finished the current job.
-    running: Padded<AtomicUsize>,
+    /// Number of the job, whether it is closed, and how many workers entered it and are inside. A new number is the signal to enter.
+    gate: Padded<AtomicU64>,
     job: UnsafeCell<Option<*const Job>>,
     parked: Vec<Padded<AtomicBool>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written only while no worker runs (`running` is 0) and before the release store of `epoch` that
-// the workers acquire; everything else is atomic or locked.
+// SAFETY: `job` is written only while the gate is closed and nobody inside, and before the release store that opens it; a worker reads it
+// only inside, which it enters by acquiring an open gate. Everything else is atomic or locked.
 unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer in `job` is only followed during `ThreadPool::run`, which keeps its target alive.
 unsafe impl Send for Shared {}
@@ -55,10 +67,10 @@ impl ThreadPool {
         let wanted = match num_threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             n => n,
-        };
+        }
+        .min(MAX_WORKERS);
         let shared = Arc::new(Shared {
-            epoch: Padded(AtomicU64::new(0)),
-            running: Padded(AtomicUsize::new(0)),
+            gate: Padded(AtomicU64::new(CLOSED)),
             job: UnsafeCell::new(None),
             parked: (1..wanted).map(|_| Padded(AtomicBool::new(false))).collect(),
             stop: AtomicBool::new(false),
@@ -86,33 +98,36 @@ impl ThreadPool {
         if self.threads.is_empty() {
             return job(0);
         }
+        let everybody = self.threads.len() as u64 * ENTERED;
+        self.dispatch(job, |gate| {
+            let counts = CLOSED - 1;
+            wait_until(|| gate.load(Ordering::Acquire) & counts == everybody);
+        });
+    }
+
+    /// Lets the workers into a job, takes part in it, and calls `before_closing`; returns when those that entered have left.
+    fn dispatch(&mut self, job: &(dyn Fn(usize) + Sync), before_closing: impl FnOnce(&AtomicU64)) {
         let shared = &*self.shared;
-        shared.running.0.store(self.threads.len(), Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. This function returns after every worker has finished
-        // with the pointer, and `&mut self` keeps a second job from being dispatched meanwhile, so
-        // no worker reads `job` now.
+        let gate = &shared.gate.0;
+        // SAFETY: only the lifetime changes. This function returns after the gate is closed and every worker that entered has left, and
+        // `&mut self` keeps a second job from being dispatched meanwhile, so no worker reads `job` now or later.
         unsafe {
             let job = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job);
             *shared.job.get() = Some(job);
         }
-        // Sequentially consistent with the worker's store of `parked`: at least one of the two
-        // threads sees the other's store.
-        shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        // The gate is closed and empty: nobody else writes to it. Sequentially consistent with the worker's store of `parked`: at least
+        // one of the two threads sees the other's store.
+        let number = gate.load(Ordering::Relaxed) & !(JOB - 1);
+        gate.store(number.wrapping_add(JOB), Ordering::SeqCst);
         for (parked, (thread, _)) in shared.parked.iter().zip(&self.threads) {
             if parked.0.load(Ordering::SeqCst) {
                 thread.unpark();
             }
         }
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        let mut spins = 0;
-        while shared.running.0.load(Ordering::Acquire) != 0 {
-            spins += 1;
-            if spins < SPINS_BEFORE_YIELD {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
+        before_closing(gate);
+        gate.fetch_or(CLOSED, Ordering::Relaxed);
+        wait_until(|| gate.load(Ordering::Acquire) & (ENTERED - INSIDE) == 0);
         let theirs = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(payload) = own.err().or(theirs) {
             resume_unwind(payload);
@@ -134,14 +149,16 @@ impl ThreadPool {
             range.0.store((first as u64) << 32 | end as u64, Ordering::Relaxed);
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            self.run(&|worker| {
+            let tasks = |worker: usize| {
                 for victim in 0..workers {
                     let range = &ranges[(worker + victim) % workers].0;
                     while let Some(index) = take(range, victim == 0) {
                         task(worker, index);
                     }
                 }
-            });
+            };
+            // The caller leaves when all tasks are taken, so that nobody else is needed.
+            self.dispatch(&tasks, |_| ());
         }));
         self.ranges = ranges;
         if let Err(payload) = outcome {
@@ -162,7 +179,7 @@ fn take(range: &AtomicU64, front: bool) -> Option<usize> {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        self.shared.gate.0.fetch_add(JOB, Ordering::SeqCst);
         for (thread, handle) in &mut self.threads {
             thread.unpark();
             if let Some(handle) = handle.take() {
@@ -173,7 +190,20 @@ impl Drop for ThreadPool {
     }
 }
 
-/// Loop of a worker: wait for the epoch to change, run the job, report the end.
+/// Spins for a short while and then lets other threads run.
+fn wait_until(condition: impl Fn() -> bool) {
+    let mut spins = 0;
+    while !condition() {
+        spins += 1;
+        if spins < SPINS_BEFORE_YIELD {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Loop of a worker: wait for the next job, enter it if it is still open, run it, leave.
 fn work(shared: &Shared, worker: usize) {
     let mut seen = 0;
     loop {
@@ -181,21 +211,31 @@ fn work(shared: &Shared, worker: usize) {
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: the epoch moved, so `job` was written before and its target lives until `running` reaches 0.
+        if !enter(&shared.gate.0, seen) {
+            continue;
+        }
+        // SAFETY: this worker is inside, so `job` was written before and its target lives until it has left.
         let job = unsafe { (*shared.job.get()).map(|job| &*job) };
         if let Some(job) = job
             && let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(worker)))
         {
             *shared.panic.lock().unwrap_or_else(|e| e.into_inner()) = Some(payload);
         }
-        shared.running.0.fetch_sub(1, Ordering::Release);
+        shared.gate.0.fetch_sub(INSIDE, Ordering::Release);
     }
 }
 
+/// Enters a job by its number, unless it is closed or over.
+fn enter(gate: &AtomicU64, job: u64) -> bool {
+    let enter = |now: u64| (now & !(JOB - 1) == job && now & CLOSED == 0).then_some(now + ENTERED + INSIDE);
+    gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
+}
+
+/// Waits for a job with another number; returns it.
 fn wait(shared: &Shared, worker: usize, seen: u64) -> u64 {
-    let epoch = &shared.epoch.0;
+    let number = |order| shared.gate.0.load(order) & !(JOB - 1);
     for _ in 0..SPINS_BEFORE_PARK {
-        let now = epoch.load(Ordering::Acquire);
+        let now = number(Ordering::Acquire);
         if now != seen {
             return now;
         }
@@ -204,7 +244,7 @@ fn wait(shared: &Shared, worker: usize, seen: u64) -> u64 {
     let parked = &shared.parked[worker - 1].0;
     parked.store(true, Ordering::SeqCst);
     let now = loop {
-        let now = epoch.load(Ordering::SeqCst);
+        let now = number(Ordering::SeqCst);
         if now != seen {
             break now;
         }
@@ -216,6 +256,8 @@ fn wait(shared: &Shared, worker: usize, seen: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     #[test]
@@ -249,6 +291,42 @@ mod tests {
             }
         }
         assert_eq!(total.into_inner(), 9_000);
+    }
+
+    #[test]
+    fn who_comes_late_finds_the_job_closed() {
+        let gate = AtomicU64::new(CLOSED);
+        assert!(!enter(&gate, 0), "no job yet");
+        gate.store(5 * JOB, Ordering::Relaxed);
+        assert!(enter(&gate, 5 * JOB) && enter(&gate, 5 * JOB) && !enter(&gate, 4 * JOB));
+        assert_eq!(gate.load(Ordering::Relaxed), 5 * JOB + 2 * ENTERED + 2 * INSIDE);
+        gate.fetch_or(CLOSED, Ordering::Relaxed);
+        assert!(!enter(&gate, 5 * JOB));
+        gate.store(6 * JOB, Ordering::Relaxed);
+        assert!(!enter(&gate, 5 * JOB), "a job that is over");
+        gate.store(0u64.wrapping_sub(JOB).wrapping_add(JOB), Ordering::Relaxed);
+        assert!(enter(&gate, 0), "numbers wrap");
+    }
+
+    #[test]
+    fn jobs_of_both_kinds_follow_each_other() {
+        // More workers than processors, so that some come late.
+        let mut pool = ThreadPool::new("test", 5);
+        for round in 0..2_000 {
+            let seen: [AtomicUsize; 7] = Default::default();
+            pool.for_each(2 + round % 6, |_, index| {
+                seen[index].fetch_add(1, Ordering::Relaxed);
+            });
+            let expected: [usize; 7] = std::array::from_fn(|index| usize::from(index < 2 + round % 6));
+            assert_eq!(seen.map(AtomicUsize::into_inner), expected);
+            if round % 7 == 0 {
+                let calls: [AtomicUsize; 5] = Default::default();
+                pool.run(&|worker| {
+                    calls[worker].fetch_add(1, Ordering::Relaxed);
+                });
+                assert_eq!(calls.map(AtomicUsize::into_inner), [1; 5]);
+            }
+        }
     }
 
     #[test]
