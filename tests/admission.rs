@@ -198,9 +198,10 @@ async fn paths_without_v1_and_below_a_proxys_prefix_are_aliases() {
     {
         assert_eq!(client.get(path).await.status, 200, "{path}");
     }
-    for path in
-        ["/embeddings", "/v1/embeddings", "/v1/metrics", "/llm/v1/models", "/llm/kimi", "/llm/kimix/models"]
-    {
+    let moved = client.get("/llm/kimi").await;
+    assert_eq!((moved.status, moved.header("location")), (308, Some("/llm/kimi/")));
+    assert_eq!(client.post("/llm/kimi", "{}").await.status, 404);
+    for path in ["/embeddings", "/v1/embeddings", "/v1/metrics", "/llm/v1/models", "/llm/kimix/models"] {
         assert_eq!(client.get(path).await.status, 404, "{path}");
     }
 }

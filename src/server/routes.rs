@@ -32,6 +32,8 @@ enum Reply {
     Text(&'static str, String),
     File(&'static page::File),
     Events(Box<api::EventStream>),
+    /// The path where it is.
+    Moved(HeaderValue),
 }
 
 /// The API whose error shape a client expects.
@@ -82,7 +84,13 @@ pub(super) async fn answer(
             return preflight(route, &head.headers, origin, log);
         }
         (Ok(()), Some(route)) => admit(route, &head, &shared, stranger, &mut log).await.map(|()| route),
-        (Ok(()), None) => Err(ApiError::unknown_path(path)),
+        (Ok(()), None) => match moved(&head, &shared) {
+            Some(reply) => {
+                body::skip(incoming).await;
+                return respond(Ok(reply), origin, dialect, false, &shared, log);
+            }
+            None => Err(ApiError::unknown_path(path)),
+        },
     };
     let gzip = accept::gzip(&head.headers);
     let result = match admitted {
@@ -142,6 +150,15 @@ async fn admit(
         log.metered = Some(client.begin(Instant::now())?);
     }
     Ok(())
+}
+
+/// Where the page is for who asks for `server.root_path` itself: its links are relative, so that the slash at the end counts.
+fn moved(head: &Parts, shared: &Shared) -> Option<Reply> {
+    let root = &shared.config.root_path;
+    if head.uri.path() != root || head.method != Method::GET {
+        return None;
+    }
+    HeaderValue::from_str(&format!("{root}/")).ok().map(Reply::Moved)
 }
 
 async fn dispatch(
@@ -342,6 +359,10 @@ fn respond(
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
             }
             (status, whole(status, body, log))
+        }
+        Ok(Reply::Moved(to)) => {
+            headers.insert(header::LOCATION, to);
+            (StatusCode::PERMANENT_REDIRECT, whole(StatusCode::PERMANENT_REDIRECT, Vec::new(), log))
         }
         Ok(Reply::Text(kind, body)) => {
             let body = text(&mut headers, kind, body.into_bytes(), gzip);
