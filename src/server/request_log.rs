@@ -4,13 +4,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::json;
-
 use super::activity::Busy;
 use super::clients::Metered;
 use super::route;
 use super::shared::{Running, Shared};
-use super::traces::{Span, Trace, TraceContext, phases};
+use super::traces::{EndedRequest, TraceContext};
 use crate::api::{ApiError, Share, Summary};
 use crate::telemetry::RequestRecord;
 
@@ -141,31 +139,19 @@ impl Drop for RequestLog {
         let context = self.context.take().filter(|context| context.sampled);
         if let (Some(traces), Some(context)) = (self.shared.traces.get(), context) {
             metrics.note_trace(self.route, context.trace_id, took, ttft);
-            let ended = self.began + took;
-            let phases = phases::spans(&timelines, self.began, ended);
-            let waited = timelines.iter().filter_map(|t| Some(t.admitted? - t.submitted)).max();
-            let mut attributes = vec![
-                ("http.request.method", json!("POST")),
-                ("http.route", json!(self.route)),
-                ("http.response.status_code", json!(status)),
-                ("gen_ai.request.id", json!(self.id)),
-                ("gen_ai.response.finish_reasons", json!([finish])),
-                // The conventions' names, and those of vLLM.
-                ("gen_ai.usage.input_tokens", json!(usage.prompt_tokens)),
-                ("gen_ai.usage.output_tokens", json!(usage.completion_tokens)),
-                ("gen_ai.usage.prompt_tokens", json!(usage.prompt_tokens)),
-                ("gen_ai.usage.completion_tokens", json!(usage.completion_tokens)),
-                ("gen_ai.latency.e2e", json!(took.as_secs_f64())),
-            ];
-            let latencies =
-                [("gen_ai.latency.time_in_queue", waited), ("gen_ai.latency.time_to_first_token", ttft)];
-            attributes.extend(
-                latencies.into_iter().filter_map(|(key, time)| Some((key, json!(time?.as_secs_f64())))),
-            );
-            attributes.extend(self.client.as_deref().map(|client| ("perigee.client", json!(client))));
-            let (begun, failed) = (self.began, status >= 500);
-            let request = Span { name: self.route, begun, ended, attributes, failed };
-            traces.export(Trace { context, request, phases });
+            let request = EndedRequest {
+                route: self.route,
+                id: &self.id,
+                client: self.client.as_deref(),
+                status,
+                finish,
+                usage: &usage,
+                began: self.began,
+                ttft,
+                took,
+                timelines: &timelines,
+            };
+            traces.export(request.trace(context));
         }
     }
 }

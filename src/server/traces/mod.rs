@@ -17,9 +17,11 @@ use crate::telemetry::Metrics;
 mod context;
 mod exporter;
 mod otlp;
-pub(super) mod phases;
+mod phases;
+mod request;
 
 pub(super) use context::TraceContext;
+pub(super) use request::EndedRequest;
 pub use exporter::{Endpoint, EndpointError};
 
 /// Traces that may wait for their export.

@@ -9,7 +9,7 @@ use crate::generate::Timeline;
 
 /// Spans of the replies: preparing the prompt, waiting in the queue, computing the prompt, decoding, the guard's findings and the
 /// writing of each tool call. A phase that had not ended at `ended` ends there.
-pub(in crate::server) fn spans(timelines: &[Timeline], begun: Instant, ended: Instant) -> Vec<Span> {
+pub(super) fn spans(timelines: &[Timeline], begun: Instant, ended: Instant) -> Vec<Span> {
     let mut spans = Vec::new();
     if let Some(submitted) = timelines.iter().map(|timeline| timeline.submitted).min() {
         spans.push(span("prepare", begun, submitted, vec![]));
