@@ -148,11 +148,19 @@ fn new_block(
                     constant,
                     Constant::Wide(_) | Constant::DynamicShared(true) | Constant::Special(_, true)
                 );
-                for lane in 0..32 {
-                    if wide {
-                        registers.wide_mut(slot)[lane as usize] = value(lane);
-                    } else {
-                        registers.narrow_mut(slot)[lane as usize] = value(lane) as u32;
+                let by_lane = matches!(
+                    constant,
+                    Constant::Special(Special::Thread(_) | Special::Lane | Special::LaneMask(_), _)
+                );
+                let first = value(0);
+                match (wide, by_lane) {
+                    (false, false) => *registers.narrow_mut(slot) = [first as u32; 32],
+                    (true, false) => *registers.wide_mut(slot) = [first; 32],
+                    (false, true) => {
+                        *registers.narrow_mut(slot) = std::array::from_fn(|lane| value(lane as u32) as u32);
+                    }
+                    (true, true) => {
+                        *registers.wide_mut(slot) = std::array::from_fn(|lane| value(lane as u32))
                     }
                 }
             }
