@@ -21,8 +21,8 @@ mod phases;
 mod request;
 
 pub(super) use context::TraceContext;
-pub(super) use request::EndedRequest;
 pub use exporter::{Endpoint, EndpointError};
+pub(super) use request::EndedRequest;
 
 /// Traces that may wait for their export.
 const QUEUE: usize = 2048;
