@@ -458,7 +458,7 @@ impl Env<'_> {
         let check = self.options.uninitialized;
         if let Some(Span { region, start, bytes, offsets }) =
             self.span(access.address.space, &addresses, exec, total)
-            && !(check && !written(region, start, bytes, &offsets, exec, total))
+            && (!check || written(region, start, bytes, &offsets, exec, total))
         {
             let (data, _) = region.get(start, bytes);
             for (index, target) in access.registers.iter().enumerate() {

@@ -139,7 +139,7 @@ impl Env<'_> {
         (0..).zip(rows).all(|(lane, row)| {
             let Ok(at) = Self::shared_address(warp, address, lane) else { return false };
             let at = at as usize;
-            if at % 16 != 0 || at < SHARED_START as usize || at + 16 > shared.len() {
+            if !at.is_multiple_of(16) || at < SHARED_START as usize || at + 16 > shared.len() {
                 return false;
             }
             let (bytes, written) = shared.get(at, 16);
