@@ -7,7 +7,7 @@
 //! preempted and computes at least one token in every step, which guarantees progress.
 //!
 //! Clients share what a step has. One with nothing running is admitted before prompts are continued,
-//! with up to half of the step's prompt tokens; it waits neither for a place nor for blocks while
+//! with up to half of the step's prompt tokens, or all of a chat of one line; it waits neither for a place nor for blocks while
 //! another runs several sequences: the last of the client that runs most gives its own up. Prompts
 //! that were begun divide their tokens evenly among their clients, by weight.
 

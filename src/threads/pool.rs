@@ -48,7 +48,7 @@ struct Shared {
 // SAFETY: `job` is written only while the gate is closed and nobody inside, and before the release store that opens it; a worker reads it
 // only inside, which it enters by acquiring an open gate. Everything else is atomic or locked.
 unsafe impl Sync for Shared {}
-// SAFETY: the raw pointer in `job` is only followed during `ThreadPool::run`, which keeps its target alive.
+// SAFETY: the raw pointer in `job` is only followed during `ThreadPool::dispatch`, which keeps its target alive.
 unsafe impl Send for Shared {}
 
 /// A fixed set of worker threads.

@@ -66,11 +66,11 @@ struct Span<'a> {
     offsets: Lanes,
 }
 
-/// The lowest and the highest address of some lanes, and all their bits.
+/// The lowest and the highest address of some lanes, and all their bits; the first two hold if the sign is not among these.
 fn bounds(isa: Isa, addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
     #[inline(always)]
     fn of(addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
-        // As signed numbers, which vectors compare: no address reaches the sign.
+        // As signed numbers, which vectors compare.
         let (mut low, mut high, mut bits) = ([i64::MAX; 4], [0; 4], [0; 4]);
         for first in (0..32).step_by(4) {
             for i in 0..4 {
@@ -84,8 +84,7 @@ fn bounds(isa: Isa, addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
         let low = low.into_iter().min().unwrap_or_default();
         let high = high.into_iter().max().unwrap_or_default();
         let bits = bits.into_iter().fold(0, |all, bits| all | bits);
-        // An address with the sign is in no region: neither is what begins there.
-        if bits < 0 { (u64::MAX, u64::MAX, bits as u64) } else { (low as u64, high as u64, bits as u64) }
+        (low as u64, high as u64, bits as u64)
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
@@ -378,13 +377,12 @@ impl Env<'_> {
     fn span(&mut self, space: Space, addresses: &[u64; 32], exec: u32, len: usize) -> Option<Span<'_>> {
         let (low, high, bits) = bounds(self.isa, addresses, exec);
         let bytes = usize::try_from(high.wrapping_sub(low)).ok()?.checked_add(len)?;
-        if bits & (len.next_power_of_two() as u64 - 1) != 0 || bytes > 1 << 30 {
+        let unaligned = bits & (len.next_power_of_two() as u64 - 1) != 0;
+        // No region has an address with the sign.
+        if unaligned || bits >> 63 != 0 || bytes > 1 << 30 {
             return None;
         }
-        let (region, start) = match space {
-            Space::Shared if high > u64::from(OFFSET) => return None,
-            _ => self.own_range(space, low, len, bytes)?,
-        };
+        let (region, start) = self.own_range(space, low, len, bytes)?;
         // Of lanes that do not take part the offset is any.
         let mut offsets = [0; 32];
         for lane in 0..32 {
