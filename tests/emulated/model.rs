@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic, CudaBackend};
-use perigee::engine::{EngineEvent, EngineRequest};
+use perigee::engine::{EngineEvent, EngineRequest, SequenceStream};
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, DraftSupport, Model, Weights};
 use perigee::nano;
@@ -249,7 +249,7 @@ fn nano_says_what_it_says_on_the_cpu() {
 /// A step of decoding is one upload before the layers, one before sampling and one download; the layers are replayed.
 #[test]
 fn a_decode_step_is_three_transfers_and_one_replay() {
-    const REQUESTS: usize = 7;
+    const REQUESTS: usize = 8;
     const TOKENS: u32 = 12;
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let counts = driver.counts.clone();
@@ -280,37 +280,40 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
             .unwrap();
     let at_ready = *counts.lock().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(async {
-        let streams: Vec<_> = (0..REQUESTS as u32)
-            .map(|i| {
-                let request = EngineRequest {
-                    prompt: vec![i + 1; 3].into(),
-                    sampling: SamplingParams {
-                        temperature: 1.0,
-                        max_tokens: TOKENS,
-                        seed: u64::from(i),
-                        ..Default::default()
-                    },
-                    priority: 0,
-                    share: None,
-                    deadline: None,
-                    cache_salt: None,
-                    guard: None,
-                    constraint: None,
-                    speculation: Default::default(),
-                    media: Vec::new(),
-                };
-                engine.handle.submit(request).unwrap()
-            })
-            .collect();
-        for mut stream in streams {
+    let submit = |prompt: Vec<u32>, seed: u32| {
+        let request = EngineRequest {
+            prompt: prompt.into(),
+            sampling: SamplingParams {
+                temperature: 1.0,
+                max_tokens: TOKENS,
+                seed: u64::from(seed),
+                ..Default::default()
+            },
+            priority: 0,
+            share: None,
+            deadline: None,
+            cache_salt: None,
+            guard: None,
+            constraint: None,
+            speculation: Default::default(),
+            media: Vec::new(),
+        };
+        engine.handle.submit(request).unwrap()
+    };
+    let reply = |mut stream: SequenceStream| {
+        runtime.block_on(async {
             let mut tokens = 0;
             while let Some(event) = stream.next().await {
                 tokens += u32::from(matches!(event, EngineEvent::Token { .. }));
             }
             assert_eq!(tokens, TOKENS);
-        }
-    });
+        });
+    };
+    // More rows than a recording has, in the first of its steps.
+    reply(submit(vec![1; 21], 0));
+    // Whichever of these the engine sees together, no step has more rows than a recording.
+    let streams: Vec<_> = (1..REQUESTS as u32).map(|i| submit(vec![i + 1], i)).collect();
+    streams.into_iter().for_each(reply);
     engine.handle.shutdown();
     engine.thread.join().unwrap().unwrap();
     check_counts(at_ready, &counts, REQUESTS as u64);
@@ -323,7 +326,7 @@ fn check_counts(at_ready: Counts, counts: &Mutex<Counts>, sequences: u64) {
     assert!(steps > 11, "{steps}");
     assert_eq!(end.allocations, at_ready.allocations, "memory is allocated while serving");
     assert_eq!(end.loads, at_ready.loads);
-    // The first step has more rows in absorbed form than a recording; all others are replayed.
+    // The first prompt has more rows in absorbed form than a recording; all other steps are replayed.
     assert_eq!(end.replays - at_ready.replays, steps - 1);
     // Embedding and first norm, a dense layer of ten launches and two MoE layers of eleven; a GPU does not say.
     assert!(matches!(end.recorded, 0 | 34), "{} launches are recorded", end.recorded);
