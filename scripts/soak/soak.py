@@ -27,7 +27,7 @@ WEIGHTS = {"greedy-a": 1.0, "greedy-b": 1.0, "greedy-c": 2.0, SMALL: 1.0}
 MAX_NUM_SEQS = 16
 MAX_QUEUE_LEN = 64
 # The longest that a new request waits for the step before it, as an operator of short chats would have it.
-TARGET_STEP_MS = 10
+TARGET_STEP_MS = 5
 OVERLOAD = 1.5
 # A request that takes longer hangs.
 REQUEST_TIMEOUT_S = 120

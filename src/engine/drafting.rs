@@ -261,12 +261,15 @@ impl<B: Backend> StepLoop<B> {
             return false;
         }
         self.model_drafts.iter_mut().for_each(|model| model.spent = Duration::ZERO);
-        let max_rows = self.model.capacity().max_logits_rows.min(self.model.capacity().max_tokens);
+        let mut max_rows = self.model.capacity().max_logits_rows.min(self.model.capacity().max_tokens);
         let max_tokens = self.drafting.config.max_tokens;
         let mut decoding = std::mem::take(&mut self.drafting.decoding);
         decoding.clear();
         decoding.extend(self.scheduler.decoding());
         let base = decoding.len();
+        if self.drafting.config.adaptive {
+            max_rows = max_rows.min(base.saturating_add(self.scheduler.most_drafted_tokens()));
+        }
         if self.in_flight.is_some() && self.model_waits() && self.model_len(&decoding, max_rows) > 0 {
             self.drafting.decoding = decoding;
             return true;

@@ -76,7 +76,7 @@ pub(super) struct StepLoop<B: Backend> {
     pub(super) step_tokens: StepTokens,
     /// Sequences whose constraint broke: they end when the step is settled.
     pub(super) broken: Vec<SeqId>,
-    /// Prompt tokens of the step in flight, if replies wait for it.
+    /// Prompt and drafted tokens of the step in flight.
     pub(super) paced_tokens: usize,
     pub(super) outcomes: Outcomes,
     pub(super) decisions: Vec<Decision>,

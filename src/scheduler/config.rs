@@ -16,8 +16,9 @@ pub struct Config {
     /// Most prompt tokens computed in one step, 0 = the backend's default (CPU 512, otherwise the whole token budget).
     /// Larger: more prefill throughput, longer gaps between streamed tokens.
     pub max_prefill_tokens: usize,
-    /// Time that a step with prompt tokens aims at, milliseconds, 0 = none. Prompts are cut into smaller pieces, of 32 tokens at least, so that streams go on and a new request is not kept waiting by long prompts. Smaller:
-    /// shorter gaps between streamed tokens and shorter waits, slower prefill of long prompts.
+    /// Time that a step aims at, milliseconds, 0 = none. Prompts are cut into smaller pieces, of 32 tokens at least, and drafts are
+    /// shortened, so that streams go on and a new request is not kept waiting by the work of others. Smaller: shorter gaps
+    /// between streamed tokens and shorter waits, slower prefill of long prompts.
     pub target_step_ms: f64,
     /// Most tokens of prompt and reply together, 0 = what the checkpoint allows. Larger: more KV blocks a sequence may take.
     pub max_model_len: usize,
@@ -60,7 +61,7 @@ pub struct Limits {
     pub max_num_batched_tokens: usize,
     /// Upper bound on the prompt (and recomputed) tokens of one step.
     pub max_prefill_tokens: usize,
-    /// Time that a step with prompt tokens aims at; zero = none.
+    /// Time that a step aims at; zero = none.
     pub target_step: Duration,
     /// Upper bound on prompt and reply tokens of one sequence.
     pub max_model_len: usize,

@@ -65,7 +65,7 @@ use crate::ops::{BlockId, SeqSlot};
 use block_pool::BlockPool;
 use pace::Pace;
 use prefix_index::root_hash;
-use queue::Queue;
+use queue::{Head, Queue};
 use schedule::Blocked;
 use sequence::{Phase, Rank, Sequence};
 use slab::Slab;
@@ -137,8 +137,10 @@ pub struct Scheduler {
     /// Set while the head of the queue does not fit: the condition of the next attempt.
     blocked: Option<Blocked>,
     pace: Pace,
-    /// Prompt tokens of the last plan.
+    /// Prompt and drafted tokens of the last plan.
     paced_tokens: usize,
+    /// The last plan left out the prompts that were begun.
+    prompts_paused: bool,
     /// Names of blocks that are not in the pool and can be brought back at once.
     loadable: HashSet<Name, ahash::RandomState>,
     prefix_query_tokens: u64,
@@ -164,6 +166,7 @@ impl Scheduler {
             blocked: None,
             pace: Pace::new(limits.target_step, limits.max_prefill_tokens),
             paced_tokens: 0,
+            prompts_paused: false,
             loadable: HashSet::default(),
             prefix_query_tokens: 0,
             prefix_hit_tokens: 0,
@@ -273,7 +276,17 @@ impl Scheduler {
         self.pool.take_changes()
     }
 
-    /// Prompt tokens of the last plan.
+    /// Most drafted tokens that the next plan should have: what [`Limits::target_step`] leaves beside its prompts, those that were
+    /// begun and the next in the queue if there is a place for it.
+    pub fn most_drafted_tokens(&self) -> usize {
+        let begun = self.running.iter().filter(|&&slot| self.sequences[slot].phase == Phase::Prefill);
+        let has_place = |head: &Head| head.is_newcomer || self.running.len() < self.limits.max_num_seqs;
+        let next = self.queue.first().filter(has_place).map(|head| head.slot);
+        let prompts = begun.copied().chain(next).map(|slot| self.sequences[slot].chunk_limit());
+        self.pace.drafted_tokens(prompts.sum())
+    }
+
+    /// Prompt and drafted tokens of the last plan.
     pub fn paced_tokens(&self) -> usize {
         self.paced_tokens
     }

@@ -4,12 +4,14 @@
 //! Order of a step: decoding sequences, then prompts already begun, then the queue, each by rank
 //! (priority, arrival). When blocks run out, the running sequence of the last rank releases its
 //! blocks and returns to the queue with its tokens. The first running sequence is therefore never
-//! preempted and computes at least one token in every step, which guarantees progress.
+//! preempted and computes at least one token in every step, or every other one, which guarantees progress.
 //!
 //! Clients share what a step has. One with nothing running is admitted before prompts are continued,
 //! with up to half of the step's prompt tokens, or all of a chat of one line; it waits neither for a place nor for blocks while
-//! another runs several sequences: the last of the client that runs most gives its own up. Prompts
-//! that were begun divide their tokens evenly among their clients, by weight.
+//! another runs several sequences: the last of the client that runs most gives its own up. Where steps
+//! have a target of time, a newcomer whose whole prompt is in a step has it for itself and the replies, and
+//! the others' prompts go on in the next. Prompts that were begun divide their tokens evenly among their
+//! clients, by weight.
 
 use super::batch::{Admission, Batch, Chunk};
 use super::prefix_index::BlockHash;
@@ -43,6 +45,11 @@ impl Prefix {
     fn num_loads(&self) -> usize {
         self.blocks.iter().filter(|block| block.is_none()).count()
     }
+}
+
+/// Whether there are chunks, each the last of its prompt.
+fn has_whole_prompts(chunks: &[Chunk]) -> bool {
+    !chunks.is_empty() && chunks.iter().all(|chunk| chunk.samples)
 }
 
 /// Prompt tokens that a client may have of a step.
@@ -105,20 +112,29 @@ impl Scheduler {
         if decodes > 0 {
             self.schedule_decodes(batch, &mut budget, decodes, prefills > 0);
         }
-        budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens).min(self.pace.tokens());
+        budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens).min(self.pace.prompt_tokens());
         budget.prefill_total = budget.prefill;
         let replies = batch.chunks.len();
+        let mut pauses = false;
         if prefills > 0 {
             self.admit_newcomers(batch, &mut budget, now_us);
-            self.schedule_prefills(batch, &mut budget);
+            pauses = !self.prompts_paused
+                && self.pace.is_on()
+                && has_whole_prompts(&batch.chunks[replies.min(batch.chunks.len())..]);
+            if !pauses {
+                self.schedule_prefills(batch, &mut budget);
+            }
         }
+        self.prompts_paused = pauses;
         // A sequence preempted in this step is not readmitted in it: it would evict the same sequence again.
-        if batch.preempted.is_empty() {
+        if batch.preempted.is_empty() && !pauses {
             self.admit(batch, &mut budget, now_us, None);
         }
         // Sequences that made way for others have left the plan, and with them perhaps the last reply.
         let replies = replies.min(batch.chunks.len());
-        self.paced_tokens = batch.chunks[replies..].iter().map(|chunk| chunk.len).sum();
+        let (replies, prompts) = batch.chunks.split_at(replies);
+        let drafted: usize = replies.iter().map(|chunk| chunk.draft.len()).sum();
+        self.paced_tokens = drafted + prompts.iter().map(|chunk| chunk.len).sum::<usize>();
         self.pool.take_evicted(&mut batch.evicted);
     }
 

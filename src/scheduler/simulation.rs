@@ -135,6 +135,7 @@ struct Tally {
     accepted: u64,
     loaded_tokens: u64,
     failed_loads: u64,
+    pauses: u64,
 }
 
 /// A step that was sampled and is not settled.
@@ -167,6 +168,8 @@ struct World {
     now_us: u64,
     target_live: usize,
     calm: bool,
+    /// The first rank was left out of the last plan.
+    paused: bool,
     tally: Tally,
 }
 
@@ -212,6 +215,7 @@ impl World {
             now_us: 0,
             target_live: rng.usize(1..20),
             calm: false,
+            paused: false,
             tally: Tally::default(),
             rng,
         }
@@ -540,14 +544,15 @@ impl World {
         assert!(self.batch.num_tokens() <= limits.max_num_batched_tokens);
         assert!(prefill_tokens <= limits.max_prefill_tokens);
         assert!(self.batch.chunks.len() <= limits.max_num_seqs);
-        // Every step makes progress, which is why every sequence ends.
+        // Every step makes progress, or every other one where newcomers come, which is why every sequence ends.
         let busy = |slot: &&usize| !self.scheduler.sequences[**slot].awaits_its_end();
         if let Some(&first) = self.scheduler.running.first().filter(busy) {
             let first = self.scheduler.sequences[first].id;
-            assert!(
-                self.batch.chunks.iter().any(|chunk| chunk.seq == first),
-                "the first rank was not planned"
-            );
+            let planned = self.batch.chunks.iter().any(|chunk| chunk.seq == first);
+            let pauses = !planned && self.scheduler.prompts_paused;
+            assert!(planned || (pauses && !self.paused), "the first rank was not planned");
+            self.tally.pauses += u64::from(pauses);
+            self.paused = pauses;
         }
         let all_settled = self.models.values().all(|model| model.under_way.is_none());
         // Sequences that wait for their pictures alone leave nothing to plan.
@@ -804,6 +809,7 @@ fn a_million_random_steps_keep_every_invariant() {
         total.accepted += tally.accepted;
         total.loaded_tokens += tally.loaded_tokens;
         total.failed_loads += tally.failed_loads;
+        total.pauses += tally.pauses;
         seed += 1;
     }
     println!("{seed} episodes: {total:#?}");
@@ -819,6 +825,7 @@ fn a_million_random_steps_keep_every_invariant() {
         ("drafted tokens that held", total.accepted, 50_000),
         ("tokens loaded from outside the pool", total.loaded_tokens, 50_000),
         ("failed loads", total.failed_loads, 100),
+        ("steps without the first rank", total.pauses, 100),
         ("longest prompt", total.longest_prompt as u64, 1_500),
     ] {
         assert!(count >= at_least, "{what}: {count}, expected {at_least} or more");

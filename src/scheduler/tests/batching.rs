@@ -257,6 +257,52 @@ fn a_short_chat_is_not_cut_in_two() {
 }
 
 #[test]
+fn a_newcomers_short_chat_has_a_step_for_itself_and_never_two_in_a_row() {
+    let target = std::time::Duration::from_millis(5);
+    let limits = Limits {
+        target_step: target,
+        max_model_len: 512,
+        num_blocks: 256,
+        max_num_batched_tokens: 256,
+        ..LIMITS
+    };
+    let mut rig = Rig::new(limits);
+    rig.add(1, &prompt(0, 4), 90, of(1));
+    rig.step();
+    rig.add(2, &prompt(100, 400), 1, of(1));
+    assert_eq!(rig.step(), [(1, 4, 1), (2, 0, 64)]);
+    rig.add(3, &prompt(600, 20), 4, of(2));
+    assert_eq!(rig.step(), [(1, 5, 1), (3, 0, 20)], "the long prompt pauses");
+    rig.add(4, &prompt(700, 20), 4, of(3));
+    assert_eq!(rig.step(), [(1, 6, 1), (3, 20, 1), (4, 0, 20), (2, 64, 44)], "and goes on");
+    rig.add(5, &prompt(800, 40), 4, of(4));
+    assert_eq!(rig.step()[3..], [(5, 0, 32), (2, 108, 32)], "a prompt that is cut does not pause others");
+    // Nor one of a client that runs something.
+    rig.add(6, &prompt(900, 20), 4, of(1));
+    assert!(rig.step().iter().any(|(id, ..)| *id == 2));
+    rig.drain();
+}
+
+#[test]
+fn drafts_have_what_the_time_of_a_step_leaves_beside_prompts() {
+    let target = std::time::Duration::from_millis(10);
+    let mut rig = Rig::new(Limits { target_step: target, ..LIMITS });
+    rig.add(1, &prompt(0, 4), 60, |_| ());
+    rig.step();
+    assert_eq!(rig.scheduler.most_drafted_tokens(), 64);
+    rig.add(2, &prompt(100, 50), 1, |_| ());
+    assert_eq!(rig.scheduler.most_drafted_tokens(), 14);
+    rig.scheduler.abort(SeqId(2));
+    rig.scheduler.set_draft(SeqId(1), &[7; 20]);
+    assert_eq!(rig.schedule(), [(1, 4, 1)]);
+    assert_eq!(rig.scheduler.paced_tokens(), 20);
+    rig.commit();
+    rig.scheduler.note_pace(20, target * 2);
+    assert_eq!(rig.scheduler.most_drafted_tokens(), 10);
+    assert_eq!(Rig::new(LIMITS).scheduler.most_drafted_tokens(), usize::MAX, "without a target");
+}
+
+#[test]
 fn begun_prompts_share_a_step_by_the_weights_of_their_clients() {
     let mut rig = Rig::new(Limits { max_prefill_tokens: 60, ..LIMITS });
     for (id, client, weight) in [(1, 1, 1.0), (2, 2, 3.0), (3, 3, 1.0)] {
