@@ -16,7 +16,7 @@ pub struct Config {
     /// Most prompt tokens computed in one step, 0 = the backend's default (CPU 512, otherwise the whole token budget).
     /// Larger: more prefill throughput, longer gaps between streamed tokens.
     pub max_prefill_tokens: usize,
-    /// Time that a step aims at, milliseconds, 0 = none. Prompts are cut into smaller pieces, of 32 tokens at least, and drafts are
+    /// Time that a step aims at, milliseconds, 0 = none. Prompts are cut into smaller pieces, of 16 tokens at least, and drafts are
     /// shortened, so that streams go on and a new request is not kept waiting by the work of others. Smaller: shorter gaps
     /// between streamed tokens and shorter waits, slower prefill of long prompts.
     pub target_step_ms: f64,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Fewest prompt tokens that a step may be cut to: below this, reading the weights, and expanding the
 /// context once more where that is not kept, is most of what a prompt costs.
-pub(super) const MIN_TOKENS: usize = 32;
+pub(super) const MIN_TOKENS: usize = 16;
 /// Most growth from step to step.
 const GROWTH: f64 = 1.25;
 /// Least remainder from step to step.
@@ -111,7 +111,7 @@ mod tests {
         pace.note(100, ms(20));
         assert_eq!((pace.drafted_tokens(0), pace.drafted_tokens(20), pace.drafted_tokens(60)), (50, 30, 0));
         for _ in 0..9 {
-            pace.note(32, ms(30));
+            pace.note(16, ms(30));
         }
         assert_eq!((pace.prompt_tokens(), pace.drafted_tokens(0)), (MIN_TOKENS, 1));
         pace.note(0, ms(11));
@@ -120,8 +120,8 @@ mod tests {
             pace.note(0, ms(9));
         }
         assert_eq!(pace.drafted_tokens(0), MIN_TOKENS);
-        pace.note(32, ms(8));
-        assert_eq!(pace.drafted_tokens(0), 40);
+        pace.note(16, ms(8));
+        assert_eq!(pace.drafted_tokens(0), 20);
         assert_eq!(Pace::new(Duration::ZERO, 512).drafted_tokens(512), usize::MAX - 512, "no target");
     }
 }

@@ -20,7 +20,7 @@ use super::sequence::{Phase, Planned, Rank, Sequence};
 use super::{Scheduler, SeqId};
 use crate::ops::BlockId;
 
-/// Prompt tokens of a chat of one line: they are not cut in two where a step has room for them.
+/// Prompt tokens of a chat of one line: they are not cut in two where a step has room for them, whatever its target.
 const SHORT_CHAT: usize = 32;
 
 /// Reason why the head of the queue was not admitted. The next attempt follows when enough blocks
@@ -112,7 +112,9 @@ impl Scheduler {
         if decodes > 0 {
             self.schedule_decodes(batch, &mut budget, decodes, prefills > 0);
         }
-        budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens).min(self.pace.prompt_tokens());
+        let paced = self.pace.prompt_tokens();
+        let paced = if prefills == 0 { paced.max(SHORT_CHAT) } else { paced };
+        budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens).min(paced);
         budget.prefill_total = budget.prefill;
         let replies = batch.chunks.len();
         let mut pauses = false;
@@ -282,13 +284,16 @@ impl Scheduler {
     /// rest is for the prompts that were begun, the first of which goes on in every step.
     fn admit_newcomers(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
         let half = budget.prefill / 2;
-        let tokens = half.max(SHORT_CHAT).min(budget.prefill.saturating_sub(1));
+        let room = budget.tokens.min(self.limits.max_prefill_tokens);
+        let tokens = half.max(SHORT_CHAT).min(room.saturating_sub(1));
         if tokens == 0 || !batch.preempted.is_empty() {
             return;
         }
         let mut part = Budget { tokens, prefill: tokens, prefill_total: tokens };
         self.admit(batch, &mut part, now_us, Some(half));
-        budget.take_prefill(tokens - part.prefill);
+        let taken = tokens - part.prefill;
+        budget.tokens -= taken;
+        budget.prefill = budget.prefill.saturating_sub(taken).max(1);
         budget.prefill_total = budget.prefill;
     }
 

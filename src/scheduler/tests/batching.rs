@@ -343,8 +343,18 @@ fn prompts_are_cut_to_the_time_of_a_step() {
     rig.scheduler.abort(SeqId(1));
     rig.scheduler.note_pace(40, target * 100);
     rig.add(3, &prompt(300, 100), 1, |_| ());
-    assert_eq!(rig.step(), [(3, 0, 32)], "half of 40 would be less than the least");
+    assert_eq!(rig.step(), [(3, 0, 32)], "no less than a short chat, though half of 40 were less");
     assert_eq!(rig.scheduler.paced_tokens(), 32);
+    rig.scheduler.note_pace(32, target * 100);
+    assert_eq!(rig.step(), [(3, 32, 16)], "the least");
+    // A client's short chat is whole, whatever is left for the prompts of others.
+    rig.scheduler.abort(SeqId(3));
+    rig.add(4, &prompt(500, 100), 1, of(1));
+    assert_eq!(rig.step(), [(4, 0, 32)]);
+    rig.add(5, &prompt(700, 30), 4, of(2));
+    rig.add(6, &prompt(800, 30), 4, of(3));
+    assert_eq!(rig.step(), [(5, 0, 30)]);
+    assert_eq!(rig.step(), [(5, 30, 1), (6, 0, 30), (4, 32, 1)]);
 }
 
 #[test]
