@@ -29,6 +29,7 @@ struct CombineParams {
 };
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_constant__ CombineParams params) {
+    begin_kernel();
     __shared__ float warp_sums[NORM_THREADS / 32];
     const i64 row = blockIdx.x;
     float* hidden = params.hidden + row * params.columns;

@@ -36,6 +36,7 @@ struct DraftRowsParams {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_rows(const __grid_constant__ DraftRowsParams params) {
+    begin_kernel();
     __shared__ float warp_sums[THREADS / 32];
     const i64 row = blockIdx.x;
     const i64 from = params.rows == nullptr ? row : params.rows[row];
@@ -90,6 +91,7 @@ struct DraftSpreadParams {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_spread(const __grid_constant__ DraftSpreadParams params) {
+    begin_kernel();
     const float* drafted = params.drafted + blockIdx.y * params.drafted_stride;
     float* logits = params.logits + blockIdx.y * params.vocab;
 #pragma unroll

@@ -36,9 +36,11 @@ __device__ __forceinline__ void embed(const EmbedParams& params) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) embed_f32(const __grid_constant__ EmbedParams params) {
+    begin_kernel();
     embed<float>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) embed_bf16(const __grid_constant__ EmbedParams params) {
+    begin_kernel();
     embed<bf16>(params);
 }

@@ -126,10 +126,12 @@ __device__ __forceinline__ void experts_down(const ExpertsDownParams& params) {
 #define KERNELS(format, Format)                                                                      \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP)                                       \
         experts_up_##format(const __grid_constant__ ExpertsUpParams params) {                        \
+        begin_kernel();                                                                              \
         experts_up<Format>(params);                                                                  \
     }                                                                                                \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP)                                       \
         experts_down_##format(const __grid_constant__ ExpertsDownParams params) {                    \
+        begin_kernel();                                                                              \
         experts_down<Format>(params);                                                                \
     }
 

@@ -154,17 +154,21 @@ __device__ __forceinline__ void attend(const GqaParams& params) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gqa_store_f32(const __grid_constant__ GqaParams params) {
+    begin_kernel();
     store<float>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gqa_store_bf16(const __grid_constant__ GqaParams params) {
+    begin_kernel();
     store<bf16>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gqa_attend_f32(const __grid_constant__ GqaParams params) {
+    begin_kernel();
     attend<float>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gqa_attend_bf16(const __grid_constant__ GqaParams params) {
+    begin_kernel();
     attend<bf16>(params);
 }

@@ -188,6 +188,7 @@ __device__ __forceinline__ void latent(const LatentParams& params) {
 
 #define KERNEL(name, KIND)                                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ LatentParams params) { \
+        begin_kernel();                                                                              \
         latent<KIND>(params);                                                                        \
     }
 

@@ -15,6 +15,7 @@
 
 #define KERNEL(name, Format)                                                                         \
     extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * WARP) name(const __grid_constant__ LinearParams params) { \
+        begin_kernel();                                                                                 \
         linear<Format, 2>(params);                                                                      \
     }
 

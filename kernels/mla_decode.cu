@@ -316,6 +316,7 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
 
 #define KERNEL(name, threads, body)                                                                              \
     extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ MlaDecodeParams params) { \
+        begin_kernel();                                                                                          \
         body(params);                                                                                            \
     }
 

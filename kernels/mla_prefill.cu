@@ -267,6 +267,7 @@ __device__ __forceinline__ void prefill(const Params& params) {
 
 #define KERNEL(name, body)                                                                                        \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ Params params) { \
+        begin_kernel();                                                                                           \
         body(params);                                                                                             \
     }
 

@@ -64,6 +64,7 @@ __device__ __forceinline__ bool place_of(const RepackParams& params, Place& plac
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_bf16(const __grid_constant__ RepackParams params) {
+    begin_kernel();
     Place place;
     if (!place_of(params, place)) {
         return;
@@ -90,6 +91,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_bf16(const __g
 
 // A byte of four becomes the upper byte of a half, and a lower one: values 0 and 1 of a step, then 2 and 3.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_fp8(const __grid_constant__ RepackParams params) {
+    begin_kernel();
     Place place;
     if (!place_of(params, place)) {
         return;
@@ -188,6 +190,7 @@ __device__ __forceinline__ u32 wide_scale(u32 code) {
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_nvfp4(const __grid_constant__ RepackParams params) {
+    begin_kernel();
     Place place;
     if (!place_of(params, place)) {
         return;
@@ -216,6 +219,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_nvfp4(const __
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_mxfp4(const __grid_constant__ RepackParams params) {
+    begin_kernel();
     Place place;
     if (!place_of(params, place)) {
         return;
@@ -233,6 +237,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_mxfp4(const __
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_int4(const __grid_constant__ RepackParams params) {
+    begin_kernel();
     Place place;
     if (!place_of(params, place)) {
         return;

@@ -14,6 +14,7 @@
 #include "norm.cuh"
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(const __grid_constant__ RmsNormParams params) {
+    begin_kernel();
     __shared__ float warp_sums[NORM_THREADS / 32];
     norm_row<false>(params, static_cast<int>(blockIdx.x), warp_sums);
 }

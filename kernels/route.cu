@@ -217,6 +217,7 @@ __device__ __forceinline__ void write_list(const TilesParams& params) {
 }
 
 extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __grid_constant__ RouteParams params) {
+    begin_kernel();
     __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
     __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
     const int row = static_cast<int>(blockIdx.x) * ROUTE_WARPS + static_cast<int>(threadIdx.x) / WARP;
@@ -255,6 +256,7 @@ __device__ __forceinline__ void linear_route(const LinearRouteParams& params) {
 
 #define LINEAR_ROUTE(name, Format)                                                                                     \
     extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * WARP, 1) name(const __grid_constant__ LinearRouteParams params) { \
+        begin_kernel();                                                                                                \
         linear_route<Format>(params);                                                                                  \
     }
 
@@ -262,5 +264,6 @@ LINEAR_ROUTE(route_f32, F32)
 LINEAR_ROUTE(route_bf16, Bf16)
 
 extern "C" __global__ void __launch_bounds__(TILE_THREADS) tiles(const __grid_constant__ TilesParams params) {
+    begin_kernel();
     write_list<TILE_THREADS>(params);
 }

@@ -592,6 +592,7 @@ __device__ __forceinline__ void score(const SamplerDrawParams& params, const Sam
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 sampler_draw(const __grid_constant__ SamplerDrawParams params) {
+    begin_kernel();
     __shared__ Shared shared;
     const SamplerRow& row = params.rows[blockIdx.x];
     const u32 vocab = params.vocab;
@@ -644,6 +645,7 @@ sampler_draw(const __grid_constant__ SamplerDrawParams params) {
 // After all draws of a call, which read the counts as they were before it.
 extern "C" __global__ void __launch_bounds__(THREADS)
 sampler_commit(const __grid_constant__ SamplerCommitParams params) {
+    begin_kernel();
     for (u32 row = threadIdx.x; row < params.num_rows; row += THREADS) {
         const SamplerOutcome& outcome = params.outcomes[row];
         if (outcome.commit & SETS_LAST) {
@@ -657,6 +659,7 @@ sampler_commit(const __grid_constant__ SamplerCommitParams params) {
 
 extern "C" __global__ void __launch_bounds__(256)
 sampler_count(const __grid_constant__ SamplerCountParams params) {
+    begin_kernel();
     const u32 index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= params.num_tokens) {
         return;

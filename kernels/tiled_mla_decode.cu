@@ -399,6 +399,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
 
 #define KERNEL(name, Key, groups)                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ MlaDecodeParams params) { \
+        begin_kernel();                                                                                          \
         decode<Key, groups>(params);                                                                             \
     }
 #define KERNELS(name, Key) KERNEL(name##_16, Key, 1) KERNEL(name##_32, Key, 2)

@@ -35,6 +35,7 @@ struct VisionPatchesParams {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) vision_patches(const __grid_constant__ VisionPatchesParams params) {
+    begin_kernel();
     const int row = static_cast<int>(blockIdx.x), patch = params.first + row;
     const int top = patch / params.cols * PATCH_SIDE, left = patch % params.cols * PATCH_SIDE;
     for (int i = static_cast<int>(threadIdx.x); i < params.columns; i += THREADS) {
@@ -92,6 +93,7 @@ __device__ __forceinline__ Taps taps_of(int len, int size, int i) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 vision_positions(const __grid_constant__ VisionPositionsParams params) {
+    begin_kernel();
     const int patch = static_cast<int>(blockIdx.x);
     const Taps down = taps_of(params.table_rows, params.rows, patch / params.cols);
     const Taps across = taps_of(params.table_cols, params.cols, patch % params.cols);
@@ -125,6 +127,7 @@ struct VisionNormParams {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) vision_norm(const __grid_constant__ VisionNormParams params) {
+    begin_kernel();
     __shared__ float warp_sums[THREADS / 32];
     const i64 row = blockIdx.x;
     const float* source = params.source + (params.rows == nullptr ? row : params.rows[row]) * params.width;
@@ -162,6 +165,7 @@ struct VisionQkvParams {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) vision_qkv(const __grid_constant__ VisionQkvParams params) {
+    begin_kernel();
     const i64 row = blockIdx.x;
     const float* rotation = params.rotations + row * params.head_dim;
     const int half = params.head_dim / 2;
@@ -199,6 +203,7 @@ struct VisionAttendParams {
 
 extern "C" __global__ void __launch_bounds__(ATTEND_WARPS * 32)
 vision_attend(const __grid_constant__ VisionAttendParams params) {
+    begin_kernel();
     __shared__ float query[QUERIES][MAX_HEAD];
     __shared__ float keys[KEYS][KEY_STRIDE];
     __shared__ float values[KEYS][MAX_HEAD];
@@ -306,6 +311,7 @@ struct VisionBiasParams {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) vision_bias(const __grid_constant__ VisionBiasParams params) {
+    begin_kernel();
     const i64 row = blockIdx.x;
     const i64 to = (params.rows == nullptr ? row : params.rows[row]) * params.columns;
     for (int i = static_cast<int>(threadIdx.x); i < params.columns; i += THREADS) {
@@ -335,6 +341,7 @@ struct VisionPlaceParams {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) vision_place(const __grid_constant__ VisionPlaceParams params) {
+    begin_kernel();
     const u32 row = params.media[blockIdx.x];
     if (row == NO_ROW) {
         return;

@@ -64,6 +64,9 @@ fn every_kernel_compiles_within_its_limits(arch: Arch) {
         let compiled = nvrtc.compile(&program).unwrap_or_else(|error| panic!("{error}"));
         assert!(compiled.cubin.starts_with(b"\x7fELF"), "{}", kernel.name);
         assert!(compiled.ptx.contains(&format!(".target {arch}")), "{}", kernel.name);
+        for function in kernel.functions {
+            check_beginning(function, arch, &compiled.ptx);
+        }
         if arch == Arch::Sm90a && kernel.name == kernels::route::KERNEL.name {
             let again = nvrtc.compile(&program).unwrap();
             assert!(again.cubin == compiled.cubin, "{}: two compilations differ", kernel.name);
@@ -76,11 +79,41 @@ fn every_kernel_compiles_within_its_limits(arch: Arch) {
     }
 }
 
+/// A kernel that may begin before the one in front of it has ended touches no memory but its parameters until that one has: the wait
+/// comes first on every way, whatever the compiler moved.
+fn check_beginning(function: &str, arch: Arch, ptx: &str) {
+    let body = ptx.split(&format!(".entry {function}(")).nth(1).and_then(|rest| rest.split("\n}").next());
+    let body = body.unwrap_or_else(|| panic!("{function} is not in the PTX"));
+    let wait = body.split_once("griddepcontrol.wait;");
+    if !arch.has_dependent_launch() {
+        assert!(wait.is_none(), "{function} {arch} waits");
+        return;
+    }
+    let (before, after) = wait.unwrap_or_else(|| panic!("{function} {arch} does not wait"));
+    let arithmetic = [
+        "mov.", "cvta.", "cvt.", "add.", "sub.", "mul.", "mad.", "shl.", "shr.", "and.", "or.", "setp.",
+        "selp.", "min.", "max.",
+    ];
+    for line in before
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with(['.', '/', '{', '(', ')']))
+    {
+        let harmless =
+            line.starts_with("ld.param") || arithmetic.iter().any(|operation| line.starts_with(operation));
+        assert!(harmless, "{function} {arch}: `{line}` comes before the wait");
+    }
+    assert!(after.contains("griddepcontrol.launch_dependents;"), "{function} {arch} lets nobody begin");
+}
+
 /// No local memory; loads and stores of 16 bytes, and tensor cores, where they belong.
 fn check_machine_code(kernel: &Kernel, arch: Arch, code: &str) {
     let lines = |mnemonic: &str| code.lines().filter(|line| line.contains(mnemonic)).count();
     assert_eq!((lines(" LDL"), lines(" STL")), (0, 0), "{} {arch}", kernel.name);
     let functions = kernel.functions.len();
+    if arch.has_dependent_launch() {
+        assert!(lines(" ACQBULK") >= functions && lines(" PREEXIT") >= functions, "{} {arch}", kernel.name);
+    }
     if kernel.name.starts_with("tiled_mla_") {
         // Of every function of decode with 16 heads: scores of two times eight keys, values of 64 columns and 32 keys.
         // Prefill has more in two functions.

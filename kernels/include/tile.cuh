@@ -453,6 +453,7 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
 #define TILED(name, Format, Write, TILES, TOKENS, WIDE, BLOCKS)                                      \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
+        begin_kernel();                                                                              \
         const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
         tiled<Format, Write, TILES, TOKENS, WIDE>(params);                                           \
         if constexpr (TOKENS == 1) {                                                                 \

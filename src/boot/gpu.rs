@@ -86,7 +86,7 @@ impl Gpu {
     ) -> Result<CudaBackend<Hardware>, GpuError> {
         let begun = Instant::now();
         let cache = self.kernels()?;
-        let mut hardware = Hardware::open(&self.device, cache.clone())?;
+        let mut hardware = self.hardware(&cache)?;
         let mut table = None;
         if self.has_variants() {
             let read = self.table(&hardware, &cache)?;
@@ -97,7 +97,7 @@ impl Gpu {
                 // Its memory, and a context that a refused variant may make unusable.
                 drop(hardware);
                 self.tune_at_boot(&cache, read, ops.len(), &missing, begun + budget, tuning);
-                hardware = Hardware::open(&self.device, cache.clone())?;
+                hardware = self.hardware(&cache)?;
             } else {
                 note(ops.len() - missing.len(), 0, missing.len(), Duration::ZERO);
             }
@@ -128,6 +128,10 @@ impl Gpu {
         Ok(backend)
     }
 
+    fn hardware(&self, cache: &Arc<KernelCache>) -> Result<Hardware, DriverError> {
+        Ok(Hardware::open(&self.device, cache.clone())?.dependent(self.kernels.dependent_launch))
+    }
+
     /// Whether products have variants: those on tensor cores do.
     pub(crate) fn has_variants(&self) -> bool {
         self.arithmetic == Arithmetic::Bf16
@@ -141,7 +145,7 @@ impl Gpu {
         done: &mut dyn FnMut(usize, &Measurement),
     ) -> Result<(Table, Option<String>), GpuError> {
         let cache = self.kernels()?;
-        let mut table = self.table(&Hardware::open(&self.device, cache.clone())?, &cache)?;
+        let mut table = self.table(&self.hardware(&cache)?, &cache)?;
         let mut unstored = None;
         self.tune_into(&cache, &mut table, ops, None, &mut unstored, done)?;
         Ok((table, unstored))
@@ -156,7 +160,7 @@ impl Gpu {
         done: &mut dyn FnMut(&KernelTime),
     ) -> Result<KernelTimes, GpuError> {
         let cache = self.kernels()?;
-        let mut open = || Stream::new(Hardware::open(&self.device, cache.clone())?);
+        let mut open = || Stream::new(self.hardware(&cache)?);
         // All experts of Kimi K2 in four bits: how many are read decides the time.
         let effort = Effort { max_weight_bytes: 16 << 30, ..Effort::GPU };
         Ok(tuner::kernel_times(&mut open, sizes, rows, context, &effort, done)?)
@@ -200,7 +204,7 @@ impl Gpu {
         unstored: &mut Option<String>,
         done: &mut dyn FnMut(usize, &Measurement),
     ) -> Result<(), GpuError> {
-        let mut open = || Stream::new(Hardware::open(&self.device, cache.clone())?);
+        let mut open = || Stream::new(self.hardware(cache)?);
         let date = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut store = |before: usize, measurement: &Measurement| {
             table.add(vec![measurement.clone()]);

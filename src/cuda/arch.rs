@@ -53,6 +53,11 @@ impl Arch {
         }
     }
 
+    /// Whether kernels wait for the one in front of them (`griddepcontrol`; PTX ISA, sm_90).
+    pub const fn has_dependent_launch(self) -> bool {
+        self.number() >= 90
+    }
+
     /// The target whose CUBINs run on a device of compute capability `major.minor`. A CUBIN without suffix runs on
     /// later minor versions of its major version; one with suffix on its own version alone.
     pub fn of_capability(major: u32, minor: u32) -> Option<Self> {

@@ -25,6 +25,9 @@ pub struct Config {
     /// timed is kept in cache_dir and not timed again; `perigee tune` times everything. Larger: slower first starts,
     /// never other results.
     pub tune_seconds: u64,
+    /// Whether a kernel's blocks may be placed before the kernel in front of it has ended (programmatic dependent launch), on GPUs of
+    /// compute capability 9.0 and later: shorter gaps between the kernels of a step, never other results. Not measured on a GPU yet.
+    pub dependent_launch: bool,
     /// Library file of NVRTC, which compiles kernels; not set = libnvrtc.so.13 (or .12) as the system's loader finds
     /// it.
     pub nvrtc_library: Option<PathBuf>,
@@ -36,6 +39,7 @@ impl Default for Config {
             cache_dir: "jit-cache".into(),
             max_cache_bytes: 1 << 30,
             tune_seconds: 10,
+            dependent_launch: false,
             nvrtc_library: None,
         }
     }

@@ -157,7 +157,8 @@ fn gpu(kernels: PathBuf) -> Hardware {
     let compiler = Nvrtc::open(None, None).map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
     let settings = CacheSettings { dir: Some(kernels), max_bytes: 1 << 30, create: true };
     let cache = Arc::new(KernelCache::open(&settings, compiler));
-    Hardware::open(&Installation::probe().unwrap().devices[0], cache).unwrap()
+    let hardware = Hardware::open(&Installation::probe().unwrap().devices[0], cache).unwrap();
+    hardware.dependent(std::env::var_os("TEST_GPU_DEPENDENT").is_some())
 }
 
 impl Driver for TestDriver {

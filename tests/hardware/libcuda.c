@@ -67,7 +67,7 @@ typedef struct Object {
 } Object;
 
 typedef struct Launch {
-    uint32_t grid[3], threads, shared, bytes;
+    uint32_t grid[3], threads, shared, bytes, dependent;
     char name[64];
     unsigned char parameters[4096];
 } Launch;
@@ -530,14 +530,23 @@ int cuLaunchKernelEx(const Config* config, Object* function, void** parameters, 
     CHECK(alive(function, FUNCTION) && alive(function->module, MODULE), "no function");
     CHECK(alive(stream, STREAM) && stream->device == current->device, "no stream of the context");
     CHECK(function->device == stream->device, "function of another device");
-    CHECK(!config->attributes && !config->num_attributes, "attributes");
+    CHECK(!config->attributes == !config->num_attributes && config->num_attributes < 2, "attributes");
+    int dependent = 0;
+    if (config->attributes) {
+        // The only attribute: programmatic stream serialization, behind a kernel.
+        CHECK(*(uint32_t*)config->attributes == 6, "attribute");
+        memcpy(&dependent, (char*)config->attributes + 8, sizeof dependent);
+        Op* last = (stream->recording ? stream->recording : stream)->first;
+        while (last && last->next) last = last->next;
+        CHECK(dependent == 1 && (!last || last->kind == KERNEL), "nothing to depend on");
+    }
     CHECK(!parameters && extra && extra[0] == (void*)1 && extra[2] == (void*)2 && !extra[4], "parameters");
     CHECK(*(size_t*)extra[3] == function->parameters, "size of the parameters");
     for (int i = 0; i < 3; ++i)
         if (!config->grid[i] || !config->block[i]) return 1;
     if (config->block[0] > 1024 || (int)config->shared > function->dynamic) return 1;
     CHECK(function->loaded || !stream->recording, "code is loaded in a recording");
-    Launch launch = {.threads = config->block[0], .shared = config->shared, .bytes = (uint32_t)function->parameters};
+    Launch launch = {.threads = config->block[0], .shared = config->shared, .bytes = (uint32_t)function->parameters, .dependent = dependent};
     memcpy(launch.grid, config->grid, sizeof launch.grid);
     memcpy(launch.name, function->name, sizeof launch.name);
     memcpy(launch.parameters, extra[1], function->parameters);

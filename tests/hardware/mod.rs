@@ -78,6 +78,7 @@ struct Launch {
     threads: u32,
     shared: u32,
     bytes: u32,
+    dependent: u32,
     name: [u8; 64],
     parameters: [u8; 4096],
 }
@@ -272,6 +273,45 @@ fn downloads_have_the_bytes_of_their_place_in_the_stream() {
         let live = fake.live();
         drop(hardware);
         assert!(live > 0 && left.0 > 0 && fake.live() == 0);
+    });
+}
+
+#[test]
+fn a_launch_depends_on_a_kernel_in_front_of_it() {
+    with_driver("a_launch_depends_on_a_kernel_in_front_of_it", &[], |fake| {
+        for on in [true, false] {
+            let mut hardware = open().unwrap().dependent(on);
+            let module = hardware.load(&program(KERNELS)).unwrap();
+            let function = hardware.function(&module, "add", 0).unwrap();
+            let to = hardware.allocate(1000).unwrap();
+            let parameters = add(to, 50, 3);
+            let before = fake.launches().len();
+            let launch = |hardware: &mut Hardware| hardware.launch(&function, &SHAPE, &parameters).unwrap();
+            hardware.zero(to, 1000).unwrap();
+            (0..3).for_each(|_| launch(&mut hardware));
+            // Behind a copy, an event and a replay there is no kernel to wait for; a recording has kernels of its own.
+            hardware.upload(to + 100, &[7; 100]).unwrap();
+            (0..2).for_each(|_| launch(&mut hardware));
+            hardware.begin_capture().unwrap();
+            (0..2).for_each(|_| launch(&mut hardware));
+            let graph = hardware.end_capture().unwrap();
+            launch(&mut hardware);
+            hardware.replay(&graph).unwrap();
+            launch(&mut hardware);
+            let seen: Vec<u32> = fake.launches()[before..].iter().map(|launch| launch.dependent).collect();
+            let expected = [0, 1, 1, 0, 1, 0, 0, 1, 0].map(|dependent| if on { dependent } else { 0 });
+            assert_eq!(seen, expected);
+            assert_eq!(read(&mut hardware, to, 1).unwrap(), [27]);
+        }
+        let other = Device { capability: (8, 9), ..device() };
+        let mut hardware = Hardware::open(&other, cache()).unwrap().dependent(true);
+        let module = hardware.load(&program(KERNELS)).unwrap();
+        let function = hardware.function(&module, "add", 0).unwrap();
+        let to = hardware.allocate(1000).unwrap();
+        for _ in 0..2 {
+            hardware.launch(&function, &SHAPE, &add(to, 50, 3)).unwrap();
+            assert_eq!(fake.launches().last().unwrap().dependent, 0, "no such launches before 9.0");
+        }
     });
 }
 

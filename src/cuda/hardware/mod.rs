@@ -11,13 +11,17 @@ mod functions;
 mod peer;
 mod staging;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUevent, CUfunction, CUgraphExec, CUlaunchConfig, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    CUevent, CUfunction, CUgraphExec, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUmodule, CUstream,
+};
 
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
 use crate::threads::UploadMeter;
@@ -37,6 +41,9 @@ pub struct Hardware {
     arch: Arch,
     multiprocessors: u32,
     capturing: bool,
+    /// Whether launches are dependent, and whether the last call enqueued a kernel for one to depend on.
+    dependent: bool,
+    behind_kernel: Cell<bool>,
     /// By address.
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
@@ -94,6 +101,8 @@ impl Hardware {
             arch,
             multiprocessors: context.attribute(MULTIPROCESSOR_COUNT)?,
             capturing: false,
+            dependent: false,
+            behind_kernel: Cell::new(false),
             allocations: BTreeMap::new(),
             uploads: UploadRing::new(&context)?,
             downloads: Downloads::new(),
@@ -110,12 +119,20 @@ impl Hardware {
         self
     }
 
+    /// Lets a kernel that follows another one begin before that one has ended, where the device can: its blocks are placed
+    /// and wait in `begin_kernel` (`kernels/include/types.cuh`). Programmatic dependent launch; compute capability 9.0.
+    pub fn dependent(mut self, on: bool) -> Self {
+        self.dependent = on && self.arch.has_dependent_launch();
+        self
+    }
+
     /// Makes the context current for a call that is neither recorded nor part of a recording. The driver would give up
     /// the recording on most of them.
     fn enter(&self, call: &'static str) -> Result<&Functions, DriverError> {
         if self.capturing {
             return Err(refusal(call, CAPTURE_UNSUPPORTED, "the stream is being captured"));
         }
+        self.behind_kernel.set(false);
         self.context.make_current()?;
         Ok(&self.context.functions)
     }
@@ -271,6 +288,13 @@ impl Driver for Hardware {
             let text = format!("{given} bytes of parameters, the kernel has {wanted}");
             return Err(refusal("cuLaunchKernelEx", INVALID_VALUE, text));
         }
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { pad: [0; 64] },
+        };
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let is_dependent = self.behind_kernel.replace(true) && self.dependent;
         let config = CUlaunchConfig {
             gridDimX: shape.grid[0],
             gridDimY: shape.grid[1],
@@ -280,8 +304,8 @@ impl Driver for Hardware {
             blockDimZ: 1,
             sharedMemBytes: shape.shared_bytes,
             hStream: self.stream.handle(),
-            attrs: null_mut(),
-            numAttrs: 0,
+            attrs: if is_dependent { &raw mut attribute } else { null_mut() },
+            numAttrs: u32::from(is_dependent),
         };
         // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of cuda.h.
         const BUFFER_POINTER: *mut c_void = without_provenance_mut(1);
@@ -290,7 +314,7 @@ impl Driver for Hardware {
         let mut bytes = parameters.len();
         let block = parameters.as_ptr().cast_mut().cast();
         let mut extra = [BUFFER_POINTER, block, BUFFER_SIZE, (&raw mut bytes).cast(), END];
-        // SAFETY: the function's module stays loaded. The parameter block has the kernel's size; the driver copies it
+        // SAFETY: the function's module stays loaded, and the attribute until the call returns. The parameter block has the kernel's size; the driver copies it
         // before the call returns, also into a recording, and does not write to it.
         unsafe {
             let functions = &self.context.functions;
@@ -314,6 +338,7 @@ impl Driver for Hardware {
         }
         // Also after an error: the driver gives a failed recording up.
         self.capturing = false;
+        self.behind_kernel.set(false);
         // SAFETY: the output is writable; the stream is alive and being captured.
         let end = |f: &Functions, out| unsafe { f.cuStreamEndCapture(self.stream.handle(), out) };
         let graph = self.context.own(null_mut(), end, Functions::cuGraphDestroy)?;
