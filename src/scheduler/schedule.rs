@@ -280,8 +280,8 @@ impl Scheduler {
         quotas
     }
 
-    /// Admits clients with nothing running, with half of the prompt tokens that the step has; a short chat is not cut in two for it. The
-    /// rest is for the prompts that were begun, the first of which goes on in every step.
+    /// Admits clients with nothing running, with half of the prompt tokens that the step has; a short chat is not cut in two for it, nor
+    /// does it take more than half from the prompts that were begun where the step has room for both.
     fn admit_newcomers(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
         let half = budget.prefill / 2;
         let room = budget.tokens.min(self.limits.max_prefill_tokens);
@@ -293,7 +293,7 @@ impl Scheduler {
         self.admit(batch, &mut part, now_us, Some(half));
         let taken = tokens - part.prefill;
         budget.tokens -= taken;
-        budget.prefill = budget.prefill.saturating_sub(taken).max(1);
+        budget.prefill = budget.prefill.saturating_sub(taken).max(half).min(room - taken);
         budget.prefill_total = budget.prefill;
     }
 

@@ -354,7 +354,7 @@ fn prompts_are_cut_to_the_time_of_a_step() {
     rig.add(5, &prompt(700, 30), 4, of(2));
     rig.add(6, &prompt(800, 30), 4, of(3));
     assert_eq!(rig.step(), [(5, 0, 30)]);
-    assert_eq!(rig.step(), [(5, 30, 1), (6, 0, 30), (4, 32, 1)]);
+    assert_eq!(rig.step(), [(5, 30, 1), (6, 0, 30), (4, 32, 8)], "and these have their half");
 }
 
 #[test]
