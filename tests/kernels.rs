@@ -94,13 +94,11 @@ fn check_beginning(function: &str, arch: Arch, ptx: &str) {
         "mov.", "cvta.", "cvt.", "add.", "sub.", "mul.", "mad.", "shl.", "shr.", "and.", "or.", "setp.",
         "selp.", "min.", "max.",
     ];
-    for line in before
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with(['.', '/', '{', '(', ')']))
-    {
-        let harmless =
-            line.starts_with("ld.param") || arithmetic.iter().any(|operation| line.starts_with(operation));
+    for line in before.lines().map(str::trim).filter(|line| !["", "{", "(", ")"].contains(line)) {
+        let declares = line.starts_with('.') || line.starts_with("//");
+        let harmless = declares
+            || line.starts_with("ld.param")
+            || arithmetic.iter().any(|operation| line.starts_with(operation));
         assert!(harmless, "{function} {arch}: `{line}` comes before the wait");
     }
     assert!(after.contains("griddepcontrol.launch_dependents;"), "{function} {arch} lets nobody begin");

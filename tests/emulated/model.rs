@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic, CudaBackend};
-use perigee::engine::{EngineEvent, EngineRequest, SequenceStream};
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, DraftSupport, Model, Weights};
 use perigee::nano;
@@ -249,7 +248,7 @@ fn nano_says_what_it_says_on_the_cpu() {
 /// A step of decoding is one upload before the layers, one before sampling and one download; the layers are replayed.
 #[test]
 fn a_decode_step_is_three_transfers_and_one_replay() {
-    const REQUESTS: usize = 8;
+    const REQUESTS: u64 = 8;
     const TOKENS: u32 = 12;
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let counts = driver.counts.clone();
@@ -279,44 +278,19 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         start_on(backend, CacheDType::Bf16, None, &checkpoint, blueprint, &options, metrics, &mut |_| ())
             .unwrap();
     let at_ready = *counts.lock().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let submit = |prompt: Vec<u32>, seed: u32| {
-        let request = EngineRequest {
-            prompt: prompt.into(),
-            sampling: SamplingParams {
-                temperature: 1.0,
-                max_tokens: TOKENS,
-                seed: u64::from(seed),
-                ..Default::default()
-            },
-            priority: 0,
-            share: None,
-            deadline: None,
-            cache_salt: None,
-            guard: None,
-            constraint: None,
-            speculation: Default::default(),
-            media: Vec::new(),
-        };
-        engine.handle.submit(request).unwrap()
+    let wanted = |prompt: &[u32], seed| {
+        request(prompt, SamplingParams { temperature: 1.0, max_tokens: TOKENS, seed, ..Default::default() })
     };
-    let reply = |mut stream: SequenceStream| {
-        runtime.block_on(async {
-            let mut tokens = 0;
-            while let Some(event) = stream.next().await {
-                tokens += u32::from(matches!(event, EngineEvent::Token { .. }));
-            }
-            assert_eq!(tokens, TOKENS);
-        });
-    };
-    // More rows than a recording has, in the first of its steps.
-    reply(submit(vec![1; 21], 0));
-    // Whichever of these the engine sees together, no step has more rows than a recording.
-    let streams: Vec<_> = (1..REQUESTS as u32).map(|i| submit(vec![i + 1], i)).collect();
-    streams.into_iter().for_each(reply);
-    engine.handle.shutdown();
-    engine.thread.join().unwrap().unwrap();
-    check_counts(at_ready, &counts, REQUESTS as u64);
+    // The first has more rows than a recording, in the first of its steps. Whichever of the others the engine sees together, no step of
+    // theirs has.
+    let others = (1..REQUESTS).map(|i| wanted(&[i as u32 + 1], i)).collect();
+    for requests in [vec![wanted(&[1; 21], 0)], others] {
+        for reply in runtime().block_on(run_all(&engine.handle, requests)) {
+            assert_eq!(reply.tokens.len(), TOKENS as usize);
+        }
+    }
+    finish(engine);
+    check_counts(at_ready, &counts, REQUESTS);
 }
 
 fn check_counts(at_ready: Counts, counts: &Mutex<Counts>, sequences: u64) {

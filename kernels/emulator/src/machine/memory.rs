@@ -105,21 +105,19 @@ pub(crate) struct Memory {
     /// By base address.
     allocations: Vec<Allocation>,
     next: Vec<u64>,
-    /// Index of the allocation that was found last at addresses of such a page: loops take turns between a few.
-    recent: [usize; RECENT],
+    /// Index of the allocation that was found last.
+    recent: usize,
 }
 
 /// Bytes of address space of a device.
 const DEVICE_SPAN: u64 = 1 << 40;
-/// Pages of 4 KiB that are told apart where an allocation is looked up.
-const RECENT: usize = 16;
 /// Unmapped bytes between two allocations.
 const GUARD: u64 = 4096;
 
 impl Memory {
     pub(crate) fn new(devices: usize) -> Self {
         let next = (0..devices as u64).map(|device| GLOBAL_START + device * DEVICE_SPAN).collect();
-        Self { allocations: Vec::new(), next, recent: [0; RECENT] }
+        Self { allocations: Vec::new(), next, recent: 0 }
     }
 
     /// Allocates on a device.
@@ -136,7 +134,7 @@ impl Memory {
         match self.allocations.binary_search_by_key(&base, |allocation| allocation.base) {
             Ok(at) => {
                 self.allocations.remove(at);
-                self.recent = [0; RECENT];
+                self.recent = 0;
                 true
             }
             Err(_) => false,
@@ -151,9 +149,8 @@ impl Memory {
             let size = allocation.region.len() as u64;
             (offset < size && offset + len as u64 <= size).then_some(offset as usize)
         };
-        let recent = self.recent[page_of(address)];
-        if let Some(offset) = self.allocations.get(recent).and_then(inside) {
-            return Ok((&mut self.allocations[recent].region, offset));
+        if let Some(offset) = self.allocations.get(self.recent).and_then(inside) {
+            return Ok((&mut self.allocations[self.recent].region, offset));
         }
         self.search(address, len)
     }
@@ -174,13 +171,9 @@ impl Memory {
                 allocation.device
             ));
         }
-        self.recent[page_of(address)] = index;
+        self.recent = index;
         Ok((&mut self.allocations[index].region, offset as usize))
     }
-}
-
-fn page_of(address: u64) -> usize {
-    (address >> 12) as usize % RECENT
 }
 
 #[cfg(test)]
