@@ -2,7 +2,9 @@
 """What scraping costs under load: `scripts/scrape.py BINARY [--rate 20] [--streams 64] [--seconds 10] [--rounds 6]`.
 
 Streams run without a pause. In turns the page of metrics is left alone and scraped so many times a second, with gzip as Prometheus asks for
-it. Prints the times of the scrapes and the ratio of the tokens per second with and without them.
+it. Prints the times of the scrapes beside how late the scraper itself woke, which is what the machine makes any thread wait, and the ratio of
+the tokens per second with and without scrapes. Last, without streams, the processor time of the server for a scrape: that share of all cores
+is what scraping takes from the streams, and it can be told where the ratio moves by more.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from server import Server
 from wire import Pool
 
 COUNTER = "perigee_generation_tokens_total"
+QUIET_SCRAPES = 1000
 
 
 def stream(port, streams):
@@ -48,6 +51,21 @@ def value(server, name):
     return next(float(line.rsplit(" ", 1)[1]) for line in server.get("/metrics").splitlines() if line.startswith(name + " "))
 
 
+def scrape(connection):
+    """One scrape; the bytes of its body as sent."""
+    connection.request("GET", "/metrics", headers={"accept-encoding": "gzip"})
+    answer = connection.getresponse()
+    page = answer.read()
+    assert (answer.status, answer.getheader("content-encoding")) == (200, "gzip")
+    return len(page)
+
+
+def processor_seconds(server):
+    """Processor time of all threads of the server, seconds."""
+    threads = pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
 def window(server, connection, seconds, rate, times):
     """Tokens per second over some seconds, with `rate` scrapes a second."""
     begun, first = time.perf_counter(), value(server, COUNTER)
@@ -55,11 +73,8 @@ def window(server, connection, seconds, rate, times):
     while rate and due < end:
         time.sleep(max(0, due - time.perf_counter()))
         before = time.perf_counter()
-        connection.request("GET", "/metrics", headers={"accept-encoding": "gzip"})
-        answer = connection.getresponse()
-        page = answer.read()
-        times.append((time.perf_counter() - before, len(page)))
-        assert (answer.status, answer.getheader("content-encoding")) == (200, "gzip")
+        size = scrape(connection)
+        times.append((time.perf_counter() - before, max(0, before - due), size))
         due += 1 / rate
     time.sleep(max(0, end - time.perf_counter()))
     took, last = time.perf_counter() - begun, value(server, COUNTER)
@@ -89,9 +104,16 @@ def main():
             print(f"{found[0]:8.0f} tokens/s without, {found[args.rate]:8.0f} with {args.rate:g} scrapes a second: {ratios[-1]:.3f}", flush=True)
             assert load.is_alive(), "the streams ended"
         load.kill()
-    ranked = sorted(took for took, _ in times)
-    at = lambda share: ranked[min(len(ranked) - 1, int(share * len(ranked)))] * 1e3
-    print(f"{len(times)} scrapes of {statistics.mean(size for _, size in times) / 1024:.1f} KiB: p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, most {at(1):.2f} ms")
+        server.until(lambda: value(server, "perigee_running_sequences") == 0, "no stream runs")
+        before = processor_seconds(server)
+        for _ in range(QUIET_SCRAPES):
+            scrape(connection)
+        each = (processor_seconds(server) - before) / QUIET_SCRAPES
+    took, late, sizes = (sorted(figures) for figures in zip(*times))
+    at = lambda ranked, share: ranked[min(len(ranked) - 1, int(share * len(ranked)))] * 1e3
+    print(f"{len(times)} scrapes of {statistics.mean(sizes) / 1024:.1f} KiB: p50 {at(took, 0.5):.2f}, p99 {at(took, 0.99):.2f}, most {at(took, 1):.2f} ms")
+    print(f"the scraper's own waking was late by p50 {at(late, 0.5):.2f}, p99 {at(late, 0.99):.2f}, most {at(late, 1):.2f} ms")
+    print(f"processor time of a scrape {each * 1e6:.0f} us: {args.rate * each / os.cpu_count():.2%} of {os.cpu_count()} cores at {args.rate:g} scrapes a second")
     print(f"throughput with scrapes to without: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
 
 

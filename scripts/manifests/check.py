@@ -1,7 +1,8 @@
 """Renders the manifests and checks the objects; `scripts/manifests-check` runs it.
 
 Every folder of config/kubernetes (each component on the base) and the chart with each of its value files:
-- the schemas of Kubernetes, unknown fields refused; those of custom resources where --crds has them, without their CEL rules;
+- the schemas of Kubernetes and of Prometheus' operator, unknown fields refused; those of the gateway's resources, which no package has,
+  where --crds has them, without their CEL rules;
 - what holds between objects: selectors, ports, volumes, names, the time to drain, the restricted pod security standard;
 - the chart renders the objects of the overlays;
 - with --binary: settings are valid, probe paths answer, metrics exist.
@@ -9,6 +10,7 @@ Every folder of config/kubernetes (each component on the base) and the chart wit
 
 import argparse
 import copy
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -143,6 +145,17 @@ def definitions(folder):
                     key = (f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["kind"])
                     result[key] = (schema, release)
     return result
+
+
+def packaged():
+    """The definitions that packages have, as `definitions` does."""
+    from cloudcoil.models.prometheus_operator.v1 import PodMonitor
+
+    schema = closed(PodMonitor.model_json_schema())
+    schema["properties"]["metadata"] = {"type": "object"}
+    # The models' fourth number is their own.
+    release = importlib.metadata.version("cloudcoil-models-prometheus-operator").rsplit(".", 1)[0]
+    return {("monitoring.coreos.com/v1", "PodMonitor"): (schema, release)}
 
 
 def check_schema(source, item, crds, used, findings):
@@ -439,7 +452,7 @@ def main():
         parser.error(f"{options.binary} is no program")
 
     findings, used = Findings(), {}
-    crds = definitions(options.crds) if options.crds else {}
+    crds = packaged() | (definitions(options.crds) if options.crds else {})
     folders = kustomizations(options.kustomize.split(), findings)
     renderings = {f"config/kubernetes/{folder}": items for folder, items in folders.items()}
     charts = {}

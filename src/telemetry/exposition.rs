@@ -1,169 +1,253 @@
-//! A small checker of the text exposition format, for tests.
+//! The page of metrics, in Prometheus' text format 0.0.4 and in that of OpenMetrics 1.0.0, which has exemplars.
 //!
-//! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>, text version 0.0.4.
+//! Sources: the exposition formats of Prometheus, "Text-based format"; the specification of OpenMetrics 1.0.0, "Text format" and
+//! "Metric types". The registry's crate does not know the second, and is slower at the first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::fmt::Write;
 
-/// Labels of a sample, sorted by name.
-pub(super) type Labels = BTreeMap<String, String>;
+use prometheus::proto::{Histogram, LabelPair, MetricFamily, MetricType};
 
-/// A page that passed the check: values by (sample name, labels).
-pub(super) struct Page {
-    pub(super) samples: BTreeMap<(String, Labels), f64>,
-    pub(super) types: BTreeMap<String, String>,
+use super::exemplars::Exemplars;
+
+/// A form of the page of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exposition {
+    /// Prometheus' text format 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.0: the same figures, with exemplars.
+    OpenMetrics,
+}
+
+impl Exposition {
+    /// Media type of the page.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The page of some families, in their order.
+    pub(super) fn page(self, families: &[MetricFamily], exemplars: &Exemplars) -> String {
+        let mut page = Page { text: String::with_capacity(96 << 10), form: self, labels: String::new() };
+        for family in families {
+            page.family(family, exemplars);
+        }
+        if self == Self::OpenMetrics {
+            page.text.push_str("# EOF\n");
+        }
+        page.text
+    }
+}
+
+/// A page, as far as it is written.
+struct Page {
+    text: String,
+    form: Exposition,
+    /// Labels of the metric at hand, `name="value",...` without braces.
+    labels: String,
 }
 
 impl Page {
-    /// Checks a page: every family has HELP then TYPE then its samples in one group, names and labels are well formed,
-    /// values parse, no sample occurs twice, histograms are cumulative and end at +Inf = count.
-    pub(super) fn parse(text: &str) -> Result<Page, String> {
-        let mut page = Page { samples: BTreeMap::new(), types: BTreeMap::new() };
-        let (mut helped, mut family) = (BTreeSet::new(), String::new());
-        if !text.ends_with('\n') {
-            return Err("the last line does not end".into());
-        }
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# HELP ") {
-                let name = rest.split(' ').next().unwrap_or_default();
-                if !helped.insert(name.to_owned()) {
-                    return Err(format!("{name}: second HELP"));
-                }
-            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = rest.split_once(' ').ok_or_else(|| format!("bad TYPE: {line}"))?;
-                if !helped.contains(name) || !["counter", "gauge", "histogram"].contains(&kind) {
-                    return Err(format!("bad TYPE: {line}"));
-                }
-                if page.types.insert(name.into(), kind.into()).is_some() {
-                    return Err(format!("{name}: second TYPE"));
-                }
-                family = name.to_owned();
-            } else {
-                page.sample(line, &family)?;
+    fn family(&mut self, family: &MetricFamily, exemplars: &Exemplars) {
+        let (name, kind) = (family.name(), family.get_field_type());
+        // The name of a counter's family lacks, in OpenMetrics, what its samples end in.
+        let (family_name, kind_name) = match (kind, self.form) {
+            (MetricType::COUNTER, Exposition::OpenMetrics) => {
+                (name.strip_suffix("_total").unwrap_or(name), "counter")
             }
-        }
-        page.check_histograms()?;
-        Ok(page)
-    }
-
-    fn sample(&mut self, line: &str, family: &str) -> Result<(), String> {
-        let error = |what: &str| Err(format!("{what}: {line}"));
-        let name_end = line.find(['{', ' ']).unwrap_or(line.len());
-        let (name, rest) = line.split_at(name_end);
-        let good = |c: char, first: bool| {
-            c.is_ascii_alphabetic() || "_:".contains(c) || (!first && c.is_ascii_digit())
+            (MetricType::COUNTER, Exposition::Text) => (name, "counter"),
+            (MetricType::HISTOGRAM, _) => (name, "histogram"),
+            _ => (name, "gauge"),
         };
-        if name.is_empty() || !name.char_indices().all(|(i, c)| good(c, i == 0)) {
-            return error("bad name");
-        }
-        let histogram = self.types.get(family).is_some_and(|t| t == "histogram");
-        let suffix = name.strip_prefix(family);
-        let belongs = if histogram {
-            suffix.is_some_and(|s| ["_bucket", "_sum", "_count"].contains(&s))
-        } else {
-            suffix == Some("")
+        let help = match self.form {
+            Exposition::Text => escape(family.help(), &[b'\\', b'\n']),
+            Exposition::OpenMetrics => escape(family.help(), &[b'\\', b'\n', b'"']),
         };
-        if !belongs {
-            return error("sample outside its family");
-        }
-        let (labels, rest) = parse_labels(rest)?;
-        let Ok(value) = rest.trim().parse::<f64>() else { return error("bad value") };
-        if self.types.get(family).is_some_and(|t| t == "counter")
-            && !(name.ends_with("_total") && value >= 0.0)
-        {
-            return error("a counter is named _total and not negative");
-        }
-        if self.samples.insert((name.into(), labels), value).is_some() {
-            return error("second sample");
-        }
-        Ok(())
-    }
-
-    fn check_histograms(&self) -> Result<(), String> {
-        for (family, _) in self.types.iter().filter(|(_, kind)| *kind == "histogram") {
-            let mut series: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
-            for ((name, labels), value) in &self.samples {
-                if *name == format!("{family}_bucket") {
-                    let mut labels = labels.clone();
-                    let le = labels.remove("le").ok_or_else(|| format!("{family}: bucket without le"))?;
-                    let le = le.parse::<f64>().map_err(|_| format!("{family}: le {le}"))?;
-                    series.entry(labels).or_default().push((le, *value));
-                }
+        self.put(&["# HELP ", family_name, " ", &help, "\n# TYPE ", family_name, " ", kind_name, "\n"]);
+        for metric in family.get_metric() {
+            self.labels.clear();
+            for label in metric.get_label() {
+                let comma = if self.labels.is_empty() { "" } else { "," };
+                let value = escape(label.value(), &[b'\\', b'\n', b'"']);
+                [comma, label.name(), "=\"", &value, "\""].iter().for_each(|part| self.labels.push_str(part));
             }
-            for (labels, mut buckets) in series {
-                buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
-                if !buckets.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1) {
-                    return Err(format!("{family}{labels:?}: buckets are not cumulative"));
+            match kind {
+                MetricType::COUNTER => {
+                    let end = if self.form == Exposition::OpenMetrics { "_total" } else { "" };
+                    self.sample(family_name, end, metric.get_counter().get_value());
                 }
-                let count = self.samples.get(&(format!("{family}_count"), labels.clone()));
-                let last = buckets.last().filter(|b| b.0 == f64::INFINITY).map(|b| &b.1);
-                if count.is_none()
-                    || last != count
-                    || !self.samples.contains_key(&(format!("{family}_sum"), labels))
-                {
-                    return Err(format!("{family}: +Inf bucket, count and sum do not agree"));
+                MetricType::HISTOGRAM => {
+                    self.histogram(name, metric.get_label(), metric.get_histogram(), exemplars);
                 }
+                _ => self.sample(name, "", metric.get_gauge().get_value()),
             }
         }
-        Ok(())
     }
 
-    /// The value of a sample whose labels include `labels`; exactly one must.
-    pub(super) fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let found: Vec<_> = self
-            .samples
-            .iter()
-            .filter(|((n, l), _)| n == name && labels.iter().all(|(k, v)| l.get(*k).is_some_and(|x| x == v)))
+    fn histogram(&mut self, name: &str, labels: &[LabelPair], histogram: &Histogram, exemplars: &Exemplars) {
+        let exemplars = match (self.form, labels) {
+            (Exposition::Text, _) => Vec::new(),
+            (Exposition::OpenMetrics, [label]) => exemplars.of(name, label.value()),
+            (Exposition::OpenMetrics, _) => exemplars.of(name, ""),
+        };
+        let bounds =
+            histogram.get_bucket().iter().map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()));
+        let mut low = f64::NEG_INFINITY;
+        for (bound, count) in bounds.chain([(f64::INFINITY, histogram.get_sample_count())]) {
+            // The registry leaves the last bucket out unless it was asked for.
+            if low == f64::INFINITY {
+                break;
+            }
+            self.put(&[name, "_bucket{"]);
+            self.text.push_str(&self.labels);
+            self.put(&[if self.labels.is_empty() { "le=\"" } else { ",le=\"" }]);
+            self.number(bound);
+            let is_whole = bound.is_finite() && bound.fract() == 0.0;
+            self.put(&[if is_whole && self.form == Exposition::OpenMetrics { ".0" } else { "" }, "\"} "]);
+            self.whole_number(count);
+            if let Some(exemplar) = exemplars.iter().find(|exemplar| exemplar.is_within(low, bound)) {
+                exemplar.write(&mut self.text);
+            }
+            self.text.push('\n');
+            low = bound;
+        }
+        self.sample(name, "_sum", histogram.get_sample_sum());
+        self.sample(name, "_count", histogram.get_sample_count() as f64);
+    }
+
+    /// A line: the name in two parts, the labels, the value.
+    fn sample(&mut self, name: &str, suffix: &str, value: f64) {
+        self.put(&[name, suffix]);
+        if !self.labels.is_empty() {
+            self.text.push('{');
+            self.text.push_str(&self.labels);
+            self.text.push('}');
+        }
+        self.text.push(' ');
+        self.number(value);
+        self.text.push('\n');
+    }
+
+    fn number(&mut self, value: f64) {
+        match value {
+            f64::INFINITY => self.text.push_str("+Inf"),
+            f64::NEG_INFINITY => self.text.push_str("-Inf"),
+            // Nearly all figures are counts, which are written faster as what they are. Zero may be negative.
+            _ if value == value.trunc() && (1.0..1e15).contains(&value) => self.whole_number(value as u64),
+            _ => write!(self.text, "{value}").expect("writing to memory does not fail"),
+        }
+    }
+
+    fn whole_number(&mut self, value: u64) {
+        write!(self.text, "{value}").expect("writing to memory does not fail");
+    }
+
+    fn put(&mut self, parts: &[&str]) {
+        parts.iter().for_each(|part| self.text.push_str(part));
+    }
+}
+
+/// `text` with a backslash before some ASCII characters, a line feed as `\n`.
+fn escape<'a>(text: &'a str, special: &[u8]) -> Cow<'a, str> {
+    if !text.bytes().any(|byte| special.contains(&byte)) {
+        return text.into();
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        match character {
+            '\n' => escaped.push_str("\\n"),
+            _ if u8::try_from(character).is_ok_and(|byte| special.contains(&byte)) => {
+                escaped.extend(['\\', character]);
+            }
+            _ => escaped.push(character),
+        }
+    }
+    escaped.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{
+        Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
+    };
+
+    use super::*;
+
+    /// Every kind of metric, with characters that are escaped.
+    fn registry() -> Registry {
+        let registry = Registry::new();
+        let counter = IntCounterVec::new(Opts::new("a_total", "Says \"a\\b\"."), &["by", "of"]).unwrap();
+        counter.with_label_values(&["x\n\"", "y"]).inc_by(3);
+        let gauge = Gauge::new("b_ratio", "A share.").unwrap();
+        gauge.set(0.25);
+        let seconds =
+            Histogram::with_opts(HistogramOpts::new("c_seconds", "Time.").buckets(vec![0.5, 10.0])).unwrap();
+        [0.25, 0.5, 0.75].into_iter().for_each(|time| seconds.observe(time));
+        let routes = HistogramOpts::new("d_seconds", "Time by route.").buckets(vec![1.0]);
+        let routes = HistogramVec::new(routes, &["route"]).unwrap();
+        routes.with_label_values(&["/a"]).observe(2.0);
+        registry.register(Box::new(counter)).unwrap();
+        registry.register(Box::new(gauge)).unwrap();
+        registry.register(Box::new(seconds)).unwrap();
+        registry.register(Box::new(routes)).unwrap();
+        registry
+    }
+
+    #[test]
+    fn the_text_format_is_what_the_registry_writes() {
+        let registry = registry();
+        for value in [0.0, -0.0, 1.0, -7.0, 0.1, 1e-9, 123_456_789.0, 1e15, 1e300, f64::MAX, f64::NAN] {
+            let gauge = Gauge::new(format!("v{}", registry.gather().len()), "A\\b\n\"c\" é.").unwrap();
+            gauge.set(value);
+            registry.register(Box::new(gauge)).unwrap();
+        }
+        let families = registry.gather();
+        let expected = TextEncoder::new().encode_to_string(&families).unwrap();
+        assert_eq!(Exposition::Text.page(&families, &Exemplars::default()), expected);
+    }
+
+    #[test]
+    fn openmetrics_has_its_form_of_every_kind() {
+        let exemplars = Exemplars::default();
+        exemplars.note(("c_seconds", ""), &[0.5, 10.0], 0xab, 0.75);
+        exemplars.note(("d_seconds", "/a"), &[1.0], 0xcd, 2.0);
+        let page = Exposition::OpenMetrics.page(&registry().gather(), &exemplars);
+        // Times of exemplars are the moment's.
+        let lines: Vec<&str> = page
+            .lines()
+            .map(|line| match line.split_once(" # ") {
+                Some((_, exemplar)) => {
+                    let (rest, at) = line.rsplit_once(' ').unwrap();
+                    assert!(at.parse::<f64>().is_ok_and(|at| at > 1e9), "{exemplar}");
+                    rest
+                }
+                None => line,
+            })
             .collect();
-        assert_eq!(found.len(), 1, "{name}{labels:?}: {found:?}");
-        *found[0].1
-    }
-}
-
-/// `{a="b",...}` if there is one, and the rest of the line.
-fn parse_labels(text: &str) -> Result<(Labels, &str), String> {
-    let mut labels = Labels::new();
-    let Some(mut rest) = text.strip_prefix('{') else { return Ok((labels, text)) };
-    loop {
-        if let Some(rest) = rest.strip_prefix('}') {
-            return Ok((labels, rest));
-        }
-        let (name, after) = rest.split_once("=\"").ok_or_else(|| format!("bad labels: {text}"))?;
-        let mut value = String::new();
-        let mut chars = after.char_indices();
-        let end = loop {
-            match chars.next().ok_or_else(|| format!("label does not end: {text}"))? {
-                (at, '"') => break at + 1,
-                (_, '\\') => match chars.next().map(|(_, c)| c) {
-                    Some('n') => value.push('\n'),
-                    Some(c @ ('\\' | '"')) => value.push(c),
-                    other => return Err(format!("bad escape {other:?}: {text}")),
-                },
-                (_, c) => value.push(c),
-            }
-        };
-        if labels.insert(name.to_owned(), value).is_some() {
-            return Err(format!("label {name} twice: {text}"));
-        }
-        rest = after[end..].strip_prefix(',').unwrap_or(&after[end..]);
-    }
-}
-
-#[test]
-fn the_checker_finds_faults() {
-    let head = "# HELP x_total h\n# TYPE x_total counter\n";
-    assert!(Page::parse(&format!("{head}x_total{{a=\"b\\n\\\"\"}} 1\n")).is_ok());
-    for bad in [
-        format!("{head}x_total 1"),
-        format!("{head}x_total -1\n"),
-        format!("{head}x_total 1\nx_total 2\n"),
-        format!("{head}y_total 1\n"),
-        format!("{head}x_total{{a=\"\\q\"}} 1\n"),
-        format!("{head}x_total one\n"),
-        "# TYPE x_total counter\nx_total 1\n".into(),
-        "# HELP h h\n# TYPE h histogram\nh_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 1\nh_sum 1\nh_count 1\n"
-            .into(),
-        "# HELP h h\n# TYPE h histogram\nh_bucket{le=\"1\"} 1\nh_sum 1\nh_count 1\n".into(),
-    ] {
-        assert!(Page::parse(&bad).is_err(), "{bad}");
+        let expected = [
+            r#"# HELP a Says \"a\\b\"."#,
+            "# TYPE a counter",
+            r#"a_total{by="x\n\"",of="y"} 3"#,
+            "# HELP b_ratio A share.",
+            "# TYPE b_ratio gauge",
+            "b_ratio 0.25",
+            "# HELP c_seconds Time.",
+            "# TYPE c_seconds histogram",
+            r#"c_seconds_bucket{le="0.5"} 2"#,
+            r#"c_seconds_bucket{le="10.0"} 3 # {trace_id="000000000000000000000000000000ab"} 0.75"#,
+            r#"c_seconds_bucket{le="+Inf"} 3"#,
+            "c_seconds_sum 1.5",
+            "c_seconds_count 3",
+            "# HELP d_seconds Time by route.",
+            "# TYPE d_seconds histogram",
+            r#"d_seconds_bucket{route="/a",le="1.0"} 0"#,
+            r#"d_seconds_bucket{route="/a",le="+Inf"} 1 # {trace_id="000000000000000000000000000000cd"} 2"#,
+            r#"d_seconds_sum{route="/a"} 2"#,
+            r#"d_seconds_count{route="/a"} 1"#,
+            "# EOF",
+        ];
+        assert_eq!(lines, expected);
     }
 }

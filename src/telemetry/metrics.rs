@@ -7,35 +7,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use prometheus::{Registry, TextEncoder};
+use prometheus::Registry;
 
 use super::exemplars::Exemplars;
+use super::exposition::Exposition;
 use super::flight::FlightRecorder;
 use super::kv_tiers::{KvLoss, KvTier, KvTierMetrics};
 use super::legacy::LegacyMetrics;
 use super::native::{HTTP_BUCKETS, NativeMetrics};
-use super::openmetrics;
 use super::vision::{ImageRefusal, VisionMetrics};
 use super::vllm::VllmMetrics;
-
-/// A form of the page of metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exposition {
-    /// Prometheus' text format 0.0.4.
-    Text,
-    /// OpenMetrics 1.0.0: the same figures, with exemplars.
-    OpenMetrics,
-}
-
-impl Exposition {
-    /// Media type of the page.
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        }
-    }
-}
 
 /// All metrics of the process in one registry, shared in an `Arc`.
 pub struct Metrics {
@@ -269,15 +250,7 @@ impl Metrics {
     /// The page of `/metrics`.
     pub fn render(&self, form: Exposition) -> String {
         self.native.heartbeat_age.set(self.seconds_since_last_step().unwrap_or(0.0));
-        let mut page = String::with_capacity(64 << 10);
-        let families = self.registry.gather();
-        match form {
-            Exposition::Text => TextEncoder::new()
-                .encode_utf8(&families, &mut page)
-                .expect("writing to memory does not fail and every metric has a name and samples"),
-            Exposition::OpenMetrics => openmetrics::write(&mut page, &families, &self.exemplars),
-        }
-        page
+        form.page(&self.registry.gather(), &self.exemplars)
     }
 
     /// Seconds since the engine's last step ended; `None` before the first.

@@ -39,7 +39,7 @@ const blocks = (sample, state) => {
   return total ? sample.sum('perigee_kv_blocks', (labels) => labels.state === state) / total : null;
 };
 
-const sinceStart = (count, noun) => `${amount(count)} ${noun} since start`;
+const sinceStart = (count, noun) => `${amount(count)} ${noun}${count === 1 ? '' : 's'} since start`;
 
 export const PANELS = [
   {
@@ -50,14 +50,14 @@ export const PANELS = [
     }),
     note: (sample, facts) => [
       facts.max_running_requests && `at most ${amount(facts.max_running_requests)} run`,
-      sinceStart(sample.sum('perigee_preemptions_total') ?? 0, 'preemptions'),
+      sinceStart(sample.sum('perigee_preemptions_total') ?? 0, 'preemption'),
     ],
   },
   {
     title: 'Generation', unit: 'tokens/s', format: amount, leastMax: 10, colours: { generated: 1 },
     empty: 'no figures yet',
     measure: (recent) => ({ generated: recent.window(RATE_MS)?.rate('perigee_generation_tokens_total') ?? null }),
-    note: (sample) => [sinceStart(sample.sum('perigee_generation_tokens_total') ?? 0, 'tokens')],
+    note: (sample) => [sinceStart(sample.sum('perigee_generation_tokens_total') ?? 0, 'token')],
   },
   {
     title: 'Prompts', unit: 'tokens/s', format: amount, leastMax: 10, colours: { processed: 1, cached: 3 },
@@ -94,7 +94,7 @@ export const PANELS = [
     title: 'Finished', bars: true, format: amount, whole: true, leastMax: 4,
     colours: { stop: 3, length: 1, abort: 0, repetition: 5, error: 4 }, empty: 'no sequence ended in the last 5 minutes',
     measure: (recent) => recent.step()?.by('perigee_finished_sequences_total', 'reason') ?? {},
-    note: (sample) => [sinceStart(sample.sum('perigee_finished_sequences_total') ?? 0, 'sequences')],
+    note: (sample) => [sinceStart(sample.sum('perigee_finished_sequences_total') ?? 0, 'sequence')],
   },
   {
     title: 'KV cache', format: percent, max: 1, colours: { used: 1, 'prefix cache': 3 },
@@ -134,7 +134,7 @@ export const PANELS = [
       return { ...step?.by('perigee_guard_events_total', 'action'), ...(faults ? { 'invalid logits': faults } : {}) };
     },
     note: (sample) => [
-      sinceStart(sample.sum('perigee_guard_events_total') ?? 0, 'findings'),
+      sinceStart(sample.sum('perigee_guard_events_total') ?? 0, 'finding'),
       `${amount(sample.sum('perigee_guard_discarded_tokens_total') ?? 0)} tokens discarded`,
     ],
   },
