@@ -5,7 +5,7 @@ use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
 use super::memory::Region;
 use crate::Lanes;
-use crate::execute::{Isa, Registers};
+use crate::execute::{Isa, Registers, Word};
 use crate::lower::{GLOBAL_START, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Type};
 use crate::number::bf16::Bf16;
 use crate::number::half::F16;
@@ -24,22 +24,50 @@ pub(crate) fn map_shared(offset: u32, rank: u32) -> u32 {
 pub(crate) const OFFSET: u32 = 0xff_ffff;
 
 impl Address {
-    /// The addresses in all lanes.
+    /// Where the lanes of `exec` touch `len` bytes each; `None` if that is not aligned or their addresses are far from each other: the lanes
+    /// are then looked at one by one.
     #[inline(always)]
-    fn all(&self, registers: &Registers) -> [u64; 32] {
-        let mut addresses = [0; 32];
+    fn together(&self, registers: &Registers, exec: u32, len: usize) -> Option<Together> {
+        let first = self.of(registers, exec.trailing_zeros() & 31);
+        // Of the lower halves alone, of which vectors hold twice as many.
+        let mut lanes = [0; 32];
         if self.wide {
             let base = registers.wide(self.slot);
+            let mut apart = 0;
             for lane in 0..32 {
-                addresses[lane] = base[lane].wrapping_add(self.offset as u64);
+                let address = base[lane].wrapping_add_signed(self.offset);
+                lanes[lane] = address as u32;
+                apart |= ((address ^ first) >> 32) as u32 & is_in(exec, lane);
+            }
+            if apart != 0 {
+                return None;
             }
         } else {
             let base = registers.narrow(self.slot);
             for lane in 0..32 {
-                addresses[lane] = u64::from(base[lane].wrapping_add(self.offset as u32));
+                lanes[lane] = base[lane].wrapping_add(self.offset as u32);
             }
         }
-        addresses
+        let (mut low, mut high, mut bits, mut rows, mut same) = (u32::MAX, 0, 0, 0, 0);
+        for lane in 0..32 {
+            let (address, active) = (lanes[lane], is_in(exec, lane));
+            low = low.min(address | !active);
+            high = high.max(address & active);
+            bits |= address & active;
+            rows |= address ^ (first as u32).wrapping_add((lane * len) as u32);
+            same |= address ^ first as u32;
+        }
+        let bytes = (high - low) as usize + len;
+        if bits & (len.next_power_of_two() as u32 - 1) != 0 || bytes > 1 << 30 {
+            return None;
+        }
+        let layout = match exec {
+            u32::MAX if same == 0 => Layout::Same,
+            // Lanes that wrap around are not one behind the other.
+            u32::MAX if rows == 0 && bytes == 32 * len => Layout::Rows,
+            _ => Layout::Scattered,
+        };
+        Some(Together { address: first & !0xffff_ffff | u64::from(low), bytes, len, layout, low, lanes })
     }
 
     /// The address in a lane.
@@ -53,57 +81,39 @@ impl Address {
     }
 }
 
-/// Most bytes that a load or store moves in a lane.
-const MAX_ACCESS: usize = 32;
-
-/// A region that holds what the lanes of an access touch.
-struct Span<'a> {
-    region: &'a mut Region,
-    /// Offset of the first byte that is touched, and bytes to the last one.
-    start: usize,
-    bytes: usize,
-    /// First byte of each lane behind `start`.
-    offsets: Lanes,
-}
-
-/// The lowest and the highest address of some lanes, and all their bits; the first two hold if the sign is not among these.
-fn bounds(isa: Isa, addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
-    #[inline(always)]
-    fn of(addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
-        // As signed numbers, which vectors compare.
-        let (mut low, mut high, mut bits) = ([i64::MAX; 4], [0; 4], [0; 4]);
-        for first in (0..32).step_by(4) {
-            for i in 0..4 {
-                let active = -i64::from(exec >> (first + i) & 1);
-                let address = addresses[first + i] as i64;
-                low[i] = low[i].min((address & active) | (i64::MAX & !active));
-                high[i] = high[i].max(address & active);
-                bits[i] |= address & active;
-            }
-        }
-        let low = low.into_iter().min().unwrap_or_default();
-        let high = high.into_iter().max().unwrap_or_default();
-        let bits = bits.into_iter().fold(0, |all, bits| all | bits);
-        (low as u64, high as u64, bits as u64)
-    }
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn avx2(addresses: &[u64; 32], exec: u32) -> (u64, u64, u64) {
-        of(addresses, exec)
-    }
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the instruction set was detected.
-        Isa::Avx2 => unsafe { avx2(addresses, exec) },
-        _ => of(addresses, exec),
-    }
-}
-
-/// Whether the lanes' bytes were written: often all between are, which is one look.
+/// All bits if the lane is in the mask, else none.
 #[inline(always)]
-fn written(region: &Region, start: usize, bytes: usize, offsets: &Lanes, exec: u32, len: usize) -> bool {
-    (bytes <= 2048 && region.get(start, bytes).1)
-        || lanes(exec).all(|lane| region.get(start + offsets[lane as usize] as usize, len).1)
+fn is_in(mask: u32, lane: usize) -> u32 {
+    (mask >> lane & 1).wrapping_neg()
+}
+
+/// What the lanes of an access touch, within 1 GiB.
+struct Together {
+    /// The first byte.
+    address: u64,
+    /// Bytes from there to the last one.
+    bytes: usize,
+    /// Bytes of a lane.
+    len: usize,
+    layout: Layout,
+    /// Lower half of `address`, and of every lane's address.
+    low: u32,
+    lanes: Lanes,
+}
+
+impl Together {
+    /// First byte behind `address` of a lane that takes part.
+    #[inline(always)]
+    fn offset(&self, lane: usize) -> usize {
+        self.lanes[lane].wrapping_sub(self.low) as usize
+    }
+
+    /// Whether the lanes' bytes, which begin at `start` of the region, were written: often all between are, which is one look.
+    #[inline(always)]
+    fn is_written(&self, region: &Region, start: usize, exec: u32) -> bool {
+        (self.bytes <= 2048 && region.get(start, self.bytes).1)
+            || lanes(exec).all(|lane| region.get(start + self.offset(lane as usize), self.len).1)
+    }
 }
 
 /// Calls `f` for the lanes of a mask.
@@ -116,59 +126,73 @@ fn each(exec: u32, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Where the lanes of a whole warp touch memory.
+/// How lanes touch memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    /// One behind the other, from this address on.
-    Rows(u64),
-    /// All here.
-    Same(u64),
-    /// In another way, or not by all lanes.
+    /// All lanes of the warp, one behind the other.
+    Rows,
+    /// All lanes of the warp, the same bytes.
+    Same,
+    /// In another way, or not all lanes.
     Scattered,
 }
 
-impl Layout {
-    /// The layout of `len` bytes in each lane.
-    #[inline(always)]
-    fn of(addresses: &[u64; 32], exec: u32, len: usize) -> Self {
-        let first = addresses[0];
-        let (mut rows, mut same) = (0, 0);
-        for lane in 0..32 {
-            rows |= addresses[lane] ^ first.wrapping_add((lane * len) as u64);
-            same |= addresses[lane] ^ first;
-        }
-        match (exec, rows, same) {
-            (u32::MAX, 0, _) => Self::Rows(first),
-            (u32::MAX, _, 0) => Self::Same(first),
-            _ => Self::Scattered,
-        }
+/// Reads the registers of an access from its bytes in 32 lanes; `false` if that takes more than a copy.
+#[inline(always)]
+fn set_registers(registers: &mut Registers, access: &Access, bytes: &[u8]) -> bool {
+    let targets = &access.registers[..];
+    let size = targets[0].bytes;
+    if access.ty.bytes() != size || targets.iter().any(|target| target.bytes != size) {
+        return false;
+    }
+    match (size, targets.len()) {
+        (4, 1) => deal::<u32, 4, 1>(registers, targets, bytes, u32::from_le_bytes),
+        (4, 2) => deal::<u32, 4, 2>(registers, targets, bytes, u32::from_le_bytes),
+        (4, 4) => deal::<u32, 4, 4>(registers, targets, bytes, u32::from_le_bytes),
+        (4, 8) => deal::<u32, 4, 8>(registers, targets, bytes, u32::from_le_bytes),
+        (8, 1) => deal::<u64, 8, 1>(registers, targets, bytes, u64::from_le_bytes),
+        (8, 2) => deal::<u64, 8, 2>(registers, targets, bytes, u64::from_le_bytes),
+        (8, 4) => deal::<u64, 8, 4>(registers, targets, bytes, u64::from_le_bytes),
+        _ => false,
     }
 }
 
-/// Reads the registers of an access from its bytes in 32 lanes; `false` if that takes more than a copy.
-fn set_registers(registers: &mut Registers, access: &Access, bytes: &[u8]) -> bool {
-    let count = access.registers.len();
-    let kind = (access.ty.bytes(), access.registers[0].bytes);
-    if access.registers.iter().any(|target| target.bytes != kind.1) {
+/// Deals words of `SIZE` bytes, `COUNT` of each lane one behind the other, out to `COUNT` registers. The constants let vectors do it.
+#[inline(always)]
+fn deal<W: Word, const SIZE: usize, const COUNT: usize>(
+    registers: &mut Registers,
+    targets: &[Target],
+    bytes: &[u8],
+    word: impl Fn([u8; SIZE]) -> W,
+) -> bool {
+    let (words, _) = bytes.as_chunks::<SIZE>();
+    let (rows, _) = words.as_chunks::<COUNT>();
+    let (Some(rows), Ok(targets)) = (rows.first_chunk::<32>(), <&[Target; COUNT]>::try_from(targets)) else {
+        return false;
+    };
+    for index in 0..COUNT {
+        let register = W::lanes_mut(registers, targets[index].slot);
+        for lane in 0..32 {
+            register[lane] = word(rows[lane][index]);
+        }
+    }
+    true
+}
+
+/// Sets the registers of an access in 32 lanes to what one lane reads; `false` if that takes more than a copy.
+#[inline(always)]
+fn fill_registers(registers: &mut Registers, access: &Access, bytes: &[u8]) -> bool {
+    let size = access.ty.bytes();
+    if !matches!(size, 4 | 8) || access.registers.iter().any(|target| target.bytes != size) {
         return false;
     }
-    for (index, target) in access.registers.iter().enumerate() {
-        match kind {
-            (4, 4) => {
-                let (words, _) = bytes.as_chunks::<4>();
-                let register = registers.narrow_mut(target.slot);
-                for (value, word) in register.iter_mut().zip(words[index..].iter().step_by(count)) {
-                    *value = u32::from_le_bytes(*word);
-                }
+    for (target, word) in access.registers.iter().zip(bytes.chunks_exact(size as usize)) {
+        match word {
+            &[a, b, c, d] => *registers.narrow_mut(target.slot) = [u32::from_le_bytes([a, b, c, d]); 32],
+            _ => {
+                let word = word.try_into().expect("eight bytes");
+                *registers.wide_mut(target.slot) = [u64::from_le_bytes(word); 32];
             }
-            (8, 8) => {
-                let (words, _) = bytes.as_chunks::<8>();
-                let register = registers.wide_mut(target.slot);
-                for (value, word) in register.iter_mut().zip(words[index..].iter().step_by(count)) {
-                    *value = u64::from_le_bytes(*word);
-                }
-            }
-            _ => return false,
         }
     }
     true
@@ -176,39 +200,44 @@ fn set_registers(registers: &mut Registers, access: &Access, bytes: &[u8]) -> bo
 
 /// Writes the registers of an access to its bytes in 32 lanes, which `fill` gives; `false`, and nothing is written, if that takes more than
 /// a copy.
+#[inline(always)]
 fn put_registers<'b>(registers: &Registers, access: &Access, fill: impl FnOnce() -> &'b mut [u8]) -> bool {
-    let count = access.registers.len();
-    let kind = (access.ty.bytes(), access.registers[0].bytes);
-    if !matches!(kind, (2 | 4, 4) | (8, 8)) || access.registers.iter().any(|target| target.bytes != kind.1) {
+    let targets = &access.registers[..];
+    let held = targets[0].bytes;
+    if targets.iter().any(|target| target.bytes != held) {
         return false;
     }
-    let bytes = fill();
-    for (index, target) in access.registers.iter().enumerate() {
-        match kind.0 {
-            2 => {
-                let (words, _) = bytes.as_chunks_mut::<2>();
-                let register = registers.narrow(target.slot);
-                for (word, value) in words[index..].iter_mut().step_by(count).zip(register) {
-                    *word = (*value as u16).to_le_bytes();
-                }
-            }
-            4 => {
-                let (words, _) = bytes.as_chunks_mut::<4>();
-                let register = registers.narrow(target.slot);
-                for (word, value) in words[index..].iter_mut().step_by(count).zip(register) {
-                    *word = value.to_le_bytes();
-                }
-            }
-            _ => {
-                let (words, _) = bytes.as_chunks_mut::<8>();
-                let register = registers.wide(target.slot);
-                for (word, value) in words[index..].iter_mut().step_by(count).zip(register) {
-                    *word = value.to_le_bytes();
-                }
-            }
-        }
+    match (access.ty.bytes(), held, targets.len()) {
+        (2, 4, 1) => collect::<u32, 2, 1>(registers, targets, fill(), |word| (word as u16).to_le_bytes()),
+        (2, 4, 2) => collect::<u32, 2, 2>(registers, targets, fill(), |word| (word as u16).to_le_bytes()),
+        (2, 4, 4) => collect::<u32, 2, 4>(registers, targets, fill(), |word| (word as u16).to_le_bytes()),
+        (4, 4, 1) => collect::<u32, 4, 1>(registers, targets, fill(), u32::to_le_bytes),
+        (4, 4, 2) => collect::<u32, 4, 2>(registers, targets, fill(), u32::to_le_bytes),
+        (4, 4, 4) => collect::<u32, 4, 4>(registers, targets, fill(), u32::to_le_bytes),
+        (8, 8, 1) => collect::<u64, 8, 1>(registers, targets, fill(), u64::to_le_bytes),
+        (8, 8, 2) => collect::<u64, 8, 2>(registers, targets, fill(), u64::to_le_bytes),
+        _ => return false,
     }
     true
+}
+
+/// Collects the words of `COUNT` registers in all lanes as [`deal`] takes them.
+#[inline(always)]
+fn collect<W: Word, const SIZE: usize, const COUNT: usize>(
+    registers: &Registers,
+    targets: &[Target],
+    bytes: &mut [u8],
+    word: impl Fn(W) -> [u8; SIZE],
+) {
+    let (words, _) = bytes.as_chunks_mut::<SIZE>();
+    let (rows, _) = words.as_chunks_mut::<COUNT>();
+    let rows: &mut [[[u8; SIZE]; COUNT]; 32] = rows.first_chunk_mut().expect("the bytes of 32 lanes");
+    let values: [&[W; 32]; COUNT] = std::array::from_fn(|index| W::lanes(registers, targets[index].slot));
+    for lane in 0..32 {
+        for index in 0..COUNT {
+            rows[lane][index] = word(values[index][lane]);
+        }
+    }
 }
 
 /// Lanes of a mask, lowest first.
@@ -370,39 +399,9 @@ impl Env<'_> {
         Err(Trouble { lane: Some(lane), text: format!("{bytes} bytes at {address:#x} are misaligned") })
     }
 
-    /// The one region, in global memory or in the own block's shared memory, that holds `len` bytes
-    /// at the addresses of all lanes of `exec`. `None` if there is none, or if an address is
-    /// misaligned: the lanes are then looked at one by one.
+    /// The region and offset of bytes in global memory, the own block's shared memory or the parameters; `None` elsewhere.
     #[inline(always)]
-    fn span(&mut self, space: Space, addresses: &[u64; 32], exec: u32, len: usize) -> Option<Span<'_>> {
-        let (low, high, bits) = bounds(self.isa, addresses, exec);
-        let bytes = usize::try_from(high.wrapping_sub(low)).ok()?.checked_add(len)?;
-        let unaligned = bits & (len.next_power_of_two() as u64 - 1) != 0;
-        // No region has an address with the sign.
-        if unaligned || bits >> 63 != 0 || bytes > 1 << 30 {
-            return None;
-        }
-        let (region, start) = self.own_range(space, low, len, bytes)?;
-        // Of lanes that do not take part the offset is any.
-        let mut offsets = [0; 32];
-        for lane in 0..32 {
-            offsets[lane] = (addresses[lane].wrapping_sub(low) as u32).min((bytes - len) as u32);
-        }
-        Some(Span { region, start, bytes, offsets })
-    }
-
-    /// The region and offset of bytes in global memory, the own block's shared memory or the parameters, aligned for accesses of `len` bytes.
-    #[inline(always)]
-    fn own_range(
-        &mut self,
-        space: Space,
-        address: u64,
-        len: usize,
-        bytes: usize,
-    ) -> Option<(&mut Region, usize)> {
-        if address & (len.next_power_of_two() as u64 - 1) != 0 {
-            return None;
-        }
+    fn own_range(&mut self, space: Space, address: u64, bytes: usize) -> Option<(&mut Region, usize)> {
         match space {
             Space::Global | Space::Constant => self.memory.find(address, bytes).ok(),
             Space::Generic if address >= GLOBAL_START => self.memory.find(address, bytes).ok(),
@@ -414,76 +413,79 @@ impl Env<'_> {
         }
     }
 
-    /// Loads as one copy where the lanes read one behind the other, or all the same; `false` if they do not.
-    #[inline(always)]
-    fn load_whole(
-        &mut self,
-        warp: &mut Warp,
-        access: &Access,
-        addresses: &[u64; 32],
-        exec: u32,
-        total: usize,
-    ) -> bool {
-        let check = self.options.uninitialized;
-        let (address, bytes) = match Layout::of(addresses, exec, total) {
-            Layout::Rows(address) => (address, 32 * total),
-            Layout::Same(address) => (address, total),
-            Layout::Scattered => return false,
+    pub(super) fn load(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
+        let done = match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the instruction set was detected.
+            Isa::Avx2 => unsafe { self.load_together_avx2(warp, access, exec) },
+            _ => self.load_together(warp, access, exec),
         };
-        let Some((region, offset)) = self.own_range(access.address.space, address, total, bytes) else {
+        if done { Ok(Flow::Next) } else { self.load_apart(warp, access, exec) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    fn load_together_avx2(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> bool {
+        self.load_together(warp, access, exec)
+    }
+
+    /// Loads in all lanes at once; `false`, and nothing is changed, where they are to be looked at one by one.
+    #[inline(always)]
+    fn load_together(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> bool {
+        let size = access.ty.bytes() as usize;
+        let check = self.options.uninitialized;
+        let Some(all) = access.address.together(&warp.registers, exec, size * access.registers.len()) else {
             return false;
         };
-        let (found, written) = region.get(offset, bytes);
+        let Some((region, start)) = self.own_range(access.address.space, all.address, all.bytes) else {
+            return false;
+        };
+        let (data, written) = match all.layout {
+            Layout::Scattered => {
+                (region.get(start, all.bytes).0, !check || all.is_written(region, start, exec))
+            }
+            _ => region.get(start, all.bytes),
+        };
         if check && !written {
             return false;
         }
-        if bytes == 32 * total {
-            return set_registers(&mut warp.registers, access, found);
+        let registers = &mut warp.registers;
+        if match all.layout {
+            Layout::Rows => set_registers(registers, access, data),
+            Layout::Same => fill_registers(registers, access, data),
+            Layout::Scattered => false,
+        } {
+            return true;
         }
-        let mut repeated = [0; 32 * MAX_ACCESS];
-        let repeated = &mut repeated[..32 * total];
-        repeated.chunks_exact_mut(total).for_each(|lane| lane.copy_from_slice(found));
-        set_registers(&mut warp.registers, access, repeated)
-    }
-
-    pub(super) fn load(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
-        let size = access.ty.bytes() as usize;
-        let total = size * access.registers.len();
-        let addresses = access.address.all(&warp.registers);
-        if self.load_whole(warp, access, &addresses, exec, total) {
-            return Ok(Flow::Next);
-        }
-        let check = self.options.uninitialized;
-        if let Some(Span { region, start, bytes, offsets }) =
-            self.span(access.address.space, &addresses, exec, total)
-            && (!check || written(region, start, bytes, &offsets, exec, total))
-        {
-            let (data, _) = region.get(start, bytes);
-            for (index, target) in access.registers.iter().enumerate() {
-                if size == 4 && target.bytes == 4 {
-                    let register = warp.registers.narrow_mut(target.slot);
-                    each(exec, |lane| {
-                        let at = offsets[lane] as usize + 4 * index;
-                        register[lane] = u32::from_le_bytes(*data[at..].first_chunk().expect("four bytes"));
-                    });
-                    continue;
-                }
-                if size == 2 && target.bytes == 4 && access.ty != Type::S16 {
-                    let register = warp.registers.narrow_mut(target.slot);
-                    each(exec, |lane| {
-                        let at = offsets[lane] as usize + 2 * index;
-                        register[lane] =
-                            u16::from_le_bytes(*data[at..].first_chunk().expect("two bytes")).into();
-                    });
-                    continue;
-                }
+        for (index, target) in access.registers.iter().enumerate() {
+            if size == 4 && target.bytes == 4 {
+                let register = registers.narrow_mut(target.slot);
+                each(exec, |lane| {
+                    let word = data[all.offset(lane) + 4 * index..].first_chunk();
+                    register[lane] = u32::from_le_bytes(*word.expect("four bytes"));
+                });
+            } else if size == 2 && target.bytes == 4 && access.ty != Type::S16 {
+                let register = registers.narrow_mut(target.slot);
+                each(exec, |lane| {
+                    let word = data[all.offset(lane) + 2 * index..].first_chunk();
+                    register[lane] = u16::from_le_bytes(*word.expect("two bytes")).into();
+                });
+            } else {
                 for lane in lanes(exec) {
-                    let at = offsets[lane as usize] as usize + index * size;
-                    set_register(&mut warp.registers, *target, lane, access.ty, &data[at..at + size]);
+                    let at = all.offset(lane as usize) + index * size;
+                    set_register(registers, *target, lane, access.ty, &data[at..at + size]);
                 }
             }
-            return Ok(Flow::Next);
         }
+        true
+    }
+
+    /// Loads lane by lane, and finds the fault that there may be.
+    fn load_apart(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
+        let size = access.ty.bytes() as usize;
+        let total = size * access.registers.len();
+        let addresses: [u64; 32] =
+            std::array::from_fn(|lane| access.address.of(&warp.registers, lane as u32));
         let mut bytes = [0; 32];
         for lane in lanes(exec) {
             let address = addresses[lane as usize];
@@ -497,36 +499,61 @@ impl Env<'_> {
     }
 
     pub(super) fn store(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
+        let done = match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the instruction set was detected.
+            Isa::Avx2 => unsafe { self.store_together_avx2(warp, access, exec) },
+            _ => self.store_together(warp, access, exec),
+        };
+        if done { Ok(Flow::Next) } else { self.store_apart(warp, access, exec) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    fn store_together_avx2(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> bool {
+        self.store_together(warp, access, exec)
+    }
+
+    /// Stores in all lanes at once; `false`, and nothing is changed, where they are to be looked at one by one.
+    #[inline(always)]
+    fn store_together(&mut self, warp: &Warp, access: &Access, exec: u32) -> bool {
         let size = access.ty.bytes() as usize;
         let total = size * access.registers.len();
-        let addresses = access.address.all(&warp.registers);
-        if let Layout::Rows(address) = Layout::of(&addresses, exec, total)
-            && let Some((region, offset)) = self.own_range(access.address.space, address, total, 32 * total)
-            && put_registers(&warp.registers, access, || region.fill(offset, 32 * total))
+        let Some(all) = access.address.together(&warp.registers, exec, total) else {
+            return false;
+        };
+        let Some((region, start)) = self.own_range(access.address.space, all.address, all.bytes) else {
+            return false;
+        };
+        if all.layout == Layout::Rows
+            && put_registers(&warp.registers, access, || region.fill(start, all.bytes))
         {
-            return Ok(Flow::Next);
+            return true;
         }
-        if let Some(Span { region, start, offsets, .. }) =
-            self.span(access.address.space, &addresses, exec, total)
-        {
-            // Lane by lane: where lanes write to one address, the last one stays.
-            for lane in lanes(exec) {
-                let offset = start + offsets[lane as usize] as usize;
-                if size == 4 && access.registers.iter().all(|target| target.bytes == 4) {
-                    for (index, target) in access.registers.iter().enumerate() {
-                        let word = warp.registers.narrow(target.slot)[lane as usize];
-                        region.set_word(offset + 4 * index, word);
-                    }
-                    continue;
+        // Lane by lane: where lanes write to one address, the last one stays.
+        let words = size == 4 && access.registers.iter().all(|target| target.bytes == 4);
+        let offsets = lanes(exec).map(|lane| all.offset(lane as usize));
+        let data = region.fill_some(start, all.bytes, offsets, total);
+        for lane in lanes(exec) {
+            let lane_bytes = &mut data[all.offset(lane as usize)..][..total];
+            if words {
+                let (into, _) = lane_bytes.as_chunks_mut::<4>();
+                for (word, target) in into.iter_mut().zip(&access.registers) {
+                    *word = warp.registers.narrow(target.slot)[lane as usize].to_le_bytes();
                 }
-                let bytes = Self::values(warp, access, lane);
-                region.set(offset, &bytes[..total]);
+            } else {
+                lane_bytes.copy_from_slice(&Self::values(warp, access, lane)[..total]);
             }
-            return Ok(Flow::Next);
         }
+        true
+    }
+
+    /// Stores lane by lane, and finds the fault that there may be.
+    fn store_apart(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
+        let total = access.ty.bytes() as usize * access.registers.len();
         for lane in lanes(exec) {
             let bytes = Self::values(warp, access, lane);
-            let address = addresses[lane as usize];
+            let address = access.address.of(&warp.registers, lane);
             Self::aligned(address, total as u32, lane)?;
             self.write(warp, lane, access.address.space, address, &bytes[..total])?;
         }
@@ -647,4 +674,79 @@ fn combine(atomic: &Atomic, old: u64, value: u64) -> Result<u64, String> {
         Type::Bf16x2 => packed::<Bf16>(atomic.op, old, value)?,
         other => return Err(format!("no atomic operation on {other:?}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::Pattern;
+    use crate::machine::random::Random;
+
+    /// What lanes touch, found one by one: the first byte, the bytes to the last one, and how.
+    fn apart(addresses: &[u64; 32], exec: u32, len: usize) -> Option<(u64, usize, Layout)> {
+        let active: Vec<u64> = lanes(exec).map(|lane| addresses[lane as usize]).collect();
+        let (low, high) = (*active.iter().min()?, *active.iter().max()?);
+        let bytes = usize::try_from(high - low).ok()?.checked_add(len)?;
+        let aligned = active.iter().all(|address| address.is_multiple_of(len as u64));
+        if !aligned || low >> 32 != high >> 32 || bytes > 1 << 30 {
+            return None;
+        }
+        let rows = active.iter().enumerate().all(|(lane, address)| *address == low + (lane * len) as u64);
+        let layout = match exec {
+            u32::MAX if active.iter().all(|address| *address == low) => Layout::Same,
+            u32::MAX if rows => Layout::Rows,
+            _ => Layout::Scattered,
+        };
+        Some((low, bytes, layout))
+    }
+
+    #[test]
+    fn lanes_are_looked_at_together_as_one_by_one() {
+        let mut random = Random::new(7);
+        let (mut found, mut refused) = ([0; 3], 0);
+        for _ in 0..20_000 {
+            let wide = random.below(2) == 0;
+            let len = 1usize << random.below(6);
+            let exec = match random.below(3) {
+                0 => 1 << random.below(32),
+                1 => random.below(u32::MAX) | 1 << random.below(32),
+                _ => u32::MAX,
+            };
+            // Also at the end of a 4 GiB block, and of all addresses.
+            let base = match random.below(4) {
+                0 => 0u64.wrapping_sub(u64::from(random.below(64)) * len as u64),
+                1 => (7 << 32) - u64::from(random.below(64)) * len as u64,
+                _ => u64::from(random.below(1 << 20)) * len as u64,
+            };
+            let (step, noise) = (random.below(3) as usize * len, random.below(8) == 0);
+            let offset = i64::from(random.below(3)) * len as i64 - len as i64;
+            let mut registers = Registers::new(2, 1, Pattern::Zero);
+            let addresses: [u64; 32] = std::array::from_fn(|lane| {
+                let moved = if noise { u64::from(random.below(u32::MAX)) << random.below(9) } else { 0 };
+                let base = base.wrapping_add((lane * step) as u64).wrapping_add(moved);
+                if wide {
+                    registers.wide_mut(0)[lane] = base;
+                    base.wrapping_add_signed(offset)
+                } else {
+                    registers.narrow_mut(0)[lane] = base as u32;
+                    u64::from((base as u32).wrapping_add(offset as u32))
+                }
+            });
+            let address = Address { space: Space::Global, wide, slot: 0, offset };
+            let all = address.together(&registers, exec, len);
+            match (&all, apart(&addresses, exec, len)) {
+                (Some(all), Some(expected)) => {
+                    assert_eq!((all.address, all.bytes, all.layout), expected);
+                    for lane in lanes(exec) {
+                        let lane = lane as usize;
+                        assert_eq!(all.address + all.offset(lane) as u64, addresses[lane]);
+                    }
+                    found[all.layout as usize] += 1;
+                }
+                (None, None) => refused += 1,
+                (got, expected) => panic!("{addresses:x?} {exec:#x} {len}: {} {expected:?}", got.is_some()),
+            }
+        }
+        assert!(found.into_iter().chain([refused]).all(|count| count > 500), "{found:?} {refused}");
+    }
 }

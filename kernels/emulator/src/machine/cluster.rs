@@ -270,7 +270,7 @@ impl Env<'_> {
                 let exec = mask & (warp.registers.predicates[inst.guard as usize] ^ inst.invert);
                 let count = &mut self.counts[pc as usize];
                 count.warps += 1;
-                count.lanes += u64::from(exec.count_ones());
+                count.lanes += if exec == u32::MAX { 32 } else { u64::from(exec.count_ones()) };
                 warp.executed += 1;
                 match &inst.action {
                     Action::Alu(run) => {

@@ -29,6 +29,8 @@ impl Env<'_> {
     /// `exec` out of the group's `mask`.
     pub(super) fn execute(&mut self, warp: &mut Warp, inst: &Inst, exec: u32, mask: u32) -> Step {
         let slot = match inst.action {
+            Action::Load(ref access) => return self.load(warp, access, exec),
+            Action::Store(ref access) => return self.store(warp, access, exec),
             Action::Shuffle { members, .. }
             | Action::Vote { members, .. }
             | Action::Match { members, .. }
@@ -38,10 +40,12 @@ impl Env<'_> {
             _ if waits_for_lanes(warp, &inst.action, exec) => return Ok(Flow::Wait),
             _ => return self.execute_together(warp, inst, exec, mask),
         };
-        let values = *warp.registers.narrow(slot);
-        if exec == u32::MAX && values == [values[0]; 32] {
+        let values = warp.registers.narrow(slot);
+        let differing = values.iter().fold(0, |bits, value| bits | (value ^ values[0]));
+        if exec == u32::MAX && differing == 0 {
             return self.execute_together(warp, inst, exec, mask);
         }
+        let values = *values;
         let with = |among: u32, first: u32| {
             lanes(among)
                 .filter(|&lane| values[lane as usize] == values[first as usize])
@@ -70,8 +74,6 @@ impl Env<'_> {
     fn execute_together(&mut self, warp: &mut Warp, inst: &Inst, exec: u32, mask: u32) -> Step {
         let o = &inst.operands;
         match &inst.action {
-            Action::Load(access) => self.load(warp, access, exec),
-            Action::Store(access) => self.store(warp, access, exec),
             Action::Atomic(atomic) => self.atomic(warp, atomic, exec),
             Action::Shuffle { mode, members } => self.shuffle(warp, o, *mode, *members, exec, mask),
             Action::Vote { mode, members, destination, source, invert } => {
@@ -154,6 +156,7 @@ impl Env<'_> {
             Action::Trap => Err("`trap` was reached".into()),
             Action::Fence => Ok(Flow::Next),
             Action::Yield => Ok(Flow::Yield),
+            Action::Load(_) | Action::Store(_) => Err("an access is no instruction of the whole warp".into()),
             Action::Alu(_) | Action::Branch(_) | Action::BranchTable(_) | Action::Exit | Action::Nop => {
                 Err("an instruction of the warp's own loop".into())
             }

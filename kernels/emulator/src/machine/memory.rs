@@ -31,19 +31,17 @@ impl Region {
         (&self.bytes[offset..offset + len], self.is_written(offset, len))
     }
 
-    /// Writes four bytes, little-endian, which must lie inside.
-    #[inline(always)]
-    pub(crate) fn set_word(&mut self, offset: usize, value: u32) {
-        *self.bytes[offset..].first_chunk_mut().expect("four bytes") = value.to_le_bytes();
-        self.mark(offset, 4);
-    }
-
     #[inline(always)]
     fn is_written(&self, offset: usize, len: usize) -> bool {
-        if self.written.is_empty() {
+        if self.written.is_empty() || len == 0 {
             return true;
         }
-        words_of(offset, len).all(|(word, mask)| self.written[word] & mask == mask)
+        let Bits { first, last, head, tail } = Bits::of(offset, len);
+        if first == last {
+            return self.written[first] & head & tail == head & tail;
+        }
+        let between = self.written[first + 1..last].iter().fold(u64::MAX, |all, word| all & word);
+        (self.written[first] | !head) & between & (self.written[last] | !tail) == u64::MAX
     }
 
     /// The first byte of a range that was never written.
@@ -60,12 +58,45 @@ impl Region {
 
     #[inline(always)]
     fn mark(&mut self, offset: usize, len: usize) {
-        if self.written.is_empty() {
+        if self.written.is_empty() || len == 0 {
             return;
         }
-        for (word, mask) in words_of(offset, len) {
-            self.written[word] |= mask;
+        let Bits { first, last, head, tail } = Bits::of(offset, len);
+        if first == last {
+            self.written[first] |= head & tail;
+            return;
         }
+        self.written[first] |= head;
+        self.written[first + 1..last].fill(u64::MAX);
+        self.written[last] |= tail;
+    }
+
+    /// Bytes of a range that must lie inside, of which `len` at each of some offsets will be written to.
+    #[inline(always)]
+    pub(crate) fn fill_some(
+        &mut self,
+        offset: usize,
+        bytes: usize,
+        offsets: impl Iterator<Item = usize>,
+        len: usize,
+    ) -> &mut [u8] {
+        if !self.written.is_empty() && len != 0 {
+            // Marks of one word are set together: neighbours are often in one.
+            let (mut at, mut marks) = (0, 0);
+            for start in offsets {
+                let Bits { first, last, head, tail } = Bits::of(offset + start, len);
+                if first != last {
+                    self.mark(offset + start, len);
+                } else if first == at {
+                    marks |= head & tail;
+                } else {
+                    self.written[at] |= marks;
+                    (at, marks) = (first, head & tail);
+                }
+            }
+            self.written[at] |= marks;
+        }
+        &mut self.bytes[offset..offset + bytes]
     }
 
     /// Bytes to write to, of a range that must lie inside.
@@ -76,19 +107,26 @@ impl Region {
     }
 }
 
-/// Words of 64 bits that a range of bits touches, with its bits in them.
-#[inline(always)]
-fn words_of(offset: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
-    let end = offset + len;
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        (at < end).then(|| {
-            let (word, bit) = (at / 64, at % 64);
-            let bits = (64 - bit).min(end - at);
-            at += bits;
-            (word, u64::MAX >> (64 - bits) << bit)
-        })
-    })
+/// Words of 64 bits that a range of bits touches: the first and the last one, and what the range has of each.
+struct Bits {
+    first: usize,
+    last: usize,
+    head: u64,
+    tail: u64,
+}
+
+impl Bits {
+    /// Of a range that is not empty.
+    #[inline(always)]
+    fn of(offset: usize, len: usize) -> Self {
+        let end = offset + len - 1;
+        Self {
+            first: offset / 64,
+            last: end / 64,
+            head: u64::MAX << (offset % 64),
+            tail: u64::MAX >> (63 - end % 64),
+        }
+    }
 }
 
 /// An allocation of device memory.
