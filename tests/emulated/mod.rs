@@ -17,7 +17,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use perigee::cuda::{
     Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation,
@@ -150,6 +150,17 @@ impl TestDriver {
     fn count(&self, add: impl Fn(&mut Counts)) {
         add(&mut self.counts.lock().unwrap());
     }
+
+    /// Counts what the emulator has executed since `begun`.
+    fn count_execution(&mut self, begun: Instant) {
+        if let Device::Emulated(emulator) = &mut self.device {
+            let executed = std::mem::take(&mut emulator.executed);
+            self.count(|counts| {
+                counts.lane_instructions += executed;
+                counts.execution += begun.elapsed();
+            });
+        }
+    }
 }
 
 /// The first GPU. TEST_GPU names the folder of compiled kernels; what is missing there is compiled if there is NVRTC.
@@ -243,7 +254,12 @@ impl Driver for TestDriver {
             counts.blocks += shape.grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>();
         });
         match (&mut self.device, function) {
-            (Device::Emulated(device), Of::Emulated(function)) => device.launch(function, shape, parameters),
+            (Device::Emulated(device), Of::Emulated(function)) => {
+                let begun = Instant::now();
+                device.launch(function, shape, parameters)?;
+                self.count_execution(begun);
+                Ok(())
+            }
             (Device::Gpu(device), Of::Gpu(function)) => device.launch(function, shape, parameters),
             _ => Err(error("cuLaunchKernelEx", "a function of another device".into())),
         }
@@ -267,7 +283,12 @@ impl Driver for TestDriver {
     fn replay(&mut self, graph: &Self::Graph) -> Result<(), DriverError> {
         self.count(|counts| counts.replays += 1);
         match (&mut self.device, graph) {
-            (Device::Emulated(device), Of::Emulated(graph)) => device.replay(graph),
+            (Device::Emulated(device), Of::Emulated(graph)) => {
+                let begun = Instant::now();
+                device.replay(graph)?;
+                self.count_execution(begun);
+                Ok(())
+            }
             (Device::Gpu(device), Of::Gpu(graph)) => device.replay(graph),
             _ => Err(error("cuGraphLaunch", "a graph of another device".into())),
         }
@@ -296,6 +317,8 @@ pub(crate) struct Emulator {
     recording: Option<Vec<Launch>>,
     /// Lane instructions, and 16 bytes of copies, since the beginning of what is timed.
     work: u64,
+    /// Lane instructions that are not yet counted.
+    executed: u64,
     report: Option<Report>,
 }
 
@@ -312,6 +335,9 @@ pub(crate) struct Counts {
     pub(crate) recorded: u64,
     pub(crate) allocations: u64,
     pub(crate) loads: u64,
+    /// Instructions of lanes that the emulator executed, and the time that this took.
+    pub(crate) lane_instructions: u64,
+    pub(crate) execution: Duration,
 }
 
 /// A kernel, lowered when it is first launched: a test loads all of a backend's and launches some.
@@ -349,6 +375,7 @@ impl Emulator {
             next: 0,
             recording: None,
             work: 0,
+            executed: 0,
             report: None,
         })
     }
@@ -362,6 +389,7 @@ impl Emulator {
         match self.machine.launch(kernel, shape, parameters) {
             Ok(report) => {
                 self.work += report.lane_instructions();
+                self.executed += report.lane_instructions();
                 self.report = Some(report);
                 Ok(())
             }

@@ -239,9 +239,14 @@ fn nano_says_what_it_says_on_the_cpu() {
     for (arithmetic, activations) in
         [(Arithmetic::F32, Activations::F32), (Arithmetic::Bf16, Activations::Bf16)]
     {
-        let Some(gpu) = backend(Arch::Sm90a, None, arithmetic) else { return };
+        let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
+        let counts = driver.counts.clone();
+        let gpu = CudaBackend::new(driver, arithmetic).unwrap();
         let cpu = CpuBackend::new(CpuOptions { activations, ..Default::default() });
         assert_eq!(greedy(gpu), greedy(cpu), "{arithmetic:?}");
+        let Counts { lane_instructions, execution, .. } = *counts.lock().unwrap();
+        let rate = lane_instructions as f64 / execution.as_secs_f64() / 1e6;
+        println!("{arithmetic:?}: {lane_instructions} lane instructions in {execution:?}, {rate:.0} M/s");
     }
 }
 

@@ -141,18 +141,23 @@ enum Layout {
 #[inline(always)]
 fn set_registers(registers: &mut Registers, access: &Access, bytes: &[u8]) -> bool {
     let targets = &access.registers[..];
-    let size = targets[0].bytes;
-    if access.ty.bytes() != size || targets.iter().any(|target| target.bytes != size) {
+    let held = targets[0].bytes;
+    if matches!(access.ty, Type::S8 | Type::S16) || targets.iter().any(|target| target.bytes != held) {
         return false;
     }
-    match (size, targets.len()) {
-        (4, 1) => deal::<u32, 4, 1>(registers, targets, bytes, u32::from_le_bytes),
-        (4, 2) => deal::<u32, 4, 2>(registers, targets, bytes, u32::from_le_bytes),
-        (4, 4) => deal::<u32, 4, 4>(registers, targets, bytes, u32::from_le_bytes),
-        (4, 8) => deal::<u32, 4, 8>(registers, targets, bytes, u32::from_le_bytes),
-        (8, 1) => deal::<u64, 8, 1>(registers, targets, bytes, u64::from_le_bytes),
-        (8, 2) => deal::<u64, 8, 2>(registers, targets, bytes, u64::from_le_bytes),
-        (8, 4) => deal::<u64, 8, 4>(registers, targets, bytes, u64::from_le_bytes),
+    match (access.ty.bytes(), held, targets.len()) {
+        (1, 4, 1) => deal::<u32, 1, 1>(registers, targets, bytes, |[byte]| byte.into()),
+        (1, 4, 4) => deal::<u32, 1, 4>(registers, targets, bytes, |[byte]| byte.into()),
+        (2, 4, 1) => deal::<u32, 2, 1>(registers, targets, bytes, |half| u16::from_le_bytes(half).into()),
+        (2, 4, 2) => deal::<u32, 2, 2>(registers, targets, bytes, |half| u16::from_le_bytes(half).into()),
+        (2, 4, 4) => deal::<u32, 2, 4>(registers, targets, bytes, |half| u16::from_le_bytes(half).into()),
+        (4, 4, 1) => deal::<u32, 4, 1>(registers, targets, bytes, u32::from_le_bytes),
+        (4, 4, 2) => deal::<u32, 4, 2>(registers, targets, bytes, u32::from_le_bytes),
+        (4, 4, 4) => deal::<u32, 4, 4>(registers, targets, bytes, u32::from_le_bytes),
+        (4, 4, 8) => deal::<u32, 4, 8>(registers, targets, bytes, u32::from_le_bytes),
+        (8, 8, 1) => deal::<u64, 8, 1>(registers, targets, bytes, u64::from_le_bytes),
+        (8, 8, 2) => deal::<u64, 8, 2>(registers, targets, bytes, u64::from_le_bytes),
+        (8, 8, 4) => deal::<u64, 8, 4>(registers, targets, bytes, u64::from_le_bytes),
         _ => false,
     }
 }
@@ -464,6 +469,9 @@ impl Env<'_> {
                     let word = data[all.offset(lane) + 4 * index..].first_chunk();
                     register[lane] = u32::from_le_bytes(*word.expect("four bytes"));
                 });
+            } else if size == 1 && target.bytes == 4 && access.ty != Type::S8 {
+                let register = registers.narrow_mut(target.slot);
+                each(exec, |lane| register[lane] = data[all.offset(lane) + index].into());
             } else if size == 2 && target.bytes == 4 && access.ty != Type::S16 {
                 let register = registers.narrow_mut(target.slot);
                 each(exec, |lane| {

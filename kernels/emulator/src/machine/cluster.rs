@@ -73,8 +73,14 @@ pub(crate) struct Env<'a> {
 pub(crate) type Step<T = Flow> = Result<T, Trouble>;
 
 impl Cluster {
-    /// The cluster with this index in a grid of clusters.
-    pub(crate) fn new(program: &Program, shape: &LaunchShape, options: &Options, index: [u32; 3]) -> Self {
+    /// The cluster with this index in a grid of clusters; `fresh` is kept from one to the next.
+    pub(crate) fn new(
+        program: &Program,
+        shape: &LaunchShape,
+        options: &Options,
+        index: [u32; 3],
+        fresh: &mut FreshRegisters,
+    ) -> Self {
         let [cx, cy, cz] = shape.cluster;
         let ranks = cx * cy * cz;
         let threads: u32 = shape.block.iter().product();
@@ -83,7 +89,7 @@ impl Cluster {
                 let inside = [rank % cx, rank / cx % cy, rank / cx / cy];
                 let block: [u32; 3] =
                     std::array::from_fn(|axis| index[axis] * shape.cluster[axis] + inside[axis]);
-                new_block(program, shape, options, block, inside, rank)
+                new_block(program, shape, options, block, inside, rank, fresh)
             })
             .collect();
         Self { blocks, arrived: 0, live: threads * ranks, phase: 0, transfers: Vec::new() }
@@ -114,6 +120,7 @@ fn new_block(
     index: [u32; 3],
     inside: [u32; 3],
     rank: u32,
+    fresh: &mut FreshRegisters,
 ) -> Block {
     let threads: u32 = shape.block.iter().product();
     let number = index[0] + shape.grid[0] * (index[1] + shape.grid[1] * index[2]);
@@ -130,12 +137,7 @@ fn new_block(
                 rest @ 0..32 => (1 << rest) - 1,
                 _ => u32::MAX,
             };
-            let seed = options.noise.map(|seed| seed ^ u64::from(number) << 32 ^ u64::from(rank) << 48);
-            let pattern = seed.map_or(Pattern::Zero, Pattern::Noise);
-            let mut registers = Registers::new(program.slots, program.predicates, pattern);
-            registers.predicates[TRUE as usize] = u32::MAX;
-            registers.predicates[SINK as usize] = 0;
-            for &(slot, constant) in &program.constants {
+            let set = |registers: &mut Registers, slot: u32, constant: Constant| {
                 let value = |lane: u32| match constant {
                     Constant::Narrow(value) => u64::from(value),
                     Constant::Wide(value) => value,
@@ -144,24 +146,23 @@ fn new_block(
                         special_value(special, shape, index, inside, rank, number, lane, shared_bytes)
                     }
                 };
-                let wide = matches!(
-                    constant,
-                    Constant::Wide(_) | Constant::DynamicShared(true) | Constant::Special(_, true)
-                );
-                let by_lane = matches!(
-                    constant,
-                    Constant::Special(Special::Thread(_) | Special::Lane | Special::LaneMask(_), _)
-                );
-                let first = value(0);
-                match (wide, by_lane) {
-                    (false, false) => *registers.narrow_mut(slot) = [first as u32; 32],
-                    (true, false) => *registers.wide_mut(slot) = [first; 32],
-                    (false, true) => {
-                        *registers.narrow_mut(slot) = std::array::from_fn(|lane| value(lane as u32) as u32);
-                    }
-                    (true, true) => {
-                        *registers.wide_mut(slot) = std::array::from_fn(|lane| value(lane as u32))
-                    }
+                set_constant(registers, slot, constant, value);
+            };
+            let registers = fresh.of(rank, number).get_or_insert_with(|| {
+                let seed = options.noise.map(|seed| seed ^ u64::from(number) << 32 ^ u64::from(rank) << 48);
+                let pattern = seed.map_or(Pattern::Zero, Pattern::Noise);
+                let mut registers = Registers::new(program.slots, program.predicates, pattern);
+                registers.predicates[TRUE as usize] = u32::MAX;
+                registers.predicates[SINK as usize] = 0;
+                program.constants.iter().for_each(|&(slot, constant)| set(&mut registers, slot, constant));
+                registers
+            });
+            let mut registers = registers.clone();
+            for &(slot, constant) in &program.constants {
+                if let Constant::Special(special, _) = constant
+                    && is_of_block(special)
+                {
+                    set(&mut registers, slot, constant);
                 }
             }
             Some(Box::new(Warp {
@@ -186,6 +187,44 @@ fn new_block(
         live: threads,
         tensor_memory: None,
         watch: options.races.then(BlockWatch::new),
+    }
+}
+
+/// Registers as warps of a launch begin with them, by rank in the cluster and number in the block; made when first asked for. They differ
+/// between blocks in what [`is_of_block`] alone.
+#[derive(Debug, Default)]
+pub(crate) struct FreshRegisters(Vec<Vec<Option<Registers>>>);
+
+impl FreshRegisters {
+    fn of(&mut self, rank: u32, number: u32) -> &mut Option<Registers> {
+        let (rank, number) = (rank as usize, number as usize);
+        if self.0.len() <= rank {
+            self.0.resize_with(rank + 1, Vec::new);
+        }
+        let warps = &mut self.0[rank];
+        if warps.len() <= number {
+            warps.resize(number + 1, None);
+        }
+        &mut warps[number]
+    }
+}
+
+/// Whether a value depends on which block it is read in, beside the block's rank in its cluster.
+fn is_of_block(special: Special) -> bool {
+    matches!(special, Special::Block(_) | Special::Cluster(_) | Special::Multiprocessor)
+}
+
+fn set_constant(registers: &mut Registers, slot: u32, constant: Constant, value: impl Fn(u32) -> u64) {
+    let wide =
+        matches!(constant, Constant::Wide(_) | Constant::DynamicShared(true) | Constant::Special(_, true));
+    let by_lane =
+        matches!(constant, Constant::Special(Special::Thread(_) | Special::Lane | Special::LaneMask(_), _));
+    let first = value(0);
+    match (wide, by_lane) {
+        (false, false) => *registers.narrow_mut(slot) = [first as u32; 32],
+        (true, false) => *registers.wide_mut(slot) = [first; 32],
+        (false, true) => *registers.narrow_mut(slot) = std::array::from_fn(|lane| value(lane as u32) as u32),
+        (true, true) => *registers.wide_mut(slot) = std::array::from_fn(|lane| value(lane as u32)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Options;
-use super::cluster::{Cluster, Env, Turn};
+use super::cluster::{Cluster, Env, FreshRegisters, Turn};
 use super::fault::{Fault, Trouble};
 use super::matrix::Scratch;
 use super::memory::{Memory, Region};
@@ -38,6 +38,7 @@ pub(crate) struct Grid {
     /// Clusters still to start, last first.
     waiting: Vec<u64>,
     resident: Vec<Cluster>,
+    fresh: FreshRegisters,
     turns: u32,
     counts: Vec<Count>,
     observers: Observers,
@@ -135,6 +136,7 @@ impl Grid {
             random,
             waiting,
             resident: Vec::new(),
+            fresh: FreshRegisters::default(),
             turns: 0,
             counts: vec![Count::default(); program.code.len()],
             observers: Observers::new(races, options.profile.then(|| Profiler::new(program.code.len()))),
@@ -181,7 +183,8 @@ impl Grid {
             std::array::from_fn(|axis| u64::from(self.shape.grid[axis] / self.shape.cluster[axis]));
         let index = [number % grid[0], number / grid[0] % grid[1], number / grid[0] / grid[1]];
         let index = index.map(|value| value as u32);
-        self.resident.push(Cluster::new(&self.program, &self.shape, &self.options, index));
+        let fresh = &mut self.fresh;
+        self.resident.push(Cluster::new(&self.program, &self.shape, &self.options, index, fresh));
         true
     }
 
