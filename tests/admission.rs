@@ -83,6 +83,8 @@ async fn hosts_of_others_are_refused_on_loopback() {
     for (path, host, status) in [
         ("/v1/models", "evil.example".to_owned(), 421),
         ("/metrics", format!("evil.example:{port}"), 421),
+        // A proxy's health check says what the proxy calls the server.
+        ("/health/ready", "servers".to_owned(), 200),
         ("/v1/models", format!("localhost:{port}"), 200),
         ("/v1/models", format!("127.0.0.1:{port}"), 200),
         ("/v1/models", "[::1]".to_owned(), 200),

@@ -33,13 +33,14 @@ impl Hosts {
     }
 
     /// Errors: 400 for a head without a host where HTTP demands one, 421 for a host that is not
-    /// this server's.
-    pub(super) fn check(&self, head: &Parts) -> Result<(), ApiError> {
+    /// this server's. The health routes have any name: what checks them sends its own for the server, such as
+    /// that of a cluster, and would take the server for dead.
+    pub(super) fn check(&self, head: &Parts, is_health: bool) -> Result<(), ApiError> {
         let Some(host) = host_of(&head.uri, head.version, &head.headers)? else { return Ok(()) };
         let Some(names) = &self.names else { return Ok(()) };
         let name = host.trim_start_matches('[').trim_end_matches([']', '.']).to_ascii_lowercase();
         let local = name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok();
-        if local || names.contains(&name) { Ok(()) } else { Err(ApiError::wrong_host(&host)) }
+        if local || is_health || names.contains(&name) { Ok(()) } else { Err(ApiError::wrong_host(&host)) }
     }
 }
 
@@ -138,7 +139,7 @@ mod tests {
     /// The status for a Host header, 0 = let in.
     fn status(hosts: &Hosts, host: &'static str) -> u16 {
         let request = hyper::Request::get("/").header(header::HOST, host).body(()).unwrap();
-        hosts.check(&request.into_parts().0).err().map_or(0, |error| error.status)
+        hosts.check(&request.into_parts().0, false).err().map_or(0, |error| error.status)
     }
 
     #[test]
@@ -178,6 +179,6 @@ mod tests {
         let hosts = Hosts::new(&Config::default(), true);
         let request =
             hyper::Request::get("http://evil.example/").header(header::HOST, "localhost").body(()).unwrap();
-        assert_eq!(hosts.check(&request.into_parts().0).unwrap_err().status, 421);
+        assert_eq!(hosts.check(&request.into_parts().0, false).unwrap_err().status, 421);
     }
 }

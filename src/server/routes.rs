@@ -77,7 +77,7 @@ pub(super) async fn answer(
     log.context = shared.traces.get().map(|traces| traces.context(&head.headers));
     let origin = allowed_origin(&head.headers, &shared.config.cors_origins);
     let dialect = Dialect::of(route, &head.headers);
-    let admitted = match (shared.hosts.check(&head), route) {
+    let admitted = match (shared.hosts.check(&head, route.is_some_and(Route::is_health)), route) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(route)) if head.method == Method::OPTIONS && origin.is_some() => {
             body::skip(incoming).await;
