@@ -62,15 +62,15 @@ impl Page {
             _ => (name, "gauge"),
         };
         let help = match self.form {
-            Exposition::Text => escape(family.help(), &[b'\\', b'\n']),
-            Exposition::OpenMetrics => escape(family.help(), &[b'\\', b'\n', b'"']),
+            Exposition::Text => escape(family.help(), b"\\\n"),
+            Exposition::OpenMetrics => escape(family.help(), b"\\\n\""),
         };
         self.put(&["# HELP ", family_name, " ", &help, "\n# TYPE ", family_name, " ", kind_name, "\n"]);
         for metric in family.get_metric() {
             self.labels.clear();
             for label in metric.get_label() {
                 let comma = if self.labels.is_empty() { "" } else { "," };
-                let value = escape(label.value(), &[b'\\', b'\n', b'"']);
+                let value = escape(label.value(), b"\\\n\"");
                 [comma, label.name(), "=\"", &value, "\""].iter().for_each(|part| self.labels.push_str(part));
             }
             match kind {
