@@ -40,9 +40,9 @@ pub struct Config {
     /// Path prefix that a proxy leaves on its requests, such as "/llm"; paths without it are
     /// answered too.
     pub root_path: String,
-    /// Host names that requests may be addressed to, "*" = any; IP addresses, localhost and the
-    /// value of host always may, and the health routes answer to every name. None = any name, unless the server listens on loopback only: there
-    /// a web page whose name resolves to 127.0.0.1 could reach it otherwise.
+    /// Host names that requests may be addressed to, "*" = any; IP addresses, localhost and the value of host always may, and
+    /// the health routes answer to every name. None = any name, unless the server listens on loopback only: there a web page
+    /// whose name resolves to 127.0.0.1 could reach it otherwise.
     pub allowed_hosts: Vec<String>,
     /// Keys of which clients must send one as "Authorization: Bearer KEY"; none = no authentication. A key alone, or with
     /// a name and limits (0 = none) as { name = "team-a", key = "...", requests_per_minute = 60, tokens_per_minute = 100000,

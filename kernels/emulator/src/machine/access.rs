@@ -1,4 +1,4 @@
-//! Addresses, loads, stores and atomics.
+//! Addresses, loads and stores.
 
 use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
@@ -7,11 +7,7 @@ use super::memory::Region;
 use crate::Lanes;
 use crate::execute::{Isa, Registers, Word};
 use crate::lower::{GLOBAL_START, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Type};
-use crate::number::bf16::Bf16;
-use crate::number::half::F16;
-use crate::number::round::{Mode, flush};
-use crate::number::sixteen::Sixteen;
-use crate::program::{Access, Address, Atomic, AtomicOp, Target};
+use crate::program::{Access, Address, Target};
 use crate::text::Space;
 
 /// A mapped address of shared memory: rank + 1 in the top byte. The top byte of a block's own
@@ -258,7 +254,7 @@ pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = u32> {
 }
 
 /// Writes loaded bytes to a register, extended as the type says.
-fn set_register(registers: &mut Registers, target: Target, lane: u32, ty: Type, bytes: &[u8]) {
+pub(super) fn set_register(registers: &mut Registers, target: Target, lane: u32, ty: Type, bytes: &[u8]) {
     let mut word = [0; 16];
     word[..bytes.len()].copy_from_slice(bytes);
     let value = u64::from_le_bytes(word[..8].try_into().expect("eight bytes"));
@@ -281,7 +277,7 @@ fn set_register(registers: &mut Registers, target: Target, lane: u32, ty: Type, 
 }
 
 /// The bytes of a register in a lane; the first `bytes_of_type` count.
-fn register_bytes(registers: &Registers, target: Target, lane: u32) -> [u8; 16] {
+pub(super) fn register_bytes(registers: &Registers, target: Target, lane: u32) -> [u8; 16] {
     let lane = lane as usize;
     let mut bytes = [0; 16];
     if target.bytes == 4 {
@@ -397,7 +393,7 @@ impl Env<'_> {
         Ok(())
     }
 
-    fn aligned(address: u64, bytes: u32, lane: u32) -> Step<()> {
+    pub(super) fn aligned(address: u64, bytes: u32, lane: u32) -> Step<()> {
         if address.is_multiple_of(u64::from(bytes.next_power_of_two())) {
             return Ok(());
         }
@@ -577,111 +573,6 @@ impl Env<'_> {
         }
         bytes
     }
-
-    pub(super) fn atomic(&mut self, warp: &mut Warp, atomic: &Atomic, exec: u32) -> Step {
-        let size = atomic.ty.bytes() as usize;
-        for lane in lanes(exec) {
-            let base = atomic.address.of(&warp.registers, lane);
-            Self::aligned(base, (size * atomic.values.len()) as u32, lane)?;
-            for (index, value) in atomic.values.iter().enumerate() {
-                let address = base + (index * size) as u64;
-                let mut old = [0; 16];
-                self.read(warp, lane, atomic.address.space, address, &mut old[..size])?;
-                let value = register_bytes(&warp.registers, *value, lane);
-                let new = match (atomic.op, atomic.swap) {
-                    (AtomicOp::CompareAndSwap, Some(swap)) => {
-                        let equal = old[..size] == value[..size];
-                        if equal { register_bytes(&warp.registers, swap, lane) } else { old }
-                    }
-                    (AtomicOp::Exchange, _) => value,
-                    _ => {
-                        let number =
-                            |bytes: [u8; 16]| u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
-                        let result = combine(atomic, number(old), number(value)).map_err(blame(lane))?;
-                        let mut bytes = [0; 16];
-                        bytes[..8].copy_from_slice(&result.to_le_bytes());
-                        bytes
-                    }
-                };
-                self.write(warp, lane, atomic.address.space, address, &new[..size])?;
-                if let Some(destinations) = &atomic.destinations {
-                    set_register(&mut warp.registers, destinations[index], lane, atomic.ty, &old[..size]);
-                }
-            }
-        }
-        Ok(Flow::Next)
-    }
-}
-
-/// The new value of an atomic operation; operands are zero-extended.
-fn combine(atomic: &Atomic, old: u64, value: u64) -> Result<u64, String> {
-    use AtomicOp::*;
-    macro_rules! integers {
-        ($unsigned:ty, $t:ty) => {{
-            let (a, b) = (old as $t, value as $t);
-            let result = match atomic.op {
-                Add => a.wrapping_add(b),
-                Min => a.min(b),
-                Max => a.max(b),
-                And => a & b,
-                Or => a | b,
-                Xor => a ^ b,
-                Inc => {
-                    if a >= b {
-                        0
-                    } else {
-                        a + 1
-                    }
-                }
-                Dec => {
-                    if a == 0 || a > b {
-                        b
-                    } else {
-                        a - 1
-                    }
-                }
-                Exchange | CompareAndSwap => return Err("not an operation on one value".to_string()),
-            };
-            u64::from(result as $unsigned)
-        }};
-    }
-    fn sixteen<F: Sixteen>(op: AtomicOp, a: u16, b: u16) -> Result<u16, String> {
-        match op {
-            Add => Ok(F::add(a, b, Mode::RN)),
-            Min => Ok(F::min(a, b, Default::default())),
-            Max => Ok(F::max(a, b, Default::default())),
-            _ => Err("not an operation on floats".to_string()),
-        }
-    }
-    fn packed<F: Sixteen>(op: AtomicOp, a: u64, b: u64) -> Result<u64, String> {
-        let low = sixteen::<F>(op, a as u16, b as u16)?;
-        let high = sixteen::<F>(op, (a >> 16) as u16, (b >> 16) as u16)?;
-        Ok(u64::from(low) | u64::from(high) << 16)
-    }
-    Ok(match atomic.ty {
-        Type::U32 | Type::B32 => integers!(u32, u32),
-        Type::S32 => integers!(u32, i32),
-        Type::U64 | Type::B64 => integers!(u64, u64),
-        Type::S64 => integers!(u64, i64),
-        Type::F32 => {
-            let (a, b) = (f32::from_bits(old as u32), f32::from_bits(value as u32));
-            if atomic.op != Add {
-                return Err("only `add` is an atomic operation on f32".to_string());
-            }
-            // In global memory subnormals are flushed, in shared memory they are kept.
-            let sum = match atomic.address.space {
-                Space::Shared => a + b,
-                _ => flush(flush(a) + flush(b)),
-            };
-            u64::from(sum.to_bits())
-        }
-        Type::F64 if atomic.op == Add => (f64::from_bits(old) + f64::from_bits(value)).to_bits(),
-        Type::F16 => sixteen::<F16>(atomic.op, old as u16, value as u16)?.into(),
-        Type::Bf16 => sixteen::<Bf16>(atomic.op, old as u16, value as u16)?.into(),
-        Type::F16x2 => packed::<F16>(atomic.op, old, value)?,
-        Type::Bf16x2 => packed::<Bf16>(atomic.op, old, value)?,
-        other => return Err(format!("no atomic operation on {other:?}")),
-    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod pending;
 mod block;
 mod cluster;
 mod access;
+mod atomic;
 mod collective;
 mod transfer;
 mod matrix;
