@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
+use super::turn;
+
 /// Iterations of the spin hint before a worker parks: about 100 microseconds on current machines.
 const SPINS_BEFORE_PARK: u32 = 6_000;
 
@@ -138,6 +140,10 @@ impl ThreadPool {
     /// own run of indices, taken from the front (consecutive indices mostly mean consecutive
     /// memory); a worker with an empty run takes from the ends of the others' runs.
     pub(crate) fn for_each(&mut self, count: usize, task: impl Fn(usize, usize) + Sync) {
+        let task = |worker, index| {
+            task(worker, index);
+            turn::give();
+        };
         if count <= 1 || self.threads.is_empty() {
             return (0..count).for_each(|index| task(0, index));
         }
