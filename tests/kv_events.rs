@@ -91,6 +91,12 @@ impl Subscriber {
     }
 }
 
+/// Whether a batch says that nothing is cached, or only what follows in it.
+fn begins_with_nothing(frames: &[bytes::Bytes]) -> bool {
+    let batch = rmpv::decode::read_value(&mut &frames[2][..]).unwrap();
+    field(&batch[1][0], "type").as_str() == Some("AllBlocksCleared")
+}
+
 /// Kept batches from number 0 on.
 async fn replay(address: &str) -> Vec<Vec<bytes::Bytes>> {
     let mut socket = DealerSocket::new();
@@ -168,24 +174,26 @@ fn subscribers_know_what_is_cached() {
         let mut socket = SubSocket::new();
         socket.connect(&endpoint).await.unwrap();
         socket.subscribe("kv@").await.unwrap();
-        // Subscriptions take effect at a time of their own: there is something new until one arrives.
-        let first = loop {
-            let prompt: Vec<u64> = (0..64).map(|_| rng.u64(100..1000)).collect();
-            served.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 1})).await;
-            if let Ok(message) = timeout(Duration::from_millis(100), socket.recv()).await {
-                break message.unwrap().into_vec();
-            }
-        };
-        assert_eq!(first.len(), 3);
+        // Who comes late is told everything, and asks for nothing.
+        let first = timeout(PATIENCE, socket.recv()).await.expect("a snapshot").unwrap().into_vec();
+        let mut late = Subscriber::default();
+        late.read(&first);
+        assert_eq!((late.cleared, late.cached(last)), (1, whole));
+        // Then what changes.
+        let prompt: Vec<u64> = (0..64).map(|_| rng.u64(100..1000)).collect();
+        served.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 1})).await;
+        while late.cached(&prompt) < 64 {
+            let next = timeout(PATIENCE, socket.recv()).await.expect("the prompt").unwrap().into_vec();
+            late.read(&next);
+        }
         served.signal("TERM");
-        let mut number = i64::from_be_bytes(first[1][..].try_into().unwrap());
+        let mut number = late.next.unwrap() - 1;
         loop {
             let message =
                 timeout(PATIENCE, socket.recv()).await.expect("the end is said").unwrap().into_vec();
             number += 1;
             assert_eq!(message[1][..], number.to_be_bytes());
-            let batch = rmpv::decode::read_value(&mut &message[2][..]).unwrap();
-            if field(&batch[1][0], "type").as_str() == Some("AllBlocksCleared") {
+            if begins_with_nothing(&message) {
                 break;
             }
         }

@@ -291,7 +291,9 @@ fn tell_routers(
         return Ok(None);
     }
     let block_size = engine.handle.facts().block_size;
-    let published = kv_events::publish(&settings.kv_events, model, block_size, metrics.clone());
+    let handle = engine.handle.clone();
+    let wake = move || handle.tell_again();
+    let published = kv_events::publish(&settings.kv_events, model, block_size, metrics.clone(), wake);
     let (feed, publisher) = tokio::runtime::Handle::current().block_on(published)?;
     engine.handle.tell(feed);
     Ok(Some(publisher))

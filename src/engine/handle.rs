@@ -78,6 +78,8 @@ pub(super) enum Command {
     StopAfter { id: SeqId, keep: usize },
     /// Tell from now on which prefixes are cached.
     Tell(Box<kv_events::Feed>),
+    /// Tell again, though nothing changed.
+    TellAgain,
     /// End the thread once no sequence runs or waits.
     Shutdown,
 }
@@ -157,6 +159,11 @@ impl EngineHandle {
     /// Tells `feed` which prefixes are cached; to be called before the first sequence is submitted. The feed is dropped when the engine ends.
     pub fn tell(&self, feed: kv_events::Feed) {
         let _ = self.commands.send(Command::Tell(Box::new(feed)));
+    }
+
+    /// Makes the engine call its feed, though it may have nothing to do.
+    pub fn tell_again(&self) {
+        let _ = self.commands.send(Command::TellAgain);
     }
 
     /// Facts fixed at boot.

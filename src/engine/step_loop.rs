@@ -196,6 +196,8 @@ impl<B: Backend> StepLoop<B> {
                 self.scheduler.note_changes();
                 self.kv_events = Some(*feed);
             }
+            // After this turn.
+            Command::TellAgain => {}
             Command::Shutdown => self.shutting_down = true,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! vLLM's frames: PUB sends topic, number (8 bytes, big-endian), batch. A subscriber's DEALER sends an empty frame and the first number it wants; the
 //! ROUTER answers with empty frame, topic, number, batch for each, and ends with number -1. Numbers begin at 0 with a batch that says that nothing is
-//! cached, and so does what is kept: where it would begin later, the engine is asked for a snapshot.
+//! cached, and so does what is kept: where it would begin later, the engine is asked for a snapshot. It is also asked for one when somebody
+//! subscribes: a PUB socket has no memory, and not every consumer asks for a replay.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::config::Config;
 use super::contents::Event;
@@ -27,6 +28,8 @@ const LINGER: Duration = Duration::from_millis(200);
 const MAX_END: Duration = Duration::from_secs(2);
 /// Longest time for one frame of a replay to be taken by its subscriber.
 const MAX_SEND: Duration = Duration::from_secs(5);
+/// Least time between the snapshots for new subscribers: they go to all, and a subscriber may come again and again.
+const WELCOME_PAUSE: Duration = Duration::from_secs(1);
 
 /// An address could not be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -47,12 +50,14 @@ impl Publisher {
     }
 }
 
-/// Listens, and publishes what the feed sends, for a model of this name with blocks of `block_size` tokens. Errors: an address cannot be bound.
+/// Listens, and publishes what the feed sends, for a model of this name with blocks of `block_size` tokens. `wake` makes the feed's owner
+/// call [`Feed::send`] though nothing changed. Errors: an address cannot be bound.
 pub async fn publish(
     config: &Config,
     model: &str,
     block_size: usize,
     metrics: Arc<Metrics>,
+    wake: impl Fn() + Send + 'static,
 ) -> Result<(Feed, Publisher), StartError> {
     let refuse = |key, address: &str| {
         let address = address.to_owned();
@@ -83,7 +88,11 @@ pub async fn publish(
         last_whole: 0,
         metrics,
     };
-    Ok((feed, Publisher(tokio::spawn(run(outgoing, requests, batches, snapshot_due)))))
+    let ask = move || {
+        snapshot_due.store(true, Ordering::Relaxed);
+        wake();
+    };
+    Ok((feed, Publisher(tokio::spawn(run(outgoing, requests, batches, ask)))))
 }
 
 /// Address and port of `tcp://ADDRESS:PORT`; `*` is what vLLM writes for all addresses.
@@ -119,12 +128,14 @@ impl Outgoing {
         let batch = wire::batch(events, now.as_secs_f64(), self.block_size, self.config.shape);
         let (number, batch) = (self.next, Bytes::from(batch));
         self.next += 1;
-        // A subscriber that does not keep up loses messages, sees the gap in the numbers, and asks for them.
-        self.events.send(&Message::from([self.topic.clone(), number_frame(number), batch.clone()]));
-        self.metrics.record_kv_events(events.len());
-        if events.first() == Some(&Event::Cleared) {
+        let begins_with_nothing = events.first() == Some(&Event::Cleared);
+        if begins_with_nothing {
             self.last_whole = number;
         }
+        // A subscriber that does not keep up loses messages, sees the gap in the numbers, and asks for them.
+        let message = Message::from([self.topic.clone(), number_frame(number), batch.clone()]);
+        self.events.send(&message, begins_with_nothing);
+        self.metrics.record_kv_events(events.len());
         self.kept.push_back(Kept { number, batch });
         if self.kept.len() > self.config.kept_batches {
             self.kept.pop_front();
@@ -137,14 +148,17 @@ impl Outgoing {
     }
 }
 
+/// Publishes until the feed is dropped; `ask_for_snapshot` makes the feed send one.
 async fn run(
     mut outgoing: Outgoing,
     mut requests: Option<RouterSocket>,
     mut batches: Receiver<Vec<Event>>,
-    snapshot_due: Arc<AtomicBool>,
+    ask_for_snapshot: impl Fn(),
 ) {
     outgoing.send(&[Event::Cleared]);
     let mut asked = false;
+    // When subscribers may be welcomed again, and whether one waits for it.
+    let (mut next_welcome, mut is_awaited) = (Instant::now(), false);
     loop {
         let request = async {
             match &mut requests {
@@ -159,12 +173,17 @@ async fn run(
                     // Asked for once: batches that were under way come before the snapshot.
                     let whole = outgoing.is_whole();
                     if !whole && !asked {
-                        snapshot_due.store(true, Ordering::Relaxed);
+                        ask_for_snapshot();
                     }
                     asked = !whole;
                 }
                 None => break,
             },
+            () = outgoing.events.subscribed() => is_awaited = true,
+            () = sleep_until(next_welcome), if is_awaited => {
+                ask_for_snapshot();
+                (next_welcome, is_awaited) = (Instant::now() + WELCOME_PAUSE, false);
+            }
             Some(request) = request => replay(request, &outgoing),
         }
     }

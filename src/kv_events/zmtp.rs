@@ -6,12 +6,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -74,9 +76,10 @@ impl Drop for Task {
     }
 }
 
-/// A peer that gets what it has subscribed to.
+/// A peer that gets what it has subscribed to, from the first message on that needs none before it.
 struct Subscriber {
     topics: Mutex<Vec<Bytes>>,
+    is_begun: AtomicBool,
     messages: Sender<Message>,
 }
 
@@ -104,11 +107,15 @@ impl Subscriber {
 }
 
 #[derive(Default)]
-struct Subscribers(Mutex<Vec<Arc<Subscriber>>>);
+struct Subscribers {
+    list: Mutex<Vec<Arc<Subscriber>>>,
+    /// Told after each subscription.
+    subscribed: Notify,
+}
 
 impl Subscribers {
     fn list(&self) -> MutexGuard<'_, Vec<Arc<Subscriber>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,6 +131,15 @@ impl Role {
             Self::Pub(_) => Kind::Pub,
             Self::Router(_) => Kind::Router,
         }
+    }
+
+    /// Adds a topic to what a peer gets.
+    fn subscribe(&self, subscriber: &Subscriber, topic: &[u8]) -> io::Result<()> {
+        subscriber.subscribe(Bytes::copy_from_slice(topic))?;
+        if let Self::Pub(subscribers) = self {
+            subscribers.subscribed.notify_one();
+        }
+        Ok(())
     }
 }
 
@@ -161,12 +177,23 @@ impl PubSocket {
         self.address
     }
 
-    /// Queues a message for all whose subscription its first frame begins with.
-    pub(super) fn send(&self, message: &Message) {
+    /// Waits for a subscription: what is sent after it gets to who has subscribed. Several may count as one.
+    pub(super) async fn subscribed(&self) {
+        match &*self.role {
+            Role::Pub(subscribers) => subscribers.subscribed.notified().await,
+            Role::Router(_) => std::future::pending().await,
+        }
+    }
+
+    /// Queues a message for all whose subscription its first frame begins with. A new subscriber gets nothing before a message that
+    /// `is_beginning`: one that needs none before it.
+    pub(super) fn send(&self, message: &Message, is_beginning: bool) {
         let Role::Pub(subscribers) = &*self.role else { return };
         let topic = message.first().cloned().unwrap_or_default();
         for subscriber in subscribers.list().iter() {
-            if subscriber.topics().iter().any(|wanted| topic.starts_with(wanted)) {
+            let is_wanted = subscriber.topics().iter().any(|wanted| topic.starts_with(wanted));
+            if is_wanted && (is_beginning || subscriber.is_begun.load(Ordering::Relaxed)) {
+                subscriber.is_begun.store(true, Ordering::Relaxed);
                 // Full: the peer sees the gap. Closed: it is about to leave the list.
                 let _ = subscriber.messages.try_send(message.clone());
             }
@@ -229,7 +256,8 @@ async fn converse(stream: TcpStream, role: &Role) -> io::Result<()> {
     greeted.map_err(|_| refused("no greeting in time"))??;
     let (messages, outgoing) = mpsc::channel(PEER_QUEUE);
     let (pongs, pongs_due) = mpsc::channel(4);
-    let subscriber = Arc::new(Subscriber { topics: Mutex::default(), messages });
+    let subscriber = Subscriber { topics: Mutex::default(), is_begun: AtomicBool::new(false), messages };
+    let subscriber = Arc::new(subscriber);
     if let Role::Pub(subscribers) = role {
         subscribers.list().push(subscriber.clone());
     }
@@ -340,7 +368,7 @@ async fn listen(
                     let context = context.ok_or_else(|| refused("a malformed PING"))?;
                     let _ = pongs.try_send([b"\x04PONG", context].concat().into());
                 }
-                (b"SUBSCRIBE", topic) => subscriber.subscribe(Bytes::copy_from_slice(topic))?,
+                (b"SUBSCRIBE", topic) => role.subscribe(subscriber, topic)?,
                 (b"CANCEL", topic) => subscriber.cancel(topic),
                 (b"ERROR", _) => return Err(refused("the peer has an error")),
                 _ => {}
@@ -356,7 +384,7 @@ async fn listen(
         }
         let frames = std::mem::take(&mut frames);
         match (role, frames.first().and_then(|frame| frame.split_first())) {
-            (Role::Pub(_), Some((1, topic))) => subscriber.subscribe(Bytes::copy_from_slice(topic))?,
+            (Role::Pub(_), Some((1, topic))) => role.subscribe(subscriber, topic)?,
             (Role::Pub(_), Some((0, topic))) => subscriber.cancel(topic),
             (Role::Pub(_), _) => {}
             (Role::Router(requests), _) => {
@@ -421,7 +449,7 @@ mod tests {
     /// Sends until the subscription, which takes effect at a time of its own, has.
     async fn first_frame(socket: &PubSocket, stream: &mut TcpStream, sent: &[&[u8]]) -> (u8, Bytes) {
         loop {
-            socket.send(&message(sent));
+            socket.send(&message(sent), true);
             if let Ok(frame) = timeout(Duration::from_millis(20), read_frame(stream)).await {
                 return frame.unwrap();
             }
@@ -441,7 +469,7 @@ mod tests {
             let (flags, topic) = first_frame(&socket, &mut stream, &[b"kv@a", &long]).await;
             assert_eq!((flags, &topic[..]), (MORE, &b"kv@a"[..]));
             assert_eq!(read_frame(&mut stream).await.unwrap(), (LONG, Bytes::copy_from_slice(&long)));
-            socket.send(&message(&[b"other"]));
+            socket.send(&message(&[b"other"]), false);
             write_frame(&mut stream, COMMAND, b"\x04PING\0\x0acontext").await.unwrap();
             // Messages of the loop above may come first.
             loop {
@@ -452,6 +480,20 @@ mod tests {
                     break;
                 }
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_subscribes_is_announced_and_waits_for_a_beginning() {
+        let socket = PubSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut stream = connect(socket.address(), b"SUB").await;
+        write_frame(&mut stream, 0, b"\x01kv@").await.unwrap();
+        socket.subscribed().await;
+        for (topic, is_beginning) in [(b"kv@a", false), (b"kv@b", true), (b"kv@c", false)] {
+            socket.send(&message(&[topic]), is_beginning);
+        }
+        for topic in [b"kv@b", b"kv@c"] {
+            assert_eq!(&read_frame(&mut stream).await.unwrap().1[..], topic);
         }
     }
 
