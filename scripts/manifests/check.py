@@ -1,8 +1,8 @@
 """Renders the manifests and checks the objects; `scripts/manifests-check` runs it.
 
 Every folder of config/kubernetes (each component on the base) and the chart with each of its value files:
-- the schemas of Kubernetes and of Prometheus' operator, unknown fields refused; those of the gateway's resources, which no package has,
-  where --crds has them, without their CEL rules;
+- the schemas of Kubernetes, of Prometheus' operator and, from its types in Rust, of HTTPRoute, unknown fields refused; what --crds has,
+  without its CEL rules, goes before them, and for InferencePool, which no package has, there is nothing else;
 - what holds between objects: selectors, ports, volumes, names, the time to drain, the restricted pod security standard;
 - the chart renders the objects of the overlays;
 - with --binary: settings are valid, probe paths answer, metrics exist.
@@ -23,6 +23,8 @@ import urllib.error
 import jsonschema
 import kubernetes_validate
 import yaml
+
+import rust_types
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -147,15 +149,23 @@ def definitions(folder):
     return result
 
 
-def packaged():
-    """The definitions that packages have, as `definitions` does."""
+def packaged(gateway):
+    """The definitions that packages have, as `definitions` does. `gateway`: the folder of the crate gateway-api, if it is there."""
     from cloudcoil.models.prometheus_operator.v1 import PodMonitor
 
     schema = closed(PodMonitor.model_json_schema())
     schema["properties"]["metadata"] = {"type": "object"}
     # The models' fourth number is their own.
     release = importlib.metadata.version("cloudcoil-models-prometheus-operator").rsplit(".", 1)[0]
-    return {("monitoring.coreos.com/v1", "PodMonitor"): (schema, release)}
+    result = {("monitoring.coreos.com/v1", "PodMonitor"): (schema, release)}
+    if gateway:
+        source = (gateway / "src/apis/standard/httproutes.rs").read_text()
+        spec = rust_types.schema(source, "HttpRouteSpec")
+        schema = {"type": "object", "properties": {"apiVersion": {}, "kind": {}, "metadata": {"type": "object"}, "spec": spec},
+                  "required": ["spec"], "additionalProperties": False}
+        release = re.search(r"Gateway API version (v[0-9.]*[0-9])", (gateway / "README.md").read_text())
+        result["gateway.networking.k8s.io/v1", "HTTPRoute"] = (schema, release[1] if release else "?")
+    return result
 
 
 def check_schema(source, item, crds, used, findings):
@@ -445,6 +455,7 @@ def main():
     options = argparse.ArgumentParser(prog="manifests-check")
     options.add_argument("--kustomize", required=True, help=argparse.SUPPRESS)
     options.add_argument("--helm", required=True, help=argparse.SUPPRESS)
+    options.add_argument("--gateway", type=pathlib.Path, help=argparse.SUPPRESS)
     options.add_argument("--binary", type=pathlib.Path, help="perigee, for settings, probe paths and metrics")
     options.add_argument("--crds", help="folder of custom resource definitions")
     parser, options = options, options.parse_args()
@@ -452,7 +463,7 @@ def main():
         parser.error(f"{options.binary} is no program")
 
     findings, used = Findings(), {}
-    crds = packaged() | (definitions(options.crds) if options.crds else {})
+    crds = packaged(options.gateway) | (definitions(options.crds) if options.crds else {})
     folders = kustomizations(options.kustomize.split(), findings)
     renderings = {f"config/kubernetes/{folder}": items for folder, items in folders.items()}
     charts = {}
