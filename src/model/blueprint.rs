@@ -212,7 +212,17 @@ impl Blueprint {
                 return Err(Fields::invalid("model_type", &root["model_type"], expected));
             }
         };
-        let model_type = text.get("model_type").and_then(Value::as_str).unwrap_or(&wrapper_type).to_string();
+        let model_type = match text.get("model_type") {
+            None => wrapper_type.clone(),
+            Some(Value::String(kind))
+                if matches!(kind.as_str(), "kimi_k2" | "deepseek_v3") || *kind == wrapper_type =>
+            {
+                kind.clone()
+            }
+            Some(other) => {
+                return Err(Fields::invalid("text_config.model_type", other, "kimi_k2 or deepseek_v3"));
+            }
+        };
         let mut blueprint = Self::parse_text(&Fields(text), model_type, wrapper_type)?;
         let eos = root.get("eos_token_id").or_else(|| text.get("eos_token_id"));
         blueprint.eos_token_ids = token_ids(eos);
@@ -466,6 +476,12 @@ mod tests {
         assert!(message(&|c| c["scoring_func"] = "softmax".into()).contains("scoring_func"));
         assert!(message(&|c| c["num_experts_per_tok"] = 385.into()).contains("num_experts_per_tok"));
         assert!(message(&|c| c["model_type"] = "llama".into()).contains("model_type"));
+        let foreign = message(&|c| {
+            let text = c.take();
+            *c = serde_json::json!({"model_type": "kimi_k25", "text_config": text});
+            c["text_config"]["model_type"] = "qwen3_moe".into();
+        });
+        assert!(foreign.contains("`text_config.model_type` is \"qwen3_moe\""), "{foreign}");
         assert!(message(&|c| c["rope_scaling"]["type"] = "linear".into()).contains("rope_scaling.type"));
         assert!(message(&|c| c["qk_rope_head_dim"] = 63.into()).contains("even"));
     }
