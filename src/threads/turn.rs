@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Time for which a worker computes without letting others run.
-const TURN: Duration = Duration::from_micros(250);
+const TURN: Duration = Duration::from_micros(500);
 
 /// Others get one in so many parts of a worker's time, on the average.
 const GIVEN_SHARE: i64 = 8;
@@ -45,24 +45,58 @@ fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// What a worker knows between two looks at the clock.
+#[derive(Clone, Copy)]
+struct Worker {
+    /// Calls of [`give`] from one look to the next.
+    stride: u32,
+    looked: Instant,
+    gave: Instant,
+    allowance: Allowance,
+}
+
+/// Most calls between two looks.
+const MAX_STRIDE: u32 = 64;
+
+/// The next stride, after one that took so long. A task may be shorter than reading the clock takes.
+fn stride_after(stride: u32, took: Duration) -> u32 {
+    match took {
+        took if took < TURN / 8 => (stride * 2).min(MAX_STRIDE),
+        took if took < TURN / 2 => stride,
+        _ => 1,
+    }
+}
+
 /// Lets other threads run if the calling one has computed for a turn; to be called between tasks.
+#[inline]
 pub(super) fn give() {
-    thread_local!(static LAST: Cell<Option<(Instant, Allowance)>> = const { Cell::new(None) });
+    thread_local!(static LEFT: Cell<u32> = const { Cell::new(1) });
+    let left = LEFT.get() - 1;
+    LEFT.set(if left == 0 { look() } else { left });
+}
+
+/// Looks at the clock, and yields if it is time; calls until the next look.
+#[cold]
+#[inline(never)]
+fn look() -> u32 {
+    thread_local!(static WORKER: Cell<Option<Worker>> = const { Cell::new(None) });
     let now = Instant::now();
-    let Some((since, allowance)) = LAST.get() else {
-        return LAST.set(Some((now, Allowance::FULL)));
-    };
-    let worked = now - since;
-    if worked < TURN {
-        return;
+    let first = Worker { stride: 1, looked: now, gave: now, allowance: Allowance::FULL };
+    let mut worker = WORKER.get().unwrap_or(first);
+    worker.stride = stride_after(worker.stride, now - worker.looked);
+    worker.looked = now;
+    if now - worker.gave >= TURN {
+        worker.allowance = worker.allowance.earned(now - worker.gave);
+        worker.gave = now;
+        if worker.allowance.is_left() {
+            std::thread::yield_now();
+            let end = Instant::now();
+            worker.allowance = worker.allowance.spent(end - now);
+            (worker.looked, worker.gave) = (end, end);
+        }
     }
-    let allowance = allowance.earned(worked);
-    if !allowance.is_left() {
-        return LAST.set(Some((now, allowance)));
-    }
-    std::thread::yield_now();
-    let end = Instant::now();
-    LAST.set(Some((end, allowance.spent(end - now))));
+    WORKER.set(Some(worker));
+    worker.stride
 }
 
 #[cfg(test)]
@@ -92,6 +126,17 @@ mod tests {
         for _ in 0..100_000 {
             allowance = allowance.earned(TURN).spent(TURN / 10);
             assert!(allowance.is_left());
+        }
+    }
+
+    #[test]
+    fn the_clock_is_read_several_times_a_turn_and_no_more() {
+        for nanos in [1u32, 100, 3_000, 20_000, 200_000, 3_000_000] {
+            let task = Duration::from_nanos(nanos.into());
+            let stride = (0..20).fold(1, |stride, _| stride_after(stride, task * stride));
+            let apart = task * stride;
+            assert!(apart <= TURN / 2 || stride == 1, "{nanos} ns: every {apart:?}");
+            assert!(apart >= TURN / 8 || stride == MAX_STRIDE, "{nanos} ns: every {apart:?}");
         }
     }
 
