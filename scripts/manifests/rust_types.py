@@ -10,7 +10,7 @@ FIELD = re.compile(r"pub (?:r#)?(\w+): (.+),$")
 VARIANT = re.compile(r"(\w+),$")
 ITEM = re.compile(r"pub (struct|enum) (\w+) \{$")
 RENAME = re.compile(r'rename = "([^"]+)"')
-PLAIN = {"String": {"type": "string"}, "bool": {"type": "boolean"}, "i32": {"type": "integer"}, "i64": {"type": "integer"}, "f64": {"type": "number"}}
+PLAIN = {"String": {"type": "string"}, "bool": {"type": "boolean"}, "i32": {"type": "integer"}, "i64": {"type": "integer"}}
 
 
 def items(source):
@@ -35,14 +35,10 @@ def schema(source, root):
     known = items(source)
 
     def of_type(name):
-        for outer in ("Option", "Vec", "BTreeMap"):
-            if name.startswith(outer + "<"):
-                inner = name[len(outer) + 1:-1]
-                if outer == "Option":
-                    return of_type(inner)
-                if outer == "Vec":
-                    return {"type": "array", "items": of_type(inner)}
-                return {"type": "object", "additionalProperties": of_type(inner.split(", ", 1)[1])}
+        if name.startswith("Option<"):
+            return of_type(name[len("Option<"):-1])
+        if name.startswith("Vec<"):
+            return {"type": "array", "items": of_type(name[len("Vec<"):-1])}
         return PLAIN[name] if name in PLAIN else of_item(name)
 
     def of_item(name):
