@@ -1,6 +1,6 @@
 //! What a picture's file says about itself before a pixel is decoded.
 //!
-//! The readers here are our own: a few dozen lines for each format that allocate nothing, look at every byte
+//! The readers here are our own: a few dozen lines for each format that allocate next to nothing, look at every byte
 //! with a bounds check, and know what the decoders would allocate. Limits are checked before a decoder sees
 //! the file.
 
@@ -11,6 +11,7 @@ mod jpeg;
 pub(super) mod png;
 mod sniff;
 mod webp;
+mod webp_lossless;
 
 use std::fmt;
 
@@ -119,8 +120,8 @@ impl Header {
     }
 }
 
-/// Format, upright size and memory of the picture in `bytes`. Decodes nothing; a JPEG is searched for markers
-/// to its end.
+/// Format, upright size and memory of the picture in `bytes`. Decodes no pixel; a JPEG is searched for markers
+/// to its end, of lossless WebP everything before the pixels is read.
 ///
 /// Errors: every variant of [`ImageError`] but those of decoders and of cancelling.
 pub fn read_header(bytes: &[u8], limits: &Limits) -> Result<Header, ImageError> {

@@ -333,6 +333,61 @@ fn noise_after_a_signature() {
     }
 }
 
+/// A lossless picture of 4 x 4 pixels that names so many groups of prefix codes, each of the five with a table of ten bits.
+fn webp_with_groups(groups: u32) -> Vec<u8> {
+    let (mut bytes, mut held, mut num_held) = (Vec::new(), 0u64, 0);
+    let mut put = |value: u32, len: u32| {
+        held |= u64::from(value) << num_held;
+        num_held += len;
+        while num_held >= 8 {
+            bytes.push(held as u8);
+            (held, num_held) = (held >> 8, num_held - 8);
+        }
+    };
+    // No transform, no colour cache, areas of 4 x 4 pixels: an image of one.
+    [(0, 1), (0, 1), (1, 1), (0, 3), (0, 1)].into_iter().for_each(|(value, len)| put(value, len));
+    for symbol in [(groups - 1) & 0xff, (groups - 1) >> 8, 0, 0, 0] {
+        [(1, 1), (0, 1), (1, 1), (symbol, 8)].into_iter().for_each(|(value, len)| put(value, len));
+    }
+    for _ in 0..5 * groups {
+        // Lengths of 4 bits for 1 to 9, 10 (twice) and others that fill the code: of the symbols 0 to 10, 1, 2, .. 9, 10, 10 bits.
+        [(0, 1), (15, 4)].into_iter().for_each(|(value, len)| put(value, len));
+        let len_lens = [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4];
+        let order = [17, 18, 0, 1, 2, 3, 4, 5, 16, 6, 7, 8, 9, 10, 11, 12];
+        (0..19).for_each(|place| put(*len_lens.get(place).unwrap_or(&0), 3));
+        // Eleven lengths follow.
+        [(1, 1), (3, 3), (11 - 2, 8)].into_iter().for_each(|(value, len)| put(value, len));
+        let mut sorted = order;
+        sorted.sort_unstable();
+        for len in (1..=9).chain([10, 10]) {
+            let code = sorted.iter().position(|symbol| *symbol == len).unwrap() as u32;
+            put(code.reverse_bits() >> 28, 4);
+        }
+    }
+    put(0, 7);
+    let mut frame = webp_lossless(4, 4)[20..25].to_vec();
+    frame.extend(bytes);
+    riff(&[(b"VP8L", frame)])
+}
+
+#[test]
+fn groups_of_prefix_codes_are_in_the_memory() {
+    let bytes = |groups: u32| {
+        let file = webp_with_groups(groups);
+        (file.len() as u64, read_header(&file, &Limits::default()).unwrap().memory_bytes())
+    };
+    let (small, large) = (bytes(1), bytes(1000));
+    assert!(small.1 < 30_000, "{small:?}");
+    // A table of 4 KiB for each of the five.
+    assert!(large.1 - small.1 >= 999 * 5 * 4096 && large.0 < 100_000, "{large:?}");
+    assert!(bytes(65_536).1 > 1 << 30, "more than there is room for");
+    let transparency = [&[1], &webp_with_groups(1000)[25..]].concat();
+    let file =
+        webp_extended(16, 4, 4, &[(b"ALPH", transparency), (b"VP8 ", webp_lossy(4, 4)[20..].to_vec())]);
+    assert!(read_header(&file, &Limits::default()).unwrap().memory_bytes() > 999 * 5 * 4096);
+    check("webp", &webp_with_groups(1000)[..50_000], "truncated");
+}
+
 #[test]
 fn too_many_bytes() {
     let file = golden("images/rgb.png");

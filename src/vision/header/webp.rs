@@ -1,4 +1,4 @@
-//! WebP: the canvas, and whether the first frame fits it.
+//! WebP: the canvas, whether the frames fit it, and what their codes take.
 //!
 //! Source: RFC 9649, sections 2.3 to 2.7. The decoder allocates by the size in the coded frame before it
 //! compares it with the canvas, so the comparison is made here.
@@ -6,6 +6,7 @@
 use image::metadata::Orientation;
 
 use super::bytes::Bytes;
+use super::webp_lossless::code_bytes;
 use super::{Header, Limits, exif_orientation};
 use crate::vision::{Format, ImageError};
 
@@ -13,30 +14,31 @@ use crate::vision::{Format, ImageError};
 pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Header, ImageError> {
     let mut rest = Bytes::new(Format::WebP, &bytes[12..]);
     let (name, mut body) = next_chunk(&mut rest)?;
-    let mut orientation = Orientation::NoTransforms;
-    let size = match &name {
+    let (size, orientation, codes) = match &name {
         b"VP8 " | b"VP8L" => {
             let size = coded_size(&name, body)?;
             limits.check_size(Format::WebP, size.0, size.1)?;
-            size
+            (size, Orientation::NoTransforms, frame_code_bytes(&name, body, size)?)
         }
         b"VP8X" => {
             body.take(4)?;
             let size = (body.u24_le()? + 1, body.u24_le()? + 1);
             limits.check_size(Format::WebP, size.0, size.1)?;
-            orientation = check_chunks(rest, size)?;
-            size
+            let (orientation, codes) = check_chunks(rest, size)?;
+            (size, orientation, codes)
         }
         _ => return Err(damaged("its first chunk is not a header")),
     };
     // The canvas in four bytes a pixel, a frame in four more, planes of a lossy frame and its transparency.
-    let decoder_bytes = u64::from(size.0) * u64::from(size.1) * 12;
+    let decoder_bytes = u64::from(size.0) * u64::from(size.1) * 12 + codes;
     Ok(Header::new(Format::WebP, size, orientation, decoder_bytes))
 }
 
-/// Compares every coded frame with its place on the canvas; returns the orientation.
-fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<Orientation, ImageError> {
+/// Compares every coded frame with its place on the canvas; returns the orientation, and the most bytes that the
+/// prefix codes of a frame take.
+fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<(Orientation, u64), ImageError> {
     let mut orientation = Orientation::NoTransforms;
+    let mut codes = 0;
     let mut has_frame = false;
     while !rest.rest().is_empty() {
         let chunk = next_chunk(&mut rest);
@@ -47,9 +49,9 @@ fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<Orientation, Imag
             Err(error) => return Err(error),
         };
         match &name {
-            b"VP8 " | b"VP8L" => {
-                check_frame(&name, body, canvas)?;
-                has_frame = true;
+            b"VP8 " | b"VP8L" | b"ALPH" => {
+                codes = codes.max(check_frame(&name, body, canvas)?);
+                has_frame |= &name != b"ALPH";
             }
             b"ANMF" => {
                 let (left, top) = (body.u24_le()? * 2, body.u24_le()? * 2);
@@ -60,8 +62,8 @@ fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<Orientation, Imag
                 }
                 while body.rest().len() >= 8 {
                     let (name, body) = next_chunk(&mut body)?;
-                    if matches!(&name, b"VP8 " | b"VP8L") {
-                        check_frame(&name, body, frame)?;
+                    if matches!(&name, b"VP8 " | b"VP8L" | b"ALPH") {
+                        codes = codes.max(check_frame(&name, body, frame)?);
                     }
                 }
                 has_frame = true;
@@ -70,15 +72,25 @@ fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<Orientation, Imag
             _ => {}
         }
     }
-    if has_frame { Ok(orientation) } else { Err(ImageError::Truncated { format: Format::WebP }) }
+    if has_frame { Ok((orientation, codes)) } else { Err(ImageError::Truncated { format: Format::WebP }) }
 }
 
-fn check_frame(name: &[u8; 4], body: Bytes, expected: (u32, u32)) -> Result<(), ImageError> {
-    if coded_size(name, body)? == expected {
-        Ok(())
-    } else {
-        Err(damaged("a coded frame has another size than its place"))
+/// Bytes that the prefix codes take of a frame, or of its transparency, that must be of the size of its place.
+fn check_frame(name: &[u8; 4], body: Bytes, place: (u32, u32)) -> Result<u64, ImageError> {
+    if name != b"ALPH" && coded_size(name, body)? != place {
+        return Err(damaged("a coded frame has another size than its place"));
     }
+    frame_code_bytes(name, body, place)
+}
+
+fn frame_code_bytes(name: &[u8; 4], mut body: Bytes, size: (u32, u32)) -> Result<u64, ImageError> {
+    match name {
+        b"VP8L" => body.take(5)?,
+        // Its lowest bits say how it is compressed.
+        b"ALPH" if body.u8()? & 3 == 1 => &[],
+        _ => return Ok(0),
+    };
+    code_bytes(body.rest(), size)
 }
 
 /// Width and height in the head of a coded frame.
