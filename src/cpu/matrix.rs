@@ -17,7 +17,7 @@ use crate::quant::{PackedMatrix, StoredMatrix};
 use crate::tensor::DType;
 use crate::threads::{Shards, ThreadPool, UploadMeter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A packed matrix `[out, in]`.
 pub struct Panels {
@@ -317,10 +317,17 @@ pub(crate) fn pack_reporting(
     }
     let mut storage = Storage::zeroed(total, what)?;
     let words = Shards::new(storage.words_mut());
+    let not_a_number = AtomicBool::new(false);
     let pack = |(s, panel): (usize, usize)| {
         let panel_words = sources[s].panel_words();
         // SAFETY: `storage` outlives the call, and every task has a panel of its own.
-        sources[s].pack(isa, panel, unsafe { words.slice(starts[s] + panel * panel_words, panel_words) });
+        let words = unsafe { words.slice(starts[s] + panel * panel_words, panel_words) };
+        sources[s].pack(isa, panel, words);
+        if let PanelFormat::Codes(format) = sources[s].format
+            && packed_panels::has_not_a_number(format, words, sources[s].in_features)
+        {
+            not_a_number.store(true, Ordering::Relaxed);
+        }
     };
     match sources {
         [source] => {
@@ -340,6 +347,11 @@ pub(crate) fn pack_reporting(
                 }
             });
         }
+    }
+    if not_a_number.into_inner() {
+        let dtype =
+            "FP8 with a code that is not a number (the file is damaged, or its exporter was: get it again)";
+        return Err(OpError::UnsupportedDType { op: what, dtype: dtype.into(), backend: "cpu" });
     }
     let storage = Arc::new(storage);
     Ok(sources

@@ -88,6 +88,14 @@ pub(crate) fn pack(
     pack_scales(format, rows, bytemuck::cast_slice_mut(scales));
 }
 
+/// Whether a code of a packed panel is not a number, which the kernels take for one.
+pub(crate) fn has_not_a_number(format: CodeFormat, panel: &[u32], in_features: usize) -> bool {
+    let codes = in_features.div_ceil(STEP_INPUTS) * format.step_words();
+    // 0x7f in some byte, whatever its sign.
+    let has = |word: &u32| (word & 0x7f7f_7f7f).wrapping_add(0x0101_0101) & 0x8080_8080 != 0;
+    format == CodeFormat::Fp8 && panel[..codes].iter().fold(false, |any, word| any | has(word))
+}
+
 /// Nibbles `e0 .. e7` to `e0 e2 e4 e6 e1 e3 e5 e7`, lowest first.
 fn part_even_from_odd(mut word: u32) -> u32 {
     let swap = (word ^ (word >> 4)) & 0x00f0_00f0;
@@ -111,7 +119,9 @@ fn pack_scales(format: CodeFormat, rows: &[Option<(&PackedMatrix<'_>, usize)>; L
                 &matrix.scales.bytes[at..at + size]
             };
             match format {
-                CodeFormat::Nvfp4 | CodeFormat::Mxfp4 => group[lane] = stored(1)[0],
+                // Negative scales are refused but for -0, whose sign the kernels would take for an exponent.
+                CodeFormat::Nvfp4 => group[lane] = stored(1)[0] & 0x7f,
+                CodeFormat::Mxfp4 => group[lane] = stored(1)[0],
                 CodeFormat::Int4 => group[2 * lane..2 * lane + 2].copy_from_slice(stored(2)),
                 CodeFormat::Fp8 => {
                     let block = if matrix.format == PackedFormat::Fp8Block { g } else { 0 };

@@ -30,18 +30,21 @@ pub enum BlockScales {
     Sweep,
 }
 
+/// Smallest tensor scale that is written and read: of a matrix whose largest value is 2.7e-27.
+pub(super) const SMALLEST_TENSOR_SCALE: f32 = 1e-30;
+
 /// modelopt's tensor scale of a matrix, or of matrices that share it, with this largest magnitude.
-/// An all-zero tensor has no range to cover; its scale is that of a largest magnitude of 1, as
+/// A tensor of zeros, or next to them, has no range to cover; its scale is that of a largest magnitude of 1, as
 /// decoders refuse a scale of zero.
 pub fn tensor_scale(amax: f32) -> TensorScale {
     let scale = amax / NVFP4_RANGE;
-    TensorScale::Multiply(if scale > 0.0 { scale } else { 1.0 / NVFP4_RANGE })
+    TensorScale::Multiply(if scale > SMALLEST_TENSOR_SCALE { scale } else { 1.0 / NVFP4_RANGE })
 }
 
 /// compressed-tensors' global scale: the reciprocal of [`tensor_scale`], and finite.
 pub fn global_scale(amax: f32) -> TensorScale {
     let scale = NVFP4_RANGE / amax;
-    TensorScale::Divide(if scale.is_finite() { scale } else { NVFP4_RANGE })
+    TensorScale::Divide(if scale < 1.0 / SMALLEST_TENSOR_SCALE { scale } else { NVFP4_RANGE })
 }
 
 /// Encodes blocks of 16 under one tensor scale.

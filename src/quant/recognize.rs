@@ -7,13 +7,14 @@
 //! [`Layout::bind`] also reads the few bytes of tensor scales and `weight_shape`. Block scales are
 //! checked by [`super::check_scales`], a separate pass, because it reads a ninth of a checkpoint.
 
+use super::nvfp4::SMALLEST_TENSOR_SCALE;
 use super::packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
 use super::stored::StoredMatrix;
 use crate::tensor::{DType, TensorView};
 
-/// Bounds of a plausible NVFP4 tensor scale (amax / 2688). A scale of the reciprocal convention
-/// differs by eight orders of magnitude or more.
-const TENSOR_SCALE_BOUNDS: (f32, f32) = (1e-8, 1.0);
+/// Bounds of a plausible NVFP4 tensor scale (amax / 2688). One of the reciprocal convention is above; a matrix that
+/// is nearly zero has a very small one.
+const TENSOR_SCALE_BOUNDS: (f32, f32) = (SMALLEST_TENSOR_SCALE, 1.0);
 
 /// Spelling of a linear in a checkpoint: the format together with the names and conventions of the
 /// package that wrote it.

@@ -191,11 +191,12 @@ fn swapped_conventions_are_told_apart_from_nonsense() {
     };
     check("weight_scale_2", 3.7e-5, "");
     check("weight_scale_2", 26880.0, "looks written in compressed-tensors's convention");
-    check("weight_scale_2", 0.0, "weight_scale_2 is 0e0, outside 1e-8 to 1e0");
+    check("weight_scale_2", 0.0, "weight_scale_2 is 0e0, outside 1e-30 to 1e0");
     check("weight_scale_2", -1e-4, "outside");
     check("weight_scale_2", f32::NAN, "outside");
     check("weight_scale_2", f32::INFINITY, "outside");
-    check("weight_scale_2", 1e-9, "outside");
+    check("weight_scale_2", 1e-9, "");
+    check("weight_scale_2", 1e-31, "outside");
     check("weight_global_scale", 26880.0, "");
     check("weight_global_scale", 3.7e-5, "looks written in modelopt's convention");
     check("weight_global_scale", 0.0, "outside");
