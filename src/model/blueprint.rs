@@ -13,7 +13,7 @@ const MAX_DIM: u64 = 1 << 22;
 
 /// Limits of single fields: 10 to 100 times the values of the family, and small enough that the
 /// bytes of a network, a cache or a workspace stay below 2^63 in every combination.
-const LIMITS: [(&str, u64); 15] = [
+const LIMITS: [(&str, u64); 23] = [
     ("num_hidden_layers", 1 << 12),
     ("first_k_dense_replace", 1 << 12),
     ("num_nextn_predict_layers", 1 << 8),
@@ -29,6 +29,14 @@ const LIMITS: [(&str, u64); 15] = [
     ("qk_nope_head_dim", 1 << 12),
     ("qk_rope_head_dim", 1 << 12),
     ("v_head_dim", 1 << 12),
+    ("vt_num_hidden_layers", 1 << 12),
+    ("vt_hidden_size", 1 << 17),
+    ("vt_intermediate_size", 1 << 18),
+    ("vt_num_attention_heads", 1 << 11),
+    ("init_pos_emb_height", 1 << 12),
+    ("init_pos_emb_width", 1 << 12),
+    ("pos_emb_height", 1 << 12),
+    ("pos_emb_width", 1 << 12),
 ];
 
 /// Largest config.json that is parsed, bytes. Parsed JSON takes up to twenty times the size of its
@@ -167,8 +175,8 @@ impl<'a> Fields<'a> {
 
     pub(super) fn positive(&self, name: &str, default: Option<f64>) -> Result<f64, BlueprintError> {
         match self.float_opt(name)?.or(default) {
-            Some(f) if f > 0.0 => Ok(f),
-            Some(_) => Err(Self::invalid(name, &self.0[name], "a positive number")),
+            Some(f) if (f as f32).is_normal() && f > 0.0 => Ok(f),
+            Some(_) => Err(Self::invalid(name, &self.0[name], "a positive number of single precision")),
             None => Err(BlueprintError::Missing(name.into())),
         }
     }
@@ -233,6 +241,9 @@ impl Blueprint {
         f.one_of("scoring_func", &["sigmoid"], "sigmoid")?;
         f.one_of("topk_method", &["noaux_tc"], "noaux_tc")?;
         f.one_of("hidden_act", &["silu"], "silu")?;
+        if !f.flag("rope_interleave", true)? {
+            return Err(Fields::invalid("rope_interleave", &Value::Bool(false), "true"));
+        }
         if f.flag("attention_bias", false)? {
             return Err(Fields::invalid("attention_bias", &Value::Bool(true), "false"));
         }
@@ -365,13 +376,20 @@ pub(super) fn parse_rope(f: &Fields<'_>) -> Result<(f64, Option<YarnScaling>), B
         Some(Value::Object(map)) => Some(Fields(map)),
         Some(value) => return Err(Fields::invalid("rope_scaling", value, "an object or null")),
     };
-    let theta = f.float_opt("rope_theta")?;
-    let Some(r) = nested else { return Ok((theta.unwrap_or(10000.0), None)) };
-    let theta = match theta.or(r.float_opt("rope_theta")?) {
+    let inner = nested.as_ref().map(|nested| nested.float_opt("rope_theta")).transpose()?.flatten();
+    let theta = match f.float_opt("rope_theta")?.or(inner) {
         Some(t) if t > 1.0 => t,
         Some(t) => return Err(Fields::invalid("rope_theta", &t.into(), "a number above 1")),
         None => 10000.0,
     };
+    let Some(r) = nested else { return Ok((theta, None)) };
+    if let Some(factor) = r.present("attention_factor") {
+        return Err(Fields::invalid(
+            "rope_scaling.attention_factor",
+            factor,
+            "none: mscale and mscale_all_dim say it",
+        ));
+    }
     let kind = r.present("rope_type").or_else(|| r.present("type"));
     match kind.map(|k| (k, k.as_str())) {
         Some((_, Some("yarn"))) => {}

@@ -1,7 +1,7 @@
 //! Eagle3 drafts: what their `config.json` says and which target they fit.
 //!
-//! Two architectures are published: `Eagle3DeepseekV2ForCausalLM` (one MLA layer, the drafts of
-//! Kimi) and `LlamaForCausalLMEagle3` (one GQA layer, often with a reduced vocabulary). EAGLE-3, Li et
+//! Two architectures are published: `Eagle3DeepseekV2ForCausalLM`, or V3 (one MLA layer, the drafts of
+//! Kimi), and `LlamaForCausalLMEagle3`, or `Eagle3LlamaForCausalLM` (one GQA layer, often with a reduced vocabulary). EAGLE-3, Li et
 //! al., arXiv 2503.01840.
 
 use serde::Serialize;
@@ -170,7 +170,11 @@ impl DraftBlueprint {
             rms_norm_eps: f.positive("rms_norm_eps", Some(1e-6))? as f32,
             rope_theta,
             yarn,
-            layer_ids: ids.map(layer_ids).transpose()?,
+            // An empty list, as modelopt writes it, means the default.
+            layer_ids: ids
+                .filter(|ids| ids.as_array().is_none_or(|ids| !ids.is_empty()))
+                .map(layer_ids)
+                .transpose()?,
             // The second name is an older one.
             fc_norm: flag("fc_norm")? || flag("use_aux_norm")?,
             norm_before_fc: flag("norm_before_fc")?,
@@ -287,8 +291,8 @@ impl DraftBlueprint {
 /// `Some(true)` for a draft with MLA, `Some(false)` for one with GQA.
 fn architecture(root: &Value) -> Option<bool> {
     root.get("architectures")?.as_array()?.iter().find_map(|name| match name.as_str()? {
-        "Eagle3DeepseekV2ForCausalLM" => Some(true),
-        "LlamaForCausalLMEagle3" => Some(false),
+        "Eagle3DeepseekV2ForCausalLM" | "Eagle3DeepseekV3ForCausalLM" => Some(true),
+        "LlamaForCausalLMEagle3" | "Eagle3LlamaForCausalLM" => Some(false),
         _ => None,
     })
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::declared::DeclaredQuantization;
-use super::weight_names::{ModuleClass, Wanted, WeightNames};
+use super::weight_names::{ModuleClass, Wanted, WeightNames, is_kv_scale};
 use crate::quant::{Layout, PART_NAMES, PackedFormat, RecognizeError};
 use crate::tensor::TensorView;
 
@@ -284,7 +284,7 @@ impl Inventory {
         }
         let class = if WeightNames::is_vision(name) { ModuleClass::Vision } else { ModuleClass::Other };
         self.hold(class, view.dtype.name(), view.len() as u64, view.bytes.len());
-        if WeightNames::is_kv_scale(name) {
+        if is_kv_scale(name) {
             self.kv_scales.push(name.into());
         } else if !is_input_scale && !self.names.may_skip(name, blueprint) {
             self.problems.unexpected.push(name.into());

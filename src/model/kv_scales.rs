@@ -29,10 +29,10 @@ pub struct KvScales {
 
 impl KvScales {
     /// Reads the scales `names` of a checkpoint. The larger of a layer's `k_scale` and `kv_scale`
-    /// counts; `v_scale` is not used, as no values are cached.
+    /// counts; the others are not used: no values are cached, and attention is not in FP8.
     pub fn read(checkpoint: &Checkpoint, names: &[String], num_layers: usize) -> Result<Self, KvScaleError> {
         let mut found: Vec<Option<i32>> = vec![None; num_layers];
-        for name in names.iter().filter(|name| !name.ends_with(".v_scale")) {
+        for name in names.iter().filter(|name| name.ends_with(".k_scale") || name.ends_with(".kv_scale")) {
             let slot = layer_of(name).and_then(|layer| found.get_mut(layer));
             let (Some(slot), Some(view)) = (slot, checkpoint.tensor(name)) else { continue };
             let error = |problem: String| KvScaleError { name: name.clone(), problem };

@@ -44,5 +44,5 @@ pub use observed::{ChosenExperts, FfnInputs, LayerInputs, LayerObserver, NoObser
 pub use read_ahead::ExpertOrder;
 pub use scale_pass::ScalePass;
 pub use tower::{RunTower, Tower, TowerBlueprint, TowerInventory, TowerSupport};
-pub use weight_names::ModuleClass;
+pub use weight_names::{ModuleClass, is_kv_scale};
 pub use weights::{LoadError, Uploads, Weights};

@@ -231,13 +231,6 @@ impl WeightNames {
         ["vision_tower.", "mm_projector.", "multi_modal_projector."].iter().any(|p| name.starts_with(p))
     }
 
-    /// Whether a name is a KV cache scale, in any of the spellings (section 2.6 of the formats:
-    /// `k_proj.k_scale`, `attn.k_scale`, `kv_scale`).
-    pub(super) fn is_kv_scale(name: &str) -> bool {
-        let suffix = name.rsplit_once('.').map_or("", |(_, suffix)| suffix);
-        matches!(suffix, "k_scale" | "v_scale" | "kv_scale") && name.contains("attn.")
-    }
-
     /// Whether an unwanted tensor may be stored: inverse frequencies (always recomputed), extra
     /// prediction layers, a tied head's copy, the vision parts of a multimodal wrapper, scales of
     /// the KV cache.
@@ -249,11 +242,18 @@ impl WeightNames {
         if Self::is_vision(name) {
             return b.wrapper_type != b.model_type;
         }
-        if Self::is_kv_scale(name) {
+        if is_kv_scale(name) {
             return true;
         }
         let layer = name.strip_prefix(self.layers).and_then(|n| n.strip_prefix("layers."));
         let index = layer.and_then(|n| n.split('.').next()).and_then(|n| n.parse::<usize>().ok());
         index.is_some_and(|i| i >= b.num_layers && i < b.num_layers + b.num_nextn_predict_layers)
     }
+}
+
+/// Whether a tensor is a scale of the KV cache or of attention beside it, in any of the spellings (section 2.6 of the
+/// formats: `k_proj.k_scale`, `attn.k_scale`, `kv_scale`; `q_scale` and `prob_scale` belong to attention in FP8).
+pub fn is_kv_scale(name: &str) -> bool {
+    let suffix = name.rsplit_once('.').map_or("", |(_, suffix)| suffix);
+    matches!(suffix, "k_scale" | "v_scale" | "kv_scale" | "q_scale" | "prob_scale") && name.contains("attn.")
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::distance::{WRONG, ratio};
+use super::distance::{WRONG_OUTPUT, ratio};
 use super::faults::Faults;
 use super::options::AuditOptions;
 use crate::compress::audit::linears::{linear, release_swiglu, swiglu};
@@ -61,7 +61,7 @@ pub(super) fn audit(
         Ok(outcome) => {
             let is_wrong = match exact {
                 true => outcome.max_abs_diff != 0.0,
-                false => outcome.relative_error.is_nan() || outcome.relative_error > WRONG,
+                false => outcome.relative_error.is_nan() || outcome.relative_error > WRONG_OUTPUT,
             };
             if outcome.same_selection < outcome.tokens || is_wrong {
                 faults.add(format!(

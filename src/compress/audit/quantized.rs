@@ -5,18 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::distance::{WRONG, ratio};
+use super::distance::{ratio, wrong};
 use super::faults::Faults;
 use super::pruned::{PrunedAudit, same};
 use crate::compress::audit::linears::{layout, linear};
 use crate::compress::expert_names::{ExpertName, Role, role};
 use crate::compress::prune::plan_file::ExpertPlan;
 use crate::model::checkpoint::Checkpoint;
+use crate::model::is_kv_scale;
 use crate::quant::{PART_NAMES, StoredMatrix};
 
-/// Tensors that calibration adds beside an attention module: scales of the KV cache.
-const KV_SCALES: [&str; 6] =
-    [".k_proj.k_scale", ".v_proj.v_scale", ".k_scale", ".v_scale", ".kv_scale", ".q_scale"];
 /// Wrong experts for which the one that they really are is looked for: that measures every expert of the layer.
 const MAX_SEARCHES: usize = 4;
 
@@ -156,7 +154,7 @@ pub(super) fn audit(
         };
         // A tensor that is no part of a linear is a stem of itself.
         let Some(new_parts) = after.remove(place.as_str()) else {
-            if KV_SCALES.iter().any(|ending| stem.ends_with(ending)) {
+            if is_kv_scale(stem) {
                 audit.dropped_scales += parts.len();
                 continue;
             }
@@ -184,7 +182,7 @@ pub(super) fn audit(
         parts.iter().for_each(|name| source.release(name, 0..usize::MAX));
         new_parts.iter().for_each(|name| target.release(name, 0..usize::MAX));
         match measured {
-            Ok(Measured { formats: [from, to], are_plain, weights, squared_error, squares }) => {
+            Ok(Measured { formats: [from, to], is_same_format, wrong, weights, squared_error, squares }) => {
                 let error = ratio(squared_error, squares);
                 audit.accounted += parts.len();
                 audit.measured += 1;
@@ -196,7 +194,7 @@ pub(super) fn audit(
                 if error > sums.worst || sums.worst_name.is_empty() {
                     (sums.worst, sums.worst_name) = (error, place.clone());
                 }
-                if error.is_nan() || error > WRONG {
+                if error.is_nan() || error > wrong {
                     searches += 1;
                     let whose = match plan {
                         Some(plan) if searches <= MAX_SEARCHES => {
@@ -207,7 +205,7 @@ pub(super) fn audit(
                     faults.add(format!(
                         "{place}: relative error {error:.4} against {stem} of the source; these are other weights{whose}"
                     ));
-                } else if are_plain {
+                } else if is_same_format {
                     faults.add(format!(
                         "{place}: is {to} as {stem} of the source and differs from it; quantization leaves such tensors alone"
                     ));
@@ -220,7 +218,7 @@ pub(super) fn audit(
     }
     for (stem, parts) in after {
         let is_router = || matches!(role(&format!("{stem}.weight")), Role::Router { .. });
-        match KV_SCALES.iter().any(|ending| stem.ends_with(ending)) {
+        match is_kv_scale(stem) {
             true => audit.added_scales += parts.len(),
             false if plan.is_some() && is_router() => {}
             false => faults.add(format!("{stem}: extra; nothing of the source belongs there")),
@@ -236,6 +234,14 @@ pub(super) fn audit(
         worst: s.worst,
         worst_name: s.worst_name,
     };
+    let of_activations =
+        |name: &&str| name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
+    for name in target.names().filter(|name| of_activations(name) || is_kv_scale(name)) {
+        let values = target.tensor(name).map(|view| view.to_f32()).unwrap_or_default();
+        if let Some(value) = values.into_iter().find(|value| !(value.is_finite() && *value > 0.0)) {
+            faults.add(format!("{name}: is {value}, a scale is a finite number above 0"));
+        }
+    }
     audit.classes = classes.into_iter().map(class_error).collect();
     audit.classes.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
     audit
@@ -256,8 +262,10 @@ fn stems(checkpoint: &Checkpoint) -> BTreeMap<&str, BTreeSet<&str>> {
 
 struct Measured {
     formats: [&'static str; 2],
-    /// Whether both are floats of one dtype.
-    are_plain: bool,
+    /// Whether both are stored alike, so that nothing was rounded.
+    is_same_format: bool,
+    /// Relative error from which these are other weights.
+    wrong: f64,
     weights: u64,
     squared_error: f64,
     squares: f64,
@@ -268,8 +276,8 @@ fn measure(
     (source, source_stem): (&Checkpoint, &str),
     (target, target_stem): (&Checkpoint, &str),
 ) -> Result<Measured, String> {
-    let (_, a) = linear(source, source_stem).map_err(|e| format!("in the source, {}", e.error))?;
-    let (_, b) = linear(target, target_stem).map_err(|e| format!("in the target, {}", e.error))?;
+    let (from, a) = linear(source, source_stem).map_err(|e| format!("in the source, {}", e.error))?;
+    let (to, b) = linear(target, target_stem).map_err(|e| format!("in the target, {}", e.error))?;
     let ([out, width], [b_out, b_width]) = match (a.shape(), b.shape()) {
         ([o, w], [p, v]) => ([*o, *w], [*p, *v]),
         (a, b) => return Err(format!("shapes {a:?} and {b:?} are no matrices")),
@@ -289,9 +297,15 @@ fn measure(
         }
     }
     let formats = [a.format_name(), b.format_name()];
-    let are_plain =
-        matches!((&a, &b), (StoredMatrix::Plain(a), StoredMatrix::Plain(b)) if a.dtype == b.dtype);
-    Ok(Measured { formats, are_plain, weights: (out * width) as u64, squared_error, squares })
+    let is_same_format = from.dialect == to.dialect;
+    Ok(Measured {
+        formats,
+        is_same_format,
+        wrong: wrong(&b),
+        weights: (out * width) as u64,
+        squared_error,
+        squares,
+    })
 }
 
 /// Whose weights an expert of the target has instead, for the message.
@@ -301,7 +315,7 @@ fn holder(source: &Checkpoint, target: (&Checkpoint, &str), stem: &str, plan: &E
     let num_source = plan.layer(expert.layer).map_or(0, |layer| layer.num_source as u32);
     let is_near = |id: &u32| {
         measure((source, &stem_of(&expert, *id)), target)
-            .is_ok_and(|found| ratio(found.squared_error, found.squares) <= WRONG)
+            .is_ok_and(|found| ratio(found.squared_error, found.squares) <= found.wrong)
     };
     match (0..num_source).find(is_near) {
         Some(id) => format!(", those of source expert {id}"),

@@ -22,6 +22,7 @@ pub use modules::ModuleClass;
 use crate::compress::calibrate::calibration::{CALIBRATION_FILE, Calibration};
 use crate::compress::expert_names::layer_of;
 use crate::model::checkpoint::{Checkpoint, Target, copy_side_files, write_file, write_index};
+use crate::model::is_kv_scale;
 use dialect::ModuleNames;
 use journal::{JOURNAL_FILE, Journal, ShardRecord};
 use recipe::{KvCache, Options};
@@ -185,12 +186,6 @@ fn plan<'a>(source: &'a Checkpoint, modules: &'a Modules<'a>, options: &Options)
             Some(ShardPlan { name, items, source_bytes })
         })
         .collect()
-}
-
-/// Whether a tensor is a scale of the KV cache, in any of the spellings.
-fn is_kv_scale(tensor: &str) -> bool {
-    let last = tensor.rsplit_once('.').map_or("", |(_, last)| last);
-    matches!(last, "k_scale" | "v_scale" | "kv_scale") && tensor.contains("attn.")
 }
 
 /// The names that the configuration lists.
