@@ -32,6 +32,7 @@
 //!   has their rows at hand and releases it. Others pass it meanwhile.
 //! - A cached prefix never covers the last known token: its row gives the next one.
 
+mod admission;
 mod batch;
 mod block_pool;
 mod cache_change;
@@ -62,11 +63,11 @@ pub use queue::Share;
 pub use sequence::{FinishReason, Finished, MediaHash, MediaSpan, NewSequence, SeqId};
 
 use crate::ops::{BlockId, SeqSlot};
+use admission::Blocked;
 use block_pool::BlockPool;
 use pace::Pace;
 use prefix_index::root_hash;
 use queue::{Head, Queue};
-use schedule::Blocked;
 use sequence::{Phase, Rank, Sequence};
 use slab::Slab;
 
@@ -139,8 +140,8 @@ pub struct Scheduler {
     pace: Pace,
     /// Prompt and drafted tokens of the last plan.
     paced_tokens: usize,
-    /// The last plan left out the prompts that were begun.
-    prompts_paused: bool,
+    /// Plans in a row that left the begun prompts out, or with less than half of the prompt tokens.
+    lean_plans: u8,
     /// Names of blocks that are not in the pool and can be brought back at once.
     loadable: HashSet<Name, ahash::RandomState>,
     prefix_query_tokens: u64,
@@ -166,7 +167,7 @@ impl Scheduler {
             blocked: None,
             pace: Pace::new(limits.target_step, limits.max_prefill_tokens),
             paced_tokens: 0,
-            prompts_paused: false,
+            lean_plans: 0,
             loadable: HashSet::default(),
             prefix_query_tokens: 0,
             prefix_hit_tokens: 0,

@@ -112,7 +112,13 @@ impl Queue {
     /// The next sequence: of the lanes with nothing running, or of all if there are none, the first
     /// of the lane with the least service, of equal ones that with the first rank.
     pub(super) fn first(&self) -> Option<Head> {
-        let heads = self.lanes.iter().filter_map(|lane| {
+        self.first_without(&[])
+    }
+
+    /// [`Queue::first`], were these lanes empty.
+    pub(super) fn first_without(&self, lanes: &[usize]) -> Option<Head> {
+        let others = self.lanes.iter().enumerate().filter(|(lane, _)| !lanes.contains(lane));
+        let heads = others.filter_map(|(_, lane)| {
             let (&rank, &slot) = lane.waiting.first_key_value()?;
             Some((lane.served, Head { rank, slot, is_newcomer: lane.running == 0 }))
         });
@@ -121,6 +127,17 @@ impl Queue {
             newcomers_first.then(a_served.total_cmp(b_served)).then(a.rank.cmp(&b.rank))
         });
         next.map(|(_, head)| head)
+    }
+
+    /// The first sequences of the queue, `most` of them: of the lanes with the least service first, of each in its order.
+    pub(super) fn first_few(&self, most: usize) -> Vec<Head> {
+        let mut lanes: Vec<&Lane> = self.lanes.iter().filter(|lane| !lane.waiting.is_empty()).collect();
+        lanes.sort_by(|a, b| a.served.total_cmp(&b.served));
+        let heads = lanes.into_iter().flat_map(|lane| {
+            let is_newcomer = lane.running == 0;
+            lane.waiting.iter().map(move |(&rank, &slot)| Head { rank, slot, is_newcomer })
+        });
+        heads.take(most).collect()
     }
 
     /// Notes that a sequence of the lane runs.

@@ -1,51 +1,23 @@
-//! Plans a step: the tokens of each sequence and the blocks that hold them; admits, cuts prompts
-//! into chunks, preempts.
+//! Plans a step: the tokens of each sequence and the blocks that hold them; cuts prompts into chunks,
+//! preempts.
 //!
-//! Order of a step: decoding sequences, then prompts already begun, then the queue, each by rank
-//! (priority, arrival). When blocks run out, the running sequence of the last rank releases its
-//! blocks and returns to the queue with its tokens. The first running sequence is therefore never
-//! preempted and computes at least one token in every step, or every other one, which guarantees progress.
+//! Order of a step: decoding sequences, then who is admitted before prompts go on (`admission.rs`),
+//! then prompts already begun, then the queue, each by rank (priority, arrival). When blocks run out,
+//! the running sequence of the last rank, of the client that runs most, releases its blocks and returns to the queue with its tokens.
+//! The first running sequence is therefore never preempted and computes at least one token in every
+//! step, or every third one, which guarantees progress.
 //!
-//! Clients share what a step has. One with nothing running is admitted before prompts are continued,
-//! with up to half of the step's prompt tokens, or all of a chat of one line; it waits neither for a place nor for blocks while
-//! another runs several sequences: the last of the client that runs most gives its own up. Where steps
-//! have a target of time, a newcomer whose whole prompt is in a step has it for itself and the replies, and
-//! the others' prompts go on in the next. Prompts that were begun divide their tokens evenly among their
-//! clients, by weight.
+//! Clients share what a step has: prompts that were begun divide their tokens evenly among their clients,
+//! by weight.
 
-use super::batch::{Admission, Batch, Chunk};
-use super::prefix_index::BlockHash;
-use super::queue::Head;
-use super::sequence::{Phase, Planned, Rank, Sequence};
+use super::batch::{Batch, Chunk};
+use super::sequence::{Phase, Planned};
 use super::{Scheduler, SeqId};
-use crate::ops::BlockId;
 
 /// Prompt tokens of a chat of one line: they are not cut in two where a step has room for them, whatever its target.
-const SHORT_CHAT: usize = 32;
-
-/// Reason why the head of the queue was not admitted. The next attempt follows when enough blocks
-/// are spare or the first block that its prefix lacked exists: an attempt costs time in proportion
-/// to the prompt, these two tests do not.
-#[derive(Debug)]
-pub(super) struct Blocked {
-    rank: Rank,
-    needed_blocks: usize,
-    missing: Option<BlockHash>,
-}
-
-/// Blocks that a sequence may take instead of computing them.
-pub(super) struct Prefix {
-    /// In order; `None`: the block is not in the pool, its content can be loaded.
-    pub(super) blocks: Vec<Option<BlockId>>,
-    /// Name that ended the run, if a missing block did.
-    missing: Option<BlockHash>,
-}
-
-impl Prefix {
-    fn num_loads(&self) -> usize {
-        self.blocks.iter().filter(|block| block.is_none()).count()
-    }
-}
+pub(super) const SHORT_CHAT: usize = 32;
+/// Steps in a row that may leave begun prompts with less than half of the prompt tokens, or with none.
+pub(super) const MOST_LEAN_PLANS: u8 = 2;
 
 /// Whether there are chunks, each the last of its prompt.
 fn has_whole_prompts(chunks: &[Chunk]) -> bool {
@@ -60,16 +32,16 @@ struct Quota {
 }
 
 /// Tokens that remain in a step.
-struct Budget {
-    tokens: usize,
+pub(super) struct Budget {
+    pub(super) tokens: usize,
     /// Prompt tokens; never more than `tokens`.
-    prefill: usize,
+    pub(super) prefill: usize,
     /// `prefill` before any prompt took from it; also the estimate for the next step.
-    prefill_total: usize,
+    pub(super) prefill_total: usize,
 }
 
 impl Budget {
-    fn take_prefill(&mut self, len: usize) {
+    pub(super) fn take_prefill(&mut self, len: usize) {
         self.tokens -= len;
         self.prefill -= len;
     }
@@ -77,7 +49,7 @@ impl Budget {
     /// Whether a prompt that would be split in this step should rather be computed whole in the
     /// next one: it would fit there, and this step has already used at least half of its prompt
     /// tokens.
-    fn prefers_next_step(&self, remaining: usize) -> bool {
+    pub(super) fn prefers_next_step(&self, remaining: usize) -> bool {
         remaining > self.prefill
             && remaining <= self.prefill_total
             && (self.prefill_total - self.prefill) * 2 >= self.prefill_total
@@ -117,17 +89,18 @@ impl Scheduler {
         budget.prefill = budget.tokens.min(self.limits.max_prefill_tokens).min(paced);
         budget.prefill_total = budget.prefill;
         let replies = batch.chunks.len();
-        let mut pauses = false;
+        let (mut pauses, mut is_lean) = (false, false);
         if prefills > 0 {
             self.admit_newcomers(batch, &mut budget, now_us);
-            pauses = !self.prompts_paused
-                && self.pace.is_on()
-                && has_whole_prompts(&batch.chunks[replies.min(batch.chunks.len())..]);
+            let newcomers = &batch.chunks[replies.min(batch.chunks.len())..];
+            pauses = self.lean_plans < MOST_LEAN_PLANS && self.pace.is_on() && has_whole_prompts(newcomers);
+            let has_newcomers = !newcomers.is_empty();
+            is_lean = pauses || self.admit_short(batch, &mut budget, now_us, has_newcomers);
             if !pauses {
                 self.schedule_prefills(batch, &mut budget);
             }
         }
-        self.prompts_paused = pauses;
+        self.lean_plans = if is_lean { self.lean_plans + 1 } else { 0 };
         // A sequence preempted in this step is not readmitted in it: it would evict the same sequence again.
         if batch.preempted.is_empty() && !pauses {
             self.admit(batch, &mut budget, now_us, None);
@@ -155,11 +128,15 @@ impl Scheduler {
             reserved -= 1;
             let len = sequence.remaining().min(budget.tokens.saturating_sub(reserved)).max(1);
             let missing = sequence.blocks_missing(sequence.computed + len, self.limits.block_size);
-            while missing > self.pool.num_available() {
-                self.preempt_last(batch, budget);
-                if place >= self.running.len() {
-                    return; // The sequence was itself the last one.
-                }
+            let mut gave_way = false;
+            while missing > self.pool.num_available() && !gave_way {
+                let victim = self.victim();
+                self.preempt(victim, batch, budget);
+                gave_way = victim == place;
+                place -= usize::from(victim < place);
+            }
+            if gave_way {
+                continue;
             }
             self.plan(slot, len, batch);
             budget.tokens -= len;
@@ -209,7 +186,7 @@ impl Scheduler {
     }
 
     /// Continues the prompts that were begun before this step. When blocks are short a prompt takes
-    /// the available ones; without any, sequences of later rank are preempted.
+    /// the available ones; without any, others are preempted.
     fn schedule_prefills(&mut self, batch: &mut Batch, budget: &mut Budget) {
         let mut quotas = self.prefill_quotas(budget.prefill);
         let mut place = 0;
@@ -233,12 +210,13 @@ impl Scheduler {
             let len = loop {
                 let slots = (covered + self.pool.num_available()) * self.limits.block_size;
                 let len = wanted.min(budget.prefill).min(slots - computed);
-                // The last running sequence waits for a block: preempting it would lose its own
-                // blocks.
-                if len > 0 || place == self.running.len() {
+                let victim = self.victim();
+                // Whose turn it would be to give way waits for a block: it would lose its own ones.
+                if len > 0 || victim + 1 == place {
                     break len;
                 }
-                self.preempt_last(batch, budget);
+                self.preempt(victim, batch, budget);
+                place -= usize::from(victim < place);
             };
             if len > 0 {
                 self.plan(slot, len, batch);
@@ -280,198 +258,8 @@ impl Scheduler {
         quotas
     }
 
-    /// Admits clients with nothing running, with half of the prompt tokens that the step has; a short chat is not cut in two for it, nor
-    /// does it take more than half from the prompts that were begun where the step has room for both.
-    fn admit_newcomers(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64) {
-        let half = budget.prefill / 2;
-        let room = budget.tokens.min(self.limits.max_prefill_tokens);
-        let tokens = half.max(SHORT_CHAT).min(room.saturating_sub(1));
-        if tokens == 0 || !batch.preempted.is_empty() {
-            return;
-        }
-        let mut part = Budget { tokens, prefill: tokens, prefill_total: tokens };
-        self.admit(batch, &mut part, now_us, Some(half));
-        let taken = tokens - part.prefill;
-        budget.tokens -= taken;
-        budget.prefill = budget.prefill.saturating_sub(taken).max(half).min(room - taken);
-        budget.prefill_total = budget.prefill;
-    }
-
-    /// Admits the queue strictly in its order, or the newcomers before it, who get `for_newcomers` tokens each at most if
-    /// their prompts have to be cut: a head that does not fit is waited for. A sequence is admitted when blocks for all its known tokens are available beyond
-    /// those that admitted prompts still need, plus one for every running sequence (and at least
-    /// 1 %), so that the next steps do not preempt what this one admitted. A sequence that would run
-    /// alone is always admitted: `add` checked that it fits.
-    fn admit(&mut self, batch: &mut Batch, budget: &mut Budget, now_us: u64, for_newcomers: Option<usize>) {
-        let block_size = self.limits.block_size;
-        while budget.prefill > 0 {
-            let Some(Head { rank, slot, is_newcomer }) = self.queue.first() else { break };
-            // Who gave way for another is not admitted in the same step.
-            if (for_newcomers.is_some() || !batch.preempted.is_empty()) && !is_newcomer {
-                break;
-            }
-            // Preempted with an unsettled token: its prefix is complete when the token is settled.
-            if self.sequences[slot].unsettled > 0 {
-                break;
-            }
-            let yielding = if is_newcomer { self.yielding(batch) } else { None };
-            if self.running.len() == self.limits.max_num_seqs {
-                let Some(place) = yielding else { break };
-                self.preempt(place, batch, budget);
-                continue;
-            }
-            let alone = self.running.is_empty();
-            let spare = self.spare_blocks(None);
-            let could_spare = self.spare_blocks(yielding);
-            let hopeless = self.blocked.as_ref().is_some_and(|blocked| {
-                blocked.rank == rank
-                    && could_spare < blocked.needed_blocks
-                    && blocked.missing.is_none_or(|hash| self.pool.lookup(&hash).is_none())
-            });
-            if hopeless && !alone {
-                break;
-            }
-            let prefix = self.match_prefix(slot);
-            let (matched, missing) = (&prefix.blocks, prefix.missing);
-            if matched.len() * block_size < self.sequences[slot].media_from {
-                let lane = self.sequences[slot].lane;
-                self.queue.remove(lane, rank);
-                self.queue.hold(lane, rank, slot);
-                continue;
-            }
-            if missing.is_some() && self.prefix_is_in_progress(slot, matched.len()) {
-                break;
-            }
-            let sequence = &mut self.sequences[slot];
-            // Cached blocks that become used are no longer available, so they count like new ones; loaded ones are new.
-            let held = matched.iter().flatten().filter(|&&block| self.pool.ref_count(block) > 0).count();
-            let needed = sequence.tokens.len().div_ceil(block_size) - held;
-            if !alone && needed > spare {
-                if let Some(place) = yielding.filter(|_| needed <= could_spare) {
-                    self.preempt(place, batch, budget);
-                    continue;
-                }
-                let first_load = matched.iter().position(Option::is_none);
-                let missing = first_load.map(|index| sequence.block_hash(index, block_size)).or(missing);
-                self.blocked = Some(Blocked { rank, needed_blocks: needed, missing });
-                break;
-            }
-            let cached_tokens = matched.len() * block_size;
-            if !sequence.deferred && budget.prefers_next_step(sequence.tokens.len() - cached_tokens) {
-                sequence.deferred = true;
-                break;
-            }
-            self.blocked = None;
-            let loaded_tokens = prefix.num_loads() * block_size;
-            self.start(slot, prefix, batch);
-            let sequence = &mut self.sequences[slot];
-            if sequence.cached_tokens.is_none() {
-                sequence.cached_tokens = Some(cached_tokens);
-                let waited_us = now_us.saturating_sub(rank.1);
-                batch.admitted.push(Admission { seq: sequence.id, cached_tokens, waited_us });
-                self.queue.serve_prompt(sequence.lane, sequence.share, sequence.prompt_len - cached_tokens);
-                self.prefix_query_tokens += sequence.prompt_len as u64;
-                self.prefix_hit_tokens += cached_tokens as u64;
-                self.loaded_tokens += loaded_tokens as u64;
-            }
-            let wanted = sequence.chunk_limit();
-            let most = if wanted > budget.prefill { for_newcomers } else { None };
-            let len = wanted.min(budget.prefill).min(most.unwrap_or(usize::MAX));
-            self.plan(slot, len, batch);
-            budget.take_prefill(len);
-        }
-    }
-
-    /// Blocks that are available and neither promised to a prompt that runs nor kept for the next steps of the running sequences; with
-    /// those that the sequence at `yielding` would leave.
-    fn spare_blocks(&self, yielding: Option<usize>) -> usize {
-        let mut available = self.pool.num_available();
-        let mut kept = self.running.len().max(self.limits.num_blocks.div_ceil(100));
-        for (place, &slot) in self.running.iter().enumerate() {
-            let sequence = &self.sequences[slot];
-            if Some(place) == yielding {
-                // Some may be shared with others and stay in use.
-                available +=
-                    sequence.block_table.iter().filter(|&&block| self.pool.ref_count(block) == 1).count();
-            } else {
-                kept += promised_blocks(sequence, self.limits.block_size);
-            }
-        }
-        available.saturating_sub(kept)
-    }
-
-    /// Moves a sequence from the queue to the running ones, with the blocks of its prefix. Those to be loaded are named at once: the
-    /// plan that needs their content brings it.
-    fn start(&mut self, slot: usize, prefix: Prefix, batch: &mut Batch) {
-        self.dequeue(slot);
-        for &block in prefix.blocks.iter().flatten() {
-            self.pool.acquire(block);
-        }
-        let block_size = self.limits.block_size;
-        let sequence = &mut self.sequences[slot];
-        sequence.phase = Phase::Prefill;
-        sequence.computed = prefix.blocks.len() * block_size;
-        sequence.published = prefix.blocks.len();
-        for (index, block) in prefix.blocks.into_iter().enumerate() {
-            let block = block.unwrap_or_else(|| {
-                let block = self.pool.allocate().expect("availability was checked");
-                let name = sequence.block_hash(index, block_size);
-                if self.pool.publish(block, name) {
-                    self.pool.note_named(|| sequence.named_block(name, index, block_size));
-                }
-                batch.loads.push((name, block));
-                block
-            });
-            sequence.block_table.push(block);
-        }
-        sequence.seq_slot = Some(self.free_slots.pop().expect("at most max_num_seqs sequences run"));
-        batch.started.push(sequence.id);
-        self.queue.begin(sequence.lane);
-        let place = self.running_place(self.sequences[slot].rank);
-        self.running.insert(place, slot);
-    }
-
-    /// The longest run of existing and loadable blocks that a sequence may take instead of computing them.
-    pub(super) fn match_prefix(&mut self, slot: usize) -> Prefix {
-        let mut blocks = Vec::new();
-        let block_size = self.limits.block_size;
-        let sequence = &mut self.sequences[slot];
-        for index in 0..sequence.reusable_blocks(&self.limits) {
-            // Names are computed only as far as the search reaches.
-            let hash = sequence.block_hash(index, block_size);
-            match self.pool.lookup(&hash) {
-                None if !self.loadable.contains(&hash) => return Prefix { blocks, missing: Some(hash) },
-                found => blocks.push(found),
-            }
-        }
-        Prefix { blocks, missing: None }
-    }
-
-    /// Whether the prompt of another sequence is computing at least half of the reusable blocks
-    /// that a waiting sequence lacks (`n` replies to one prompt, for example); the sequence then
-    /// waits for them.
-    fn prefix_is_in_progress(&mut self, slot: usize, matched: usize) -> bool {
-        let block_size = self.limits.block_size;
-        let sequence = &mut self.sequences[slot];
-        let root = sequence.root;
-        // Names are chained: equal names here mean equal tokens before.
-        let index = matched + (sequence.reusable_blocks(&self.limits) - matched).div_ceil(2) - 1;
-        let hash = sequence.block_hash(index, block_size);
-        for &other in &self.running {
-            let other = &mut self.sequences[other];
-            let will_name_it = other.phase == Phase::Prefill
-                && other.published <= index
-                && other.root == root
-                && other.shareable_blocks(other.tokens.len(), block_size) > index;
-            if will_name_it && other.block_hash(index, block_size) == hash {
-                return true;
-            }
-        }
-        false
-    }
-
     /// Adds the chunk to the plan and its blocks to the sequence. The blocks must be available.
-    fn plan(&mut self, slot: usize, len: usize, batch: &mut Batch) {
+    pub(super) fn plan(&mut self, slot: usize, len: usize, batch: &mut Batch) {
         let sequence = &mut self.sequences[slot];
         for _ in 0..sequence.blocks_missing(sequence.computed + len, self.limits.block_size) {
             sequence.block_table.push(self.pool.allocate().expect("availability was checked"));
@@ -481,32 +269,14 @@ impl Scheduler {
         batch.chunks.push(sequence.chunk(len));
     }
 
-    /// The running sequence that gives way to a client with none: the last in rank of the client that runs most, if it runs several;
-    /// never the first of all. One is enough in a step.
-    fn yielding(&self, batch: &Batch) -> Option<usize> {
-        if !batch.preempted.is_empty() {
-            return None;
-        }
-        let lane_of = |slot: usize| self.sequences[slot].lane;
-        let most = self
-            .running
-            .iter()
-            .map(|&slot| self.queue.running(lane_of(slot)))
-            .max()
-            .filter(|most| *most > 1)?;
-        let place = self.running.iter().rposition(|&slot| self.queue.running(lane_of(slot)) == most)?;
-        // What begins in this step has not computed anything for its slot and its loads.
-        (place > 0 && !batch.started.contains(&self.sequences[self.running[place]].id)).then_some(place)
-    }
-
-    /// Returns the running sequence of the last rank to the queue.
-    fn preempt_last(&mut self, batch: &mut Batch, budget: &mut Budget) {
-        let last = self.running.len().checked_sub(1).expect("somebody holds the blocks");
-        self.preempt(last, batch, budget);
+    /// Place of the running sequence that gives way when blocks run out, never the first of several.
+    fn victim(&self) -> usize {
+        self.last_of_most()
+            .unwrap_or_else(|| self.running.len().checked_sub(1).expect("somebody holds the blocks"))
     }
 
     /// Returns a running sequence to the queue. Its tokens are kept, its chunk leaves the plan.
-    fn preempt(&mut self, place: usize, batch: &mut Batch, budget: &mut Budget) {
+    pub(super) fn preempt(&mut self, place: usize, batch: &mut Batch, budget: &mut Budget) {
         let slot = self.running.remove(place);
         let sequence = &self.sequences[slot];
         let seq: SeqId = sequence.id;
@@ -528,19 +298,11 @@ impl Scheduler {
     }
 }
 
-/// Blocks that an admitted prompt still needs.
-fn promised_blocks(sequence: &Sequence, block_size: usize) -> usize {
-    if sequence.phase == Phase::Prefill {
-        sequence.blocks_missing(sequence.tokens.len(), block_size)
-    } else {
-        0
-    }
-}
-
 #[cfg(test)]
 impl Scheduler {
     /// Preempts the last running sequence, as a shortage of blocks does.
     pub(super) fn preempt_last_for_test(&mut self) {
-        self.preempt_last(&mut Batch::default(), &mut Budget { tokens: 0, prefill: 0, prefill_total: 0 });
+        let victim = self.victim();
+        self.preempt(victim, &mut Batch::default(), &mut Budget { tokens: 0, prefill: 0, prefill_total: 0 });
     }
 }

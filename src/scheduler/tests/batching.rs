@@ -75,13 +75,69 @@ fn a_prompt_that_fits_the_next_step_whole_is_not_split_but_only_once() {
 }
 
 #[test]
-fn a_long_prompt_goes_on_although_short_ones_keep_arriving() {
+fn a_long_prompt_and_the_short_ones_that_keep_arriving_share_the_steps() {
     let mut rig = Rig::new(Limits { max_prefill_tokens: 16, ..LIMITS });
-    rig.add(1, &prompt(0, 160), 1, |_| ());
-    for step in 0..10 {
+    rig.add(1, &prompt(0, 168), 1, |_| ());
+    assert_eq!(rig.step(), [(1, 0, 16)]);
+    for step in 0..19 {
         rig.add(2 + step, &prompt(1000 + 10 * step as u32, 8), 1, |_| ());
-        assert_eq!(rig.step(), [(1, 16 * step as usize, 16)]);
+        assert_eq!(rig.step(), [(2 + step, 0, 8), (1, 16 + 8 * step as usize, 8)]);
     }
+}
+
+#[test]
+fn short_prompts_pass_long_ones_that_wait_and_what_is_cached_is_no_length() {
+    let mut rig = Rig::new(Limits {
+        max_num_batched_tokens: 128,
+        max_prefill_tokens: 80,
+        max_model_len: 512,
+        num_blocks: 256,
+        ..LIMITS
+    });
+    rig.add(1, &prompt(0, 80), 1, |_| ());
+    rig.step();
+    rig.add(2, &prompt(1000, 400), 1, |_| ());
+    rig.step();
+    rig.add(3, &prompt(2000, 41), 1, |_| ());
+    rig.add(4, &[prompt(0, 80), prompt(3000, 20)].concat(), 1, |_| ());
+    rig.add(5, &prompt(4000, 25), 1, |_| ());
+    rig.add(6, &prompt(5000, 20), 1, |_| ());
+    assert_eq!(rig.step(), [(4, 80, 20), (6, 0, 20), (2, 80, 40)]);
+    // The first of the rest is still the first when the step has room.
+    assert_eq!(rig.step(), [(5, 0, 25), (2, 120, 55)]);
+    assert_eq!(rig.drain().iter().map(|finished| finished.seq.0).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
+fn a_chat_of_one_line_is_whole_but_begun_prompts_have_their_half_in_the_next_step() {
+    let mut rig = Rig::new(Limits { max_prefill_tokens: 40, ..LIMITS });
+    rig.add(1, &prompt(0, 200), 1, |_| ());
+    rig.step();
+    (2..5).for_each(|id| rig.add(id, &prompt(300 * id as u32, 30), 1, |_| ()));
+    assert_eq!(rig.step(), [(2, 0, 30), (1, 40, 10)]);
+    assert_eq!(rig.step(), [(1, 50, 40)]);
+    assert_eq!(rig.step(), [(3, 0, 30), (1, 90, 10)]);
+}
+
+#[test]
+fn short_prompts_pass_nobody_who_waits_for_blocks_and_no_better_priority() {
+    let mut rig =
+        Rig::new(Limits { num_blocks: 50, prefix_caching: false, max_prefill_tokens: 24, ..LIMITS });
+    rig.add(1, &prompt(0, 120), 4, |_| ());
+    rig.step();
+    rig.add(2, &prompt(1000, 8), 1, |new| new.priority = 1);
+    assert_eq!(rig.step(), [(1, 24, 24)], "of a worse priority than the begun prompt");
+    rig.add(3, &prompt(2000, 80), 1, |_| ());
+    rig.add(4, &prompt(3000, 8), 1, |_| ());
+    assert_eq!(rig.step(), [(4, 0, 8), (1, 48, 16)], "the long one could not begin anyway");
+    while rig.scheduler.tokens(SeqId(1)).len() == 120 {
+        rig.step();
+    }
+    // Now it waits for blocks, and whoever comes waits behind it.
+    rig.add(5, &prompt(4000, 8), 1, |_| ());
+    assert_eq!(ids(rig.step()), [1]);
+    rig.add(6, &prompt(5000, 48), 1, |new| new.priority = -1);
+    assert_eq!(rig.drain().len(), 5);
 }
 
 #[test]
@@ -228,6 +284,39 @@ fn a_client_with_nothing_running_takes_the_blocks_of_the_one_with_most() {
 }
 
 #[test]
+fn blocks_that_run_out_are_those_of_the_client_that_runs_most() {
+    let mut rig = Rig::new(Limits { num_blocks: 12, prefix_caching: false, ..LIMITS });
+    (1..=2).for_each(|id| rig.add(id, &prompt(100 * id as u32, 8), 30, of(1)));
+    rig.step();
+    rig.add(3, &prompt(300, 8), 30, of(2));
+    let mut preempted = vec![];
+    while preempted.is_empty() {
+        assert!(ids(rig.schedule()).contains(&3));
+        preempted.extend(rig.batch.preempted.clone());
+        rig.commit();
+    }
+    assert_eq!(preempted, [SeqId(2)], "and not the only one of a client, who came last");
+    assert_eq!(rig.drain().len(), 3);
+}
+
+#[test]
+fn who_waits_for_a_prefix_keeps_no_other_client_waiting() {
+    let mut rig = Rig::new(Limits {
+        max_prefill_tokens: 64,
+        max_num_batched_tokens: 128,
+        max_model_len: 512,
+        num_blocks: 256,
+        ..LIMITS
+    });
+    rig.add(1, &prompt(0, 200), 1, of(1));
+    rig.step();
+    rig.add(2, &[prompt(0, 199), prompt(900, 9)].concat(), 1, of(2));
+    rig.add(3, &prompt(300, 40), 1, of(3));
+    assert_eq!(rig.step(), [(3, 0, 32), (1, 64, 32)]);
+    assert_eq!(rig.drain().len(), 3);
+}
+
+#[test]
 fn a_client_with_nothing_running_has_half_of_the_prompt_tokens() {
     let mut rig = Rig::new(Limits { max_prefill_tokens: 16, ..LIMITS });
     rig.add(1, &prompt(0, 60), 1, of(1));
@@ -257,7 +346,7 @@ fn a_short_chat_is_not_cut_in_two() {
 }
 
 #[test]
-fn a_newcomers_short_chat_has_a_step_for_itself_and_never_two_in_a_row() {
+fn a_newcomers_short_chat_has_a_step_for_itself_and_never_three_in_a_row() {
     let target = std::time::Duration::from_millis(5);
     let limits = Limits {
         target_step: target,
@@ -274,9 +363,11 @@ fn a_newcomers_short_chat_has_a_step_for_itself_and_never_two_in_a_row() {
     rig.add(3, &prompt(600, 20), 4, of(2));
     assert_eq!(rig.step(), [(1, 5, 1), (3, 0, 20)], "the long prompt pauses");
     rig.add(4, &prompt(700, 20), 4, of(3));
-    assert_eq!(rig.step(), [(1, 6, 1), (3, 20, 1), (4, 0, 20), (2, 64, 44)], "and goes on");
+    assert_eq!(rig.step(), [(1, 6, 1), (3, 20, 1), (4, 0, 20)], "once more");
+    rig.add(7, &prompt(750, 20), 4, of(5));
+    assert_eq!(rig.step()[3..], [(7, 0, 20), (2, 64, 44)], "and goes on");
     rig.add(5, &prompt(800, 40), 4, of(4));
-    assert_eq!(rig.step()[3..], [(5, 0, 32), (2, 108, 32)], "a prompt that is cut does not pause others");
+    assert_eq!(rig.step()[4..], [(5, 0, 32), (2, 108, 32)], "a prompt that is cut does not pause others");
     // Nor one of a client that runs something.
     rig.add(6, &prompt(900, 20), 4, of(1));
     assert!(rig.step().iter().any(|(id, ..)| *id == 2));
@@ -354,7 +445,9 @@ fn prompts_are_cut_to_the_time_of_a_step() {
     rig.add(5, &prompt(700, 30), 4, of(2));
     rig.add(6, &prompt(800, 30), 4, of(3));
     assert_eq!(rig.step(), [(5, 0, 30)]);
-    assert_eq!(rig.step(), [(5, 30, 1), (6, 0, 30), (4, 32, 8)], "and these have their half");
+    rig.add(7, &prompt(900, 30), 4, of(4));
+    assert_eq!(rig.step(), [(5, 30, 1), (6, 0, 30)]);
+    assert_eq!(rig.step(), [(5, 31, 1), (6, 30, 1), (7, 0, 30), (4, 32, 8)], "and these have their half");
 }
 
 #[test]
