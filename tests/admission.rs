@@ -200,6 +200,9 @@ async fn paths_without_v1_and_below_a_proxys_prefix_are_aliases() {
     {
         assert_eq!(client.get(path).await.status, 200, "{path}");
     }
+    // Below the prefix the document is the page's neighbour.
+    assert!(client.get("/llm/kimi/docs").await.text().contains("href=\"openapi.json\""));
+    assert_eq!(client.get("/llm/kimi/openapi.json").await.status, 200);
     let moved = client.get("/llm/kimi").await;
     assert_eq!((moved.status, moved.header("location")), (308, Some("/llm/kimi/")));
     assert_eq!(client.post("/llm/kimi", "{}").await.status, 404);
@@ -247,6 +250,29 @@ async fn large_bodies_wait_for_room_and_small_ones_do_not() {
         }
     );
     assert_eq!((second_answer.status, &second_answer.json()["count"]), (200, &json!(700 << 10)));
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_gives_its_room_to_one_that_waits() {
+    let limits = Config { max_body_bytes: 1 << 20, max_bodies_bytes: 1 << 20, ..fake::config() };
+    let server = serve(&FakeEngine::new(true), limits).await;
+    let large = json!({"prompt": "x".repeat(700 << 10)}).to_string();
+    let mut slow = Client::connect(server.addr()).await;
+    let head = format!(
+        "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n\
+         content-length: {}\r\n\r\n",
+        large.len()
+    );
+    slow.send(head.as_bytes()).await;
+    // The body is asked for once it has room.
+    assert_eq!(slow.head().await.expect("an answer").status, 100);
+    slow.send(&large.as_bytes()[..1 << 10]).await;
+    let mut other = Client::connect(server.addr()).await;
+    let (answer, refused) = tokio::join!(other.post("/tokenize", &large), slow.response());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let refused = refused.expect("an answer");
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (408, &json!("request_timeout")));
+    assert!(refused.text().contains("server.max_bodies_bytes"), "{}", refused.text());
 }
 
 async fn get_over_socket(socket: &Path, path: &str) -> String {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use perigee::api::openapi_routes;
+use perigee::scheduler::FinishReason;
 use perigee::server::{ApiKey, Config, Secret};
 use serde_json::{Value, json};
 
@@ -140,6 +141,36 @@ async fn requests_at_once_count_until_their_last_byte() {
     while !second.get("/metrics").await.text().contains(left) {}
     second.send(head.as_bytes()).await;
     engine.wait(|counts| counts.submitted == 2).await;
+}
+
+#[tokio::test]
+async fn replies_that_nobody_gets_are_charged() {
+    let keys = vec![key("{ name = \"a\", key = \"k\", tokens_per_minute = 6 }")];
+    let engine = FakeEngine::new(false);
+    let server = serve(&engine, Config { api_keys: keys, ..fake::config() }).await;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer k\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{PROMPT}",
+        PROMPT.len()
+    );
+    let mut client = Client::connect(server.addr()).await;
+    client.send(head.as_bytes()).await;
+    engine.wait(|counts| counts.submitted == 1).await;
+    engine.step();
+    engine.end_all(FinishReason::Deadline);
+    assert_eq!(client.response().await.expect("an answer").status, 504);
+    let count = "perigee_client_tokens_total{client=\"a\",kind=";
+    let lines = [format!("{count}\"prompt\"}} 3\n"), format!("{count}\"reply\"}} 1\n")];
+    let page = client.get("/metrics").await;
+    assert!(lines.iter().all(|line| page.text().contains(line)), "{}", page.text());
+    let mut leaves = Client::connect(server.addr()).await;
+    leaves.send(head.as_bytes()).await;
+    engine.wait(|counts| counts.submitted == 2).await;
+    drop(leaves);
+    engine.wait(|counts| counts.aborted == 1).await;
+    let left = "perigee_client_requests_total{client=\"a\",status=\"499\"} 1";
+    while !client.get("/metrics").await.text().contains(left) {}
+    let refused = send(&mut client, "POST", "/v1/completions", Some("k"), PROMPT).await;
+    assert!(refused.status == 429 && refused.text().contains("tokens_per_minute of 6"), "{}", refused.text());
 }
 
 /// Settings of a server that a reload changes.

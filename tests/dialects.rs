@@ -343,6 +343,34 @@ fn responses_have_logprobs_whole_and_streamed() {
 }
 
 #[test]
+fn the_last_item_of_a_cut_response_is_incomplete() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        // Cut in the answer, in the reasoning, and not at all.
+        for (thinking, most, kind, status) in [
+            ("disabled", 2, "message", "incomplete"),
+            ("enabled", 3, "reasoning", "incomplete"),
+            ("disabled", 200, "message", "completed"),
+        ] {
+            let body = |stream: bool| {
+                json!({"input": PORT, "thinking": {"type": thinking}, "temperature": 0, "max_output_tokens": most, "stream": stream})
+            };
+            let whole = post(&served, "/v1/responses", body(false)).await.json();
+            assert_eq!(whole["status"], status);
+            let last = whole["output"].as_array().unwrap().last().unwrap();
+            assert_eq!((&last["type"], &last["status"]), (&json!(kind), &json!(status)), "{whole}");
+            let stream = post(&served, "/v1/responses", body(true)).await;
+            let data = stream.text().lines().filter_map(|line| line.strip_prefix("data: "));
+            let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+            let done = events.iter().rfind(|event| event["type"] == "response.output_item.done").unwrap();
+            assert_eq!((&done["item"]["type"], &done["item"]["status"]), (&json!(kind), &json!(status)), "{done}");
+            assert_eq!(events.last().unwrap()["response"]["output"].as_array().unwrap().last(), Some(&done["item"]));
+        }
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
+#[test]
 fn the_whole_vocabulary_is_scored_within_bounds() {
     let served = Served::start(None, &[]);
     runtime().block_on(async {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::api::{Answer, Api, ApiError, ModelCard};
+use perigee::api::{Answer, Api, ApiError, ModelCard, Summary};
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineRequest};
@@ -175,8 +175,9 @@ impl Served {
     async fn chat(&self, extra: Value) -> Result<Value, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "Make a JSON object with name Ada and age 36."}], "max_tokens": 60});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        match self.api.chat(body.to_string().into_bytes().into(), "test").await? {
-            Answer::Json(body, _) => Ok(serde_json::from_slice(&body).unwrap()),
+        let body = body.to_string().into_bytes().into();
+        match self.api.chat(body, "test", &mut Summary::default()).await? {
+            Answer::Json(body) => Ok(serde_json::from_slice(&body).unwrap()),
             Answer::Events(_) => panic!("not a stream"),
         }
     }

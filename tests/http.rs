@@ -363,6 +363,24 @@ async fn echoed_prompts_are_scored_as_evaluation_harnesses_need() {
 }
 
 #[tokio::test]
+async fn offsets_count_characters_though_tokens_split_them() {
+    let (_server, _engine, mut client) = ready().await;
+    // Each byte is a token; a reply repeats its prompt.
+    let mut body = json!({"prompt": "añ🙂b", "max_tokens": 8, "seed": 0, "echo": true, "logprobs": 0});
+    let answer = ask_ok(&mut client, TEXT, body.clone()).await;
+    let offsets = [0, 1, 2, 2, 3, 3, 3, 3, 4, 5, 6, 6, 7, 7, 7, 7];
+    assert_eq!(answer["choices"][0]["logprobs"]["text_offset"], json!(offsets));
+    body["stream"] = true.into();
+    let events = ask(&mut client, TEXT, body).await.events();
+    let chunks = events[..events.len() - 1].iter().map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let streamed: Vec<Value> = chunks
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(json!(streamed), json!(offsets));
+}
+
+#[tokio::test]
 async fn colliding_texts_keep_the_largest_logprob() {
     let (_server, _engine, mut client) = ready().await;
     // Ids 200 to 203 are single bytes that all look like U+FFFD.
@@ -545,6 +563,39 @@ async fn a_full_queue_is_answered_with_a_time_to_come_back() {
     ask_ok(&mut client, CHAT, chat(json!({}))).await;
     let metrics = client.get("/metrics").await;
     assert!(metrics.text().contains("429"), "refusals are counted by status");
+}
+
+#[tokio::test]
+async fn requests_that_an_empty_queue_refuses_are_not_told_to_come_back() {
+    for (keys, limit) in [(&["k"][..], 64), (&["k", "other"], 32)] {
+        let api_keys = keys.iter().map(|key| ApiKey::plain(key)).collect();
+        let server = serve(&FakeEngine::new(true), Config { api_keys, ..fake::config() }).await;
+        let mut client = Client::connect(server.addr()).await;
+        for (path, body, param) in [
+            (TEXT, text(json!({"prompt": vec!["x"; limit], "max_tokens": 1})), None),
+            (TEXT, text(json!({"prompt": vec!["x"; limit + 1], "max_tokens": 1})), Some("prompt")),
+            (TEXT, text(json!({"prompt": vec!["x"; 2], "n": limit / 2 + 1})), Some("prompt")),
+            (CHAT, chat(json!({"n": limit + 1})), Some("n")),
+        ] {
+            let body = body.to_string();
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer k\r\n{JSON}content-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            client.send(head.as_bytes()).await;
+            let response = client.response().await.expect("an answer");
+            let Some(param) = param else {
+                assert_eq!(response.status, 200, "{}", response.text());
+                continue;
+            };
+            let error = response.json()["error"].clone();
+            assert_eq!((response.status, &error["code"]), (400, &json!("too_large_for_queue")), "{error}");
+            assert_eq!((response.header("retry-after"), &error["param"]), (None, &json!(param)));
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(&format!("than the {limit} that")), "{message}");
+            assert!(message.contains("scheduler.max_queue_len"), "{message}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -316,6 +316,27 @@ fn the_end_of_a_drain_is_said_by_the_stream_the_log_and_the_exit_code() {
 }
 
 #[test]
+fn the_log_has_the_ids_that_clients_choose() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        let mut client = Client::connect(served.addr).await;
+        for (extra, status) in
+            [(json!({}), 200), (json!({"stream": true}), 200), (json!({"max_tokens": 1 << 30}), 400)]
+        {
+            let mut body = json!({"prompt": "x", "max_tokens": 1, "request_id": "mine"});
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            assert_eq!(client.post("/v1/completions", &body.to_string()).await.status, status, "{body}");
+        }
+    });
+    let (code, log) = served.terminate_for_log();
+    assert_eq!(code, Some(0), "{log}");
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ids: Vec<Value> =
+        lines.filter(|line| line["message"] == "request").map(|line| line["request_id"].clone()).collect();
+    assert_eq!(ids, ["mine", "mine", "mine"], "{log}");
+}
+
+#[test]
 fn signals_that_are_no_end_drop_no_stream() {
     let served = Served::start(None, &[]);
     runtime().block_on(async {

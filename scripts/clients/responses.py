@@ -22,13 +22,14 @@ def in_order(events):
     kinds = [event.type for event in events]
     assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] in ("response.completed", "response.incomplete"), kinds
     open_item, open_part, items = None, None, 0
+    output, cut = events[-1].response.output, kinds[-1] == "response.incomplete"
     for event in events[2:-1]:
         if event.type == "response.output_item.added":
             assert open_item is None and event.output_index == items
             open_item = event.item.id
         elif event.type == "response.output_item.done":
-            assert event.item.id == open_item and open_part is None and event.output_index == items and event.item.status == "completed"
-            assert event.item.id == events[-1].response.output[items].id
+            assert event.item.id == open_item and open_part is None and event.output_index == items
+            assert (event.item.id, event.item.status) == (output[items].id, "incomplete" if cut and items + 1 == len(output) else "completed")
             open_item, items = None, items + 1
         elif event.type == "response.content_part.added":
             assert open_part is None and event.item_id == open_item
@@ -38,7 +39,7 @@ def in_order(events):
             open_part = None
         else:
             assert event.item_id == open_item and event.output_index == items, event
-    assert open_item is None and items == len(events[-1].response.output)
+    assert open_item is None and items == len(output)
     return kinds
 
 
@@ -146,6 +147,7 @@ def check_a_cut_response(server):
     client = client_of(server)
     response = create(client, max_output_tokens=2)
     assert (response.status, response.incomplete_details.reason, response.usage.output_tokens) == ("incomplete", "max_output_tokens", 2)
+    assert response.output[-1].status == "incomplete"
     assert in_order(list(create(client, max_output_tokens=2, stream=True)))[-1] == "response.incomplete"
 
 

@@ -86,7 +86,6 @@ pub(super) fn call(own: Own, shared: Shared) -> Result<Call, ApiError> {
             return_token_ids: shared.return_token_ids,
             tokens_as_ids: shared.tokens_as_ids,
             applied: shared.applied,
-            ignored_fields: None,
         },
         request: GenerateRequest {
             prompts: own.prompts,

@@ -309,6 +309,21 @@ impl ApiError {
         .closing()
     }
 
+    /// 408: the body came too slowly for the room that it held from others.
+    pub fn stalled_body(least_bytes: usize, time: Duration) -> Self {
+        let time_s = time.as_secs_f64();
+        Self::new(
+            408,
+            "invalid_request_error",
+            "request_timeout",
+            format!(
+                "less than {least_bytes} bytes of the request body arrived in {time_s} s, while other requests waited \
+                 for its room (server.max_bodies_bytes)"
+            ),
+        )
+        .closing()
+    }
+
     /// 400: the body ended early or broke its framing.
     pub fn broken_body(detail: &str) -> Self {
         Self::new(
@@ -446,6 +461,10 @@ impl From<GenerateError> for ApiError {
             | GenerateError::ShareFull { retry_after_s, .. } => {
                 Self::new(429, "rate_limit_error", "queue_full", message).retry_after(retry_after_s)
             }
+            GenerateError::TooLargeForQueue { field, .. } => {
+                let message = format!("`{field}`: {message}");
+                Self::new(400, "invalid_request_error", "too_large_for_queue", message).param(field)
+            }
             GenerateError::Draining => {
                 Self::new(503, "server_error", "server_draining", message).retry_after(5)
             }
@@ -518,6 +537,17 @@ mod tests {
         let cases = [
             (GenerateError::QueueFull { waiting: 3, limit: 3, retry_after_s: 7 }, 429, Some(7)),
             (GenerateError::ShareFull { waiting: 3, free: 3, retry_after_s: 7 }, 429, Some(7)),
+            (
+                GenerateError::TooLargeForQueue {
+                    field: "n",
+                    unit: "replies",
+                    count: 9,
+                    limit: 8,
+                    setting: "scheduler.max_queue_len",
+                },
+                400,
+                None,
+            ),
             (GenerateError::Draining, 503, Some(5)),
             (GenerateError::TooLong { prompt_tokens: 9, max_tokens: Some(2), max_model_len: 8 }, 400, None),
             (GenerateError::EmptyPrompt, 400, None),

@@ -1,7 +1,6 @@
 //! What the answer to a checked request contains, whole or streamed.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -46,8 +45,6 @@ pub(super) struct Format {
     pub(super) tokens_as_ids: bool,
     /// Where the operator's policy changed what was asked for.
     pub(super) applied: Vec<Applied>,
-    /// Names in the request that no reader knows.
-    pub(super) ignored_fields: Option<Arc<str>>,
 }
 
 impl Format {

@@ -125,7 +125,7 @@ pub(super) struct SharedBody {
     /// Prefixes are shared only between requests with the same salt.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[^@/\\\u0000]+$"))]
     pub(super) cache_salt: Option<String>,
-    /// The id in the answer and in the log; made when absent.
+    /// The id in the answer, and in the log beside that of the header `x-request-id`; made when absent.
     #[schemars(regex(pattern = "^[!-~]{1,128}$"))]
     pub(super) request_id: Option<String>,
     /// Whether the answer has the token ids of prompt and reply.

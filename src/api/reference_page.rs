@@ -40,7 +40,7 @@ pub(super) fn page(document: &Value) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>{title} API</title>\n\
          <style>{STYLE}</style>\n<h1>{title} API {version}</h1>\n<p>{about}</p>\n\
-         <p>The same for machines: <a href=\"/openapi.json\">/openapi.json</a>.</p>\n<nav>{navigation}</nav>\n{sections}</html>\n",
+         <p>The same for machines: <a href=\"openapi.json\">openapi.json</a>.</p>\n<nav>{navigation}</nav>\n{sections}</html>\n",
         title = escape(text(&info["title"])),
         version = escape(text(&info["version"])),
         about = marked(text(&info["description"])),

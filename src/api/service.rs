@@ -14,7 +14,7 @@ use super::{
     ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, fleet, responses,
     tokenize,
 };
-use crate::generate::{EncodedPrompt, Generator, Prompt, SamplingDefaults, Share};
+use crate::generate::{EncodedPrompt, Generator, Prompt, Replies, SamplingDefaults, Share};
 use crate::telemetry::Load;
 
 /// Most unknown names that get a line in the log of their own.
@@ -48,12 +48,13 @@ type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
 /// An answer of one of the routes.
 pub enum Answer {
     /// A whole JSON document.
-    Json(Vec<u8>, Summary),
+    Json(Vec<u8>),
     /// Server-sent events.
     Events(Box<EventStream>),
 }
 
-/// The routes of one served model. Cheap to share behind an `Arc`.
+/// The routes of one served model. Cheap to share behind an `Arc`. Each writes into its request's
+/// summary, before an error too.
 pub struct Api {
     generator: Arc<Generator>,
     card: ModelCard,
@@ -107,45 +108,77 @@ impl Api {
     }
 
     /// `/v1/chat/completions`. `request_id` is used for the answer's id unless the body names one.
-    pub async fn chat(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, chat::read).await
+    pub async fn chat(
+        &self,
+        body: RequestBody,
+        request_id: &str,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, summary, chat::read).await
     }
 
     /// `/v1/completions`.
-    pub async fn completions(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, completions::read).await
+    pub async fn completions(
+        &self,
+        body: RequestBody,
+        request_id: &str,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, summary, completions::read).await
     }
 
     /// `/v1/messages`.
-    pub async fn messages(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, anthropic::read).await
+    pub async fn messages(
+        &self,
+        body: RequestBody,
+        request_id: &str,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, summary, anthropic::read).await
     }
 
     /// `/v1/responses`.
-    pub async fn responses(&self, body: RequestBody, request_id: &str) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, responses::read).await
+    pub async fn responses(
+        &self,
+        body: RequestBody,
+        request_id: &str,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        self.reply(body, request_id, summary, responses::read).await
     }
 
     /// `/v1/messages/count_tokens`.
-    pub async fn count_tokens(&self, body: RequestBody) -> Result<Answer, ApiError> {
-        let (prompts, _, ignored_fields) = self.prompts(body, anthropic::read_to_count).await?;
+    pub async fn count_tokens(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
+        let (prompts, _) = self.prompts(body, summary, anthropic::read_to_count).await?;
         let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        let body = serde_json::json!({"input_tokens": count}).to_string().into_bytes();
-        Ok(Answer::Json(body, Summary::counted(count, ignored_fields)))
+        summary.usage.prompt_tokens = count;
+        Ok(Answer::Json(serde_json::json!({"input_tokens": count}).to_string().into_bytes()))
     }
 
-    async fn reply(&self, body: RequestBody, request_id: &str, read: Reader) -> Result<Answer, ApiError> {
+    async fn reply(
+        &self,
+        body: RequestBody,
+        request_id: &str,
+        summary: &mut Summary,
+        read: Reader,
+    ) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let share = body.share;
         let (mut call, hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
-        call.format.ignored_fields = self.note_unknown(&call.unknown);
+        summary.ignored_fields = self.note_unknown(&call.unknown);
         call.request.share = share;
         let words = call.words;
-        self.answer(call, hold, request_id).await.map_err(|error| error.in_words(words))
+        self.answer(call, hold, request_id, summary).await.map_err(|error| error.in_words(words))
     }
 
-    async fn answer(&self, call: Call, hold: Option<Hold>, request_id: &str) -> Result<Answer, ApiError> {
+    async fn answer(
+        &self,
+        call: Call,
+        hold: Option<Hold>,
+        request_id: &str,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
         let Call { model, stream, request_id: own_id, mut format, mut request, .. } = call;
         format.model = self.card.resolve(model.as_deref())?;
         format.created = unix_seconds();
@@ -156,30 +189,31 @@ impl Api {
             Kind::Responses => "resp_",
         };
         format.id = format!("{prefix}{}", own_id.as_deref().unwrap_or(request_id));
+        summary.request_id = own_id;
         if !self.request_timeout.is_zero() {
             request.deadline = Some(Instant::now() + self.request_timeout);
         }
-        let mut replies = self.generator.generate(request).await?;
+        let replies = self.generator.generate(request).await?;
         drop(hold);
         let tokenizer = self.generator.tokenizer().clone();
         if stream {
-            return Ok(Answer::Events(Box::new(EventStream::new(replies, tokenizer, format))));
+            let events = EventStream::new(replies, tokenizer, format, summary.clone());
+            return Ok(Answer::Events(Box::new(events)));
         }
-        let full = replies.collect().await?;
+        let mut awaited = Awaited { replies, summary };
+        let full = awaited.replies.collect().await?;
+        let replies = &awaited.replies;
         let show = TokenText { tokenizer: &tokenizer, as_ids: format.tokens_as_ids };
         let body = match format.kind {
-            Kind::Chat => chat::whole(&format, &show, &replies, &full),
-            Kind::Completion => completions::whole(&format, &show, &replies, &full),
-            Kind::Messages => anthropic::whole(&format, &replies, &full),
+            Kind::Chat => chat::whole(&format, &show, replies, &full),
+            Kind::Completion => completions::whole(&format, &show, replies, &full),
+            Kind::Messages => anthropic::whole(&format, replies, &full),
             Kind::Responses => responses::whole(&format, &show, replies.usage(), &full),
         };
-        let finish = full.last().map_or("", |r| write::finish_reason(&r.finish));
         let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
-        let (usage, ttft) = (replies.usage(), replies.time_to_first_token());
-        let ignored_fields = format.ignored_fields;
-        let timelines = replies.timelines(Summary::MAX_TIMELINES);
-        let summary = Summary { usage, ttft, finish, guard_events: Some(events), timelines, ignored_fields };
-        Ok(Answer::Json(body, summary))
+        awaited.summary.finish = full.last().map_or("", |r| write::finish_reason(&r.finish));
+        awaited.summary.guard_events = Some(events);
+        Ok(Answer::Json(body))
     }
 
     /// `/v1/models`.
@@ -194,19 +228,20 @@ impl Api {
     }
 
     /// `/tokenize`.
-    pub async fn tokenize(&self, body: RequestBody) -> Result<Answer, ApiError> {
+    pub async fn tokenize(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let (call, _hold) =
             parse_off_thread(body, move |body| tokenize::read_tokenize(body, &limits)).await?;
-        let ignored_fields = self.note_unknown(&call.unknown);
+        summary.ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
         let tokens = match self.named_token(&call.prompt) {
             Some(id) => [id].into(),
             None => self.generator.tokenize(call.prompt).await?,
         };
+        summary.usage.prompt_tokens = tokens.len();
         let max_model_len = self.generator.facts().max_model_len;
         let body = tokenize::tokenized(self.generator.tokenizer(), &tokens, max_model_len, call.token_strs);
-        Ok(Answer::Json(body, Summary::counted(tokens.len(), ignored_fields)))
+        Ok(Answer::Json(body))
     }
 
     /// The special token that a prompt is the name of, all of it: so evaluation harnesses look up the ids of the tokens that
@@ -219,53 +254,66 @@ impl Api {
     }
 
     /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
-    pub async fn render_chat(&self, body: RequestBody) -> Result<Answer, ApiError> {
-        self.render(body, chat::read, Rendering::Chat).await
+    pub async fn render_chat(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
+        self.render(body, summary, chat::read, Rendering::Chat).await
     }
 
     /// `/v1/completions/render`: the prompts of a request for text.
-    pub async fn render_completion(&self, body: RequestBody) -> Result<Answer, ApiError> {
-        self.render(body, completions::read, Rendering::Completion).await
+    pub async fn render_completion(
+        &self,
+        body: RequestBody,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        self.render(body, summary, completions::read, Rendering::Completion).await
     }
 
     /// `/v1/responses/render`.
-    pub async fn render_responses(&self, body: RequestBody) -> Result<Answer, ApiError> {
-        self.render(body, responses::read, Rendering::Chat).await
+    pub async fn render_responses(
+        &self,
+        body: RequestBody,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        self.render(body, summary, responses::read, Rendering::Chat).await
     }
 
     /// `/v1/messages/render`.
-    pub async fn render_messages(&self, body: RequestBody) -> Result<Answer, ApiError> {
-        self.render(body, anthropic::read, Rendering::Chat).await
+    pub async fn render_messages(
+        &self,
+        body: RequestBody,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        self.render(body, summary, anthropic::read, Rendering::Chat).await
     }
 
     async fn render(
         &self,
         body: RequestBody,
+        summary: &mut Summary,
         read: Reader,
         rendering: Rendering,
     ) -> Result<Answer, ApiError> {
-        let (prompts, model, ignored_fields) = self.prompts(body, read).await?;
-        let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        let body = rendering.answer(&prompts, &model, self.generator.facts().max_model_len);
-        Ok(Answer::Json(body, Summary::counted(count, ignored_fields)))
+        let (prompts, model) = self.prompts(body, summary, read).await?;
+        summary.usage.prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        Ok(Answer::Json(rendering.answer(&prompts, &model, self.generator.facts().max_model_len)))
     }
 
-    /// The prompts of a request that `read` reads, the model's name as the request has it, and the unknown names in it.
+    /// The prompts of a request that `read` reads, and the model's name as the request has it.
     async fn prompts(
         &self,
         body: RequestBody,
+        summary: &mut Summary,
         read: Reader,
-    ) -> Result<(Vec<EncodedPrompt>, String, Option<Arc<str>>), ApiError> {
+    ) -> Result<(Vec<EncodedPrompt>, String), ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let (call, _hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
-        let ignored_fields = self.note_unknown(&call.unknown);
+        summary.ignored_fields = self.note_unknown(&call.unknown);
         let model = self.card.resolve(call.model.as_deref())?;
         let mut prompts = Vec::with_capacity(call.request.prompts.len());
         for prompt in call.request.prompts {
             prompts.push(self.generator.render(prompt).await?);
         }
-        Ok((prompts, model, ignored_fields))
+        Ok((prompts, model))
     }
 
     /// `/server_info`.
@@ -298,15 +346,14 @@ impl Api {
     }
 
     /// `/detokenize`.
-    pub async fn detokenize(&self, body: RequestBody) -> Result<Answer, ApiError> {
+    pub async fn detokenize(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
         let limits = self.limits();
         let (call, _hold) =
             parse_off_thread(body, move |body| tokenize::read_detokenize(body, &limits)).await?;
-        let ignored_fields = self.note_unknown(&call.unknown);
+        summary.ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
-        let text = self.generator.detokenize(&call.ids);
-        let body = serde_json::json!({"prompt": text}).to_string().into_bytes();
-        Ok(Answer::Json(body, Summary { ignored_fields, ..Summary::default() }))
+        let text = self.generator.detokenize(call.ids).await?;
+        Ok(Answer::Json(serde_json::json!({"prompt": text}).to_string().into_bytes()))
     }
 
     /// `/tokenizer_info`.
@@ -341,6 +388,19 @@ impl Api {
             guard_choice: self.generator.guard().client_may_choose,
             unknown_fields: self.unknown_fields,
         }
+    }
+}
+
+/// Replies that a whole answer waits for. However the wait ends, and if nobody waits any more, the
+/// request's summary has what they cost.
+struct Awaited<'a> {
+    replies: Replies,
+    summary: &'a mut Summary,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.summary.count(&self.replies);
     }
 }
 

@@ -44,7 +44,7 @@ struct ChoiceState {
 }
 
 impl EventStream {
-    pub(super) fn new(replies: Replies, tokenizer: Arc<Tokenizer>, format: Format) -> Self {
+    pub(super) fn new(replies: Replies, tokenizer: Arc<Tokenizer>, format: Format, summary: Summary) -> Self {
         let mut head = b"data: ".to_vec();
         format.head(
             &mut head,
@@ -55,7 +55,6 @@ impl EventStream {
         );
         let choices = vec![ChoiceState::default(); replies.num_choices()];
         let (blocks, items) = (BlockEvents::default(), ItemEvents::default());
-        let summary = Summary { ignored_fields: format.ignored_fields.clone(), ..Summary::default() };
         Self { replies, tokenizer, format, head, choices, blocks, items, done: false, summary }
     }
 
@@ -109,9 +108,9 @@ impl EventStream {
 
     /// Counts and times so far.
     pub fn summary(&self) -> Summary {
-        let (usage, ttft) = (self.replies.usage(), self.replies.time_to_first_token());
-        let timelines = self.replies.timelines(Summary::MAX_TIMELINES);
-        Summary { usage, ttft, timelines, ..self.summary.clone() }
+        let mut summary = self.summary.clone();
+        summary.count(&self.replies);
+        summary
     }
 
     fn event(&mut self, out: &mut Vec<u8>, ReplyEvent { choice, part }: ReplyEvent) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::generate::{Timeline, Usage};
+use crate::generate::{Replies, Timeline, Usage};
 
 /// What a request cost, for its log line.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,15 +20,18 @@ pub struct Summary {
     pub timelines: Vec<Timeline>,
     /// Names in the request that no reader knows, fit for a header.
     pub ignored_fields: Option<Arc<str>>,
+    /// `request_id` of the body.
+    pub request_id: Option<String>,
 }
 
 impl Summary {
     /// Replies whose times are kept.
-    pub(super) const MAX_TIMELINES: usize = 16;
+    const MAX_TIMELINES: usize = 16;
 
-    /// The summary of a request that only asked for its tokens.
-    pub(super) fn counted(prompt_tokens: usize, ignored_fields: Option<Arc<str>>) -> Self {
-        let usage = Usage { prompt_tokens, ..Usage::default() };
-        Self { usage, ignored_fields, ..Self::default() }
+    /// Takes counts and times of the replies so far.
+    pub(super) fn count(&mut self, replies: &Replies) {
+        self.usage = replies.usage();
+        self.ttft = replies.time_to_first_token();
+        self.timelines = replies.timelines(Self::MAX_TIMELINES);
     }
 }

@@ -261,7 +261,7 @@ pub(super) fn echoed<'a>(prompt: &[u32], logprobs: &'a [TokenLogprobs]) -> Vec<S
 /// Writes the parallel arrays of text completions; keeps the offset between the chunks of a stream.
 #[derive(Debug, Default, Clone)]
 pub(super) struct LogprobArrays {
-    /// Characters of all tokens so far.
+    /// Characters that have begun in the tokens so far.
     offset: usize,
 }
 
@@ -288,7 +288,8 @@ impl LogprobArrays {
         list(out, entries, |out, e| {
             number(out, self.offset as u64);
             let bytes = show.tokenizer.token_bytes(id(e)).unwrap_or_default();
-            self.offset += String::from_utf8_lossy(bytes).chars().count();
+            // A character may lie in several tokens: bytes that continue one begin none (RFC 3629, section 3).
+            self.offset += bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         });
         out.push(b'}');
     }

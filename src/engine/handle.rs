@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokio::sync::mpsc as events;
 
 use super::pictures::VisionFacts;
-use super::place::{Place, Places};
+use super::place::{Place, Places, most_of_one};
 use super::request::{EngineEvent, EngineRequest, SubmitError};
 use crate::kv_events;
 use crate::scheduler::{FinishReason, SeqId};
@@ -47,6 +47,14 @@ pub struct EngineFacts {
     pub ranks: usize,
     /// Sizes of the vision tower; `None`: the engine sees no pictures.
     pub vision: Option<VisionFacts>,
+}
+
+impl EngineFacts {
+    /// Most sequences of one request that an empty queue takes, by `max_queue_len`; `shared`: where
+    /// clients are told apart.
+    pub fn most_of_one_request(&self, shared: bool) -> usize {
+        most_of_one(self.max_queue_len, shared)
+    }
 }
 
 /// A point-in-time view of the engine, for health, metrics and Retry-After.

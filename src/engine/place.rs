@@ -25,6 +25,11 @@ struct Taken {
     by_client: HashMap<u32, usize, ahash::RandomState>,
 }
 
+/// Most sequences of one request that an empty queue takes; `shared`: where clients are told apart.
+pub(super) fn most_of_one(max_requests: usize, shared: bool) -> usize {
+    if shared { max_requests.div_ceil(2) } else { max_requests }
+}
+
 /// A place, given back by being dropped.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -121,6 +126,21 @@ mod tests {
         assert_eq!(places.taken(), (2, 10));
         drop(held);
         assert_eq!(places.taken(), (0, 0));
+    }
+
+    #[test]
+    fn an_empty_queue_takes_so_many_of_one_client() {
+        for max_requests in 1..9 {
+            for share in [None, of(0)] {
+                let places = Places::new(max_requests, 0);
+                let held: Vec<Place> = (0..9).map_while(|_| places.take(1, share, |_| 1).ok()).collect();
+                assert_eq!(
+                    held.len(),
+                    most_of_one(max_requests, share.is_some()),
+                    "{max_requests} {share:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -30,6 +30,23 @@ pub enum GenerateError {
         /// Estimated time until a place is free, seconds.
         retry_after_s: u32,
     },
+    /// An empty queue would refuse it too: no later time is better.
+    #[error(
+        "{count} {unit} in one request are more than the {limit} that an empty queue takes ({setting}); \
+         send it in parts"
+    )]
+    TooLargeForQueue {
+        /// The request field with the prompts or the copies.
+        field: &'static str,
+        /// What is counted.
+        unit: &'static str,
+        /// How many the request has.
+        count: usize,
+        /// Most that an empty queue takes.
+        limit: usize,
+        /// The setting behind the limit.
+        setting: &'static str,
+    },
     /// No new requests are taken.
     #[error("the server is shutting down and takes no new requests")]
     Draining,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use super::block::{ReasoningSwitch, ReasoningTokens};
@@ -28,6 +29,8 @@ use crate::text::{
 /// Bytes of text above which a prompt is rendered and tokenized on a blocking thread (about a
 /// millisecond of work), so that a long prompt never delays other connections' streams.
 const INLINE_TEXT_BYTES: usize = 4096;
+/// Bytes of text that decoding a token id is taken for.
+const TOKEN_BYTES: usize = 4;
 
 /// The text side of the checkpoint.
 pub struct ModelText {
@@ -181,6 +184,7 @@ impl Generator {
         let is_chat = request.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(_)));
         let (prompts, mut request) = self.encode(request).await.inspect_err(|e| self.note_refusal(e))?;
         let mut prompts = self.fit(prompts, &request)?;
+        self.bound_queue(&prompts, &request)?;
         let media = self.see(&mut prompts, &request).await.inspect_err(|e| self.note_refusal(e))?;
         self.bound_logprobs(&prompts, &request)?;
         let grammar = self.constrain(&prompts, &request, is_chat).await?;
@@ -232,7 +236,7 @@ impl Generator {
             self.fetch(prompt).await?;
         }
         let echo = request.echo;
-        let bytes: usize = prompts.iter().map(Prompt::text_bytes).sum();
+        let bytes: usize = prompts.iter().map(|prompt| prompt.text_bytes(echo)).sum();
         let encoded = self
             .off_thread(bytes, move |text| prompts.into_iter().map(|p| text.encode(p, echo)).collect())
             .await;
@@ -268,6 +272,29 @@ impl Generator {
         Ok(Some(Arc::new(predicted.await?)))
     }
 
+    /// Refuses what an empty queue would refuse as well: a later time, as a full queue names one, would
+    /// be no better.
+    fn bound_queue(&self, prompts: &[EncodedPrompt], request: &GenerateRequest) -> Result<(), GenerateError> {
+        let (facts, copies) = (self.facts(), request.n as usize);
+        let replies = prompts.len() * copies;
+        let tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum::<usize>() * copies;
+        let field = if prompts.len() > 1 { "prompt" } else { "n" };
+        let shared = request.share.is_some();
+        let refuse = |unit, count, limit, setting| {
+            Err(GenerateError::TooLargeForQueue { field, unit, count, limit, setting })
+        };
+        let limit = facts.most_of_one_request(shared);
+        if replies > limit {
+            let half = "scheduler.max_queue_len, of which one key has half";
+            return refuse("replies", replies, limit, if shared { half } else { "scheduler.max_queue_len" });
+        }
+        // A single prompt above the limit may wait alone.
+        if facts.max_queue_tokens > 0 && replies > 1 && tokens > facts.max_queue_tokens {
+            return refuse("prompt tokens", tokens, facts.max_queue_tokens, "scheduler.max_queue_tokens");
+        }
+        Ok(())
+    }
+
     /// Refuses an answer with more alternatives than the limit.
     fn bound_logprobs(
         &self,
@@ -297,7 +324,7 @@ impl Generator {
     /// Token ids of one prompt, for `/tokenize`.
     pub async fn tokenize(&self, mut prompt: Prompt) -> Result<Arc<[u32]>, GenerateError> {
         self.fetch(&mut prompt).await?;
-        let bytes = prompt.text_bytes();
+        let bytes = prompt.text_bytes(false);
         self.off_thread(bytes, move |text| text.encode(prompt, false)).await.map(|p| p.tokens)
     }
 
@@ -585,13 +612,14 @@ impl Generator {
     /// Renders and tokenizes a prompt without generating.
     pub async fn render(&self, mut prompt: Prompt) -> Result<EncodedPrompt, GenerateError> {
         self.fetch(&mut prompt).await?;
-        let bytes = prompt.text_bytes();
+        let bytes = prompt.text_bytes(true);
         self.off_thread(bytes, move |text| text.encode(prompt, true)).await
     }
 
     /// Decodes token ids, special tokens included.
-    pub fn detokenize(&self, ids: &[u32]) -> String {
-        self.text.tokenizer.decode(ids, false)
+    pub async fn detokenize(&self, ids: Vec<u32>) -> Result<String, GenerateError> {
+        let bytes = ids.len() * TOKEN_BYTES;
+        self.off_thread(bytes, move |text| Ok(text.tokenizer.decode(&ids, false))).await
     }
 
     /// The tokenizer, for displaying single tokens.
@@ -725,13 +753,15 @@ impl ModelText {
 }
 
 impl Prompt {
-    /// Approximate bytes of text to render and tokenize.
-    fn text_bytes(&self) -> usize {
+    /// Approximate bytes of text to render, tokenize and, with `echo`, decode.
+    fn text_bytes(&self, echo: bool) -> usize {
         match self {
             Prompt::Text(text) => text.len(),
+            Prompt::Tokens(tokens) if echo => tokens.len() * TOKEN_BYTES,
             Prompt::Tokens(_) => 0,
             Prompt::Chat(chat) => {
-                let values = chat.messages.iter().map(|message| &message["content"]).chain(&chat.tools);
+                let variables = chat.kwargs.iter().flat_map(Map::values);
+                let values = chat.messages.iter().chain(&chat.tools).chain(variables);
                 let images = chat.images.iter().map(ImageInput::len);
                 values.map(text_bytes_of).chain(images).sum()
             }
@@ -739,12 +769,55 @@ impl Prompt {
     }
 }
 
-/// Approximate bytes of text in a value.
-fn text_bytes_of(value: &serde_json::Value) -> usize {
+/// Approximate bytes of text in a value, names of members included: a template may render any of it.
+fn text_bytes_of(value: &Value) -> usize {
     match value {
-        serde_json::Value::String(text) => text.len(),
-        serde_json::Value::Array(items) => items.iter().map(text_bytes_of).sum(),
-        serde_json::Value::Object(entries) => entries.values().map(|value| 16 + text_bytes_of(value)).sum(),
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes_of).sum(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| 8 + name.len() + text_bytes_of(value)).sum()
+        }
         _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn conversation(message: Value) -> ChatPrompt {
+        ChatPrompt {
+            messages: vec![message],
+            tools: Vec::new(),
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: None,
+            images: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_text_of_a_prompt_is_counted() {
+        let long = "x".repeat(INLINE_TEXT_BYTES + 1);
+        let message = |field: &str, value: Value| conversation(json!({"role": "assistant", field: value}));
+        let call = json!({"type": "function", "function": {"name": "f", "arguments": long}});
+        let short = message("content", json!("Hi"));
+        let prompts = [
+            Prompt::Text(long.clone()),
+            Prompt::Chat(message("content", json!([{"type": "text", "text": long}]))),
+            Prompt::Chat(message("reasoning_content", json!(long))),
+            Prompt::Chat(message("tool_calls", json!([call]))),
+            Prompt::Chat(ChatPrompt { tools: vec![json!({long.as_str(): {}})], ..short.clone() }),
+            Prompt::Chat(ChatPrompt { kwargs: json!({"a": long}).as_object().cloned(), ..short.clone() }),
+        ];
+        for prompt in prompts {
+            assert!(prompt.text_bytes(false) > INLINE_TEXT_BYTES, "{prompt:?}");
+        }
+        assert!(Prompt::Chat(short).text_bytes(true) <= INLINE_TEXT_BYTES);
+        let ids = Prompt::Tokens(vec![7; INLINE_TEXT_BYTES]);
+        assert!(ids.text_bytes(true) > INLINE_TEXT_BYTES, "an echo decodes them");
+        assert_eq!(ids.text_bytes(false), 0, "without one they are taken as they are");
     }
 }

@@ -344,9 +344,8 @@ impl Reply {
         match &mut self.parser {
             None => pieces.push(ReplyPiece::Content(rest.to_owned())),
             Some(parser) => {
-                let cut = finish == Finish::Length;
                 parser.push_text(rest, &mut pieces);
-                parser.finish(if cut { ReplyEnd::Cut } else { ReplyEnd::Turn }, &mut pieces);
+                parser.finish(if finish.is_cut() { ReplyEnd::Cut } else { ReplyEnd::Turn }, &mut pieces);
             }
         }
         let (pieces, found) = self.stop_in_content(pieces, Stops::finish);
@@ -554,5 +553,82 @@ impl Replies {
     /// Time from the request's arrival at the walk to the first token of any reply.
     pub fn time_to_first_token(&self) -> Option<Duration> {
         self.replies.iter().filter_map(|r| r.timeline.first_token).min().map(|t| t - self.arrived)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::{ReplyFormat, ReplyStart, Specials};
+
+    /// A stream whose events are there.
+    struct Given(VecDeque<EngineEvent>);
+
+    impl TokenStream for Given {
+        fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<EngineEvent>> {
+            Poll::Ready(self.0.pop_front())
+        }
+
+        fn stop_after(self: Box<Self>, _: usize) {}
+    }
+
+    /// The embedded model's tokenizer, whose vocabulary has every marker.
+    fn nano_tokenizer() -> Arc<Tokenizer> {
+        let file = |name: &str| match name {
+            "tiktoken.model" => Some(include_bytes!("../nano/model/tiktoken.model").to_vec()),
+            "tokenizer_config.json" => Some(include_bytes!("../nano/model/tokenizer_config.json").to_vec()),
+            _ => None,
+        };
+        Arc::new(Tokenizer::load(&file).unwrap())
+    }
+
+    /// The parts of a conversation's reply that says `text` and ends for `reason`.
+    fn parts(text: &str, reason: FinishReason) -> Vec<ReplyPart> {
+        let tokenizer = nano_tokenizer();
+        let ids = tokenizer.encode(text, Specials::Recognised).unwrap();
+        let events = ids.into_iter().map(|id| EngineEvent::Token { id, logprobs: None });
+        let events = events.chain([EngineEvent::Finished(reason)]).collect();
+        let setup = ReplySetup {
+            parser: Some(ReplyParser::new(Arc::new(ReplyFormat::of_tokens(&tokenizer)), ReplyStart::Answer)),
+            tokenizer,
+            one_call: false,
+            skip_special_tokens: true,
+            stop: &[],
+            stop_patterns: None,
+            inline_reasoning: false,
+            include_stop: false,
+            own_stop_ids: Vec::new(),
+            stop_ids: Vec::new(),
+            min_tokens: 0,
+            wants_prompt_logprobs: false,
+            echo: false,
+            request_timeout_s: 1.0,
+            strict_finish_reasons: false,
+        };
+        let mut reply = Reply::new(setup, Box::new(Given(events)));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        std::iter::from_fn(|| match reply.poll_next(&mut cx) {
+            Poll::Ready(part) => part.map(Result::unwrap),
+            Poll::Pending => panic!("every event is there"),
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_cut_in_the_id_of_a_call_makes_no_call() {
+        let text = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0";
+        for (reason, calls) in
+            [(FinishReason::Length, 0), (FinishReason::Repetition, 0), (FinishReason::StopToken(0), 1)]
+        {
+            let parts = parts(text, reason);
+            let pieces = parts.iter().flat_map(|part| match part {
+                ReplyPart::Pieces { pieces, .. } => &pieces[..],
+                _ => &[],
+            });
+            let found = pieces.filter(|piece| matches!(piece, ReplyPiece::Call { .. })).count();
+            assert_eq!(found, calls, "{reason:?}: {parts:?}");
+            let Some(ReplyPart::Finished(finish)) = parts.last() else { panic!("{parts:?}") };
+            assert_eq!(finish.is_cut(), calls == 0, "{reason:?}: {finish:?}");
+        }
     }
 }

@@ -73,7 +73,7 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.log.set_summary(self.stream.summary());
+        self.log.summary = self.stream.summary();
         if self.stream.is_done() {
             self.log.complete();
         }

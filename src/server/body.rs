@@ -1,11 +1,14 @@
 //! Bodies of requests, read within limits of size, time and memory.
+//!
+//! A large body reserves its room before it is read, so that clients which send nothing could keep
+//! the room from all others. While others wait, a body keeps its room by arriving: 64 KiB a second.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::{HeaderMap, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -21,6 +24,10 @@ const DISCARD_TIME: Duration = Duration::from_secs(2);
 /// Bodies up to this size need no room in [`Bodies`]: the number of connections bounds them, and
 /// ordinary requests never wait for large ones.
 const SMALL_BODY_BYTES: usize = 64 << 10;
+/// Least bytes in each [`PACE_TIME`] of a body that holds room for which others wait.
+const PACE_BYTES: usize = 64 << 10;
+/// A pause of a slow client's network is shorter.
+const PACE_TIME: Duration = Duration::from_secs(1);
 /// Bytes per semaphore permit: permits are counted in 32 bits.
 const PERMIT_BYTES: usize = 1 << 10;
 
@@ -28,22 +35,30 @@ const PERMIT_BYTES: usize = 1 << 10;
 pub(super) struct Bodies {
     room: Arc<Semaphore>,
     limit: usize,
+    /// Each body that waits for room holds a clone.
+    waiting: Arc<()>,
 }
 
 impl Bodies {
     /// Room for `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
-        Self { room: Arc::new(Semaphore::new(permits(limit) as usize)), limit }
+        Self { room: Arc::new(Semaphore::new(permits(limit) as usize)), limit, waiting: Arc::default() }
     }
 
     /// Reserves room for a body of `bytes`, waiting for at most `wait`.
     async fn reserve(&self, bytes: usize, wait: Duration) -> Result<OwnedSemaphorePermit, ApiError> {
         let room = self.room.clone().acquire_many_owned(permits(bytes.min(self.limit)));
+        let _waits = self.waiting.clone();
         match timeout(wait, room).await {
             Ok(Ok(room)) => Ok(room),
             // The semaphore is never closed.
             Ok(Err(_)) | Err(_) => Err(ApiError::no_room_for_body(self.limit)),
         }
+    }
+
+    /// Whether a body waits for room.
+    fn is_short(&self) -> bool {
+        Arc::strong_count(&self.waiting) > 1
     }
 }
 
@@ -60,7 +75,7 @@ pub(super) async fn read(
     bodies: &Bodies,
 ) -> Result<RequestBody, ApiError> {
     let time = config.body_read_timeout();
-    let declared = declared_length(headers);
+    let declared = body.size_hint().exact();
     // A client that sent `Expect` has sent no body yet; any other client gets the chance to stop
     // writing and read.
     let asked = headers.contains_key(header::EXPECT);
@@ -72,7 +87,7 @@ pub(super) async fn read(
     }
     let mut reading = Reading { body, bytes: Vec::new(), limit, ended: false };
     if declared.is_none() {
-        reading.read_past(SMALL_BODY_BYTES, time).await?;
+        reading.read_past(SMALL_BODY_BYTES, time, None).await?;
     }
     let large = declared.map_or(!reading.ended, |length| length > SMALL_BODY_BYTES as u64);
     let room = match large {
@@ -90,7 +105,7 @@ pub(super) async fn read(
         false => None,
     };
     reading.bytes.reserve(declared.unwrap_or(0) as usize);
-    reading.read_past(limit, time).await?;
+    reading.read_past(limit, time, room.is_some().then_some(bodies)).await?;
     let hold = room.map(|mut room| {
         // Return the part of the reservation that the body did not use.
         let spare = room.num_permits().saturating_sub(permits(reading.bytes.len()) as usize);
@@ -109,15 +124,33 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads until more than `stop` bytes are there, or to the end. Errors: a body above the limit.
-    async fn read_past(&mut self, stop: usize, time: Duration) -> Result<(), ApiError> {
-        let read = timeout(time, self.frames(stop)).await;
+    /// Reads until more than `stop` bytes are there, or to the end; `held`: the bodies among whom this
+    /// one holds room. Errors: a body above the limit, or too slow.
+    async fn read_past(
+        &mut self,
+        stop: usize,
+        time: Duration,
+        held: Option<&Bodies>,
+    ) -> Result<(), ApiError> {
+        let read = timeout(time, self.keep_pace(stop, held)).await;
         let result = read.unwrap_or_else(|_| Err(ApiError::slow_body(time)));
         if self.bytes.len() > self.limit {
             let _ = timeout(DISCARD_TIME, drain(&mut self.body, DISCARD_BYTES)).await;
             return Err(ApiError::too_large(self.limit));
         }
         result
+    }
+
+    async fn keep_pace(&mut self, stop: usize, held: Option<&Bodies>) -> Result<(), ApiError> {
+        loop {
+            let before = self.bytes.len();
+            if let Ok(read) = timeout(PACE_TIME, self.frames(stop)).await {
+                return read;
+            }
+            if self.bytes.len() - before < PACE_BYTES && held.is_some_and(Bodies::is_short) {
+                return Err(ApiError::stalled_body(PACE_BYTES, PACE_TIME));
+            }
+        }
     }
 
     async fn frames(&mut self, stop: usize) -> Result<(), ApiError> {
@@ -154,10 +187,6 @@ async fn drain(body: &mut Incoming, limit: usize) {
     }
 }
 
-fn declared_length(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +199,7 @@ mod tests {
         assert_eq!((refusal.status, refusal.retry_after_s), (503, Some(5)));
         assert!(refusal.message.contains("server.max_bodies_bytes"), "{}", refusal.message);
         assert!(bodies.reserve(300 << 10, Duration::from_secs(600)).await.is_ok());
+        assert!(!bodies.is_short(), "nobody waits any more");
         drop(first);
         // A reservation above the total is capped: a single body always finds room.
         assert!(bodies.reserve(usize::MAX, Duration::from_secs(600)).await.is_ok());

@@ -43,7 +43,8 @@ struct Usage {
     tokens: Bucket,
 }
 
-/// What is left of a minute's worth. Below zero: a debt.
+/// What is left of a minute's worth. Below zero: a debt. Without a limit nothing is counted, so that
+/// one that a reload sets begins with a full bucket.
 #[derive(Debug, Default)]
 struct Bucket {
     level: f64,
@@ -154,7 +155,7 @@ impl Client {
             return refuse("tokens_per_minute", limits.tokens_per_minute, wait);
         }
         usage.concurrent += 1;
-        usage.requests.level -= 1.0;
+        usage.requests.take(requests, 1.0);
         drop(usage);
         let mut headers = Vec::new();
         let mut state = |names: [&'static str; 3], limit: f64, left: f64| {
@@ -185,7 +186,8 @@ impl Client {
 impl Metered {
     /// Takes the tokens of the request, at its end.
     pub(super) fn charge(&self, tokens: usize) {
-        self.client.usage().tokens.level -= tokens as f64;
+        let per_minute = self.client.limits.tokens_per_minute as f64;
+        self.client.usage().tokens.take(per_minute, tokens as f64);
     }
 }
 
@@ -198,16 +200,18 @@ impl Drop for Metered {
 impl Bucket {
     /// What is left with what came in since the last look.
     fn refill(&mut self, per_minute: f64, now: Instant) -> f64 {
-        self.level = match self.at {
-            // Charges between two refills of the first minute are kept.
-            None => per_minute + self.level.min(0.0),
-            Some(at) => {
-                let came = now.saturating_duration_since(at).as_secs_f64() * per_minute / 60.0;
-                (self.level + came).min(per_minute)
-            }
-        };
-        self.at = Some(now);
+        if per_minute > 0.0 {
+            let came = |at| now.saturating_duration_since(at).as_secs_f64() * per_minute / 60.0;
+            self.level = self.at.map_or(per_minute, |at| (self.level + came(at)).min(per_minute));
+            self.at = Some(now);
+        }
         self.level
+    }
+
+    fn take(&mut self, per_minute: f64, amount: f64) {
+        if per_minute > 0.0 {
+            self.level -= amount;
+        }
     }
 }
 
@@ -299,5 +303,23 @@ mod tests {
         drop(running);
         assert!(client.begin(Instant::now()).is_err(), "the minute is not over");
         assert!(after.find("k").is_none());
+    }
+
+    #[test]
+    fn a_limit_that_a_reload_sets_counts_from_then_on() {
+        let before = Clients::new(&config(&["{ name = \"a\", key = \"k\" }"]), &Clients::default());
+        let start = Instant::now();
+        for _ in 0..100 {
+            client(&before, "k").begin(start).unwrap().charge(1_000_000);
+        }
+        let running = client(&before, "k").begin(start).unwrap();
+        let limited = "{ name = \"a\", key = \"k\", requests_per_minute = 2, tokens_per_minute = 10 }";
+        let after = Clients::new(&config(&[limited]), &before);
+        let client = client(&after, "k");
+        assert_eq!(client.begin(start).unwrap().headers[1].1, "1");
+        // It began without a limit.
+        running.charge(1_000_000);
+        assert!(client.begin(start).is_ok());
+        assert_eq!(wait(client.begin(start)), 30);
     }
 }

@@ -63,8 +63,9 @@ pub struct Config {
     pub max_body_bytes: usize,
     /// Most bytes of request bodies above 64 KiB that are read, parsed and tokenized at once, 0 =
     /// twice max_body_bytes; a request that finds no room waits for body_read_timeout_s, then it is
-    /// answered 503. A body without a content-length counts as max_body_bytes. Larger: more memory,
-    /// of which parsed and tokenized bodies take several times as much.
+    /// answered 503. A body without a content-length counts as max_body_bytes. While requests wait for
+    /// room, a body that holds some is answered 408 when less than 64 KiB of it arrive in a second.
+    /// Larger: more memory, of which parsed and tokenized bodies take several times as much.
     pub max_bodies_bytes: usize,
     /// Longest time for a TLS handshake, and for a request's head to arrive, seconds. Larger: slow clients hold connections longer.
     pub header_read_timeout_s: f64,

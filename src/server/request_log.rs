@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::activity::Busy;
 use super::clients::Metered;
-use super::route;
+use super::route::Route;
 use super::shared::{Running, Shared};
 use super::traces::{EndedRequest, TraceContext};
 use crate::api::{ApiError, Share, Summary};
@@ -20,10 +20,12 @@ const CLIENT_LEFT: u16 = 499;
 pub(super) struct RequestLog {
     shared: Arc<Shared>,
     pub(super) id: String,
-    pub(super) route: &'static str,
+    /// `None`: of a path that has none.
+    route: Option<Route>,
     began: Instant,
     status: Option<u16>,
-    summary: Summary,
+    /// The request's figures as far as they are known.
+    pub(super) summary: Summary,
     /// The client's account, where keys are set.
     pub(super) metered: Option<Metered>,
     /// Name of the client; `None` where no keys are set.
@@ -41,7 +43,7 @@ pub(super) struct RequestLog {
 }
 
 impl RequestLog {
-    pub(super) fn begin(shared: Arc<Shared>, id: String, route: &'static str, busy: Busy) -> Self {
+    pub(super) fn begin(shared: Arc<Shared>, id: String, route: Option<Route>, busy: Busy) -> Self {
         shared.metrics.record_in_flight(true);
         Self {
             shared,
@@ -69,15 +71,6 @@ impl RequestLog {
         self.status = Some(status);
     }
 
-    pub(super) fn set_summary(&mut self, summary: Summary) {
-        self.summary = summary;
-    }
-
-    /// The request's figures as far as they are known.
-    pub(super) fn summary(&self) -> &Summary {
-        &self.summary
-    }
-
     pub(super) fn complete(&mut self) {
         self.complete = true;
     }
@@ -86,7 +79,8 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         let took = self.began.elapsed();
-        let Summary { usage, ttft, finish, timelines, .. } = std::mem::take(&mut self.summary);
+        let route = self.route.map_or("other", Route::name);
+        let Summary { usage, ttft, finish, timelines, request_id, .. } = std::mem::take(&mut self.summary);
         let (status, finish) = match self.status.filter(|_| self.complete) {
             Some(status) => (status, finish),
             // The server closed the connection on a client that did not read its answer.
@@ -98,7 +92,7 @@ impl Drop for RequestLog {
         };
         let metrics = &self.shared.metrics;
         metrics.record_in_flight(false);
-        metrics.record_http(self.route, status, took);
+        metrics.record_http(route, status, took);
         // Before the metrics: what they count no longer counts against a limit.
         if let Some(metered) = self.metered.take() {
             metered.charge(usage.prompt_tokens + usage.completion_tokens);
@@ -107,14 +101,15 @@ impl Drop for RequestLog {
             metrics.record_client(client, status, usage.prompt_tokens, usage.completion_tokens);
         }
         let total_ms = milliseconds(took);
-        if !route::is_model_route(self.route) {
-            tracing::debug!(id = self.id, route = self.route, status, total_ms, "request");
+        if !self.route.is_some_and(Route::is_logged) {
+            tracing::debug!(id = self.id, route, status, total_ms, "request");
             return;
         }
         tracing::info!(
             id = self.id,
+            request_id,
             client = self.client.as_deref(),
-            route = self.route,
+            route,
             status,
             prompt_tokens = usage.prompt_tokens,
             cached_tokens = usage.cached_tokens,
@@ -128,7 +123,7 @@ impl Drop for RequestLog {
         metrics.flight().request(RequestRecord {
             id: self.id.clone(),
             client: self.client.as_deref().map(str::to_owned),
-            route: self.route,
+            route,
             status,
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
@@ -138,9 +133,9 @@ impl Drop for RequestLog {
         });
         let context = self.context.take().filter(|context| context.sampled);
         if let (Some(traces), Some(context)) = (self.shared.traces.get(), context) {
-            metrics.note_trace(self.route, context.trace_id, took, ttft);
+            metrics.note_trace(route, context.trace_id, took, ttft);
             let request = EndedRequest {
-                route: self.route,
+                route,
                 id: &self.id,
                 client: self.client.as_deref(),
                 status,

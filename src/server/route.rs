@@ -176,6 +176,11 @@ impl Route {
         matches!(self, Self::Chat | Self::Messages | Self::Responses | Self::Completions)
     }
 
+    /// Whether the route's requests have a line in the log.
+    pub(super) fn is_logged(self) -> bool {
+        self.generates() || matches!(self, Self::Tokenize | Self::Detokenize)
+    }
+
     /// Whether the route is the operator's alone.
     pub(super) fn needs_admin(self) -> bool {
         matches!(self, Self::Reload | Self::FlightRecorder)
@@ -206,19 +211,6 @@ impl Route {
         let page = matches!(self, Self::Metrics | Self::Version | Self::OpenApi | Self::Docs);
         self.needs_model() || self == Self::Settings || self.needs_admin() || (page && !public_pages)
     }
-}
-
-/// Whether requests of a route (by name) run the model and get a line in the log.
-pub(super) fn is_model_route(name: &str) -> bool {
-    matches!(
-        name,
-        "/v1/chat/completions"
-            | "/v1/responses"
-            | "/v1/messages"
-            | "/v1/completions"
-            | "/tokenize"
-            | "/detokenize"
-    )
 }
 
 /// The path below `server.root_path`, a prefix that proxies may leave in place.

@@ -72,8 +72,7 @@ pub(super) async fn answer(
     let path = route::below(head.uri.path(), &shared.config.root_path);
     let route = Route::of(path);
     let id = request_id(&head.headers);
-    let name = route.map_or("other", Route::name);
-    let mut log = RequestLog::begin(shared.clone(), id, name, busy);
+    let mut log = RequestLog::begin(shared.clone(), id, route, busy);
     log.context = shared.traces.get().map(|traces| traces.context(&head.headers));
     let origin = allowed_origin(&head.headers, &shared.config.cors_origins);
     let dialect = Dialect::of(route, &head.headers);
@@ -237,24 +236,22 @@ async fn reload(shared: &Shared) -> Result<Reply, ApiError> {
 }
 
 async fn post(route: Route, body: RequestBody, api: &Api, log: &mut RequestLog) -> Result<Reply, ApiError> {
+    let (id, summary) = (&*log.id, &mut log.summary);
     let answer = match route {
-        Route::Chat => api.chat(body, &log.id).await?,
-        Route::Render => api.render_chat(body).await?,
-        Route::RenderCompletion => api.render_completion(body).await?,
-        Route::RenderResponses => api.render_responses(body).await?,
-        Route::RenderMessages => api.render_messages(body).await?,
-        Route::Messages => api.messages(body, &log.id).await?,
-        Route::CountTokens => api.count_tokens(body).await?,
-        Route::Responses => api.responses(body, &log.id).await?,
-        Route::Completions => api.completions(body, &log.id).await?,
-        Route::Tokenize => api.tokenize(body).await?,
-        _ => api.detokenize(body).await?,
+        Route::Chat => api.chat(body, id, summary).await?,
+        Route::Render => api.render_chat(body, summary).await?,
+        Route::RenderCompletion => api.render_completion(body, summary).await?,
+        Route::RenderResponses => api.render_responses(body, summary).await?,
+        Route::RenderMessages => api.render_messages(body, summary).await?,
+        Route::Messages => api.messages(body, id, summary).await?,
+        Route::CountTokens => api.count_tokens(body, summary).await?,
+        Route::Responses => api.responses(body, id, summary).await?,
+        Route::Completions => api.completions(body, id, summary).await?,
+        Route::Tokenize => api.tokenize(body, summary).await?,
+        _ => api.detokenize(body, summary).await?,
     };
     Ok(match answer {
-        api::Answer::Json(body, summary) => {
-            log.set_summary(summary);
-            Reply::Json(StatusCode::OK, body)
-        }
+        api::Answer::Json(body) => Reply::Json(StatusCode::OK, body),
         api::Answer::Events(stream) => Reply::Events(stream),
     })
 }
@@ -351,10 +348,10 @@ fn respond(
         }
         Ok(Reply::Json(status, body)) => {
             headers.insert(header::CONTENT_TYPE, json);
-            if let Some(events) = log.summary().guard_events {
+            if let Some(events) = log.summary.guard_events {
                 headers.insert(GUARD_EVENTS, events.into());
             }
-            ignored_fields(&mut headers, log.summary());
+            ignored_fields(&mut headers, &log.summary);
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
             }
@@ -380,7 +377,7 @@ fn respond(
             headers.insert(header::CONTENT_TYPE, json);
             error_headers(&mut headers, &error);
             let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            log.set_summary(api::Summary { finish: error.code, ..api::Summary::default() });
+            log.summary.finish = error.code;
             let body = match dialect {
                 Dialect::Anthropic => error.anthropic_body(),
                 Dialect::OpenAi => error.body(),

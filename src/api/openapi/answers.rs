@@ -152,7 +152,7 @@ fn response() -> Value {
     let item = object(&[
         ("id", string()),
         ("type", json!({"enum": ["message", "reasoning", "function_call"]})),
-        ("status", constant("completed")),
+        ("status", json!({"enum": ["completed", "incomplete"]})),
     ]);
     object(&[
         ("id", string()),

@@ -15,7 +15,8 @@ pub(crate) fn whole(format: &Format, show: &TokenText<'_>, usage: Usage, full: &
     if let Some(reasoning) = said.reasoning.as_ref().filter(|r| format.reasoning.is_some() && !r.is_empty()) {
         output.push(items::reasoning(&items::id(format, "rs", output.len()), Some(reasoning)));
     }
-    if !said.content.is_empty() || said.calls.is_empty() {
+    // Every response has an item.
+    if !said.content.is_empty() || (output.is_empty() && said.calls.is_empty()) {
         let scores = items::logprobs(show, &reply.logprobs, &reply.in_answer);
         let id = items::id(format, "msg", output.len());
         output.push(items::message(&id, Some((&said.content, scores))));
@@ -27,6 +28,9 @@ pub(crate) fn whole(format: &Format, show: &TokenText<'_>, usage: Usage, full: &
             &call.name,
             Some(&call.arguments),
         ));
+    }
+    if let Some(last) = output.last_mut().filter(|_| reply.finish.is_cut()) {
+        items::cut(last);
     }
     response(format, output, Some((usage, &reply.finish))).to_string().into_bytes()
 }

@@ -75,7 +75,7 @@ impl ItemEvents {
             // Every response has an item, as the whole answer does.
             self.add(out, format, Open::Message, "msg");
         }
-        self.close(out);
+        self.close(out, finish.is_cut());
         let name = if finish.is_cut() { "response.incomplete" } else { "response.completed" };
         let response = response(format, self.done.clone(), Some((usage, finish)));
         self.event(out, name, json!({"response": response}));
@@ -96,7 +96,7 @@ impl ItemEvents {
     }
 
     fn add(&mut self, out: &mut Vec<u8>, format: &Format, open: Open, prefix: &str) {
-        self.close(out);
+        self.close(out, false);
         let id = items::id(format, prefix, self.done.len());
         let place = self.done.len();
         let item = item(&open, &id, None);
@@ -122,7 +122,8 @@ impl ItemEvents {
         self.event(out, name, data);
     }
 
-    fn close(&mut self, out: &mut Vec<u8>) {
+    /// Ends the item that grows; `cut`: the reply was cut off in it.
+    fn close(&mut self, out: &mut Vec<u8>, cut: bool) {
         let Some((open, id)) = self.open.take() else { return };
         let (text, scores) = (std::mem::take(&mut self.text), std::mem::take(&mut self.scores));
         let place = self.done.len();
@@ -154,7 +155,10 @@ impl ItemEvents {
         if let Some(part) = part(&open, &text, scores.clone()) {
             self.event(out, "response.content_part.done", with(json!({"content_index": 0, "part": part})));
         }
-        let item = item(&open, &id, Some((&text, scores)));
+        let mut item = item(&open, &id, Some((&text, scores)));
+        if cut {
+            items::cut(&mut item);
+        }
         self.event(out, "response.output_item.done", json!({"output_index": place, "item": item}));
         self.done.push(item);
     }

@@ -16,6 +16,11 @@ fn status(done: bool) -> &'static str {
     if done { "completed" } else { "in_progress" }
 }
 
+/// Marks the last item of a reply that was cut off.
+pub(super) fn cut(item: &mut Value) {
+    item["status"] = "incomplete".into();
+}
+
 pub(super) fn reasoning(id: &str, text: Option<&str>) -> Value {
     let content: Vec<Value> = text.map(reasoning_part).into_iter().collect();
     json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status(text.is_some())})
