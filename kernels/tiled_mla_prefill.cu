@@ -82,7 +82,10 @@ __device__ __forceinline__ void gather(const Params& params) {
 
 // keys_values = latents kv_up^T. A block has a tile of 128 keys and 128 columns, a warp 64 keys and 32 columns of it.
 __device__ __forceinline__ void expand(const Params& params) {
-    __shared__ uint4 staged[2][2][EXPAND][DEPTH_PITCH / 8];
+    // Dynamic, as in prefill: the most dynamic memory of any launch is declared for all functions of the file, and a block of some
+    // chips has no room for static memory beside it.
+    extern __shared__ uint4 memory[];
+    auto* staged = reinterpret_cast<uint4(*)[2][EXPAND][DEPTH_PITCH / 8]>(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int latent = params.latent, columns = params.num_heads * (params.nope + params.value);
     const int first_column = blockIdx.x * EXPAND, first_key = blockIdx.y * EXPAND;

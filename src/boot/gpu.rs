@@ -1,11 +1,12 @@
 //! From the settings to an opened GPU: the choice of the device, and its kernels, compiled or from the cache.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cuda::tuner::{
     self, BenchSizes, Candidate, Choices, Effort, Identity, KernelTime, KernelTimes, Measurement, Table,
-    TunedOp,
+    TuneError, TunedOp,
 };
 use crate::cuda::{
     self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
@@ -43,6 +44,16 @@ pub enum GpuError {
     /// The kernels cannot be loaded.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A variant of a kernel made the device unusable, which it stays until the process ends.
+    #[error("the GPU is lost: kernel {function} failed while it was measured; {remedy}")]
+    Lost {
+        /// Function of the variant.
+        function: &'static str,
+        /// What the next start does, or what to do before it.
+        remedy: String,
+        /// The device's error.
+        source: OpError,
+    },
 }
 
 impl Gpu {
@@ -94,9 +105,9 @@ impl Gpu {
             let budget = Duration::from_secs(self.kernels.tune_seconds);
             let read = table.insert(read);
             if !missing.is_empty() && !budget.is_zero() {
-                // Its memory, and a context that a refused variant may make unusable.
+                // Its memory.
                 drop(hardware);
-                self.tune_at_boot(&cache, read, ops.len(), &missing, begun + budget, tuning);
+                self.tune_at_boot(&cache, read, ops.len(), &missing, begun + budget, tuning)?;
                 hardware = self.hardware(&cache)?;
             } else {
                 note(ops.len() - missing.len(), 0, missing.len(), Duration::ZERO);
@@ -166,7 +177,7 @@ impl Gpu {
         Ok(tuner::kernel_times(&mut open, sizes, rows, context, &effort, done)?)
     }
 
-    /// Errors cost speed alone: the defaults serve.
+    /// Errors that leave the device usable cost speed alone: the defaults serve.
     fn tune_at_boot(
         &self,
         cache: &Arc<KernelCache>,
@@ -175,7 +186,7 @@ impl Gpu {
         missing: &[TunedOp],
         deadline: Instant,
         tuning: &mut dyn FnMut(usize, usize),
-    ) {
+    ) -> Result<(), GpuError> {
         let (begun, mut unstored) = (Instant::now(), None);
         tuning(0, missing.len());
         let mut tuned = 0;
@@ -184,8 +195,12 @@ impl Gpu {
                 tuned = before + 1;
                 tuning(tuned, missing.len());
             });
-        if let Err(error) = result {
-            tracing::warn!("tuning ended, the shipped defaults serve: {error}");
+        match result {
+            Err(error @ (GpuError::Lost { .. } | GpuError::Op(OpError::Device { fatal: true, .. }))) => {
+                return Err(error);
+            }
+            Err(error) => tracing::warn!("tuning ended, the shipped defaults serve: {error}"),
+            Ok(()) => {}
         }
         if let Some(reason) = unstored {
             tracing::warn!(
@@ -193,6 +208,7 @@ impl Gpu {
             );
         }
         note(num_ops - missing.len(), tuned, missing.len() - tuned, begun.elapsed());
+        Ok(())
     }
 
     fn tune_into(
@@ -205,6 +221,10 @@ impl Gpu {
         done: &mut dyn FnMut(usize, &Measurement),
     ) -> Result<(), GpuError> {
         let mut open = || Stream::new(self.hardware(cache)?);
+        let lost = table.lost.clone();
+        let candidates = |op: &TunedOp| -> Vec<Candidate> {
+            Candidate::shipped(op).into_iter().filter(|candidate| candidate.is_usable(&lost)).collect()
+        };
         let date = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut store = |before: usize, measurement: &Measurement| {
             table.add(vec![measurement.clone()]);
@@ -213,8 +233,15 @@ impl Gpu {
             }
             done(before, measurement);
         };
-        tuner::tune(&mut open, ops, &Candidate::shipped, &Effort::GPU, deadline, date, &mut store)?;
-        Ok(())
+        let tuned = tuner::tune(&mut open, ops, &candidates, &Effort::GPU, deadline, date, &mut store);
+        match tuned {
+            Ok(_) => Ok(()),
+            Err(TuneError::Op(error)) => Err(error.into()),
+            Err(TuneError::Lost { function, source }) => {
+                table.lose(function, source.to_string());
+                Err(after_loss(table, &self.kernels.cache_dir, function, source))
+            }
+        }
     }
 
     /// The stored measurements for this GPU, driver and these programs.
@@ -262,8 +289,53 @@ impl Gpu {
     }
 }
 
+/// Stores a table that says with which function the device was lost. Without it every start would run that function again.
+fn after_loss(table: &Table, cache_dir: &Path, function: &'static str, source: OpError) -> GpuError {
+    let remedy = match table.save(cache_dir) {
+        Ok(_) => "the next start leaves it out".into(),
+        Err(reason) => {
+            format!("that is not stored, so set kernels.tune_seconds = 0, which measures nothing: {reason}")
+        }
+    };
+    GpuError::Lost { function, remedy, source }
+}
+
 /// Logs where the variants of kernels come from: ops found in the table, tuned now, and left to the defaults.
 fn note(in_table: usize, tuned: usize, left: usize, took: Duration) {
     let seconds = format!("{:.3}", took.as_secs_f64());
     tracing::info!(in_table, tuned, left, seconds, "variants of kernels chosen");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_loses_the_device_is_stored_before_the_boot_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = Identity {
+            gpu: "Made-up GPU".into(),
+            multiprocessors: 4,
+            memory_clock_mhz: None,
+            power_limit_w: None,
+            driver: "580.65".into(),
+            programs: String::new(),
+        };
+        let function = "tiled_linear_nvfp4_split32x8";
+        let mut table = Table::load(dir.path(), identity.clone());
+        table.lose(function, "code 719".into());
+        let lost = |cache_dir: &Path| {
+            let source =
+                OpError::Device { op: "cuEventSynchronize", code: 719, text: String::new(), fatal: true };
+            after_loss(&table, cache_dir, function, source).to_string()
+        };
+        let text = lost(dir.path());
+        assert!(text.contains(function) && text.ends_with("the next start leaves it out"), "{text}");
+        assert_eq!(Table::load(dir.path(), identity).lost[0].function, function);
+        // A file in place of the folder.
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let text = lost(&file);
+        assert!(text.contains("kernels.tune_seconds = 0") && text.contains("cannot be written"), "{text}");
+    }
 }

@@ -8,7 +8,7 @@ use crate::boot::engine::find_gpu;
 use crate::boot::{BootError, chain, open_checkpoint, read_blueprint, tuned_ops};
 use crate::config::Settings;
 use crate::config::args::TuneArgs;
-use crate::cuda::tuner::{Identity, MARGIN, Measurement, Table};
+use crate::cuda::tuner::{Candidate, MARGIN, Measurement, Table};
 use crate::model::Inventory;
 use crate::text::civil;
 
@@ -98,10 +98,10 @@ fn table(measurements: &[Measurement]) -> String {
 fn explain_stored(op: &str, settings: &Settings) -> Result<ExitCode, BootError> {
     let dir = &settings.kernels.cache_dir;
     let tables = Table::list(dir);
-    let all = || tables.iter().flat_map(|table| table.measurements.iter().map(move |m| (&table.identity, m)));
+    let all = || tables.iter().flat_map(|table| table.measurements.iter().map(move |m| (table, m)));
     let text: Vec<String> = all()
         .filter(|(_, measurement)| measurement.op.to_string().contains(op))
-        .map(|(identity, measurement)| explain(identity, measurement))
+        .map(|(table, measurement)| explain(table, measurement))
         .collect();
     if text.is_empty() {
         let mut names: Vec<String> = all().map(|(_, measurement)| measurement.op.to_string()).collect();
@@ -117,7 +117,8 @@ fn explain_stored(op: &str, settings: &Settings) -> Result<ExitCode, BootError> 
 }
 
 /// Why an op has its variant.
-fn explain(identity: &Identity, measurement: &Measurement) -> String {
+fn explain(table: &Table, measurement: &Measurement) -> String {
+    let identity = &table.identity;
     let Measurement { op, measured, num_slots, least_bytes, default, copy_bandwidth, .. } = measurement;
     let mut text =
         format!("{op}\n  on {} (driver {}), {}\n", identity.gpu, identity.driver, date(measurement.date));
@@ -153,6 +154,11 @@ fn explain(identity: &Identity, measurement: &Measurement) -> String {
     }
     for (variant, reason) in measurement.refusals() {
         let _ = writeln!(text, "  {variant:<11} refused: {reason}");
+    }
+    for candidate in Candidate::shipped(op) {
+        if let Some(lost) = table.lost.iter().find(|lost| lost.function == candidate.function) {
+            let _ = writeln!(text, "  {:<11} left out: {}", candidate.variant.name, lost.reason);
+        }
     }
     let margin = 100.0 * MARGIN;
     let fastest = measurement.ranking().first().copied();

@@ -58,6 +58,16 @@ impl Arch {
         self.number() >= 90
     }
 
+    /// Most shared memory of a block, static and dynamic, bytes (CUDA C++ Programming Guide, "Technical Specifications per Compute
+    /// Capability").
+    pub const fn max_shared_bytes(self) -> u32 {
+        match self {
+            Self::Sm80 => 163 << 10,
+            Self::Sm86 | Self::Sm89 | Self::Sm120a => 99 << 10,
+            Self::Sm90a | Self::Sm100a | Self::Sm103a => 227 << 10,
+        }
+    }
+
     /// The target whose CUBINs run on a device of compute capability `major.minor`. A CUBIN without suffix runs on
     /// later minor versions of its major version; one with suffix on its own version alone.
     pub fn of_capability(major: u32, minor: u32) -> Option<Self> {

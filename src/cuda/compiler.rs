@@ -1,7 +1,7 @@
 //! A compiler of programs, what it gives and why it refuses.
 //!
-//! Resources are checked before a result is given out: a spill, a stack frame, too many registers or serialized
-//! instructions are errors.
+//! Resources are checked before a result is given out: a spill, a stack frame, too many registers, too much shared memory or
+//! serialized instructions are errors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -134,6 +134,23 @@ pub enum CompileError {
         /// Most registers.
         limit: u32,
     },
+    /// More shared memory than a block of the target has.
+    #[error(
+        "kernel {kernel} for {arch}: function {} uses {} bytes of shared memory beside {dynamic} of its launches, a block has {limit}",
+        usage.name, usage.shared_bytes
+    )]
+    SharedMemory {
+        /// Name of the kernel.
+        kernel: String,
+        /// Target.
+        arch: Arch,
+        /// Resources of the function.
+        usage: FunctionUsage,
+        /// Most dynamic shared memory of a launch, bytes.
+        dynamic: u32,
+        /// Most shared memory of a block, bytes.
+        limit: u32,
+    },
     /// The compiler reports that it serialized instructions.
     #[error("kernel {kernel} for {arch}: {remark}")]
     Slow {
@@ -169,6 +186,10 @@ pub(super) fn checked_usage(program: &Program, log: &str) -> Result<Vec<Function
         let limit = program.limits.registers;
         if usage.registers > limit {
             return Err(CompileError::Registers { kernel: kernel(), arch, usage, limit });
+        }
+        let (dynamic, limit) = (program.shared_bytes, arch.max_shared_bytes());
+        if usage.shared_bytes.saturating_add(dynamic) > limit {
+            return Err(CompileError::SharedMemory { kernel: kernel(), arch, usage, dynamic, limit });
         }
         functions.push(usage);
     }
@@ -218,5 +239,11 @@ mod tests {
         assert!(matches!(checked_usage(&program, &log), Err(CompileError::Slow { .. })));
         program.limits.local_memory = true;
         assert!(check(&program, &[("a", 10, 8, 4), ("b", 1, 0, 0)]).is_ok());
+        // Beside the 8 bytes of the log.
+        program.shared_bytes = Arch::Sm90a.max_shared_bytes() - 8;
+        assert!(check(&program, &[("a", 1, 0, 0), ("b", 1, 0, 0)]).is_ok());
+        program.shared_bytes += 1;
+        let error = check(&program, &[("a", 1, 0, 0), ("b", 1, 0, 0)]).unwrap_err();
+        assert!(matches!(error, CompileError::SharedMemory { limit: 232_448, .. }), "{error}");
     }
 }

@@ -36,7 +36,7 @@ pub trait Driver: Send + 'static {
     fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError>;
     /// Copies bytes to the device; `bytes` may change when the call has returned.
     fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError>;
-    /// Starts a copy from the device to the host.
+    /// Starts a copy from the device to the host. Waits for downloads before it where they take much memory.
     fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError>;
     /// Waits for a download, not for later work, and appends its bytes. Downloads are finished in their order; a later
     /// one drops those before it.

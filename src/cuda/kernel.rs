@@ -69,6 +69,8 @@ pub struct Program {
     pub functions: Vec<String>,
     /// Bounds on their resources.
     pub limits: Limits,
+    /// Most dynamic shared memory of a launch, bytes.
+    pub shared_bytes: u32,
 }
 
 impl Program {
@@ -88,6 +90,7 @@ impl Program {
             options,
             functions: kernel.functions.iter().map(|name| (*name).to_owned()).collect(),
             limits: kernel.limits,
+            shared_bytes: kernel.shared_bytes,
         })
     }
 }
@@ -101,6 +104,16 @@ mod tests {
     fn every_embedded_kernel_is_declared_once() {
         let declared: Vec<&str> = kernels::ALL.iter().map(|kernel| kernel.name).collect();
         assert_eq!(declared, source::stems().collect::<Vec<_>>());
+    }
+
+    /// Static shared memory beside it is known where a program is compiled.
+    #[test]
+    fn dynamic_shared_memory_fits_in_a_block() {
+        for kernel in kernels::ALL {
+            for arch in kernel.archs {
+                assert!(kernel.shared_bytes <= arch.max_shared_bytes(), "{} for {arch}", kernel.name);
+            }
+        }
     }
 
     #[test]

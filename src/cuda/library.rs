@@ -12,6 +12,12 @@ pub(super) struct Library {
 }
 
 impl Library {
+    /// Opens libcuda by the name that a driver installs. A toolkit's `lib/stubs` has the name without a version: it may be on the
+    /// loader's path in front of the driver's folder.
+    pub(super) fn of_driver() -> Result<Self, String> {
+        Self::open(Path::new("libcuda.so.1"))
+    }
+
     /// Opens a library by path, or by name along the loader's search path. Errors: the loader's text.
     pub(super) fn open(name: &Path) -> Result<Self, String> {
         let name = CString::new(name.as_os_str().as_bytes()).map_err(|e| e.to_string())?;

@@ -1,15 +1,16 @@
 //! Whether this machine has a driver of NVIDIA, and which devices.
 //!
 //! cudarc panics where its library or a function of it is missing, and its result codes are an enum without the codes
-//! of later drivers. The probe therefore asks for the library first, looks every function up by name, and takes codes
-//! as numbers.
+//! of later drivers. The probe therefore opens the library, looks every function up by name, and takes codes as numbers.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
+use std::mem;
 
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 use super::Arch;
+use super::library::Library;
 
 /// Oldest driver that loads CUBINs of CUDA 13, as `cuDriverGetVersion` gives it.
 const MIN_VERSION: c_int = 13_000;
@@ -91,13 +92,12 @@ fn remedy(code: i32) -> impl fmt::Display {
 
 /// Looks a function of libcuda up and calls it; a result code other than 0 is an error.
 macro_rules! call {
-    ($name:ident, ($($kind:ty = $argument:expr),*)) => {{
+    ($library:expr, $name:ident, ($($kind:ty = $argument:expr),*)) => {{
         const NAME: &str = stringify!($name);
-        // SAFETY: `present` holds, and the type is that of cuda.h with the result code as a number.
-        let function = unsafe {
-            sys::culib().get::<unsafe extern "C" fn($($kind),*) -> c_int>(concat!(stringify!($name), "\0").as_bytes())
-        };
-        let function = function.map_err(|_| ProbeError::MissingFunction(NAME))?;
+        let name = CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()).ok();
+        let address = name.and_then(|name| $library.address(name)).ok_or(ProbeError::MissingFunction(NAME))?;
+        // SAFETY: the type is that of cuda.h with the result code as a number.
+        let function = unsafe { mem::transmute::<*const c_void, unsafe extern "C" fn($($kind),*) -> c_int>(address) };
         // SAFETY: pointers are to live values of the types in the declaration.
         match unsafe { function($($argument),*) } {
             0 => Ok(()),
@@ -109,41 +109,39 @@ macro_rules! call {
 impl Installation {
     /// Asks the driver. Takes up to a second where a GPU has to be woken up.
     pub fn probe() -> Result<Self, ProbeError> {
-        // SAFETY: opens and closes libraries by the names that cudarc opens them by later.
-        let present = unsafe { sys::is_culib_present() };
-        if !present {
-            return Err(ProbeError::NoDriver);
-        }
+        let library = Library::of_driver().map_err(|_| ProbeError::NoDriver)?;
         let mut version: c_int = 0;
-        call!(cuDriverGetVersion, (*mut c_int = &mut version))?;
+        call!(library, cuDriverGetVersion, (*mut c_int = &mut version))?;
         let known = (version as u32 / 1000, version as u32 % 1000 / 10);
         if version < MIN_VERSION {
             return Err(ProbeError::TooOld(known.0, known.1));
         }
-        call!(cuInit, (c_uint = 0))?;
+        call!(library, cuInit, (c_uint = 0))?;
         let mut count: c_int = 0;
-        call!(cuDeviceGetCount, (*mut c_int = &mut count))?;
+        call!(library, cuDeviceGetCount, (*mut c_int = &mut count))?;
         if count <= 0 {
             return Err(ProbeError::NoDevice);
         }
-        let devices = (0..count).map(device).collect::<Result<_, _>>()?;
+        let devices = (0..count).map(|ordinal| device(&library, ordinal)).collect::<Result<_, _>>()?;
         Ok(Self { version: known, devices })
     }
 }
 
-fn device(ordinal: c_int) -> Result<Device, ProbeError> {
+fn device(library: &Library, ordinal: c_int) -> Result<Device, ProbeError> {
     let mut handle: c_int = 0;
-    call!(cuDeviceGet, (*mut c_int = &mut handle, c_int = ordinal))?;
+    call!(library, cuDeviceGet, (*mut c_int = &mut handle, c_int = ordinal))?;
     let mut name = [0 as c_char; NAME_BYTES];
     call!(
+        library,
         cuDeviceGetName,
         (*mut c_char = name.as_mut_ptr(), c_int = NAME_BYTES as c_int - 1, c_int = handle)
     )?;
     let mut memory_bytes: usize = 0;
-    call!(cuDeviceTotalMem_v2, (*mut usize = &mut memory_bytes, c_int = handle))?;
+    call!(library, cuDeviceTotalMem_v2, (*mut usize = &mut memory_bytes, c_int = handle))?;
     let attribute = |attribute: Attribute| {
         let mut value: c_int = 0;
         call!(
+            library,
             cuDeviceGetAttribute,
             (*mut c_int = &mut value, c_uint = attribute as c_uint, c_int = handle)
         )?;

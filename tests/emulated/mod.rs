@@ -124,9 +124,9 @@ impl TestDriver {
     /// A device of one architecture; with a seed, blocks and warps run in an order of its own and copies happen at
     /// random moments. `None`: no NVRTC, the test is skipped.
     pub(crate) fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
-        let device = match env::var_os("TEST_GPU") {
-            None => Device::Emulated(Emulator::new(arch, seed)?),
-            Some(kernels) => Device::Gpu(gpu(kernels.into())),
+        let device = match on_gpu() {
+            false => Device::Emulated(Emulator::new(arch, seed)?),
+            true => Device::Gpu(gpu()),
         };
         Some(Self { device, counts: Arc::default() })
     }
@@ -163,13 +163,26 @@ impl TestDriver {
     }
 }
 
+/// Whether tests run on a GPU.
+pub(crate) fn on_gpu() -> bool {
+    env::var_os("TEST_GPU").is_some()
+}
+
 /// The first GPU. TEST_GPU names the folder of compiled kernels; what is missing there is compiled if there is NVRTC.
-fn gpu(kernels: PathBuf) -> Hardware {
-    let compiler = Nvrtc::open(None, None).map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
-    let settings = CacheSettings { dir: Some(kernels), max_bytes: 1 << 30, create: true };
-    let cache = Arc::new(KernelCache::open(&settings, compiler));
-    let hardware = Hardware::open(&Installation::probe().unwrap().devices[0], cache).unwrap();
-    hardware.dependent(std::env::var_os("TEST_GPU_DEPENDENT").is_some())
+fn gpu() -> Hardware {
+    // The one that is kept holds the device's context, which would be made again for each test, and the kernels' bytes.
+    static KEPT: OnceLock<(Installation, Arc<KernelCache>, Mutex<Hardware>)> = OnceLock::new();
+    let (installation, cache, _) = KEPT.get_or_init(|| {
+        let compiler = Nvrtc::open(None, None).map(|nvrtc| Arc::new(nvrtc) as Arc<dyn Compiler>);
+        let dir = env::var_os("TEST_GPU").map(PathBuf::from);
+        let cache =
+            Arc::new(KernelCache::open(&CacheSettings { dir, max_bytes: 1 << 30, create: true }, compiler));
+        let installation = Installation::probe().unwrap();
+        let kept = Hardware::open(&installation.devices[0], cache.clone()).unwrap();
+        (installation, cache, Mutex::new(kept))
+    });
+    let hardware = Hardware::open(&installation.devices[0], cache.clone()).unwrap();
+    hardware.dependent(env::var_os("TEST_GPU_DEPENDENT").is_some())
 }
 
 impl Driver for TestDriver {
@@ -340,9 +353,10 @@ pub(crate) struct Counts {
     pub(crate) execution: Duration,
 }
 
-/// A kernel, lowered when it is first launched: a test loads all of a backend's and launches some.
+/// A kernel, lowered when it is first launched: a test loads all of a backend's and launches some. Beside it the most dynamic
+/// shared memory of its launches.
 #[derive(Clone)]
-pub(crate) struct Entry(Arc<(Arc<Module>, String, OnceLock<Kernel>)>);
+pub(crate) struct Entry(Arc<(Arc<Module>, String, OnceLock<Kernel>)>, u32);
 
 impl Entry {
     fn kernel(&self) -> Result<&Kernel, DriverError> {
@@ -474,11 +488,11 @@ impl Driver for Emulator {
         Ok(Arc::new(self.machine.load_parsed(0, &ptx)))
     }
 
-    fn function(&mut self, module: &Arc<Module>, name: &str, _shared: u32) -> Result<Entry, DriverError> {
+    fn function(&mut self, module: &Arc<Module>, name: &str, shared: u32) -> Result<Entry, DriverError> {
         if !module.kernels().any(|kernel| kernel == name) {
             return Err(error("cuModuleGetFunction", format!("no kernel {name}")));
         }
-        Ok(Entry(Arc::new((module.clone(), name.to_owned(), OnceLock::new()))))
+        Ok(Entry(Arc::new((module.clone(), name.to_owned(), OnceLock::new())), shared))
     }
 
     fn launch(
@@ -487,7 +501,11 @@ impl Driver for Emulator {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
-        let function = function.kernel()?;
+        let (function, declared) = (function.kernel()?, function.1);
+        if shape.shared_bytes > declared {
+            let text = format!("{} bytes of shared memory, declared are {declared}", shape.shared_bytes);
+            return Err(error("cuLaunchKernelEx", text));
+        }
         let wanted = function.parameter_bytes();
         if wanted != parameters.len() as u64 {
             let text = format!("{} bytes of parameters, the kernel has {wanted}", parameters.len());

@@ -15,12 +15,12 @@ use perigee::ops::{
 use perigee::quant::CachedRowFormat;
 use perigee::tensor::{DType, TensorView};
 
-use super::TestDriver;
 use super::weights::{ALL, Stored, Weight};
+use super::{TestDriver, on_gpu};
 
 pub(super) type Device = Stream<TestDriver>;
 
-/// A device for each architecture and order; none without NVRTC.
+/// A device for each architecture and order, or the GPU; none without NVRTC.
 pub(super) fn devices() -> impl Iterator<Item = (String, Device)> {
     let runs = [
         (Arch::Sm80, None),
@@ -29,7 +29,8 @@ pub(super) fn devices() -> impl Iterator<Item = (String, Device)> {
         (Arch::Sm90a, Some(4)),
         (Arch::Sm120a, Some(5)),
     ];
-    runs.into_iter().filter_map(|(arch, seed)| {
+    let count = if on_gpu() { 1 } else { runs.len() };
+    runs.into_iter().take(count).filter_map(|(arch, seed)| {
         let mut driver = TestDriver::new(arch, seed)?;
         if let Some(options) = driver.options() {
             options.races = seed == Some(3);

@@ -19,7 +19,8 @@ use perigee::telemetry::{Exposition, Metrics};
 
 use super::with_driver;
 
-/// A compiler whose CUBINs have the functions that the made-up driver is asked for.
+/// A compiler whose CUBINs have the functions that the made-up driver is asked for, with as much static shared memory as is left
+/// beside their launches'.
 struct Functions;
 
 impl Compiler for Functions {
@@ -28,7 +29,9 @@ impl Compiler for Functions {
     }
 
     fn compile(&self, program: &Program) -> Result<Compiled, CompileError> {
-        let lines: Vec<String> = program.functions.iter().map(|name| format!("{name} 4 0 0\n")).collect();
+        let shared = (program.arch.max_shared_bytes() - program.shared_bytes).min(48 << 10);
+        let lines: Vec<String> =
+            program.functions.iter().map(|name| format!("{name} 4 {shared} 0\n")).collect();
         Ok(Compiled {
             cubin: format!("\x7fELF\n{}\0", lines.concat()).into_bytes(),
             ptx: String::new(),
@@ -40,10 +43,10 @@ impl Compiler for Functions {
 }
 
 /// Compiles every kernel of an architecture into a cache directory, as `perigee kernels build` does.
-fn build(dir: &Path) -> u64 {
+fn build(dir: &Path, arch: Arch) -> u64 {
     let settings = CacheSettings { dir: Some(dir.to_owned()), max_bytes: 1 << 30, create: false };
     let cache = KernelCache::open(&settings, Ok(Arc::new(Functions)));
-    let built = cache.obtain_all(&[Arch::Sm90a], 1, &|_, _, _| ());
+    let built = cache.obtain_all(&[arch], 1, &|_, _, _| ());
     assert!(built.iter().all(|obtained| obtained.result.is_ok()) && cache.degraded().is_none());
     built.len() as u64
 }
@@ -81,7 +84,7 @@ fn with_prebuilt_kernels_a_boot_compiles_nothing() {
     let memory = [("FAKE_GIB", "2")];
     with_driver("boot::with_prebuilt_kernels_a_boot_compiles_nothing", &memory, |_| {
         let dir = tempfile::tempdir().unwrap();
-        let built = build(dir.path()) as f64;
+        let built = build(dir.path(), Arch::Sm90a) as f64;
         assert_eq!(built as usize, kernels::ALL.iter().filter(|k| k.archs.contains(&Arch::Sm90a)).count());
         let (error, page) = boot(dir.path());
         // All kernels are loaded and all weights uploaded when the first launch finds that the kernels are not real.
@@ -96,10 +99,21 @@ fn with_prebuilt_kernels_a_boot_compiles_nothing() {
 }
 
 #[test]
+fn every_kernel_is_loaded_on_a_chip_with_little_shared_memory() {
+    let variables = [("FAKE_GIB", "2"), ("FAKE_CAPABILITY", "120")];
+    with_driver("boot::every_kernel_is_loaded_on_a_chip_with_little_shared_memory", &variables, |_| {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path(), Arch::Sm120a);
+        let (error, _) = boot(dir.path());
+        assert!(error.contains("bytes of parameters"), "{error}");
+    });
+}
+
+#[test]
 fn a_damaged_kernel_that_nothing_can_compile_ends_the_boot() {
     with_driver("boot::a_damaged_kernel_that_nothing_can_compile_ends_the_boot", &[], |_| {
         let dir = tempfile::tempdir().unwrap();
-        build(dir.path());
+        build(dir.path(), Arch::Sm90a);
         let entry = fs::read_dir(dir.path().join("sm_90a")).unwrap().next().unwrap().unwrap().path();
         let bytes = fs::read(&entry).unwrap();
         fs::write(&entry, &bytes[..bytes.len() / 2]).unwrap();

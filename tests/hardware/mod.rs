@@ -33,8 +33,6 @@ fn made_up(folder: &Path, source: &str, name: &str) -> Option<PathBuf> {
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{text}");
-            // The name without a version is asked for first.
-            let _ = std::os::unix::fs::symlink(name, folder.join(name.trim_end_matches(".1")));
             Some(folder.to_owned())
         }
         Err(_) => {
@@ -277,6 +275,40 @@ fn downloads_have_the_bytes_of_their_place_in_the_stream() {
 }
 
 #[test]
+fn many_large_downloads_take_64_mib_of_pinned_memory() {
+    with_driver("many_large_downloads_take_64_mib_of_pinned_memory", &[], |fake| {
+        let mut hardware = open().unwrap();
+        let to = hardware.allocate(4_500_000).unwrap();
+        // Twice: in new buffers and in the same ones.
+        for round in 0..2 {
+            let before = fake.live();
+            let contents: Vec<Vec<u8>> = (0..32).map(|seed| pattern(4_500_000, 100 * round + seed)).collect();
+            let mut transfers = vec![hardware.download(to, 10).unwrap()];
+            for content in &contents {
+                hardware.upload(to, content).unwrap();
+                transfers.push(hardware.download(to, content.len()).unwrap());
+            }
+            // Fourteen buffers and one of 64 KiB, an event each.
+            assert_eq!(fake.live() - before, if round == 0 { 2 * 15 } else { 0 });
+            for (at, (transfer, content)) in transfers[1..].iter().zip(&contents).enumerate() {
+                if at % 3 == 2 {
+                    // Dropped by the finish of a later one.
+                    continue;
+                }
+                let mut found = Vec::new();
+                hardware.finish(*transfer, &mut found).unwrap();
+                assert!(found == *content, "download {at}");
+            }
+            for transfer in transfers {
+                assert!(hardware.finish(transfer, &mut Vec::new()).is_err_and(|error| !error.fatal));
+            }
+        }
+        drop(hardware);
+        assert_eq!(fake.live(), 0);
+    });
+}
+
+#[test]
 fn a_launch_depends_on_a_kernel_in_front_of_it() {
     with_driver("a_launch_depends_on_a_kernel_in_front_of_it", &[], |fake| {
         for on in [true, false] {
@@ -379,6 +411,21 @@ fn launches_arrive_as_given() {
         drop(hardware);
         assert_eq!(fake.live(), 0);
     });
+}
+
+#[test]
+fn a_block_has_the_shared_memory_of_its_chip() {
+    for capability in ["80", "89", "100", "120"] {
+        with_driver("a_block_has_the_shared_memory_of_its_chip", &[("FAKE_CAPABILITY", capability)], |_| {
+            let device = Installation::probe().unwrap().devices.remove(0);
+            let most = device.arch().unwrap().max_shared_bytes() - 1024;
+            let mut hardware = Hardware::open(&device, cache()).unwrap();
+            let module = hardware.load(&program(KERNELS)).unwrap();
+            hardware.function(&module, "big", most).unwrap();
+            let error = hardware.function(&module, "big", most + 1).map(drop).unwrap_err();
+            assert!(error.code == 1 && error.text.starts_with("big: "), "{error}");
+        });
+    }
 }
 
 #[test]

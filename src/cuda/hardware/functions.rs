@@ -3,13 +3,15 @@
 //! Result codes are numbers: a later driver returns codes that the enum of this version lacks.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::mem;
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUlaunchConfig,
-    CUmodule, CUstream,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUlaunchConfig, CUmodule,
+    CUstream,
 };
 
 use super::super::DriverError;
+use super::super::library::Library;
 
 /// `CUDA_ERROR_INVALID_VALUE`: an argument that the driver, or a check before it, refuses.
 pub(super) const INVALID_VALUE: c_int = 1;
@@ -35,20 +37,19 @@ macro_rules! functions {
         impl Functions {
             /// Looks all functions up. Errors: no library, or the name of a missing function.
             pub(super) fn find() -> Result<Self, DriverError> {
-                // SAFETY: opens and closes libraries by the names that cudarc opens them by later.
-                if !unsafe { sys::is_culib_present() } {
-                    return Err(missing("dlopen", "the loader does not find libcuda.so.1"));
-                }
+                let library = Library::of_driver().map_err(|reason| missing("dlopen", &reason))?;
+                let find = |name: &'static str, name_c: &str| {
+                    let name_c = CStr::from_bytes_with_nul(name_c.as_bytes()).ok();
+                    name_c
+                        .and_then(|name| library.address(name))
+                        .ok_or_else(|| missing(name, "the driver lacks it; install driver 580 or later"))
+                };
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the library is present, it is never closed, and the type is that of cuda.h with the
-                        // result code as a number.
-                        let found = unsafe {
-                            sys::culib().get::<unsafe extern "C" fn($($kind),*) -> c_int>(
-                                concat!(stringify!($name), "\0").as_bytes(),
-                            )
-                        };
-                        *found.map_err(|_| missing(stringify!($name), "the driver lacks it; install driver 580 or later"))?
+                        let address = find(stringify!($name), concat!(stringify!($name), "\0"))?;
+                        // SAFETY: the library is never closed, and the type is that of cuda.h with the result code as a
+                        // number.
+                        unsafe { mem::transmute::<*const c_void, unsafe extern "C" fn($($kind),*) -> c_int>(address) }
                     },)*
                 })
             }

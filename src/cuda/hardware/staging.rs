@@ -25,8 +25,11 @@ const PARALLEL_BYTES: usize = 1 << 20;
 const PORTION_BYTES: usize = 256 << 10;
 /// Most threads that fill the ring.
 const MAX_THREADS: usize = 8;
-/// Least bytes of a download buffer.
-const MIN_DOWNLOAD_BYTES: usize = 64 << 10;
+/// Bytes that the size of a download buffer is a multiple of.
+const DOWNLOAD_UNIT_BYTES: usize = 64 << 10;
+/// Most bytes of buffers with downloads in flight: fourteen blocks of 64 tokens of Kimi K2 in bf16. The engine may start a read of each
+/// block that a step displaces before it finishes the first.
+const MAX_IN_FLIGHT_BYTES: usize = 64 << 20;
 
 /// A ring of pinned memory that uploads pass through.
 ///
@@ -120,8 +123,12 @@ unsafe fn fill(threads: &mut ThreadPool, place: *mut u8, source: &[u8]) {
 
 /// Downloads that are not finished, in their order, and buffers for later ones.
 pub(super) struct Downloads {
+    /// Bytes that left their buffers for later downloads; all before those in flight.
+    moved: VecDeque<(Transfer, Vec<u8>)>,
     in_flight: VecDeque<(Transfer, Download)>,
     idle: Vec<Download>,
+    /// Buffers of downloads whose start failed: a copy may be on its way all the same.
+    abandoned: Vec<Download>,
     next: u64,
 }
 
@@ -134,10 +141,17 @@ struct Download {
 
 impl Downloads {
     pub(super) fn new() -> Self {
-        Self { in_flight: VecDeque::new(), idle: Vec::new(), next: 0 }
+        Self {
+            moved: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            idle: Vec::new(),
+            abandoned: Vec::new(),
+            next: 0,
+        }
     }
 
-    /// Enqueues a copy from device memory.
+    /// Enqueues a copy from device memory. Waits for the oldest downloads in flight where all would take more than
+    /// [`MAX_IN_FLIGHT_BYTES`].
     pub(super) fn start(
         &mut self,
         context: &Arc<Context>,
@@ -145,50 +159,84 @@ impl Downloads {
         from: u64,
         bytes: usize,
     ) -> Result<Transfer, DriverError> {
-        let mut download = self.buffer(context, bytes)?;
+        let size = bytes.max(1).checked_next_multiple_of(DOWNLOAD_UNIT_BYTES).unwrap_or(bytes);
+        self.make_room(size)?;
+        let mut download = self.buffer(context, size)?;
         download.bytes = bytes;
-        let (transfer, to) = (Transfer(self.next), download.memory.pointer());
-        self.next += 1;
-        // Before the calls: after an error the copy may be on its way all the same, and the buffer is used again only
-        // when a later download is finished.
-        self.in_flight.push_back((transfer, download));
+        let to = download.memory.pointer().cast();
+        let mut enqueued = Ok(());
         if bytes > 0 {
             // SAFETY: both sides have the bytes, the caller checked the device's, and the buffer is not freed before
             // the copy is done.
-            unsafe { context.functions.cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream.handle()) }?;
+            enqueued = unsafe { context.functions.cuMemcpyDtoHAsync_v2(to, from, bytes, stream.handle()) };
         }
-        self.in_flight[self.in_flight.len() - 1].1.event.record(stream)?;
+        if let Err(error) = enqueued.and_then(|()| download.event.record(stream)) {
+            self.abandoned.push(download);
+            return Err(error);
+        }
+        let transfer = Transfer(self.next);
+        self.next += 1;
+        self.in_flight.push_back((transfer, download));
         Ok(transfer)
     }
 
-    /// The smallest idle buffer that suffices, else a new one in place of the smallest.
-    fn buffer(&mut self, context: &Arc<Context>, bytes: usize) -> Result<Download, DriverError> {
+    /// Moves the oldest downloads out of their buffers until `size` bytes more may be in flight.
+    fn make_room(&mut self, size: usize) -> Result<(), DriverError> {
+        let mut in_flight: usize = self.in_flight.iter().map(|(_, download)| download.memory.bytes()).sum();
+        while in_flight + size > MAX_IN_FLIGHT_BYTES
+            && let Some((_, oldest)) = self.in_flight.front()
+        {
+            let mut content = Vec::new();
+            oldest.read(&mut content)?;
+            in_flight -= oldest.memory.bytes();
+            if let Some((transfer, download)) = self.in_flight.pop_front() {
+                self.moved.push_back((transfer, content));
+                self.idle.push(download);
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest idle buffer of `size` bytes or more, else a new one in place of the smallest.
+    fn buffer(&mut self, context: &Arc<Context>, size: usize) -> Result<Download, DriverError> {
         self.idle.sort_by_key(|download| download.memory.bytes());
-        if let Some(at) = self.idle.iter().position(|download| download.memory.bytes() >= bytes) {
+        if let Some(at) = self.idle.iter().position(|download| download.memory.bytes() >= size) {
             return Ok(self.idle.remove(at));
         }
-        let size = bytes.max(MIN_DOWNLOAD_BYTES).checked_next_power_of_two().unwrap_or(bytes);
         let memory = context.pinned(size)?;
-        if !self.idle.is_empty() {
-            let event = self.idle.remove(0).event;
-            return Ok(Download { memory, bytes, event });
-        }
-        // The latency of a step has this wait in it.
-        Ok(Download { memory, bytes, event: context.event(Wait::Spin)? })
+        let event = match self.idle.is_empty() {
+            false => self.idle.remove(0).event,
+            // The latency of a step has this wait in it.
+            true => context.event(Wait::Spin)?,
+        };
+        Ok(Download { memory, bytes: 0, event })
     }
 
     /// Waits for a download and appends its bytes.
     pub(super) fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
+        if let Some(at) = self.moved.iter().position(|(at, _)| *at == transfer) {
+            let (_, content) = &self.moved[at];
+            into.extend_from_slice(content);
+            self.moved.drain(..=at);
+            return Ok(());
+        }
         let at = self.in_flight.iter().position(|(at, _)| *at == transfer).ok_or_else(|| {
             refusal("cuEventSynchronize", INVALID_VALUE, format!("{transfer:?} is not in flight"))
         })?;
-        let download = &self.in_flight[at].1;
-        download.event.wait()?;
-        // SAFETY: the buffer has the bytes, and the copy into it is done.
-        let bytes = unsafe { std::slice::from_raw_parts(download.memory.pointer(), download.bytes) };
-        into.extend_from_slice(bytes);
+        self.in_flight[at].1.read(into)?;
         // Copies of earlier downloads are done too: they are in the same stream.
+        self.moved.clear();
         self.idle.extend(self.in_flight.drain(..=at).map(|(_, download)| download));
+        Ok(())
+    }
+}
+
+impl Download {
+    /// Waits for the copy and appends its bytes.
+    fn read(&self, into: &mut Vec<u8>) -> Result<(), DriverError> {
+        self.event.wait()?;
+        // SAFETY: the buffer has the bytes, and the copy into it is done.
+        into.extend_from_slice(unsafe { std::slice::from_raw_parts(self.memory.pointer(), self.bytes) });
         Ok(())
     }
 }

@@ -67,6 +67,7 @@ pub(super) fn program_key(program: &Program) -> Key {
     fields.list(&program.functions);
     fields.add(&program.limits.registers.to_le_bytes());
     fields.add(&[u8::from(program.limits.local_memory)]);
+    fields.add(&program.shared_bytes.to_le_bytes());
     *fields.0.finalize().as_bytes()
 }
 
@@ -219,6 +220,7 @@ mod tests {
         change(|p| p.functions.push("g".into()));
         change(|p| p.limits.registers += 1);
         change(|p| p.limits.local_memory = true);
+        change(|p| p.shared_bytes += 1);
         let keys: std::collections::HashSet<Key> = programs.iter().map(program_key).collect();
         assert_eq!(keys.len(), programs.len());
         let key = program_key(&base);

@@ -3,8 +3,9 @@
 //! A kernel is taken from memory, else from the cache directory, else it is compiled and stored. Invariant: what is
 //! given out was compiled from exactly the program asked for. A file that is damaged, cut or of another program is
 //! deleted and compiled again; a directory that is absent, full, read-only or not trusted costs compilations and one
-//! warning, never an error. Concurrent threads compile a program once; concurrent processes may compile it twice, and
-//! the last complete file stays.
+//! warning, never an error. A compiler that is absent, or refuses the program, costs nothing where another one's entry of it is
+//! stored. Concurrent threads compile a program once; concurrent processes may compile it twice, and the last complete
+//! file stays.
 
 mod directory;
 mod entry;
@@ -15,7 +16,7 @@ pub(super) mod tests;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Arch, CompileError, Compiled, Compiler, FunctionUsage, Kernel, Program, kernels};
@@ -114,6 +115,8 @@ pub struct KernelCache {
     directory: Option<Directory>,
     /// The first reason why the directory is not used or no longer written to.
     degraded: OnceLock<String>,
+    /// Ends when the log has a line on the use of another compiler's entries.
+    other_compiler: Once,
     slots: Mutex<HashMap<Key, Slot>>,
     frozen: AtomicBool,
     memory_hits: AtomicU64,
@@ -126,8 +129,8 @@ pub struct KernelCache {
 }
 
 impl KernelCache {
-    /// Opens the directory. Without a compiler, stored kernels of the same source are used whatever compiled them, and
-    /// any other kernel is the given error.
+    /// Opens the directory. Without a compiler, or where it refuses a program, stored kernels of the same source are used
+    /// whatever compiled them; any other kernel is the compiler's error, or the given one.
     pub fn open(settings: &CacheSettings, compiler: Result<Arc<dyn Compiler>, CompileError>) -> Self {
         let opened =
             settings.dir.as_deref().map(|dir| Directory::open(dir, settings.max_bytes, settings.create));
@@ -151,6 +154,7 @@ impl KernelCache {
             compiler,
             directory,
             degraded: OnceLock::new(),
+            other_compiler: Once::new(),
             slots: Mutex::default(),
             frozen: AtomicBool::new(false),
             memory_hits: AtomicU64::new(0),
@@ -239,16 +243,11 @@ impl KernelCache {
     }
 
     fn obtain(&self, program: &Program, key: &Key) -> Result<Binary, KernelError> {
-        let compiler = match &self.compiler {
-            Ok(compiler) => Ok((compiler, compiler.identity()?)),
-            Err(error) => Err(error),
-        };
+        let compiler = self.compiler.as_ref().map_err(Clone::clone);
+        let compiler = compiler.and_then(|compiler| Ok((compiler, compiler.identity()?)));
         let identity = compiler.as_ref().ok().map(|(_, identity)| identity.as_str());
-        let start = Instant::now();
         let (found, damaged) = self.read(program, key, identity);
-        add_time(&self.read_ns, start.elapsed());
         if let Some(binary) = found {
-            self.disk_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(binary);
         }
         if self.frozen.load(Ordering::Acquire) {
@@ -256,16 +255,31 @@ impl KernelCache {
             tracing::error!("{error}");
             return Err(error);
         }
+        let compiled = compiler
+            .map_err(KernelError::from)
+            .and_then(|(compiler, identity)| self.compile(program, key, &**compiler, &identity));
+        if let Err(error) = &compiled
+            && let (Some(binary), _) = self.read(program, key, None)
+        {
+            let warn = || tracing::warn!("stored kernels of another compiler are used: {error}");
+            self.other_compiler.call_once(warn);
+            return Ok(binary);
+        }
         let counter = if damaged { &self.rebuilt } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
-        match &compiler {
-            Ok((compiler, identity)) => self.compile(program, key, &***compiler, identity),
-            Err(error) => Err((*error).clone().into()),
-        }
+        compiled
     }
 
-    /// The program's entry, and whether a damaged one was found.
+    /// An entry of the program, of the compiler `identity` or of any, and whether a damaged one was found.
     fn read(&self, program: &Program, key: &Key, identity: Option<&str>) -> (Option<Binary>, bool) {
+        let start = Instant::now();
+        let (found, damaged) = self.find(program, key, identity);
+        add_time(&self.read_ns, start.elapsed());
+        self.disk_hits.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        (found, damaged)
+    }
+
+    fn find(&self, program: &Program, key: &Key, identity: Option<&str>) -> (Option<Binary>, bool) {
         let Some(directory) = &self.directory else { return (None, false) };
         let paths = match identity {
             Some(identity) => {

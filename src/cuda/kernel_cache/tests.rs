@@ -65,6 +65,7 @@ pub(in crate::cuda) fn program(kernel: &str, text: &str) -> Program {
         options: vec!["--gpu-architecture=sm_90a".into()],
         functions: vec!["f".into()],
         limits: Limits { registers: 64, local_memory: false },
+        shared_bytes: 0,
     }
 }
 
@@ -141,6 +142,28 @@ fn without_a_compiler_a_kernel_of_the_same_source_is_used() {
     let cache = KernelCache::open(&settings(dir.path(), PLENTY), no_compiler());
     assert_eq!(cache.get(&k).unwrap().cubin, cubin_of(&k, "c1"));
     assert_eq!(entries(dir.path()).len(), 1);
+}
+
+#[test]
+fn a_compiler_that_refuses_leaves_the_kernel_of_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let k = program("k", "a");
+    open(dir.path(), &Fake::new("c1")).get(&k).unwrap();
+    let unknown = CompileError::UnknownArch { arch: Arch::Sm90a, version: (11, 0) };
+    let older = Arc::new(Fake {
+        identity: "c0",
+        compiled: AtomicUsize::new(0),
+        error: Some(unknown.clone()),
+        delay: Duration::ZERO,
+    });
+    let cache = open(dir.path(), &older);
+    let binary = cache.get(&k).unwrap();
+    assert_eq!((binary.origin, &binary.cubin), (Origin::Disk, &cubin_of(&k, "c1")));
+    assert_eq!((older.count(), cache.counters().disk_hits, cache.counters().misses), (1, 1, 0));
+    assert_eq!(cache.get(&program("k", "b")), Err(KernelError::Compile(unknown)));
+    // Damaged, it is no kernel.
+    fs::write(entries(dir.path()).remove(0), "damaged").unwrap();
+    assert!(open(dir.path(), &older).get(&k).is_err());
 }
 
 /// One of the ways in which a file of the cache can be wrong.

@@ -37,9 +37,6 @@ const fn shared_bytes(heads: usize) -> u32 {
     (values + scores + weights + KEYS * 4 + heads * 4 + SPLIT * 4) as u32
 }
 
-// Shared memory of a block on sm_86, sm_89 and sm_120.
-const _: () = assert!(KERNEL.shared_bytes <= 101_376);
-
 /// Whether the functions take these sizes.
 pub fn takes(shape: &MlaShape) -> bool {
     let (latent, rope) = (shape.kv_lora_rank, shape.qk_rope_head_dim);

@@ -11,6 +11,8 @@ const QUERIES: usize = 128;
 const GATHERED: usize = 8;
 /// Keys and columns of a block of expand.
 const EXPANDED: usize = 128;
+/// Values of a row of them in shared memory.
+const EXPANDED_PITCH: usize = 32 + 8;
 /// Threads of a block of each function.
 const THREADS: u32 = 256;
 /// Most values of a query head and of a value head: N + R, V.
@@ -34,6 +36,8 @@ pub const KERNEL: Kernel = Kernel {
     shared_bytes: SHARED_BYTES,
 };
 
+/// Two tiles of keys and two of columns in bf16.
+const EXPAND_SHARED_BYTES: u32 = (2 * 2 * EXPANDED * EXPANDED_PITCH * 2) as u32;
 /// `sizeof(Shared)` in the source.
 const SHARED_BYTES: u32 = (2 * KEYS * (MAX_HEAD + 8 + MAX_VALUE + 8) * 2 + 2 * KEYS * 4) as u32;
 
@@ -65,7 +69,7 @@ pub fn gather_launch(num_keys: usize) -> LaunchShape {
 pub fn expand_launch(shape: &MlaShape, num_keys: usize) -> LaunchShape {
     let columns = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim);
     let grid = [columns.div_ceil(EXPANDED) as u32, num_keys.div_ceil(EXPANDED) as u32, 1];
-    LaunchShape { grid, threads: THREADS, shared_bytes: 0 }
+    LaunchShape { grid, threads: THREADS, shared_bytes: EXPAND_SHARED_BYTES }
 }
 
 /// Shape of the launch of prefill.

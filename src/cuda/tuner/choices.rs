@@ -1,17 +1,23 @@
-//! Which variant the backend launches: the measured choice, else the shipped default.
+//! Which variant the backend launches: the measured choice, else the shipped default. One that lost the device is not launched
+//! while there is another one.
 
 use std::collections::HashMap;
 
 use super::MARGIN;
+use super::candidate::Candidate;
 use super::measurement::Measurement;
 use super::op::{Product, TunedOp};
-use super::table::Table;
+use super::table::{Lost, Table};
 use crate::cuda::kernels::tiled::Variant;
 use crate::cuda::tiled::Tiled;
 
 /// Choices by op. They change speed, never a result: all variants give the same bits.
 #[derive(Debug, Clone, Default)]
-pub struct Choices(HashMap<TunedOp, Measured>);
+pub struct Choices {
+    measured: HashMap<TunedOp, Measured>,
+    /// Functions that are not launched.
+    lost: Vec<Lost>,
+}
 
 /// What a measurement says about the variants that ship.
 #[derive(Debug, Clone)]
@@ -40,24 +46,36 @@ impl Choices {
     /// The choices that follow from a table.
     pub fn of(table: &Table) -> Self {
         let of = |measurement: &Measurement| Some((measurement.op, Measured::of(measurement)?));
-        Self(table.measurements.iter().filter_map(of).collect())
+        Self { measured: table.measurements.iter().filter_map(of).collect(), lost: table.lost.clone() }
+    }
+
+    /// The first usable variant whose blocks have so many rows.
+    fn with_rows(&self, product: Product, matrix: &Tiled, rows: usize) -> Option<&'static Variant> {
+        let usable = |variant: &Variant| Candidate::of(product, matrix.format, variant).is_usable(&self.lost);
+        Variant::ALL.iter().find(|variant| variant.rows == rows && usable(variant))
     }
 
     /// The variant for rows of one matrix.
     pub fn variant(&self, product: Product, matrix: &Tiled, rows: usize) -> &'static Variant {
-        match self.0.get(&TunedOp::of(product, matrix, rows)) {
-            Some(measured) => measured.choice,
-            None => Variant::preferred(rows.div_ceil(matrix.count.max(1))),
+        if let Some(measured) = self.measured.get(&TunedOp::of(product, matrix, rows)) {
+            return measured.choice;
         }
+        let preferred = Variant::preferred(rows.div_ceil(matrix.count.max(1)));
+        rows_from(preferred).find_map(|rows| self.with_rows(product, matrix, rows)).unwrap_or(preferred)
     }
 
     /// The variants of both products of experts for so many slots. Both read one worklist, so their blocks have the same
     /// rows: those with the least sum of both times, the default's unless it loses by more than [`MARGIN`].
     pub fn pair(&self, gate_up: &Tiled, down: &Tiled, num_slots: usize) -> [&'static Variant; 2] {
-        let default = Variant::with_rows(Variant::preferred(num_slots.div_ceil(gate_up.count.max(1))).rows);
-        let first = self.0.get(&TunedOp::of(Product::Swiglu, gate_up, num_slots));
-        let second = self.0.get(&TunedOp::of(Product::Linear, down, num_slots));
-        let (Some(first), Some(second)) = (first, second) else { return [default; 2] };
+        let default = Variant::preferred(num_slots.div_ceil(gate_up.count.max(1)));
+        let usable = |rows: usize| {
+            let second = self.with_rows(Product::Linear, down, rows)?;
+            Some([self.with_rows(Product::Swiglu, gate_up, rows)?, second])
+        };
+        let unmeasured = || rows_from(default).find_map(usable).unwrap_or([default; 2]);
+        let first = self.measured.get(&TunedOp::of(Product::Swiglu, gate_up, num_slots));
+        let second = self.measured.get(&TunedOp::of(Product::Linear, down, num_slots));
+        let (Some(first), Some(second)) = (first, second) else { return unmeasured() };
         let with_rows = |rows: usize| {
             let (a, b) = (first.fastest(rows)?, second.fastest(rows)?);
             Some(([a.0, b.0], a.1 + b.1))
@@ -67,9 +85,14 @@ impl Choices {
         match (usual, pairs.min_by(|a, b| a.1.total_cmp(&b.1))) {
             (Some(usual), Some(best)) if best.1 >= usual.1 * (1.0 - MARGIN) => usual.0,
             (_, Some(best)) => best.0,
-            (_, None) => [default; 2],
+            (_, None) => unmeasured(),
         }
     }
+}
+
+/// Rows of the blocks of all variants, behind those of `first`.
+fn rows_from(first: &Variant) -> impl Iterator<Item = usize> {
+    std::iter::once(first.rows).chain(Variant::ALL.iter().map(|variant| variant.rows))
 }
 
 #[cfg(test)]
@@ -83,6 +106,12 @@ mod tests {
     use crate::cuda::tiled::TiledWeight;
 
     fn choices(measurements: Vec<Measurement>) -> Choices {
+        let mut table = empty();
+        table.add(measurements);
+        Choices::of(&table)
+    }
+
+    fn empty() -> Table {
         let identity = Identity {
             gpu: String::new(),
             multiprocessors: 1,
@@ -91,9 +120,7 @@ mod tests {
             driver: String::new(),
             programs: String::new(),
         };
-        let mut table = Table::new(identity);
-        table.add(measurements);
-        Choices::of(&table)
+        Table::new(identity)
     }
 
     fn matrix() -> Tiled {
@@ -112,6 +139,25 @@ mod tests {
         assert_eq!(name(Product::Swiglu, 1), "split16x8");
         let other = Tiled { in_features: 256, ..matrix() };
         assert_eq!(choices.variant(Product::Linear, &other, 1).name, "split16x8");
+    }
+
+    #[test]
+    fn what_lost_the_device_is_not_launched() {
+        let mut table = empty();
+        table.add(vec![measurement(Product::Linear, &[("split16x8", 10.0), ("split32x8", 5.0)], &[])]);
+        for function in ["tiled_linear_nvfp4_split32x8", "tiled_swiglu_nvfp4_split16x8"] {
+            table.lose(function, String::new());
+        }
+        let variant = |table: &Table, product| Choices::of(table).variant(product, &matrix(), 1).name;
+        assert_eq!(variant(&table, Product::Linear), "split16x8");
+        assert_eq!(variant(&table, Product::Swiglu), "split32x8");
+        let pair =
+            |table: &Table| Choices::of(table).pair(&matrix(), &matrix(), 4).map(|variant| variant.name);
+        assert_eq!(pair(&table), ["split32x8", "split16x8"]);
+        // Blocks of eight rows are left to one of the products alone.
+        table.lose("tiled_swiglu_nvfp4_split32x8", String::new());
+        assert_eq!(pair(&table), ["split32x16", "split32x16"]);
+        assert_eq!(variant(&table, Product::Swiglu), "split32x16");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::candidate::Candidate;
 use super::numerics::Output;
 use super::op::{Bucket, Product, TunedOp};
 use super::problem::Problem;
-use super::{Effort, timing};
+use super::{Effort, TuneError, timing};
 use crate::cuda::attention::KvUpType;
 use crate::cuda::matrix::Format;
 use crate::cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, Stream};
@@ -182,7 +182,10 @@ fn products<D: Driver>(
             &output,
             &candidates.iter().collect::<Vec<_>>(),
             effort,
-        )?;
+        )
+        .map_err(|error| match error {
+            TuneError::Lost { source, .. } | TuneError::Op(source) => source,
+        })?;
         let ranked = micros.into_iter().zip(&candidates).min_by(|a, b| a.0.total_cmp(&b.0));
         let Some((micros, fastest)) = ranked else { continue };
         let weights = op.product.matrices() * problem.op.out_features * problem.op.in_features;
@@ -271,7 +274,8 @@ impl Layers {
         }
         let graph = stream.driver().end_capture();
         recorded?;
-        let times = timing::replayed(stream, &[graph?], self.kv_up.len(), effort)?;
+        let times = timing::replayed(stream, &[graph?], self.kv_up.len(), effort);
+        let times = times.map_err(|(_, error)| error)?;
         Ok(times.first().copied().unwrap_or(f64::NAN))
     }
 }

@@ -24,12 +24,12 @@ pub use choices::Choices;
 pub use kernel_times::{BenchSizes, KernelTime, KernelTimes, kernel_times};
 pub use measurement::{Measurement, Tried};
 pub use op::{Bucket, Product, TunedOp};
-pub use table::{Identity, Table};
+pub use table::{Identity, Lost, Table};
 
 use super::kernels::tiled::Variant;
-use super::{Driver, Stream};
+use super::{Driver, DriverError, Stream};
 use crate::ops::OpError;
-use numerics::{CheckError, Lost, Output, Verdict};
+use numerics::{Output, Verdict};
 use problem::Problem;
 
 /// Share of the default's time that a candidate must gain.
@@ -73,10 +73,42 @@ pub struct Tuned {
     pub left: usize,
 }
 
+/// What ends [`tune`].
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// The device became unusable while it ran a candidate. No call of this process on it can succeed.
+    #[error("the device is lost with {function}")]
+    Lost {
+        /// Function of the candidate.
+        function: &'static str,
+        /// The device's error.
+        source: OpError,
+    },
+    /// Outside of all candidates.
+    #[error(transparent)]
+    Op(#[from] OpError),
+}
+
+impl TuneError {
+    /// The error of a call that waits for a candidate.
+    fn of(candidate: &Candidate, error: OpError) -> Self {
+        match error.is_fatal() {
+            true => Self::Lost { function: candidate.function, source: error },
+            false => Self::Op(error),
+        }
+    }
+}
+
+impl From<DriverError> for TuneError {
+    fn from(error: DriverError) -> Self {
+        Self::Op(error.into())
+    }
+}
+
 /// Measures ops in their order until the deadline; `done` is called with the number of ops before and the measurement.
 ///
 /// `open` gives the device with all programs of the candidates: a new one for each op, so that its memory is free after
-/// it, and again where a candidate made the device unusable. `date`: seconds since 1970.
+/// it. `date`: seconds since 1970.
 pub fn tune<D: Driver>(
     open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
     ops: &[TunedOp],
@@ -85,7 +117,7 @@ pub fn tune<D: Driver>(
     deadline: Option<Instant>,
     date: u64,
     done: &mut dyn FnMut(usize, &Measurement),
-) -> Result<Tuned, OpError> {
+) -> Result<Tuned, TuneError> {
     let late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let mut tuned = Tuned::default();
     for (before, op) in ops.iter().enumerate() {
@@ -97,6 +129,11 @@ pub fn tune<D: Driver>(
             tuned.copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.rotation_bytes)?;
         }
         let candidates = candidates(op);
+        if candidates.is_empty() {
+            tracing::error!(%op, "no variant of a kernel can run on this GPU");
+            tuned.left += 1;
+            continue;
+        }
         match measure(open, op, &candidates, effort, &late, date) {
             Ok(Some(mut measurement)) => {
                 measurement.copy_bandwidth = tuned.copy_bandwidth;
@@ -110,7 +147,7 @@ pub fn tune<D: Driver>(
                 tuned.measurements.push(measurement);
             }
             Ok(None) => tuned.left += 1,
-            Err(OpError::OutOfMemory { bytes, .. }) => {
+            Err(TuneError::Op(OpError::OutOfMemory { bytes, .. })) => {
                 tracing::warn!(%op, bytes, "not tuned: the device has no room for its measurement");
                 tuned.left += 1;
             }
@@ -128,33 +165,11 @@ fn measure<D: Driver>(
     effort: &Effort,
     late: &dyn Fn() -> bool,
     date: u64,
-) -> Result<Option<Measurement>, OpError> {
-    let mut refused: Vec<Option<String>> = vec![None; candidates.len()];
-    loop {
-        match attempt(open, op, candidates, refused.clone(), effort, late, date) {
-            Ok(measurement) => return Ok(measurement),
-            // The others are measured on a device that is opened again. Without the first there is nothing to compare.
-            Err(CheckError::Lost(Lost { candidate, error })) if candidate > 0 => {
-                refused[candidate] = Some(format!("the device is lost: {error}"));
-            }
-            Err(CheckError::Lost(Lost { error, .. }) | CheckError::Other(error)) => return Err(error),
-        }
-    }
-}
-
-fn attempt<D: Driver>(
-    open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
-    op: &TunedOp,
-    candidates: &[Candidate],
-    refused: Vec<Option<String>>,
-    effort: &Effort,
-    late: &dyn Fn() -> bool,
-    date: u64,
-) -> Result<Option<Measurement>, CheckError> {
+) -> Result<Option<Measurement>, TuneError> {
     let stream = &mut open()?;
     let mut problem = Problem::new(stream, op, effort.max_weight_bytes, 0, 1)?;
     let output = Output::new(stream, &problem)?;
-    let Verdict { refused, error } = numerics::check(stream, &problem, &output, candidates, refused)?;
+    let Verdict { refused, error } = numerics::check(stream, &problem, &output, candidates)?;
     if late() {
         return Ok(None);
     }

@@ -3,6 +3,7 @@
 //! Outputs are poisoned before each run and lie between guards. A candidate that fails once is refused; it is not run
 //! again, and never timed.
 
+use super::TuneError;
 use super::candidate::Candidate;
 use super::op::Product;
 use super::problem::{Problem, Workload};
@@ -25,26 +26,6 @@ pub(super) struct Output {
     value_bytes: usize,
 }
 
-/// Why a candidate's run says nothing about the others.
-pub(super) enum RunError {
-    /// The call failed, and the device can still be used.
-    Refused(String),
-    /// The device is lost.
-    Lost(OpError),
-    /// The measurement itself cannot go on.
-    Other(OpError),
-}
-
-impl From<OpError> for RunError {
-    fn from(error: OpError) -> Self {
-        match error {
-            OpError::Device { fatal: true, .. } => Self::Lost(error),
-            OpError::Device { .. } => Self::Refused(format!("its launch fails: {error}")),
-            error => Self::Other(error),
-        }
-    }
-}
-
 impl Output {
     pub(super) fn new<D: Driver>(stream: &mut Stream<D>, problem: &Problem) -> Result<Self, OpError> {
         let (width, value_bytes) = (problem.op.out_features, problem.op.product.value_bytes());
@@ -65,15 +46,12 @@ impl Output {
         problem: &Problem,
         workload: &Workload,
         candidate: &Candidate,
-    ) -> Result<Vec<u8>, RunError> {
+    ) -> Result<Vec<u8>, OpError> {
         let list = problem.worklist(stream, workload, candidate.variant.rows)?;
-        stream
-            .driver()
-            .copy(self.buffer.address, self.poison.address, self.buffer.bytes)
-            .map_err(OpError::from)?;
+        stream.driver().copy(self.buffer.address, self.poison.address, self.buffer.bytes)?;
         let slots = problem.slots(workload, list.as_ref());
         candidate.launch(stream, &problem.copies[0], slots, [problem.x(), self.rows()])?;
-        Ok(stream.read(self.buffer.address, self.buffer.bytes)?)
+        stream.read(self.buffer.address, self.buffer.bytes)
     }
 
     /// Bits and value at an index of the outputs.
@@ -149,36 +127,14 @@ pub(super) struct Verdict {
     pub(super) error: f32,
 }
 
-/// A candidate with which the device was lost.
-pub(super) struct Lost {
-    /// Its index.
-    pub(super) candidate: usize,
-    /// The device's error.
-    pub(super) error: OpError,
-}
-
-/// What ends the checks.
-pub(super) enum CheckError {
-    /// With a candidate.
-    Lost(Lost),
-    /// Outside of all candidates.
-    Other(OpError),
-}
-
-impl From<OpError> for CheckError {
-    fn from(error: OpError) -> Self {
-        Self::Other(error)
-    }
-}
-
-/// Runs every candidate that is not refused yet, twice on each workload.
+/// Runs every candidate, twice on each workload.
 pub(super) fn check<D: Driver>(
     stream: &mut Stream<D>,
     problem: &Problem,
     output: &Output,
     candidates: &[Candidate],
-    mut refused: Vec<Option<String>>,
-) -> Result<Verdict, CheckError> {
+) -> Result<Verdict, TuneError> {
+    let mut refused: Vec<Option<String>> = vec![None; candidates.len()];
     let allowed = match problem.op.product {
         Product::Linear => PROJECT.bf16_activations,
         Product::Swiglu => SWIGLU.bf16_activations,
@@ -199,12 +155,11 @@ pub(super) fn check<D: Driver>(
             };
             let (a, b) = match twice() {
                 Ok(outputs) => outputs,
-                Err(RunError::Refused(reason)) => {
-                    refused[c] = Some(reason);
+                Err(error @ OpError::Device { fatal: false, .. }) => {
+                    refused[c] = Some(format!("its launch fails: {error}"));
                     continue;
                 }
-                Err(RunError::Other(error)) => return Err(error.into()),
-                Err(RunError::Lost(error)) => return Err(CheckError::Lost(Lost { candidate: c, error })),
+                Err(error) => return Err(TuneError::of(candidate, error)),
             };
             let fault = match &first_outputs {
                 // The first one's have been looked at.

@@ -3,6 +3,9 @@
 //! A file that is absent, unreadable, cut, too long, of another schema or of another identity is as if there were none; it
 //! costs a tuning. It can make nothing wrong: it names variants that ship, all of which give the same bits. Several
 //! processes may write one; the last complete file stays.
+//!
+//! Functions with which the device was lost are in it too: CUDA has a process that lost its device end, so each start would
+//! run them again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,11 +14,12 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::candidate::Candidate;
 use super::measurement::Measurement;
 use super::op::TunedOp;
 
 /// Version of the file and of what a measurement means.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 /// Folder below the kernel cache.
 const FOLDER: &str = "tuning";
 const SUFFIX: &str = ".json";
@@ -64,6 +68,16 @@ impl Identity {
     }
 }
 
+/// A function with which the device was lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lost {
+    /// Name.
+    pub function: String,
+    /// The device's error.
+    pub reason: String,
+}
+
 /// Measurements on one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,6 +85,8 @@ pub struct Table {
     schema: u32,
     /// What they are valid for.
     pub identity: Identity,
+    /// What is not run again.
+    pub lost: Vec<Lost>,
     /// One of each op at most.
     pub measurements: Vec<Measurement>,
 }
@@ -78,7 +94,7 @@ pub struct Table {
 impl Table {
     /// A table without measurements.
     pub fn new(identity: Identity) -> Self {
-        Self { schema: SCHEMA, identity, measurements: Vec::new() }
+        Self { schema: SCHEMA, identity, lost: Vec::new(), measurements: Vec::new() }
     }
 
     /// The table in the kernel cache; one without measurements if there is none that can be used.
@@ -117,6 +133,14 @@ impl Table {
         self.measurements.extend(measurements);
         let excess = self.measurements.len().saturating_sub(MAX_MEASUREMENTS);
         self.measurements.drain(..excess);
+    }
+
+    /// Notes that the device was lost with a function. Measurements that it is a part of are dropped.
+    pub fn lose(&mut self, function: &str, reason: String) {
+        let lost = Lost { function: function.into(), reason };
+        let without = |op: &TunedOp| Candidate::shipped(op).iter().all(|part| part.function != lost.function);
+        self.measurements.retain(|measurement| without(&measurement.op));
+        self.lost.push(lost);
     }
 
     /// Writes the table into the kernel cache. Errors: the reason with the path.
@@ -252,6 +276,24 @@ mod tests {
     }
 
     #[test]
+    fn a_function_that_lost_the_device_is_left_out_from_then_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lossy = table();
+        let [linear, swiglu] = [0, 1].map(|at| lossy.measurements[at].op);
+        let function = Candidate::shipped(&linear)[1].function;
+        lossy.lose(function, "code 700".into());
+        assert_eq!((lossy.get(&linear), lossy.get(&swiglu).is_some()), (None, true));
+        lossy.save(dir.path()).unwrap();
+        let read = Table::load(dir.path(), identity());
+        assert_eq!(read, lossy);
+        let usable = |op: &TunedOp| {
+            Candidate::shipped(op).iter().map(|one| one.is_usable(&read.lost)).collect::<Vec<_>>()
+        };
+        assert_eq!(usable(&linear), [true, false, true, true, true]);
+        assert!(!usable(&swiglu).contains(&false));
+    }
+
+    #[test]
     fn another_gpu_driver_or_program_has_another_table() {
         let dir = tempfile::tempdir().unwrap();
         let path = table().save(dir.path()).unwrap();
@@ -289,7 +331,7 @@ mod tests {
             assert!(text.contains(from), "{from}");
             refused(text.replacen(from, to, 1).as_bytes());
         };
-        changed("\"schema\": 1", "\"schema\": 2");
+        changed("\"schema\": 2", "\"schema\": 1");
         changed("1.25", "-1.25");
         changed("1.25", "1e999");
         changed("\"micros\": 1.25", "\"micros\": null");

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::Effort;
 use super::candidate::Candidate;
 use super::numerics::Output;
 use super::problem::{Problem, Workload};
+use super::{Effort, TuneError};
 use crate::cuda::{Driver, Stream};
 use crate::ops::OpError;
 
@@ -23,7 +23,7 @@ pub(super) fn time<D: Driver>(
     output: &Output,
     candidates: &[&Candidate],
     effort: &Effort,
-) -> Result<Vec<f64>, OpError> {
+) -> Result<Vec<f64>, TuneError> {
     let mut graphs = Vec::new();
     for candidate in candidates {
         let list = problem.worklist(stream, workload, candidate.variant.rows)?;
@@ -38,20 +38,23 @@ pub(super) fn time<D: Driver>(
         recorded?;
         graphs.push(graph?);
     }
-    replayed(stream, &graphs, problem.copies.len(), effort)
+    let times = replayed(stream, &graphs, problem.copies.len(), effort);
+    times.map_err(|(at, error)| TuneError::of(candidates[at], error))
 }
 
-/// Median times in microseconds of a launch of each graph, which has so many.
+/// Median times in microseconds of a launch of each graph, which has so many. Errors: with the index of the graph.
 pub(super) fn replayed<D: Driver>(
     stream: &mut Stream<D>,
     graphs: &[D::Graph],
     launches: usize,
     effort: &Effort,
-) -> Result<Vec<f64>, OpError> {
+) -> Result<Vec<f64>, (usize, OpError)> {
+    let mut replays =
+        |at: usize, count: u32| replays(stream.driver(), &graphs[at], count).map_err(|error| (at, error));
     // Untimed once, so that no candidate pays for a clock that rises.
     let mut longest = Duration::ZERO;
-    for graph in graphs {
-        longest = longest.max(replays(stream.driver(), graph, 1)?);
+    for at in 0..graphs.len() {
+        longest = longest.max(replays(at, 1)?);
     }
     let replays_of_block = match longest.as_nanos() {
         0 => 1,
@@ -62,7 +65,7 @@ pub(super) fn replayed<D: Driver>(
         // A-B-B-A: what drifts with time is the same for all.
         for turn in 0..graphs.len() {
             let at = if block % 2 == 0 { turn } else { graphs.len() - 1 - turn };
-            let time = replays(stream.driver(), &graphs[at], replays_of_block)?;
+            let time = replays(at, replays_of_block)?;
             times[at].push(time.as_secs_f64() * 1e6 / (f64::from(replays_of_block) * launches as f64));
         }
     }
