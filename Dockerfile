@@ -54,7 +54,8 @@ VOLUME ["/opt/perigee/jit-cache"]
 USER 10001:0
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 CMD ["perigee", "health"]
+# One hour for loading, in which failures do not count; the first success ends it.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=1h --retries=3 CMD ["perigee", "health"]
 ENTRYPOINT ["perigee"]
 CMD ["serve"]
 

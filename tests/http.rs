@@ -664,12 +664,52 @@ async fn connections_are_bounded_and_reused() {
         ask_ok(&mut first, TEXT, text(json!({}))).await;
         assert_eq!(ask(&mut first, TEXT, text(json!({"n": 0}))).await.status, 400);
     }
-    let mut second = Client::connect(server.addr()).await;
-    let response = second.response().await.expect("told why");
-    assert_eq!((response.status, response.header("retry-after")), (503, Some("1")));
-    assert_eq!(response.json()["error"]["code"], "too_many_connections");
-    assert!(second.is_closed().await);
+    for request in ["", "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"] {
+        let mut second = Client::connect(server.addr()).await;
+        second.send(request.as_bytes()).await;
+        let response = second.response().await.expect("told why");
+        assert_eq!((response.status, response.header("retry-after")), (503, Some("1")));
+        assert_eq!(response.json()["error"]["code"], "too_many_connections");
+        assert!(second.is_closed().await);
+    }
     assert_eq!(first.get("/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn probes_and_scrapers_are_answered_while_all_connections_are_in_use() {
+    let engine = FakeEngine::new(true);
+    let config = Config { max_connections: 1, root_path: "/llm".into(), ..fake::config() };
+    let server = serve(&engine, config).await;
+    let mut first = Client::connect(server.addr()).await;
+    assert_eq!(first.get("/version").await.status, 200);
+    // More than there are spare places: each answer gives its place back.
+    for _ in 0..20 {
+        for path in ["/health", "/health/live", "/health/ready", "/health/startup", "/llm/health", "/metrics"]
+        {
+            let mut probe = Client::connect(server.addr()).await;
+            let response = probe.get(path).await;
+            assert_eq!((response.status, response.header("connection")), (200, Some("close")), "{path}");
+            assert!(probe.is_closed().await, "{path}");
+        }
+    }
+    // Heads that do not end hold no place for long, and what is refused holds none.
+    let mut silent = Vec::new();
+    for _ in 0..12 {
+        let mut client = Client::connect(server.addr()).await;
+        client.send(b"GET /health HTTP/1.1\r\n").await;
+        silent.push(client);
+    }
+    for _ in 0..40 {
+        let mut client = Client::connect(server.addr()).await;
+        assert_eq!(client.get("/v1/models").await.status, 503);
+    }
+    assert_eq!(Client::connect(server.addr()).await.get("/health").await.status, 200);
+    for mut client in silent {
+        assert_eq!(client.response().await.expect("told why").status, 503);
+    }
+    let page = first.get("/metrics").await.text().to_owned();
+    assert!(page.contains("perigee_http_refused_connections_total 52\n"), "{page}");
+    assert_eq!(first.get("/version").await.status, 200);
 }
 
 #[tokio::test]

@@ -179,6 +179,8 @@ fn subscribers_know_what_is_cached() {
         let mut late = Subscriber::default();
         late.read(&first);
         assert_eq!((late.cleared, late.cached(last)), (1, whole));
+        // What was sent before it is kept no more.
+        assert_eq!(replay(&replay_endpoint).await[0], first);
         // Then what changes.
         let prompt: Vec<u64> = (0..64).map(|_| rng.u64(100..1000)).collect();
         served.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 1})).await;

@@ -19,7 +19,7 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["prometheus::", "tracing_subscriber::"], &["telemetry/"]),
     (&["figment::"], &["config/"]),
     (&["cudarc::"], &["cuda/"]),
-    (&["rustix::"], &["engine/delivery.rs", "server/socket.rs", "cuda/kernel_cache/"]),
+    (&["rustix::"], &["engine/delivery.rs", "server/socket.rs", "cuda/kernel_cache/", "boot/open_files.rs"]),
     (&["libc::"], &["telemetry/heap.rs", "cuda/library.rs"]),
     (&["clap::"], &["config/args.rs", "cli/"]),
     (&["ratatui::"], &["cli/top/"]),

@@ -441,6 +441,27 @@ fn an_allocation_that_fails_names_the_setting() {
 }
 
 #[test]
+fn open_files_are_limited_by_the_hard_limit_alone() {
+    let limited = "ulimit -Sn 128 && ulimit -Hn 512 && exec \"$0\" \"$@\"";
+    for (setting, warns) in [("server.max_connections=448", false), ("server.max_connections=449", true)] {
+        let mut process = Command::new("sh")
+            .args(["-c", limited, env!("CARGO_BIN_EXE_perigee"), "serve", "--port", "0", "--set", setting])
+            .current_dir(std::env::temp_dir())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let log: Vec<String> = lines.by_ref().take_while(|line| !line.contains("booting: ")).collect();
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.id())).unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        assert_eq!(files.split_whitespace().nth(3), Some("512"), "{files}");
+        assert_eq!(log.iter().any(|line| line.contains("too few open files")), warns, "{log:?}");
+    }
+}
+
+#[test]
 fn a_server_on_a_unix_socket_is_asked_there() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");

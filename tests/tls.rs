@@ -197,11 +197,14 @@ async fn silent_clients_hold_a_place_for_the_time_of_a_head() {
         silent.push(client);
     }
     assert_eq!(files.trusting().connect(server.addr()).await.get("/health").await.status, 200);
-    // They count as connections, and the next client reads so.
+    // They count as connections, and the next client reads so, unless it is a probe.
     let (server, _engine) = start(&files, |config| config.max_connections = 1).await;
     let silent = Client::connect(server.addr()).await;
-    let answer = files.trusting().connect(server.addr()).await.get("/health").await;
+    let answer = files.trusting().connect(server.addr()).await.get("/version").await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("too_many_connections")));
+    let page = files.trusting().connect(server.addr()).await.get("/metrics").await;
+    let end = "perigee_tls_certificate_not_after_timestamp_seconds 2524607999\n";
+    assert!(page.status == 200 && page.text().contains(end), "{}", page.text());
     drop(silent);
     // Their place is free once their time is over.
     let (server, _engine) = start(&files, |config| {
@@ -213,7 +216,7 @@ async fn silent_clients_hold_a_place_for_the_time_of_a_head() {
         silent.send(begun).await;
         assert!(silent.is_closed().await);
     }
-    while files.trusting().connect(server.addr()).await.get("/health").await.status != 200 {}
+    while files.trusting().connect(server.addr()).await.get("/version").await.status != 200 {}
 }
 
 #[tokio::test]

@@ -42,6 +42,8 @@ CUSTOM = {("monitoring.coreos.com/v1", "PodMonitor"): ["podMetricsEndpoints"],
 # Objects that the manifests name and do not make.
 EXTERNAL = {("PersistentVolumeClaim", "perigee-model"), ("Secret", "perigee-api-keys")}
 API_KEY = "manifests-check"
+# What config/monitoring filters by.
+MONITORED_JOB = "perigee"
 
 
 class Findings(dict):
@@ -245,6 +247,10 @@ class Release:
                 self.check_selector(item, path, at(item, path))
             if not at(item, "metadata.labels"):
                 self.wrong(item, "metadata.labels", "no labels")
+        for item in self.all("PodMonitor"):
+            label = at(item, "spec.jobLabel")
+            if self.labels.get(label) != MONITORED_JOB:
+                self.wrong(item, "spec.jobLabel", f"{label}: the pods' job is {self.labels.get(label)}, and alerts ask for {MONITORED_JOB}")
         for index, spread in enumerate(self.pod.get("topologySpreadConstraints", [])):
             field = f"spec.template.spec.topologySpreadConstraints.{index}.labelSelector.matchLabels"
             self.check_selector(self.deployment, field, at(spread, "labelSelector.matchLabels"))

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::draft_source::DraftSource;
 use super::gpu::{Gpu, GpuError};
+use super::host_memory::available_memory;
 use super::kv_identity::kv_identity;
-use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput, available_memory};
+use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput};
 use super::sight::TowerSource;
 use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};

@@ -7,8 +7,9 @@ use super::gpu::Gpu;
 use crate::config::{Settings, Violation, device};
 use crate::cuda::Arithmetic;
 use crate::server::Tls;
+use crate::{kv_events, kv_tiers};
 
-/// Everything that is missing, with its remedy. Opens no device and reads no weights.
+/// Everything that is missing, with its remedy. Opens no device, reads no weights, and leaves nothing behind.
 pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
     let mut found = Vec::new();
     if settings.device.backend == device::BackendChoice::Cuda
@@ -28,6 +29,15 @@ pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
     if let Err(error) = Tls::read(&settings.server) {
         found.push(("server", error.key, error.problem));
     }
+    let cache = &settings.kv_cache;
+    if cache.host_bytes > 0
+        && !cache.disk_path.is_empty()
+        && let Err(error) = kv_tiers::try_folder(Path::new(&cache.disk_path))
+    {
+        found.push(("kv_cache", "disk_path", error.to_string()));
+    }
+    let addresses = kv_events::unusable_addresses(&settings.kv_events);
+    found.extend(addresses.into_iter().map(|error| ("kv_events", error.key, error.problem)));
     found
 }
 
@@ -108,6 +118,28 @@ mod tests {
         check(with("/no/such".into()), &[("server", "tls_certificate", "no such file")]);
         check(with(file.clone()), &[("server", "tls_certificate", "has no certificate")]);
         check(with(dir.path().into()), &[("server", "tls_certificate", "cannot be read")]);
+    }
+
+    #[test]
+    fn the_folder_of_blocks_and_the_addresses_of_events_are_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let with = |path: PathBuf, host_bytes: u64| {
+            move |s: &mut Settings| {
+                s.kv_cache.disk_path = path.display().to_string();
+                s.kv_cache.host_bytes = host_bytes;
+            }
+        };
+        check(with(dir.path().join("kv"), 1 << 30), &[]);
+        assert!(!dir.path().join("kv").exists());
+        check(with(file.join("kv"), 1 << 30), &[("kv_cache", "disk_path", "that this process may write")]);
+        check(with(file.join("kv"), 0), &[]);
+        check(|s| s.kv_events.endpoint = "tcp://127.0.0.1:0".into(), &[]);
+        check(
+            |s| s.kv_events.endpoint = "tcp://192.0.2.1:5557".into(),
+            &[("kv_events", "endpoint", "choose another address")],
+        );
     }
 
     #[test]

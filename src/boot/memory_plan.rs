@@ -189,7 +189,7 @@ impl MemoryPlan {
         }
         if memory.is_host && tier_bytes > 0 {
             let available = memory.available_bytes.saturating_sub(fixed);
-            if tier_bytes + block_bytes > available {
+            if tier_bytes.saturating_add(block_bytes) > available {
                 return Err(too_large(available, " beside weights and workspace"));
             }
             fixed += tier_bytes;
@@ -266,26 +266,6 @@ impl MemoryPlan {
     }
 }
 
-/// Bytes available to the process: the kernel's figure, capped by the control group's limit. `None`
-/// if neither can be read.
-pub fn available_memory() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
-    let available = meminfo.as_deref().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
-    });
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let group =
-        number("/sys/fs/cgroup/memory.max").or_else(|| number("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-    let used = number("/sys/fs/cgroup/memory.current")
-        .or_else(|| number("/sys/fs/cgroup/memory/memory.usage_in_bytes"))
-        .unwrap_or(0);
-    match (available, group.map(|limit| limit.saturating_sub(used))) {
-        (Some(a), Some(g)) => Some(a.min(g)),
-        (a, g) => a.or(g),
-    }
-}
-
 /// Bytes in the style of `1.5 GiB`.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -357,7 +337,9 @@ mod tests {
         let message = |edit: &dyn Fn(&mut PlanInput<'_>)| plan(edit).unwrap_err().to_string();
         assert!(message(&|p| p.memory = Memory::host(10 << 20)).contains("max_num_batched_tokens"));
         assert!(message(&|p| p.cache_bytes = 64 << 30).contains("kv_cache.memory_bytes"));
-        assert!(message(&|p| p.host_tier_bytes = 4 << 30).contains("kv_cache.host_bytes"));
+        for bytes in [4 << 30, u64::MAX] {
+            assert!(message(&|p| p.host_tier_bytes = bytes).contains("kv_cache.host_bytes"));
+        }
         let on_device =
             |p: &mut PlanInput<'_>| (p.memory, p.host_tier_bytes) = (Memory::device(4 << 30), 5 << 30);
         assert!(message(&on_device).contains("4.0 GiB of host memory available"));

@@ -10,6 +10,7 @@ use tokio::runtime::{self, Runtime};
 
 use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
 use super::error::{BootError, chain};
+use super::open_files;
 use super::progress::Progress;
 use super::reload::{Load, Reloader};
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
@@ -20,7 +21,7 @@ use crate::api::{Api, ModelCard};
 use crate::config::{Loaded, Settings};
 use crate::engine::EngineHandle;
 use crate::generate::Generator;
-use crate::kv_events::{self, Publisher};
+use crate::kv_events::{self, Publisher, Sockets};
 use crate::nano;
 use crate::server::{Drained, Endpoint, Readiness, RemoteImages, Server, Traces};
 use crate::telemetry::{self, EngineInfo, LogControl, Metrics};
@@ -51,6 +52,7 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     };
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     loaded.origins.iter().for_each(|(key, origin)| tracing::debug!(%key, %origin, "setting"));
+    open_files::raise_limit(loaded.settings.server.max_connections);
     let outcome = runtime.block_on(run(loaded, load, logs, begun));
     runtime.shutdown_background();
     match outcome {
@@ -97,6 +99,8 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
         .with_stuck_after(settings.scheduler.step_timeout()),
     );
     let server = Server::start(settings.server.clone(), metrics.clone()).await?;
+    // Before the weights: what is refused here costs no time of loading.
+    let sockets = kv_events::listen(&settings.kv_events).await?;
     let traces = start_traces(settings, &names[0], &metrics);
     traces.iter().for_each(|traces| server.set_traces(traces.clone()));
     let reloader = Arc::new(Reloader::new(load, loaded, server.control(), logs));
@@ -109,7 +113,7 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     note_public_pages(settings);
     let booting = {
         let (settings, metrics, readiness) = (settings.clone(), metrics.clone(), server.readiness());
-        tokio::task::spawn_blocking(move || boot(&settings, names, &metrics, &readiness))
+        tokio::task::spawn_blocking(move || boot(&settings, names, sockets, &metrics, &readiness))
     };
     let booted = tokio::select! {
         booted = booting => booted?,
@@ -221,6 +225,7 @@ struct Booted {
 fn boot(
     settings: &Settings,
     names: Vec<String>,
+    sockets: Option<Sockets>,
     metrics: &Arc<Metrics>,
     readiness: &Readiness,
 ) -> Result<Booted, BootError> {
@@ -251,7 +256,7 @@ fn boot(
         prefix_caching: options.prefix_caching,
         max_model_len: facts.max_model_len,
     });
-    let publisher = tell_routers(settings, &names[0], &engine, metrics)?;
+    let publisher = sockets.map(|sockets| tell_routers(sockets, settings, &names[0], &engine, metrics));
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let card = ModelCard {
         names,
@@ -280,23 +285,21 @@ fn boot(
     Ok(Booted { api, model, engine, publisher })
 }
 
-/// Begins to publish what the prefix cache holds, if the settings say where.
+/// Begins to publish what the prefix cache holds.
 fn tell_routers(
+    sockets: Sockets,
     settings: &Settings,
     model: &str,
     engine: &StartedEngine,
     metrics: &Arc<Metrics>,
-) -> Result<Option<Publisher>, BootError> {
-    if !settings.kv_events.is_on() {
-        return Ok(None);
-    }
+) -> Publisher {
     let block_size = engine.handle.facts().block_size;
     let handle = engine.handle.clone();
     let wake = move || handle.tell_again();
-    let published = kv_events::publish(&settings.kv_events, model, block_size, metrics.clone(), wake);
-    let (feed, publisher) = tokio::runtime::Handle::current().block_on(published)?;
+    let (feed, publisher) =
+        kv_events::publish(sockets, &settings.kv_events, model, block_size, metrics.clone(), wake);
     engine.handle.tell(feed);
-    Ok(Some(publisher))
+    publisher
 }
 
 /// Names that clients may use: the operator's, else the folder's, else the embedded model's.

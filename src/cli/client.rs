@@ -16,6 +16,9 @@ use tokio::net::{TcpStream, UnixStream};
 use super::trust::Trust;
 use crate::server;
 
+/// Why a server may close a connection that it has taken.
+const FULL: &str = "; a server closes new connections while all are in use (server.max_connections)";
+
 /// A server, as reached from here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
@@ -131,7 +134,10 @@ where
     request.headers_mut().insert(header::HOST, host);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(words)?;
     tokio::spawn(connection); // Its error also ends the exchange.
-    let mut response = sender.send_request(request).await.map_err(words)?;
+    let mut response = sender.send_request(request).await.map_err(|error| match error.is_parse() {
+        true => words(error),
+        false => format!("{}{FULL}", words(error)),
+    })?;
     let mut body = Vec::new();
     let mut cut = false;
     while let Some(frame) = response.frame().await {
@@ -255,6 +261,8 @@ mod tests {
         check("HTTP/1.1 503 Busy\r\n\r\n{}", Some((503, "{}")));
         check("nonsense", None);
         check("", None);
+        let (_, closed) = served(String::new(), None);
+        assert!(closed.unwrap_err().ends_with("all are in use (server.max_connections)"));
         check("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut", None);
     }
 

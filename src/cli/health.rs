@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::client::{self, Address, Answer};
 use super::commands::load_settings;
 use super::trust::Trust;
@@ -39,12 +41,35 @@ pub(super) fn health(args: &HealthArgs) -> ExitCode {
         }
         Ok(Answer { status, body, cut }) => {
             let rest = if cut { "…" } else { "" };
-            eprintln!("perigee: {url} answered {status}: {}{rest}", body.trim_end());
+            eprintln!("perigee: {url} answered {status}: {}{rest}", reason(&body));
             ExitCode::FAILURE
         }
         Err(problem) => {
             eprintln!("perigee: {url}: {problem}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// The message of an answer that is an error of the API, else the answer as it is.
+fn reason(body: &str) -> String {
+    let error: Option<Value> = serde_json::from_str(body).ok();
+    let message = error.as_ref().and_then(|error| error["error"]["message"].as_str());
+    message.unwrap_or(body.trim_end()).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ApiError;
+
+    #[test]
+    fn a_refusal_is_said_in_its_words() {
+        let refusal = ApiError::too_many_connections(8);
+        let body = String::from_utf8(refusal.body()).unwrap();
+        assert_eq!(reason(&body), "all 8 connections (server.max_connections) are in use; try again soon");
+        for body in [r#"{"status":"starting"}"#, "no JSON", ""] {
+            assert_eq!(reason(&format!("{body}\n")), body);
         }
     }
 }

@@ -308,7 +308,7 @@ fn secrets_come_from_files_and_are_never_shown() {
         ),
         (&[("PERIGEE_SERVER__API_KEYS_FILE", &empty)], "server.api_keys: the file is empty"),
         (&[("PERIGEE_SERVER__API_KEYS_FILE", "/nonexistent")], "cannot read /nonexistent"),
-        (&[("PERIGEE_SERVER__API_KEYS_FILE", "")], "server.api_keys: cannot read"),
+        (&[("PERIGEE_SERVER__API_KEYS_FILE", "")], "server.api_keys: is empty; unset the variable"),
         (&[("PERIGEE_SERVER__API_KEYS", "")], "is empty; unset the variable"),
         (&[("PERIGEE_SERVER__API_KEYS", "hunter2 hunter3")], "printable ASCII without spaces"),
         (&[("PERIGEE_SERVER__PORT_FILE", &keys)], "unknown key"),

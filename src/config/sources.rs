@@ -215,6 +215,10 @@ impl<'a> Sources<'a> {
             let secret = key.strip_suffix("_file").filter(|secret| settings::is_secret(section, secret));
             match (value.as_deref(), secret) {
                 (None, _) => self.error(&full, place, "is not UTF-8".into()),
+                (Some(""), _) if secret.is_some() || settings::is_secret(section, key) => {
+                    let full = format!("{section}.{}", secret.unwrap_or(key));
+                    self.error(&full, place, "is empty; unset the variable, or give it a value".into());
+                }
                 (Some(path), Some(secret)) => {
                     let place = format!("{variable} ({path})");
                     match environment.secret_lines(variable, path) {
@@ -227,9 +231,6 @@ impl<'a> Sources<'a> {
                         }
                         Err(problem) => self.error(&format!("{section}.{secret}"), place, problem),
                     }
-                }
-                (Some(""), None) if settings::is_secret(section, key) => {
-                    self.error(&full, place, "is empty; unset the variable, or give it a value".into());
                 }
                 (Some(""), None) if settings::keys().has(section, key) => {}
                 (Some(text), None) => self.assign(&mut variables, section, key, Given::Text(text), place),

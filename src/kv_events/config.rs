@@ -14,7 +14,8 @@ pub struct Config {
     pub replay_endpoint: String,
     /// Name of this server in the topic kv@POD_ID@MODEL; most routers go by the address instead.
     pub pod_id: String,
-    /// Batches that are kept for replay. Larger: more memory, longer absences that a subscriber survives without a snapshot.
+    /// Most batches that are kept for replay, from the last snapshot on. Larger: more memory, longer absences that a subscriber
+    /// survives without a snapshot.
     pub kept_batches: usize,
     /// Form of an event: map (vLLM since June 2026, Dynamo, llm-d), or array for AIBrix, which reads nothing else.
     pub shape: Shape,

@@ -13,4 +13,4 @@ mod zmtp;
 
 pub use config::{Config, Shape};
 pub use feed::Feed;
-pub use publisher::{Publisher, StartError, publish};
+pub use publisher::{Publisher, Sockets, StartError, listen, publish, unusable_addresses};

@@ -6,6 +6,7 @@
 //! subscribes: a PUB socket has no memory, and not every consumer asks for a replay.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,13 +32,42 @@ const MAX_SEND: Duration = Duration::from_secs(5);
 /// Least time between the snapshots for new subscribers: they go to all, and a subscriber may come again and again.
 const WELCOME_PAUSE: Duration = Duration::from_secs(1);
 
-/// An address could not be listened on.
+/// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("kv_events.{key} = {address:?}: {source}; choose another address")]
+#[error("kv_events.{key} = {address}: {problem}")]
 pub struct StartError {
-    key: &'static str,
+    /// Of the section `kv_events`.
+    pub key: &'static str,
     address: String,
-    source: std::io::Error,
+    /// The system's reason, and the remedy.
+    pub problem: String,
+}
+
+impl StartError {
+    fn new(key: &'static str, address: &str, reason: &io::Error) -> Self {
+        Self { key, address: address.to_owned(), problem: format!("{reason}; choose another address") }
+    }
+}
+
+/// The addresses of valid settings that cannot be listened on. One that is taken is none of them: a server with these settings may
+/// have it.
+pub fn unusable_addresses(config: &Config) -> Vec<StartError> {
+    if !config.validate().is_empty() {
+        return Vec::new();
+    }
+    let addresses = [("endpoint", &config.endpoint), ("replay_endpoint", &config.replay_endpoint)];
+    let given = addresses.into_iter().filter(|(_, address)| !address.is_empty());
+    let tried = given.filter_map(|(key, address)| {
+        let refused = std::net::TcpListener::bind(socket_address(address)).err()?;
+        (refused.kind() != io::ErrorKind::AddrInUse).then(|| StartError::new(key, address, &refused))
+    });
+    tried.collect()
+}
+
+/// Addresses that are listened on. Subscribers wait until something is published.
+pub struct Sockets {
+    events: PubSocket,
+    requests: Option<RouterSocket>,
 }
 
 /// A running publisher.
@@ -50,26 +80,34 @@ impl Publisher {
     }
 }
 
-/// Listens, and publishes what the feed sends, for a model of this name with blocks of `block_size` tokens. `wake` makes the feed's owner
-/// call [`Feed::send`] though nothing changed. Errors: an address cannot be bound.
-pub async fn publish(
+/// Listens where the settings say; `None` where they say nothing. Errors: an address cannot be bound.
+pub async fn listen(config: &Config) -> Result<Option<Sockets>, StartError> {
+    if !config.is_on() {
+        return Ok(None);
+    }
+    let at = &config.endpoint;
+    let events = PubSocket::bind(&socket_address(at)).await;
+    let events = events.map_err(|reason| StartError::new("endpoint", at, &reason))?;
+    let at = &config.replay_endpoint;
+    let requests = match at.is_empty() {
+        true => None,
+        false => Some(RouterSocket::bind(&socket_address(at)).await),
+    };
+    let requests = requests.transpose().map_err(|reason| StartError::new("replay_endpoint", at, &reason))?;
+    Ok(Some(Sockets { events, requests }))
+}
+
+/// Publishes what the feed sends, for a model of this name with blocks of `block_size` tokens. `wake` makes the feed's owner
+/// call [`Feed::send`] though nothing changed. To be called in a runtime.
+pub fn publish(
+    sockets: Sockets,
     config: &Config,
     model: &str,
     block_size: usize,
     metrics: Arc<Metrics>,
     wake: impl Fn() + Send + 'static,
-) -> Result<(Feed, Publisher), StartError> {
-    let refuse = |key, address: &str| {
-        let address = address.to_owned();
-        move |source| StartError { key, address, source }
-    };
-    let at = &config.endpoint;
-    let events = PubSocket::bind(&socket_address(at)).await.map_err(refuse("endpoint", at))?;
-    let at = &config.replay_endpoint;
-    let requests = match at.is_empty() {
-        true => None,
-        false => Some(RouterSocket::bind(&socket_address(at)).await.map_err(refuse("replay_endpoint", at))?),
-    };
+) -> (Feed, Publisher) {
+    let Sockets { events, requests } = sockets;
     tracing::info!(
         at = %events.address(),
         replay = requests.as_ref().map(|socket| socket.address().to_string()),
@@ -92,7 +130,7 @@ pub async fn publish(
         snapshot_due.store(true, Ordering::Relaxed);
         wake();
     };
-    Ok((feed, Publisher(tokio::spawn(run(outgoing, requests, batches, ask)))))
+    (feed, Publisher(tokio::spawn(run(outgoing, requests, batches, ask))))
 }
 
 /// Address and port of `tcp://ADDRESS:PORT`; `*` is what vLLM writes for all addresses.
@@ -108,7 +146,7 @@ struct Outgoing {
     block_size: usize,
     /// Number of the next batch.
     next: i64,
-    /// Sent batches, the last ones.
+    /// Sent batches, the last ones: none before the last that begins with nothing.
     kept: VecDeque<Kept>,
     /// Number of the last batch that begins with nothing: who reads on from there knows everything.
     last_whole: i64,
@@ -131,6 +169,8 @@ impl Outgoing {
         let begins_with_nothing = events.first() == Some(&Event::Cleared);
         if begins_with_nothing {
             self.last_whole = number;
+            // Nobody needs those before it, and a snapshot of a large cache is large.
+            self.kept.clear();
         }
         // A subscriber that does not keep up loses messages, sees the gap in the numbers, and asks for them.
         let message = Message::from([self.topic.clone(), number_frame(number), batch.clone()]);
@@ -140,6 +180,11 @@ impl Outgoing {
         if self.kept.len() > self.config.kept_batches {
             self.kept.pop_front();
         }
+    }
+
+    /// The batches from this number on; where they are no longer kept, from the first kept one on.
+    fn kept_from(&self, number: i64) -> Vec<Kept> {
+        self.kept.iter().filter(|kept| kept.number >= number).cloned().collect()
     }
 
     /// Whether who reads all kept batches knows everything.
@@ -199,7 +244,7 @@ fn replay(request: Request, outgoing: &Outgoing) {
         return;
     }
     let from = i64::from_be_bytes(from);
-    let kept: Vec<Kept> = outgoing.kept.iter().filter(|kept| kept.number >= from).cloned().collect();
+    let kept = outgoing.kept_from(from);
     let topic = outgoing.topic.clone();
     tokio::spawn(async move {
         for Kept { number, batch } in kept {
@@ -215,4 +260,52 @@ fn replay(request: Request, outgoing: &Outgoing) {
 
 fn number_frame(number: i64) -> Bytes {
     Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_other_machines_are_refused_and_taken_ones_are_not() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let check = |endpoint: &str, replay_endpoint: String, expected: &[&str]| {
+            let config = Config { endpoint: endpoint.into(), replay_endpoint, ..Config::default() };
+            let found = unusable_addresses(&config);
+            assert_eq!(found.iter().map(|error| error.key).collect::<Vec<_>>(), expected, "{found:?}");
+            assert!(found.iter().all(|error| error.problem.ends_with("choose another address")));
+        };
+        check("", String::new(), &[]);
+        check("tcp://127.0.0.1:0", format!("tcp://{}", taken.local_addr().unwrap()), &[]);
+        // TEST-NET-1, RFC 5737.
+        check("tcp://192.0.2.1:5557", "tcp://*:0".into(), &["endpoint"]);
+        check("tcp://*:0", "tcp://192.0.2.1:5558".into(), &["replay_endpoint"]);
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_takes_the_place_of_all_batches_before_it() {
+        let mut outgoing = Outgoing {
+            events: PubSocket::bind("127.0.0.1:0").await.unwrap(),
+            topic: Bytes::from("kv@pod@m"),
+            config: Config { kept_batches: 3, ..Config::default() },
+            block_size: 16,
+            next: 0,
+            kept: VecDeque::new(),
+            last_whole: 0,
+            metrics: Arc::new(Metrics::new("m", false)),
+        };
+        let kept = |outgoing: &Outgoing, from| -> Vec<i64> {
+            outgoing.kept_from(from).iter().map(|kept| kept.number).collect()
+        };
+        let change = [Event::Removed(vec![1])];
+        outgoing.send(&[Event::Cleared]);
+        outgoing.send(&change);
+        assert_eq!(kept(&outgoing, 0), [0, 1]);
+        outgoing.send(&[Event::Cleared, Event::Removed(vec![1])]);
+        assert_eq!(kept(&outgoing, 0), [2]);
+        (0..2).for_each(|_| outgoing.send(&change));
+        assert!(outgoing.is_whole() && kept(&outgoing, 1) == [2, 3, 4] && kept(&outgoing, 4) == [4]);
+        outgoing.send(&change);
+        assert!(!outgoing.is_whole() && kept(&outgoing, 0) == [3, 4, 5]);
+    }
 }

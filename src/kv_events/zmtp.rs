@@ -18,6 +18,8 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::telemetry::Throttle;
+
 /// A message: its frames.
 pub(super) type Message = Arc<[Bytes]>;
 
@@ -224,11 +226,14 @@ impl RouterSocket {
 async fn accept(listener: TcpListener, role: Arc<Role>) {
     // Ended together with the socket.
     let mut conversations = JoinSet::new();
+    let mut warnings = Throttle::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "accepting a subscriber to KV events failed");
+                if warnings.pass() {
+                    tracing::warn!(%error, "accepting a subscriber to KV events failed");
+                }
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }

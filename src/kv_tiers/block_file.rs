@@ -75,15 +75,18 @@ pub(super) fn write(path: &Path, identity: &Identity, name: &Name, content: &[u8
 /// End of the names of files that are being written.
 pub(super) const UNFINISHED: &str = "-unfinished";
 
-/// Reads a block of at most `max_bytes` bytes. Errors: in words, what is wrong with the file.
+/// Reads a block of at most `max_bytes` bytes; `None` if there is no file. Errors: in words, what is wrong with it.
 pub(super) fn read(
     path: &Path,
     identity: &Identity,
     name: &Name,
     max_bytes: usize,
-) -> Result<Vec<u8>, String> {
+) -> Result<Option<Vec<u8>>, String> {
     let broken = |error: io::Error| error.to_string();
-    let mut file = File::open(path).map_err(broken)?;
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(broken)?,
+    };
     let len = file.metadata().map_err(broken)?.len();
     if !(HEADER_BYTES as u64..=(HEADER_BYTES + max_bytes) as u64).contains(&len) {
         return Err(format!("it has {len} bytes"));
@@ -93,7 +96,7 @@ pub(super) fn read(
     let mut content = Vec::with_capacity(len as usize - HEADER_BYTES);
     file.take(max_bytes as u64).read_to_end(&mut content).map_err(broken)?;
     match found == header(identity, name, &content) {
-        true => Ok(content),
+        true => Ok(Some(content)),
         false => Err("its checksum is another".into()),
     }
 }

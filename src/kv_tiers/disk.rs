@@ -5,8 +5,9 @@
 //! miss. Each process counts the files that it has seen.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -15,9 +16,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::block_file::{self, HEADER_BYTES, Identity, UNFINISHED, hex};
-use super::{Content, DiskOptions, TierError};
+use super::{Content, DiskOptions, FolderError, TierError};
 use crate::scheduler::{Name, SeqId};
-use crate::telemetry::{KvLoss, KvTier, Metrics};
+use crate::telemetry::{KvLoss, KvTier, Metrics, Throttle};
 
 /// Most bytes that wait to be written: a disk that is slower than evictions loses blocks, not memory.
 const MAX_QUEUED_BYTES: u64 = 256 << 20;
@@ -29,8 +30,6 @@ const MAX_FETCHES: usize = 1024;
 const MAX_FETCHED: usize = 64;
 /// Age of an unfinished file whose process must be gone.
 const STALE: Duration = Duration::from_secs(3600);
-/// Shortest time between two log lines of failed writes.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the reading thread brings.
 pub(super) enum Fetched {
@@ -111,9 +110,9 @@ impl Disk {
     ) -> Result<Self, TierError> {
         let root = &options.folder;
         let folder = root.join(identity.folder());
-        let refused = |source| TierError::Folder { path: root.clone(), source };
-        fs::create_dir_all(&folder).map_err(refused)?;
-        probe(&folder).map_err(refused)?;
+        make_folders(&folder)
+            .and_then(|()| probe(&folder))
+            .map_err(|source| TierError::Folder { path: root.clone(), source: FolderError(source) })?;
         let shared = Arc::new(Shared {
             folder,
             identity,
@@ -223,6 +222,19 @@ impl Disk {
     }
 }
 
+/// Makes a folder and those above it, for this user alone: what they hold tells of prompts.
+fn make_folders(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Whether [`Disk::open`] could use a folder; what is made for that is removed again.
+pub(super) fn try_folder(folder: &Path) -> io::Result<()> {
+    let absent: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
+    let tried = make_folders(folder).and_then(|()| probe(folder));
+    absent.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+    tried
+}
+
 /// Whether files can be made.
 fn probe(folder: &Path) -> io::Result<()> {
     let file = folder.join(format!("{:016x}{UNFINISHED}", fastrand::u64(..)));
@@ -300,15 +312,14 @@ impl Shared {
     }
 
     fn write_all(&self, writes: &Receiver<(Name, Content)>) {
-        let mut complained: Option<Instant> = None;
+        let mut warnings = Throttle::default();
         for (name, content) in writes {
             let bytes = content.len() as u64;
             if !self.ends.load(Ordering::Relaxed)
                 && let Err(error) = self.write(&name, &content)
             {
                 self.metrics.record_kv_lost(KvLoss::Write);
-                if complained.is_none_or(|at| at.elapsed() > COMPLAINT_INTERVAL) {
-                    complained = Some(Instant::now());
+                if warnings.pass() {
                     let path = self.folder.display();
                     tracing::warn!(%error, %path, "a KV block could not be written to disk; replies are not affected");
                 }
@@ -325,7 +336,7 @@ impl Shared {
         self.make_room(bytes);
         let path = self.path(name);
         if let Some(part) = path.parent() {
-            fs::create_dir_all(part)?;
+            make_folders(part)?;
         }
         block_file::write(&path, &self.identity, name, content)?;
         self.files().insert(Entry { path, bytes, name: Some(*name) });
@@ -349,16 +360,20 @@ impl Shared {
         }
     }
 
-    /// A block, which counts as used. A bad file is deleted.
+    /// A block, which counts as used. A bad file is deleted; one that is gone made room for another process's.
     fn read(&self, name: &Name) -> Option<Vec<u8>> {
         let entry = self.files().remove(name)?;
         match block_file::read(&entry.path, &self.identity, name, self.block_bytes) {
-            Ok(content) => {
+            Ok(Some(content)) => {
                 // Its time tells a later process that it was used.
                 let touched = File::options().append(true).open(&entry.path);
                 let _ = touched.and_then(|file| file.set_modified(SystemTime::now()));
                 self.files().insert(entry);
                 Some(content)
+            }
+            Ok(None) => {
+                self.tell();
+                None
             }
             Err(reason) => {
                 let path = entry.path.display();

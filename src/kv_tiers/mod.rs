@@ -11,7 +11,7 @@ mod block_file;
 mod disk;
 mod host;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,17 +59,27 @@ pub enum TierError {
         /// Bytes of a block.
         block_bytes: usize,
     },
-    /// The folder cannot be made or written.
-    #[error("kv_cache.disk_path = {}: {source}; it must be a folder that this process may write", .path.display())]
+    /// The folder cannot be used.
+    #[error("kv_cache.disk_path = {}: {source}", .path.display())]
     Folder {
         /// As set.
         path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
+        /// Why not.
+        source: FolderError,
     },
     /// A thread could not be started.
     #[error("a thread of the KV tiers could not be started")]
     Thread(#[source] std::io::Error),
+}
+
+/// A folder that cannot be made or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; it must be a folder that this process may write")]
+pub struct FolderError(std::io::Error);
+
+/// Whether blocks can be kept in a folder. Leaves nothing behind.
+pub fn try_folder(folder: &Path) -> Result<(), FolderError> {
+    disk::try_folder(folder).map_err(FolderError)
 }
 
 /// What a fetch from disk brought.

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,12 +171,45 @@ fn a_bad_file_is_a_miss_and_is_deleted() {
         );
         close(tiers);
     }
-    // A file that somebody else has deleted.
-    let mut tiers = open(&options, "a", &metrics());
-    until(|| !tiers.lacks_on_disk(&name(2)));
+}
+
+#[test]
+fn a_file_that_another_process_has_deleted_is_a_miss() {
+    let folder = tempfile::tempdir().unwrap();
+    let (options, metrics) = (options(folder.path(), 8, 100), metrics());
+    let mut tiers = open(&options, "a", &metrics);
+    tiers.keep(name(1), content(1));
+    until(|| !tiers.lacks_on_disk(&name(1)));
     files(folder.path()).iter().for_each(|path| fs::remove_file(path).unwrap());
-    assert!(fetch(&mut tiers, &[name(2)]).is_empty());
+    assert!(fetch(&mut tiers, &[name(1)]).is_empty() && tiers.lacks_on_disk(&name(1)));
+    let page = metrics.render(Exposition::Text);
+    for line in
+        [r#"perigee_kv_tier_lost_blocks_total{reason="file"} 0"#, r#"perigee_kv_tier_blocks{tier="disk"} 0"#]
+    {
+        assert!(page.contains(line), "{page}");
+    }
     close(tiers);
+}
+
+#[test]
+fn folders_that_are_made_are_for_their_user_alone() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("kv/blocks");
+    try_folder(&folder).unwrap();
+    assert!(!parent.path().join("kv").exists(), "what was tried is removed");
+    let mut tiers = open(&options(&folder, 8, 100), "a", &metrics());
+    tiers.keep(name(1), content(1));
+    until(|| !tiers.lacks_on_disk(&name(1)));
+    close(tiers);
+    let file = files(parent.path()).pop().unwrap();
+    let made: Vec<&Path> = file.ancestors().skip(1).take_while(|made| *made != parent.path()).collect();
+    assert_eq!(made.len(), 4, "{made:?}");
+    for folder in made {
+        assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700, "{folder:?}");
+    }
+    try_folder(&folder).unwrap();
+    assert!(file.exists());
+    assert!(try_folder(&file).unwrap_err().to_string().ends_with("a folder that this process may write"));
 }
 
 #[test]

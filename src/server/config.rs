@@ -57,7 +57,8 @@ pub struct Config {
     pub public_pages: bool,
     /// Origins whose web pages may call the server ("*" = all); none = no cross-origin answers.
     pub cors_origins: Vec<String>,
-    /// Most connections that are open at once; one more is closed. Larger: more memory and file descriptors under attack.
+    /// Most connections that are open at once; one more is answered 503, unless it asks for a health route or /metrics. Larger: more
+    /// memory and file descriptors under attack.
     pub max_connections: usize,
     /// Most bytes of a request's body, larger ones are answered 413. Larger: more memory per request in flight.
     pub max_body_bytes: usize,

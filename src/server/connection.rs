@@ -5,12 +5,13 @@
 //! limits of a head, and of a client that stops reading its answer, are those of [`timed`](super::timed).
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Cursor};
 use std::sync::Arc;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, join, split};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -63,24 +64,35 @@ async fn secure(socket: impl Stream + 'static, tls: &Tls) -> io::Result<Opened> 
 
 /// Serves one connection to its end.
 pub(super) async fn serve(socket: Socket, shared: Arc<Shared>, mut life: watch::Receiver<Life>) {
-    let config = &shared.config;
-    let limit = config.header_read_timeout();
+    let limit = shared.config.header_read_timeout();
     let opened = tokio::select! {
         opened = timeout(limit, open(socket, &shared)) => opened,
         // No request is lost: none has begun.
         _ = life.wait_for(|life| *life >= Life::Closing) => return,
     };
-    let Opened { stream, stranger } = match opened {
-        Ok(Ok(Some(opened))) => opened,
-        Ok(Ok(None)) => return,
-        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => {
-            return tracing::debug!(?limit, "TLS handshake took too long (server.header_read_timeout_s)");
-        }
-    };
+    match opened {
+        Ok(Ok(Some(opened))) => speak(opened, shared, life, true).await,
+        Ok(Ok(None)) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(?limit, "TLS handshake took too long (server.header_read_timeout_s)"),
+    }
+}
+
+/// Answers one request, of which `begun` is read already, and closes the connection.
+pub(super) async fn serve_one(opened: Opened, begun: Vec<u8>, shared: Arc<Shared>) {
+    let life = shared.life.subscribe();
+    let (rest, answers) = split(opened.stream);
+    let stream = Box::new(join(Cursor::new(begun).chain(rest), answers));
+    speak(Opened { stream, stranger: opened.stranger }, shared, life, false).await;
+}
+
+/// Speaks HTTP until the connection ends: after one request unless it `keeps_alive`.
+async fn speak(opened: Opened, shared: Arc<Shared>, mut life: watch::Receiver<Life>, keeps_alive: bool) {
+    let Opened { stream, stranger } = opened;
+    let config = &shared.config;
     let activity = Arc::new(Activity::default());
     // The first head is due from the moment of the connection.
-    let io = TimedHeads::new(stream, activity.clone(), limit);
+    let io = TimedHeads::new(stream, activity.clone(), config.header_read_timeout());
     let service = {
         let shared = shared.clone();
         service_fn(move |request| {
@@ -90,6 +102,7 @@ pub(super) async fn serve(socket: Socket, shared: Arc<Shared>, mut life: watch::
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
+        .keep_alive(keeps_alive)
         .header_read_timeout(config.keep_alive())
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)

@@ -6,23 +6,22 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{self, interval_at, sleep, timeout};
 
-use super::refusal::{REFUSAL_TIME, refuse};
+use super::overflow::Overflow;
 use super::shared::{Life, Shared};
 use super::socket::{Address, Listener};
 use super::tls::{Tls, TlsError};
 use super::traces::Traces;
 use super::{Config, Operator, Readiness, connection};
-use crate::api::{Api, ApiError};
-use crate::telemetry::Metrics;
+use crate::api::Api;
+use crate::telemetry::{Metrics, Throttle};
 
-/// Most connections that are refused with a reason at once; further ones are closed without an
-/// answer.
-const MAX_REFUSALS: usize = 64;
 /// Pause after a failed accept. Accepts fail for lack of file descriptors, and only time frees
 /// those.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks at the end of the certificate.
+const DAY: Duration = Duration::from_secs(86_400);
 /// Longest time, at the end of a drain, for clients to read the error that ends their requests and
 /// the rest of their answers.
 const FAREWELL_TIME: Duration = Duration::from_secs(2);
@@ -101,10 +100,10 @@ impl Server {
                     StartError::Listen { place, remedy: "server.host or server.port", source }
                 }
             })?;
-        if let Some(tls) = &tls {
-            tls.announce();
-        }
         let shared = Arc::new(Shared::new(config, metrics, address.is_loopback(), tls));
+        if let Some(tls) = shared.tls() {
+            shared.announce(&tls);
+        }
         let accepting = tokio::spawn(accept(listener, shared.clone()));
         Ok(Self { shared, address, accepting })
     }
@@ -196,12 +195,25 @@ impl Drop for Server {
 
 async fn accept(listener: Listener, shared: Arc<Shared>) {
     let places = Arc::new(Semaphore::new(shared.config.max_connections));
-    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
+    let mut overflow = Overflow::new(shared.clone());
+    let mut warnings = Throttle::default();
+    let mut days = interval_at(time::Instant::now() + DAY, DAY);
     loop {
-        let socket = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = days.tick() => {
+                if let Some(tls) = shared.tls() {
+                    tls.warn_of_end();
+                }
+                continue;
+            }
+        };
+        let socket = match accepted {
             Ok(socket) => socket,
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection failed");
+                if warnings.pass() {
+                    tracing::warn!(%error, "accepting a connection failed");
+                }
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -214,29 +226,16 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
                     connection::serve(socket, shared, life).await;
                 });
             }
-            Err(_) => {
-                shared.metrics.record_refused_connection();
-                if let Ok(permit) = refusals.clone().try_acquire_owned() {
-                    let shared = shared.clone();
-                    tokio::spawn(async move {
-                        let error = ApiError::too_many_connections(shared.config.max_connections);
-                        let opened = timeout(REFUSAL_TIME, connection::open(socket, &shared)).await;
-                        if let Ok(Ok(Some(opened))) = opened {
-                            refuse(opened.stream, &error).await;
-                        }
-                        drop(permit);
-                    });
-                }
-            }
+            Err(_) => overflow.take(socket),
         }
     }
 }
 
 /// Counts a connection while it is open, and holds its place.
-struct Open(Arc<Metrics>, #[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+pub(super) struct Open(Arc<Metrics>, #[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
 impl Open {
-    fn new(metrics: Arc<Metrics>, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(metrics: Arc<Metrics>, place: OwnedSemaphorePermit) -> Self {
         metrics.record_connection(true);
         Self(metrics, place)
     }

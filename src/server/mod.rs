@@ -15,6 +15,7 @@ mod connection;
 mod fetch;
 mod listener;
 mod operator;
+mod overflow;
 mod page;
 mod ready;
 mod refusal;

@@ -101,9 +101,15 @@ impl Shared {
     pub(super) fn set_tls(&self, new: Option<Tls>) {
         let mut tls = self.tls.write().unwrap_or_else(PoisonError::into_inner);
         if let (Some(tls), Some(new)) = (tls.as_mut(), new) {
-            new.announce();
+            self.announce(&new);
             *tls = new;
         }
+    }
+
+    /// Says which certificate clients see from now on, in the log and in the metrics.
+    pub(super) fn announce(&self, tls: &Tls) {
+        tls.announce();
+        self.metrics.set_certificate_end(tls.valid_until_s());
     }
 
     /// Counts a request among those that a drain waits for.

@@ -109,10 +109,16 @@ impl Tls {
 
     /// Logs which certificate clients see from now on; a warning if it is out of date, or nearly.
     pub(super) fn announce(&self) {
+        if !self.warn_of_end() {
+            let (file, valid_until) = (self.file.display(), self.valid_until_s().map(date));
+            tracing::info!(%file, valid_until, "TLS: certificate and key read");
+        }
+    }
+
+    /// Warns of a certificate that is out of date, or nearly. Whether it is.
+    pub(super) fn warn_of_end(&self) -> bool {
         let (file, now) = (self.file.display(), UnixTime::now().as_secs());
-        let Some(end) = self.valid_until.map(|end| end.as_secs()) else {
-            return tracing::info!(%file, "TLS: certificate and key read");
-        };
+        let Some(end) = self.valid_until_s().filter(|end| *end < now + SOON.as_secs()) else { return false };
         let valid_until = date(end);
         if end < now {
             tracing::warn!(
@@ -120,15 +126,19 @@ impl Tls {
                 valid_until,
                 "TLS: the certificate has expired, and clients refuse it: renew it (server.tls_certificate), then reload"
             );
-        } else if end < now + SOON.as_secs() {
+        } else {
             tracing::warn!(
                 %file,
                 valid_until,
                 "TLS: the certificate expires soon: renew it (server.tls_certificate), then reload"
             );
-        } else {
-            tracing::info!(%file, valid_until, "TLS: certificate and key read");
         }
+        true
+    }
+
+    /// Unix time at which the certificate ends, if it says so.
+    pub(super) fn valid_until_s(&self) -> Option<u64> {
+        self.valid_until.map(|end| end.as_secs())
     }
 
     /// The server's side of a handshake, without a limit in time.
@@ -315,7 +325,8 @@ mod tests {
     fn the_end_of_a_certificate_is_read() {
         for (until, expected) in [("491231235959Z", "2049-12-31"), ("250304050607Z", "2025-03-04")] {
             let tls = read_made(&issue("a.example", until.as_bytes(), None));
-            assert_eq!(date(tls.valid_until.unwrap().as_secs()), expected);
+            assert_eq!(date(tls.valid_until_s().unwrap()), expected);
+            assert_eq!(tls.warn_of_end(), expected < "2026");
         }
     }
 

@@ -516,6 +516,11 @@ impl Metrics {
         self.native.draining.set(i64::from(draining));
     }
 
+    /// Sets the Unix time at which the TLS certificate ends, in seconds; `None` where it does not say.
+    pub fn set_certificate_end(&self, unix_s: Option<u64>) {
+        self.native.certificate_end.set(unix_s.map_or(0, |seconds| seconds as i64));
+    }
+
     /// Records a complete HTTP exchange. `route` is a name from a closed set, such as the path's
     /// pattern, never the raw path.
     pub fn record_http(&self, route: &'static str, status: u16, took: Duration) {

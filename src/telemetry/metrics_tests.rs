@@ -57,6 +57,7 @@ fn record_everything(metrics: &Metrics) {
     metrics.add_kernels(&kernels);
     metrics.add_kernels(&kernels);
     metrics.set_phase(true, false);
+    metrics.set_certificate_end(Some(2_524_607_999));
     metrics.record_http("/v1/models", 200, us(800));
     metrics.record_connection(true);
     metrics.record_in_flight(true);
@@ -118,6 +119,7 @@ fn recorded_figures_are_on_the_page() {
         ("perigee_inter_token_latency_seconds_bucket", &[("le", "0.005")], 1.0),
         ("perigee_step_part_seconds_sum", &[("part", "forward")], 0.004),
         ("perigee_step_seconds_count", &[], 1.0),
+        ("perigee_tls_certificate_not_after_timestamp_seconds", &[], 2_524_607_999.0),
         ("perigee_kv_blocks", &[("state", "used")], 25.0),
         ("perigee_kv_blocks", &[("state", "cached")], 10.0),
         ("perigee_kv_blocks", &[("state", "free")], 65.0),

@@ -10,6 +10,7 @@ mod logs;
 mod metrics;
 mod native;
 mod kv_tiers;
+mod throttle;
 mod vision;
 mod vllm;
 
@@ -25,4 +26,5 @@ pub use metrics::{
     DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load, Metrics, Rejection,
     RequestFigures, StepSeconds, StepTimes,
 };
+pub use throttle::Throttle;
 pub use vision::ImageRefusal;

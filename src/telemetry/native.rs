@@ -101,6 +101,7 @@ pub(super) struct NativeMetrics {
     pub(super) http_connections: IntGauge,
     pub(super) http_in_flight: IntGauge,
     pub(super) http_refused_connections: IntCounter,
+    pub(super) certificate_end: IntGauge,
 }
 
 /// One counter per [`FinishLabel`].
@@ -431,7 +432,11 @@ impl NativeMetrics {
             http_in_flight: gauge("perigee_http_requests_in_flight", "HTTP requests begun and not complete."),
             http_refused_connections: counter(
                 "perigee_http_refused_connections_total",
-                "Connections closed at once because server.max_connections were open.",
+                "Connections refused because server.max_connections were open.",
+            ),
+            certificate_end: gauge(
+                "perigee_tls_certificate_not_after_timestamp_seconds",
+                "Unix time at which the TLS certificate ends; 0 without TLS.",
             ),
         }
     }

@@ -3,23 +3,26 @@
 use std::fs;
 
 use super::report::Report;
-use crate::boot::memory_plan::{available_memory, format_bytes};
+use crate::boot::memory_plan::format_bytes;
+use crate::boot::{available_memory, files_needed};
 use crate::config::{Settings, device};
 use crate::cpu::Isa;
 
 /// Host memory below which a boot is in doubt: staging memory, tokenizer, requests.
 const MIN_HOST_BYTES: u64 = 2 << 30;
-/// Open files of a server besides its connections: shards, pipes, sockets of the runtime.
-const OWN_FILES: u64 = 64;
+/// Columns of `/proc/self/limits`.
+const SOFT: usize = 0;
+const HARD: usize = 1;
 
 pub(super) fn examine(report: &mut Report, settings: &Settings) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     processor(report, settings, Isa::best(), cores);
     memory(report, available_memory());
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    open_files(report, limit(&limits, "Max open files"), settings.server.max_connections as u64);
+    // The server raises the soft limit.
+    open_files(report, limit(&limits, "Max open files", HARD), settings.server.max_connections);
     // Pinned memory of the driver does not count against it.
-    if let Some(locked) = limit(&limits, "Max locked memory") {
+    if let Some(locked) = limit(&limits, "Max locked memory", SOFT) {
         report.ok("locked memory", locked.map_or_else(|| "unlimited".into(), format_bytes));
     }
 }
@@ -63,13 +66,13 @@ fn memory(report: &mut Report, available: Option<u64>) {
 }
 
 /// `limit` is that of the process: `Some(None)` is unlimited, `None` unknown.
-fn open_files(report: &mut Report, limit: Option<Option<u64>>, connections: u64) {
-    let needed = connections + OWN_FILES;
+fn open_files(report: &mut Report, limit: Option<Option<u64>>, connections: usize) {
+    let needed = files_needed(connections);
     match limit {
         Some(Some(files)) if files < needed => report.warning(
             "open files",
             format!("at most {files}, and server.max_connections = {connections} needs {needed}: later clients would hang"),
-            &format!("raise it (ulimit -n {}), or lower server.max_connections", needed.next_power_of_two()),
+            &format!("raise it (ulimit -Hn {}), or lower server.max_connections", needed.next_power_of_two()),
         ),
         Some(Some(files)) => report.ok("open files", format!("at most {files}")),
         Some(None) => report.ok("open files", "unlimited"),
@@ -77,10 +80,10 @@ fn open_files(report: &mut Report, limit: Option<Option<u64>>, connections: u64)
     }
 }
 
-/// The soft limit in a line of `/proc/self/limits`; `Some(None)`: unlimited.
-fn limit(limits: &str, name: &str) -> Option<Option<u64>> {
+/// The limit in a column of a line of `/proc/self/limits`; `Some(None)`: unlimited.
+fn limit(limits: &str, name: &str, column: usize) -> Option<Option<u64>> {
     let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    match rest.split_whitespace().next()? {
+    match rest.split_whitespace().nth(column)? {
         "unlimited" => Some(None),
         number => number.parse().ok().map(Some),
     }
@@ -95,11 +98,12 @@ mod tests {
         let text = "Limit                     Soft Limit           Hard Limit           Units\n\
                     Max open files            1024                 1048576              files\n\
                     Max locked memory         unlimited            unlimited            bytes\n";
-        assert_eq!(limit(text, "Max open files"), Some(Some(1024)));
-        assert_eq!(limit(text, "Max locked memory"), Some(None));
-        assert_eq!(limit(text, "Max processes"), None);
+        assert_eq!(limit(text, "Max open files", SOFT), Some(Some(1024)));
+        assert_eq!(limit(text, "Max open files", HARD), Some(Some(1048576)));
+        assert_eq!(limit(text, "Max locked memory", SOFT), Some(None));
+        assert_eq!(limit(text, "Max processes", SOFT), None);
         let own = fs::read_to_string("/proc/self/limits").unwrap();
-        assert!(limit(&own, "Max open files").is_some());
+        assert!(limit(&own, "Max open files", HARD).is_some());
     }
 
     fn check(examined: impl Fn(&mut Report), expected: &str) {

@@ -1,7 +1,7 @@
 //! Sends batches of traces to a collector: OTLP over HTTP, in JSON.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 use super::otlp::{self, Clock};
 use super::{Message, Trace};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Throttle};
 
 /// Most traces in an export.
 const BATCH: usize = 128;
@@ -23,8 +23,6 @@ const GATHER: Duration = Duration::from_secs(1);
 /// Longest export, and waits between its attempts.
 const EXPORT_LIMIT: Duration = Duration::from_secs(10);
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
-/// Least time between two warnings.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Most bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Port of OTLP over HTTP.
@@ -80,12 +78,12 @@ pub(super) struct Exporter {
     endpoint: Endpoint,
     model: String,
     metrics: Arc<Metrics>,
-    warned: Option<Instant>,
+    warnings: Throttle,
 }
 
 impl Exporter {
     pub(super) fn new(endpoint: Endpoint, model: &str, metrics: Arc<Metrics>) -> Self {
-        Self { endpoint, model: model.to_owned(), metrics, warned: None }
+        Self { endpoint, model: model.to_owned(), metrics, warnings: Throttle::default() }
     }
 
     /// Exports until the senders are gone.
@@ -131,8 +129,7 @@ impl Exporter {
             }
         };
         self.metrics.record_spans(0, spans);
-        if self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-            self.warned = Some(Instant::now());
+        if self.warnings.pass() {
             tracing::warn!(
                 spans,
                 reason,
