@@ -147,7 +147,7 @@ pub(crate) async fn run(engine: &EngineHandle, request: EngineRequest) -> Reply 
     while let Some(event) = stream.next().await {
         match event {
             EngineEvent::Started { cached_tokens } => reply.cached_tokens = cached_tokens,
-            EngineEvent::PromptLogprobs(list) => reply.prompt_logprobs.extend(list),
+            EngineEvent::PromptLogprobs(logprobs) => reply.prompt_logprobs.push(logprobs),
             EngineEvent::Token { id, logprobs } => {
                 reply.tokens.push(id);
                 reply.logprobs.extend(logprobs);

@@ -169,12 +169,7 @@ impl State {
         if live.produced == 0 {
             send(EngineEvent::Started { cached_tokens: prompt.len() / 2 });
             if let Some(top) = sampling.prompt_logprobs {
-                let scores: Vec<TokenLogprobs> =
-                    (1..prompt.len()).map(|i| score(i, prompt[i], top)).collect();
-                // In two pieces, as a chunked prefill gives them.
-                let (a, b) = scores.split_at(scores.len() / 2);
-                send(EngineEvent::PromptLogprobs(a.to_vec()));
-                send(EngineEvent::PromptLogprobs(b.to_vec()));
+                (1..prompt.len()).for_each(|i| send(EngineEvent::PromptLogprobs(score(i, prompt[i], top))));
             }
         }
         let mut end = (sampling.max_tokens == 0).then_some(FinishReason::Length);

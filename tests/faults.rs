@@ -493,6 +493,44 @@ fn broken_logits_end_the_reply_and_nothing_of_it_is_kept() {
     assert_eq!(engine.handle.snapshot().used_blocks, 0);
 }
 
+#[test]
+fn broken_logits_of_a_scored_prompt_end_the_request_and_nothing_of_it_is_kept() {
+    let engine = start();
+    let ask = async |scored: bool, max_tokens: u32| {
+        let mut request = EngineRequest { prompt: (1..41).collect(), ..request(max_tokens) };
+        request.sampling.prompt_logprobs = scored.then_some(1);
+        let mut stream = engine.handle.submit(request).unwrap();
+        let (mut cached, mut scores) = (0, 0);
+        while let Some(event) = stream.next().await {
+            match event {
+                EngineEvent::Started { cached_tokens } => cached = cached_tokens,
+                EngineEvent::PromptLogprobs(_) => scores += 1,
+                EngineEvent::Token { .. } => assert!(!scored || scores == 39),
+                EngineEvent::Finished(reason) => return (cached, scores, reason),
+                _ => {}
+            }
+        }
+        panic!("a stream ended without its Finished");
+    };
+    block_on(async {
+        for (broken, fault) in [(1, RowFault::NonFinite), (2, RowFault::Flat)] {
+            for max_tokens in [0, 1] {
+                engine.logits.store(broken, Ordering::Relaxed);
+                assert_eq!(ask(true, max_tokens).await, (0, 0, FinishReason::NumericFault(fault)));
+                engine.logits.store(0, Ordering::Relaxed);
+                assert_eq!(ask(false, 1).await, (0, 0, FinishReason::Length), "no block got a name");
+                engine.logits.store(broken, Ordering::Relaxed);
+                assert_eq!(ask(false, 1).await.2, FinishReason::NumericFault(fault));
+                engine.logits.store(0, Ordering::Relaxed);
+            }
+        }
+        assert_eq!(ask(true, 1).await, (0, 39, FinishReason::Length));
+    });
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    assert_eq!(engine.handle.snapshot().used_blocks, 0);
+}
+
 /// One rank of two fails, by an error and by a panic: the other is not kept waiting, the reason is the failing rank's, and the next step is as
 /// if nothing had been.
 #[test]

@@ -8,7 +8,7 @@ use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_e
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineRequest};
 use perigee::generate::{Generator, ModelText, SamplingDefaults};
-use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, Reasoning, ToolCalls, ToolFunction, ToolMode};
+use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, ToolCalls, ToolFunction, ToolMode};
 use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
@@ -73,10 +73,10 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
         let functions = tools.iter().map(|tool| ToolFunction {
             name: tool["function"]["name"].as_str().unwrap().into(),
             parameters: tool["function"].get("parameters").cloned(),
+            strict: true,
         });
         let calls = ToolCalls::new(functions.collect(), ToolMode::Required, false).unwrap();
-        let spec =
-            GrammarSpec { format: AnswerFormat::Tools(calls), reasoning: Reasoning::None, field: "tools" };
+        let spec = GrammarSpec { format: AnswerFormat::Tools(calls), field: "tools" };
         let grammar = grammars.compile(&spec).unwrap_or_else(|error| panic!("{tools:?}: {error}"));
         if grammar.needs_tokens() > 256 {
             refused.push((grammar.needs_tokens(), tools));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use perigee::engine::SubmitError;
+use perigee::engine::{EngineRequest, SubmitError};
 use perigee::scheduler::FinishReason;
 use perigee::server::ApiKey;
 use perigee::server::{Config, Server};
@@ -295,6 +295,41 @@ async fn stop_strings_end_replies_across_tokens_and_the_engine_is_told() {
         (&answer["choices"][0]["text"], &answer["choices"][0]["stop_reason"]),
         (&json!("a"), &json!(44))
     );
+}
+
+#[tokio::test]
+async fn the_order_of_stop_tokens_does_not_matter() {
+    let (_server, _engine, mut client) = ready().await;
+    for ids in [[44, 1], [1, 44], [44, 511]] {
+        for ignore_eos in [false, true] {
+            let body = text(json!({"prompt": "a,b", "stop_token_ids": ids, "ignore_eos": ignore_eos}));
+            let answer = ask_ok(&mut client, TEXT, body).await;
+            let choice = &answer["choices"][0];
+            assert_eq!((&choice["text"], &choice["stop_reason"]), (&json!("a"), &json!(44)), "{ids:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn replies_that_are_ready_take_turns() {
+    let (_server, _engine, mut client) = ready().await;
+    let body = text(json!({"prompt": "abc", "n": 2, "max_tokens": 3, "stream": true}));
+    let events = ask(&mut client, TEXT, body).await.events();
+    let choices: Vec<u64> = events[..events.len() - 1]
+        .iter()
+        .map(|e| serde_json::from_str::<Value>(e).unwrap()["choices"][0]["index"].as_u64().unwrap())
+        .collect();
+    assert_eq!(choices[..6], [0, 1, 0, 1, 0, 1]);
+}
+
+#[tokio::test]
+async fn copies_of_a_prompt_share_its_licence() {
+    let (_server, engine, mut client) = ready().await;
+    ask_ok(&mut client, TEXT, text(json!({"prompt": ["abc", "def"], "n": 2, "max_tokens": 2}))).await;
+    let licence = |request: EngineRequest| request.guard.unwrap().licence.unwrap();
+    let licences: Vec<_> = engine.requests().into_iter().map(licence).collect();
+    let shared = |a: usize, b: usize| Arc::ptr_eq(&licences[a], &licences[b]);
+    assert_eq!([shared(0, 1), shared(2, 3), shared(0, 2)], [true, true, false]);
 }
 
 #[tokio::test]

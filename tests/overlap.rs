@@ -9,7 +9,7 @@ use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, TokenLogprobs};
 use perigee::generate::{GuardChoice, GuardPlan};
-use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle, Reasoning};
+use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
 use perigee::guard::{self, Mode};
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, DraftSupport};
@@ -166,7 +166,7 @@ impl World {
         };
         let suits = sampling.max_tokens >= 40 && sampling.block_rule.is_none() && !loops;
         let constraint = shape.filter(|_| suits).map(|shape| {
-            let spec = GrammarSpec { format: shape, reasoning: Reasoning::None, field: "test" };
+            let spec = GrammarSpec { format: shape, field: "test" };
             self.grammars.compile(&spec).unwrap().start()
         });
         if constraint.is_some() {
@@ -207,7 +207,7 @@ async fn read(engine: EngineHandle, (request, client): (EngineRequest, Client)) 
     let mut reply = Reply::default();
     while let Some(event) = stream.next().await {
         match event {
-            EngineEvent::PromptLogprobs(list) => reply.prompt_logprobs.extend(list),
+            EngineEvent::PromptLogprobs(logprobs) => reply.prompt_logprobs.push(logprobs),
             EngineEvent::Token { id, logprobs } => {
                 reply.tokens.push(id);
                 reply.logprobs.extend(logprobs);

@@ -74,6 +74,24 @@ fn usage_and_metrics_count_drafts_and_a_request_may_say_no() {
     assert_eq!(served.terminate(), Some(0));
 }
 
+#[test]
+fn drafts_are_counted_where_a_stop_string_ends_the_reply() {
+    let served = Served::start(None, &["speculation.adaptive=false", "speculation.max_tokens=2"]);
+    runtime().block_on(async {
+        let whole = ask(&served, json!({})).await;
+        let reply = whole["choices"][0]["message"]["content"].as_str().unwrap();
+        // Several steps before the end.
+        let stop = &reply[..reply.len() - 1];
+        let prediction = json!({"type": "content", "content": reply});
+        let stopped = ask(&served, json!({"prediction": prediction, "stop": stop})).await;
+        assert_eq!(stopped["choices"][0]["stop_reason"], stop);
+        let details = &stopped["usage"]["completion_tokens_details"];
+        let accepted = details["accepted_prediction_tokens"].as_u64();
+        assert!(accepted.is_some_and(|accepted| accepted >= 2), "{details}");
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
 /// Field names and punctuation of a schema are drafted although no text has them.
 #[test]
 fn a_required_shape_is_drafted() {

@@ -206,6 +206,12 @@ def schemas():
     yield "schema: pattern properties", {"type": "object", "patternProperties": {f"^{'a?' * n}b$": {} for n in range(1, 250)}}
     yield "schema: pattern properties that differ", {"type": "object", "patternProperties": {f"^{w}.*$": text for w in words(2_000, 20)}}
     yield "schema: pattern property bomb", {"type": "object", "patternProperties": {"^" + "a?" * 60_000 + "$": {}}}
+    many = {"type": "object", "patternProperties": {f"^{w}$": text for w in words(140, 600)}}
+    yield "schema: pattern properties behind a reference", {"$ref": "#/x", "x": many}
+    yield "schema: pattern properties in a tuple", {"type": "array", "items": [many]}
+    few = {"type": "object", "patternProperties": {f"^{c}[0-9]+$": text for c in "abcd"}}
+    yield "schema: pattern properties, merged", {"allOf": [few] + [{"anyOf": [{"type": "object"}, {"type": "object", "required": [c]}]} for c in "abcdefghijklmno"]}
+    yield "schema: pattern property and a long name", {"type": "object", "patternProperties": {"^(a|b)*a(a|b){10000}$": text}, "required": ["ab" * 100_000]}
     for n in (10_000, 1_000_000, 4_000_000_000, 2**63):
         yield f"schema: minLength {n}", {**text, "minLength": n}
         yield f"schema: maxLength {n}", {**text, "maxLength": n}

@@ -44,7 +44,6 @@ impl Conversation {
     pub(super) fn check(self, limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
         self.foreign.0.check()?;
         let reasoning = self.reasoning.check(limits.reasoning)?;
-        let grammar = tools::grammar(&self.choice, &self.tools, self.parallel_calls, self.structured)?;
         let continue_final_message = self.messages.continues(self.continue_final_message)?;
         if continue_final_message && self.add_generation_prompt == Some(true) {
             return Err(ApiError::invalid_value(
@@ -52,6 +51,15 @@ impl Conversation {
                 "not allowed together with a final message that is to be continued",
             ));
         }
+        let whole = self.structured.as_ref().filter(|spec| spec.format.is_structure());
+        if let Some(spec) = whole.filter(|_| continue_final_message) {
+            return Err(ApiError::invalid_value(
+                spec.field,
+                "not allowed together with a final message that is to be continued (`partial`, \
+                 `continue_final_message`): the reply would begin a second document",
+            ));
+        }
+        let grammar = tools::grammar(&self.choice, &self.tools, self.parallel_calls, self.structured)?;
         let model = self.shared.model.clone();
         let mode = match reasoning.thinks.unwrap_or(defaults.thinks) {
             true => SamplingMode::Thinking,
@@ -122,4 +130,37 @@ pub(super) fn refuse_lists(shared: &SharedBody) -> Result<(), ApiError> {
         return Err(ApiError::elsewhere(name, "usage in every event"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::chat;
+    use super::*;
+
+    /// Regression: the reply began a second document behind the first one.
+    #[test]
+    fn a_message_that_is_continued_has_no_format_of_its_own() {
+        let read = |extra: Value, partial: bool| {
+            let last = json!({"role": "assistant", "content": "{", "partial": partial});
+            let mut body = json!({"messages": [{"role": "user", "content": "Q"}, last]});
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            chat::read(body.to_string().as_bytes(), &Limits::default(), &SamplingDefaults::default())
+        };
+        let asked = json!({"response_format": {"type": "json_object"}, "continue_final_message": true});
+        for (field, extra) in [("response_format", asked), ("guided_regex", json!({"guided_regex": "a+"}))] {
+            let Err(error) = read(extra.clone(), true) else { panic!("{extra} was accepted") };
+            assert_eq!(error.param.as_deref(), Some(field));
+            assert!(error.message.contains("`continue_final_message`"), "{}", error.message);
+        }
+        let tags = json!({"structures": [{"begin": "<a>", "schema": {}, "end": "</a>"}], "triggers": ["<a"]});
+        for (extra, partial) in [
+            (json!({"guided_regex": "a+"}), false),
+            (json!({"structural_tag": tags}), true),
+            (json!({}), true),
+        ] {
+            assert!(read(extra.clone(), partial).is_ok(), "{extra}");
+        }
+    }
 }

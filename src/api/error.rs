@@ -502,6 +502,9 @@ impl From<GenerateError> for ApiError {
             GenerateError::ImagesWait { .. } => {
                 Self::new(503, "server_error", "too_many_images", message).retry_after(5)
             }
+            GenerateError::GrammarsWait { .. } => {
+                Self::new(503, "server_error", "too_many_grammars", message).retry_after(5)
+            }
             GenerateError::Tokenize(_) => Self::new(400, "invalid_request_error", "invalid_prompt", message),
             GenerateError::Deadline { .. } => {
                 let mut error = Self::new(504, "server_error", "deadline_exceeded", message);
@@ -521,6 +524,7 @@ impl From<GenerateError> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grammar::GrammarError;
 
     #[test]
     fn bodies_have_the_public_shape() {
@@ -554,6 +558,16 @@ mod tests {
             (GenerateError::UnknownToken { id: 9, vocab_size: 8 }, 400, None),
             (GenerateError::Template("x".into()), 400, None),
             (GenerateError::TooFewTokens { field: "response_format", needs: 9, allowed: 8 }, 400, None),
+            (
+                GenerateError::Grammar {
+                    field: "response_format",
+                    reason: GrammarError::TooSlow { limit_s: 10 },
+                },
+                400,
+                None,
+            ),
+            (GenerateError::GrammarsWait { limit_s: 10 }, 503, Some(5)),
+            (GenerateError::ImagesWait { limit_s: 10.0 }, 503, Some(5)),
             (GenerateError::Deadline { limit_s: 1.0 }, 504, None),
             (GenerateError::EngineFailed, 500, None),
             (GenerateError::NumericFault, 500, None),

@@ -238,7 +238,7 @@ fn responses(entry: &Entry) -> Value {
         add("404", "There is no such model.");
         add(
             "503",
-            "The server is starting, draining or has lost its engine; Retry-After says when to try again.",
+            "The server is starting, draining, overloaded or has lost its engine; Retry-After says when to try again.",
         );
     }
     if entry.body.is_some() {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::ApiError;
 use super::values::{Free, List};
-use crate::grammar::{AnswerFormat, GrammarSpec, JsonStyle, Reasoning, StructuralTag, StructuralTags};
+use crate::grammar::{AnswerFormat, GrammarSpec, JsonStyle, StructuralTag, StructuralTags};
 
 /// Most texts of a choice.
 const MAX_CHOICES: usize = 10_000;
@@ -157,7 +157,7 @@ impl StructuredBody {
                 None => Ok(None),
             };
         };
-        Ok(Some(GrammarSpec { format: shape, reasoning: Reasoning::None, field }))
+        Ok(Some(GrammarSpec { format: shape, field }))
     }
 }
 

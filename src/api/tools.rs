@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::ApiError;
 use super::values::Free;
-use crate::grammar::{AnswerFormat, GrammarSpec, Reasoning, ToolCalls, ToolFunction, ToolMode};
+use crate::grammar::{AnswerFormat, GrammarSpec, ToolCalls, ToolFunction, ToolMode};
 
 /// Most tools of one request.
 const MAX_TOOLS: usize = 1024;
@@ -227,12 +227,15 @@ pub(super) fn grammar(
     let functions =
         tools.iter().filter(|tool| tool["type"] == "function").filter(may_be_called).map(|tool| {
             let function = &tool["function"];
-            let parameters = Some(&function["parameters"]).filter(|value| !value.is_null()).cloned();
-            ToolFunction { name: function["name"].as_str().unwrap_or_default().to_owned(), parameters }
+            ToolFunction {
+                name: function["name"].as_str().unwrap_or_default().to_owned(),
+                parameters: Some(&function["parameters"]).filter(|value| !value.is_null()).cloned(),
+                strict: is_strict(tool),
+            }
         });
     let calls = ToolCalls::new(functions.collect(), mode, parallel)
         .map_err(|error| ApiError::invalid_value(field, error.to_string()))?;
-    Ok(Some(GrammarSpec { format: AnswerFormat::Tools(calls), reasoning: Reasoning::None, field }))
+    Ok(Some(GrammarSpec { format: AnswerFormat::Tools(calls), field }))
 }
 
 #[cfg(test)]
@@ -281,8 +284,13 @@ mod tests {
         let forced = grammar(&ToolChoice::Required, &tools, true, None).unwrap().unwrap();
         assert_eq!(forced.field, "tool_choice");
         assert_eq!(grammar(&ToolChoice::Auto, &tools, true, None), Ok(None));
-        let strict = [json!({"type": "function", "function": {"name": "get_weather", "strict": true}})];
-        assert_eq!(grammar(&ToolChoice::Auto, &strict, true, None).unwrap().unwrap().field, "tools");
+        let strict = json!({"type": "function", "function": {"name": "note", "strict": true}});
+        let [tool] = tools.clone();
+        let spec = grammar(&ToolChoice::Auto, &[tool, strict], true, None).unwrap().unwrap();
+        let function = |name: &str, strict| ToolFunction { name: name.into(), parameters: None, strict };
+        let functions = vec![function("get_weather", false), function("note", true)];
+        let calls = ToolCalls::new(functions, ToolMode::Auto, true).unwrap();
+        assert_eq!((spec.field, spec.format), ("tools", AnswerFormat::Tools(calls)));
         let both = grammar(&ToolChoice::Required, &tools, true, Some(forced)).unwrap_err();
         assert!(both.message.contains("together"), "{}", both.message);
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::constrained::Constrained;
+use super::request::EngineEvent;
 use super::step_state::StepLoop;
 use crate::ops::{Backend, OpError};
 use crate::scheduler::{Chunk, LogitsNeed, SeqId};
@@ -463,11 +464,15 @@ impl<B: Backend> StepLoop<B> {
         }
     }
 
-    /// Counts the drafts of a step whose rows are all settled.
+    /// Counts the drafts of a step whose rows are all settled. The streams are told at once: a reply
+    /// that ends at a stop string reads no event behind its last token.
     pub(super) fn close_drafts(&mut self) {
         for seq in std::mem::take(&mut self.speculated) {
-            if let Some(drafts) = self.live.get_mut(&seq).and_then(|live| live.drafts.as_deref_mut()) {
-                close(&mut self.drafting, &self.metrics, drafts);
+            let Some(live) = self.live.get_mut(&seq) else { continue };
+            let Some(drafts) = live.drafts.as_deref_mut() else { continue };
+            close(&mut self.drafting, &self.metrics, drafts);
+            if let Some((accepted, rejected)) = drafts.counts() {
+                self.outbox.push(&live.events, EngineEvent::Speculated { accepted, rejected });
             }
         }
     }

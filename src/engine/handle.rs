@@ -20,6 +20,9 @@ use crate::scheduler::{FinishReason, SeqId};
 /// Longest suggested Retry-After, seconds; clients give up on much longer ones.
 const MAX_RETRY_AFTER_S: f64 = 60.0;
 
+/// Weight of the newest gap in the moving average of admissions.
+const GAP_WEIGHT: f64 = 0.1;
+
 /// Facts about the engine that callers need; fixed at boot.
 #[derive(Debug, Clone)]
 pub struct EngineFacts {
@@ -110,7 +113,7 @@ pub(super) struct Shared {
     pub(super) steps: AtomicU64,
     pub(super) draining: AtomicBool,
     /// Moving average of seconds between admissions out of the queue, as f64 bits; 0.0 = unknown.
-    pub(super) admission_gap_s: AtomicU64,
+    admission_gap_s: AtomicU64,
     /// Set once, when the thread ends abnormally.
     pub(super) death: OnceLock<String>,
     pub(super) ended: AtomicBool,
@@ -143,6 +146,17 @@ pub(super) fn door(facts: EngineFacts) -> (EngineHandle, mpsc::Receiver<Command>
     });
     let (commands, receiver) = mpsc::channel();
     (EngineHandle { shared: shared.clone(), commands }, receiver, shared)
+}
+
+impl Shared {
+    /// Adds an admission to the moving average. The gap begins with the admission before it, or
+    /// with the arrival of the request if the queue was empty until then.
+    pub(super) fn note_admission(&self, last: Instant, arrived: Instant, now: Instant) {
+        let gap = now.saturating_duration_since(last.max(arrived)).as_secs_f64();
+        let average = f64::from_bits(self.admission_gap_s.load(Ordering::Relaxed));
+        let next = if average == 0.0 { gap } else { average + GAP_WEIGHT * (gap - average) };
+        self.admission_gap_s.store(next.to_bits(), Ordering::Relaxed);
+    }
 }
 
 impl EngineHandle {
@@ -304,5 +318,38 @@ pub(super) struct EndGuard(pub(super) Arc<Shared>);
 impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn idle_time_does_not_lengthen_retry_after() {
+        let facts = EngineFacts {
+            vocab_size: 16,
+            max_model_len: 64,
+            max_num_seqs: 1,
+            max_queue_len: 100,
+            max_queue_tokens: 0,
+            block_size: 16,
+            num_blocks: 4,
+            prefix_caching: false,
+            cache_dtype: "f32",
+            backend: "none",
+            ranks: 1,
+            vision: None,
+        };
+        let (handle, _commands, shared) = door(facts);
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(handle.retry_after_of(100), 1, "nothing is known");
+        shared.note_admission(at(0), at(3600), at(3602));
+        assert_eq!(handle.retry_after_of(4), 2, "two seconds, not an hour, for a quarter of the queue");
+        shared.note_admission(at(3602), at(3600), at(3612));
+        assert_eq!(handle.retry_after_of(4), 3, "a request that waited counts from the admission before");
     }
 }

@@ -75,9 +75,9 @@ pub enum EngineEvent {
         /// Prompt tokens found in the prefix cache, not computed.
         cached_tokens: usize,
     },
-    /// Logprobs of prompt tokens, in order, over one or several events. The first prompt token has
-    /// none and is left out: `prompt.len() - 1` entries in total.
-    PromptLogprobs(Vec<TokenLogprobs>),
+    /// Logprobs of the next prompt token. The first one has none and is left out: `prompt.len() - 1`
+    /// events in total.
+    PromptLogprobs(TokenLogprobs),
     /// One new reply token. A stop token is delivered too; whether its text is shown is the caller's choice.
     Token {
         /// Token id, below the vocabulary size.
@@ -87,7 +87,8 @@ pub enum EngineEvent {
     },
     /// The guard found a loop and acted. Tokens that it removed were never in the stream.
     Guard(Box<guard::Event>),
-    /// Drafted tokens of the whole reply; comes once, before `Finished`, if there were any.
+    /// Drafted tokens of the reply so far; comes after each step with a draft, and before
+    /// `Finished` if there were any.
     Speculated {
         /// Drafted tokens that are part of the reply.
         accepted: usize,

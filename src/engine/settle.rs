@@ -85,16 +85,27 @@ impl<B: Backend> StepLoop<B> {
         Ok(finished)
     }
 
-    /// Turns outcomes into decisions; delivers prompt logprobs at once.
+    /// Turns outcomes into decisions; delivers prompt logprobs at once. A sequence with an invalid
+    /// scored row ends here, so that no block of this step gets a name. Blocks of earlier steps keep
+    /// theirs: their rows were scored too, and valid.
     fn decide(&mut self, step: &Step) {
         self.decisions.clear();
+        let mut faults: Vec<(SeqId, RowFault)> = Vec::new();
         for (&index, outcome) in step.sampled.iter().zip(&self.outcomes.rows) {
             let row = &step.rows[index];
             let seq = step.batch.chunks[row.chunk].seq;
             let Some(live) = self.live.get_mut(&seq) else { continue };
+            if faults.iter().any(|(faulty, _)| *faulty == seq) {
+                continue;
+            }
             if matches!(row.purpose, Purpose::Score(_)) {
-                let scored = logprobs_of(outcome, &self.outcomes);
-                self.outbox.push(&live.events, EngineEvent::PromptLogprobs(vec![scored]));
+                match fault_of(outcome) {
+                    Some(fault) => faults.push((seq, fault)),
+                    None => {
+                        let scored = logprobs_of(outcome, &self.outcomes);
+                        self.outbox.push(&live.events, EngineEvent::PromptLogprobs(scored));
+                    }
+                }
                 continue;
             }
             let decision = decide(seq, live, outcome, &self.outcomes);
@@ -104,6 +115,12 @@ impl<B: Backend> StepLoop<B> {
                 self.metrics.record_numeric_fault(fault.name());
             }
             self.decisions.push(decision);
+        }
+        for (seq, fault) in faults {
+            tracing::error!(seq = seq.0, fault = fault.name(), "logits of a scored prompt are no numbers");
+            self.metrics.record_numeric_fault(fault.name());
+            let finished = self.scheduler.finish(seq, FinishReason::NumericFault(fault));
+            self.end(finished);
         }
         for index in 0..self.decisions.len() {
             let Decision { seq, token, finish, .. } = &self.decisions[index];
@@ -252,11 +269,8 @@ impl<B: Backend> StepLoop<B> {
 
 /// Decides whether a sampled token is part of the reply and whether it ends the reply.
 fn decide(seq: SeqId, live: &mut LiveSequence, outcome: &RowOutcome, outcomes: &Outcomes) -> Decision {
-    if outcome.flags.has(RowFlags::NON_FINITE) {
-        return Decision::failed(seq, FinishReason::NumericFault(RowFault::NonFinite));
-    }
-    if outcome.flags.has(RowFlags::FLAT) {
-        return Decision::failed(seq, FinishReason::NumericFault(RowFault::Flat));
+    if let Some(fault) = fault_of(outcome) {
+        return Decision::failed(seq, FinishReason::NumericFault(fault));
     }
     let token = outcome.token.0;
     let left = live.tokens_left().saturating_sub(1);
@@ -300,6 +314,13 @@ fn decide(seq: SeqId, live: &mut LiveSequence, outcome: &RowOutcome, outcomes: &
     };
     let logprobs = live.params.logprobs.is_some().then(|| logprobs_of(outcome, outcomes));
     Decision { seq, sampled: outcome.token, token: Some([token]), logprobs, finish, verdict }
+}
+
+fn fault_of(outcome: &RowOutcome) -> Option<RowFault> {
+    if outcome.flags.has(RowFlags::NON_FINITE) {
+        return Some(RowFault::NonFinite);
+    }
+    outcome.flags.has(RowFlags::FLAT).then_some(RowFault::Flat)
 }
 
 fn logprobs_of(outcome: &RowOutcome, outcomes: &Outcomes) -> TokenLogprobs {

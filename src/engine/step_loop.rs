@@ -38,9 +38,6 @@ const MAX_FAILED_STEPS: usize = 3;
 /// Longest wait for commands when sequences are queued but none can run.
 const STALLED_WAIT: Duration = Duration::from_millis(5);
 
-/// Weight of the newest gap in the moving average of admissions.
-const GAP_WEIGHT: f64 = 0.1;
-
 /// Starts the engine on a new thread. `tiers` keep the blocks that leave the cache. The thread ends after `EngineHandle::shutdown`, or with the
 /// reason of the engine's death.
 pub fn spawn<B: Backend>(
@@ -367,13 +364,8 @@ impl<B: Backend> StepLoop<B> {
             live.cached_tokens = admission.cached_tokens;
             self.outbox.push(&live.events, EngineEvent::Started { cached_tokens: admission.cached_tokens });
             live.place = None;
-            let gap = self.last_admission.map(|last| (now - last).as_secs_f64());
-            self.last_admission = Some(now);
-            if let Some(gap) = gap {
-                let cell = &self.shared.admission_gap_s;
-                let average = f64::from_bits(cell.load(Ordering::Relaxed));
-                let next = if average == 0.0 { gap } else { average + GAP_WEIGHT * (gap - average) };
-                cell.store(next.to_bits(), Ordering::Relaxed);
+            if let Some(last) = self.last_admission.replace(now) {
+                self.shared.note_admission(last, live.arrived, now);
             }
         }
         for seq in &self.step.batch.preempted {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::EncodedPrompt;
+use crate::grammar::Reasoning;
 use crate::sampling::BlockRule;
 use crate::text::{ChatTemplate, RenderOptions, ReplyStart, Tokenizer, markers};
 
@@ -28,14 +30,30 @@ impl ReasoningSwitch {
         let probe = [json!({"role": "user", "content": "Hi"})];
         let start = |thinking: bool| {
             let kwargs: Map<String, Value> = [("thinking".to_owned(), thinking.into())].into_iter().collect();
-            let options =
-                RenderOptions { kwargs: Some(&kwargs), now_unix_s: Some(0), ..RenderOptions::default() };
+            let options = RenderOptions { kwargs: Some(&kwargs), ..RenderOptions::default() };
             template.render(&probe, &options).map(|prompt| prompt.reply_start()).unwrap_or_default()
         };
         let (on, off) = (start(true), start(false));
         let reasons = on == ReplyStart::Reasoning
             || (template.mentions(markers::THINK) && tokenizer.special_id(markers::THINK).is_some());
         Self { reasons, can_disable: !reasons || off == ReplyStart::Answer }
+    }
+
+    /// The reasoning that may precede a constrained answer to the prompt. `think` is the token that
+    /// opens reasoning; a reply that does not begin a turn opens none itself.
+    pub(super) fn before_answer(
+        self,
+        think: Option<u32>,
+        prompt: &EncodedPrompt,
+        begins_turn: bool,
+    ) -> Reasoning {
+        match prompt.start {
+            _ if think.is_none() => Reasoning::None,
+            ReplyStart::Reasoning => Reasoning::Open,
+            _ if prompt.tokens.last().copied() == think => Reasoning::Open,
+            ReplyStart::Open if begins_turn && self.reasons => Reasoning::Possible,
+            _ => Reasoning::None,
+        }
     }
 }
 
@@ -107,17 +125,8 @@ impl ReasoningTokens {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_data::nano_tokenizer;
     use super::*;
-
-    /// The embedded model's tokenizer, whose vocabulary has every marker.
-    fn nano_tokenizer() -> Tokenizer {
-        let file = |name: &str| match name {
-            "tiktoken.model" => Some(include_bytes!("../nano/model/tiktoken.model").to_vec()),
-            "tokenizer_config.json" => Some(include_bytes!("../nano/model/tokenizer_config.json").to_vec()),
-            _ => None,
-        };
-        Tokenizer::load(&file).unwrap()
-    }
 
     #[test]
     fn templates_say_what_can_be_switched() {
@@ -137,6 +146,40 @@ mod tests {
         let template = ChatTemplate::from_jinja(own, &tokenizer).unwrap();
         let switch = ReasoningSwitch::of(&template, &tokenizer);
         assert_eq!(switch, ReasoningSwitch { reasons: true, can_disable: true });
+    }
+
+    /// Regression: only the built-in template of K2-Thinking left room for reasoning before a
+    /// constrained answer, and checkpoints bring templates of their own.
+    #[test]
+    fn a_model_that_opens_its_reasoning_itself_may_do_so_before_a_constrained_answer() {
+        let tokenizer = nano_tokenizer();
+        let think = tokenizer.special_id(markers::THINK);
+        let opens_itself = "{% for m in messages %}{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}\
+            {% endfor %}{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}";
+        let template = ChatTemplate::from_jinja(opens_itself, &tokenizer).unwrap();
+        let switch = ReasoningSwitch::of(&template, &tokenizer);
+        assert!(switch.reasons);
+        let never = ReasoningSwitch { reasons: false, can_disable: true };
+        let prompt = |start, tokens: &[u32]| EncodedPrompt {
+            tokens: tokens.into(),
+            text: String::new(),
+            start,
+            num_calls: 0,
+            images: Vec::new(),
+        };
+        let opened = [1, think.unwrap()];
+        for (switch, start, tokens, begins_turn, expected) in [
+            (switch, ReplyStart::Open, &[1][..], true, Reasoning::Possible),
+            (switch, ReplyStart::Open, &[1], false, Reasoning::None),
+            (switch, ReplyStart::Answer, &[1], true, Reasoning::None),
+            (switch, ReplyStart::Reasoning, &[1], true, Reasoning::Open),
+            (switch, ReplyStart::Open, &opened, false, Reasoning::Open),
+            (never, ReplyStart::Open, &[1], true, Reasoning::None),
+        ] {
+            let found = switch.before_answer(think, &prompt(start, tokens), begins_turn);
+            assert_eq!(found, expected, "{start:?} {tokens:?} {begins_turn}");
+            assert_eq!(switch.before_answer(None, &prompt(start, tokens), begins_turn), Reasoning::None);
+        }
     }
 
     #[test]

@@ -1,7 +1,12 @@
-//! The compilation of a request's grammar; ends with the request.
+//! The compilation of a request's grammar, and the turn it waits for; both end with the request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::GenerateError;
 
 /// A compilation that a request waits for; dropping this stops the compilation.
 #[derive(Default)]
@@ -54,9 +59,32 @@ impl Stop {
     }
 }
 
+/// Waits for one of the `turns` to compile, at most `limit_s` seconds.
+pub(super) async fn wait_for_turn(
+    turns: &Arc<Semaphore>,
+    limit_s: u32,
+) -> Result<OwnedSemaphorePermit, GenerateError> {
+    let limit = Duration::from_secs(limit_s.into());
+    match tokio::time::timeout(limit, turns.clone().acquire_owned()).await {
+        Ok(Ok(turn)) => Ok(turn),
+        Ok(Err(_)) => Err(GenerateError::Draining),
+        Err(_) => Err(GenerateError::GrammarsWait { limit_s }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_turn_that_others_hold_is_no_fault_of_the_grammar() {
+        let turns = Arc::new(Semaphore::new(1));
+        let held = wait_for_turn(&turns, 0).await;
+        assert!(held.is_ok());
+        assert_eq!(wait_for_turn(&turns, 0).await.err(), Some(GenerateError::GrammarsWait { limit_s: 0 }));
+        drop(held);
+        assert!(wait_for_turn(&turns, 0).await.is_ok());
+    }
 
     #[test]
     fn a_compilation_whose_client_has_left_is_stopped() {

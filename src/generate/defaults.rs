@@ -81,7 +81,6 @@ struct Raw {
     min_p: Option<f64>,
     repetition_penalty: Option<f64>,
     max_new_tokens: Option<i64>,
-    do_sample: Option<bool>,
     eos_token_id: Option<OneOrMany>,
 }
 
@@ -102,7 +101,6 @@ impl SamplingDefaults {
     /// Errors: not JSON, a wrong type, or a value outside its range.
     pub fn from_generation_config(bytes: &[u8]) -> Result<Self, DefaultsError> {
         let raw: Raw = serde_json::from_slice(bytes)?;
-        let _ = raw.do_sample;
         let base = Self::default();
         let real = |field, value: Option<f64>, default: f32, range: Range| match value {
             None => Ok(default),

@@ -141,6 +141,15 @@ pub enum GenerateError {
         /// `vision.decode_timeout_s`.
         limit_s: f64,
     },
+    /// The grammars of other requests are being compiled.
+    #[error(
+        "the grammars of other requests left no turn to compile this one for {limit_s} s \
+         (structured_output.max_compiling); try again soon"
+    )]
+    GrammarsWait {
+        /// `structured_output.compile_timeout_s`.
+        limit_s: u32,
+    },
     /// The text could not be tokenized.
     #[error("the prompt cannot be tokenized: {0}")]
     Tokenize(String),

@@ -1,13 +1,13 @@
 //! The request walk: render, tokenize, fit, submit, then follow the engine's replies.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use super::block::{ReasoningSwitch, ReasoningTokens};
-use super::compiling::{Cause, Compiling};
+use super::compiling::{Cause, Compiling, wait_for_turn};
 use super::config::Config;
 use super::fetching::FetchImages;
 use super::guarding::GuardPlan;
@@ -22,7 +22,7 @@ use crate::sampling::{BadWords, SamplingParams};
 use crate::speculation::Predicted;
 use crate::telemetry::{Metrics, Rejection};
 use crate::text::{
-    ChatTemplate, Family, RenderOptions, RenderedPrompt, ReplyFormat, ReplyParser, ReplyStart, Specials,
+    ChatTemplate, RenderOptions, RenderedPrompt, ReplyFormat, ReplyParser, ReplyStart, Specials,
     TemplateError, Tokenizer, markers,
 };
 
@@ -115,7 +115,7 @@ impl Generator {
             reasoning,
             switch: ReasoningSwitch::of(&text.template, &text.tokenizer),
             reasoning_tokens: ReasoningTokens::of(&text.tokenizer, &turn_ends),
-            reply_format: ReplyFormat::of_tokens(&text.tokenizer),
+            reply_format: ReplyFormat::of_tokens(&text.tokenizer, text.template.mentions(markers::THINK)),
             call_markers,
             text: Arc::new(text),
             defaults,
@@ -181,13 +181,15 @@ impl Generator {
     pub async fn generate(&self, request: GenerateRequest) -> Result<Replies, GenerateError> {
         let arrived = Instant::now();
         let format = self.format(&request);
-        let is_chat = request.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(_)));
+        let begins_turn =
+            |prompt: &Prompt| matches!(prompt, Prompt::Chat(chat) if !chat.continue_final_message);
+        let begins_turn = request.prompts.iter().any(begins_turn);
         let (prompts, mut request) = self.encode(request).await.inspect_err(|e| self.note_refusal(e))?;
         let mut prompts = self.fit(prompts, &request)?;
         self.bound_queue(&prompts, &request)?;
         let media = self.see(&mut prompts, &request).await.inspect_err(|e| self.note_refusal(e))?;
         self.bound_logprobs(&prompts, &request)?;
-        let grammar = self.constrain(&prompts, &request, is_chat).await?;
+        let grammar = self.constrain(&prompts, &request, begins_turn).await?;
         let prediction = self.predict(request.prediction.take()).await?;
         let speculation = Speculation { wanted: request.speculation, prediction };
         let replies = self
@@ -392,31 +394,25 @@ impl Generator {
         }
     }
 
-    /// The compiled grammar of the request, if the request has one. Errors: a reply without room
-    /// for the shortest text that the grammar allows.
+    /// The compiled grammar of the request, if the request has one. `begins_turn`: whether the
+    /// replies begin a turn of the assistant. Errors: a reply without room for the shortest text
+    /// that the grammar allows.
     async fn constrain(
         &self,
         prompts: &[EncodedPrompt],
         request: &GenerateRequest,
-        is_chat: bool,
+        begins_turn: bool,
     ) -> Result<Option<Arc<Grammar>>, GenerateError> {
         let Some(spec) = request.grammar.as_ref().filter(|_| request.max_tokens != Some(0)) else {
             return Ok(None);
         };
-        let mut spec = spec.clone();
-        if spec.reasoning == Reasoning::None {
-            spec.reasoning = self.reasoning_before(prompts, is_chat);
-        }
+        let think = self.text.tokenizer.special_id(markers::THINK);
+        let reasoning = match prompts {
+            [prompt] => self.switch.before_answer(think, prompt, begins_turn),
+            _ => Reasoning::None,
+        };
         let field = spec.field;
-        let limit_s = self.grammars.config().compile_timeout_s;
-        let compiling = Compiling::default();
-        let limit = Duration::from_secs(limit_s.into());
-        let compiled = tokio::time::timeout(limit, self.compile(spec, &compiling)).await;
-        let compiled = compiled.unwrap_or_else(|_| {
-            compiling.end(Cause::OutOfTime);
-            Err(GrammarError::TooSlow { limit_s })
-        });
-        let grammar = compiled.map_err(|reason| GenerateError::Grammar { field, reason })?;
+        let grammar = self.compile(spec.clone(), reasoning).await?;
         let allowed = prompts.iter().map(|p| self.sampling(request, p, 0).max_tokens as usize).min();
         let (needs, allowed) = (grammar.needs_tokens(), allowed.unwrap_or(0));
         if needs > allowed {
@@ -425,37 +421,30 @@ impl Generator {
         Ok(Some(grammar))
     }
 
-    /// Whether reasoning precedes the answer: opened by the prompt, or possibly opened by the model
-    /// itself.
-    fn reasoning_before(&self, prompts: &[EncodedPrompt], is_chat: bool) -> Reasoning {
-        let think = self.text.tokenizer.special_id(markers::THINK);
-        match prompts {
-            [prompt] if think.is_some() && prompt.tokens.last().copied() == think => Reasoning::Open,
-            _ if is_chat && self.text.template.family() == Some(Family::K2Thinking) => Reasoning::Possible,
-            _ => Reasoning::None,
-        }
-    }
-
-    /// Compiles on a blocking thread, unless the grammar is in the cache.
-    async fn compile(&self, spec: GrammarSpec, compiling: &Compiling) -> Result<Arc<Grammar>, GrammarError> {
-        let limit_s = self.grammars.config().compile_timeout_s;
-        let internal = |error: tokio::task::JoinError| GrammarError::Internal(error.to_string());
+    /// Compiles on a blocking thread, unless the grammar is in the cache. The wait for a turn and the
+    /// compilation have the same time limit, each by itself: only the second is the grammar's fault.
+    async fn compile(&self, spec: GrammarSpec, reasoning: Reasoning) -> Result<Arc<Grammar>, GenerateError> {
+        let field = spec.field;
+        let refused = |reason| GenerateError::Grammar { field, reason };
+        let internal = |error: tokio::task::JoinError| refused(GrammarError::Internal(error.to_string()));
         let grammars = self.grammars.clone();
         let (spec, known) = tokio::task::spawn_blocking(move || {
-            let known = grammars.known(&spec);
+            let known = grammars.known(&spec, reasoning);
             (spec, known)
         })
         .await
         .map_err(internal)?;
-        if let Some(known) = known? {
+        if let Some(known) = known.map_err(refused)? {
             return Ok(known);
         }
-        let permit = self.compiling.clone().acquire_owned().await;
+        let limit_s = self.grammars.config().compile_timeout_s;
+        let turn = wait_for_turn(&self.compiling, limit_s).await?;
+        let compiling = Compiling::default();
         let (grammars, stop) = (self.grammars.clone(), compiling.stop());
-        tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+        let compiled = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let begun = Instant::now();
-            let compiled = grammars.compile_until(&spec, stop.flag());
+            let compiled = grammars.compile_until(&spec, reasoning, stop.flag());
             if matches!(compiled, Err(GrammarError::Stopped)) {
                 let (field, ran_ms) = (spec.field, begun.elapsed().as_millis() as u64);
                 match stop.cause() {
@@ -475,9 +464,14 @@ impl Generator {
                 }
             }
             compiled
-        })
-        .await
-        .map_err(internal)?
+        });
+        match tokio::time::timeout(Duration::from_secs(limit_s.into()), compiled).await {
+            Ok(compiled) => compiled.map_err(internal)?.map_err(refused),
+            Err(_) => {
+                compiling.end(Cause::OutOfTime);
+                Err(refused(GrammarError::TooSlow { limit_s }))
+            }
+        }
     }
 
     /// Builds the tables shared by all grammars, so that the first request with a grammar does not
@@ -501,6 +495,8 @@ impl Generator {
         let structured = request.grammar.as_ref().is_some_and(|spec| spec.format.is_structure());
         for (prompt, media) in prompts.iter().zip(media) {
             let format = format.clone().map(|format| Arc::new(format.counting_from(prompt.num_calls)));
+            // The copies share one licence, which reads the prompt once.
+            let guard = self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos, structured);
             for copy in 0..request.n {
                 let sampling = self.sampling(request, prompt, copy);
                 let setup = ReplySetup {
@@ -528,7 +524,7 @@ impl Generator {
                     share: request.share,
                     deadline: request.deadline,
                     cache_salt: request.cache_salt.clone(),
-                    guard: self.guard.options(&request.guard, &prompt.tokens, request.ignore_eos, structured),
+                    guard: guard.clone(),
                     constraint: grammar.map(Grammar::start),
                     speculation: speculation.clone(),
                     media: media.clone(),
@@ -567,9 +563,9 @@ impl Generator {
         sampling.seed = sampling.seed.wrapping_add(u64::from(copy));
         if !request.ignore_eos {
             sampling.stop_token_ids.extend(&self.turn_ends);
-            sampling.stop_token_ids.sort_unstable();
-            sampling.stop_token_ids.dedup();
         }
+        sampling.stop_token_ids.sort_unstable();
+        sampling.stop_token_ids.dedup();
         sampling.logit_bias.extend(self.media_markers.iter().map(|&id| (id, f32::NEG_INFINITY)));
         if let Some(chat) = &request.chat {
             if let Some(budget) = self.reasoning.budget(chat.budget)
@@ -743,7 +739,7 @@ impl ModelText {
             add_generation_prompt: chat.add_generation_prompt,
             continue_final_message: chat.continue_final_message,
             kwargs: chat.kwargs.as_ref(),
-            ..RenderOptions::default()
+            now_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64),
         };
         self.template.render(&chat.messages, &options).map_err(|e| match e {
             TemplateError::Refused(message) => GenerateError::Template(message),
@@ -785,11 +781,12 @@ fn text_bytes_of(value: &Value) -> usize {
 mod tests {
     use serde_json::json;
 
+    use super::super::test_data::nano_tokenizer;
     use super::*;
 
-    fn conversation(message: Value) -> ChatPrompt {
+    fn conversation(messages: Vec<Value>) -> ChatPrompt {
         ChatPrompt {
-            messages: vec![message],
+            messages,
             tools: Vec::new(),
             add_generation_prompt: true,
             continue_final_message: false,
@@ -801,7 +798,8 @@ mod tests {
     #[test]
     fn every_text_of_a_prompt_is_counted() {
         let long = "x".repeat(INLINE_TEXT_BYTES + 1);
-        let message = |field: &str, value: Value| conversation(json!({"role": "assistant", field: value}));
+        let message =
+            |field: &str, value: Value| conversation(vec![json!({"role": "assistant", field: value})]);
         let call = json!({"type": "function", "function": {"name": "f", "arguments": long}});
         let short = message("content", json!("Hi"));
         let prompts = [
@@ -819,5 +817,16 @@ mod tests {
         let ids = Prompt::Tokens(vec![7; INLINE_TEXT_BYTES]);
         assert!(ids.text_bytes(true) > INLINE_TEXT_BYTES, "an echo decodes them");
         assert_eq!(ids.text_bytes(false), 0, "without one they are taken as they are");
+    }
+
+    /// Regression: such a template passed the probe at boot, and no chat could be rendered.
+    #[test]
+    fn templates_print_the_time_of_the_request() {
+        let tokenizer = nano_tokenizer();
+        let template = ChatTemplate::from_jinja("{{ strftime_now('%Y') }}", &tokenizer).unwrap();
+        let text =
+            ModelText { tokenizer: Arc::new(tokenizer), template, sight: Err("it has no vision tower") };
+        let year = text.encode(Prompt::Chat(conversation(Vec::new())), true).unwrap().text;
+        assert!(year.parse::<u32>().unwrap() > 2024, "{year}");
     }
 }

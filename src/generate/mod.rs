@@ -17,6 +17,8 @@ mod request;
 mod sight;
 mod stopping;
 mod timeline;
+#[cfg(test)]
+mod test_data;
 
 pub use crate::engine::{EngineFacts, EngineSnapshot, Share, TokenLogprobs};
 pub use crate::text::{ReplyPiece, ToolCall};

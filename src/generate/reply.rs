@@ -229,7 +229,7 @@ impl Reply {
                 self.timeline.admitted = Some(Instant::now());
                 self.cached_tokens = cached_tokens;
             }
-            EngineEvent::PromptLogprobs(logprobs) => self.prompt_logprobs.extend(logprobs),
+            EngineEvent::PromptLogprobs(logprobs) => self.prompt_logprobs.push(logprobs),
             EngineEvent::Token { id, logprobs } => self.token(id, logprobs),
             EngineEvent::Guard(event) => {
                 self.timeline.found(&event);
@@ -353,7 +353,7 @@ impl Reply {
         let called = self.parser.as_ref().is_some_and(|parser| parser.num_calls() > 0);
         let finish = match found {
             Some(found) => Finish::StopString(found),
-            None if finish == Finish::EndOfTurn && called => Finish::ToolCalls,
+            None if called && matches!(finish, Finish::EndOfTurn | Finish::StopToken(_)) => Finish::ToolCalls,
             None => finish,
         };
         self.timeline.ended = Some(Instant::now());
@@ -453,7 +453,7 @@ impl Replies {
                     return Poll::Ready(Some(Err(error)));
                 }
                 Poll::Ready(Some(Ok(part))) => {
-                    self.turn = choice;
+                    self.turn = choice + 1;
                     if let ReplyPart::Finished(_) = part {
                         self.open -= 1;
                     }
@@ -558,10 +558,13 @@ impl Replies {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
+    use super::super::test_data::nano_tokenizer;
     use super::*;
     use crate::text::{ReplyFormat, ReplyStart, Specials};
 
-    /// A stream whose events are there.
+    /// A stream whose events are all there.
     struct Given(VecDeque<EngineEvent>);
 
     impl TokenStream for Given {
@@ -572,33 +575,24 @@ mod tests {
         fn stop_after(self: Box<Self>, _: usize) {}
     }
 
-    /// The embedded model's tokenizer, whose vocabulary has every marker.
-    fn nano_tokenizer() -> Arc<Tokenizer> {
-        let file = |name: &str| match name {
-            "tiktoken.model" => Some(include_bytes!("../nano/model/tiktoken.model").to_vec()),
-            "tokenizer_config.json" => Some(include_bytes!("../nano/model/tokenizer_config.json").to_vec()),
-            _ => None,
-        };
-        Arc::new(Tokenizer::load(&file).unwrap())
-    }
-
     /// The parts of a conversation's reply that says `text` and ends for `reason`.
-    fn parts(text: &str, reason: FinishReason) -> Vec<ReplyPart> {
+    fn parts(text: &str, reason: FinishReason, own_stop_ids: &[&str]) -> Vec<ReplyPart> {
         let tokenizer = nano_tokenizer();
         let ids = tokenizer.encode(text, Specials::Recognised).unwrap();
         let events = ids.into_iter().map(|id| EngineEvent::Token { id, logprobs: None });
         let events = events.chain([EngineEvent::Finished(reason)]).collect();
+        let parser = ReplyParser::new(Arc::new(ReplyFormat::of_tokens(&tokenizer, true)), ReplyStart::Answer);
         let setup = ReplySetup {
-            parser: Some(ReplyParser::new(Arc::new(ReplyFormat::of_tokens(&tokenizer)), ReplyStart::Answer)),
-            tokenizer,
+            own_stop_ids: own_stop_ids.iter().filter_map(|name| tokenizer.special_id(name)).collect(),
+            stop_ids: tokenizer.special_id(markers::IM_END).into_iter().collect(),
+            tokenizer: Arc::new(tokenizer),
+            parser: Some(parser),
             one_call: false,
             skip_special_tokens: true,
             stop: &[],
             stop_patterns: None,
             inline_reasoning: false,
             include_stop: false,
-            own_stop_ids: Vec::new(),
-            stop_ids: Vec::new(),
             min_tokens: 0,
             wants_prompt_logprobs: false,
             echo: false,
@@ -606,7 +600,7 @@ mod tests {
             strict_finish_reasons: false,
         };
         let mut reply = Reply::new(setup, Box::new(Given(events)));
-        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         std::iter::from_fn(|| match reply.poll_next(&mut cx) {
             Poll::Ready(part) => part.map(Result::unwrap),
             Poll::Pending => panic!("every event is there"),
@@ -620,7 +614,7 @@ mod tests {
         for (reason, calls) in
             [(FinishReason::Length, 0), (FinishReason::Repetition, 0), (FinishReason::StopToken(0), 1)]
         {
-            let parts = parts(text, reason);
+            let parts = parts(text, reason, &[]);
             let pieces = parts.iter().flat_map(|part| match part {
                 ReplyPart::Pieces { pieces, .. } => &pieces[..],
                 _ => &[],
@@ -629,6 +623,26 @@ mod tests {
             assert_eq!(found, calls, "{reason:?}: {parts:?}");
             let Some(ReplyPart::Finished(finish)) = parts.last() else { panic!("{parts:?}") };
             assert_eq!(finish.is_cut(), calls == 0, "{reason:?}: {finish:?}");
+        }
+    }
+
+    /// Regression: the finish reason was `stop` where the request named the end of the turn among
+    /// its own stop tokens.
+    #[test]
+    fn a_turn_with_calls_ends_as_one_whichever_token_ends_it() {
+        let call = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}\
+            <|tool_call_end|><|tool_calls_section_end|>";
+        let end = nano_tokenizer().special_id(markers::IM_END).unwrap();
+        for (text, own, expected) in [
+            (call, &[] as &[&str], Finish::ToolCalls),
+            (call, &[markers::IM_END], Finish::ToolCalls),
+            ("Hello", &[markers::IM_END], Finish::StopToken(end)),
+            ("Hello", &[], Finish::EndOfTurn),
+        ] {
+            let text = format!("{text}{}", markers::IM_END);
+            let parts = parts(&text, FinishReason::StopToken(end), own);
+            let Some(ReplyPart::Finished(finish)) = parts.last() else { panic!("{parts:?}") };
+            assert_eq!(*finish, expected, "{text} {own:?}");
         }
     }
 }

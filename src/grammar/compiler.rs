@@ -14,7 +14,7 @@ use super::closing::{Found, MAX_CLOSING_BYTES};
 use super::compiled::{Grammar, ReplyLimits};
 use super::parser::{Parser, Spelling};
 use super::source::Source;
-use super::{AnswerFormat, Config, GrammarError, GrammarSpec, expansion, least, vocabulary};
+use super::{AnswerFormat, Config, GrammarError, GrammarSpec, Reasoning, expansion, least, vocabulary};
 use crate::telemetry::heap;
 use crate::text::Tokenizer;
 
@@ -99,24 +99,33 @@ impl Grammars {
         let _ = self.factory();
     }
 
-    /// The grammar of `spec`. Takes milliseconds: call only where blocking is allowed.
+    /// The grammar of `spec` without reasoning. Takes milliseconds: call only where blocking is
+    /// allowed.
     pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        self.compile_until(spec, &Arc::default())
+        self.compile_until(spec, Reasoning::None, &Arc::default())
     }
 
-    /// The cached grammar of `spec`, if there is one. Takes the time to read `spec`.
-    pub fn known(&self, spec: &GrammarSpec) -> Result<Option<Arc<Grammar>>, GrammarError> {
-        let fingerprint = self.source(spec)?.fingerprint();
+    /// The cached grammar of `spec` after this reasoning, if there is one. Takes the time to read
+    /// `spec`.
+    pub fn known(
+        &self,
+        spec: &GrammarSpec,
+        reasoning: Reasoning,
+    ) -> Result<Option<Arc<Grammar>>, GrammarError> {
+        let fingerprint = self.source(&spec.format, reasoning)?.fingerprint();
         Ok(self.cache().get(&fingerprint))
     }
 
-    /// As [`Grammars::compile`]; setting `stop` ends the compilation within some milliseconds.
+    /// As [`Grammars::compile`], after this reasoning; setting `stop` ends the compilation within
+    /// some milliseconds.
     pub fn compile_until(
         &self,
         spec: &GrammarSpec,
+        reasoning: Reasoning,
         stop: &Arc<AtomicBool>,
     ) -> Result<Arc<Grammar>, GrammarError> {
-        let source = self.source(spec)?;
+        let format = &spec.format;
+        let source = self.source(format, reasoning)?;
         let fingerprint = source.fingerprint();
         if let Some(known) = self.cache().get(&fingerprint) {
             return Ok(known);
@@ -130,7 +139,7 @@ impl Grammars {
         };
         let (compiled, spent) = on_deep_stack(|| {
             let before = heap::allocated();
-            let (compiled, spent) = budget.run(|| self.build(factory, spec, source));
+            let (compiled, spent) = budget.run(|| self.build_or_loosen(factory, format, reasoning, source));
             let bytes = usize::try_from(heap::allocated().wrapping_sub(before)).unwrap_or(0);
             let compiled = compiled.unwrap_or_else(|over| Err(self.over(over)));
             (compiled.map(|grammar| Arc::new(Grammar { bytes, ..grammar })), spent)
@@ -144,20 +153,47 @@ impl Grammars {
         compiled
     }
 
-    fn source<'a>(&'a self, spec: &GrammarSpec) -> Result<Source<'a>, GrammarError> {
+    fn source<'a>(&'a self, format: &AnswerFormat, reasoning: Reasoning) -> Result<Source<'a>, GrammarError> {
         if self.ends.is_empty() {
             return Err(GrammarError::NoMarker("end-of-turn"));
         }
-        Source::write(spec, &self.tokenizer, &self.ends, &self.config)
+        Source::write(format, reasoning, &self.tokenizer, &self.ends, &self.config)
+    }
+
+    /// As [`Grammars::build`]. Where calls are refused, every schema is tried alone: it names the
+    /// tool, or is dropped if the tool may do without.
+    fn build_or_loosen(
+        &self,
+        factory: &ParserFactory,
+        format: &AnswerFormat,
+        reasoning: Reasoning,
+        source: Source<'_>,
+    ) -> Result<Grammar, GrammarError> {
+        let built = self.build(factory, format, source);
+        let calls = match (format, &built) {
+            (AnswerFormat::Tools(calls), Err(refusal)) if refusal.is_refusal() => calls,
+            _ => return built,
+        };
+        let loosened = calls.loosened(|alone| {
+            let alone = AnswerFormat::Tools(alone);
+            self.build(factory, &alone, self.source(&alone, Reasoning::None)?).map(drop)
+        })?;
+        match loosened {
+            Some(calls) => {
+                let format = AnswerFormat::Tools(calls);
+                self.build(factory, &format, self.source(&format, reasoning)?)
+            }
+            None => built,
+        }
     }
 
     fn build(
         &self,
         factory: &ParserFactory,
-        spec: &GrammarSpec,
+        format: &AnswerFormat,
         source: Source<'_>,
     ) -> Result<Grammar, GrammarError> {
-        let refused = |error: &dyn fmt::Display| refusal(&spec.format, error, &self.config);
+        let refused = |error: &dyn fmt::Display| refusal(format, error, &self.config);
         let init = GrammarInit::Serialized(source.grammar());
         let read = init.to_internal(Some(factory.tok_env().clone()), limits(&self.config));
         let (rules, lexer) = read.map_err(|error| refused(&error))?;
@@ -196,11 +232,8 @@ impl Grammars {
             }
             // Without a known end the reply could be cut, and broken JSON does not meet the
             // request.
-            Found::Nothing if matches!(spec.format, AnswerFormat::Json { .. } | AnswerFormat::Tools(_)) => {
-                return Err(GrammarError::NoEnd {
-                    least: least(&spec.format),
-                    why: self.why_no_end(&parser),
-                });
+            Found::Nothing if matches!(format, AnswerFormat::Json { .. } | AnswerFormat::Tools(_)) => {
+                return Err(GrammarError::NoEnd { least: least(format), why: self.why_no_end(&parser) });
             }
             // The bounds are met before the first token: no reply would get far.
             Found::Nothing if parser.is_exhausted() => {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Longest time a request's grammar may take to be compiled, waiting for its turn included, seconds, 1 to 600. Larger: more elaborate
-    /// schemas under load, later refusals.
+    /// Longest time a request's grammar may take to be compiled, and longest wait for its turn before, seconds, 1 to 600. Larger: more
+    /// elaborate schemas, fewer and later refusals under load.
     pub compile_timeout_s: u32,
     /// Grammars compiled at once, 1 to 64. Larger: less waiting, more cores taken from the model while they are compiled.
     pub max_compiling: u32,

@@ -9,6 +9,14 @@ pub enum GrammarError {
     /// The regular expression, grammar or tags are malformed or use an unsupported feature.
     #[error("{0}")]
     Syntax(String),
+    /// The schema of a tool's arguments is refused.
+    #[error("the tool `{name}`: {reason}")]
+    Tool {
+        /// Name of the tool.
+        name: String,
+        /// The reason for the refusal.
+        reason: Box<GrammarError>,
+    },
     /// A part of the grammar exceeds its limit.
     #[error("too many {what}: at most {limit} are allowed")]
     Limit {
@@ -44,4 +52,23 @@ pub enum GrammarError {
     /// The compiler failed.
     #[error("the grammar could not be compiled: {0}")]
     Internal(String),
+}
+
+impl GrammarError {
+    /// Whether the request's own grammar is refused, rather than every grammar at this moment.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Schema(_)
+            | Self::Syntax(_)
+            | Self::Tool { .. }
+            | Self::Limit { .. }
+            | Self::NoEnd { .. } => true,
+            Self::TooSlow { .. } | Self::Stopped | Self::NoMarker(_) | Self::Internal(_) => false,
+        }
+    }
+
+    /// The refusal of the schema of this tool.
+    pub(super) fn of_tool(self, name: &str) -> Self {
+        Self::Tool { name: name.to_owned(), reason: Box::new(self) }
+    }
 }

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::closing::{Landmarks, Special};
 use super::notation::{quoted, spelled};
+use super::schema::{self, KeyPatterns};
 use super::{
-    AnswerFormat, Config, GrammarError, GrammarSpec, JsonStyle, Reasoning, StructuralTags, ToolCalls,
-    ToolMode, gbnf, schema,
+    AnswerFormat, Config, GrammarError, JsonStyle, Reasoning, StructuralTags, ToolCalls, ToolMode, gbnf,
 };
 use crate::text::{Tokenizer, markers};
 
@@ -54,26 +54,35 @@ pub(super) struct Source<'a> {
     jsons: usize,
     /// Bytes of the schemas written so far, as text.
     schema_bytes: usize,
+    /// Key patterns of the schemas written so far.
+    key_patterns: KeyPatterns,
 }
 
 impl<'a> Source<'a> {
-    /// The source of `spec`; the reply ends with one of `ends`.
+    /// The source of replies in this format after this reasoning; a reply ends with one of `ends`.
     pub(super) fn write(
-        spec: &GrammarSpec,
+        format: &AnswerFormat,
+        reasoning: Reasoning,
         tokenizer: &'a Tokenizer,
         ends: &[u32],
         config: &'a Config,
     ) -> Result<Self, GrammarError> {
-        let own = None;
-        let marks = Landmarks::default();
-        let mut source =
-            Self { lark: String::new(), marks, own, tokenizer, config, jsons: 0, schema_bytes: 0 };
+        let mut source = Self {
+            lark: String::new(),
+            marks: Landmarks::default(),
+            own: None,
+            tokenizer,
+            config,
+            jsons: 0,
+            schema_bytes: 0,
+            key_patterns: KeyPatterns::default(),
+        };
         source.marks.ends = ends.iter().map(|&id| spelled(id)).collect();
         let ends: Vec<String> = ends.iter().map(u32::to_string).collect();
         let ends = ends.join(",");
-        let prefix = source.reasoning(spec)?;
+        let prefix = source.reasoning(reasoning, format)?;
         writeln!(source.lark, "start: {prefix} body <[{ends}]>").expect("writing to memory");
-        source.body(&spec.format)?;
+        source.body(format)?;
         source.bounded()?;
         Ok(source)
     }
@@ -89,9 +98,9 @@ impl<'a> Source<'a> {
     }
 
     /// Writes the part before the answer; the end marker of a thought is a landmark.
-    fn reasoning(&mut self, spec: &GrammarSpec) -> Result<String, GrammarError> {
-        let is_json = matches!(spec.format, AnswerFormat::Json { .. });
-        if spec.reasoning == Reasoning::None {
+    fn reasoning(&mut self, reasoning: Reasoning, format: &AnswerFormat) -> Result<String, GrammarError> {
+        let is_json = matches!(format, AnswerFormat::Json { .. });
+        if reasoning == Reasoning::None {
             self.marks.starts_with_json = is_json;
             return Ok(String::new());
         }
@@ -99,7 +108,7 @@ impl<'a> Source<'a> {
         let spelled = self.spelled(markers::THINK_END)?;
         self.marks.specials.push(Special { spelled, opens_json: is_json });
         writeln!(self.lark, "thought: THOUGHT? {end}\nTHOUGHT: /(.|\\n)+/").expect("writing to memory");
-        if spec.reasoning == Reasoning::Open {
+        if reasoning == Reasoning::Open {
             return Ok("thought".into());
         }
         // The answer may begin at once, or after a thought.
@@ -145,8 +154,14 @@ impl<'a> Source<'a> {
                     grammar.len(),
                     max_bytes,
                 )?;
-                self.own =
-                    Some(if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar)? } else { grammar.clone() });
+                let is_gbnf = gbnf::is_gbnf(grammar);
+                // The limits on schemas are checked where a field of the request holds the schema.
+                if !is_gbnf && grammar.contains("%json") {
+                    return Err(GrammarError::Syntax(
+                        "`%json` is not allowed in a grammar: send a schema as `response_format`".into(),
+                    ));
+                }
+                self.own = Some(if is_gbnf { gbnf::to_lark(grammar)? } else { grammar.clone() });
                 self.lark.push_str("body: @own\n");
             }
             AnswerFormat::Tags(tags) => self.tags(tags)?,
@@ -194,7 +209,11 @@ impl<'a> Source<'a> {
         let once = !tools.parallel || matches!(tools.mode, ToolMode::Named(_));
         let mut calls = Vec::new();
         for (number, tool) in tools.chosen().enumerate() {
-            let json = self.json(&tool.schema(), &JsonStyle::default())?;
+            let json = match self.json(&tool.schema(), &JsonStyle::default()) {
+                Err(refusal) if tools.enforces(tool) => return Err(refusal.of_tool(&tool.name)),
+                Err(_) => self.json(&schema::of_arguments(None), &JsonStyle::default())?,
+                Ok(json) => json,
+            };
             let name = quoted(&format!("functions.{}:", tool.name));
             writeln!(self.lark, "call_{number}: {begin} {name} INDEX {arguments} {json} {end}")
                 .expect("writing to memory");
@@ -229,10 +248,13 @@ impl<'a> Source<'a> {
 
     /// Adds a rule for JSON of this schema and returns its name.
     fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
-        let ready = schema::ready(schema, style, self.config.max_schema_values as usize)?.to_string();
-        self.schema_bytes += ready.len();
+        let mut key_patterns = self.key_patterns;
+        let max_values = self.config.max_schema_values as usize;
+        let ready = schema::ready(schema, style, max_values, &mut key_patterns)?.to_string();
+        let bytes = self.schema_bytes + ready.len();
         let limit = self.config.max_schema_bytes as usize;
-        bounded("bytes in the schemas (structured_output.max_schema_bytes)", self.schema_bytes, limit)?;
+        bounded("bytes in the schemas (structured_output.max_schema_bytes)", bytes, limit)?;
+        (self.schema_bytes, self.key_patterns) = (bytes, key_patterns);
         schema::required_keys(schema, &mut self.marks.keys);
         let name = format!("json_{}", self.jsons);
         self.jsons += 1;

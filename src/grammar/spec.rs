@@ -9,8 +9,6 @@ use super::{JsonStyle, StructuralTags, ToolCalls};
 pub struct GrammarSpec {
     /// Format of the answer.
     pub format: AnswerFormat,
-    /// Reasoning allowed before the answer.
-    pub reasoning: Reasoning,
     /// The request field behind the constraint, for messages.
     pub field: &'static str,
 }

@@ -34,11 +34,15 @@ fn of(tokenizer: Tokenizer) -> Grammars {
 }
 
 pub(super) fn spec(format: AnswerFormat) -> GrammarSpec {
-    GrammarSpec { format, reasoning: Reasoning::None, field: "test" }
+    GrammarSpec { format, field: "test" }
 }
 
 pub(super) fn json_format(schema: Value) -> AnswerFormat {
     AnswerFormat::Json { schema, style: JsonStyle::default() }
+}
+
+fn tool(name: &str, parameters: Option<Value>, strict: bool) -> ToolFunction {
+    ToolFunction { name: name.into(), parameters, strict }
 }
 
 /// A token that the mask allows: any, or (`sober`) one of few bytes, closer to a model's choice.
@@ -224,7 +228,7 @@ fn tools_of_the_family_are_called_right() {
         if let Some(object) = named.as_object_mut() {
             object.insert("$id".into(), "any name".into());
         }
-        let tools = vec![ToolFunction { name: name.clone(), parameters: Some(named) }];
+        let tools = vec![tool(&name, Some(named), false)];
         let calls = ToolCalls::new(tools, ToolMode::Required, false).unwrap();
         let grammar = grammars.compile(&spec(AnswerFormat::Tools(calls)));
         let grammar = grammar.unwrap_or_else(|error| panic!("{name} {parameters}: {error}"));
@@ -261,10 +265,7 @@ fn rewound_then_continued_equals_never_having_gone_there() {
             "n": {"type": "number"}}, "required": ["a", "n"]}),
         ),
         AnswerFormat::Regex("(ab|[0-9]{3}x)+z".into()),
-        AnswerFormat::Tools(
-            ToolCalls::new(vec![ToolFunction { name: "f".into(), parameters: None }], ToolMode::Auto, true)
-                .unwrap(),
-        ),
+        AnswerFormat::Tools(ToolCalls::new(vec![tool("f", None, false)], ToolMode::Auto, true).unwrap()),
     ];
     let mut rng = fastrand::Rng::with_seed(14);
     for format in formats {
@@ -386,8 +387,8 @@ fn a_thought_ends_in_time_for_the_answer() {
     let mut rng = fastrand::Rng::with_seed(16);
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
     for (reasoning, budget) in [(Reasoning::Open, 40), (Reasoning::Possible, 40), (Reasoning::Open, 8)] {
-        let spec = GrammarSpec { format: json_format(schema.clone()), reasoning, field: "test" };
-        let grammar = grammars.compile(&spec).unwrap();
+        let spec = spec(json_format(schema.clone()));
+        let grammar = grammars.compile_until(&spec, reasoning, &Arc::default()).unwrap();
         // `{"a":0}`, and the marker where a thought is open.
         assert_eq!(grammar.needs_tokens(), 7 + usize::from(reasoning == Reasoning::Open));
         for _ in 0..5 {
@@ -413,12 +414,14 @@ fn what_cannot_be_honoured_is_refused_by_name() {
         (json_format(json!({"type": "string", "format": "no such format"})), "no such format"),
         (json_format(json!({"$ref": "https://example.com/s.json"})), "example.com"),
         (json_format(json!({"type": "integer", "minimum": 2, "maximum": 1})), ""),
+        (json_format(json!({"type": "array", "items": [{"const": (1_i64 << 53) + 1}]})), "9007199254740993"),
         (json_format(json!(false)), ""),
         (json_format(json!({"type": "object", "minProperties": 2})), "minProperties"),
         (json_format(json!({"type": "string", "minLength": 100_000})), ""),
         (AnswerFormat::Regex("(a".into()), ""),
         (AnswerFormat::Grammar("start: missing".into()), "missing"),
         (AnswerFormat::Grammar("root ::= missing".into()), "missing"),
+        (AnswerFormat::Grammar("start: %json {\"type\": \"object\"}".into()), "%json"),
         (AnswerFormat::Choice(vec![]), "at least one"),
     ] {
         let error = grammars
@@ -427,6 +430,47 @@ fn what_cannot_be_honoured_is_refused_by_name() {
             .unwrap_or_else(|| panic!("{format:?} was compiled"));
         assert!(error.to_string().contains(part), "{format:?}: {error}");
     }
+}
+
+/// Regression: one strict tool made every other tool's schema a reason for a refusal.
+#[test]
+fn tools_that_are_not_strict_do_without_a_schema_that_is_refused() {
+    let grammars = bytes();
+    let note = json!({"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"], "additionalProperties": false});
+    let unique = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
+    let compile = |tools: Vec<ToolFunction>, mode| {
+        let calls = ToolCalls::new(tools, mode, false).unwrap();
+        grammars.compile(&spec(AnswerFormat::Tools(calls)))
+    };
+    let mut rng = fastrand::Rng::with_seed(18);
+    for refused in [unique, json!({"minProperties": 5})] {
+        let tools = |strict| {
+            vec![tool("strict", Some(note.clone()), true), tool("other", Some(refused.clone()), strict)]
+        };
+        let grammar =
+            compile(tools(false), ToolMode::Auto).unwrap_or_else(|error| panic!("{refused}: {error}"));
+        for _ in 0..20 {
+            let (tokens, whole) = run(&grammars, &grammar, 100, &mut rng);
+            let text = text(&grammars, &tokens);
+            assert!(whole, "{text}");
+            for call in text.split("<|tool_call_begin|>").skip(1) {
+                let (id, arguments) = call.split_once("<|tool_call_argument_begin|>").expect(&text);
+                let arguments = arguments.split_once("<|tool_call_end|>").expect(&text).0;
+                let value: Value = serde_json::from_str(arguments).unwrap();
+                assert!(
+                    id.starts_with("functions.other:") && value.is_object() || value == json!({"a": "b"}),
+                    "{text}"
+                );
+            }
+        }
+        for (tools, mode) in [(tools(true), ToolMode::Auto), (tools(false), ToolMode::Required)] {
+            let error = compile(tools, mode).unwrap_err().to_string();
+            assert!(error.starts_with("the tool `other`: "), "{refused}: {error}");
+        }
+        compile(tools(false), ToolMode::Named("strict".into())).unwrap();
+    }
+    let harmless = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": false}}});
+    compile(vec![tool("f", Some(harmless), true)], ToolMode::Required).unwrap();
 }
 
 /// Regression: a quote after a backslash does not end a text; the search for an end took it for
@@ -512,10 +556,7 @@ fn cost() {
         .into_iter()
         .enumerate()
         .take(30)
-        .map(|(number, (name, parameters))| ToolFunction {
-            name: format!("{name}_{number}"),
-            parameters: Some(parameters),
-        })
+        .map(|(number, (name, parameters))| tool(&format!("{name}_{number}"), Some(parameters), false))
         .collect();
     let cases = [
         ("typical schema", json_format(typical)),

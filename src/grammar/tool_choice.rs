@@ -3,8 +3,8 @@
 //! `<|tool_calls_section_begin|>` then per call
 //! `<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>` JSON `<|tool_call_end|>`,
 //! then `<|tool_calls_section_end|>`. The markers are tokens; the arguments are JSON of the tool's
-//! schema, whether or not the request says `strict`: a schema that cannot be enforced is refused,
-//! never loosened.
+//! schema. A schema that cannot be enforced is refused where the tool is strict or the call is
+//! forced; otherwise its arguments are any object.
 
 use serde_json::Value;
 
@@ -22,6 +22,8 @@ pub struct ToolFunction {
     pub name: String,
     /// JSON Schema of the arguments; `None` allows any object.
     pub parameters: Option<Value>,
+    /// Whether the request depends on the schema, also where the model may call or not.
+    pub strict: bool,
 }
 
 impl ToolFunction {
@@ -34,7 +36,7 @@ impl ToolFunction {
 /// Whether a reply calls tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolMode {
-    /// Text, then calls at the model's choice; every call matches its tool's schema.
+    /// Text, then calls at the model's choice.
     Auto,
     /// At least one call and no text.
     Required,
@@ -91,9 +93,41 @@ impl ToolCalls {
 
     /// The tools that may be called.
     pub(super) fn chosen(&self) -> impl Iterator<Item = &ToolFunction> {
-        self.tools.iter().filter(|tool| match &self.mode {
+        self.tools.iter().filter(|tool| self.allows(tool))
+    }
+
+    fn allows(&self, tool: &ToolFunction) -> bool {
+        match &self.mode {
             ToolMode::Named(name) => tool.name == *name,
             _ => true,
-        })
+        }
+    }
+
+    /// Whether calls of the tool never go without its schema.
+    pub(super) fn enforces(&self, tool: &ToolFunction) -> bool {
+        tool.strict || self.is_forced()
+    }
+
+    /// These calls without the schemas that `build` refuses in calls of their tool alone; `None` if
+    /// no schema is dropped. Errors: the refusal of a schema that is enforced, and errors that are
+    /// no refusals.
+    pub(super) fn loosened(
+        &self,
+        mut build: impl FnMut(Self) -> Result<(), GrammarError>,
+    ) -> Result<Option<Self>, GrammarError> {
+        let mut loosened = self.clone();
+        let mut dropped = false;
+        for tool in loosened.tools.iter_mut().filter(|tool| self.allows(tool)) {
+            let Err(error) = build(Self { tools: vec![tool.clone()], ..self.clone() }) else { continue };
+            if !error.is_refusal() {
+                return Err(error);
+            }
+            if self.enforces(tool) {
+                return Err(error.of_tool(&tool.name));
+            }
+            tool.parameters = None;
+            dropped = true;
+        }
+        Ok(dropped.then_some(loosened))
     }
 }

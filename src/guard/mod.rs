@@ -10,6 +10,7 @@
 //! thresholds  how long a repetition must be to be a loop
 //! phase       free text, structured text
 //! licence     what the request permits of it
+//! words       where the words of the request stand
 //! policy      one verdict per token: deliver, hold, rescue, stop
 //! nudge       what changes after a rescue
 //! vocabulary  facts about tokens, by id
@@ -32,6 +33,7 @@ mod policy;
 mod tests;
 mod thresholds;
 mod vocabulary;
+mod words;
 
 pub use all_periods::{AllPeriods, PatternRule};
 pub use config::{Config, Mode};

@@ -190,8 +190,13 @@ impl Guard {
             self.periods.forget_repeats();
         }
         self.tokens.push(token);
+        let before = self.phase();
         self.phase.push(token, &self.options.vocabulary, &self.options.markers);
         self.periods.push(&self.tokens);
+        if before == Phase::Structured && self.phase() == Phase::Text {
+            // Matches with noise in structured text do not count against the text behind it.
+            self.periods.repeats_mut().iter_mut().for_each(|repeat| repeat.score = repeat.run);
+        }
         self.may_end = false;
         if let Some((rule, runs)) = &mut self.pattern {
             runs.push(&self.tokens);

@@ -308,6 +308,30 @@ fn counters_are_loops_with_noise_in_text_and_not_in_structured_text() {
 }
 
 #[test]
+fn a_list_in_structured_text_is_no_loop_when_that_text_ends() {
+    let mut rng = fastrand::Rng::with_seed(13);
+    let line = prose(&mut rng, 9);
+    let list: Vec<u32> = (0..100).flat_map(|n| [&line[..], &[100 + n]].concat()).collect();
+    let markers = Markers { tools: Some(1001), tools_end: Some(1002), ..Markers::default() };
+    for (opens, closes) in [(&[4, 0][..], &[0, 4, 0][..]), (&[1001], &[1002])] {
+        let stream = [opens, &list, closes, &prose(&mut rng, 200)].concat();
+        for mode in [Mode::Warn, Mode::Stop, Mode::Rescue] {
+            let mut guard = Guard::new(Options { mode, markers, ..options() }, 1 << 16);
+            assert_eq!(until_verdict(&mut guard, stream.clone()), None, "{mode:?}, closed by {closes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_loop_of_text_with_a_fence_in_it_is_reported_once() {
+    let mut rng = fastrand::Rng::with_seed(14);
+    let unit = [&prose(&mut rng, 40)[..], &[0, 4, 0], &prose(&mut rng, 10), &[0, 4, 0]].concat();
+    let mut guard = Guard::new(Options { mode: Mode::Warn, ..options() }, 1 << 16);
+    let reported = |&token: &u32| matches!(guard.observe(token), Verdict::Deliver { event: Some(_), .. });
+    assert_eq!(unit.repeat(60).iter().copied().filter(reported).count(), 1);
+}
+
+#[test]
 fn a_block_is_a_loop_wherever_it_stands_three_times() {
     let mut rng = fastrand::Rng::with_seed(9);
     for (before, phase) in [(vec![], Phase::Text), (vec![4, 0], Phase::Structured)] {

@@ -77,8 +77,7 @@ impl HostSampler {
         let state = &mut self.slots[slot.at()];
         state.last = last;
         if state.counts {
-            let keep = state.history.reply_len().saturating_sub(removed.len());
-            state.history.rewind(keep);
+            removed.iter().for_each(|token| state.history.remove(token.0));
         }
     }
 

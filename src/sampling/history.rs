@@ -6,12 +6,10 @@ use std::collections::HashMap;
 /// The set of prompt tokens and the count of each reply token.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// One entry per distinct token, in order of first appearance; a rewind keeps entries with a
-    /// count of 0.
+    /// One entry per distinct token, in order of first appearance; removed tokens keep theirs, with
+    /// a count of 0.
     entries: Vec<Entry>,
     index: HashMap<u32, u32>,
-    /// Reply tokens as indices of entries, for rewinds.
-    reply: Vec<u32>,
 }
 
 /// Counts of one token.
@@ -38,20 +36,14 @@ impl History {
     pub fn add(&mut self, token: u32) {
         let entry = self.entry(token);
         self.entries[entry].in_reply += 1;
-        self.reply.push(entry as u32);
     }
 
-    /// Cuts the reply to its first `to` tokens; no effect if it has fewer.
-    pub fn rewind(&mut self, to: usize) {
-        while self.reply.len() > to {
-            let entry = self.reply.pop().expect("longer than `to`");
-            self.entries[entry as usize].in_reply -= 1;
+    /// Takes a reply token back; no effect on one that is not counted.
+    pub fn remove(&mut self, token: u32) {
+        if let Some(&entry) = self.index.get(&token) {
+            let count = &mut self.entries[entry as usize].in_reply;
+            *count = count.saturating_sub(1);
         }
-    }
-
-    /// Number of reply tokens counted.
-    pub fn reply_len(&self) -> usize {
-        self.reply.len()
     }
 
     pub(super) fn entries(&self) -> &[Entry] {
@@ -90,7 +82,6 @@ mod tests {
             history.add(token);
         }
         assert_eq!(counts(&history), [(5, true, 0), (7, true, 1), (9, false, 2)]);
-        assert_eq!(history.reply_len(), 3);
     }
 
     #[test]
@@ -101,12 +92,11 @@ mod tests {
             let (prompt, kept, lost, new) = (tokens(6), tokens(9), tokens(9), tokens(9));
             let mut rewound = History::new(&prompt);
             kept.iter().chain(&lost).for_each(|&token| rewound.add(token));
-            rewound.rewind(kept.len());
+            lost.iter().for_each(|&token| rewound.remove(token));
+            rewound.remove(8);
             new.iter().for_each(|&token| rewound.add(token));
             let mut straight = History::new(&prompt);
             kept.iter().chain(&new).for_each(|&token| straight.add(token));
-            assert_eq!(counts(&rewound), counts(&straight));
-            rewound.rewind(1_000);
             assert_eq!(counts(&rewound), counts(&straight));
         }
     }

@@ -19,7 +19,5 @@ pub use reply::{
     StopMatcher, StopOptions, StopPatterns, ToolCall, WholeReply, whole_reply,
 };
 pub(crate) use template::civil;
-pub use template::{
-    ChatTemplate, Family, PromptPart, RenderOptions, RenderedPrompt, TemplateError, family_of,
-};
+pub use template::{ChatTemplate, Family, RenderOptions, RenderedPrompt, TemplateError, family_of};
 pub use tokenizer::{Detokenizer, Specials, Tokenizer, TokenizerError};

@@ -169,8 +169,7 @@ impl Pair {
         let state = &mut self.host.slots[slot];
         state.last = last;
         if state.counts {
-            let keep = state.history.reply_len().saturating_sub(removed.len());
-            state.history.rewind(keep);
+            removed.iter().for_each(|&token| state.history.remove(token));
         }
         let removed: Vec<TokenId> = removed.iter().map(|&id| TokenId(id)).collect();
         self.device.rewind(&mut self.stream, SeqSlot(slot as u32), &removed, TokenId(last)).unwrap();

@@ -197,14 +197,15 @@ fn leave_alone(guards: &GuardPlan, documents: &[Document], tokenizer: &Tokenizer
     println!(
         "\n| files | number | tokens | acted on | in a fence | tokens held | longest |\n|---|---|---|---|---|---|---|"
     );
-    let fence = encode("```\n", tokenizer);
+    let (opens, closes) = (encode("```\n", tokenizer), encode("\n```\n", tokenizer));
     let (mut lines, mut all) = (Vec::new(), [0; 6]);
     for (kind, (name, _)) in KINDS.iter().enumerate() {
         let mut row = [0; 6];
         for document in documents.iter().filter(|d| d.kind == kind) {
             let bare = options(guards, [].into());
             let acted = first_action(bare.clone(), &document.tokens);
-            let fenced = first_action(bare.clone(), &[&fence[..], &document.tokens].concat());
+            let fenced = [&opens[..], &document.tokens, &closes].concat();
+            let fenced = first_action(bare.clone(), &fenced);
             let (held, longest) = held(Guard::new(bare, document.tokens.len()), &document.tokens);
             let counts = [1, document.tokens.len(), acted.is_some().into(), fenced.is_some().into(), held];
             row.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);

@@ -38,6 +38,8 @@ pub(in crate::text) fn native_ids(messages: &[Value]) -> (Cow<'_, [Value]>, usiz
     }
     let mut messages = messages.to_vec();
     let mut renamed: HashMap<String, String> = HashMap::new();
+    // The number given last to a call of each name: all numbers from its index up to it are taken.
+    let mut given: HashMap<String, usize> = HashMap::new();
     let mut index = 0;
     for message in &mut messages {
         if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
@@ -48,11 +50,12 @@ pub(in crate::text) fn native_ids(messages: &[Value]) -> (Cow<'_, [Value]>, usiz
                     renamed.remove(&own);
                 } else {
                     // Native ids may count differently: take the next free number.
-                    let mut number = index;
-                    while taken.contains(&native(&name, number)) {
-                        number += 1;
+                    let number = given.entry(name.clone()).or_default();
+                    *number = index.max(*number);
+                    while taken.contains(&native(&name, *number)) {
+                        *number += 1;
                     }
-                    let new = native(&name, number);
+                    let new = native(&name, *number);
                     taken.insert(new.clone());
                     call["id"] = new.clone().into();
                     renamed.insert(own, new);
@@ -131,6 +134,22 @@ mod tests {
                 "functions.g:2",
             ],
         );
+    }
+
+    /// Regression: the search for a free number restarted at every foreign id, and 28,000 calls took
+    /// most of a minute.
+    #[test]
+    fn many_foreign_ids_beside_many_native_ones() {
+        let count = 20_000;
+        let calls = (0..count).map(|number| call(&format!("call_{number}"), "f"));
+        let natives = (0..count).map(|number| call(&native("f", number), "f"));
+        let messages = [json!({"role": "assistant", "tool_calls": calls.chain(natives).collect::<Vec<_>>()})];
+        let (renamed, found) = native_ids(&messages);
+        assert_eq!(found, 2 * count);
+        let id = |at: usize| renamed[0]["tool_calls"][at]["id"].as_str().unwrap();
+        assert_eq!(id(0), native("f", count));
+        assert_eq!(id(count - 1), native("f", 2 * count - 1));
+        assert_eq!(id(count), native("f", 0));
     }
 
     #[test]

@@ -71,11 +71,14 @@ pub struct ReplyFormat {
 
 impl ReplyFormat {
     /// For replies in tokens of this tokenizer: a marker with a token counts only as that token.
-    pub fn of_tokens(tokenizer: &Tokenizer) -> Self {
+    /// `thinks`: whether the template writes think markers; a model that never sees them may only
+    /// mention them.
+    pub fn of_tokens(tokenizer: &Tokenizer, thinks: bool) -> Self {
         let (mut ids, mut texts) = (Vec::new(), Vec::new());
         for (name, marker) in NAMES {
             match tokenizer.special_id(name) {
                 Some(id) => ids.push((id, marker)),
+                None if !thinks && matches!(marker, Marker::Think | Marker::ThinkEnd) => {}
                 None => texts.push((name, marker)),
             }
         }
@@ -155,6 +158,7 @@ impl ReplyFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::test_data::{nano_like, shared};
 
     #[test]
     fn no_marker_is_the_beginning_of_another() {
@@ -165,6 +169,20 @@ mod tests {
                 assert!(i == j || !a.starts_with(b), "{a} {b}");
             }
         }
+    }
+
+    /// Regression: an answer about `<think>` lost the rest of its text.
+    #[test]
+    fn think_markers_without_tokens_are_text_where_the_template_has_none() {
+        let model = shared("golden/logits/kimi/tiktoken.model");
+        let unnamed = Tokenizer::from_tiktoken(&model, None).unwrap();
+        let found = Some(Found::Whole { start: 1, end: 8, marker: Marker::Think });
+        for (thinks, found) in [(true, found), (false, None)] {
+            let format = ReplyFormat::of_tokens(&unnamed, thinks);
+            assert_eq!(format.find("a<think>b", 0), found);
+            assert!(format.find("<|tool_call_begin|>", 0).is_some());
+        }
+        assert!(ReplyFormat::of_tokens(&nano_like(), true).find("a<think>b", 0).is_none());
     }
 
     #[test]

@@ -62,12 +62,8 @@ pub struct RenderOptions<'a> {
     pub continue_final_message: bool,
     /// Further template variables (`chat_template_kwargs`), such as `thinking`. They cannot replace the messages or tools.
     pub kwargs: Option<&'a Map<String, Json>>,
-    /// Whether special tokens are recognised everywhere, users' text included (the upstream
-    /// behaviour; prompts can then be forged).
-    pub unsafe_specials: bool,
-    /// The time for templates that print it (`strftime_now`), seconds since 1970 UTC; such
-    /// templates fail without it.
-    pub now_unix_s: Option<i64>,
+    /// The time for templates that print it (`strftime_now`), seconds since 1970 UTC.
+    pub now_unix_s: i64,
 }
 
 impl Default for RenderOptions<'_> {
@@ -77,22 +73,16 @@ impl Default for RenderOptions<'_> {
             add_generation_prompt: true,
             continue_final_message: false,
             kwargs: None,
-            unsafe_specials: false,
-            now_unix_s: None,
+            now_unix_s: 0,
         }
     }
 }
 
 /// A piece of a rendered prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PromptPart {
+enum PromptPart {
     /// A control token that the template wrote.
-    Control {
-        /// Id of the token.
-        id: u32,
-        /// Text of the token.
-        name: String,
-    },
+    Control { id: u32, name: String },
     /// Text, encoded with special tokens as text. Two texts are never adjacent.
     Text(String),
 }
@@ -101,8 +91,7 @@ pub enum PromptPart {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedPrompt {
     parts: Vec<PromptPart>,
-    /// Encoded as one string with special tokens recognised.
-    unsafe_specials: bool,
+    start: ReplyStart,
     num_calls: usize,
 }
 
@@ -112,32 +101,9 @@ impl RenderedPrompt {
         self.num_calls
     }
 
-    /// The part that a reply to this prompt begins in. Only the open turn at the end counts:
-    /// earlier turns have closed think parts of their own.
+    /// The part that a reply to this prompt begins in.
     pub fn reply_start(&self) -> ReplyStart {
-        for part in self.parts.iter().rev() {
-            match part {
-                PromptPart::Control { name, .. } if name == markers::THINK => return ReplyStart::Reasoning,
-                PromptPart::Control { name, .. } if name == markers::THINK_END => return ReplyStart::Answer,
-                PromptPart::Control { .. } => break,
-                // In a vocabulary without think tokens the markers are text.
-                PromptPart::Text(text) => {
-                    match (text.rfind(markers::THINK), text.rfind(markers::THINK_END)) {
-                        (Some(open), Some(close)) if open < close => return ReplyStart::Answer,
-                        (Some(at), _) if text.len() == at + markers::THINK.len() => {
-                            return ReplyStart::Reasoning;
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
-        ReplyStart::Open
-    }
-
-    /// The pieces in order.
-    pub fn parts(&self) -> &[PromptPart] {
-        &self.parts
+        self.start
     }
 
     /// The whole prompt as one string.
@@ -151,9 +117,6 @@ impl RenderedPrompt {
 
     /// The whole prompt as token ids of the tokenizer whose special tokens it was rendered with.
     pub fn to_token_ids(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerError> {
-        if self.unsafe_specials {
-            return tokenizer.encode(&self.text(), Specials::Recognised);
-        }
         let mut ids = Vec::new();
         let mut slicer = Slicer::default();
         for part in &self.parts {
@@ -283,18 +246,11 @@ impl ChatTemplate {
         let typescript =
             self.typescript.then(|| tool_declaration::typescript(&tools)).flatten().map(Json::String);
         let kwargs = options.kwargs.into_iter().flatten();
-        let marker = if options.unsafe_specials {
-            Marker::none(&self.added)
-        } else {
-            let values = messages
-                .iter()
-                .chain(&tools)
-                .chain(&typescript)
-                .chain(kwargs.clone().map(|(_, value)| value));
-            Marker::new(&self.added, values).ok_or_else(|| {
-                TemplateError::Failed("the conversation holds every private-use character".to_owned())
-            })?
-        };
+        let values =
+            messages.iter().chain(&tools).chain(&typescript).chain(kwargs.clone().map(|(_, value)| value));
+        let marker = Marker::new(&self.added, values).ok_or_else(|| {
+            TemplateError::Failed("the conversation holds every private-use character".to_owned())
+        })?;
         let mut context: Vec<(String, Value)> = self
             .named
             .iter()
@@ -312,8 +268,8 @@ impl ChatTemplate {
         );
         set(TYPESCRIPT_VARIABLE, typescript.map_or(Value::UNDEFINED, |text| marker.value(&text)));
         set("add_generation_prompt", Value::from(options.add_generation_prompt));
-        set(SENTINEL_VARIABLE, marker.sentinel().map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
-        set(NOW_VARIABLE, options.now_unix_s.map_or(Value::UNDEFINED, Value::from));
+        set(SENTINEL_VARIABLE, Value::from(marker.sentinel().to_string()));
+        set(NOW_VARIABLE, Value::from(options.now_unix_s));
         if let Some(family) = self.family {
             set("format", builtin::format_variable(family));
         }
@@ -322,14 +278,40 @@ impl ChatTemplate {
         if options.continue_final_message {
             leave_open(&mut parts);
         }
-        Ok(RenderedPrompt { parts, unsafe_specials: options.unsafe_specials, num_calls })
+        Ok(RenderedPrompt { start: self.reply_start(&parts), parts, num_calls })
+    }
+
+    /// The part that a reply begins in. Only the open turn at the end counts: earlier turns have
+    /// closed think parts of their own.
+    fn reply_start(&self, parts: &[PromptPart]) -> ReplyStart {
+        // In a vocabulary without think tokens the template's markers are text. In any other, text
+        // with markers is a client's.
+        let in_text = self.added.by_text(markers::THINK).is_none() && self.mentions(markers::THINK);
+        for part in parts.iter().rev() {
+            match part {
+                PromptPart::Control { name, .. } if name == markers::THINK => return ReplyStart::Reasoning,
+                PromptPart::Control { name, .. } if name == markers::THINK_END => return ReplyStart::Answer,
+                PromptPart::Control { .. } => break,
+                PromptPart::Text(text) if in_text => {
+                    match (text.rfind(markers::THINK), text.rfind(markers::THINK_END)) {
+                        (Some(open), Some(close)) if open < close => return ReplyStart::Answer,
+                        (Some(at), _) if text.len() == at + markers::THINK.len() => {
+                            return ReplyStart::Reasoning;
+                        }
+                        _ => {}
+                    }
+                }
+                PromptPart::Text(_) => {}
+            }
+        }
+        ReplyStart::Open
     }
 
     /// Splits rendered text into control tokens and the texts between them, without sentinels.
-    fn split(&self, rendered: &str, sentinel: Option<char>) -> Vec<PromptPart> {
+    fn split(&self, rendered: &str, sentinel: char) -> Vec<PromptPart> {
         let mut parts = Vec::new();
         let text = |text: &str| {
-            let text: String = text.chars().filter(|&c| Some(c) != sentinel).collect();
+            let text: String = text.chars().filter(|&c| c != sentinel).collect();
             (!text.is_empty()).then_some(PromptPart::Text(text))
         };
         let mut from = 0;

@@ -17,7 +17,7 @@ use crate::text::tokenizer::AddedTokens;
 /// Marks the strings of one rendering.
 pub(super) struct Marker<'a> {
     added: &'a AddedTokens,
-    sentinel: Option<char>,
+    sentinel: char,
 }
 
 impl<'a> Marker<'a> {
@@ -30,15 +30,10 @@ impl<'a> Marker<'a> {
             .chain('\u{100000}'..='\u{10fffd}')
             .chain('\u{e000}'..='\u{f8ff}')
             .find(|c| !used.contains(c))?;
-        Some(Self { added, sentinel: Some(sentinel) })
+        Some(Self { added, sentinel })
     }
 
-    /// A marker without effect: strings that spell control tokens become them.
-    pub(super) fn none(added: &'a AddedTokens) -> Self {
-        Self { added, sentinel: None }
-    }
-
-    pub(super) fn sentinel(&self) -> Option<char> {
+    pub(super) fn sentinel(&self) -> char {
         self.sentinel
     }
 
@@ -61,19 +56,18 @@ impl<'a> Marker<'a> {
     }
 
     fn text(&self, text: &str) -> String {
-        let Some(sentinel) = self.sentinel else { return text.to_owned() };
         let mut marked = String::with_capacity(text.len());
         if self.added.ends_at_start_of(text) {
-            marked.push(sentinel);
+            marked.push(self.sentinel);
         }
         for (at, c) in text.char_indices() {
             marked.push(c);
             if self.added.at(text, at).is_some() {
-                marked.push(sentinel);
+                marked.push(self.sentinel);
             }
         }
         if self.added.begins_at_end_of(text) {
-            marked.push(sentinel);
+            marked.push(self.sentinel);
         }
         marked
     }

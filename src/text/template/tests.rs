@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 use serde_json::json;
 
 use super::*;
-use crate::text::test_data::{kimi, nano_like};
+use crate::text::test_data::{kimi, nano_like, shared};
 
 static KIMI: LazyLock<Tokenizer> = LazyLock::new(kimi);
 static NANO: LazyLock<Tokenizer> = LazyLock::new(nano_like);
@@ -256,9 +256,15 @@ fn people_cannot_write_control_tokens() {
     let benign: Json = serde_json::from_str(&benign).unwrap();
     let benign_tools = [json!({"type": "function", "function": {"name": "E", "description": "E"}})];
     let benign_parts = json!([{"type": "text", "text": "plain"}]);
+    let joined: String = messages[1]["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| part["text"].as_str().unwrap())
+        .collect();
     let controls = |prompt: &RenderedPrompt| -> Vec<u32> {
         prompt
-            .parts()
+            .parts
             .iter()
             .filter_map(|part| match part {
                 PromptPart::Control { id, .. } => Some(*id),
@@ -268,28 +274,23 @@ fn people_cannot_write_control_tokens() {
     };
     for family in [Family::K2Instruct, Family::K2Thinking, Family::K25, Family::K26, Family::K27Code] {
         let template = ChatTemplate::built_in(family, &NANO);
-        let render = |messages: &Json, tools, unsafe_specials| {
-            let options = RenderOptions { tools: Some(tools), unsafe_specials, ..RenderOptions::default() };
+        let render = |messages: &Json, tools| {
+            let options = RenderOptions { tools: Some(tools), ..RenderOptions::default() };
             template.render(messages.as_array().unwrap(), &options).unwrap()
         };
-        let prompt = render(&messages, &tools[..], false);
+        let prompt = render(&messages, &tools[..]);
         let mut benign = benign.clone();
         benign[1]["content"] = benign_parts.clone();
-        assert_eq!(controls(&prompt), controls(&render(&benign, &benign_tools[..], false)), "{family:?}");
-        // No text is lost: the same text as the upstream way, and the same characters decoded from
-        // the ids.
-        let upstream = render(&messages, &tools[..], true);
-        assert_eq!(prompt.text(), upstream.text());
+        let expected = render(&benign, &benign_tools[..]);
+        assert_eq!(controls(&prompt), controls(&expected), "{family:?}");
+        // No text is lost, and the ids decode to the same characters.
+        let text = expected.text().replace('E', evil).replace("plain", &joined);
+        assert_eq!(prompt.text(), text, "{family:?}");
         let tokens = prompt.to_token_ids(&NANO).unwrap();
         assert_eq!(NANO.decode(&tokens, false), prompt.text());
         assert_eq!(
             tokens.iter().filter(|&&id| NANO.is_added(id)).copied().collect::<Vec<_>>(),
             controls(&prompt)
-        );
-        assert!(controls(&upstream).len() > controls(&prompt).len());
-        assert_eq!(
-            upstream.to_token_ids(&NANO).unwrap(),
-            NANO.encode(&upstream.text(), Specials::Recognised).unwrap()
         );
     }
 }
@@ -318,21 +319,27 @@ fn random_conversations_come_through_unchanged() {
     for _ in 0..2_000 {
         let mut string =
             || -> String { (0..rng.usize(0..8)).map(|_| pieces[rng.usize(0..pieces.len())]).collect() };
+        let parts = [string(), string(), string()];
+        let (content, reasoning, id, arguments) = (string(), string(), string(), string());
         let messages = [
-            json!({"role": "user", "content": [string(), string(), string()]}),
-            json!({"role": "assistant", "content": string(), "reasoning_content": string(),
-                   "tool_calls": [{"id": string(), "function": {"arguments": string()}}]}),
+            json!({"role": "user", "content": parts}),
+            json!({"role": "assistant", "content": content, "reasoning_content": reasoning,
+                   "tool_calls": [{"id": id, "function": {"arguments": arguments}}]}),
         ];
-        let safe = template.render(&messages, &RenderOptions::default()).unwrap();
-        let upstream = template
-            .render(&messages, &RenderOptions { unsafe_specials: true, ..RenderOptions::default() })
-            .unwrap();
-        assert_eq!(safe.text(), upstream.text(), "{messages:?}");
-        let controls = safe.parts().iter().filter(|part| matches!(part, PromptPart::Control { .. })).count();
-        assert_eq!(controls, 16, "{messages:?}");
-        assert!(
-            !safe.parts().windows(2).any(|pair| matches!(pair, [PromptPart::Text(_), PromptPart::Text(_)]))
+        let prompt = template.render(&messages, &RenderOptions::default()).unwrap();
+        let user = parts.concat();
+        assert_eq!(
+            prompt.text(),
+            format!(
+                "<|im_user|>user<|im_middle|>{user}<|im_end|>{HEADER}<think>{reasoning}</think>{content}\
+                 <|tool_calls_section_begin|><|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}\
+                 <|tool_call_end|><|tool_calls_section_end|><|im_end|>{HEADER}<think>"
+            )
         );
+        let parts = &prompt.parts;
+        let controls = parts.iter().filter(|part| matches!(part, PromptPart::Control { .. })).count();
+        assert_eq!(controls, 16, "{messages:?}");
+        assert!(!parts.windows(2).any(|pair| matches!(pair, [PromptPart::Text(_), PromptPart::Text(_)])));
     }
 }
 
@@ -374,6 +381,41 @@ fn templates_from_files() {
     );
     let template = load(&[("chat_template.jinja", "{{ messages[0].nothing.more }}")]).unwrap();
     assert!(matches!(render(&template), Err(TemplateError::Failed(_))));
+    let template = load(&[("chat_template.jinja", "{{ strftime_now('%F') }}")]).unwrap();
+    let options = RenderOptions { now_unix_s: 86_400, ..RenderOptions::default() };
+    assert_eq!(template.render(&[], &options).unwrap().text(), "1970-01-02");
+}
+
+/// Regression: a partial message that ended in the text `<think>` turned the whole reply into
+/// reasoning.
+#[test]
+fn only_the_template_opens_the_reasoning() {
+    let messages = [
+        json!({"role": "user", "content": "Hello"}),
+        json!({"role": "assistant", "content": "It is <think>"}),
+    ];
+    let continued = RenderOptions {
+        add_generation_prompt: false,
+        continue_final_message: true,
+        ..RenderOptions::default()
+    };
+    let template = ChatTemplate::built_in(Family::K26, &NANO);
+    let start = |messages: &[Json], options: &RenderOptions<'_>| {
+        template.render(messages, options).unwrap().reply_start()
+    };
+    assert_eq!(start(&messages, &continued), ReplyStart::Answer);
+    assert_eq!(start(&messages[..1], &RenderOptions::default()), ReplyStart::Reasoning);
+    // In a vocabulary without think tokens the template's markers are text.
+    let unnamed = Tokenizer::from_tiktoken(&shared("golden/logits/kimi/tiktoken.model"), None).unwrap();
+    for (source, start) in [
+        ("{{ messages[1].content }}", ReplyStart::Open),
+        ("{{ messages[0].content }}<think>", ReplyStart::Reasoning),
+        ("{{ messages[0].content }}<think></think>", ReplyStart::Answer),
+    ] {
+        let template = ChatTemplate::from_jinja(source, &unnamed).unwrap();
+        let prompt = template.render(&messages, &RenderOptions::default()).unwrap();
+        assert_eq!(prompt.reply_start(), start, "{source}");
+    }
 }
 
 #[test]
@@ -381,7 +423,7 @@ fn sentinels_pass_through_json() {
     let source = "{{ messages[0].content | tojson(ensure_ascii=true) }}{{ messages[0].content | length }}";
     let template = ChatTemplate::from_jinja(source, &NANO).unwrap();
     let prompt = template.render(&[json!({"content": "<think>é"})], &RenderOptions::default()).unwrap();
-    assert_eq!(prompt.parts(), [PromptPart::Text("\"<think>\\u00e9\"9".to_owned())]);
+    assert_eq!(prompt.parts, [PromptPart::Text("\"<think>\\u00e9\"9".to_owned())]);
 }
 
 /// A measurement: prints the costs. Run with `--run-ignored only --no-capture`.

@@ -4,6 +4,9 @@
 //! `True`, `0.5`), because the models were trained on it. A schema that the encoder refuses, and a
 //! list without functions, have no TypeScript: the prompt then carries JSON.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::jinja::{python_float, python_json};
@@ -50,6 +53,8 @@ type Encoded<T> = Result<T, Refused>;
 #[derive(Default)]
 struct Definitions<'a> {
     by_name: Vec<(&'a str, &'a Value)>,
+    /// Indices in `by_name`.
+    index: HashMap<&'a str, usize>,
     /// Whether `#` was used, which gives the root a name.
     names_root: bool,
     depth: usize,
@@ -155,8 +160,7 @@ impl<'a> Definitions<'a> {
             return Ok("parameters".into());
         }
         let name = path.strip_prefix("#/$defs/").ok_or(Refused)?;
-        let known = self.by_name.iter().any(|(known, _)| *known == name);
-        if known { Ok(name.into()) } else { Err(Refused) }
+        if self.index.contains_key(name) { Ok(name.into()) } else { Err(Refused) }
     }
 
     fn array(&mut self, items: Option<&'a Value>) -> Encoded<Type<'a>> {
@@ -174,9 +178,12 @@ impl<'a> Definitions<'a> {
             None | Some(Value::Null) => {}
             Some(Value::Object(definitions)) => {
                 for (name, schema) in definitions {
-                    match self.by_name.iter_mut().find(|(known, _)| known == name) {
-                        Some(known) => known.1 = schema,
-                        None => self.by_name.push((name, schema)),
+                    match self.index.entry(name) {
+                        Entry::Occupied(known) => self.by_name[*known.get()].1 = schema,
+                        Entry::Vacant(new) => {
+                            new.insert(self.by_name.len());
+                            self.by_name.push((name, schema));
+                        }
                     }
                 }
             }
@@ -190,14 +197,14 @@ impl<'a> Definitions<'a> {
         let mut read = Vec::new();
         if let Some(properties) = fields.get("properties") {
             let properties = properties.as_object().ok_or(Refused)?;
-            let required = fields.get("required");
+            let required: HashSet<&str> = match fields.get("required") {
+                Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+                Some(_) if !properties.is_empty() => return Err(Refused),
+                _ => HashSet::new(),
+            };
             for (name, schema) in properties {
-                let required = match required {
-                    None => false,
-                    Some(Value::Array(names)) => names.iter().any(|required| required == name),
-                    Some(_) => return Err(Refused),
-                };
-                read.push((name.as_str(), required, self.read(schema)?, schema));
+                let name = name.as_str();
+                read.push((name, required.contains(name), self.read(schema)?, schema));
             }
         }
         Ok(Object { fields: read, additional: additional.map(Box::new) })

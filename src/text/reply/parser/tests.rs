@@ -53,7 +53,7 @@ fn tokens(text: &str) -> Vec<(u32, String)> {
 }
 
 fn by_tokens(start: ReplyStart, tokens: &[(u32, String)], end: ReplyEnd) -> WholeReply {
-    let format = ReplyFormat::of_tokens(&NANO).with_tools(&tools(), 0);
+    let format = ReplyFormat::of_tokens(&NANO, true).with_tools(&tools(), 0);
     let mut parser = ReplyParser::new(Arc::new(format), start);
     let mut whole = WholeReply::default();
     let mut pieces = Vec::new();
@@ -315,7 +315,7 @@ fn the_only_function_needs_no_name() {
 
 #[test]
 fn reasoning_tokens_are_those_before_the_end_marker() {
-    let format = Arc::new(ReplyFormat::of_tokens(&NANO));
+    let format = Arc::new(ReplyFormat::of_tokens(&NANO, true));
     for (start, text, expected) in [
         (ReplyStart::Reasoning, "abc{/T}de", 3),
         (ReplyStart::Reasoning, "{/T}de", 0),
@@ -441,7 +441,7 @@ fn pieces_are_well_formed() {
     let mut rng = fastrand::Rng::with_seed(12);
     for _ in 0..2_000 {
         let text = random_reply(&mut rng);
-        let format = Arc::new(ReplyFormat::of_tokens(&NANO).with_tools(&tools(), 0));
+        let format = Arc::new(ReplyFormat::of_tokens(&NANO, true).with_tools(&tools(), 0));
         let mut parser = ReplyParser::new(format, ReplyStart::Open);
         let mut pieces = Vec::new();
         for (id, text) in tokens(&text) {

@@ -146,6 +146,24 @@ fn what_the_released_encoder_refuses_has_no_typescript() {
     }
 }
 
+/// Regression: each field and each reference was searched for in a list of all.
+#[test]
+fn many_fields_and_definitions() {
+    let names: Vec<String> = (0..20_000).map(|number| format!("n{number:05}")).collect();
+    let of = |value: &dyn Fn(&String) -> Value| -> serde_json::Map<String, Value> {
+        names.iter().map(|name| (name.clone(), value(name))).collect()
+    };
+    let text = declare(json!([{"type": "function", "function": {"name": "f", "parameters": {
+        "$defs": of(&|_| json!({"type": "string"})), "required": names,
+        "properties": of(&|name| json!({"$ref": format!("#/$defs/{name}")}))}}}]));
+    let text = text.unwrap();
+    assert!(
+        text.contains("interface n19999 string\n") && text.contains("  n19999: n19999\n"),
+        "{}",
+        text.len()
+    );
+}
+
 #[test]
 fn order_is_the_requests_and_keys_are_sorted() {
     let tools = json!([
