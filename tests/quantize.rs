@@ -7,7 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use perigee::compress::{ModuleClass, Options, QuantizeError, Report, quantize};
+use perigee::compress::{Options, QuantizeError, Report, quantize};
+use perigee::model::ModuleClass;
 use perigee::model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_file, write_index};
 use perigee::nano;
 use perigee::quant::distortion::Distortion;
@@ -395,6 +396,27 @@ fn packed_sources_are_dequantized_and_what_is_not_chosen_becomes_bf16() {
 }
 
 #[test]
+fn int4_without_weight_shape_is_read_as_with_it() {
+    let module = "model.layers.1.mlp.experts.0.gate_proj";
+    let stored = |last: &str, dtype, shape: &[usize], bytes: Vec<u8>| {
+        (TensorSpec::new(format!("{module}.{last}"), dtype, shape), bytes)
+    };
+    let shape = [4i32, 32].iter().flat_map(|d| d.to_le_bytes()).collect();
+    let tensors = [
+        stored("weight_packed", DType::I32, &[4, 4], (0..64u8).map(|i| i.wrapping_mul(37)).collect()),
+        stored("weight_scale", DType::Bf16, &[4, 1], vec![0x3c; 8]),
+        stored("weight_shape", DType::I32, &[2], shape),
+    ];
+    let options = options("nvfp4", None, "experts", "modelopt");
+    let shards = [2, 3].map(|num_tensors| {
+        let (from, to) = (folder(&tensors[..num_tensors], 9, &json!({})), tempfile::tempdir().unwrap());
+        run(from.path(), to.path(), &options).unwrap();
+        fs::read(to.path().join("model-00001.safetensors")).unwrap()
+    });
+    assert!(shards[0] == shards[1]);
+}
+
+#[test]
 fn bad_sources_and_targets_are_refused_by_name() {
     let module = "model.layers.1.mlp.experts.0.gate_proj";
     let tensor = |last: &str, dtype: DType, shape: &[usize], fill: u8| {
@@ -411,23 +433,39 @@ fn bad_sources_and_targets_are_refused_by_name() {
     let weight = |dtype, shape: &[usize], fill| tensor("weight", dtype, shape, fill);
     refuse(&[weight(DType::Bf16, &[4, 24], 0)], "nvfp4 needs a multiple of 16 columns, got 24; choose other");
     refuse(&[weight(DType::F32, &[4, 32], 0xff)], "row 0 has a value that is not finite");
-    refuse(&[weight(DType::U8, &[4, 32], 0)], "weight of U8 is packed already");
-    refuse(&[weight(DType::F8E4M3, &[4, 32], 0)], "has weight but no weight_scale");
+    refuse(
+        &[weight(DType::U8, &[4, 32], 0), tensor("weight_scale", DType::U8, &[4, 2], 0)],
+        "gate_proj: is mxfp4 already; the source must be BF16",
+    );
+    refuse(&[weight(DType::U8, &[4, 32], 0)], "weight is U8, so weight_scale is needed");
+    refuse(&[weight(DType::F8E4M3, &[4, 32], 0)], "so weight_scale_inv or weight_scale is needed");
     refuse(
         &[weight(DType::F8E4M3, &[4, 32], 0), tensor("weight_scale_inv", DType::F32, &[2, 2], 0)],
-        "scales have",
+        "weight_scale_inv has shape [2, 2], expected [1, 1]",
     );
+    refuse(
+        &[weight(DType::Bf16, &[4, 32], 0), tensor("weight_scale", DType::F32, &[1, 1], 0)],
+        "weight is BF16, which does not go with the weight_scale stored beside it",
+    );
+    refuse(&[tensor("weight_scale", DType::Bf16, &[4, 1], 0)], "neither weight nor weight_packed is stored");
     refuse(
         &[weight(DType::F8E4M3, &[4, 32], 0x7f), tensor("weight_scale_inv", DType::F32, &[1, 1], 0)],
         "not finite",
     );
-    refuse(&[tensor("weight_packed", DType::I32, &[4, 4], 0)], "has weight_packed but no weight_scale");
+    refuse(
+        &[tensor("weight_packed", DType::I32, &[4, 4], 0)],
+        "weight_packed is I32, so weight_scale is needed",
+    );
     let int4 = [
         tensor("weight_packed", DType::I32, &[4, 4], 0),
         tensor("weight_scale", DType::Bf16, &[4, 1], 0),
         tensor("weight_shape", DType::I32, &[2], 0xff),
     ];
-    refuse(&int4, "weight_shape does not describe weight_packed");
+    refuse(&int4, "weight_shape says [-1, -1], the codes are of a [4, 32] matrix");
+    for (last, expected) in [("weight_zero_point", "asymmetric"), ("weight_g_idx", "actorder")] {
+        let [codes, scales, _] = int4.clone();
+        refuse(&[codes, scales, tensor(last, DType::I32, &[4], 0)], expected);
+    }
     refuse(
         &[(TensorSpec::new("lm_head.weight", DType::Bf16, [1, 16]), vec![0; 32])],
         "no module that --modules",

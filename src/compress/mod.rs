@@ -4,7 +4,6 @@
 //! Knows names of modules as released checkpoints spell them, and the dialects of those who read the result. The backend is handed in. Knows
 //! no engine, no server, no clock: progress is told by callbacks. Each folder names only those above it in the list below.
 
-mod expert_names;
 mod fingerprint;
 pub mod calibrate;
 pub mod prune;
@@ -27,4 +26,4 @@ pub use prune::select::{Criterion, survivors};
 pub use prune::{PruneError, PruneProgress, PruneReport, prune};
 pub use quantize::recipe::{Dialect, KvCache, ModuleSet, Options, OptionsError, TargetFormat};
 pub use quantize::report::{ClassReport, Report};
-pub use quantize::{CalibrationRequest, MeasureError, ModuleClass, Progress, QuantizeError, quantize};
+pub use quantize::{CalibrationRequest, MeasureError, Progress, QuantizeError, quantize};

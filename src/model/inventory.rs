@@ -10,6 +10,7 @@ use std::fmt;
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::declared::DeclaredQuantization;
+use super::expert_names::{Role, role};
 use super::weight_names::{ModuleClass, Wanted, WeightNames, is_kv_scale};
 use crate::quant::{Layout, PART_NAMES, PackedFormat, RecognizeError};
 use crate::tensor::TensorView;
@@ -261,8 +262,9 @@ impl Inventory {
         for tensor in &stored.tensors {
             if tensor.module != module {
                 module = tensor.module;
-                let stored = expert_index(tensor.name).map_or(0, |index| index.saturating_add(1));
-                self.experts_stored = self.experts_stored.max(stored);
+                if let Role::Expert(expert) = role(tensor.name) {
+                    self.experts_stored = self.experts_stored.max(expert.expert as usize + 1);
+                }
             }
             if !tensor.wanted {
                 self.account_one(tensor, stored.modules[module].found.as_ref(), blueprint);
@@ -345,10 +347,4 @@ pub(super) fn parts<'a>(
     let found: Vec<(&'static str, TensorView<'a>)> =
         checkpoint.under(&prefix).filter_map(|(name, view)| known(name).map(|part| (part, view))).collect();
     move |part| found.iter().find(|(name, _)| *name == part).map(|(_, view)| *view)
-}
-
-/// E of `...mlp.experts.E....`.
-fn expert_index(name: &str) -> Option<usize> {
-    let (_, rest) = name.split_once(".mlp.experts.")?;
-    rest.split('.').next()?.parse().ok()
 }

@@ -6,6 +6,7 @@
 //! scales are powers of two, which costs an 8-bit float no precision.
 
 use super::checkpoint::Checkpoint;
+use super::expert_names::layer_of;
 use crate::quant::covering_exponent;
 
 /// A stored scale that cannot be used.
@@ -33,7 +34,7 @@ impl KvScales {
     pub fn read(checkpoint: &Checkpoint, names: &[String], num_layers: usize) -> Result<Self, KvScaleError> {
         let mut found: Vec<Option<i32>> = vec![None; num_layers];
         for name in names.iter().filter(|name| name.ends_with(".k_scale") || name.ends_with(".kv_scale")) {
-            let slot = layer_of(name).and_then(|layer| found.get_mut(layer));
+            let slot = layer_of(name).and_then(|(_, layer)| found.get_mut(layer));
             let (Some(slot), Some(view)) = (slot, checkpoint.tensor(name)) else { continue };
             let error = |problem: String| KvScaleError { name: name.clone(), problem };
             if !view.dtype.is_float() || view.len() != 1 {
@@ -51,12 +52,6 @@ impl KvScales {
         let num_stored = found.iter().flatten().count();
         Ok(Self { exponents: found.into_iter().map(Option::unwrap_or_default).collect(), num_stored })
     }
-}
-
-/// N of `...layers.N....`.
-fn layer_of(name: &str) -> Option<usize> {
-    let (_, rest) = name.split_once("layers.")?;
-    rest.split('.').next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod draft_tensors;
 mod drafter;
 mod mtp;
 mod draft_support;
+pub mod expert_names;
 mod forward;
 mod inspection;
 mod inventory;

@@ -1,5 +1,7 @@
 //! Translates checkpoint names: the only file with the spellings of released checkpoints.
 
+use serde::{Deserialize, Serialize};
+
 use super::Blueprint;
 
 /// Names of one checkpoint's tensors. K2, K2-Thinking and Moonlight use `model.`, K2.5+ and Kimi-VL
@@ -22,8 +24,10 @@ const SPELLINGS: [(&str, &str); 3] = [
     ("language_model.", "language_model.lm_head"),
 ];
 
-/// Part of the network that a tensor belongs to, for reports and for the memory plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Part of the network that a tensor belongs to: reports and the memory plan group by it, recipes of
+/// a quantization choose by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ModuleClass {
     /// `embed_tokens`.
     Embedding,
@@ -62,6 +66,35 @@ impl ModuleClass {
         ModuleClass::Vision,
         ModuleClass::Other,
     ];
+
+    /// The class of a module's name, such as `model.layers.3.mlp.experts.7.up_proj`, in any spelling.
+    pub fn of(module: &str) -> Self {
+        let words: Vec<&str> = module.split('.').collect();
+        let has = |word: &str| words.contains(&word);
+        let last = words.last().copied().unwrap_or_default();
+        let is_projection = matches!(last, "gate_proj" | "up_proj" | "down_proj");
+        if has("vision_tower") || has("mm_projector") || has("multi_modal_projector") {
+            ModuleClass::Vision
+        } else if last.ends_with("norm") {
+            ModuleClass::Norms
+        } else if has("self_attn") {
+            ModuleClass::Attention
+        } else if has("shared_experts") && is_projection {
+            ModuleClass::SharedExperts
+        } else if has("experts") && is_projection {
+            ModuleClass::RoutedExperts
+        } else if has("mlp") && is_projection {
+            ModuleClass::DenseFfn
+        } else if words.ends_with(&["mlp", "gate"]) {
+            ModuleClass::Router
+        } else if last == "embed_tokens" {
+            ModuleClass::Embedding
+        } else if last == "lm_head" {
+            ModuleClass::Head
+        } else {
+            ModuleClass::Other
+        }
+    }
 
     /// Name in reports.
     pub fn name(self) -> &'static str {
@@ -256,4 +289,30 @@ impl WeightNames {
 pub fn is_kv_scale(name: &str) -> bool {
     let suffix = name.rsplit_once('.').map_or("", |(_, suffix)| suffix);
     matches!(suffix, "k_scale" | "v_scale" | "kv_scale" | "q_scale" | "prob_scale") && name.contains("attn.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_every_release_have_their_class() {
+        for (module, class) in [
+            ("model.layers.3.mlp.experts.7.up_proj", ModuleClass::RoutedExperts),
+            ("language_model.model.layers.3.mlp.shared_experts.gate_proj", ModuleClass::SharedExperts),
+            ("model.layers.0.mlp.down_proj", ModuleClass::DenseFfn),
+            ("model.layers.1.mlp.gate", ModuleClass::Router),
+            ("model.layers.1.self_attn.kv_a_proj_with_mqa", ModuleClass::Attention),
+            ("model.layers.1.self_attn.kv_a_layernorm", ModuleClass::Norms),
+            ("model.norm", ModuleClass::Norms),
+            ("language_model.lm_head", ModuleClass::Head),
+            ("model.embed_tokens", ModuleClass::Embedding),
+            ("vision_tower.encoder.blocks.0.mlp.fc0", ModuleClass::Vision),
+            ("mm_projector.proj.0", ModuleClass::Vision),
+            ("model.layers.61.eh_proj", ModuleClass::Other),
+            ("", ModuleClass::Other),
+        ] {
+            assert_eq!(ModuleClass::of(module), class, "{module}");
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //! Bytes of a row `[C + R]`: C codes; R codes, or R bf16 little-endian; the latent's scale as E8M0,
 //! and the rope key's if the rope key is in codes; padding to 16 bytes, so that rows can be read 16 bytes at a time.
 
-use super::fp8::E4M3_MAX;
+use super::fp8::encode_e4m3;
 
 /// The two options of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,7 +68,7 @@ impl CachedRowFormat {
         };
         let inverse = power_of_two(-exponent);
         for (code, x) in codes.iter_mut().zip(values) {
-            *code = encode_saturating(x * inverse);
+            *code = encode_e4m3(x * inverse);
         }
         (i32::from(ONE) + exponent) as u8
     }
@@ -152,23 +152,9 @@ fn scale_exponent(values: &[f32]) -> i32 {
     exponent.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
 }
 
-/// Nearest E4M3 code, ties to even, saturating at 448. `x` is finite.
-fn encode_saturating(x: f32) -> u8 {
-    let sign = if x.is_sign_negative() { 0x80 } else { 0 };
-    let magnitude = x.abs().min(E4M3_MAX);
-    // Below 2^-6 codes are multiples of 2^-9.
-    if magnitude < 1.0 / 64.0 {
-        return sign | (magnitude * 512.0).round_ties_even() as u8;
-    }
-    let bits = magnitude.to_bits();
-    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
-    sign | (rounded - (120 << 3)) as u8
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::fp8::decode_e4m3;
 
     const FORMATS: [CachedRowFormat; 4] = [
         CachedRowFormat { row_scales: true, rope_codes: false },
@@ -176,24 +162,6 @@ mod tests {
         CachedRowFormat { row_scales: false, rope_codes: false },
         CachedRowFormat { row_scales: false, rope_codes: true },
     ];
-
-    #[test]
-    fn codes_are_the_nearest() {
-        let values: Vec<f32> = (0..0x7f).map(|code| decode_e4m3(code as u8)).collect();
-        for (code, x) in values.iter().enumerate() {
-            assert_eq!(encode_saturating(*x), code as u8);
-            assert_eq!(encode_saturating(-*x), code as u8 | 0x80);
-        }
-        for pair in values.windows(2) {
-            let middle = (pair[0] + pair[1]) / 2.0;
-            let below = encode_saturating(f32::from_bits(middle.to_bits() - 1));
-            let above = encode_saturating(f32::from_bits(middle.to_bits() + 1));
-            assert_eq!(above, below + 1);
-            let even = if below.is_multiple_of(2) { below } else { above };
-            assert_eq!(encode_saturating(middle), even, "{middle}");
-        }
-        assert_eq!(encode_saturating(1e9), 0x7e);
-    }
 
     #[test]
     fn rows_come_back_within_half_a_step() {

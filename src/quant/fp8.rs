@@ -65,6 +65,24 @@ mod tests {
     }
 
     #[test]
+    fn e4m3_codes_are_the_nearest() {
+        let values: Vec<f32> = (0..0x7f).map(|code| decode_e4m3(code as u8)).collect();
+        for (code, x) in values.iter().enumerate() {
+            assert_eq!(encode_e4m3(*x), code as u8);
+            assert_eq!(encode_e4m3(-*x), code as u8 | 0x80);
+        }
+        for pair in values.windows(2) {
+            let middle = (pair[0] + pair[1]) / 2.0;
+            let below = encode_e4m3(f32::from_bits(middle.to_bits() - 1));
+            let above = encode_e4m3(f32::from_bits(middle.to_bits() + 1));
+            assert_eq!(above, below + 1);
+            let even = if below.is_multiple_of(2) { below } else { above };
+            assert_eq!(encode_e4m3(middle), even, "{middle}");
+        }
+        assert_eq!(encode_e4m3(1e9), 0x7e);
+    }
+
+    #[test]
     fn e8m0_rounds_up_from_seven_quarters() {
         for (amax, expected) in [(6.0, 127), (6.99, 127), (7.0, 128), (4.0, 127), (3.99, 127), (3.49, 126)] {
             assert_eq!(encode_e8m0_even(amax), expected, "{amax}");

@@ -547,7 +547,7 @@ impl Layout {
         if self.dialect == Dialect::CompressedTensorsInt4
             && let Some(declared) = part("weight_shape")
         {
-            let declared = integers(&declared);
+            let declared = declared.to_i64s();
             if declared.len() != 2 || (0..2).any(|i| usize::try_from(declared[i]) != Ok(self.shape[i])) {
                 return Err(RecognizeError::DeclaredShape { declared, shape: self.shape });
             }
@@ -635,18 +635,6 @@ fn check_convention(
         Err(RecognizeError::Reciprocal { part, value, low, high, looks_like: other })
     } else {
         Err(RecognizeError::TensorScale { part, value, low, high })
-    }
-}
-
-/// Elements of a small I32 or I64 tensor.
-fn integers(view: &TensorView<'_>) -> Vec<i64> {
-    match view.dtype {
-        DType::I32 => view
-            .bytes
-            .chunks_exact(4)
-            .map(|b| i32::from_le_bytes(std::array::from_fn(|i| b[i])).into())
-            .collect(),
-        _ => view.bytes.chunks_exact(8).map(|b| i64::from_le_bytes(std::array::from_fn(|i| b[i]))).collect(),
     }
 }
 

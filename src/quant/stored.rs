@@ -60,6 +60,17 @@ impl<'a> StoredMatrix<'a> {
             StoredMatrix::Packed(packed) => packed.to_f32(),
         }
     }
+
+    /// Row `o` as f32, `out` `[in]`: exact for plain floats; code times scale, one rounding, for
+    /// packed ones.
+    ///
+    /// Panics for a plain tensor of a type that is not a float, which is never recognised as a weight.
+    pub fn row_to_f32(&self, o: usize, out: &mut [f32]) {
+        match self {
+            StoredMatrix::Plain(view) => view.read_f32(o * out.len(), out),
+            StoredMatrix::Packed(packed) => packed.row_to_f32(o, out),
+        }
+    }
 }
 
 impl<'a> From<TensorView<'a>> for StoredMatrix<'a> {

@@ -28,16 +28,45 @@ impl<'a> TensorView<'a> {
 
     /// Every element as f32, exactly (BF16 and F16 widen without loss). Empty for dtypes that are not floats.
     pub fn to_f32(&self) -> Vec<f32> {
+        let size = self.dtype.size().filter(|_| self.dtype.is_float());
+        let Some(size) = size else { return Vec::new() };
+        let mut values = vec![0.0; self.bytes.len() / size];
+        self.read_f32(0, &mut values);
+        values
+    }
+
+    /// Elements `first..first + out.len()` as f32, exactly.
+    ///
+    /// Panics if the dtype is not a float, or if the tensor ends before `out`.
+    pub fn read_f32(&self, first: usize, out: &mut [f32]) {
+        assert!(self.dtype.is_float(), "a tensor of {} holds no floats", self.dtype);
+        let elements = first..first + out.len();
         match self.dtype {
-            DType::F32 => {
-                self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
             DType::F16 => {
-                self.bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+                let halves = &self.bytes.as_chunks::<2>().0[elements];
+                let widen = |b: &[u8; 2]| half::f16::from_le_bytes(*b).to_f32();
+                out.iter_mut().zip(halves).for_each(|(value, b)| *value = widen(b));
             }
             DType::Bf16 => {
-                self.bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+                let halves = &self.bytes.as_chunks::<2>().0[elements];
+                // A shift, which the compiler vectorises; `half` has a branch for NaN.
+                let widen = |b: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
+                out.iter_mut().zip(halves).for_each(|(value, b)| *value = widen(b));
             }
+            _ => {
+                let words = &self.bytes.as_chunks::<4>().0[elements];
+                out.iter_mut().zip(words).for_each(|(value, b)| *value = f32::from_le_bytes(*b));
+            }
+        }
+    }
+
+    /// Every element of an I32 or I64 tensor. Empty for other dtypes.
+    pub fn to_i64s(&self) -> Vec<i64> {
+        match self.dtype {
+            DType::I32 => {
+                self.bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect()
+            }
+            DType::I64 => self.bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
             _ => Vec::new(),
         }
     }

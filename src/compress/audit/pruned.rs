@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::faults::Faults;
 use super::functional::Functional;
-use crate::compress::expert_names::{Role, role};
 use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
 use crate::model::checkpoint::Checkpoint;
+use crate::model::expert_names::{Role, role};
 use crate::tensor::{DType, TensorView};
 
 /// Bytes that are compared before their pages are given back.
@@ -246,7 +246,7 @@ fn router(
         return;
     }
     if rest == "weight_shape" {
-        let (expected, got) = (integers(original), integers(view));
+        let (expected, got) = (original.to_i64s(), view.to_i64s());
         let ok = expected.first() == Some(&(num_source as i64))
             && got.first() == Some(&(num_kept as i64))
             && expected.get(1..) == got.get(1..);
@@ -314,19 +314,4 @@ fn difference(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
         .map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs())
         .map(|d| if d.is_finite() { d } else { f64::INFINITY })
         .fold(0.0, f64::max)
-}
-
-/// Elements of a small I32 or I64 tensor.
-fn integers(view: &TensorView<'_>) -> Vec<i64> {
-    match view.dtype {
-        DType::I32 => {
-            let word = |b: &[u8]| i64::from(i32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-            view.bytes.chunks_exact(4).map(word).collect()
-        }
-        DType::I64 => {
-            let word = |b: &[u8]| i64::from_le_bytes(std::array::from_fn(|i| b[i]));
-            view.bytes.chunks_exact(8).map(word).collect()
-        }
-        _ => Vec::new(),
-    }
 }

@@ -9,11 +9,11 @@ use super::distance::{ratio, wrong};
 use super::faults::Faults;
 use super::pruned::{PrunedAudit, same};
 use crate::compress::audit::linears::{layout, linear};
-use crate::compress::expert_names::{ExpertName, Role, role};
 use crate::compress::prune::plan_file::ExpertPlan;
 use crate::model::checkpoint::Checkpoint;
-use crate::model::is_kv_scale;
-use crate::quant::{PART_NAMES, StoredMatrix};
+use crate::model::expert_names::{ExpertName, Role, role};
+use crate::model::{ModuleClass, is_kv_scale};
+use crate::quant::PART_NAMES;
 
 /// Wrong experts for which the one that they really are is looked for: that measures every expert of the layer.
 const MAX_SEARCHES: usize = 4;
@@ -186,7 +186,7 @@ pub(super) fn audit(
                 let error = ratio(squared_error, squares);
                 audit.accounted += parts.len();
                 audit.measured += 1;
-                let sums = classes.entry((class(stem), from, to)).or_default();
+                let sums = classes.entry((ModuleClass::of(stem).name(), from, to)).or_default();
                 sums.linears += 1;
                 sums.weights += weights;
                 sums.squared_error += squared_error;
@@ -278,18 +278,15 @@ fn measure(
 ) -> Result<Measured, String> {
     let (from, a) = linear(source, source_stem).map_err(|e| format!("in the source, {}", e.error))?;
     let (to, b) = linear(target, target_stem).map_err(|e| format!("in the target, {}", e.error))?;
-    let ([out, width], [b_out, b_width]) = match (a.shape(), b.shape()) {
-        ([o, w], [p, v]) => ([*o, *w], [*p, *v]),
-        (a, b) => return Err(format!("shapes {a:?} and {b:?} are no matrices")),
-    };
-    if (out, width) != (b_out, b_width) {
-        return Err(format!("shape [{b_out}, {b_width}], the source's is [{out}, {width}]"));
+    if from.shape != to.shape {
+        return Err(format!("shape {:?}, the source's is {:?}", to.shape, from.shape));
     }
+    let [out, width] = from.shape;
     let (mut squared_error, mut squares) = (0f64, 0f64);
     let (mut row_a, mut row_b) = (vec![0f32; width], vec![0f32; width]);
     for o in 0..out {
-        read_row(&a, o, &mut row_a)?;
-        read_row(&b, o, &mut row_b)?;
+        a.row_to_f32(o, &mut row_a);
+        b.row_to_f32(o, &mut row_b);
         for (x, y) in row_a.iter().zip(&row_b) {
             let (x, y) = (f64::from(*x), f64::from(*y));
             squared_error += (x - y) * (x - y);
@@ -321,46 +318,4 @@ fn holder(source: &Checkpoint, target: (&Checkpoint, &str), stem: &str, plan: &E
         Some(id) => format!(", those of source expert {id}"),
         None => ", those of no expert of the layer".into(),
     }
-}
-
-/// Row `o` as f32.
-fn read_row(matrix: &StoredMatrix<'_>, o: usize, row: &mut [f32]) -> Result<(), String> {
-    match matrix {
-        StoredMatrix::Packed(packed) => packed.row_to_f32(o, row),
-        StoredMatrix::Plain(view) => {
-            let shape = [1, row.len()];
-            let values = view.rows(o, o + 1, &shape).to_f32();
-            if values.len() != row.len() {
-                return Err(format!("dtype {} is not of numbers", view.dtype));
-            }
-            row.copy_from_slice(&values);
-        }
-    }
-    Ok(())
-}
-
-/// Which modules a linear belongs to.
-fn class(stem: &str) -> &'static str {
-    // With a last word, so that names are cut as those of tensors.
-    match role(&format!("{stem}.weight")) {
-        Role::Expert(_) | Role::Stacked { .. } => return "routed experts",
-        Role::Router { .. } => return "router",
-        Role::Other => {}
-    }
-    for (word, class) in [
-        ("vision_tower", "vision"),
-        ("mm_projector", "vision"),
-        ("multi_modal_projector", "vision"),
-        (".shared_experts.", "shared experts"),
-        (".self_attn.", "attention"),
-        (".mlp.", "dense ffn"),
-        ("embed_tokens", "embedding"),
-        ("lm_head", "head"),
-        ("norm", "norms"),
-    ] {
-        if stem.contains(word) {
-            return class;
-        }
-    }
-    "other"
 }

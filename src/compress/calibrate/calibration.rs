@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::saliency::Coverage;
 use super::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
-use crate::compress::expert_names::layer_of;
 use crate::compress::fingerprint::TextId;
+use crate::model::expert_names::layer_of;
 use crate::model::{FfnInputs, LayerInputs, LayerObserver};
 use crate::ops::Calibrate;
 use crate::text::Tokenizer;

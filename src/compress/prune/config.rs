@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::plan_file::ExpertPlan;
-use crate::compress::expert_names::{Role, role};
+use crate::model::expert_names::{Role, role};
 
 /// A configuration that cannot be repaired.
 #[derive(Debug, thiserror::Error)]

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan_file::{ExpertLayers, ExpertPlan};
-use crate::compress::expert_names::{Role, role};
 use crate::model::checkpoint::{Checkpoint, TensorSpec};
-use crate::tensor::{DType, TensorView};
+use crate::model::expert_names::{Role, role};
+use crate::tensor::TensorView;
 
 /// A tensor that pruning does not know how to carry over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -173,16 +173,11 @@ fn router_tensor<'a>(
 
 /// The bytes of a stored `[out, in]` with fewer rows.
 fn pruned_shape(view: &TensorView<'_>, num_source: usize, num_kept: usize) -> Option<Vec<u8>> {
-    let width = match (view.dtype, view.shape) {
-        (DType::I32, [2]) => 4,
-        (DType::I64, [2]) => 8,
-        _ => return None,
-    };
-    let mut word = [0; 8];
-    word[..width].copy_from_slice(&view.bytes[..width]);
-    if u64::from_le_bytes(word) != num_source as u64 {
+    let &[rows, _] = view.to_i64s().as_slice() else { return None };
+    if view.shape != [2] || usize::try_from(rows) != Ok(num_source) {
         return None;
     }
+    let width = view.bytes.len() / 2;
     let mut bytes = view.bytes.to_vec();
     bytes[..width].copy_from_slice(&(num_kept as u64).to_le_bytes()[..width]);
     Some(bytes)

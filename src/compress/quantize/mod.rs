@@ -6,7 +6,6 @@
 pub mod dialect;
 mod error;
 mod journal;
-mod modules;
 mod parallel;
 pub mod recipe;
 pub mod report;
@@ -17,12 +16,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 pub use error::{MeasureError, QuantizeError};
-pub use modules::ModuleClass;
 
 use crate::compress::calibrate::calibration::{CALIBRATION_FILE, Calibration};
-use crate::compress::expert_names::layer_of;
 use crate::model::checkpoint::{Checkpoint, Target, copy_side_files, write_file, write_index};
-use crate::model::is_kv_scale;
+use crate::model::expert_names::layer_of;
+use crate::model::{ModuleClass, is_kv_scale};
 use dialect::ModuleNames;
 use journal::{JOURNAL_FILE, Journal, ShardRecord};
 use recipe::{KvCache, Options};

@@ -1,6 +1,6 @@
 //! What to make of a checkpoint: format, dialect, modules.
 
-use super::modules::ModuleClass;
+use crate::model::ModuleClass;
 use crate::quant::Packing;
 use crate::quant::nvfp4::BlockScales;
 
@@ -164,7 +164,7 @@ impl ModuleSet {
         match class {
             ModuleClass::RoutedExperts => true,
             ModuleClass::SharedExperts => self != ModuleSet::Experts,
-            ModuleClass::DenseMlp => self == ModuleSet::AllButAttention,
+            ModuleClass::DenseFfn => self == ModuleSet::AllButAttention,
             _ => false,
         }
     }

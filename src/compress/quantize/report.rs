@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::modules::ModuleClass;
 use crate::compress::calibrate::calibration::CalibrationReport;
+use crate::model::ModuleClass;
 use crate::quant::distortion::Distortion;
 
 /// Sums over the tensors of one class that are stored in one way.

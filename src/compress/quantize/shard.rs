@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use super::dialect::{self, Part};
 use super::error::QuantizeError;
 use super::journal::ShardRecord;
-use super::modules::{ModuleClass, partner};
 use super::parallel;
 use super::recipe::Options;
 use super::report::{self, ClassReport};
 use super::source::{Modules, SourceError, SourceMatrix};
 use crate::compress::calibrate::calibration::Calibration;
+use crate::model::ModuleClass;
 use crate::model::checkpoint::{Checkpoint, ShardWriter, Target, TensorSpec};
 use crate::quant::distortion::Distortion;
 use crate::quant::{MatrixEncoder, PackedMatrix};
@@ -289,6 +289,17 @@ struct Encoded {
     lost: Distortion,
 }
 
+/// The module whose first matrix shares a tensor scale with this one: `up_proj` for `gate_proj` and the other way round. Serving engines
+/// multiply by both at once, under one scale.
+fn partner(module: &str) -> Option<String> {
+    let (stem, last) = module.rsplit_once('.')?;
+    match last {
+        "gate_proj" => Some(format!("{stem}.up_proj")),
+        "up_proj" => Some(format!("{stem}.gate_proj")),
+        _ => None,
+    }
+}
+
 /// Rows of a band: a multiple of `unit`, about [`BAND_VALUES`] values, at least one unit.
 fn band_rows(width: usize, unit: usize) -> usize {
     (BAND_VALUES / width.max(1) / unit).max(1) * unit
@@ -316,5 +327,17 @@ impl Outcome {
             (_, Some((_, error))) => Err(error),
             (amax, None) => Ok(amax),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gate_and_up_are_partners() {
+        assert_eq!(partner("a.gate_proj").as_deref(), Some("a.up_proj"));
+        assert_eq!(partner("a.up_proj").as_deref(), Some("a.gate_proj"));
+        assert_eq!(partner("a.down_proj"), None);
     }
 }

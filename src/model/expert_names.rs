@@ -1,13 +1,13 @@
-//! What a tensor is to pruning, from its name: part of a routed expert, part of a router, or neither.
+//! Layer and expert of a tensor, from its name: part of a routed expert, part of a router, or neither.
 //!
-//! Only the path matters (`layers.L.mlp.experts.E.`, `layers.L.mlp.gate.`), never the last words: `weight`, `weight_packed`, `weight_scale_2` or a
-//! partner of a format that nobody here knows are all moved alike.
+//! Only the path matters (`layers.L.mlp.experts.E.`, `layers.L.mlp.gate.`), in any spelling of what is before it. The last words do not: `weight`,
+//! `weight_packed`, `weight_scale_2` and a partner of an unknown format belong to the same expert.
 
 use std::fmt;
 
 /// Role of one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role<'a> {
+pub enum Role<'a> {
     /// Belongs to one routed expert.
     Expert(ExpertName<'a>),
     /// Belongs to the router of a layer: weight, selection bias, scales of a quantized router.
@@ -28,18 +28,18 @@ pub(super) enum Role<'a> {
 
 /// The name of an expert's tensor, cut at its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ExpertName<'a> {
+pub struct ExpertName<'a> {
     before: &'a str,
     /// Layer.
-    pub(super) layer: usize,
+    pub layer: usize,
     /// Expert id.
-    pub(super) expert: u32,
+    pub expert: u32,
     after: &'a str,
 }
 
 impl ExpertName<'_> {
     /// The same tensor of another expert.
-    pub(super) fn renamed(&self, expert: u32) -> String {
+    pub fn renamed(&self, expert: u32) -> String {
         format!("{}{expert}{}", self.before, self.after)
     }
 }
@@ -51,7 +51,7 @@ impl fmt::Display for ExpertName<'_> {
 }
 
 /// Reads a name.
-pub(super) fn role(name: &str) -> Role<'_> {
+pub fn role(name: &str) -> Role<'_> {
     let Some((at, layer)) = layer_of(name) else { return Role::Other };
     let rest = &name[at..];
     if let Some(rest) = rest.strip_prefix("mlp.gate.") {
@@ -71,7 +71,7 @@ pub(super) fn role(name: &str) -> Role<'_> {
 }
 
 /// Where the words after `layers.L.` begin, and L.
-pub(super) fn layer_of(name: &str) -> Option<(usize, usize)> {
+pub fn layer_of(name: &str) -> Option<(usize, usize)> {
     let at = match name.starts_with("layers.") {
         true => 0,
         false => name.find(".layers.")? + 1,
