@@ -5,6 +5,7 @@
 mod anthropic;
 mod call;
 mod chat;
+mod chunks;
 mod completions;
 mod conversation;
 mod error;

@@ -55,56 +55,26 @@ pub enum Answer {
 
 /// The routes of one served model. Cheap to share behind an `Arc`. Each writes into its request's
 /// summary, before an error too.
+#[derive(Clone)]
 pub struct Api {
-    generator: Arc<Generator>,
-    card: ModelCard,
+    /// The generator behind the routes.
+    pub generator: Arc<Generator>,
     /// Longest time from arrival to the end of a reply; zero = no limit.
-    request_timeout: Duration,
-    unknown_fields: UnknownFields,
-    body_limit: usize,
-    /// Unknown names that were logged.
-    logged: Mutex<HashSet<String>>,
+    pub request_timeout: Duration,
+    /// What becomes of fields that no reader knows.
+    pub unknown_fields: UnknownFields,
+    /// Most bytes of a body that the routes ask for, where the server's own limit is smaller; 0 leaves it to the server.
+    pub body_limit: usize,
+    card: ModelCard,
+    /// Unknown names that were logged, of all clones.
+    logged: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Api {
     /// Routes for a generator and the names its model goes by.
     pub fn new(generator: Arc<Generator>, card: ModelCard, request_timeout: Duration) -> Self {
-        let logged = Mutex::default();
-        let unknown_fields = UnknownFields::default();
-        Self { generator, card, request_timeout, unknown_fields, body_limit: 0, logged }
-    }
-
-    /// The same with another longest time of a request; zero = no limit.
-    pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
-        Self { request_timeout, ..self }
-    }
-
-    /// The same for bodies of up to `bytes`, where the server's own limit is smaller.
-    pub fn with_body_limit(self, bytes: usize) -> Self {
-        Self { body_limit: bytes, ..self }
-    }
-
-    /// Most bytes of a body that the routes ask for; 0 leaves it to the server.
-    pub fn body_limit(&self) -> usize {
-        self.body_limit
-    }
-
-    /// The same with another rule for unknown fields.
-    pub fn with_unknown_fields(mut self, rule: UnknownFields) -> Self {
-        self.unknown_fields = rule;
-        self
-    }
-
-    /// The same with another generator.
-    pub fn with_generator(&self, generator: Generator) -> Self {
-        let (card, logged) = (self.card.clone(), Mutex::default());
-        let Self { request_timeout, unknown_fields, body_limit, .. } = *self;
-        Self { generator: Arc::new(generator), card, request_timeout, unknown_fields, body_limit, logged }
-    }
-
-    /// The generator behind the routes.
-    pub fn generator(&self) -> &Arc<Generator> {
-        &self.generator
+        let (unknown_fields, logged) = (UnknownFields::default(), Arc::default());
+        Self { generator, request_timeout, unknown_fields, body_limit: 0, card, logged }
     }
 
     /// `/v1/chat/completions`. `request_id` is used for the answer's id unless the body names one.

@@ -1,7 +1,7 @@
 //! Reloading settings while requests run: read anew as a whole, checked as at the start, then put in
 //! force at once or not at all. Requests that run keep what they began with.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -66,16 +66,16 @@ impl Reloader {
         let level = &new.settings.telemetry.log_level;
         self.logs.set_level(level).map_err(|error| error.to_string())?;
         let settings = &new.settings;
-        let generator = api.generator().as_ref().clone();
+        let mut api = api.as_ref().clone();
+        let generator = api.generator.as_ref().clone();
         let generator = generator
             .with_defaults(sampling_defaults(settings, model))
             .with_reasoning(settings.reasoning.clone())
             .with_guard(settings.guard.clone())
             .with_request_timeout(settings.server.request_timeout().as_secs_f64());
-        let api = api
-            .with_generator(generator)
-            .with_request_timeout(settings.server.request_timeout())
-            .with_unknown_fields(settings.server.unknown_fields);
+        api.generator = Arc::new(generator);
+        api.request_timeout = settings.server.request_timeout();
+        api.unknown_fields = settings.server.unknown_fields;
         self.server.replace(api, &settings.server, tls);
         for Change { key, old, new, .. } in &live {
             tracing::info!(key, old, new, "setting changed");

@@ -278,10 +278,9 @@ fn boot(
     // Runs beside the first requests: only a request with a grammar would wait for it.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
-    let body_limit = if generator.sees() { settings.vision.max_body_bytes } else { 0 };
-    let api = Api::new(generator, card, timeout)
-        .with_unknown_fields(settings.server.unknown_fields)
-        .with_body_limit(body_limit);
+    let mut api = Api::new(generator, card, timeout);
+    api.unknown_fields = settings.server.unknown_fields;
+    api.body_limit = if api.generator.sees() { settings.vision.max_body_bytes } else { 0 };
     Ok(Booted { api, model, engine, publisher })
 }
 

@@ -1,31 +1,9 @@
-//! The kernels' source, embedded in the binary, with their includes expanded.
+//! The includes of the kernels' source, embedded in the binary, and their expansion.
 //!
 //! Expansion is textual and part of the cache key: an include stands outside of conditional blocks, every file enters
 //! once, and `#line` keeps the places of messages. No path of the file system is involved.
 
 use super::CompileError;
-
-/// `kernels/*.cu`: (stem, text).
-const KERNELS: &[(&str, &str)] = &[
-    ("combine", include_str!("../../kernels/combine.cu")),
-    ("draft", include_str!("../../kernels/draft.cu")),
-    ("embed", include_str!("../../kernels/embed.cu")),
-    ("experts", include_str!("../../kernels/experts.cu")),
-    ("gqa", include_str!("../../kernels/gqa.cu")),
-    ("latent", include_str!("../../kernels/latent.cu")),
-    ("linear", include_str!("../../kernels/linear.cu")),
-    ("mla_decode", include_str!("../../kernels/mla_decode.cu")),
-    ("mla_prefill", include_str!("../../kernels/mla_prefill.cu")),
-    ("repack", include_str!("../../kernels/repack.cu")),
-    ("rms_norm", include_str!("../../kernels/rms_norm.cu")),
-    ("route", include_str!("../../kernels/route.cu")),
-    ("sampler", include_str!("../../kernels/sampler.cu")),
-    ("tiled_linear", include_str!("../../kernels/tiled_linear.cu")),
-    ("tiled_mla_decode", include_str!("../../kernels/tiled_mla_decode.cu")),
-    ("tiled_mla_prefill", include_str!("../../kernels/tiled_mla_prefill.cu")),
-    ("tiled_swiglu", include_str!("../../kernels/tiled_swiglu.cu")),
-    ("vision", include_str!("../../kernels/vision.cu")),
-];
 
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
@@ -50,9 +28,6 @@ const CUDA_HEADERS: &[&str] = &["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "cud
 /// Reason why a source cannot be expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// No such kernel.
-    #[error("there is no kernels/{0}.cu")]
-    UnknownKernel(String),
     /// No such header.
     #[error("{file} line {line}: there is no kernels/include/{header}")]
     UnknownHeader {
@@ -110,26 +85,12 @@ pub(super) struct Source {
     pub(super) cuda_headers: bool,
 }
 
-/// The source of `kernels/<kernel>.cu`.
-pub(super) fn expand(kernel: &str) -> Result<Source, SourceError> {
-    expand_with(kernel, KERNELS, HEADERS)
+/// The source of `kernels/<kernel>.cu`, whose text this is.
+pub(super) fn expand(kernel: &str, text: &str) -> Result<Source, SourceError> {
+    expand_with(kernel, text, HEADERS)
 }
 
-/// Stems of the embedded kernels.
-#[cfg(test)]
-pub(super) fn stems() -> impl Iterator<Item = &'static str> {
-    KERNELS.iter().map(|(stem, _)| *stem)
-}
-
-fn expand_with(
-    kernel: &str,
-    kernels: &[(&str, &str)],
-    headers: &[(&str, &str)],
-) -> Result<Source, SourceError> {
-    let (_, text) = kernels
-        .iter()
-        .find(|(stem, _)| *stem == kernel)
-        .ok_or_else(|| SourceError::UnknownKernel(kernel.into()))?;
+fn expand_with(kernel: &str, text: &str, headers: &[(&str, &str)]) -> Result<Source, SourceError> {
     let mut expansion =
         Expansion { headers, done: Vec::new(), open: Vec::new(), out: String::new(), cuda: false };
     expansion.append(&format!("{kernel}.cu"), text)?;
@@ -216,9 +177,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::cuda::kernels;
 
     fn check(kernel: &str, headers: &[(&str, &str)], expected: Result<&str, SourceError>) {
-        let got = expand_with("k", &[("k", kernel)], headers).map(|source| source.text);
+        let got = expand_with("k", kernel, headers).map(|source| source.text);
         assert_eq!(got, expected.map(str::to_owned), "{kernel}");
     }
 
@@ -274,27 +236,28 @@ mod tests {
             let (file, line) = place(1);
             check(text, &[], Err(SourceError::Malformed { file, line }));
         }
-        assert_eq!(expand("nothing"), Err(SourceError::UnknownKernel("nothing".into())));
     }
 
     #[test]
-    fn every_file_of_the_folder_is_embedded() {
+    fn every_file_of_the_folder_is_embedded_under_its_name() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        let kernels = kernels::ALL.iter().map(|kernel| (format!("{}.cu", kernel.name), kernel.text));
+        let headers = HEADERS.iter().map(|(name, text)| ((*name).to_owned(), *text));
         for (dir, extension, known) in [
-            (root.clone(), "cu", KERNELS.iter().map(|(stem, _)| format!("{stem}.cu")).collect::<Vec<_>>()),
-            (root.join("include"), "cuh", HEADERS.iter().map(|(name, _)| (*name).to_owned()).collect()),
+            (root.clone(), "cu", kernels.collect::<Vec<_>>()),
+            (root.join("include"), "cuh", headers.collect()),
         ] {
-            let mut found: Vec<String> = fs::read_dir(dir)
+            let mut found: Vec<_> = fs::read_dir(dir)
                 .unwrap()
                 .map(|entry| entry.unwrap().path())
                 .filter(|path| path.extension() == Some(extension.as_ref()))
-                .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
                 .collect();
             found.sort();
-            assert_eq!(found, known);
-        }
-        for stem in stems() {
-            expand(stem).unwrap();
+            assert_eq!(found.len(), known.len());
+            for (path, (name, text)) in found.iter().zip(known) {
+                assert_eq!(path.file_name().unwrap().to_str(), Some(&*name));
+                assert!(fs::read_to_string(path).unwrap() == text, "{name} has another text");
+            }
         }
     }
 }

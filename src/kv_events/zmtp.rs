@@ -122,8 +122,9 @@ impl Subscribers {
 }
 
 /// What the peers of a socket have in common.
+#[derive(Clone)]
 enum Role {
-    Pub(Subscribers),
+    Pub(Arc<Subscribers>),
     Router(Sender<Request>),
 }
 
@@ -148,7 +149,7 @@ impl Role {
 /// Sends messages to whom they interest.
 pub(super) struct PubSocket {
     address: SocketAddr,
-    role: Arc<Role>,
+    subscribers: Arc<Subscribers>,
     _accepting: Task,
 }
 
@@ -169,9 +170,9 @@ pub(super) struct Request {
 impl PubSocket {
     pub(super) async fn bind(address: &str) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let (address, role) = (listener.local_addr()?, Arc::new(Role::Pub(Subscribers::default())));
-        let accepting = Task(tokio::spawn(accept(listener, role.clone())));
-        Ok(Self { address, role, _accepting: accepting })
+        let (address, subscribers) = (listener.local_addr()?, Arc::<Subscribers>::default());
+        let accepting = Task(tokio::spawn(accept(listener, Role::Pub(subscribers.clone()))));
+        Ok(Self { address, subscribers, _accepting: accepting })
     }
 
     /// With the port that was chosen.
@@ -181,18 +182,14 @@ impl PubSocket {
 
     /// Waits for a subscription: what is sent after it gets to who has subscribed. Several may count as one.
     pub(super) async fn subscribed(&self) {
-        match &*self.role {
-            Role::Pub(subscribers) => subscribers.subscribed.notified().await,
-            Role::Router(_) => std::future::pending().await,
-        }
+        self.subscribers.subscribed.notified().await;
     }
 
     /// Queues a message for all whose subscription its first frame begins with. A new subscriber gets nothing before a message that
     /// `is_beginning`: one that needs none before it.
     pub(super) fn send(&self, message: &Message, is_beginning: bool) {
-        let Role::Pub(subscribers) = &*self.role else { return };
         let topic = message.first().cloned().unwrap_or_default();
-        for subscriber in subscribers.list().iter() {
+        for subscriber in self.subscribers.list().iter() {
             let is_wanted = subscriber.topics().iter().any(|wanted| topic.starts_with(wanted));
             if is_wanted && (is_beginning || subscriber.is_begun.load(Ordering::Relaxed)) {
                 subscriber.is_begun.store(true, Ordering::Relaxed);
@@ -208,7 +205,7 @@ impl RouterSocket {
         let listener = TcpListener::bind(address).await?;
         let (sender, requests) = mpsc::channel(REQUEST_QUEUE);
         let address = listener.local_addr()?;
-        let accepting = Task(tokio::spawn(accept(listener, Arc::new(Role::Router(sender)))));
+        let accepting = Task(tokio::spawn(accept(listener, Role::Router(sender))));
         Ok(Self { address, requests, _accepting: accepting })
     }
 
@@ -223,7 +220,7 @@ impl RouterSocket {
     }
 }
 
-async fn accept(listener: TcpListener, role: Arc<Role>) {
+async fn accept(listener: TcpListener, role: Role) {
     // Ended together with the socket.
     let mut conversations = JoinSet::new();
     let mut warnings = Throttle::default();
@@ -549,8 +546,7 @@ mod tests {
             write_frame(&mut many, 0, b"\x01t").await.unwrap();
         }
         closed(many).await;
-        let Role::Pub(subscribers) = &*socket.role else { panic!() };
-        while !subscribers.list().is_empty() {
+        while !socket.subscribers.list().is_empty() {
             tokio::task::yield_now().await;
         }
     }

@@ -4,7 +4,6 @@
 //! the rest, oldest first. Several processes may share a folder: files are whole and say what they are, and one that is gone is a
 //! miss. Each process counts the files that it has seen.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::block_file::{self, HEADER_BYTES, Identity, UNFINISHED, hex};
+use super::lru::{Entry, Lru};
 use super::{Content, DiskOptions, FolderError, TierError};
 use crate::scheduler::{Name, SeqId};
 use crate::telemetry::{KvLoss, KvTier, Metrics, Throttle};
@@ -59,47 +59,8 @@ struct Shared {
     metrics: Arc<Metrics>,
 }
 
-/// Files by last use.
-#[derive(Default)]
-struct Files {
-    /// Of this identity.
-    blocks: HashMap<Name, u64, ahash::RandomState>,
-    uses: BTreeMap<u64, Entry>,
-    bytes: u64,
-    next_use: u64,
-}
-
-struct Entry {
-    path: PathBuf,
-    bytes: u64,
-    /// `None`: of another identity.
-    name: Option<Name>,
-}
-
-impl Files {
-    fn insert(&mut self, entry: Entry) {
-        let used = self.next_use;
-        self.next_use += 1;
-        self.bytes += entry.bytes;
-        if let Some(before) = entry.name.and_then(|name| self.blocks.insert(name, used)) {
-            self.bytes -= self.uses.remove(&before).map_or(0, |entry| entry.bytes);
-        }
-        self.uses.insert(used, entry);
-    }
-
-    fn remove(&mut self, name: &Name) -> Option<Entry> {
-        let entry = self.uses.remove(&self.blocks.remove(name)?)?;
-        self.bytes -= entry.bytes;
-        Some(entry)
-    }
-
-    fn oldest(&mut self) -> Option<Entry> {
-        let (_, entry) = self.uses.pop_first()?;
-        self.bytes -= entry.bytes;
-        entry.name.map(|name| self.blocks.remove(&name));
-        Some(entry)
-    }
-}
+/// Paths of files; those of this identity have a name.
+type Files = Lru<PathBuf>;
 
 impl Disk {
     pub(super) fn open(
@@ -146,13 +107,13 @@ impl Disk {
 
     /// Whether a block can be fetched.
     pub(super) fn has(&self, name: &Name) -> bool {
-        self.shared.files().blocks.contains_key(name)
+        self.shared.files().contains(name)
     }
 
     /// Files found and written, of whatever identity.
     #[cfg(test)]
     pub(super) fn num_files(&self) -> usize {
-        self.shared.files().uses.len()
+        self.shared.files().len()
     }
 
     /// Writes a block, some time later; drops it if too many wait.
@@ -194,7 +155,7 @@ impl Disk {
     pub(super) fn fetch(&self, seq: SeqId, names: &[Name]) -> bool {
         let found: Vec<Name> = {
             let files = self.shared.files();
-            names.iter().take_while(|name| files.blocks.contains_key(*name)).copied().collect()
+            names.iter().take_while(|name| files.contains(name)).copied().collect()
         };
         !found.is_empty() && self.fetches.try_send((seq, found)).is_ok()
     }
@@ -255,7 +216,7 @@ impl Shared {
     /// Finds the files of earlier processes, of whatever identity.
     fn scan(&self, root: &Path) {
         let begun = Instant::now();
-        let mut found: Vec<(SystemTime, Entry)> = Vec::new();
+        let mut found: Vec<(SystemTime, Entry<PathBuf>)> = Vec::new();
         for identity in folders(root).filter(|folder| is_hex(folder, 24)) {
             let own = identity == self.folder;
             for part in folders(&identity).filter(|folder| is_hex(folder, 2)) {
@@ -268,11 +229,11 @@ impl Shared {
         let mut files = self.files();
         for (_, entry) in found {
             // What this process has written meanwhile is newer.
-            if entry.name.is_none_or(|name| !files.blocks.contains_key(&name)) {
+            if entry.name.is_none_or(|name| !files.contains(&name)) {
                 files.insert(entry);
             }
         }
-        let (blocks, bytes) = (files.blocks.len(), files.bytes);
+        let (blocks, bytes) = (files.num_named(), files.bytes());
         drop(files);
         self.make_room(0);
         self.tell();
@@ -280,7 +241,7 @@ impl Shared {
     }
 
     /// A block's file and its last use. Deletes what an earlier process has left unfinished.
-    fn entry(&self, file: &fs::DirEntry, own: bool) -> Option<(SystemTime, Entry)> {
+    fn entry(&self, file: &fs::DirEntry, own: bool) -> Option<(SystemTime, Entry<PathBuf>)> {
         let (path, about) = (file.path(), file.metadata().ok()?);
         let used = about.modified().unwrap_or(UNIX_EPOCH);
         if !about.is_file() {
@@ -295,19 +256,19 @@ impl Shared {
             return None;
         }
         let name = from_hex(name.strip_suffix(".kv")?)?;
-        Some((used, Entry { path, bytes: about.len(), name: own.then_some(name) }))
+        Some((used, Entry { name: own.then_some(name), bytes: about.len(), value: path }))
     }
 
     /// Deletes the files used least recently, until there is room for `bytes` more.
     fn make_room(&self, bytes: u64) {
         loop {
             let mut files = self.files();
-            if files.bytes + bytes <= self.max_bytes {
+            if files.bytes() + bytes <= self.max_bytes {
                 return;
             }
-            let Some(oldest) = files.oldest() else { return };
+            let Some(oldest) = files.pop_oldest() else { return };
             drop(files);
-            let _ = fs::remove_file(&oldest.path);
+            let _ = fs::remove_file(&oldest.value);
         }
     }
 
@@ -330,7 +291,7 @@ impl Shared {
 
     fn write(&self, name: &Name, content: &[u8]) -> io::Result<()> {
         let bytes = (HEADER_BYTES + content.len()) as u64;
-        if self.files().blocks.contains_key(name) || bytes > self.max_bytes {
+        if self.files().contains(name) || bytes > self.max_bytes {
             return Ok(());
         }
         self.make_room(bytes);
@@ -339,7 +300,7 @@ impl Shared {
             make_folders(part)?;
         }
         block_file::write(&path, &self.identity, name, content)?;
-        self.files().insert(Entry { path, bytes, name: Some(*name) });
+        self.files().insert(Entry { name: Some(*name), bytes, value: path });
         self.metrics.record_kv_stored(KvTier::Disk);
         self.tell();
         Ok(())
@@ -363,10 +324,10 @@ impl Shared {
     /// A block, which counts as used. A bad file is deleted; one that is gone made room for another process's.
     fn read(&self, name: &Name) -> Option<Vec<u8>> {
         let entry = self.files().remove(name)?;
-        match block_file::read(&entry.path, &self.identity, name, self.block_bytes) {
+        match block_file::read(&entry.value, &self.identity, name, self.block_bytes) {
             Ok(Some(content)) => {
                 // Its time tells a later process that it was used.
-                let touched = File::options().append(true).open(&entry.path);
+                let touched = File::options().append(true).open(&entry.value);
                 let _ = touched.and_then(|file| file.set_modified(SystemTime::now()));
                 self.files().insert(entry);
                 Some(content)
@@ -376,10 +337,10 @@ impl Shared {
                 None
             }
             Err(reason) => {
-                let path = entry.path.display();
+                let path = entry.value.display();
                 tracing::warn!(reason, %path, "a KV block on disk is unusable and is deleted");
                 self.metrics.record_kv_lost(KvLoss::File);
-                let _ = fs::remove_file(&entry.path);
+                let _ = fs::remove_file(&entry.value);
                 self.tell();
                 None
             }
@@ -388,7 +349,7 @@ impl Shared {
 
     fn tell(&self) {
         let files = self.files();
-        self.metrics.set_kv_tier(KvTier::Disk, files.blocks.len(), files.bytes);
+        self.metrics.set_kv_tier(KvTier::Disk, files.num_named(), files.bytes());
     }
 }
 

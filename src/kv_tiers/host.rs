@@ -1,9 +1,9 @@
 //! Blocks in host memory, the least recently used dropped first.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::Content;
+use super::lru::{Entry, Lru};
 use crate::scheduler::Name;
 
 /// Buffers that are kept for blocks to come: memory that was used before needs no new pages.
@@ -12,24 +12,13 @@ const MAX_SPARE: usize = 16;
 pub(super) struct Host {
     /// Most blocks.
     capacity: usize,
-    blocks: HashMap<Name, (u64, Content), ahash::RandomState>,
-    /// Names by their last use.
-    uses: BTreeMap<u64, Name>,
-    next_use: u64,
-    bytes: u64,
+    blocks: Lru<Content>,
     spare: Vec<Vec<u8>>,
 }
 
 impl Host {
     pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            blocks: HashMap::default(),
-            uses: BTreeMap::new(),
-            next_use: 0,
-            bytes: 0,
-            spare: Vec::new(),
-        }
+        Self { capacity, blocks: Lru::default(), spare: Vec::new() }
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -42,7 +31,7 @@ impl Host {
 
     /// Bytes of all blocks.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.blocks.bytes()
     }
 
     pub(super) fn buffer(&mut self) -> Vec<u8> {
@@ -51,12 +40,7 @@ impl Host {
 
     /// The block, as the one used last.
     pub(super) fn get(&mut self, name: &Name) -> Option<Content> {
-        let (used, content) = self.blocks.get_mut(name)?;
-        self.uses.remove(used);
-        *used = self.next_use;
-        self.uses.insert(self.next_use, *name);
-        self.next_use += 1;
-        Some(content.clone())
+        self.blocks.get(name).cloned()
     }
 
     /// Keeps a block as the one used last; returns the names of those dropped for it.
@@ -67,17 +51,11 @@ impl Host {
             return dropped;
         }
         while self.blocks.len() >= self.capacity {
-            let Some((_, oldest)) = self.uses.pop_first() else { break };
-            if let Some((_, content)) = self.blocks.remove(&oldest) {
-                self.bytes -= content.len() as u64;
-                self.recycle(content);
-            }
-            dropped.push(oldest);
+            let Some(oldest) = self.blocks.pop_oldest() else { break };
+            self.recycle(oldest.value);
+            dropped.extend(oldest.name);
         }
-        self.bytes += content.len() as u64;
-        self.blocks.insert(name, (self.next_use, content));
-        self.uses.insert(self.next_use, name);
-        self.next_use += 1;
+        self.blocks.insert(Entry { name: Some(name), bytes: content.len() as u64, value: content });
         dropped
     }
 

@@ -10,6 +10,7 @@
 mod block_file;
 mod disk;
 mod host;
+mod lru;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -36,6 +36,8 @@ pub enum ModuleClass {
     /// Projections of self attention.
     Attention,
     /// FFN of the first layers (`first_k_dense_replace`).
+    // Names of earlier versions in `perigee-quantize.json`: here and below.
+    #[serde(alias = "dense-mlp")]
     DenseFfn,
     /// Shared experts.
     SharedExperts,
@@ -44,6 +46,7 @@ pub enum ModuleClass {
     /// Router weight and selection bias.
     Router,
     /// Gains of all norms.
+    #[serde(alias = "norm")]
     Norms,
     /// Vision tower and projector; not loaded.
     Vision,

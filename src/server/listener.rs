@@ -171,7 +171,7 @@ impl Server {
         shared.readiness.draining();
         shared.metrics.set_phase(false, true);
         if let Some(api) = shared.api() {
-            api.generator().drain();
+            api.generator.drain();
         }
         let mut cut = 0;
         if timeout(shared.config.drain_timeout(), shared.idle()).await.is_err() {

@@ -144,7 +144,7 @@ impl Readiness {
         let Some(api) = api.filter(|_| phase.has_engine()) else {
             return (false, json!({"status": phase.name()}));
         };
-        let load = api.generator().snapshot();
+        let load = api.generator.snapshot();
         let stuck = metrics.is_stuck();
         let status = match (load.alive, stuck) {
             (false, _) => "engine_stopped",

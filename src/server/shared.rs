@@ -120,7 +120,7 @@ impl Shared {
 
     /// Most bytes of a body: more where the model sees images.
     pub(super) fn body_limit(&self) -> usize {
-        let of_images = self.api().map_or(0, |api| api.body_limit());
+        let of_images = self.api().map_or(0, |api| api.body_limit);
         self.config.max_body_bytes.max(of_images)
     }
 

@@ -7,7 +7,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain("draft", &["draft_rows", "draft_spread"], 64);
+pub const KERNEL: Kernel = plain!("draft", &["draft_rows", "draft_spread"], 64);
 
 /// Threads of a block.
 const THREADS: u32 = 256;

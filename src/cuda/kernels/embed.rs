@@ -8,7 +8,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::{OpError, TokenSource};
 
 /// The declaration.
-pub const KERNEL: Kernel = plain("embed", &["embed_f32", "embed_bf16"], 64);
+pub const KERNEL: Kernel = plain!("embed", &["embed_f32", "embed_bf16"], 64);
 
 /// Set in a token's word: the rest is a slot.
 const LAST_SAMPLED: u32 = 1 << 31;

@@ -9,7 +9,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain("experts", &FUNCTIONS, 128);
+pub const KERNEL: Kernel = plain!("experts", &FUNCTIONS, 128);
 
 /// Functions of the first product in the order of [`Format`], then those of the second.
 const FUNCTIONS: [&str; 2 * Format::COUNT] = [

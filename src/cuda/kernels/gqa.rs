@@ -8,7 +8,7 @@ use crate::ops::{CacheDType, GqaShape, OpError};
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    plain("gqa", &["gqa_store_f32", "gqa_store_bf16", "gqa_attend_f32", "gqa_attend_bf16"], 64);
+    plain!("gqa", &["gqa_store_f32", "gqa_store_bf16", "gqa_attend_f32", "gqa_attend_bf16"], 64);
 
 /// Most values of a head.
 pub const MAX_HEAD: usize = 256;

@@ -8,7 +8,7 @@ use crate::ops::{CacheDType, OpError};
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    plain("latent", &["latent_f32", "latent_bf16", "latent_fp8", "latent_fp8_rope"], 64);
+    plain!("latent", &["latent_f32", "latent_bf16", "latent_fp8", "latent_fp8_rope"], 64);
 
 /// Most values of a cached row.
 pub const MAX_COLUMNS: usize = 2048;

@@ -8,7 +8,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain("linear", &FUNCTIONS, 128);
+pub const KERNEL: Kernel = plain!("linear", &FUNCTIONS, 128);
 
 /// Functions in the order of [`Format`].
 const FUNCTIONS: [&str; Format::COUNT] =

@@ -25,6 +25,7 @@ pub const ROW_WORDS: usize = size_of::<RowEntry>() / 4;
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
     name: "mla_decode",
+    text: include_str!("../../../kernels/mla_decode.cu"),
     functions: &[
         "mla_absorb_f32",
         "mla_absorb_bf16",

@@ -20,6 +20,7 @@ const THREADS: u32 = 256;
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
     name: "mla_prefill",
+    text: include_str!("../../../kernels/mla_prefill.cu"),
     functions: &[
         "mla_gather_f32",
         "mla_gather_bf16",

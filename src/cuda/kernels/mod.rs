@@ -20,7 +20,7 @@ pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
 pub mod vision;
 
-use super::{Arch, Kernel, Limits};
+use super::Kernel;
 
 /// Every kernel, by name.
 pub const ALL: &[&Kernel] = &[
@@ -44,14 +44,18 @@ pub const ALL: &[&Kernel] = &[
     &vision::KERNEL,
 ];
 
-/// A kernel for every architecture, without options and dynamic shared memory.
-const fn plain(name: &'static str, functions: &'static [&'static str], registers: u32) -> Kernel {
-    Kernel {
-        name,
-        functions,
-        archs: &Arch::ALL,
-        options: |_| &[],
-        limits: Limits { registers, local_memory: false },
-        shared_bytes: 0,
-    }
+/// A kernel for every architecture, without options and dynamic shared memory: stem, functions, most registers.
+macro_rules! plain {
+    ($name:literal, $functions:expr, $registers:expr) => {
+        $crate::cuda::Kernel {
+            name: $name,
+            text: include_str!(concat!("../../../kernels/", $name, ".cu")),
+            functions: $functions,
+            archs: &$crate::cuda::Arch::ALL,
+            options: |_| &[],
+            limits: $crate::cuda::Limits { registers: $registers, local_memory: false },
+            shared_bytes: 0,
+        }
+    };
 }
+use plain;

@@ -8,7 +8,7 @@ use crate::ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    plain("repack", &["repack_bf16", "repack_fp8", "repack_nvfp4", "repack_mxfp4", "repack_int4"], 64);
+    plain!("repack", &["repack_bf16", "repack_fp8", "repack_nvfp4", "repack_mxfp4", "repack_int4"], 64);
 
 /// Tiles of a block, a warp each.
 const BLOCK_TILES: usize = 8;

@@ -14,7 +14,7 @@ const VALUES: usize = 8;
 const MAX_COLUMNS: usize = THREADS as usize * VALUES * 4;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain("rms_norm", &["rms_norm"], 64);
+pub const KERNEL: Kernel = plain!("rms_norm", &["rms_norm"], 64);
 
 /// `RmsNormParams` in the source. Rows are contiguous and begin at multiples of 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]

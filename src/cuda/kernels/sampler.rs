@@ -17,6 +17,7 @@ const MAX_VOCAB: usize = 1 << 18;
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
     name: "sampler",
+    text: include_str!("../../../kernels/sampler.cu"),
     functions: &["sampler_draw", "sampler_commit", "sampler_count"],
     archs: &Arch::ALL,
     options: |_| &[],

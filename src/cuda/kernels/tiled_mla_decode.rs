@@ -14,6 +14,7 @@ const BLOCK_HEADS: [usize; 2] = [16, 32];
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
     name: "tiled_mla_decode",
+    text: include_str!("../../../kernels/tiled_mla_decode.cu"),
     functions: &[
         "tiled_mla_decode_bf16_16",
         "tiled_mla_decode_bf16_32",

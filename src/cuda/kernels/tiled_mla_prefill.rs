@@ -22,6 +22,7 @@ const MAX_VALUE: usize = 128;
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
     name: "tiled_mla_prefill",
+    text: include_str!("../../../kernels/tiled_mla_prefill.cu"),
     functions: &[
         "tiled_mla_gather_bf16",
         "tiled_mla_gather_fp8",

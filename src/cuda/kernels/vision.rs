@@ -7,7 +7,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain("vision", &FUNCTIONS, 128);
+pub const KERNEL: Kernel = plain!("vision", &FUNCTIONS, 128);
 
 const FUNCTIONS: [&str; 7] = [
     "vision_patches",
