@@ -190,10 +190,15 @@ impl Code {
         if num_symbols != 1 && taken != 1 << MAX_LEN {
             return Err(damaged("a prefix code is none"));
         }
-        let mut symbols = Vec::with_capacity(num_symbols);
-        for len in (1..=MAX_LEN).filter(|len| counts[*len] > 0) {
-            let of_len = lens.iter().enumerate().filter(|(_, l)| usize::from(**l) == len);
-            symbols.extend(of_len.map(|(symbol, _)| symbol as u16));
+        let mut places = [0; MAX_LEN + 2];
+        for len in 1..=MAX_LEN {
+            places[len + 1] = places[len] + usize::from(counts[len]);
+        }
+        let mut symbols = vec![0; num_symbols];
+        for (symbol, len) in lens.iter().enumerate().filter(|(_, len)| **len > 0) {
+            let place = &mut places[usize::from(*len)];
+            symbols[*place] = symbol as u16;
+            *place += 1;
         }
         Ok(Code { counts, symbols })
     }
