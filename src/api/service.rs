@@ -150,6 +150,7 @@ impl Api {
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
         let Call { model, stream, request_id: own_id, mut format, mut request, .. } = call;
+        summary.request_id.clone_from(&own_id);
         format.model = self.card.resolve(model.as_deref())?;
         format.created = unix_seconds();
         let prefix = match format.kind {
@@ -159,7 +160,6 @@ impl Api {
             Kind::Responses => "resp_",
         };
         format.id = format!("{prefix}{}", own_id.as_deref().unwrap_or(request_id));
-        summary.request_id = own_id;
         if !self.request_timeout.is_zero() {
             request.deadline = Some(Instant::now() + self.request_timeout);
         }

@@ -171,10 +171,11 @@ impl Gpu {
         done: &mut dyn FnMut(&KernelTime),
     ) -> Result<KernelTimes, GpuError> {
         let cache = self.kernels()?;
+        let table = self.table(&self.hardware(&cache)?, &cache)?;
         let mut open = || Stream::new(self.hardware(&cache)?);
         // All experts of Kimi K2 in four bits: how many are read decides the time.
         let effort = Effort { max_weight_bytes: 16 << 30, ..Effort::GPU };
-        Ok(tuner::kernel_times(&mut open, sizes, rows, context, &effort, done)?)
+        Ok(tuner::kernel_times(&mut open, sizes, rows, context, (&effort, &table.lost), done)?)
     }
 
     /// Errors that leave the device usable cost speed alone: the defaults serve.

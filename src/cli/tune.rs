@@ -44,7 +44,7 @@ fn run(settings: &Settings) -> Result<ExitCode, BootError> {
     let left = ops.len() - measurements.len();
     if left > 0 {
         eprintln!(
-            "perigee: {left} ops were not tuned: their measurement does not fit in the device's memory"
+            "perigee: {left} ops were not tuned: their measurement does not fit in the device's memory, or each of their variants lost the device"
         );
     }
     if let Some(reason) = &unstored {

@@ -27,7 +27,7 @@ pub enum GrammarError {
     },
     /// Compiling took too long.
     #[error(
-        "the grammar was not compiled within {limit_s} s (structured_output.compile_timeout_s); make it simpler, or try again under less load"
+        "the grammar was not compiled within {limit_s} s (structured_output.compile_timeout_s); make it simpler"
     )]
     TooSlow {
         /// `structured_output.compile_timeout_s`, seconds.

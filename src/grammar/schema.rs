@@ -1,6 +1,6 @@
 //! Prepares clients' JSON Schemas for the grammar compiler.
 //!
-//! The compiler refuses rules it cannot enforce by name; no schema is loosened. Changes here only
+//! The compiler refuses rules it cannot enforce by name; no schema is loosened in part. Changes here only
 //! narrow the notation of the JSON (bounded whitespace), never its content. Keys come in the order
 //! of the schema, which the compiler enforces.
 

@@ -56,6 +56,8 @@ pub(super) struct Source<'a> {
     schema_bytes: usize,
     /// Key patterns of the schemas written so far.
     key_patterns: KeyPatterns,
+    /// For each tool that may be called, whether its schema is enforced: the compiler may do without others.
+    enforced: Vec<u8>,
 }
 
 impl<'a> Source<'a> {
@@ -76,6 +78,7 @@ impl<'a> Source<'a> {
             jsons: 0,
             schema_bytes: 0,
             key_patterns: KeyPatterns::default(),
+            enforced: Vec::new(),
         };
         source.marks.ends = ends.iter().map(|&id| spelled(id)).collect();
         let ends: Vec<String> = ends.iter().map(u32::to_string).collect();
@@ -208,7 +211,10 @@ impl<'a> Source<'a> {
         let end = self.marker(markers::TOOL_CALL_END)?;
         let once = !tools.parallel || matches!(tools.mode, ToolMode::Named(_));
         let mut calls = Vec::new();
-        for (number, tool) in tools.chosen().enumerate() {
+        // Schemas that are enforced have the room of a request before those that it can do without.
+        let (enforced, others): (Vec<_>, Vec<_>) = tools.chosen().partition(|tool| tools.enforces(tool));
+        for (number, tool) in enforced.into_iter().chain(others).enumerate() {
+            self.enforced.push(tools.enforces(tool).into());
             let json = match self.json(&tool.schema(), &JsonStyle::default()) {
                 Err(refusal) if tools.enforces(tool) => return Err(refusal.of_tool(&tool.name)),
                 Err(_) => self.json(&schema::of_arguments(None), &JsonStyle::default())?,
@@ -275,8 +281,9 @@ impl<'a> Source<'a> {
     /// The key of this grammar in the cache.
     pub(super) fn fingerprint(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        for part in [Some(&self.lark), self.own.as_ref()].into_iter().flatten() {
-            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        let texts = [Some(&self.lark), self.own.as_ref()].into_iter().flatten();
+        for part in texts.map(String::as_bytes).chain([&self.enforced[..]]) {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
         }
         hasher.finalize()
     }

@@ -8,8 +8,8 @@
 //!
 //! Prompts of which little is left to compute do not wait for long ones either, whosever they are: what is
 //! whole in half of the step is admitted before the begun prompts go on, past long ones that wait. They take no
-//! place and no block from anybody, and pass nothing that waits for blocks, so a long prompt takes twice
-//! its time at most.
+//! place and no block from anybody, and pass nothing that waits for blocks. Where half of a step is more than a
+//! chat of one line, a long prompt takes twice its time at most.
 
 use super::Scheduler;
 use super::batch::{Admission, Batch};
@@ -64,19 +64,20 @@ impl Scheduler {
         budget.prefill_total = budget.prefill;
     }
 
-    /// Admits waiting prompts that are whole in half of the step's prompt tokens, or are a chat of one line in a step without newcomers, before those
-    /// that were begun go on. Whether these are left with less than half, as they are not twice in a row.
+    /// Admits waiting prompts that are whole in what newcomers left of half of the step's prompt tokens, or are a chat of one line in
+    /// a step without newcomers, before those that were begun go on. Whether these are left with less than their `half`, as they
+    /// are not twice in a row.
     pub(super) fn admit_short(
         &mut self,
         batch: &mut Batch,
         budget: &mut Budget,
         now_us: u64,
+        half: usize,
         has_newcomers: bool,
     ) -> bool {
-        let half = budget.prefill / 2;
         let room = budget.tokens.min(self.limits.max_prefill_tokens).saturating_sub(1);
         let tokens = match self.lean_plans > 0 || has_newcomers {
-            true => half,
+            true => budget.prefill.saturating_sub(half),
             false => half.max(SHORT_CHAT).min(room),
         };
         let mut running = self.running.iter().map(|&slot| &self.sequences[slot]);

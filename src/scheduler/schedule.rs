@@ -91,11 +91,12 @@ impl Scheduler {
         let replies = batch.chunks.len();
         let (mut pauses, mut is_lean) = (false, false);
         if prefills > 0 {
+            let half = budget.prefill / 2;
             self.admit_newcomers(batch, &mut budget, now_us);
             let newcomers = &batch.chunks[replies.min(batch.chunks.len())..];
             pauses = self.lean_plans < MOST_LEAN_PLANS && self.pace.is_on() && has_whole_prompts(newcomers);
             let has_newcomers = !newcomers.is_empty();
-            is_lean = pauses || self.admit_short(batch, &mut budget, now_us, has_newcomers);
+            is_lean = pauses || self.admit_short(batch, &mut budget, now_us, half, has_newcomers);
             if !pauses {
                 self.schedule_prefills(batch, &mut budget);
             }

@@ -91,7 +91,7 @@ fn kernels_are_timed_at_a_models_sizes() {
         ],
     };
     let mut seen = 0;
-    let times = kernel_times(&mut open, &sizes, &[1, 5], 70, &EFFORT, &mut |_| seen += 1).unwrap();
+    let times = kernel_times(&mut open, &sizes, &[1, 5], 70, (&EFFORT, &[]), &mut |_| seen += 1).unwrap();
     let named: Vec<(&str, usize)> = times.times.iter().map(|time| (time.op.as_str(), time.rows)).collect();
     assert_eq!(
         named,

@@ -182,7 +182,7 @@ pub(super) fn audit(
         parts.iter().for_each(|name| source.release(name, 0..usize::MAX));
         new_parts.iter().for_each(|name| target.release(name, 0..usize::MAX));
         match measured {
-            Ok(Measured { formats: [from, to], is_same_format, wrong, weights, squared_error, squares }) => {
+            Ok(Measured { formats: [from, to], are_plain, wrong, weights, squared_error, squares }) => {
                 let error = ratio(squared_error, squares);
                 audit.accounted += parts.len();
                 audit.measured += 1;
@@ -205,7 +205,7 @@ pub(super) fn audit(
                     faults.add(format!(
                         "{place}: relative error {error:.4} against {stem} of the source; these are other weights{whose}"
                     ));
-                } else if is_same_format {
+                } else if are_plain {
                     faults.add(format!(
                         "{place}: is {to} as {stem} of the source and differs from it; quantization leaves such tensors alone"
                     ));
@@ -262,8 +262,8 @@ fn stems(checkpoint: &Checkpoint) -> BTreeMap<&str, BTreeSet<&str>> {
 
 struct Measured {
     formats: [&'static str; 2],
-    /// Whether both are stored alike, so that nothing was rounded.
-    is_same_format: bool,
+    /// Whether both are floats of one dtype.
+    are_plain: bool,
     /// Relative error from which these are other weights.
     wrong: f64,
     weights: u64,
@@ -294,10 +294,10 @@ fn measure(
         }
     }
     let formats = [a.format_name(), b.format_name()];
-    let is_same_format = from.dialect == to.dialect;
+    let are_plain = from.dialect == to.dialect && from.dialect.format().is_none();
     Ok(Measured {
         formats,
-        is_same_format,
+        are_plain,
         wrong: wrong(&b),
         weights: (out * width) as u64,
         squared_error,

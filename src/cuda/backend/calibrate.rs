@@ -6,6 +6,7 @@ use super::{Cache, CudaBackend, Experts, Router, Workspace};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::route::Worklist;
 use crate::cuda::kernels::{experts, tiled, tiled_swiglu};
+use crate::cuda::tuner::Product;
 use crate::ops::{
     Activation, CacheDType, CacheShape, Calibrate, KvSlot, OpError, Routed, RouterShape, expect, peak,
 };
@@ -98,7 +99,8 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                     let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
                     let y = tiled::Rows { address: inner, stride: units };
                     let slots = tiled::Slots::Routed(&list, 1);
-                    let variant = tiled::Variant::with_rows(list.tile_rows);
+                    let usable = self.choices.with_rows(Product::Swiglu, gate_up, list.tile_rows);
+                    let variant = usable.unwrap_or_else(|| tiled::Variant::with_rows(list.tile_rows));
                     let part = tiled::Part { matrix: gate_up, slots, x, y };
                     tiled_swiglu::launch(&mut self.stream, variant, &[part])?;
                 }

@@ -50,7 +50,12 @@ impl Choices {
     }
 
     /// The first usable variant whose blocks have so many rows.
-    fn with_rows(&self, product: Product, matrix: &Tiled, rows: usize) -> Option<&'static Variant> {
+    pub(in crate::cuda) fn with_rows(
+        &self,
+        product: Product,
+        matrix: &Tiled,
+        rows: usize,
+    ) -> Option<&'static Variant> {
         let usable = |variant: &Variant| Candidate::of(product, matrix.format, variant).is_usable(&self.lost);
         Variant::ALL.iter().find(|variant| variant.rows == rows && usable(variant))
     }

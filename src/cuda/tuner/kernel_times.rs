@@ -7,6 +7,7 @@ use super::candidate::Candidate;
 use super::numerics::Output;
 use super::op::{Bucket, Product, TunedOp};
 use super::problem::Problem;
+use super::table::Lost;
 use super::{Effort, TuneError, timing};
 use crate::cuda::attention::KvUpType;
 use crate::cuda::matrix::Format;
@@ -114,13 +115,14 @@ pub struct KernelTimes {
 }
 
 /// Measures the ops of decode steps of `rows` rows (each of a sequence of `context` tokens), and attention of a prompt.
-/// `open` gives the device, a new one for each op, so that its memory is free after it. `done` is called with each time.
+/// `open` gives the device, a new one for each op, so that its memory is free after it. Variants that are `lost` are left out. `done` is
+/// called with each time.
 pub fn kernel_times<D: Driver>(
     open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
     sizes: &BenchSizes,
     rows: &[usize],
     context: usize,
-    effort: &Effort,
+    (effort, lost): (&Effort, &[Lost]),
     done: &mut dyn FnMut(&KernelTime),
 ) -> Result<KernelTimes, OpError> {
     let copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.rotation_bytes)?;
@@ -137,7 +139,7 @@ pub fn kernel_times<D: Driver>(
         Ok(())
     };
     for op in &sizes.products {
-        add(product_name(op), products(&mut open()?, op, sizes.top_k, rows, effort))?;
+        add(product_name(op), products(&mut open()?, op, sizes.top_k, rows, (effort, lost)))?;
     }
     for dtype in [CacheDType::Bf16, CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false })]
     {
@@ -165,13 +167,14 @@ fn products<D: Driver>(
     op: &TunedOp,
     top_k: usize,
     rows: &[usize],
-    effort: &Effort,
+    (effort, lost): (&Effort, &[Lost]),
 ) -> Result<Vec<KernelTime>, OpError> {
     let most = rows.iter().max().copied().unwrap_or(0) * top_k;
     let mut problem = Problem::new(stream, op, effort.max_weight_bytes, most, 1)?;
     let output = Output::new(stream, &problem)?;
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
-    let candidates = Candidate::shipped(&problem.op);
+    let mut candidates = Candidate::shipped(&problem.op);
+    candidates.retain(|candidate| candidate.is_usable(lost));
     let mut times = Vec::new();
     for rows in rows {
         let workload = problem.step(*rows, top_k);

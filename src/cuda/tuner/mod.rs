@@ -71,7 +71,13 @@ pub struct Tuned {
     pub copy_bandwidth: f64,
     /// Ops for which the deadline or the device's memory left no room.
     pub left: usize,
+    /// Ops without a candidate.
+    pub without_variant: usize,
 }
+
+/// Driver errors that a kernel causes: illegal address, timeout, assertion, hardware stack, illegal instruction, misaligned
+/// address, address space, program counter, launch failure (`CUresult` in cuda.h).
+const FAULTS_OF_KERNELS: [i32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 /// What ends [`tune`].
 #[derive(Debug, thiserror::Error)]
@@ -90,11 +96,13 @@ pub enum TuneError {
 }
 
 impl TuneError {
-    /// The error of a call that waits for a candidate.
+    /// The error of a call that waits for a candidate. A device that failed by itself says nothing of the candidate.
     fn of(candidate: &Candidate, error: OpError) -> Self {
-        match error.is_fatal() {
-            true => Self::Lost { function: candidate.function, source: error },
-            false => Self::Op(error),
+        match error {
+            OpError::Device { code, fatal: true, .. } if FAULTS_OF_KERNELS.contains(&code) => {
+                Self::Lost { function: candidate.function, source: error }
+            }
+            error => Self::Op(error),
         }
     }
 }
@@ -130,8 +138,8 @@ pub fn tune<D: Driver>(
         }
         let candidates = candidates(op);
         if candidates.is_empty() {
-            tracing::error!(%op, "no variant of a kernel can run on this GPU");
-            tuned.left += 1;
+            tracing::error!(%op, "every variant of a kernel has lost the device before");
+            tuned.without_variant += 1;
             continue;
         }
         match measure(open, op, &candidates, effort, &late, date) {

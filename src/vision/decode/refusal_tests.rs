@@ -386,6 +386,58 @@ fn groups_of_prefix_codes_are_in_the_memory() {
         webp_extended(16, 4, 4, &[(b"ALPH", transparency), (b"VP8 ", webp_lossy(4, 4)[20..].to_vec())]);
     assert!(read_header(&file, &Limits::default()).unwrap().memory_bytes() > 999 * 5 * 4096);
     check("webp", &webp_with_groups(1000)[..50_000], "truncated");
+    // A thousand frames of which one is decoded.
+    let frame = [&[0; 6][..], &[3, 0, 0, 3, 0, 0, 0, 0, 0, 0], &webp_with_groups(9)[12..]].concat();
+    let frames = vec![(b"ANMF", frame); 1000];
+    assert!(
+        read_header(&webp_extended(2, 4, 4, &frames), &Limits::default()).unwrap().memory_bytes() < 1 << 20
+    );
+}
+
+/// A lossless picture of 4 x 4 pixels with one area, whose red and green are of codes of two symbols, and nothing behind it.
+fn webp_with_area(symbols: [u8; 2], bits: u8) -> Vec<u8> {
+    let mut bytes = webp_lossless(4, 4)[20..25].to_vec();
+    let mut all = vec![0, 0, 1, 0, 0, 0, 0];
+    let number = |value: u8, all: &mut Vec<u8>| all.extend((0..8).map(|bit| value >> bit & 1));
+    for code in 0..5 {
+        all.extend([1, u8::from(code < 2), 1]);
+        number(if code < 2 { symbols[0] } else { 0 }, &mut all);
+        if code < 2 {
+            number(symbols[1], &mut all);
+        }
+    }
+    // Green and red of the area.
+    all.extend([bits, bits]);
+    // Groups of five codes of one symbol.
+    all.extend([1, 0, 0, 0].repeat(5 * 65_536));
+    bytes.extend(all.chunks(8).map(|byte| byte.iter().rev().fold(0, |byte, bit| byte << 1 | bit)));
+    riff(&[(b"VP8L", bytes)])
+}
+
+#[test]
+fn codes_of_two_symbols_are_read_as_the_decoder_reads_them() {
+    let bytes =
+        |symbols, bit| read_header(&webp_with_area(symbols, bit), &Limits::default()).unwrap().memory_bytes();
+    // In their order in the file: bit 0 is the first one, also if it is the larger or both are the same.
+    let (few, many) = (1 << 20, 60 << 20);
+    assert!(bytes([255, 0], 0) > many && bytes([255, 0], 1) < few);
+    assert!(bytes([0, 255], 0) < few && bytes([0, 255], 1) > many);
+    assert!(bytes([255, 255], 0) > many && bytes([255, 255], 1) > many);
+}
+
+#[test]
+fn images_without_bits_take_no_time() {
+    // Transforms of 4 million areas whose codes have one symbol each, in a hundred thousand chunks.
+    let single = [1u8, 0, 0, 0].repeat(5);
+    let mut all = vec![1, 0, 0, 0, 0, 0, 0];
+    all.extend(&single);
+    all.extend([0, 0, 0]);
+    all.extend(&single);
+    let stream = all.chunks(8).map(|byte| byte.iter().rev().fold(0, |byte, bit| byte << 1 | bit));
+    let transparency = [1].into_iter().chain(stream).collect::<Vec<u8>>();
+    let mut chunks = vec![(b"ALPH", transparency); 100_000];
+    chunks.push((b"VP8 ", webp_lossy(8000, 8000)[20..].to_vec()));
+    read_header(&webp_extended(16, 8000, 8000, &chunks), &Limits::default()).unwrap();
 }
 
 #[test]

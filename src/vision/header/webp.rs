@@ -35,10 +35,10 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Header, ImageError> 
 }
 
 /// Compares every coded frame with its place on the canvas; returns the orientation, and the most bytes that the
-/// prefix codes of a frame take.
+/// prefix codes of what is decoded take: the first chunk of a name, and the first frame.
 fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<(Orientation, u64), ImageError> {
     let mut orientation = Orientation::NoTransforms;
-    let mut codes = 0;
+    let mut codes = Codes::default();
     let mut has_frame = false;
     while !rest.rest().is_empty() {
         let chunk = next_chunk(&mut rest);
@@ -50,7 +50,8 @@ fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<(Orientation, u64
         };
         match &name {
             b"VP8 " | b"VP8L" | b"ALPH" => {
-                codes = codes.max(check_frame(&name, body, canvas)?);
+                check_frame(&name, body, canvas)?;
+                codes.add(&name, body, canvas)?;
                 has_frame |= &name != b"ALPH";
             }
             b"ANMF" => {
@@ -63,7 +64,10 @@ fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<(Orientation, u64
                 while body.rest().len() >= 8 {
                     let (name, body) = next_chunk(&mut body)?;
                     if matches!(&name, b"VP8 " | b"VP8L" | b"ALPH") {
-                        codes = codes.max(check_frame(&name, body, frame)?);
+                        check_frame(&name, body, frame)?;
+                        if !has_frame {
+                            codes.add(&name, body, frame)?;
+                        }
                     }
                 }
                 has_frame = true;
@@ -72,15 +76,37 @@ fn check_chunks(mut rest: Bytes, canvas: (u32, u32)) -> Result<(Orientation, u64
             _ => {}
         }
     }
-    if has_frame { Ok((orientation, codes)) } else { Err(ImageError::Truncated { format: Format::WebP }) }
+    if has_frame {
+        Ok((orientation, codes.bytes))
+    } else {
+        Err(ImageError::Truncated { format: Format::WebP })
+    }
 }
 
-/// Bytes that the prefix codes take of a frame, or of its transparency, that must be of the size of its place.
-fn check_frame(name: &[u8; 4], body: Bytes, place: (u32, u32)) -> Result<u64, ImageError> {
+fn check_frame(name: &[u8; 4], body: Bytes, place: (u32, u32)) -> Result<(), ImageError> {
     if name != b"ALPH" && coded_size(name, body)? != place {
         return Err(damaged("a coded frame has another size than its place"));
     }
-    frame_code_bytes(name, body, place)
+    Ok(())
+}
+
+/// Prefix codes of the chunks so far.
+#[derive(Default)]
+struct Codes {
+    bytes: u64,
+    has_lossless: bool,
+    has_transparency: bool,
+}
+
+impl Codes {
+    /// Adds those of a chunk, if it is the first of its name.
+    fn add(&mut self, name: &[u8; 4], body: Bytes, size: (u32, u32)) -> Result<(), ImageError> {
+        let seen = if name == b"ALPH" { &mut self.has_transparency } else { &mut self.has_lossless };
+        if name != b"VP8 " && !std::mem::replace(seen, true) {
+            self.bytes = self.bytes.max(frame_code_bytes(name, body, size)?);
+        }
+        Ok(())
+    }
 }
 
 fn frame_code_bytes(name: &[u8; 4], mut body: Bytes, size: (u32, u32)) -> Result<u64, ImageError> {

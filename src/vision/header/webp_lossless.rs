@@ -85,6 +85,7 @@ fn skip_image(bits: &mut Bits, num_pixels: u64) -> Result<u32, ImageError> {
     let mut largest = 0;
     let mut pixel = 0;
     while pixel < num_pixels {
+        let before = bits.left();
         let symbol = green.next(bits)?;
         pixel += 1;
         if symbol < 256 {
@@ -96,6 +97,10 @@ fn skip_image(bits: &mut Bits, num_pixels: u64) -> Result<u32, ImageError> {
             pixel += u64::from(number(bits, symbol - 256)?) - 1;
             let symbol = distance.next(bits)?;
             number(bits, symbol)?;
+        }
+        if bits.left() == before {
+            // All codes have one symbol: the other pixels take no bits either, and say the same.
+            break;
         }
     }
     Ok(largest)
@@ -142,17 +147,23 @@ impl Code {
     const NONE: Code = Code { counts: [0; MAX_LEN + 1], symbols: Vec::new() };
 
     fn read(bits: &mut Bits, alphabet: usize) -> Result<Code, ImageError> {
+        if bits.take(1)? == 1 {
+            let num_symbols = bits.take(1)? as u16 + 1;
+            let width = 1 + 7 * bits.take(1)?;
+            let mut symbols = vec![bits.take(width)? as u16];
+            if num_symbols == 2 {
+                symbols.push(bits.take(8)? as u16);
+            }
+            if symbols.iter().any(|symbol| usize::from(*symbol) >= alphabet) {
+                return Err(damaged("a prefix code has a symbol that there is not"));
+            }
+            // In their order in the file, as decoders read them, and of one bit each even if they are the same.
+            let mut counts = [0; MAX_LEN + 1];
+            counts[1] = num_symbols;
+            return Ok(Code { counts, symbols });
+        }
         let mut lens = [0u8; MAX_ALPHABET];
         let lens = &mut lens[..alphabet];
-        if bits.take(1)? == 1 {
-            let num_symbols = bits.take(1)? + 1;
-            let width = 1 + 7 * bits.take(1)?;
-            for i in 0..num_symbols {
-                let symbol = bits.take(if i == 0 { width } else { 8 })? as usize;
-                *lens.get_mut(symbol).ok_or(damaged("a prefix code has a symbol that there is not"))? = 1;
-            }
-            return Code::new(lens);
-        }
         let mut len_lens = [0u8; LEN_ORDER.len()];
         let num_lens = bits.take(4)? as usize + 4;
         for place in &LEN_ORDER[..num_lens] {
@@ -239,6 +250,11 @@ struct Bits<'a> {
 }
 
 impl Bits<'_> {
+    /// Bits that are left.
+    fn left(&self) -> usize {
+        self.bytes.len() * 8 + self.num_held as usize
+    }
+
     /// The next `len` bits, 24 at most.
     fn take(&mut self, len: u32) -> Result<u32, ImageError> {
         while self.num_held < len {
