@@ -52,7 +52,7 @@ impl Memory {
 pub struct PlanInput<'a> {
     /// Stored bytes of the loaded weights, by class.
     pub weights: &'a [(ModuleClass, u64)],
-    /// Additional bytes of `kv_b_proj` and routers that are stored packed and widened when loaded.
+    /// Additional bytes of what is stored in fewer bytes and widened when loaded.
     pub widened_bytes: u64,
     /// Bytes of a draft model's weights.
     pub draft_bytes: u64,
@@ -165,7 +165,7 @@ impl MemoryPlan {
         let mut weight_classes: Vec<_> =
             input.weights.iter().map(|(class, bytes)| (class.name(), *bytes)).collect();
         if input.widened_bytes > 0 {
-            weight_classes.push(("kv_b and routers, widened", input.widened_bytes));
+            weight_classes.push(("kv_b, routers and F16, widened", input.widened_bytes));
         }
         if input.draft_bytes > 0 {
             weight_classes.push(("draft model", input.draft_bytes));
@@ -320,7 +320,7 @@ mod tests {
         let widened = plan(|p| p.widened_bytes = 1 << 20).unwrap();
         assert_eq!(widened.weights_bytes, 7 << 20);
         let table = widened.table();
-        for row in ["  routed experts", "  attention", "  kv_b and routers, widened"] {
+        for row in ["  routed experts", "  attention", "  kv_b, routers and F16, widened"] {
             assert!(table.contains(row), "{table}");
         }
     }

@@ -12,7 +12,7 @@ use super::checkpoint::Checkpoint;
 use super::declared::DeclaredQuantization;
 use super::expert_names::{Role, role};
 use super::weight_names::{ModuleClass, Wanted, WeightNames, is_kv_scale};
-use crate::quant::{Layout, PART_NAMES, PackedFormat, RecognizeError};
+use crate::quant::{Dialect, FloatType, Layout, PART_NAMES, PackedFormat, RecognizeError};
 use crate::tensor::TensorView;
 
 /// Upper bound on the listed entries of one kind; the rest are counted.
@@ -310,15 +310,17 @@ impl Inventory {
         self.problems.wrong.extend(errors);
     }
 
-    /// Bytes that `kv_b_proj` and routers take beyond their stored size: attention and routing
-    /// multiply by plain values of `value_bytes` each.
+    /// Bytes that `kv_b_proj`, routers and linears in F16 take beyond their stored size: attention and routing
+    /// multiply by plain values of `value_bytes` each, and F16 is widened to f32.
     pub fn widened_bytes(&self, value_bytes: usize) -> u64 {
+        let is_half = |linear: &Linear| linear.layout.dialect == Dialect::Plain(FloatType::F16);
         let widened = |linear: &&Linear| {
             let class = linear.class == ModuleClass::Router || linear.name.ends_with(".kv_b_proj");
-            class && linear.layout.dialect.format().is_some()
+            is_half(linear) || class && linear.layout.dialect.format().is_some()
         };
         let more = |linear: &Linear| {
-            let size = if linear.class == ModuleClass::Router { 4 } else { value_bytes };
+            let wide = linear.class == ModuleClass::Router || is_half(linear);
+            let size = if wide { 4 } else { value_bytes };
             (linear.layout.shape[0] * linear.layout.shape[1] * size).saturating_sub(linear.layout.bytes)
                 as u64
         };

@@ -91,7 +91,7 @@ impl Scheduler {
         let replies = batch.chunks.len();
         let (mut pauses, mut is_lean) = (false, false);
         if prefills > 0 {
-            let half = budget.prefill / 2;
+            let half = budget.prefill.div_ceil(2);
             self.admit_newcomers(batch, &mut budget, now_us);
             let newcomers = &batch.chunks[replies.min(batch.chunks.len())..];
             pauses = self.lean_plans < MOST_LEAN_PLANS && self.pace.is_on() && has_whole_prompts(newcomers);

@@ -310,7 +310,7 @@ fn a_variant_that_loses_the_device_ends_the_tuning_and_is_left_out_of_the_next_o
     assert_eq!(tuned.measurements[0].refusals().collect::<Vec<_>>(), []);
     assert_eq!(tuned.measurements[0].ranking().len(), Variant::ALL.len());
     // Without any candidate an op is left to the defaults.
-    assert_eq!(tune_ops(&ops, &mut open, &|_| Vec::new()).left, 1);
+    assert_eq!(tune_ops(&ops, &mut open, &|_| Vec::new()).without_variant, 1);
 }
 
 /// What ships and what is planted, without the functions with which the device was lost.
