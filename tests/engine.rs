@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
+use perigee::boot::equipped::Equipped;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
@@ -101,11 +102,12 @@ pub(crate) fn start(folder: &str, device: Device, options: &EngineOptions) -> St
                 _ => CacheDType::Bf16,
             };
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
-            start_on(backend, dtype, None, &checkpoint, blueprint, options, metrics, progress)
+            start_on(Equipped::new(backend, dtype), &checkpoint, blueprint, options, metrics, progress)
         }
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
-            start_on(backend, CacheDType::F32, None, &checkpoint, blueprint, options, metrics, progress)
+            let equipped = Equipped::new(backend, CacheDType::F32);
+            start_on(equipped, &checkpoint, blueprint, options, metrics, progress)
         }
     }
     .unwrap()

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
+use perigee::boot::equipped::Equipped;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic};
 use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, TokenLogprobs};
 use perigee::generate::{GuardChoice, GuardPlan};
 use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
 use perigee::guard::{self, Mode};
+use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, DraftSupport};
 use perigee::nano;
 use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, SamplingParams};
@@ -85,23 +86,19 @@ fn cpu() -> CpuBackend {
 }
 
 fn start<B: perigee::ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
-    start_with(backend, None, options)
+    start_equipped(Equipped::new(backend, CacheDType::F32), options)
 }
 
 /// The embedded model, with its draft where a setting asks for it.
 fn start_cpu(options: &EngineOptions) -> StartedEngine {
-    start_with(cpu(), Some(DraftSupport::new()), options)
+    start_equipped(Equipped::new(cpu(), CacheDType::F32).with_drafts(), options)
 }
 
-fn start_with<B: perigee::ops::Backend>(
-    backend: B,
-    drafts: Option<DraftSupport<B>>,
-    options: &EngineOptions,
-) -> StartedEngine {
+fn start_equipped<B: perigee::ops::Backend>(equipped: Equipped<B>, options: &EngineOptions) -> StartedEngine {
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
-    start_on(backend, CacheDType::F32, drafts, &checkpoint, blueprint, options, metrics, &mut |_| ()).unwrap()
+    start_on(equipped, &checkpoint, blueprint, options, metrics, &mut |_| ()).unwrap()
 }
 
 impl World {

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_with};
+use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
+use perigee::boot::equipped::Equipped;
 use perigee::boot::sight::TowerSource;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
 use perigee::cuda::{Arch, Arithmetic, CudaBackend};
 use perigee::engine::{EngineRequest, Media};
 use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Model, Tower, TowerBlueprint, TowerSupport};
+use perigee::model::{Blueprint, Model, Tower, TowerBlueprint};
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
     BlockId, CacheDType, Calibrate, Group, PATCH_SIDE, Picture, Row, StepPlan, TokenId, TokenSource,
@@ -256,33 +257,13 @@ pub(crate) fn start(device: Device, change: impl FnOnce(&mut EngineOptions)) -> 
     match device {
         Device::Late(cpu, seed) => {
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
-            let (drafts, towers) = (None, Some(TowerSupport::new()));
-            start_with(
-                backend,
-                CacheDType::F32,
-                drafts,
-                towers,
-                &checkpoint,
-                blueprint,
-                &options,
-                metrics,
-                &mut |_| (),
-            )
+            let equipped = Equipped::new(backend, CacheDType::F32).with_towers();
+            start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
-            let (drafts, towers) = (None, Some(TowerSupport::new()));
-            start_with(
-                backend,
-                CacheDType::F32,
-                drafts,
-                towers,
-                &checkpoint,
-                blueprint,
-                &options,
-                metrics,
-                &mut |_| (),
-            )
+            let equipped = Equipped::new(backend, CacheDType::F32).with_towers();
+            start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
         device => {
             options.backend = match device {

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::draft_source::DraftSource;
+use super::equipped::Equipped;
 use super::gpu::{Gpu, GpuError};
 use super::host_memory::available_memory;
 use super::kv_identity::kv_identity;
@@ -13,7 +14,7 @@ use super::memory_plan::{Memory, MemoryPlan, PlanError, PlanInput};
 use super::sight::TowerSource;
 use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};
-use crate::cpu::{Activations, CpuBackend, CpuOptions};
+use crate::cpu::{Activations, CpuOptions};
 use crate::cuda::Arithmetic;
 use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
 use crate::kv_tiers::{DiskOptions, TierError, TierOptions, Tiers};
@@ -21,10 +22,9 @@ use crate::model::checkpoint::{Checkpoint, CheckpointError};
 use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use crate::model::{
     Blueprint, BlueprintError, DraftMismatch, DraftSupport, ExpertOrder, Inventory, KvScaleError, KvScales,
-    LoadError, Model, TowerSupport, Uploads, Weights,
+    LoadError, Model, TowerSupport, Weights,
 };
-use crate::ops::reference::ReferenceBackend;
-use crate::ops::{Backend, CacheDType, Capacity, Group, OpError};
+use crate::ops::{Backend, CacheDType, Capacity, OpError};
 use crate::quant::CachedRowFormat;
 use crate::scheduler::{self, LimitsError};
 use crate::speculation;
@@ -291,96 +291,29 @@ pub fn start_engine(
     metrics: Arc<Metrics>,
     progress: &mut dyn FnMut(EngineProgress),
 ) -> Result<StartedEngine, EngineError> {
-    let meter = Arc::<UploadMeter>::default();
     match &options.backend {
         BackendChoice::Reference => {
-            let backend = ReferenceBackend;
-            let (drafts, uploads) = (Some(DraftSupport::new()), Uploads::default());
-            let (dtype, towers) = (CacheDType::F32, Some(TowerSupport::new()));
-            start_reporting(
-                backend, &uploads, dtype, drafts, towers, checkpoint, blueprint, options, metrics, progress,
-            )
+            start_on(Equipped::reference(), checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cpu(cpu) => {
-            let dtype = cache_dtype_beside(cpu.activations);
-            let backend = CpuBackend::new(*cpu).reporting(meter.clone());
-            let uploads = Uploads { meter, order: ExpertOrder::ByExpert };
-            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
-            start_reporting(
-                backend, &uploads, dtype, drafts, towers, checkpoint, blueprint, options, metrics, progress,
-            )
+            start_on(Equipped::cpu(*cpu), checkpoint, blueprint, options, metrics, progress)
+        }
+        BackendChoice::CpuRanks { ranks, each } => {
+            let equipped = Equipped::cpu_ranks(*ranks, *each)?;
+            start_on(equipped, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cuda(gpu) => {
             let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint);
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
+            let meter = Arc::<UploadMeter>::default();
             let backend = gpu.open(&ops, tuning, meter.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
-            let (uploads, dtype) = (Uploads { meter, order }, CacheDType::Bf16);
-            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
-            start_reporting(
-                backend, &uploads, dtype, drafts, towers, checkpoint, blueprint, options, metrics, progress,
-            )
-        }
-        BackendChoice::CpuRanks { ranks, each } => {
-            let dtype = cache_dtype_beside(each.activations);
-            let backend = Group::new((0..*ranks).map(|_| CpuBackend::new(*each)).collect())?;
-            let (uploads, towers) = (Uploads::default(), Some(TowerSupport::new()));
-            start_reporting(
-                backend, &uploads, dtype, None, towers, checkpoint, blueprint, options, metrics, progress,
-            )
+            let equipped = Equipped::new(backend, CacheDType::Bf16).with_drafts().with_towers();
+            let equipped = equipped.with_uploads(order, meter);
+            start_on(equipped, checkpoint, blueprint, options, metrics, progress)
         }
     }
-}
-
-/// Element type of the cache if the settings name none.
-fn cache_dtype_beside(activations: Activations) -> CacheDType {
-    match activations {
-        Activations::F32 => CacheDType::F32,
-        Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
-    }
-}
-
-/// [`start_engine`] on a given backend, with a cache of `default_dtype` unless the options name
-/// another; `drafts` if it can run a draft model. `options.backend` is ignored.
-pub fn start_on<B: Backend>(
-    backend: B,
-    default_dtype: CacheDType,
-    drafts: Option<DraftSupport<B>>,
-    checkpoint: &Checkpoint,
-    blueprint: Blueprint,
-    options: &EngineOptions,
-    metrics: Arc<Metrics>,
-    progress: &mut dyn FnMut(EngineProgress),
-) -> Result<StartedEngine, EngineError> {
-    start_with(backend, default_dtype, drafts, None, checkpoint, blueprint, options, metrics, progress)
-}
-
-/// [`start_on`] with a backend that may see pictures too.
-pub fn start_with<B: Backend>(
-    backend: B,
-    default_dtype: CacheDType,
-    drafts: Option<DraftSupport<B>>,
-    towers: Option<TowerSupport<B>>,
-    checkpoint: &Checkpoint,
-    blueprint: Blueprint,
-    options: &EngineOptions,
-    metrics: Arc<Metrics>,
-    progress: &mut dyn FnMut(EngineProgress),
-) -> Result<StartedEngine, EngineError> {
-    let uploads = Uploads::default();
-    start_reporting(
-        backend,
-        &uploads,
-        default_dtype,
-        drafts,
-        towers,
-        checkpoint,
-        blueprint,
-        options,
-        metrics,
-        progress,
-    )
 }
 
 /// The memory plan of [`start_engine`], without loading a weight. `None` for a GPU: its backend exists only once its kernels
@@ -390,25 +323,15 @@ pub(crate) fn plan_engine(
     blueprint: &Blueprint,
     options: &EngineOptions,
 ) -> Result<Option<MemoryPlan>, EngineError> {
-    let layout = match &options.backend {
-        BackendChoice::Reference => {
-            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
-            lay_out(&mut ReferenceBackend, CacheDType::F32, drafts, towers, checkpoint, blueprint, options)?
-                .plan
-        }
-        BackendChoice::Cpu(cpu) => {
-            let (mut backend, dtype) = (CpuBackend::new(*cpu), cache_dtype_beside(cpu.activations));
-            let (drafts, towers) = (Some(DraftSupport::new()), Some(TowerSupport::new()));
-            lay_out(&mut backend, dtype, drafts, towers, checkpoint, blueprint, options)?.plan
-        }
+    let plan = match &options.backend {
+        BackendChoice::Reference => lay_out(&mut Equipped::reference(), checkpoint, blueprint, options)?.plan,
+        BackendChoice::Cpu(cpu) => lay_out(&mut Equipped::cpu(*cpu), checkpoint, blueprint, options)?.plan,
         BackendChoice::CpuRanks { ranks, each } => {
-            let mut backend = Group::new((0..*ranks).map(|_| CpuBackend::new(*each)).collect())?;
-            let (dtype, towers) = (cache_dtype_beside(each.activations), Some(TowerSupport::new()));
-            lay_out(&mut backend, dtype, None, towers, checkpoint, blueprint, options)?.plan
+            lay_out(&mut Equipped::cpu_ranks(*ranks, *each)?, checkpoint, blueprint, options)?.plan
         }
         BackendChoice::Cuda(_) => return Ok(None),
     };
-    Ok(Some(layout))
+    Ok(Some(plan))
 }
 
 /// What an engine consists of, before anything is loaded.
@@ -426,17 +349,15 @@ struct Layout<'a, B: Backend> {
     plan: MemoryPlan,
 }
 
-/// Chooses draft and tower, checks the checkpoint's tensors, and plans the memory.
+/// Chooses draft and tower, which it takes from `equipped`, checks the checkpoint's tensors, and plans the memory.
 fn lay_out<'a, B: Backend>(
-    backend: &mut B,
-    default_dtype: CacheDType,
-    drafts: Option<DraftSupport<B>>,
-    towers: Option<TowerSupport<B>>,
+    equipped: &mut Equipped<B>,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,
     options: &'a EngineOptions,
 ) -> Result<Layout<'a, B>, EngineError> {
-    let dtype = options.cache_dtype.unwrap_or(default_dtype);
+    let Equipped { backend, cache_dtype: default_dtype, drafts, towers, .. } = equipped;
+    let dtype = options.cache_dtype.unwrap_or(*default_dtype);
     let batching = &options.scheduler;
     let max_model_len = match batching.max_model_len {
         0 => blueprint.max_position_embeddings,
@@ -456,7 +377,7 @@ fn lay_out<'a, B: Backend>(
     let draft = DraftSource::open(&options.speculation, checkpoint, blueprint, eps)?;
     let mut needs = backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block);
     let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
-    let draft = match (draft, drafts) {
+    let draft = match (draft, drafts.take()) {
         (None, _) => None,
         (Some(source), Some(support)) => {
             let more = source.memory(&support, &*backend, &capacity, dtype);
@@ -473,7 +394,7 @@ fn lay_out<'a, B: Backend>(
             return Err(EngineError::DraftBackend { backend: backend.name(), ranks });
         }
     };
-    let tower = options.tower.as_ref().zip(towers);
+    let tower = options.tower.as_ref().zip(towers.take());
     if let Some((source, support)) = &tower {
         needs.workspace_bytes += (support.bytes)(&*backend, &source.blueprint.shape, &source.capacity());
     }
@@ -483,7 +404,7 @@ fn lay_out<'a, B: Backend>(
     LoadError::check(checkpoint, &inventory.problems)?;
     let plan = MemoryPlan::new(&PlanInput {
         weights: &inventory.loaded_bytes(),
-        widened_bytes: inventory.widened_bytes(if default_dtype == CacheDType::F32 { 4 } else { 2 }),
+        widened_bytes: inventory.widened_bytes(if *default_dtype == CacheDType::F32 { 4 } else { 2 }),
         draft_bytes: draft.as_ref().map_or(0, |(source, _)| source.bytes()),
         vision_bytes: tower.as_ref().map_or(0, |(source, _)| source.bytes),
         needs,
@@ -502,21 +423,18 @@ fn lay_out<'a, B: Backend>(
     Ok(Layout { dtype, capacity, max_model_len, eps, draft, spare_blocks, tower, inventory, plan })
 }
 
-/// [`start_with`] with a backend that reports its uploads.
-fn start_reporting<B: Backend>(
-    mut backend: B,
-    uploads: &Uploads,
-    default_dtype: CacheDType,
-    drafts: Option<DraftSupport<B>>,
-    towers: Option<TowerSupport<B>>,
+/// [`start_engine`] on a given backend; `options.backend` is ignored.
+pub fn start_on<B: Backend>(
+    mut equipped: Equipped<B>,
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
     options: &EngineOptions,
     metrics: Arc<Metrics>,
     progress: &mut dyn FnMut(EngineProgress),
 ) -> Result<StartedEngine, EngineError> {
-    let layout = lay_out(&mut backend, default_dtype, drafts, towers, checkpoint, &blueprint, options)?;
+    let layout = lay_out(&mut equipped, checkpoint, &blueprint, options)?;
     let Layout { dtype, capacity, max_model_len, eps, draft, spare_blocks, tower, inventory, plan } = layout;
+    let Equipped { mut backend, uploads, .. } = equipped;
     let (batching, preferences) = (&options.scheduler, backend.preferences());
     let limits = batching.limits(
         preferences.prefill_tokens,
@@ -534,7 +452,7 @@ fn start_reporting<B: Backend>(
         &blueprint,
         inventory,
         &mut backend,
-        uploads,
+        &uploads,
         &mut |done, total| {
             weights_bytes = total;
             progress(EngineProgress::Weights { done, total });

@@ -2,6 +2,7 @@
 
 mod draft_source;
 pub mod engine;
+pub mod equipped;
 mod error;
 pub(crate) mod gpu;
 mod host_memory;

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
+use perigee::boot::equipped::Equipped;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
 use perigee::cuda::{Arch, Arithmetic, CudaBackend};
 use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, DraftSupport, Model, Weights};
+use perigee::model::{Blueprint, Model, Weights};
 use perigee::nano;
 use perigee::ops::{AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource};
 use perigee::quant::CachedRowFormat;
@@ -136,9 +137,8 @@ fn replies(
     options.num_blocks = 32;
     options.speculation = speculation.unwrap_or(options.speculation);
     let metrics = Arc::new(Metrics::new("golden", true));
-    let drafts = Some(DraftSupport::new());
-    let engine =
-        start_on(backend, dtype, drafts, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+    let equipped = Equipped::new(backend, dtype).with_drafts();
+    let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let requests = (0..3).map(|i| {
         let temperature = [0.0, 1.0, 0.7][i];
         let params = SamplingParams { temperature, max_tokens: 10, seed: i as u64, ..Default::default() };
@@ -279,9 +279,8 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
     };
     let metrics = Arc::new(Metrics::new("golden", true));
     let backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
-    let engine =
-        start_on(backend, CacheDType::Bf16, None, &checkpoint, blueprint, &options, metrics, &mut |_| ())
-            .unwrap();
+    let equipped = Equipped::new(backend, CacheDType::Bf16);
+    let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let at_ready = *counts.lock().unwrap();
     let wanted = |prompt: &[u32], seed| {
         request(prompt, SamplingParams { temperature: 1.0, max_tokens: TOKENS, seed, ..Default::default() })

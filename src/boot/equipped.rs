@@ -1,0 +1,83 @@
+//! A backend with what an engine may have on it.
+
+use std::sync::Arc;
+
+use crate::cpu::{Activations, CpuBackend, CpuOptions};
+use crate::model::{DraftSupport, ExpertOrder, TowerSupport, Uploads};
+use crate::ops::reference::ReferenceBackend;
+use crate::ops::{Backend, CacheDType, DraftOps, Group, MtpOps, OpError, TowerOps};
+use crate::threads::UploadMeter;
+
+/// A backend with what an engine may have on it; its drafts and towers are absent where the backend does not run them.
+pub struct Equipped<B: Backend> {
+    pub(super) backend: B,
+    /// Element type of the cache unless the settings name another.
+    pub(super) cache_dtype: CacheDType,
+    pub(super) drafts: Option<DraftSupport<B>>,
+    pub(super) towers: Option<TowerSupport<B>>,
+    /// How the backend wants the weights, and where it reports them.
+    pub(super) uploads: Uploads,
+}
+
+impl<B: Backend> Equipped<B> {
+    /// Only the backend, with a cache of `cache_dtype` unless the settings name another.
+    pub fn new(backend: B, cache_dtype: CacheDType) -> Self {
+        Self { backend, cache_dtype, drafts: None, towers: None, uploads: Uploads::default() }
+    }
+
+    /// With draft models and prediction layers.
+    pub fn with_drafts(self) -> Self
+    where
+        B: DraftOps + MtpOps,
+    {
+        Self { drafts: Some(DraftSupport::new()), ..self }
+    }
+
+    /// With vision towers.
+    pub fn with_towers(self) -> Self
+    where
+        B: TowerOps,
+    {
+        Self { towers: Some(TowerSupport::new()), ..self }
+    }
+
+    /// With weights that come in an order of its own, and are reported.
+    pub(super) fn with_uploads(self, order: ExpertOrder, meter: Arc<UploadMeter>) -> Self {
+        Self { uploads: Uploads { meter, order }, ..self }
+    }
+}
+
+impl Equipped<ReferenceBackend> {
+    /// The reference backend.
+    pub(super) fn reference() -> Self {
+        Self::new(ReferenceBackend, CacheDType::F32).with_drafts().with_towers()
+    }
+}
+
+impl Equipped<CpuBackend> {
+    /// The fast CPU backend.
+    pub(super) fn cpu(options: CpuOptions) -> Self {
+        let meter = Arc::<UploadMeter>::default();
+        let backend = CpuBackend::new(options).reporting(meter.clone());
+        Self::new(backend, cache_dtype_beside(options.activations))
+            .with_drafts()
+            .with_towers()
+            .with_uploads(ExpertOrder::ByExpert, meter)
+    }
+}
+
+impl Equipped<Group<CpuBackend>> {
+    /// Several ranks of the fast CPU backend.
+    pub(super) fn cpu_ranks(ranks: usize, each: CpuOptions) -> Result<Self, OpError> {
+        let backend = Group::new((0..ranks).map(|_| CpuBackend::new(each)).collect())?;
+        Ok(Self::new(backend, cache_dtype_beside(each.activations)).with_towers())
+    }
+}
+
+/// Element type of the cache if the settings name none.
+fn cache_dtype_beside(activations: Activations) -> CacheDType {
+    match activations {
+        Activations::F32 => CacheDType::F32,
+        Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
+    }
+}
