@@ -77,11 +77,6 @@ impl Queue {
         self.waiting + self.held
     }
 
-    /// Whether more than one lane has sequences that run or may be admitted.
-    pub(super) fn has_several_clients(&self) -> bool {
-        self.lanes.iter().filter(|lane| lane.running > 0 || !lane.waiting.is_empty()).nth(1).is_some()
-    }
-
     /// Adds a sequence that may be admitted.
     pub(super) fn wait(&mut self, lane: usize, rank: Rank, slot: usize) {
         if self.lanes[lane].waiting.is_empty() {

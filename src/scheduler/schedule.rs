@@ -96,10 +96,7 @@ impl Scheduler {
             let newcomers = &batch.chunks[replies.min(batch.chunks.len())..];
             pauses = self.lean_plans < MOST_LEAN_PLANS && self.pace.is_on() && has_whole_prompts(newcomers);
             let has_newcomers = !newcomers.is_empty();
-            // Clients of a server with a target share by the rule of newcomers alone: their first tokens are what it is for.
-            let is_shared = self.pace.is_on() && self.queue.has_several_clients();
-            is_lean =
-                pauses || !is_shared && self.admit_short(batch, &mut budget, now_us, half, has_newcomers);
+            is_lean = pauses || self.admit_short(batch, &mut budget, now_us, half, has_newcomers);
             if !pauses {
                 self.schedule_prefills(batch, &mut budget);
             }
