@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::api::{Answer, Api, ApiError, ModelCard, Summary};
+use perigee::api::{Answer, Api, ApiError, Kind, ModelCard, Summary};
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
 use perigee::cpu::{Activations, CpuOptions};
 use perigee::engine::{EngineEvent, EngineRequest};
@@ -176,7 +176,7 @@ impl Served {
         let mut body = json!({"messages": [{"role": "user", "content": "Make a JSON object with name Ada and age 36."}], "max_tokens": 60});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         let body = body.to_string().into_bytes().into();
-        match self.api.chat(body, "test", &mut Summary::default()).await? {
+        match self.api.reply(Kind::Chat, body, "test", &mut Summary::default()).await? {
             Answer::Json(body) => Ok(serde_json::from_slice(&body).unwrap()),
             Answer::Events(_) => panic!("not a stream"),
         }

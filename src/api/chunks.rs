@@ -69,7 +69,7 @@ impl ChoiceEvents {
         }
     }
 
-    /// Nothing follows.
+    /// The usage where it was asked for, and `[DONE]`, the last line of a stream.
     pub(super) fn end(&self, out: &mut Vec<u8>, source: Source<'_>) {
         if source.format.include_usage {
             out.extend_from_slice(&self.head);

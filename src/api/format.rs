@@ -9,7 +9,7 @@ use crate::generate::{Applied, ReasoningField};
 
 /// The routes that generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.

@@ -36,6 +36,7 @@ mod write;
 
 pub use crate::generate::Share;
 pub use error::ApiError;
+pub use format::Kind;
 pub use models::ModelCard;
 pub use openapi::{openapi, openapi_page, openapi_routes};
 pub use params::is_request_id;

@@ -1,5 +1,6 @@
 //! What a request becomes before the model sees it: the routes that end in `/render`, and `perigee render`.
 
+use super::format::Kind;
 use super::write;
 use super::{ApiError, Limits, UnknownFields, chat};
 use crate::generate::{EncodedPrompt, ModelText, ReasoningField, ReasoningSwitch, SamplingDefaults};
@@ -7,30 +8,20 @@ use crate::generate::{EncodedPrompt, ModelText, ReasoningField, ReasoningSwitch,
 /// A chat request's prompt.
 pub type Rendered = EncodedPrompt;
 
-/// What a prompt is rendered for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rendering {
-    /// A conversation: one object.
-    Chat,
-    /// A text completion: a list with an object per prompt.
-    Completion,
-}
-
-impl Rendering {
-    /// The answer of the route. The ids have two names: vLLM's, which routers that look for cached prefixes read, and the one that replies have
-    /// for them.
-    pub(super) fn answer(self, prompts: &[EncodedPrompt], model: &str, max_model_len: usize) -> Vec<u8> {
-        let size: usize =
-            prompts.iter().map(|prompt| 128 + prompt.text.len() + prompt.tokens.len() * 14).sum();
-        let mut out = Vec::with_capacity(size);
-        match (self, prompts) {
-            (Self::Chat, [prompt]) => one(&mut out, "chat.completion.prompt", prompt, model, max_model_len),
-            _ => write::list(&mut out, prompts, |out, prompt| {
-                one(out, "text_completion.prompt", prompt, model, max_model_len);
-            }),
+/// The answer of a `/render` route: an object for a conversation, a list with an object per prompt for texts. The ids have two names: vLLM's,
+/// which routers that look for cached prefixes read, and the one that replies have for them.
+pub(super) fn rendered(kind: Kind, prompts: &[EncodedPrompt], model: &str, max_model_len: usize) -> Vec<u8> {
+    let size: usize = prompts.iter().map(|prompt| 128 + prompt.text.len() + prompt.tokens.len() * 14).sum();
+    let mut out = Vec::with_capacity(size);
+    match prompts {
+        [prompt] if kind != Kind::Completion => {
+            one(&mut out, "chat.completion.prompt", prompt, model, max_model_len);
         }
-        out
+        _ => write::list(&mut out, prompts, |out, prompt| {
+            one(out, "text_completion.prompt", prompt, model, max_model_len);
+        }),
     }
+    out
 }
 
 fn one(out: &mut Vec<u8>, object: &str, prompt: &EncodedPrompt, model: &str, max_model_len: usize) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::call::Call;
 use super::format::Kind;
-use super::render::Rendering;
+use super::render::rendered;
 use super::summary::Summary;
 use super::unknown::Unknown;
 use super::write::{self, TokenText};
@@ -19,8 +19,12 @@ use crate::telemetry::Load;
 
 /// Most unknown names that get a line in the log of their own.
 const MAX_LOGGED_NAMES: usize = 256;
-/// Bodies larger than this are parsed on a blocking thread.
+/// Bodies larger than this are parsed on a blocking thread, and answers that may be larger are written on one.
 const INLINE_BODY_BYTES: usize = 64 * 1024;
+/// Bytes of an id in an answer, with its comma.
+const ID_BYTES: usize = 7;
+/// Bytes of a token's text in an answer, the longest aside.
+const TOKEN_TEXT_BYTES: usize = 16;
 
 /// Given back by being dropped.
 pub type Hold = Box<dyn std::any::Any + Send>;
@@ -44,6 +48,15 @@ impl From<Vec<u8>> for RequestBody {
 
 /// Reads and checks a body.
 type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
+
+fn reader(kind: Kind) -> Reader {
+    match kind {
+        Kind::Chat => chat::read,
+        Kind::Completion => completions::read,
+        Kind::Messages => anthropic::read,
+        Kind::Responses => responses::read,
+    }
+}
 
 /// An answer of one of the routes.
 pub enum Answer {
@@ -77,46 +90,6 @@ impl Api {
         Self { generator, request_timeout, unknown_fields, body_limit: 0, card, logged }
     }
 
-    /// `/v1/chat/completions`. `request_id` is used for the answer's id unless the body names one.
-    pub async fn chat(
-        &self,
-        body: RequestBody,
-        request_id: &str,
-        summary: &mut Summary,
-    ) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, summary, chat::read).await
-    }
-
-    /// `/v1/completions`.
-    pub async fn completions(
-        &self,
-        body: RequestBody,
-        request_id: &str,
-        summary: &mut Summary,
-    ) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, summary, completions::read).await
-    }
-
-    /// `/v1/messages`.
-    pub async fn messages(
-        &self,
-        body: RequestBody,
-        request_id: &str,
-        summary: &mut Summary,
-    ) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, summary, anthropic::read).await
-    }
-
-    /// `/v1/responses`.
-    pub async fn responses(
-        &self,
-        body: RequestBody,
-        request_id: &str,
-        summary: &mut Summary,
-    ) -> Result<Answer, ApiError> {
-        self.reply(body, request_id, summary, responses::read).await
-    }
-
     /// `/v1/messages/count_tokens`.
     pub async fn count_tokens(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
         let (prompts, _) = self.prompts(body, summary, anthropic::read_to_count).await?;
@@ -125,13 +98,15 @@ impl Api {
         Ok(Answer::Json(serde_json::json!({"input_tokens": count}).to_string().into_bytes()))
     }
 
-    async fn reply(
+    /// A route that generates. `request_id` is used for the answer's id unless the body names one.
+    pub async fn reply(
         &self,
+        kind: Kind,
         body: RequestBody,
         request_id: &str,
         summary: &mut Summary,
-        read: Reader,
     ) -> Result<Answer, ApiError> {
+        let read = reader(kind);
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let share = body.share;
@@ -209,9 +184,14 @@ impl Api {
             None => self.generator.tokenize(call.prompt).await?,
         };
         summary.usage.prompt_tokens = tokens.len();
-        let max_model_len = self.generator.facts().max_model_len;
-        let body = tokenize::tokenized(self.generator.tokenizer(), &tokens, max_model_len, call.token_strs);
-        Ok(Answer::Json(body))
+        let generator = self.generator.clone();
+        let bytes = tokens.len() * (ID_BYTES + if call.token_strs { TOKEN_TEXT_BYTES } else { 0 });
+        off_thread(bytes, move || {
+            let max_model_len = generator.facts().max_model_len;
+            tokenize::tokenized(generator.tokenizer(), &tokens, max_model_len, call.token_strs)
+        })
+        .await
+        .map(Answer::Json)
     }
 
     /// The special token that a prompt is the name of, all of it: so evaluation harnesses look up the ids of the tokens that
@@ -223,48 +203,18 @@ impl Api {
         }
     }
 
-    /// `/v1/chat/completions/render`: the prompt of a chat request, and nothing is generated.
-    pub async fn render_chat(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
-        self.render(body, summary, chat::read, Rendering::Chat).await
-    }
-
-    /// `/v1/completions/render`: the prompts of a request for text.
-    pub async fn render_completion(
+    /// The prompts of a route that generates, and nothing is generated: `/v1/chat/completions/render` and the others'.
+    pub async fn render(
         &self,
+        kind: Kind,
         body: RequestBody,
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
-        self.render(body, summary, completions::read, Rendering::Completion).await
-    }
-
-    /// `/v1/responses/render`.
-    pub async fn render_responses(
-        &self,
-        body: RequestBody,
-        summary: &mut Summary,
-    ) -> Result<Answer, ApiError> {
-        self.render(body, summary, responses::read, Rendering::Chat).await
-    }
-
-    /// `/v1/messages/render`.
-    pub async fn render_messages(
-        &self,
-        body: RequestBody,
-        summary: &mut Summary,
-    ) -> Result<Answer, ApiError> {
-        self.render(body, summary, anthropic::read, Rendering::Chat).await
-    }
-
-    async fn render(
-        &self,
-        body: RequestBody,
-        summary: &mut Summary,
-        read: Reader,
-        rendering: Rendering,
-    ) -> Result<Answer, ApiError> {
-        let (prompts, model) = self.prompts(body, summary, read).await?;
+        let (prompts, model) = self.prompts(body, summary, reader(kind)).await?;
         summary.usage.prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        Ok(Answer::Json(rendering.answer(&prompts, &model, self.generator.facts().max_model_len)))
+        let max_model_len = self.generator.facts().max_model_len;
+        let bytes = prompts.iter().map(|prompt| prompt.text.len() + 2 * ID_BYTES * prompt.tokens.len()).sum();
+        off_thread(bytes, move || rendered(kind, &prompts, &model, max_model_len)).await.map(Answer::Json)
     }
 
     /// The prompts of a request that `read` reads, and the model's name as the request has it.
@@ -323,7 +273,9 @@ impl Api {
         summary.ignored_fields = self.note_unknown(&call.unknown);
         self.card.resolve(call.model.as_deref())?;
         let text = self.generator.detokenize(call.ids).await?;
-        Ok(Answer::Json(serde_json::json!({"prompt": text}).to_string().into_bytes()))
+        let text_bytes = text.len();
+        let write = move || serde_json::json!({"prompt": text}).to_string().into_bytes();
+        off_thread(text_bytes, write).await.map(Answer::Json)
     }
 
     /// `/tokenizer_info`.
@@ -374,19 +326,25 @@ impl Drop for Awaited<'_> {
     }
 }
 
-/// Parses a short body here and a long one on a blocking thread, so that megabytes of JSON hold up nobody's stream.
+/// Parses a body. The hold goes along: a parse that nobody waits for any more goes on.
 async fn parse_off_thread<T: Send + 'static>(
     body: RequestBody,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Option<Hold>), ApiError> {
     let RequestBody { bytes, hold, .. } = body;
-    if bytes.len() <= INLINE_BODY_BYTES {
-        return Ok((read(&bytes)?, hold));
+    off_thread(bytes.len(), move || Ok((read(&bytes)?, hold))).await?
+}
+
+/// Does what takes little for few bytes here, and on a blocking thread for many, so that megabytes of JSON hold up nobody's stream.
+async fn off_thread<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes <= INLINE_BODY_BYTES {
+        return Ok(work());
     }
-    // The hold goes along: a parse that nobody waits for any more goes on.
-    tokio::task::spawn_blocking(move || Ok((read(&bytes)?, hold)))
-        .await
-        .unwrap_or_else(|e| Err(ApiError::internal(format!("parsing failed: {e}"))))
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| ApiError::internal(format!("the work on {bytes} bytes failed: {e}")))
 }
 
 fn unix_seconds() -> u64 {

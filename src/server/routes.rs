@@ -16,7 +16,7 @@ use super::request_log::RequestLog;
 use super::route::{self, POST, Route};
 use super::shared::Shared;
 use super::{accept, admission, body, compression, page};
-use crate::api::{self, Api, ApiError, RequestBody, is_request_id};
+use crate::api::{self, Api, ApiError, Kind, RequestBody, is_request_id};
 
 /// W3C Trace Context, level 2: where the request is found in a trace.
 const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
@@ -238,15 +238,15 @@ async fn reload(shared: &Shared) -> Result<Reply, ApiError> {
 async fn post(route: Route, body: RequestBody, api: &Api, log: &mut RequestLog) -> Result<Reply, ApiError> {
     let (id, summary) = (&*log.id, &mut log.summary);
     let answer = match route {
-        Route::Chat => api.chat(body, id, summary).await?,
-        Route::Render => api.render_chat(body, summary).await?,
-        Route::RenderCompletion => api.render_completion(body, summary).await?,
-        Route::RenderResponses => api.render_responses(body, summary).await?,
-        Route::RenderMessages => api.render_messages(body, summary).await?,
-        Route::Messages => api.messages(body, id, summary).await?,
+        Route::Chat => api.reply(Kind::Chat, body, id, summary).await?,
+        Route::Completions => api.reply(Kind::Completion, body, id, summary).await?,
+        Route::Messages => api.reply(Kind::Messages, body, id, summary).await?,
+        Route::Responses => api.reply(Kind::Responses, body, id, summary).await?,
+        Route::Render => api.render(Kind::Chat, body, summary).await?,
+        Route::RenderCompletion => api.render(Kind::Completion, body, summary).await?,
+        Route::RenderMessages => api.render(Kind::Messages, body, summary).await?,
+        Route::RenderResponses => api.render(Kind::Responses, body, summary).await?,
         Route::CountTokens => api.count_tokens(body, summary).await?,
-        Route::Responses => api.responses(body, id, summary).await?,
-        Route::Completions => api.completions(body, id, summary).await?,
         Route::Tokenize => api.tokenize(body, summary).await?,
         _ => api.detokenize(body, summary).await?,
     };

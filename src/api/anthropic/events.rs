@@ -69,7 +69,7 @@ impl BlockEvents {
         write::raw(out, "}\n\n");
     }
 
-    /// Nothing follows.
+    /// `message_stop`, the last event of a stream.
     pub(crate) fn end(&self, out: &mut Vec<u8>) {
         event(out, "message_stop");
         write::raw(out, "}\n\n");
