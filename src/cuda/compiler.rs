@@ -70,7 +70,7 @@ pub enum CompileError {
     /// The version does not know the target.
     #[error("NVRTC {}.{} does not know {arch}; install a later version (python3 -m pip install nvidia-cuda-nvrtc)", version.0, version.1)]
     UnknownArch {
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
         /// Version of the library: major, minor.
         version: (u32, u32),
@@ -91,7 +91,7 @@ pub enum CompileError {
     Refused {
         /// Name of the kernel.
         kernel: String,
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
         /// The compiler's messages.
         log: String,
@@ -101,7 +101,7 @@ pub enum CompileError {
     MissingUsage {
         /// Name of the kernel.
         kernel: String,
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
         /// Name of the function.
         function: String,
@@ -114,7 +114,7 @@ pub enum CompileError {
     LocalMemory {
         /// Name of the kernel.
         kernel: String,
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
         /// Resources of the function.
         usage: FunctionUsage,
@@ -127,7 +127,7 @@ pub enum CompileError {
     Registers {
         /// Name of the kernel.
         kernel: String,
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
         /// Resources of the function.
         usage: FunctionUsage,
@@ -142,7 +142,7 @@ pub enum CompileError {
     SharedMemory {
         /// Name of the kernel.
         kernel: String,
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
         /// Resources of the function.
         usage: FunctionUsage,
@@ -156,7 +156,7 @@ pub enum CompileError {
     Slow {
         /// Name of the kernel.
         kernel: String,
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
         /// Line of the log.
         remark: String,

@@ -59,7 +59,7 @@ pub struct FunctionUsage {
 pub struct Program {
     /// Name of the kernel.
     pub kernel: String,
-    /// Target.
+    /// Architecture that the kernel is compiled for.
     pub arch: Arch,
     /// Source with its includes expanded.
     pub text: String,

@@ -65,7 +65,7 @@ pub enum TierError {
     Folder {
         /// As set.
         path: PathBuf,
-        /// Why not.
+        /// What keeps its files from being used.
         source: FolderError,
     },
     /// A thread could not be started.

@@ -132,17 +132,17 @@ pub enum Arg {
     },
     /// A 32-bit integer.
     I32 {
-        /// Value.
+        /// Value that the kernel is called with.
         value: i32,
     },
     /// A 64-bit integer.
     I64 {
-        /// Value.
+        /// Value that the kernel is called with.
         value: i64,
     },
     /// A 32-bit float.
     F32 {
-        /// Value.
+        /// Value that the kernel is called with.
         value: f32,
     },
     /// Address of zeroed memory that the kernel may use.

@@ -13,7 +13,7 @@ const SWIGLU: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 pub struct LinearError {
     /// Name before the last word.
     pub name: String,
-    /// Why.
+    /// What keeps its tensors from being read as a weight.
     pub error: RecognizeError,
 }
 

@@ -14,7 +14,7 @@ use crate::tensor::TensorView;
 pub struct RewriteError {
     /// Name in the source.
     pub name: String,
-    /// Why.
+    /// What is unexpected about it.
     pub problem: String,
 }
 

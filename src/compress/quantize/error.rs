@@ -20,7 +20,7 @@ pub enum QuantizeError {
     Format {
         /// Module name.
         module: String,
-        /// Why.
+        /// Rule of the format that it breaks.
         error: FormatError,
     },
     /// Nothing to do.

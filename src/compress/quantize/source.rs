@@ -17,7 +17,7 @@ pub enum SourceError {
     Unreadable {
         /// Module name.
         module: String,
-        /// Why.
+        /// What keeps its tensors from being read as a weight.
         error: RecognizeError,
     },
     /// A format that is read but is no source: its rounding would be rounded once more.

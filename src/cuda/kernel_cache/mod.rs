@@ -67,7 +67,7 @@ pub enum KernelError {
     Frozen {
         /// Name of the kernel.
         kernel: String,
-        /// Target.
+        /// Architecture that the kernel is compiled for.
         arch: Arch,
     },
     /// The compiler's error.
@@ -80,7 +80,7 @@ pub enum KernelError {
 pub struct Obtained {
     /// Its declaration.
     pub kernel: &'static Kernel,
-    /// Target.
+    /// Architecture that the kernel is compiled for.
     pub arch: Arch,
     /// The compiled kernel, or the reason why there is none.
     pub result: Result<Arc<Binary>, KernelError>,

@@ -72,7 +72,7 @@ impl Identity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lost {
-    /// Name.
+    /// Name of the function in its program.
     pub function: String,
     /// The device's error.
     pub reason: String,
