@@ -13,8 +13,8 @@ const TURN: Duration = Duration::from_micros(500);
 /// Others get one in so many parts of a worker's time, on the average.
 const GIVEN_SHARE: i64 = 8;
 
-/// Most that a worker saves up for others, nanoseconds: a few slices.
-const MAX_ALLOWANCE: i64 = 20_000_000;
+/// Most that a worker saves up for others, nanoseconds: a slice, so that what begins to compute beside it holds a step up by one.
+const MAX_ALLOWANCE: i64 = 4_000_000;
 
 /// What a worker may give to others.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,7 +144,7 @@ mod tests {
     fn what_is_saved_is_bounded() {
         assert_eq!(Allowance::FULL.earned(Duration::MAX), Allowance::FULL);
         assert_eq!(Allowance::FULL.spent(Duration::MAX).nanos, MAX_ALLOWANCE - i64::MAX);
-        assert!(!Allowance::FULL.spent(6 * SLICE).earned(8 * SLICE - TURN).is_left());
-        assert!(Allowance::FULL.spent(6 * SLICE).earned(8 * SLICE + TURN).is_left());
+        assert!(!Allowance::FULL.spent(2 * SLICE).earned(8 * SLICE - TURN).is_left());
+        assert!(Allowance::FULL.spent(2 * SLICE).earned(8 * SLICE + TURN).is_left());
     }
 }
