@@ -399,7 +399,8 @@ def check_below_a_prefix(served):
         turn = page.ask(PORT, temperature="0")
         assert "8000" in turn.text
         turn.find_element("css selector", ".curl summary").click()
-        assert f"{server.url}/llm/v1/chat/completions" in turn.text
+        line = page.until("the curl line is there", lambda: turn.find_element("css selector", ".curl code").text)
+        assert f"{server.url}/llm/v1/chat/completions" in line
         check_quiet(page)
 
 
