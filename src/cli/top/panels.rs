@@ -18,6 +18,14 @@ use super::watch::Watch;
 
 /// Columns of a chart's name and figures, where there is room for it.
 const CHART_LABEL_WIDTH: u16 = 22;
+/// Columns of a figure such as "1.2 ms".
+const FIGURE_WIDTH: usize = 6;
+
+/// Columns left of charts whose longest name has `name_width` columns.
+fn chart_label_width(name_width: usize, area: Rect) -> u16 {
+    let least = (name_width + 2 + FIGURE_WIDTH) as u16;
+    CHART_LABEL_WIDTH.min(least.min(area.width / 2).max(area.width / 3))
+}
 
 /// What panels are drawn of.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +64,7 @@ impl Panels<'_> {
                 self.charts(&[running, waiting], rest, buffer);
             }
             Panel::Tokens => {
-                let label_width = CHART_LABEL_WIDTH.min(area.width / 3);
+                let label_width = chart_label_width("prompt".len(), area);
                 let column = History::column(usize::from(area.width - label_width), self.watch.interval);
                 let columns = u64::from(area.width.saturating_sub(label_width + 1));
                 let shown = column.as_secs() * columns;
@@ -157,7 +165,7 @@ impl Panels<'_> {
     /// `name_width`: columns of the names of all charts of the panel.
     fn draw_chart(&self, chart: &Chart<'_>, name_width: usize, area: Rect, buffer: &mut Buffer) {
         let palette = self.source.palette;
-        let label_width = CHART_LABEL_WIDTH.min(area.width / 3);
+        let label_width = chart_label_width(name_width, area);
         // A column stays free at the right edge, as it does at the left one.
         let plot =
             Rect { x: area.x + label_width, width: area.width.saturating_sub(label_width + 1), ..area };
