@@ -112,7 +112,12 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, code: &str) {
     if arch.has_dependent_launch() {
         assert!(lines(" ACQBULK") >= functions && lines(" PREEXIT") >= functions, "{} {arch}", kernel.name);
     }
-    if kernel.name.starts_with("tiled_mla_") {
+    if kernel.name.starts_with("wgmma_") {
+        // Scores of 9 panels by 4 steps, and values of two times 128 columns by 4 steps.
+        assert!(lines(" HGMMA.64x64x16.F32.BF16") >= 36 * functions, "{} {arch}", kernel.name);
+        assert!(lines(" HGMMA.64x128x16.F32.BF16") >= 8 * functions, "{} {arch}", kernel.name);
+        assert!(lines(" USETMAXREG") >= 3 * functions, "{} {arch}", kernel.name);
+    } else if kernel.name.starts_with("tiled_mla_") {
         // Of every function of decode with 16 heads: scores of two times eight keys, values of 64 columns and 32 keys.
         // Prefill has more in two functions.
         assert!(lines(" HMMA.16816.F32.BF16") >= (2 * 9 + 8 * 2) * functions, "{} {arch}", kernel.name);

@@ -39,6 +39,22 @@ __device__ __forceinline__ void store_shared(bf16* to, u32 a, u32 b, u32 c, u32 
                  : "memory");
 }
 
+// 16 bytes to shared memory, on their way until `wait_copies`.
+__device__ __forceinline__ void copy16(bf16* to, const bf16* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from))
+                 : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits for all groups of this thread but the last `LEFT`.
+template <int LEFT>
+__device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
 // Two products of bf16, each rounded once.
 __device__ __forceinline__ u32 multiply2(u32 a, u32 b) {
     u32 product;

@@ -3,8 +3,8 @@
 //! A row's result depends on its query, its position and its keys alone. Capacities decide how often kernels are
 //! launched, not what they compute.
 
-use super::kernels::{mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill};
-use super::{Arithmetic, Buffer, Driver, DriverError, LaunchShape, Stream};
+use super::kernels::{mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode};
+use super::{Arch, Arithmetic, Buffer, Driver, DriverError, LaunchShape, Stream};
 use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
 use crate::quant::StoredMatrix;
 use crate::tensor::DType;
@@ -95,6 +95,7 @@ pub struct Attention {
     shape: MlaShape,
     capacity: AttentionCapacity,
     arithmetic: Arithmetic,
+    arch: Arch,
     multiprocessors: u32,
     /// Shared by the two forms, which run one after the other.
     scratch: Buffer,
@@ -174,6 +175,7 @@ impl Attention {
             shape: *shape,
             capacity: capacity.rounded(),
             arithmetic,
+            arch: stream.arch(),
             multiprocessors: stream.multiprocessors(),
             scratch,
             words: Vec::new(),
@@ -313,6 +315,12 @@ impl Attention {
     /// The kernel of the items, and its launch.
     fn decode(&self, cache: CacheDType) -> (&'static str, LaunchShape) {
         let (shape, items, multiprocessors) = (&self.shape, self.capacity.items, self.multiprocessors);
+        if self.arithmetic == Arithmetic::Bf16
+            && wgmma_mla_decode::takes(shape, self.arch)
+            && let Some(function) = wgmma_mla_decode::function(cache)
+        {
+            return (function, wgmma_mla_decode::launch(shape, items, multiprocessors));
+        }
         if self.arithmetic == Arithmetic::Bf16
             && tiled_mla_decode::takes(shape)
             && let Some(function) = tiled_mla_decode::function(shape, cache)

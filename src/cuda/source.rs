@@ -19,6 +19,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("tile.cuh", include_str!("../../kernels/include/tile.cuh")),
     ("types.cuh", include_str!("../../kernels/include/types.cuh")),
     ("weight.cuh", include_str!("../../kernels/include/weight.cuh")),
+    ("wgmma.cuh", include_str!("../../kernels/include/wgmma.cuh")),
 ];
 
 /// Headers of CUDA that a kernel may include. The others take a second and more to compile: C++ standard library,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytemuck::{NoUninit, Pod};
 
 use super::driver::{ALIGNMENT, Driver, DriverError, LaunchShape};
-use super::{Kernel, Program, SourceError, kernels};
+use super::{Arch, Kernel, Program, SourceError, kernels};
 use crate::ops::OpError;
 
 /// The device as the backend sees it.
@@ -107,6 +107,11 @@ impl<D: Driver> Stream<D> {
     /// Name of the backend.
     pub fn name(&self) -> &'static str {
         self.driver.name()
+    }
+
+    /// Architecture of the device.
+    pub fn arch(&self) -> Arch {
+        self.driver.arch()
     }
 
     /// Number of multiprocessors.

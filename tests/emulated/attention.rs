@@ -429,6 +429,18 @@ fn tensor_cores_attend_as_the_reference_does() {
     ] {
         World::new(KIMI, dtype, KvUpType::Bf16, 64).rounded().check(&short, &Way { arch, ..PLAIN });
     }
+    // On Hopper by its own kernel: boundaries of tiles and splits, in any order of warps.
+    for (i, dtype) in
+        [CacheDType::Bf16, fp8(true, false), fp8(true, true), fp8(false, false)].into_iter().enumerate()
+    {
+        let way = Way { arch: Arch::Sm90a, seed: Some(i as u64), ..PLAIN };
+        World::new(KIMI, dtype, KvUpType::Bf16, [16, 64][i % 2]).rounded().check(&decode_steps(), &way);
+    }
+    let many = [absorbed(0, 130..132), absorbed(1, SPLIT..SPLIT + 1)];
+    let shape = MlaShape { num_heads: 70, ..KIMI };
+    World::new(shape, fp8(true, false), KvUpType::Bf16, 64)
+        .rounded()
+        .check(&many, &Way { arch: Arch::Sm90a, ..PLAIN });
     // Shapes and caches that they do not take are computed without them.
     let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
     World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
@@ -521,17 +533,27 @@ fn accesses_are_ordered() {
     let chunks = [absorbed(0, SPLIT + 20..SPLIT + 21), absorbed(1, 0..6), expanded(2, 40..75)];
     world.check(&chunks, &way);
     World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded().check(&chunks, &way);
+    for dtype in [CacheDType::Bf16, fp8(true, false), fp8(true, true)] {
+        let chunks = [absorbed(0, SPLIT + 80..SPLIT + 81), absorbed(1, 200..202)];
+        let way = Way { arch: Arch::Sm90a, ..way };
+        World::new(KIMI, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &way);
+    }
 }
 
 #[test]
 fn bits_of_absorbed_rows_depend_on_their_position_alone() {
     let world = World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 16);
     let rows = 2 * SPLIT - 3..2 * SPLIT + 4;
-    for (seed, world) in [(5, world.clone()), (6, world.rounded())] {
-        let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &PLAIN) else { return };
+    let hopper =
+        World::new(MlaShape { num_heads: 4, ..KIMI }, fp8(true, false), KvUpType::Bf16, 16).rounded();
+    for (seed, world, arch) in
+        [(5, world.clone(), Arch::Sm80), (6, world.rounded(), Arch::Sm80), (7, hopper, Arch::Sm90a)]
+    {
+        let plain = Way { arch, ..PLAIN };
+        let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &plain) else { return };
         // A pass for every row, and company in front.
         let capacity = AttentionCapacity { absorbed_rows: 2, items: 3, ..ROOMY };
-        let way = Way { seed: Some(seed), capacity, ..PLAIN };
+        let way = Way { seed: Some(seed), capacity, ..plain };
         let (first, rest) = (rows.start..rows.start + 5, rows.start + 5..rows.end);
         let chunks = [absorbed(1, 3..4), absorbed(2, 0..9), absorbed(0, first), absorbed(0, rest)];
         let parts = world.bits(&chunks, &way).unwrap();
@@ -560,16 +582,20 @@ fn bits_of_expanded_rows_depend_on_their_position_alone() {
 #[test]
 fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
     let chunks = [absorbed(0, 690..705), expanded(0, 60..90), absorbed(1, 700..702)];
-    for world in [
-        World::new(SMALL, CacheDType::F32, KvUpType::F32, 16),
-        World::new(SMALL, fp8(true, true), KvUpType::F32, 16),
-        World::new(ODD, CacheDType::Bf16, KvUpType::Bf16, 16).rounded(),
-        World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded(),
+    let few_heads = MlaShape { num_heads: 2, ..KIMI };
+    for (arch, world) in [
+        (Arch::Sm80, World::new(SMALL, CacheDType::F32, KvUpType::F32, 16)),
+        (Arch::Sm80, World::new(SMALL, fp8(true, true), KvUpType::F32, 16)),
+        (Arch::Sm80, World::new(ODD, CacheDType::Bf16, KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm80, World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm90a, World::new(few_heads, CacheDType::Bf16, KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm90a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
     ] {
+        let way = Way { arch, ..PLAIN };
         let dtype = world.dtype;
-        let Some(sound) = world.bits(&chunks, &PLAIN) else { return };
+        let Some(sound) = world.bits(&chunks, &way) else { return };
         for fault in [64, 75, 89, 695] {
-            let faulty = World { fault: Some(fault), ..world.clone() }.bits(&chunks, &PLAIN).unwrap();
+            let faulty = World { fault: Some(fault), ..world.clone() }.bits(&chunks, &way).unwrap();
             for ((name, row), (_, expected)) in faulty.iter().zip(&sound) {
                 if name.0 == 0 && name.1 >= fault {
                     assert!(row.iter().all(|x| f32::from_bits(*x).is_nan()), "{dtype:?} {fault} {name:?}");

@@ -19,6 +19,7 @@ pub mod tiled_mla_decode;
 pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
 pub mod vision;
+pub mod wgmma_mla_decode;
 
 use super::Kernel;
 
@@ -42,6 +43,7 @@ pub const ALL: &[&Kernel] = &[
     &tiled_mla_prefill::KERNEL,
     &tiled_swiglu::KERNEL,
     &vision::KERNEL,
+    &wgmma_mla_decode::KERNEL,
 ];
 
 /// A kernel for every architecture, without options and dynamic shared memory: stem, functions, most registers.

@@ -1,0 +1,108 @@
+// Tensor cores of Hopper (PTX ISA, "Asynchronous warpgroup level matrix instructions"; sm_90a): products of tiles in shared
+// memory by the four warps of a warpgroup, and the barriers that order them with other accesses.
+//
+// A tile is made of panels: rows of 64 values of bf16, 128 bytes, in which the chunk c of 16 bytes of row r is at the place
+// c ^ (r % 8) (the swizzle of 128 bytes); a panel begins at a multiple of 1024 bytes. Sums of m64nN are those of m16n8 for
+// every eight columns (mma.cuh), warp w of the group having rows 16w .. 16w + 15.
+
+#include "types.cuh"
+
+constexpr int WARPGROUP = 128;
+// Bytes of a row of a panel, and of eight rows, after which the swizzle repeats.
+constexpr int PANEL_PITCH = 128;
+constexpr int PANEL_EIGHT = 8 * PANEL_PITCH;
+
+// Byte of chunk `chunk` of row `row` in a panel.
+__device__ __forceinline__ int panel_byte(int row, int chunk) { return row * PANEL_PITCH + ((chunk ^ (row & 7)) << 4); }
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+    return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+// Matrix descriptor of a tile at this address of shared memory. Along k in a row (K-major): `panels` is not read. Along the
+// rows (MN-major): k is the row of a panel, and the next 64 columns are `panels` bytes behind.
+__device__ __forceinline__ u64 descriptor(u32 address, u32 panels) {
+    constexpr u64 SWIZZLE_128 = 1;
+    return static_cast<u64>((address & 0x3ffff) >> 4) | static_cast<u64>(panels >> 4) << 16 |
+           static_cast<u64>(PANEL_EIGHT >> 4) << 32 | SWIZZLE_128 << 62;
+}
+
+// Registers of sums that were written by other instructions are seen by the products behind it.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// Waits for all products that were begun.
+__device__ __forceinline__ void finish_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define WGMMA_SUMS4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define WGMMA_SUMS16(d, i) \
+    WGMMA_SUMS4(d, i), WGMMA_SUMS4(d, (i) + 4), WGMMA_SUMS4(d, (i) + 8), WGMMA_SUMS4(d, (i) + 12)
+#define WGMMA_SUMS64(d, i) \
+    WGMMA_SUMS16(d, i), WGMMA_SUMS16(d, (i) + 16), WGMMA_SUMS16(d, (i) + 32), WGMMA_SUMS16(d, (i) + 48)
+
+// sums [64, 64] = or += A B, 16 of k; A and B along k in a row.
+__device__ __forceinline__ void wgmma_64(float (&sums)[32], u64 a, u64 b, bool add) {
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},"
+        " %32, %33, add, 1, 1, 0, 0;\n}"
+        : WGMMA_SUMS16(sums, 0), WGMMA_SUMS16(sums, 16)
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+// sums [64, 128] += A B, 16 of k; A along k in a row, B along its 128 columns.
+__device__ __forceinline__ void wgmma_128(float (&sums)[64], u64 a, u64 b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+        " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+        " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
+        " %64, %65, 1, 1, 1, 0, 1;"
+        : WGMMA_SUMS64(sums, 0)
+        : "l"(a), "l"(b));
+}
+
+// Stores of this thread to shared memory are seen by products that begin behind a barrier.
+__device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// The warps of one group meet; each group has a number of its own, from 1.
+__device__ __forceinline__ void meet(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group), "n"(WARPGROUP) : "memory");
+}
+
+// A barrier in shared memory (PTX ISA, mbarrier) whose phase ends with `arrivals` arrivals.
+__device__ __forceinline__ void create_barrier(u64* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void arrive(u64* barrier) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Waits for the end of the phase of this parity; that of the phase before the first one, 1, has ended.
+__device__ __forceinline__ void wait(u64* barrier, u32 parity) {
+    u32 ended;
+    do {
+        asm volatile(
+            "{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\nselp.u32 %0, 1, 0, ended;\n}"
+            : "=r"(ended)
+            : "r"(shared_address(barrier)), "r"(parity)
+            : "memory");
+    } while (ended == 0);
+}
+
+// Moves registers between warpgroups: the threads of this one have `COUNT` from here on, a multiple of 8.
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT>
+__device__ __forceinline__ void leave_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}

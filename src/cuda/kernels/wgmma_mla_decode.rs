@@ -1,0 +1,75 @@
+//! Twin of `kernels/wgmma_mla_decode.cu`: the items of [`super::mla_decode`] on the tensor cores of Hopper.
+
+use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
+use crate::ops::{CacheDType, MlaShape};
+
+/// Heads of a block.
+const HEADS: usize = 64;
+/// Keys of a tile.
+const KEYS: usize = 64;
+/// The sizes that it is made for: C and R of every model of the family.
+const LATENT: usize = 512;
+const ROPE: usize = 64;
+
+/// The declaration.
+pub const KERNEL: Kernel = Kernel {
+    name: "wgmma_mla_decode",
+    text: include_str!("../../../kernels/wgmma_mla_decode.cu"),
+    functions: &["wgmma_mla_decode_bf16", "wgmma_mla_decode_fp8", "wgmma_mla_decode_fp8_rope"],
+    archs: &[Arch::Sm90a],
+    options: |_| &[],
+    // Of 512 threads before the warpgroups share them out.
+    limits: Limits { registers: 128, local_memory: false },
+    shared_bytes: SHARED_BYTES,
+};
+
+/// `sizeof(Shared)` in the source: queries, two tiles of keys, scales, factors, barriers.
+const SHARED_BYTES: u32 =
+    (2 * (HEADS + 2 * KEYS) * (LATENT + ROPE) + 4 * (2 * 2 * KEYS + 2 * HEADS) + 6 * 8) as u32;
+
+/// Whether there are functions for these sizes on this architecture.
+pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
+    KERNEL.archs.contains(&arch) && (shape.kv_lora_rank, shape.qk_rope_head_dim) == (LATENT, ROPE)
+}
+
+/// The function for rows of this type; `None` for rows of f32.
+pub fn function(cache: CacheDType) -> Option<&'static str> {
+    let index = match cache {
+        CacheDType::F32 => return None,
+        CacheDType::Bf16 => 0,
+        CacheDType::Fp8(format) if !format.rope_codes => 1,
+        CacheDType::Fp8(_) => 2,
+    };
+    KERNEL.functions.get(index).copied()
+}
+
+/// Shape of the launch over passes of up to `max_items` items: a block of each multiprocessor has an equal share of them.
+pub fn launch(shape: &MlaShape, max_items: usize, multiprocessors: u32) -> LaunchShape {
+    let groups = shape.num_heads.div_ceil(HEADS) as u32;
+    let blocks = multiprocessors.div_ceil(groups).min(max_items as u32).max(1);
+    LaunchShape { grid: [blocks, groups, 1], threads: 512, shared_bytes: SHARED_BYTES }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIMI: MlaShape = MlaShape {
+        num_heads: 64,
+        qk_nope_head_dim: 128,
+        qk_rope_head_dim: 64,
+        v_head_dim: 128,
+        kv_lora_rank: 512,
+        scale: 1.0,
+    };
+
+    #[test]
+    fn blocks_share_the_items_of_hopper() {
+        assert!(takes(&KIMI, Arch::Sm90a) && !takes(&KIMI, Arch::Sm100a));
+        assert!(!takes(&MlaShape { kv_lora_rank: 256, ..KIMI }, Arch::Sm90a));
+        assert_eq!(function(CacheDType::F32), None);
+        assert_eq!(launch(&KIMI, 4096, 132).grid, [132, 1, 1]);
+        assert_eq!(launch(&MlaShape { num_heads: 65, ..KIMI }, 4096, 132).grid, [66, 2, 1]);
+        assert_eq!(launch(&KIMI, 3, 132).grid, [3, 1, 1]);
+    }
+}
