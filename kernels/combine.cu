@@ -13,6 +13,9 @@
 #include "reduce.cuh"
 #include "norm.cuh"
 
+// Experts whose rows a thread loads at once.
+constexpr int AT_ONCE = 4;
+
 struct CombineParams {
     float* hidden;         // [T, D]
     const float* routed;   // [T*K, D]
@@ -39,19 +42,32 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_
         const int column = norm_column(step);
         if (column < params.columns) {
             float sum[NORM_VALUES] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-            float added[NORM_VALUES];
-            for (int k = 0; k < params.top_k; ++k) {
-                const i64 slot = row * params.top_k + k;
-                if (params.chosen[slot] != 0xffffffffu) {
-                    load8(added, params.routed + slot * params.columns + column);
-                    const float weight = params.weights[slot];
+            for (int first = 0; first < params.top_k; first += AT_ONCE) {
+                // All loads are on their way before the first sum.
+                float added[AT_ONCE][NORM_VALUES];
+                float weights[AT_ONCE];
+                bool present[AT_ONCE];
 #pragma unroll
-                    for (int i = 0; i < NORM_VALUES; ++i) {
-                        sum[i] = __fadd_rn(sum[i], __fmul_rn(weight, added[i]));
+                for (int k = 0; k < AT_ONCE; ++k) {
+                    const i64 slot = row * params.top_k + min(first + k, params.top_k - 1);
+                    present[k] = first + k < params.top_k && params.chosen[slot] != 0xffffffffu;
+                    weights[k] = params.weights[slot];
+                    if (present[k]) {
+                        load8(added[k], params.routed + slot * params.columns + column);
+                    }
+                }
+#pragma unroll
+                for (int k = 0; k < AT_ONCE; ++k) {
+                    if (present[k]) {
+#pragma unroll
+                        for (int i = 0; i < NORM_VALUES; ++i) {
+                            sum[i] = __fadd_rn(sum[i], __fmul_rn(weights[k], added[k][i]));
+                        }
                     }
                 }
             }
             if (params.shared != nullptr) {
+                float added[NORM_VALUES];
                 load8(added, params.shared + row * params.columns + column);
 #pragma unroll
                 for (int i = 0; i < NORM_VALUES; ++i) {

@@ -9,9 +9,9 @@
 // Work:    2*A*H*(L*(2C+R) + C*(N+V)) FLOP, by f32 FMA.
 // Floor:   A=32 L=8192 H=64 C=512 R=64, bf16: 302 MB -> 63 us at 4.8 TB/s (H200), 36.5 GFLOP -> 545 us at 67 TFLOPS:
 //          bound by FMA, which tensor cores would lift.
-// Grid:    absorb and combine: (row tiles, H), decode: (items, groups of 16 heads). The first dimension is any number:
+// Grid:    absorb: (row tiles, H, tiles of 128 columns), combine: (row tiles, H, shares of V), decode: (items, groups of 16 heads). The first dimension is any number:
 //          blocks step through what the lists in device memory hold, so that a captured launch serves other plans.
-//          Shared memory: absorb 4 KB, decode 42 KB, combine 8 KB.
+//          Shared memory: absorb 20 KB, decode 42 KB, combine 12 KB.
 // Order:   scores: a lane adds four columns of every 128, then a butterfly over lanes; softmax: tiles of 16 keys, then
 //          splits of 512, both at absolute positions; products with kv_up: in order of N, or as scores of C. A row's
 //          result depends on its query, its position and its keys alone.
@@ -32,17 +32,24 @@ constexpr int WARP_HEADS = 2;
 constexpr int MAX_HEAD = 256;
 constexpr int MAX_WIDTH = 640;
 
-constexpr int ABSORB_THREADS = MAX_LATENT / 4;
+// Columns of a block of absorb, and threads that share each.
+constexpr int ABSORB_COLUMNS = 128;
+constexpr int GROUPS = 8;
+constexpr int ABSORB_THREADS = GROUPS * ABSORB_COLUMNS / 4;
 constexpr int DECODE_THREADS = 256;
 constexpr int COMBINE_THREADS = 256;
 constexpr int BLOCK_HEADS = DECODE_THREADS / 32 * WARP_HEADS;
 
-// latent_queries[a, h] = (W_UK^T q_nope, rotated q_rope). A block has one head of ROWS rows; a thread four columns.
+// latent_queries[a, h] = (W_UK^T q_nope, rotated q_rope). A block has one head of ROWS rows and ABSORB_COLUMNS columns; a
+// thread four of these, and every GROUPS-th value of the query, so that all loads of a block are on their way at once.
 template <typename Weight>
 __device__ __forceinline__ void absorb(const MlaDecodeParams& params) {
     __shared__ float queries[ROWS][MAX_HEAD];
+    __shared__ float4 parts[GROUPS][ROWS][ABSORB_COLUMNS / 4];
     const int nope = params.nope, latent = params.latent, width = params.nope + params.rope;
-    const int head = blockIdx.y, num_rows = params.pass->num_rows, column = 4 * threadIdx.x;
+    const int head = blockIdx.y, num_rows = params.pass->num_rows;
+    const int group = threadIdx.x / (ABSORB_COLUMNS / 4), lane = threadIdx.x % (ABSORB_COLUMNS / 4);
+    const int column = blockIdx.z * ABSORB_COLUMNS + 4 * lane;
     const Weight* weights =
         static_cast<const Weight*>(params.kv_up) + static_cast<i64>(head) * (nope + params.value) * latent + column;
 
@@ -52,39 +59,48 @@ __device__ __forceinline__ void absorb(const MlaDecodeParams& params) {
                    (static_cast<i64>(first + r) * params.num_heads + head) * (latent + params.rope);
         };
         __syncthreads();
-        for (int r = 0; r < ROWS; ++r) {
+        for (int i = 4 * threadIdx.x; i < ROWS * width; i += 4 * ABSORB_THREADS) {
+            const int r = i / width, at = i % width;
             const bool present = first + r < num_rows && rows_of(params.pass)[first + r].num_keys > 0;
-            const i64 row = present ? rows_of(params.pass)[first + r].row : 0;
-            for (int i = column; i < width; i += 4 * ABSORB_THREADS) {
-                float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                if (present) {
-                    four = query_four(params.query + (row * params.num_heads + head) * width,
-                                      params.rotations + row * params.rope, nope, params.rope, i);
-                }
-                if (i < nope) {
-                    queries[r][i] = four.x, queries[r][i + 1] = four.y;
-                    queries[r][i + 2] = four.z, queries[r][i + 3] = four.w;
-                } else if (present) {
-                    store_four(absorbed_of(r) + latent + i - nope, four);
-                }
+            float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (present) {
+                const i64 row = rows_of(params.pass)[first + r].row;
+                four = query_four(params.query + (row * params.num_heads + head) * width,
+                                  params.rotations + row * params.rope, nope, params.rope, at);
+            }
+            if (at < nope) {
+                queries[r][at] = four.x, queries[r][at + 1] = four.y;
+                queries[r][at + 2] = four.z, queries[r][at + 3] = four.w;
+            } else if (present && blockIdx.z == 0) {
+                store_four(absorbed_of(r) + latent + at - nope, four);
             }
         }
         __syncthreads();
+        float4 sums[ROWS] = {};
         if (column < latent) {
-            float4 sums[ROWS] = {};
-#pragma unroll 4
-            for (int i = 0; i < nope; ++i) {
+#pragma unroll 8
+            for (int i = group; i < nope; i += GROUPS) {
                 const float4 weight = four_of(weights + static_cast<i64>(i) * latent);
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     sums[r] = fma4(queries[r][i], weight, sums[r]);
                 }
             }
+        }
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                if (first + r < num_rows) {
-                    store_four(absorbed_of(r) + column, sums[r]);
+        for (int r = 0; r < ROWS; ++r) {
+            parts[group][r][lane] = sums[r];
+        }
+        __syncthreads();
+        // A warp has the sums of one row.
+        for (int r = group; r < ROWS; r += GROUPS) {
+            if (column < latent && first + r < num_rows) {
+                float4 sum = parts[0][r][lane];
+#pragma unroll
+                for (int i = 1; i < GROUPS; ++i) {
+                    sum = fma4(1.0f, parts[i][r][lane], sum);
                 }
+                store_four(absorbed_of(r) + column, sum);
             }
         }
     }
@@ -246,54 +262,93 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     }
 }
 
-// Merges the items of a row in their order, divides, multiplies by W_UV. A block has one head of ROWS rows.
+// Merges the items of a row, divides, multiplies by W_UV. A block has one head of ROWS rows, and its share of the V values of
+// a head (blockIdx.z). Half of the threads merge the items of even, half those of odd number, four columns each.
 template <typename Weight>
 __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
-    constexpr int LATENT_STEPS = MAX_LATENT / 128;
-    __shared__ float4 merged[ROWS][MAX_LATENT / 4];
+    constexpr int LATENT_STEPS = MAX_LATENT / 128, COLUMNS = MAX_LATENT / 4;
+    static_assert(2 * COLUMNS == COMBINE_THREADS);
+    __shared__ float4 merged[ROWS][COLUMNS];
+    __shared__ float2 items[COMBINE_THREADS];  // factor, and sum of exponentials
+    __shared__ float peaks[COMBINE_THREADS / 32];
+    __shared__ float4 odd_sums[COLUMNS];
+    __shared__ float odd_total;
     const int latent = params.latent, head = blockIdx.y, num_rows = params.pass->num_rows;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int odd = threadIdx.x / COLUMNS, column = 4 * (threadIdx.x % COLUMNS);
     const Weight* weights = static_cast<const Weight*>(params.kv_up) +
                             (static_cast<i64>(head) * (params.nope + params.value) + params.nope) * latent;
+    const int share = (params.value + gridDim.z - 1) / gridDim.z;
+    const int first_value = blockIdx.z * share, last_value = min(first_value + share, params.value);
 
     for (int first = blockIdx.x * ROWS; first < num_rows; first += gridDim.x * ROWS) {
-        __syncthreads();
-        for (int r = threadIdx.x / ABSORB_THREADS; r < ROWS; r += COMBINE_THREADS / ABSORB_THREADS) {
-            const int column = 4 * (threadIdx.x % ABSORB_THREADS);
-            if (column >= latent) {
-                continue;
+        for (int r = 0; r < ROWS; ++r) {
+            RowEntry entry = {};
+            if (first + r < num_rows) {
+                entry = rows_of(params.pass)[first + r];
             }
+            const int num_items = items_of(entry);
+            const auto place_of = [&](int i) {
+                return static_cast<i64>(entry.first_item + i) * params.num_heads + head;
+            };
+            const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
+            float largest = -__uint_as_float(0x7f800000u);
+            for (int i = threadIdx.x; i < num_items; i += COMBINE_THREADS) {
+                largest = fmaxf(largest, statistics[place_of(i)].x);
+            }
+            largest = group_max<32>(largest);
+            __syncthreads();
+            if (lane == 0) {
+                peaks[warp] = largest;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < COMBINE_THREADS / 32; ++i) {
+                largest = fmaxf(largest, peaks[i]);
+            }
+            float total = 0.0f;
             float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (first + r < num_rows && rows_of(params.pass)[first + r].num_keys > 0) {
-                const RowEntry entry = rows_of(params.pass)[first + r];
-                const auto place_of = [&](int i) {
-                    return static_cast<i64>(entry.first_item + i) * params.num_heads + head;
-                };
-                float largest = params.statistics[2 * place_of(0)];
-                for (int i = 1; i < items_of(entry); ++i) {
-                    largest = fmaxf(largest, params.statistics[2 * place_of(i)]);
+            for (int begin = 0; begin < num_items; begin += COMBINE_THREADS) {
+                const int count = min(num_items - begin, COMBINE_THREADS);
+                __syncthreads();
+                if (threadIdx.x < count) {
+                    const float2 item = statistics[place_of(begin + threadIdx.x)];
+                    items[threadIdx.x] = make_float2(expf(item.x - largest), item.y);
                 }
-                float total = 0.0f;
-                for (int i = 0; i < items_of(entry); ++i) {
-                    const float factor = expf(params.statistics[2 * place_of(i)] - largest);
-                    total = __fmaf_rn(factor, params.statistics[2 * place_of(i) + 1], total);
-                    sums = fma4(factor, four_of(params.latents + place_of(i) * latent + column), sums);
+                __syncthreads();
+                if (column < latent) {
+#pragma unroll 8
+                    for (int i = odd; i < count; i += 2) {
+                        total = __fmaf_rn(items[i].x, items[i].y, total);
+                        sums = fma4(items[i].x, four_of(params.latents + place_of(begin + i) * latent + column), sums);
+                    }
                 }
-                sums = divide4(sums, total);
             }
-            merged[r][column / 4] = sums;
+            if (odd) {
+                odd_sums[column / 4] = sums;
+                if (column == 0) {
+                    odd_total = total;
+                }
+            }
+            __syncthreads();
+            if (!odd && column < latent) {
+                // A row without keys is 0.
+                merged[r][column / 4] =
+                    num_items > 0 ? divide4(fma4(1.0f, odd_sums[column / 4], sums), total + odd_total) : sums;
+            }
         }
         __syncthreads();
-        for (int v = warp; v < params.value; v += COMBINE_THREADS / 32) {
+#pragma unroll 2
+        for (int v = first_value + warp; v < last_value; v += COMBINE_THREADS / 32) {
             float products[ROWS] = {};
 #pragma unroll
             for (int step = 0; step < LATENT_STEPS; ++step) {
-                const int column = 4 * (32 * step + lane);
-                if (column < latent) {
-                    const float4 weight = four_of(weights + static_cast<i64>(v) * latent + column);
+                const int at = 4 * (32 * step + lane);
+                if (at < latent) {
+                    const float4 weight = four_of(weights + static_cast<i64>(v) * latent + at);
 #pragma unroll
                     for (int r = 0; r < ROWS; ++r) {
-                        products[r] = dot4(merged[r][column / 4], weight, products[r]);
+                        products[r] = dot4(merged[r][at / 4], weight, products[r]);
                     }
                 }
             }
@@ -311,6 +366,7 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
                 }
             }
         }
+        __syncthreads();
     }
 }
 

@@ -47,6 +47,14 @@ __device__ __forceinline__ void copy16(bf16* to, const bf16* from) {
                  : "memory");
 }
 
+// The same, or zeros.
+__device__ __forceinline__ void copy16_if(bf16* to, const bf16* from, bool present) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from)), "r"(present ? 16 : 0)
+                 : "memory");
+}
+
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits for all groups of this thread but the last `LEFT`.

@@ -67,6 +67,19 @@ __device__ __forceinline__ void wgmma_128(float (&sums)[64], u64 a, u64 b) {
         : "l"(a), "l"(b));
 }
 
+// The same with A in registers, as in mma.cuh.
+__device__ __forceinline__ void wgmma_128(float (&sums)[64], const u32 (&a)[4], u64 b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+        " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+        " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
+        " {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        : WGMMA_SUMS64(sums, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 // Stores of this thread to shared memory are seen by products that begin behind a barrier.
 __device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

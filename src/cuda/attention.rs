@@ -3,7 +3,9 @@
 //! A row's result depends on its query, its position and its keys alone. Capacities decide how often kernels are
 //! launched, not what they compute.
 
-use super::kernels::{mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode};
+use super::kernels::{
+    mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
+};
 use super::{Arch, Arithmetic, Buffer, Driver, DriverError, LaunchShape, Stream};
 use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
 use crate::quant::StoredMatrix;
@@ -282,8 +284,9 @@ impl Attention {
             KvUpType::Bf16 => ("mla_absorb_bf16", "mla_combine_bf16"),
         };
         let (decode, decode_launch) = self.decode(at.cache_shape.dtype);
-        let rows = capacity.absorbed_rows;
         for pass in &self.passes {
+            // A later step's pass may have other rows: the launches serve any number.
+            let rows = self.words[*pass] as usize;
             let params = mla_decode::Params {
                 query: at.query,
                 rotations: at.rotations,
@@ -407,6 +410,10 @@ impl Attention {
         {
             stream.launch(gather, tiled_mla_prefill::gather_launch(num_keys), &params)?;
             stream.launch("tiled_mla_expand", tiled_mla_prefill::expand_launch(shape, num_keys), &params)?;
+            if wgmma_mla_prefill::takes(shape, self.arch) {
+                let launch = wgmma_mla_prefill::launch(shape, num_rows);
+                return stream.launch("wgmma_mla_prefill", launch, &params);
+            }
             let launch = tiled_mla_prefill::prefill_launch(shape, num_rows);
             return stream.launch("tiled_mla_prefill", launch, &params);
         }

@@ -137,20 +137,24 @@ pub fn check(shape: &MlaShape) -> Result<(), UnsupportedSize> {
     Ok(())
 }
 
+/// Columns of a block of absorb.
+const ABSORB_COLUMNS: usize = 128;
+
 /// Shape of the launch of absorb, over passes of up to `max_rows` rows.
 pub fn absorb_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
-    row_launch(shape, max_rows, MAX_LATENT as u32 / 4)
+    row_launch(shape, max_rows, shape.kv_lora_rank.div_ceil(ABSORB_COLUMNS))
 }
 
 /// Shape of the launch of combine, over passes of up to `max_rows` rows.
 pub fn combine_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
-    row_launch(shape, max_rows, 256)
+    // Blocks that share a head all merge its items: worth it where the heads alone leave multiprocessors idle.
+    row_launch(shape, max_rows, if max_rows <= ROWS { 2 } else { 1 })
 }
 
-fn row_launch(shape: &MlaShape, max_rows: usize, threads: u32) -> LaunchShape {
+fn row_launch(shape: &MlaShape, max_rows: usize, shares: usize) -> LaunchShape {
     // Longer passes are stepped through: 64 rows at a time keep the device busy with the heads.
     let tiles = max_rows.div_ceil(ROWS).clamp(1, 16) as u32;
-    LaunchShape { grid: [tiles, shape.num_heads as u32, 1], threads, shared_bytes: 0 }
+    LaunchShape { grid: [tiles, shape.num_heads as u32, shares as u32], threads: 256, shared_bytes: 0 }
 }
 
 /// Shape of the launch of decode, over passes of up to `max_items` items.
@@ -207,7 +211,8 @@ mod tests {
     fn grids_fill_the_device_and_never_exceed_the_pass() {
         assert_eq!(decode_launch(&KIMI, 4096, 132).grid, [66, 4, 1]);
         assert_eq!(decode_launch(&KIMI, 3, 132).grid, [3, 4, 1]);
-        assert_eq!(absorb_launch(&KIMI, 5).grid, [2, 64, 1]);
+        assert_eq!(absorb_launch(&KIMI, 5).grid, [2, 64, 4]);
         assert_eq!(combine_launch(&KIMI, 4096).grid, [16, 64, 1]);
+        assert_eq!(combine_launch(&KIMI, 1).grid, [1, 64, 2]);
     }
 }

@@ -20,6 +20,7 @@ pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
 pub mod vision;
 pub mod wgmma_mla_decode;
+pub mod wgmma_mla_prefill;
 
 use super::Kernel;
 
@@ -44,6 +45,7 @@ pub const ALL: &[&Kernel] = &[
     &tiled_swiglu::KERNEL,
     &vision::KERNEL,
     &wgmma_mla_decode::KERNEL,
+    &wgmma_mla_prefill::KERNEL,
 ];
 
 /// A kernel for every architecture, without options and dynamic shared memory: stem, functions, most registers.
