@@ -434,7 +434,10 @@ fn tensor_cores_attend_as_the_reference_does() {
         [CacheDType::Bf16, fp8(true, false), fp8(true, true), fp8(false, false)].into_iter().enumerate()
     {
         let way = Way { arch: Arch::Sm90a, seed: Some(i as u64), ..PLAIN };
-        World::new(KIMI, dtype, KvUpType::Bf16, [16, 64][i % 2]).rounded().check(&decode_steps(), &way);
+        let few = MlaShape { num_heads: 5, ..KIMI };
+        let world = World::new(few, dtype, KvUpType::Bf16, [16, 64][i % 2]).rounded();
+        world.check(&decode_steps(), &way);
+        world.check(&prefill_steps(), &way);
     }
     let many = [absorbed(0, 130..132), absorbed(1, SPLIT..SPLIT + 1)];
     let shape = MlaShape { num_heads: 70, ..KIMI };
@@ -534,9 +537,11 @@ fn accesses_are_ordered() {
     world.check(&chunks, &way);
     World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded().check(&chunks, &way);
     for dtype in [CacheDType::Bf16, fp8(true, false), fp8(true, true)] {
-        let chunks = [absorbed(0, SPLIT + 80..SPLIT + 81), absorbed(1, 200..202)];
-        let way = Way { arch: Arch::Sm90a, ..way };
-        World::new(KIMI, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &way);
+        let chunks = [absorbed(0, SPLIT + 80..SPLIT + 81), absorbed(1, 200..202), expanded(2, 150..300)];
+        let (few, capacity) =
+            (MlaShape { num_heads: 2, ..KIMI }, AttentionCapacity { slab_keys: 128, ..ROOMY });
+        let way = Way { arch: Arch::Sm90a, capacity, ..way };
+        World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &way);
     }
 }
 
@@ -563,12 +568,17 @@ fn bits_of_absorbed_rows_depend_on_their_position_alone() {
 
 #[test]
 fn bits_of_expanded_rows_depend_on_their_position_alone() {
-    let exact = World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16);
-    for world in [exact, World::new(ODD, fp8(true, false), KvUpType::Bf16, 16).rounded()] {
-        let Some(whole) = world.bits(&[expanded(0, 0..140)], &PLAIN) else { return };
+    let few_heads = MlaShape { num_heads: 2, ..KIMI };
+    for (arch, world) in [
+        (Arch::Sm80, World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16)),
+        (Arch::Sm80, World::new(ODD, fp8(true, false), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm90a, World::new(few_heads, fp8(true, false), KvUpType::Bf16, 16).rounded()),
+    ] {
+        let plain = Way { arch, ..PLAIN };
+        let Some(whole) = world.bits(&[expanded(0, 0..140)], &plain) else { return };
         for (seed, slab_keys, step) in [(5, 1, 5), (6, 96, 33), (7, 4096, 140)] {
             let capacity = AttentionCapacity { slab_keys, ..ROOMY };
-            let way = Way { seed: Some(seed), capacity, ..PLAIN };
+            let way = Way { seed: Some(seed), capacity, ..plain };
             let mut parts = Vec::new();
             for start in (0..140).step_by(step) {
                 let chunks = [expanded(1, 7..9), expanded(0, start..(start + step).min(140))];

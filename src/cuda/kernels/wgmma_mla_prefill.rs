@@ -25,8 +25,8 @@ pub const KERNEL: Kernel = Kernel {
 };
 
 /// `sizeof(Shared)` in the source: queries, tiles of keys and values, faults, barriers.
-const SHARED_BYTES: u32 = (2 * QUERIES * (NOPE + ROPE)
-    + STAGES * (2 * KEYS * (NOPE + ROPE + VALUE) + 4 * KEYS + 2 * 8)) as u32;
+const SHARED_BYTES: u32 =
+    (2 * QUERIES * (NOPE + ROPE) + STAGES * (2 * KEYS * (NOPE + ROPE + VALUE) + 4 * KEYS + 2 * 8)) as u32;
 
 /// Whether the function takes these sizes on this architecture.
 pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
