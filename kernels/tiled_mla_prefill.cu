@@ -171,22 +171,6 @@ __device__ __forceinline__ u32 query_two(const float* head, const float* rotatio
     return pair_of(x.x * cosine - x.y * sine, x.y * cosine + x.x * sine);
 }
 
-// 16 bytes to shared memory, on their way until `wait_copies`.
-__device__ __forceinline__ void copy16(bf16* to, const bf16* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                 :
-                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from))
-                 : "memory");
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits for all groups of this thread but the last `LEFT`.
-template <int LEFT>
-__device__ __forceinline__ void wait_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
 struct Shared {
     bf16 keys[2][KEYS][KEY_PITCH];
     bf16 values[2][KEYS][VALUE_PITCH];
