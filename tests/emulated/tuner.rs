@@ -52,7 +52,7 @@ fn shipped_variants_are_accepted_and_the_choice_is_always_the_same() {
     let ops = [
         op(Product::Linear, Format::Nvfp4, [40, 288], 1, Bucket::UpTo8),
         op(Product::Linear, Format::Fp8, [136, 272], 1, Bucket::UpTo96),
-        op(Product::Linear, Format::Nvfp4, [24, 136], 1, Bucket::Above),
+        op(Product::Linear, Format::Nvfp4, [24, 144], 1, Bucket::Above),
         op(Product::Linear, Format::Bf16, [24, 2080], 5, Bucket::UpTo8),
         op(Product::Swiglu, Format::Int4, [24, 64], 5, Bucket::UpTo16),
         op(Product::Swiglu, Format::Mxfp4, [16, 160], 1, Bucket::UpTo32),
