@@ -213,7 +213,7 @@ struct RowsBf16 {
                     const int to = panel_byte(16 * warp + key, lane % 8);
 #pragma unroll
                     for (int panel = 0; panel < PANELS; ++panel) {
-                        copy16(reinterpret_cast<bf16*>(keys[panel] + to), reinterpret_cast<const bf16*>(row + 8 * panel));
+                        copy16(keys[panel] + to, row + 8 * panel);
                     }
                 }
                 commit_copies();

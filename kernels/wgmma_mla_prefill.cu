@@ -69,7 +69,7 @@ __device__ __forceinline__ void load(const Params& params, Shared& shared, int h
                 for (int panel = 0; panel < PANELS; ++panel) {
                     const bf16* from = panel == KEY_PANELS - 1 ? rope_keys + at * ROPE
                                                                : keys_values + at * columns + 64 * (panel - (panel >= KEY_PANELS));
-                    copy16_if(reinterpret_cast<bf16*>(shared.tiles[stage][panel] + panel_byte(row, chunk)), from, present);
+                    copy16_if(shared.tiles[stage][panel] + panel_byte(row, chunk), from, present);
                 }
             }
             if (thread < KEYS) {

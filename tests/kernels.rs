@@ -129,6 +129,11 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, code: &str) {
         // Of every function: a step of a unit, and the loads of a lane's codes.
         assert!(lines(" HMMA.16816.F32.BF16") >= 8 * functions, "{} {arch}", kernel.name);
         assert!(lines(" LDG.E.EF.128") >= 2 * functions, "{} {arch}", kernel.name);
+        // Of every function for prompts, three times: rows of eight, six or four operands of each of four pairs of steps, and
+        // their copies.
+        let blocks = kernel.functions.iter().filter(|name| name.contains("_block")).count();
+        assert!(lines(" LDS.128") >= 4 * (8 + 6 + 4) * blocks, "{} {arch}", kernel.name);
+        assert!(lines(" LDGSTS.E.BYPASS.128") >= (4 + 3 + 2) * blocks, "{} {arch}", kernel.name);
     }
     if kernel.name == rms_norm::KERNEL.name {
         let moves = (lines(" LDG."), lines(" STG."));

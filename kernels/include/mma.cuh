@@ -14,12 +14,14 @@ __device__ __forceinline__ void mma(float (&sums)[4], const u32 (&a)[4], u32 b0,
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+__device__ __forceinline__ u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
+
 // Four 8x8 matrices of bf16 from shared memory; lane l gives the address of row l % 8 of matrix l / 8, a multiple of 16.
 // A lane gets (row g, columns 2t 2t+1) of each.
 __device__ __forceinline__ void load_matrices(u32 (&to)[4], const bf16* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(static_cast<u32>(__cvta_generic_to_shared(row)))
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
@@ -27,7 +29,7 @@ __device__ __forceinline__ void load_matrices(u32 (&to)[4], const bf16* row) {
 __device__ __forceinline__ void load_transposed(u32 (&to)[4], const bf16* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(static_cast<u32>(__cvta_generic_to_shared(row)))
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
@@ -35,23 +37,23 @@ __device__ __forceinline__ void load_transposed(u32 (&to)[4], const bf16* row) {
 __device__ __forceinline__ void store_shared(bf16* to, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                  :
-                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "r"(shared_address(to)), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
 
 // 16 bytes to shared memory, on their way until `wait_copies`.
-__device__ __forceinline__ void copy16(bf16* to, const bf16* from) {
+__device__ __forceinline__ void copy16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                  :
-                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from))
+                 : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from))
                  : "memory");
 }
 
 // The same, or zeros.
-__device__ __forceinline__ void copy16_if(bf16* to, const bf16* from, bool present) {
+__device__ __forceinline__ void copy16_if(void* to, const void* from, bool present) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
-                 : "r"(static_cast<u32>(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from)), "r"(present ? 16 : 0)
+                 : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(present ? 16 : 0)
                  : "memory");
 }
 

@@ -35,10 +35,11 @@ struct TiledWeight {
     int scale_groups;        // fp8
 };
 
-// Values that are read once: number `at` behind the lane's first.
-template <typename T>
+// Value number `at` behind the lane's first: read once, or AGAIN by the blocks of other rows.
+template <typename T, bool AGAIN>
 __device__ __forceinline__ T stream(const u8* first, u32 at) {
-    return __ldcs(reinterpret_cast<const T*>(first) + at);
+    const T* from = reinterpret_cast<const T*>(first) + at;
+    return AGAIN ? __ldg(from) : __ldcs(from);
 }
 
 // The tiles of one row of tiles of an expert, and what a lane needs to find its scales.
@@ -50,22 +51,29 @@ struct TileRow {
     int scale_step;             // fp8: scales from a unit to the next, 0 where a row has one
 };
 
-// A lane's part of a tile, as loaded: `Unit`. `fragment` is the A operand of a step.
+// A lane's part of a tile, as loaded: `Unit`. `load_words` loads what two steps are the last to need. `fragment` is the A
+// operand of a step.
 
 struct TileBf16 {
     static constexpr int DEPTH = 1;
+    static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1;
     static constexpr bool UNIT_SCALES = false;
     static constexpr int CODE_BYTES = 4096;
     static constexpr int SCALE_BYTES = 0;
+    struct Scales {};
     struct Unit {
         uint4 words[8];
+        Scales scales;
     };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_words(Unit& unit, const TileRow& row, u32 u, int pair) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            unit.words[i] = stream<uint4>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
+        for (int i = 2 * pair; i < 2 * pair + 2; ++i) {
+            unit.words[i] = stream<uint4, AGAIN>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
         }
     }
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_scales(Scales&, const TileRow&, u32) {}
     static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
         a[0] = unit.words[step].x, a[1] = unit.words[step].y, a[2] = unit.words[step].z, a[3] = unit.words[step].w;
     }
@@ -73,20 +81,25 @@ struct TileBf16 {
 
 struct TileFp8 {
     static constexpr int DEPTH = 1;
+    static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1;
     static constexpr bool UNIT_SCALES = true;
     static constexpr int CODE_BYTES = 2048;
     static constexpr int SCALE_BYTES = 0;
-    struct Unit {
-        uint4 words[4];
+    struct Scales {
         float lower, upper;
     };
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            unit.words[i] = stream<uint4>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
-        }
-        unit.lower = row.lower_scales[u * row.scale_step];
-        unit.upper = row.upper_scales[u * row.scale_step];
+    struct Unit {
+        uint4 words[4];
+        Scales scales;
+    };
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_words(Unit& unit, const TileRow& row, u32 u, int pair) {
+        unit.words[pair] = stream<uint4, AGAIN>(row.codes, u * (CODE_BYTES / 16) + 32 * pair);
+    }
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_scales(Scales& scales, const TileRow& row, u32 u) {
+        scales.lower = row.lower_scales[u * row.scale_step];
+        scales.upper = row.upper_scales[u * row.scale_step];
     }
     static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
         const u32 lower = word_of(unit.words[step / 2], step % 2 * 2);
@@ -98,21 +111,20 @@ struct TileFp8 {
 
 // Formats of four bits: two loads of 16 bytes, a word of eight codes for each step.
 struct TileNibbles {
+    static constexpr int BLOCKS_16 = 3, BLOCKS_32 = 2;
     static constexpr bool UNIT_SCALES = false;
     static constexpr int DEPTH = 2;
     static constexpr int CODE_BYTES = 1024;
+    using Scales = u32;
     struct Unit {
         uint4 words[2];
-        u32 scales;
+        Scales scales;
     };
-    // `Scales` are a lane's of a tile.
-    template <typename Scales>
-    static __device__ __forceinline__ void load_with(Unit& unit, const TileRow& row, u32 u) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            unit.words[i] = stream<uint4>(row.codes, u * (CODE_BYTES / 16) + 32 * i);
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_words(Unit& unit, const TileRow& row, u32 u, int pair) {
+        if (pair % 2 == 1) {
+            unit.words[pair / 2] = stream<uint4, AGAIN>(row.codes, u * (CODE_BYTES / 16) + 32 * (pair / 2));
         }
-        unit.scales = stream<Scales>(row.scales, u * WARP);
     }
     // Eight E2M1 codes to bf16, 2^-126 too small. The first of four values of a half has its bits in their places
     // (sign 15, exponent 8 and 7, mantissa 6), the second 3 and the third 6 bits to the right; the last takes the rest.
@@ -131,8 +143,14 @@ struct TileNibbles {
 
 // Scales: 5 bits of exponent and 3 of mantissa, in bytes of lower and upper of inputs 32c .. + 15, then of the others.
 struct TileNvfp4 : TileNibbles {
+#if __CUDA_ARCH__ < 1000
+    static constexpr int BLOCKS_16 = 4, BLOCKS_32 = 3;
+#endif
     static constexpr int SCALE_BYTES = 128;
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) { load_with<u32>(unit, row, u); }
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_scales(Scales& scales, const TileRow& row, u32 u) {
+        scales = stream<u32, AGAIN>(row.scales, u * WARP);
+    }
     // A byte as a bf16 in both halves, 2^119 times the scale.
     static __device__ __forceinline__ u32 bf16_of(u32 scales, int i) {
         return (scales >> 8 * i & 0xffu) * 0x00100010u + 0x70007000u;
@@ -146,7 +164,10 @@ struct TileNvfp4 : TileNibbles {
 // Scales: exponent bits of a bf16, a byte each of lower and upper.
 struct TileMxfp4 : TileNibbles {
     static constexpr int SCALE_BYTES = 64;
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) { load_with<u16>(unit, row, u); }
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_scales(Scales& scales, const TileRow& row, u32 u) {
+        scales = stream<u16, AGAIN>(row.scales, u * WARP);
+    }
     static __device__ __forceinline__ void fragment(u32 (&a)[4], const Unit& unit, int step) {
         decode_e2m1(a, word_of(unit.words[step / 4], step % 4));
         scale(a, (unit.scales & 0xffu) * 0x00800080u, (unit.scales >> 8) * 0x00800080u);
@@ -156,7 +177,10 @@ struct TileMxfp4 : TileNibbles {
 // Scales: bf16, of lower and upper.
 struct TileInt4 : TileNibbles {
     static constexpr int SCALE_BYTES = 128;
-    static __device__ __forceinline__ void load(Unit& unit, const TileRow& row, u32 u) { load_with<u32>(unit, row, u); }
+    template <bool AGAIN>
+    static __device__ __forceinline__ void load_scales(Scales& scales, const TileRow& row, u32 u) {
+        scales = stream<u32, AGAIN>(row.scales, u * WARP);
+    }
     // 128 + code, less 136: both are exact.
     static __device__ __forceinline__ u32 decode(u32 codes) {
         u32 values;
@@ -171,6 +195,15 @@ struct TileInt4 : TileNibbles {
         scale(a, __byte_perm(unit.scales, 0, 0x1010), __byte_perm(unit.scales, 0, 0x3232));
     }
 };
+
+template <typename Format, bool AGAIN>
+__device__ __forceinline__ void load_unit(typename Format::Unit& unit, const TileRow& row, u32 u) {
+#pragma unroll
+    for (int pair = 0; pair < STEPS / 2; ++pair) {
+        Format::template load_words<AGAIN>(unit, row, u, pair);
+    }
+    Format::template load_scales<AGAIN>(unit.scales, row, u);
+}
 
 // The row of tiles `tile` of expert `expert`; one past the end is the last, so that loads stay inside.
 template <typename Format>
@@ -241,7 +274,7 @@ __device__ __forceinline__ void add_unit(
             for (int n = 0; n < TOKENS; ++n) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const float scale = i < 2 ? units[m].lower : units[m].upper;
+                    const float scale = i < 2 ? units[m].scales.lower : units[m].scales.upper;
                     sums[m][n][i] = __fmaf_rn(scale, products[0][n][i], sums[m][n][i]);
                 }
             }
@@ -251,11 +284,8 @@ __device__ __forceinline__ void add_unit(
     }
 }
 
-// sums = one chunk of units, DEPTH units of each tile in flight.
-template <typename Format, int TILES, int TOKENS, int DEPTH>
-__device__ __forceinline__ void sum_chunk(
-    float (&sums)[TILES][TOKENS][4], const TileRow (&tiles)[TILES], const TokenRows<TOKENS>& rows, int first, int last,
-    int columns, int lane) {
+template <int TILES, int TOKENS>
+__device__ __forceinline__ void clear(float (&sums)[TILES][TOKENS][4]) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
@@ -263,13 +293,21 @@ __device__ __forceinline__ void sum_chunk(
             sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0.0f;
         }
     }
+}
+
+// sums = one chunk of units, DEPTH units of each tile in flight.
+template <typename Format, int TILES, int TOKENS, int DEPTH>
+__device__ __forceinline__ void sum_chunk(
+    float (&sums)[TILES][TOKENS][4], const TileRow (&tiles)[TILES], const TokenRows<TOKENS>& rows, int first, int last,
+    int columns, int lane) {
+    clear(sums);
     typename Format::Unit units[DEPTH][TILES];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
         if (first + d < last) {
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
-                Format::load(units[d][m], tiles[m], static_cast<u32>(first + d));
+                load_unit<Format, false>(units[d][m], tiles[m], static_cast<u32>(first + d));
             }
         }
     }
@@ -282,7 +320,7 @@ __device__ __forceinline__ void sum_chunk(
                 if (u + d + DEPTH < last) {
 #pragma unroll
                     for (int m = 0; m < TILES; ++m) {
-                        Format::load(units[d][m], tiles[m], static_cast<u32>(u + d + DEPTH));
+                        load_unit<Format, false>(units[d][m], tiles[m], static_cast<u32>(u + d + DEPTH));
                     }
                 }
             }
@@ -323,9 +361,8 @@ struct TiledLaunch {
     int padding;
 };
 
-// The slots of this block; false without any.
-__device__ __forceinline__ bool slot_tile(const TiledParams& params, int rows, SlotTile& tile) {
-    const int index = static_cast<int>(blockIdx.y);
+// The slots of block `index` of rows; false without any.
+__device__ __forceinline__ bool slot_tile(const TiledParams& params, int index, int rows, SlotTile& tile) {
     if (params.num_tiles == nullptr) {
         tile = {0, index * rows, min(rows, params.num_slots - index * rows)};
         return tile.count > 0;
@@ -347,11 +384,41 @@ __device__ __forceinline__ int x_row_of(const TiledParams& params, int slot) {
     return params.x_rows != nullptr ? static_cast<int>(params.x_rows[slot]) : slot / params.slots_per_row;
 }
 
-// Two schedules of one product; `Write::run(params, expert, tile, g, slot, lower, upper)` gets the sums of outputs g and
-// g + 8 of a tile.
+// Writes what a block's threads have summed: `Write::run(params, tile, g, slot, lower, upper)` gets the sums of outputs g
+// and g + 8 of a tile.
+template <typename Write, int TILES, int TOKENS>
+__device__ __forceinline__ void write_totals(
+    const TiledParams& params, const SlotTile& slots, int first_tile, const float (*totals)[WARPS * WARP]) {
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    const float lower_factor = params.weight.factors[2 * slots.expert];
+    const float upper_factor = params.weight.factors[2 * slots.expert + 1];
+    const auto total_of = [&](int m, int n, int i) { return totals[(m * TOKENS + n) * 4 + i][threadIdx.x]; };
+#pragma unroll
+    for (int n = 0; n < TOKENS; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int row = 8 * n + lane % 4 * 2 + i;
+            if (row < slots.count) {
+                const int slot = slot_of(params, slots, row);
+#pragma unroll
+                for (int m = 0; m < TILES; ++m) {
+                    if (first_tile + m < params.weight.tiles) {
+                        Write::run(
+                            params, first_tile + m, lane / 4, slot, total_of(m, n, i) * lower_factor,
+                            total_of(m, n, 2 + i) * upper_factor);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Three schedules of one product. Their shared memory is dynamic: the most of any launch is declared for all functions of a
+// file, and on some chips leaves no room for static memory beside it.
 //
 // Split: the warps of a block take the chunks of TILES tiles and 8 * TOKENS rows; for few rows.
-// Wide:  each warp takes all chunks of TILES tiles of its own; for many rows.
+// Wide:  each warp takes all chunks of TILES tiles of its own; for more rows.
+// Block: as wide, and the warps share the rows; for many rows. See `tiled_block`.
 template <typename Format, typename Write, int TILES, int TOKENS, bool WIDE>
 __device__ __forceinline__ void tiled(const TiledParams& params) {
     constexpr int ROWS = 8 * TOKENS;
@@ -361,7 +428,7 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
     const int lane = static_cast<int>(threadIdx.x) % WARP;
     const int first_tile = (static_cast<int>(blockIdx.x) * (WIDE ? WARPS : 1) + (WIDE ? warp : 0)) * TILES;
     // The grid is that of the larger of two parts.
-    if (first_tile >= weight.tiles || !slot_tile(params, ROWS, slots)) {
+    if (first_tile >= weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.y), ROWS, slots)) {
         return;
     }
     TokenRows<TOKENS> rows;
@@ -377,9 +444,10 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
     }
     const int chunk_units = (weight.units + CHUNKS - 1) / CHUNKS;
     float sums[TILES][TOKENS][4];
+    extern __shared__ uint4 memory[];
     if constexpr (WIDE) {
         // Each thread has its own, away from the registers that the products need.
-        __shared__ float totals[TILES * TOKENS * 4][WARPS * WARP];
+        auto* totals = reinterpret_cast<float(*)[WARPS * WARP]>(memory);
 #pragma unroll
         for (int i = 0; i < TILES * TOKENS * 4; ++i) {
             totals[i][threadIdx.x] = 0.0f;
@@ -392,30 +460,10 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
                 totals[i][threadIdx.x] += sums[i / (TOKENS * 4)][i / 4 % TOKENS][i % 4];
             }
         }
-        const float lower_factor = weight.factors[2 * slots.expert];
-        const float upper_factor = weight.factors[2 * slots.expert + 1];
-        const auto total_of = [&](int m, int n, int i) { return totals[(m * TOKENS + n) * 4 + i][threadIdx.x]; };
-#pragma unroll
-        for (int n = 0; n < TOKENS; ++n) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int row = 8 * n + lane % 4 * 2 + i;
-                if (row < slots.count) {
-                    const int slot = slot_of(params, slots, row);
-#pragma unroll
-                    for (int m = 0; m < TILES; ++m) {
-                        if (first_tile + m < weight.tiles) {
-                            Write::run(
-                                params, first_tile + m, lane / 4, slot, total_of(m, n, i) * lower_factor,
-                                total_of(m, n, 2 + i) * upper_factor);
-                        }
-                    }
-                }
-            }
-        }
+        write_totals<Write, TILES, TOKENS>(params, slots, first_tile, totals);
     } else {
         // 4 more than the outputs: a warp's stores go to all banks.
-        __shared__ float partial[CHUNKS][ROWS][TILES * TILE + 4];
+        auto* partial = reinterpret_cast<float(*)[ROWS][TILES * TILE + 4]>(memory);
         const int num_chunks = (weight.units + chunk_units - 1) / chunk_units;
         if (warp < num_chunks) {
             const int first = warp * chunk_units;
@@ -450,6 +498,175 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
     }
 }
 
+// Block: tiles of a warp and B operands, rows and threads of a block, and its shared memory.
+constexpr int BLOCK_TILES = 2;
+constexpr int BLOCK_TOKENS = 8;
+constexpr int BLOCK_ROWS = 8 * BLOCK_TOKENS;
+constexpr int PARTS = UNIT / 8;
+struct BlockShared {
+    uint4 rows[2][BLOCK_ROWS][PARTS];  // of one unit each, in places by `place_of`
+    float totals[BLOCK_TILES * BLOCK_TOKENS * 4][WARPS * WARP];
+    u32 first[BLOCK_ROWS];  // where rows of x begin, in 8 values
+};
+
+// Where the 16 bytes `part` of a row are: the eight lanes that read at once, parts 4t + pair of two rows, reach all banks.
+__device__ __forceinline__ int place_of(int row, int part) { return part ^ (part / 8 | (row & 1) << 1); }
+
+// sums += the codes of unit u times rows in shared memory; `place` is that of the lane's 16 bytes of steps 0 and 1. Words are
+// loaded a unit before they are needed, or half of one where registers are short; `next` is the unit behind u, if any.
+template <typename Format, int TOKENS>
+__device__ __forceinline__ void add_block_steps(
+    float (&sums)[BLOCK_TILES][TOKENS][4], typename Format::Unit (&units)[BLOCK_TILES],
+    const TileRow (&tiles)[BLOCK_TILES], u32 u, u32 next, const uint4 (*rows)[PARTS], int place) {
+#pragma unroll
+    for (int pair = 0; pair < STEPS / 2; ++pair) {
+        u32 a[BLOCK_TILES][2][4];
+#pragma unroll
+        for (int m = 0; m < BLOCK_TILES; ++m) {
+            Format::fragment(a[m][0], units[m], 2 * pair);
+            Format::fragment(a[m][1], units[m], 2 * pair + 1);
+        }
+#pragma unroll
+        for (int n = 0; n < TOKENS; ++n) {
+            const uint4 x = rows[8 * n][place ^ pair];
+#pragma unroll
+            for (int m = 0; m < BLOCK_TILES; ++m) {
+                mma(sums[m][n], a[m][0], x.x, x.y);
+            }
+#pragma unroll
+            for (int m = 0; m < BLOCK_TILES; ++m) {
+                mma(sums[m][n], a[m][1], x.z, x.w);
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < BLOCK_TILES; ++m) {
+            constexpr int PAIRS = STEPS / 2, AHEAD = Format::UNIT_SCALES ? PAIRS / 2 : PAIRS;
+            Format::template load_words<true>(units[m], tiles[m], pair + AHEAD < PAIRS ? u : next, (pair + AHEAD) % PAIRS);
+        }
+    }
+}
+
+// Each warp has two tiles, whose words go straight to its registers, and all rows of the block, which copies bring to shared
+// memory for all warps, a unit ahead. Blocks of the same tiles follow each other, so that they find the weights in L2.
+template <typename Format, typename Write, int TOKENS>
+__device__ __forceinline__ void tiled_block(const TiledParams& params, const SlotTile& slots, int block_tile) {
+    extern __shared__ uint4 memory[];
+    BlockShared& shared = *reinterpret_cast<BlockShared*>(memory);
+    const TiledWeight& weight = params.weight;
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / WARP, lane = thread % WARP;
+    // A thread copies one part of every sixteenth row.
+    constexpr int COPY_ROWS = WARPS * WARP / PARTS, COPIES = 8 * TOKENS / COPY_ROWS;
+    const int part = thread % PARTS;
+    const uint4* x = reinterpret_cast<const uint4*>(params.x);
+    if (thread < 8 * TOKENS) {
+        shared.first[thread] = static_cast<u32>(x_row_of(params, slot_of(params, slots, thread)) * params.x_stride / 8);
+    }
+    __syncthreads();
+    const auto copy = [&](u32 u) {
+        // Beyond K weights are zero, and any input of the row will do.
+        const u32 at = u * PARTS + static_cast<u32>(part);
+        const u32 from = at < static_cast<u32>(weight.columns) / 8 ? at : 0;
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            const int row = thread / PARTS + i * COPY_ROWS;
+            copy16(&shared.rows[u % 2][row][place_of(row, part)], x + shared.first[row] + from);
+        }
+        commit_copies();
+    };
+    copy(0);
+    const int first_tile = block_tile + warp * BLOCK_TILES;
+    const bool has_tiles = first_tile < weight.tiles;
+    TileRow tiles[BLOCK_TILES];
+    typename Format::Unit units[BLOCK_TILES];
+#pragma unroll
+    for (int m = 0; m < BLOCK_TILES; ++m) {
+        tiles[m] = tile_row<Format>(weight, slots.expert, first_tile + m, lane);
+        load_unit<Format, true>(units[m], tiles[m], 0);
+    }
+    // One of the four scales of the outputs of four lanes, which hand them to each other.
+    const float* lower_scales = lane % 4 < 2 ? tiles[0].lower_scales : tiles[1].lower_scales;
+    const float* upper_scales = lane % 4 < 2 ? tiles[0].upper_scales : tiles[1].upper_scales;
+    const float* own_scales = lane % 2 == 0 ? lower_scales : upper_scales;
+#pragma unroll
+    for (int i = 0; i < BLOCK_TILES * TOKENS * 4; ++i) {
+        shared.totals[i][thread] = 0.0f;
+    }
+    const int place = place_of(lane / 4, lane % 4 * 4);
+    const u32 num_units = static_cast<u32>(weight.units), chunk_units = (num_units + CHUNKS - 1) / CHUNKS;
+    u32 chunk_end = chunk_units;
+    float sums[BLOCK_TILES][TOKENS][4];
+    clear(sums);
+#pragma unroll 1
+    for (u32 u = 0; u < num_units; ++u) {
+        wait_copies<0>();
+        // The rows of this unit are there, and every warp has left those of the unit before.
+        __syncthreads();
+        if (u + 1 < num_units) {
+            copy(u + 1);
+        }
+        if (!has_tiles) {
+            continue;
+        }
+        const u32 next = min(u + 1, num_units - 1);
+        const auto* rows = &shared.rows[u % 2][lane / 4];
+        if constexpr (Format::UNIT_SCALES) {
+            const float scale = own_scales[u * static_cast<u32>(tiles[0].scale_step)];
+            float products[BLOCK_TILES][TOKENS][4];
+            clear(products);
+            add_block_steps<Format, TOKENS>(products, units, tiles, u, next, rows, place);
+            float scales[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                scales[i] = __shfl_sync(0xffffffffu, scale, lane / 4 * 4 + i);
+            }
+#pragma unroll
+            for (int i = 0; i < BLOCK_TILES * TOKENS * 4; ++i) {
+                const int m = i / (TOKENS * 4), n = i / 4 % TOKENS, j = i % 4;
+                sums[m][n][j] = __fmaf_rn(scales[2 * m + j / 2], products[m][n][j], sums[m][n][j]);
+            }
+        } else {
+            typename Format::Scales scales[BLOCK_TILES];
+#pragma unroll
+            for (int m = 0; m < BLOCK_TILES; ++m) {
+                Format::template load_scales<true>(scales[m], tiles[m], next);
+            }
+            add_block_steps<Format, TOKENS>(sums, units, tiles, u, next, rows, place);
+#pragma unroll
+            for (int m = 0; m < BLOCK_TILES; ++m) {
+                units[m].scales = scales[m];
+            }
+        }
+        if (u + 1 == chunk_end || u + 1 == num_units) {
+#pragma unroll
+            for (int i = 0; i < BLOCK_TILES * TOKENS * 4; ++i) {
+                shared.totals[i][thread] += sums[i / (TOKENS * 4)][i / 4 % TOKENS][i % 4];
+            }
+            clear(sums);
+            chunk_end += chunk_units;
+        }
+    }
+    if (has_tiles) {
+        write_totals<Write, BLOCK_TILES, TOKENS>(params, slots, first_tile, shared.totals);
+    }
+}
+
+// Few rows of an expert are left to fewer products.
+template <typename Format, typename Write>
+__device__ __forceinline__ void tiled_block(const TiledParams& params) {
+    SlotTile slots;
+    const int block_tile = static_cast<int>(blockIdx.y) * WARPS * BLOCK_TILES;
+    if (block_tile >= params.weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.x), BLOCK_ROWS, slots)) {
+        return;
+    }
+    if (slots.count <= 32) {
+        tiled_block<Format, Write, 4>(params, slots, block_tile);
+    } else if (slots.count <= 48) {
+        tiled_block<Format, Write, 6>(params, slots, block_tile);
+    } else {
+        tiled_block<Format, Write, BLOCK_TOKENS>(params, slots, block_tile);
+    }
+}
+
 #define TILED(name, Format, Write, TILES, TOKENS, WIDE, BLOCKS)                                      \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
@@ -461,14 +678,23 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
         }                                                                                            \
     }
 
+#define TILED_BLOCK(name, Format, Write)                                                             \
+    extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1)                                    \
+        name(const __grid_constant__ TiledLaunch launch) {                                           \
+        begin_kernel();                                                                              \
+        const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
+        tiled_block<Format, Write>(params);                                                          \
+    }
+
 // A kernel of each variant, by outputs of a warp and rows of a block; the variants of cuda/kernels/tiled.rs. The last
 // number is that of the blocks whose registers an SM must hold.
 #define VARIANTS(name, Format, Write)                                                                \
-    TILED(name##_split16x8, Format, Write, 1, 1, false, 2)                                           \
-    TILED(name##_split32x8, Format, Write, 2, 1, false, 1)                                           \
+    TILED(name##_split16x8, Format, Write, 1, 1, false, Format::BLOCKS_16)                           \
+    TILED(name##_split32x8, Format, Write, 2, 1, false, Format::BLOCKS_32)                           \
     TILED(name##_split32x16, Format, Write, 2, 2, false, 1)                                          \
     TILED(name##_split16x32, Format, Write, 1, 4, false, 1)                                          \
-    TILED(name##_wide16x48, Format, Write, 1, 6, true, 1)
+    TILED(name##_wide16x48, Format, Write, 1, 6, true, 1)                                            \
+    TILED_BLOCK(name##_block32x64, Format, Write)
 
 #define FORMATS(name, Write)                                                                         \
     VARIANTS(name##_bf16, TileBf16, Write)                                                           \

@@ -5,7 +5,7 @@
 // c ^ (r % 8) (the swizzle of 128 bytes); a panel begins at a multiple of 1024 bytes. Sums of m64nN are those of m16n8 for
 // every eight columns (mma.cuh), warp w of the group having rows 16w .. 16w + 15.
 
-#include "types.cuh"
+#include "mma.cuh"
 
 constexpr int WARPGROUP = 128;
 // Bytes of a row of a panel, and of eight rows, after which the swizzle repeats.
@@ -14,10 +14,6 @@ constexpr int PANEL_EIGHT = 8 * PANEL_PITCH;
 
 // Byte of chunk `chunk` of row `row` in a panel.
 __device__ __forceinline__ int panel_byte(int row, int chunk) { return row * PANEL_PITCH + ((chunk ^ (row & 7)) << 4); }
-
-__device__ __forceinline__ u32 shared_address(const void* pointer) {
-    return static_cast<u32>(__cvta_generic_to_shared(pointer));
-}
 
 // Matrix descriptor of a tile at this address of shared memory. Along k in a row (K-major): `panels` is not read. Along the
 // rows (MN-major): k is the row of a panel, and the next 64 columns are `panels` bytes behind.

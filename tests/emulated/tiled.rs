@@ -3,7 +3,7 @@
 
 use perigee::cuda::kernels::experts::TILE_ROWS;
 use perigee::cuda::kernels::route::{self, Worklist};
-use perigee::cuda::kernels::tiled::{Part, Rows, Slots, Variant};
+use perigee::cuda::kernels::tiled::{Part, Rows, Schedule, Slots, Variant};
 use perigee::cuda::kernels::{tiled_linear, tiled_swiglu};
 use perigee::cuda::{Arch, Packer, Stream};
 use perigee::ops::HostOps;
@@ -11,6 +11,8 @@ use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::tolerance::{PROJECT, SWIGLU};
 use perigee::quant::{PackedFormat, StoredMatrix, TensorScale};
 use perigee::tensor::DType;
+
+use perigee_emulator::machine::Traffic;
 
 use super::TestDriver;
 use super::operations::{Device, Outputs, bf16, buffer, devices, floats};
@@ -52,6 +54,12 @@ fn projections_of_every_variant() {
     let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, DType::U8, TensorScale::None);
     for stored in [Stored::Bf16, fp8, mxfp4] {
         for (rows, out, columns) in [(70, 40, 288), (2, 300, 2080)] {
+            check_projection(&mut rng, stored, rows, out, columns);
+        }
+    }
+    // Blocks of more than 32 and of more than 48 rows, with several units in a chunk.
+    for stored in formats() {
+        for (rows, out, columns) in [(33, 20, 160), (50, 20, 1184)] {
             check_projection(&mut rng, stored, rows, out, columns);
         }
     }
@@ -269,5 +277,49 @@ fn decode_products_stay_within_the_issue_budget() {
         assert!(100 * conflicts < report.warp_instructions(), "{}: {conflicts} bank conflicts", variant.name);
         // Codes and scales, each once.
         assert_eq!(streamed, (out * columns * 9 / 16) as u64, "{}", variant.name);
+    }
+}
+
+/// What decides the speed of a prompt and can be counted: instructions that are issued for each product of 16 x 8 x 16, and no
+/// bank conflicts where rows and totals are in shared memory.
+#[test]
+fn prompt_products_read_rows_once_and_without_bank_conflicts() {
+    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
+    let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
+    let mut device = Stream::new(driver).unwrap();
+    let Some(options) = device.driver().options() else { return };
+    options.profile = true;
+    let mut rng = fastrand::Rng::with_seed(36);
+    let [rows, out, columns] = [64, 256, 4096];
+    let x = stored_rows(&mut device, &rounded(&mut rng, rows * columns), columns);
+    let y = Rows { address: device.allocate("y", 4 * rows * out).unwrap().address, stride: out };
+    for stored in [Stored::Bf16, nvfp4] {
+        let weight = Weight::random(&mut rng, stored, [out, columns]);
+        let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
+        let mut counted = [0.0; 2];
+        for (variant, counted) in ["wide16x48", "block32x64"].into_iter().zip(&mut counted) {
+            let variant = Variant::named(variant).unwrap();
+            let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
+            tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
+            let report = device.driver().report().unwrap();
+            let products = (rows * out * columns / (8 * 16 * 16)) as f64;
+            *counted = report.warp_instructions() as f64 / products;
+            let sum = |opcode: &str, of: fn(&Traffic) -> u64| -> u64 {
+                let all = report.instructions.iter().filter(|count| count.opcode.starts_with(opcode));
+                all.filter_map(|count| Some(of(count.traffic.as_ref()?))).sum()
+            };
+            let [from_rows, loaded] = ["cp.async", "ld.global"].map(|opcode| sum(opcode, |t| t.bytes));
+            println!(
+                "{stored:?} {}: {counted:.2} PTX instructions per product, {loaded} bytes loaded, {from_rows} copied",
+                variant.name
+            );
+            let conflicts =
+                ["ld.shared", "st.shared", "cp.async"].map(|opcode| sum(opcode, Traffic::excess_wavefronts));
+            assert_eq!(conflicts, [0; 3], "{}", variant.name);
+            if variant.schedule == Schedule::Block {
+                assert_eq!(from_rows, (2 * rows * columns) as u64);
+            }
+        }
+        assert!(2.0 * counted[1] < counted[0], "{counted:?}");
     }
 }

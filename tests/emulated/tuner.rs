@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use perigee::cuda::kernels::tiled::Variant;
+use perigee::cuda::kernels::tiled::{Schedule, Variant};
 use perigee::cuda::kernels::tiled_linear;
 use perigee::cuda::tuner::{
     BenchSizes, Bucket, Candidate, Choices, Effort, Identity, Measurement, Product, Table, Tried, TuneError,
@@ -51,7 +51,8 @@ fn shipped_variants_are_accepted_and_the_choice_is_always_the_same() {
     let Some(mut open) = shipped_device() else { return };
     let ops = [
         op(Product::Linear, Format::Nvfp4, [40, 288], 1, Bucket::UpTo8),
-        op(Product::Linear, Format::Fp8, [136, 272], 1, Bucket::Above),
+        op(Product::Linear, Format::Fp8, [136, 272], 1, Bucket::UpTo96),
+        op(Product::Linear, Format::Nvfp4, [24, 144], 1, Bucket::Above),
         op(Product::Linear, Format::Bf16, [24, 2080], 5, Bucket::UpTo8),
         op(Product::Swiglu, Format::Int4, [24, 64], 5, Bucket::UpTo16),
         op(Product::Swiglu, Format::Mxfp4, [16, 160], 1, Bucket::UpTo32),
@@ -232,7 +233,7 @@ impl Plant {
     }
 
     fn candidate(&self) -> Candidate {
-        let variant = Variant { name: self.name, warp_tiles: 1, rows: 8, wide: false };
+        let variant = Variant { name: self.name, warp_tiles: 1, rows: 8, schedule: Schedule::Split };
         Candidate { variant, function: self.function }
     }
 }
@@ -399,7 +400,7 @@ fn choices_change_launches_and_no_bits() {
         Some((logits, blocks))
     };
     let Some((expected, by_default)) = run(None) else { return };
-    for fastest in ["split32x16", "wide16x48"] {
+    for fastest in ["split32x16", "wide16x48", "block32x64"] {
         let (logits, blocks) = run(Some(fastest)).unwrap();
         assert!(logits == expected, "{fastest} changes logits");
         assert_ne!(blocks, by_default, "{fastest} is not launched");
@@ -436,15 +437,15 @@ fn the_command_explains_what_is_stored() {
         "41.00 MB; at the 4100 GB/s of a copy in the same run that takes 10.0 us",
         "split32x8       50.00 us   20 % of the floor  chosen",
         "split16x8      100.00 us   10 % of the floor  default",
-        "wide16x48   refused: it has other bits",
+        "block32x64  refused: it has other bits",
         "split32x16  left out: code 700",
         "split32x8 is faster than split16x8 by 50.0 % and replaces it: the margin is 3 %",
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
-    assert!(!text.contains("rows33+"), "{text}");
+    assert!(!text.contains("rows97+"), "{text}");
     let (output, text) = perigee(dir.path(), &["--explain", "linear"]);
-    assert!(output.status.code() == Some(1) && text.contains("rows33+"), "{text}");
+    assert!(output.status.code() == Some(1) && text.contains("rows97+"), "{text}");
     let (output, text) = perigee(dir.path(), &["--explain", "", "--set", "kernels.cache_dir=none"]);
     assert!(output.status.code() == Some(1) && text.contains("measured: none"), "{text}");
 }

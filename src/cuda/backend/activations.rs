@@ -9,7 +9,7 @@ use crate::cuda::stream::{Buffer, Stream};
 use crate::ops::{ModelShape, OpError};
 
 /// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
-pub(super) const MOE_ROWS: usize = 1024;
+pub(super) const MOE_ROWS: usize = 2048;
 
 /// Values in f32 and, for tensor cores, in bf16; a buffer that the arithmetic does not need is [`Buffer::NONE`].
 #[derive(Debug, Clone, Copy)]

@@ -13,6 +13,9 @@ use crate::cuda::stream::Buffer;
 use crate::cuda::tuner::Product;
 use crate::ops::{OpError, RouterShape, expect};
 
+/// Most rows of shared experts that take the variant of the routed ones: a launch less counts more than their time.
+const JOINED_ROWS: usize = 32;
+
 /// Rows through experts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ffn<'a> {
@@ -147,10 +150,12 @@ impl<D: Driver> CudaBackend<D> {
         Ok(())
     }
 
-    /// The two products of experts, in two launches if all of them have one format and are on tensor cores.
+    /// The two products of experts, in two launches if all of them have one format and are on tensor cores; with many rows,
+    /// if they have one variant too.
     pub(super) fn swiglu(&mut self, all: &[Ffn<'_>]) -> Result<(), OpError> {
         let stream = &mut self.stream;
-        let (mut ups, mut downs, mut variants) = (Vec::new(), Vec::new(), None);
+        let mut launches: Vec<([&tiled::Variant; 2], Vec<tiled::Part<'_>>, Vec<tiled::Part<'_>>)> =
+            Vec::new();
         for ffn in all {
             let ([x, rounded], inner, out) = (ffn.x, ffn.inner, ffn.out);
             match ffn.weights {
@@ -178,19 +183,24 @@ impl<D: Driver> CudaBackend<D> {
                     let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
                     let inner = tiled::Rows { address: inner, stride: gate_up.out_features };
                     let y = tiled::Rows { address: out, stride: down.out_features };
-                    ups.push(tiled::Part { matrix: gate_up, slots: up, x, y: inner });
-                    downs.push(tiled::Part { matrix: down, slots: second, x: inner, y });
+                    let up = tiled::Part { matrix: gate_up, slots: up, x, y: inner };
+                    let down = tiled::Part { matrix: down, slots: second, x: inner, y };
                     // The worklist has the rows of its variants; what has none takes any.
-                    variants.get_or_insert(chosen);
+                    let few = matches!(ffn.slots, Slots::Rows(rows) if rows <= JOINED_ROWS);
+                    match launches.last_mut() {
+                        Some((variants, ups, downs)) if few || *variants == chosen => {
+                            ups.push(up);
+                            downs.push(down);
+                        }
+                        _ => launches.push((chosen, vec![up], vec![down])),
+                    }
                 }
             }
         }
-        match variants {
-            Some([up, down]) => {
-                tiled_swiglu::launch(stream, up, &ups)?;
-                tiled_linear::launch(stream, down, &downs, false)
-            }
-            None => Ok(()),
+        for ([up, down], ups, downs) in launches {
+            tiled_swiglu::launch(stream, up, &ups)?;
+            tiled_linear::launch(stream, down, &downs, false)?;
         }
+        Ok(())
     }
 }

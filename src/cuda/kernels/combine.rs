@@ -7,7 +7,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain!("combine", &["combine"], 80);
+pub const KERNEL: Kernel = plain!("combine", &["combine"], 96);
 
 /// `CombineParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]

@@ -5,12 +5,14 @@ use bytemuck::{Pod, Zeroable};
 use super::rms_norm;
 use super::route::Worklist;
 use crate::cuda::matrix::Format;
-use crate::cuda::tiled::{Tiled, TiledWeight};
+use crate::cuda::tiled::{TILE, Tiled, TiledWeight, UNIT};
 use crate::cuda::{Driver, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// Warps of a block.
 const WARPS: usize = 8;
+/// Chunks of a sum.
+const CHUNKS: usize = 8;
 
 /// `TiledParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -78,26 +80,49 @@ pub struct Variant {
     pub warp_tiles: usize,
     /// Rows of x of a block.
     pub rows: usize,
-    /// Whether the warps of a block have rows of tiles of their own; else they share the inputs of one.
-    pub wide: bool,
+    /// What its warps share.
+    pub schedule: Schedule,
+}
+
+/// How the warps of a block divide a product (`kernels/include/tile.cuh`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Schedule {
+    /// They share the inputs of the same tiles.
+    Split,
+    /// Each has tiles of its own and reads the rows.
+    Wide,
+    /// Each has tiles of its own; the rows are in shared memory.
+    Block,
 }
 
 /// Number of variants.
-pub(super) const COUNT: usize = 5;
+pub(super) const COUNT: usize = 6;
 
-const fn variant(name: &'static str, warp_tiles: usize, rows: usize, wide: bool) -> Variant {
-    Variant { name, warp_tiles, rows, wide }
+const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: Schedule) -> Variant {
+    Variant { name, warp_tiles, rows, schedule }
 }
 
 impl Variant {
     /// Every variant, in the order of `names`. All are right for all shapes; the first is the one to compare with.
     pub const ALL: [Self; COUNT] = [
-        variant("split16x8", 1, 8, false),
-        variant("split32x8", 2, 8, false),
-        variant("split32x16", 2, 16, false),
-        variant("split16x32", 1, 32, false),
-        variant("wide16x48", 1, 48, true),
+        variant("split16x8", 1, 8, Schedule::Split),
+        variant("split32x8", 2, 8, Schedule::Split),
+        variant("split32x16", 2, 16, Schedule::Split),
+        variant("split16x32", 1, 32, Schedule::Split),
+        variant("wide16x48", 1, 48, Schedule::Wide),
+        variant("block32x64", 2, 64, Schedule::Block),
     ];
+
+    /// Most dynamic shared memory of a launch.
+    pub(super) const MAX_SHARED_BYTES: u32 = {
+        let (mut most, mut i) = (0, 0);
+        while i < COUNT {
+            let bytes = Self::ALL[i].shared_bytes();
+            most = if bytes > most { bytes } else { most };
+            i += 1;
+        }
+        most
+    };
 
     /// The variant for about `rows` rows of x for each matrix.
     pub fn preferred(rows: usize) -> &'static Self {
@@ -105,7 +130,7 @@ impl Variant {
             0..=8 => 0,
             9..=16 => 2,
             17..=32 => 3,
-            _ => 4,
+            _ => 5,
         }]
     }
 
@@ -122,6 +147,26 @@ impl Variant {
     /// Whether the last block can normalise `rows` rows of y.
     pub fn normalises(&self, rows: usize) -> bool {
         rows <= NORM_ROWS && self.rows == 8
+    }
+
+    /// Rows of tiles of a block.
+    const fn block_tiles(&self) -> usize {
+        match self.schedule {
+            Schedule::Split => self.warp_tiles,
+            Schedule::Wide | Schedule::Block => self.warp_tiles * WARPS,
+        }
+    }
+
+    /// Dynamic shared memory of a launch.
+    const fn shared_bytes(&self) -> u32 {
+        let totals = 4 * self.block_tiles() * TILE * self.rows;
+        let bytes = match self.schedule {
+            Schedule::Split => 4 * CHUNKS * self.rows * (self.warp_tiles * TILE + 4),
+            Schedule::Wide => totals,
+            // `BlockShared`: rows of two units, and where each begins.
+            Schedule::Block => totals + 2 * 2 * self.rows * UNIT + 4 * self.rows,
+        };
+        bytes as u32
     }
 
     fn index(&self) -> usize {
@@ -141,6 +186,7 @@ macro_rules! names {
             concat!($kernel, "_", $format, "_split32x16"),
             concat!($kernel, "_", $format, "_split16x32"),
             concat!($kernel, "_", $format, "_wide16x48"),
+            concat!($kernel, "_", $format, "_block32x64"),
         )+]
     };
 }
@@ -249,14 +295,17 @@ pub(in crate::cuda) fn launch_function<D: Driver>(
     add: bool,
     norms: Option<&RowNorms>,
 ) -> Result<(), OpError> {
-    let block_tiles = variant.warp_tiles * if variant.wide { WARPS } else { 1 };
     let (mut params, mut grid) = ([Params::zeroed(); 2], [0, 0, parts.len() as u32]);
     for (part, params) in parts.iter().zip(&mut params) {
         let blocks;
         (*params, blocks) = part.params(variant, add)?;
-        grid[0] = grid[0].max(part.matrix.tiles().div_ceil(block_tiles) as u32);
+        grid[0] = grid[0].max(part.matrix.tiles().div_ceil(variant.block_tiles()) as u32);
         grid[1] = grid[1].max(blocks as u32);
     }
+    if variant.schedule == Schedule::Block {
+        grid.swap(0, 1);
+    }
     let params = LaunchParams { parts: params, norms: norms.copied().unwrap_or_else(RowNorms::zeroed) };
-    stream.launch(function, LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: 0 }, &params)
+    let shape = LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: variant.shared_bytes() };
+    stream.launch(function, shape, &params)
 }

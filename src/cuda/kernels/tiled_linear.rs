@@ -7,7 +7,8 @@ use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain!("tiled_linear", &NAMES, 255);
+pub const KERNEL: Kernel =
+    Kernel { shared_bytes: Variant::MAX_SHARED_BYTES, ..plain!("tiled_linear", &NAMES, 255) };
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
 

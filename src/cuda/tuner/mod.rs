@@ -184,7 +184,7 @@ fn measure<D: Driver>(
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
     let accepted: Vec<&Candidate> =
         candidates.iter().zip(&refused).filter(|(_, refused)| refused.is_none()).map(|(c, _)| c).collect();
-    let rows = op.rows.rows()[2];
+    let rows = problem.rows()[2];
     let workload = problem.workload(rows);
     let mut times = timing::time(stream, &problem, &workload, &output, &accepted, effort)?.into_iter();
     let tried = candidates.iter().zip(refused).map(|(candidate, refused)| Tried {

@@ -140,7 +140,7 @@ pub(super) fn check<D: Driver>(
         Product::Swiglu => SWIGLU.bf16_activations,
     };
     let mut error = 0.0f32;
-    for rows in problem.op.rows.rows() {
+    for rows in problem.rows() {
         let workload = problem.workload(rows);
         let num_slots = workload.num_slots;
         let expected = problem.expected(stream, &workload)?;

@@ -43,7 +43,7 @@ impl Product {
     }
 }
 
-/// Rows of x for each matrix. A bucket begins where another variant is the default.
+/// Rows of x for each matrix. A bucket begins where another variant is the default, and the last one at prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Bucket {
     /// 1 to 8.
@@ -55,14 +55,17 @@ pub enum Bucket {
     /// 17 to 32.
     #[serde(rename = "17-32")]
     UpTo32,
-    /// 33 and more.
-    #[serde(rename = "33+")]
+    /// 33 to 96.
+    #[serde(rename = "33-96")]
+    UpTo96,
+    /// 97 and more.
+    #[serde(rename = "97+")]
     Above,
 }
 
 impl Bucket {
     /// All, in the order in which they are tuned: decode steps first.
-    pub const ALL: [Self; 4] = [Self::UpTo8, Self::UpTo16, Self::UpTo32, Self::Above];
+    pub const ALL: [Self; 5] = [Self::UpTo8, Self::UpTo16, Self::UpTo32, Self::UpTo96, Self::Above];
 
     /// The bucket of so many rows.
     pub fn of(rows: usize) -> Self {
@@ -70,6 +73,7 @@ impl Bucket {
             0..=8 => Self::UpTo8,
             9..=16 => Self::UpTo16,
             17..=32 => Self::UpTo32,
+            33..=96 => Self::UpTo96,
             _ => Self::Above,
         }
     }
@@ -80,18 +84,21 @@ impl Bucket {
             Self::UpTo8 => "1-8",
             Self::UpTo16 => "9-16",
             Self::UpTo32 => "17-32",
-            Self::Above => "33+",
+            Self::UpTo96 => "33-96",
+            Self::Above => "97+",
         }
     }
 
     /// Numbers of rows that are checked; the last one is timed, which blocks of rows of every variant divide unevenly or
-    /// fill.
-    pub(super) fn rows(self) -> [usize; 3] {
+    /// fill. Of a long prompt each of many experts has few.
+    pub(super) fn rows(self, routed: bool) -> [usize; 3] {
         match self {
             Self::UpTo8 => [1, 5, 8],
             Self::UpTo16 => [9, 13, 16],
             Self::UpTo32 => [17, 27, 32],
-            Self::Above => [33, 50, 128],
+            Self::UpTo96 => [33, 50, 64],
+            Self::Above if routed => [97, 130, 192],
+            Self::Above => [97, 200, 1024],
         }
     }
 }
@@ -175,8 +182,10 @@ mod tests {
         use crate::cuda::kernels::tiled::Variant;
         for rows in 1..200 {
             let bucket = Bucket::of(rows);
-            assert_eq!(Variant::preferred(rows), Variant::preferred(bucket.rows()[2]), "{rows}");
-            assert!(bucket.rows().iter().all(|rows| Bucket::of(*rows) == bucket));
+            for measured in [false, true].map(|routed| bucket.rows(routed)) {
+                assert_eq!(Variant::preferred(rows), Variant::preferred(measured[2]), "{rows}");
+                assert!(measured.iter().all(|rows| Bucket::of(*rows) == bucket));
+            }
         }
     }
 

@@ -215,7 +215,7 @@ impl Problem {
             x_exact: Buffer::NONE,
             max_slots: 0,
         };
-        let most = op.rows.rows().into_iter().map(|rows| problem.workload(rows).num_slots).max();
+        let most = problem.rows().into_iter().map(|rows| problem.workload(rows).num_slots).max();
         problem.max_slots = most.unwrap_or(0).max(least_slots);
         let values = problem.max_slots * op.in_features;
         let x: Vec<half::bf16> = (0..values).map(|_| half::bf16::from_f32(value(rng))).collect();
@@ -249,6 +249,11 @@ impl Problem {
             self.copies.push(copy);
         }
         Ok(())
+    }
+
+    /// Numbers of rows that are checked; the last one is timed.
+    pub(super) fn rows(&self) -> [usize; 3] {
+        self.op.rows.rows(self.routed)
     }
 
     /// About `rows` slots for each matrix: of four experts one has twice as many and one none.

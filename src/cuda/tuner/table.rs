@@ -289,7 +289,7 @@ mod tests {
         let usable = |op: &TunedOp| {
             Candidate::shipped(op).iter().map(|one| one.is_usable(&read.lost)).collect::<Vec<_>>()
         };
-        assert_eq!(usable(&linear), [true, false, true, true, true]);
+        assert_eq!(usable(&linear), [true, false, true, true, true, true]);
         assert!(!usable(&swiglu).contains(&false));
     }
 
