@@ -9,8 +9,8 @@
 // Work:    2*A*H*(L*(2C+R) + C*(N+V)) FLOP, by f32 FMA.
 // Floor:   A=32 L=8192 H=64 C=512 R=64, bf16: 302 MB -> 63 us at 4.8 TB/s (H200), 36.5 GFLOP -> 545 us at 67 TFLOPS:
 //          bound by FMA, which tensor cores would lift.
-// Grid:    absorb: (row tiles, H, tiles of 128 columns), combine: (row tiles, H, shares of V), decode: (items, groups of 16 heads). The first dimension is any number:
-//          blocks step through what the lists in device memory hold, so that a captured launch serves other plans.
+// Grid:    absorb: (row tiles, H, tiles of 128 columns), combine: (row tiles, H, shares of V), decode: (items,
+//          groups of 16 heads). The first dimension is any number: blocks step through what the lists in device memory hold, so that a captured launch serves other plans.
 //          Shared memory: absorb 20 KB, decode 42 KB, combine 12 KB.
 // Order:   scores: a lane adds four columns of every 128, then a butterfly over lanes; softmax: tiles of 16 keys, then
 //          splits of 512, both at absolute positions; products with kv_up: in order of N, or as scores of C. A row's
@@ -262,13 +262,13 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     }
 }
 
-// Merges the items of a row, divides, multiplies by W_UV. A block has one head of ROWS rows, and its share of the V values of
+// Merges the items of a row, divides, multiplies by W_UV. A block has one head of COUNT rows, and its share of the V values of
 // a head (blockIdx.z). Half of the threads merge the items of even, half those of odd number, four columns each.
-template <typename Weight>
+template <typename Weight, int COUNT>
 __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
     constexpr int LATENT_STEPS = MAX_LATENT / 128, COLUMNS = MAX_LATENT / 4;
     static_assert(2 * COLUMNS == COMBINE_THREADS);
-    __shared__ float4 merged[ROWS][COLUMNS];
+    __shared__ float4 merged[COUNT][COLUMNS];
     __shared__ float2 items[COMBINE_THREADS];  // factor, and sum of exponentials
     __shared__ float peaks[COMBINE_THREADS / 32];
     __shared__ float4 odd_sums[COLUMNS];
@@ -281,8 +281,8 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
     const int share = (params.value + gridDim.z - 1) / gridDim.z;
     const int first_value = blockIdx.z * share, last_value = min(first_value + share, params.value);
 
-    for (int first = blockIdx.x * ROWS; first < num_rows; first += gridDim.x * ROWS) {
-        for (int r = 0; r < ROWS; ++r) {
+    for (int first = blockIdx.x * COUNT; first < num_rows; first += gridDim.x * COUNT) {
+        for (int r = 0; r < COUNT; ++r) {
             RowEntry entry = {};
             if (first + r < num_rows) {
                 entry = rows_of(params.pass)[first + r];
@@ -338,22 +338,22 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
             }
         }
         __syncthreads();
-#pragma unroll 2
+#pragma unroll 4
         for (int v = first_value + warp; v < last_value; v += COMBINE_THREADS / 32) {
-            float products[ROWS] = {};
+            float products[COUNT] = {};
 #pragma unroll
             for (int step = 0; step < LATENT_STEPS; ++step) {
                 const int at = 4 * (32 * step + lane);
                 if (at < latent) {
                     const float4 weight = four_of(weights + static_cast<i64>(v) * latent + at);
 #pragma unroll
-                    for (int r = 0; r < ROWS; ++r) {
+                    for (int r = 0; r < COUNT; ++r) {
                         products[r] = dot4(merged[r][at / 4], weight, products[r]);
                     }
                 }
             }
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
+            for (int r = 0; r < COUNT; ++r) {
                 const float product = warp_sum(products[r]);
                 if (lane == 0 && first + r < num_rows) {
                     const RowEntry entry = rows_of(params.pass)[first + r];
@@ -382,5 +382,7 @@ KERNEL(mla_decode_f32, DECODE_THREADS, decode<RowF32>)
 KERNEL(mla_decode_bf16, DECODE_THREADS, decode<RowBf16>)
 KERNEL(mla_decode_fp8, DECODE_THREADS, decode<RowFp8<false>>)
 KERNEL(mla_decode_fp8_rope, DECODE_THREADS, decode<RowFp8<true>>)
-KERNEL(mla_combine_f32, COMBINE_THREADS, combine<float>)
-KERNEL(mla_combine_bf16, COMBINE_THREADS, combine<bf16>)
+KERNEL(mla_combine_f32, COMBINE_THREADS, (combine<float, ROWS>))
+KERNEL(mla_combine_bf16, COMBINE_THREADS, (combine<bf16, ROWS>))
+KERNEL(mla_combine_row_f32, COMBINE_THREADS, (combine<float, 1>))
+KERNEL(mla_combine_row_bf16, COMBINE_THREADS, (combine<bf16, 1>))

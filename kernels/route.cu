@@ -77,6 +77,7 @@ __device__ __forceinline__ void choose(
         return;
     }
     const float* logits = params.logits + static_cast<i64>(row) * params.num_experts;
+#pragma unroll 4
     for (int e = lane; e < params.num_experts; e += WARP) {
         // Other blocks of this launch may have written the logits.
         const float score = __fdiv_rn(1.0f, 1.0f + expf(-__ldcg(logits + e)));
@@ -113,21 +114,27 @@ __device__ __forceinline__ void choose(
         }
         __syncwarp();
     }
-    float sum = 0.0f;
-    for (int k = 0; k < params.top_k; ++k) {
-        u32 key = 0;
-        int index = 0;
+    // The best of this lane's experts.
+    u32 key = 0;
+    int index = 0;
+    const auto look = [&] {
+        key = 0, index = 0;
+#pragma unroll 4
         for (int e = lane; e < params.num_experts; e += WARP) {
             const u32 other = keys[warp][e];
             index = other > key ? e : index;
             key = max(key, other);
         }
+    };
+    look();
+    float sum = 0.0f;
+    for (int k = 0; k < params.top_k; ++k) {
         const int best = best_of_warp(key, index);
         sum += scores[warp][best];
-        __syncwarp();
         if (lane == best % WARP) {
             // Below the key of -inf: not chosen again.
             keys[warp][best] = 0;
+            look();
         }
         if (lane == 0) {
             chosen[k] = static_cast<u32>(best);

@@ -183,7 +183,6 @@ struct RowsFp8 {
                 }
                 place = next;
                 load_rest(place);
-                publish_stores();
                 arrive(&shared.filled[turn.buffer()]);
             }
         }
@@ -218,7 +217,6 @@ struct RowsBf16 {
                 }
                 commit_copies();
                 wait_copies<0>();
-                publish_stores();
                 arrive(&shared.filled[turn.buffer()]);
             }
         }
@@ -228,6 +226,7 @@ struct RowsBf16 {
 // Queries of 64 heads of a row in bf16; a head beyond the last one is zeros.
 __device__ __forceinline__ void load_queries(const MlaDecodeParams& params, Shared& shared, int index, int first_head) {
     constexpr int CHUNKS = WIDTH / 8;
+#pragma unroll 4
     for (int i = threadIdx.x % WARPGROUP; i < HEADS * CHUNKS; i += WARPGROUP) {
         const int head = i / CHUNKS, chunk = i % CHUNKS;
         uint4 words = make_uint4(0, 0, 0, 0);
@@ -265,6 +264,8 @@ __device__ __forceinline__ void score(const MlaDecodeParams& params, Shared& sha
             const int buffer = turn.buffer();
             const u64 keys = descriptor(shared_address(shared.keys[buffer]), 0);
             wait(&shared.filled[buffer], turn.parity());
+            // Here and not where the keys were stored: it would wait there for the keys that are on their way.
+            publish_stores();
             float scores[32], rope_scores[Rows::ROPE_CODES ? 32 : 1];
             begin_products();
 #pragma unroll
@@ -368,6 +369,7 @@ __device__ __forceinline__ void add_values(
             const u64 weights = descriptor(shared_address(shared.keys[buffer][ROPE_PANEL]), 0);
             const u64 values = descriptor(shared_address(shared.keys[buffer][4 * half]), PANEL_BYTES);
             wait(&shared.weighed[buffer], turn.parity());
+            publish_stores();
             const float upper = shared.shrink[buffer][row], lower = shared.shrink[buffer][row + 8];
             // Most tiles have no larger score than those before; 1 changes no bits.
             if (__any_sync(0xffffffffu, upper != 1.0f || lower != 1.0f)) {

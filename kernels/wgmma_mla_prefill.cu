@@ -80,7 +80,6 @@ __device__ __forceinline__ void load(const Params& params, Shared& shared, int h
         commit_copies();
         if (tile >= AHEAD) {
             wait_copies<AHEAD>();
-            publish_stores();
             arrive(&shared.filled[(tile - AHEAD) % STAGES]);
         }
     }
@@ -92,6 +91,7 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
     const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     const float infinity = __uint_as_float(0x7f800000u), scale = params.scale * LOG2_E;
     constexpr int CHUNKS = WIDTH / 8;
+#pragma unroll 2
     for (int i = thread; i < ROWS * CHUNKS; i += WARPGROUP) {
         const int row = i / CHUNKS, chunk = i % CHUNKS;
         uint4 words = make_uint4(0, 0, 0, 0);
@@ -131,6 +131,8 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
     for (int tile = 0; tile < tiles; ++tile) {
         const int stage = tile % STAGES;
         wait(&shared.filled[stage], tile / STAGES & 1);
+        // Here and not where the copies were made: it would wait there for those that are on their way.
+        publish_stores();
         if (tile * KEYS < my_end) {
             const u64 keys = descriptor(shared_address(shared.tiles[stage]), 0);
             const u64 values = descriptor(shared_address(shared.tiles[stage][KEY_PANELS]), PANEL_BYTES);

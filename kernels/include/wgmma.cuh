@@ -76,7 +76,8 @@ __device__ __forceinline__ void wgmma_128(float (&sums)[64], const u32 (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Stores of this thread to shared memory are seen by products that begin behind a barrier.
+// Stores to shared memory that this thread made, or has waited for, are seen by products that begin behind it: a fence between
+// the proxies (PTX ISA, "Async proxy"), somewhere on the way from the store to the product.
 __device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // The warps of one group meet; each group has a number of its own, from 1.

@@ -279,9 +279,9 @@ impl Attention {
         self.check_cache(at)?;
         let (shape, capacity) = (&self.shape, &self.capacity);
         let [latent_queries, statistics, latents] = capacity.absorbed_parts(shape).0;
-        let (absorb, combine) = match kv_up.dtype {
-            KvUpType::F32 => ("mla_absorb_f32", "mla_combine_f32"),
-            KvUpType::Bf16 => ("mla_absorb_bf16", "mla_combine_bf16"),
+        let absorb = match kv_up.dtype {
+            KvUpType::F32 => "mla_absorb_f32",
+            KvUpType::Bf16 => "mla_absorb_bf16",
         };
         let (decode, decode_launch) = self.decode(at.cache_shape.dtype);
         for pass in &self.passes {
@@ -310,7 +310,8 @@ impl Attention {
             };
             stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
             stream.launch(decode, decode_launch, &params)?;
-            stream.launch(combine, mla_decode::combine_launch(shape, rows), &params)?;
+            let (combine, launch) = mla_decode::combine(shape, rows, kv_up.dtype == KvUpType::F32);
+            stream.launch(combine, launch, &params)?;
         }
         Ok(())
     }

@@ -35,6 +35,8 @@ pub const KERNEL: Kernel = Kernel {
         "mla_decode_fp8_rope",
         "mla_combine_f32",
         "mla_combine_bf16",
+        "mla_combine_row_f32",
+        "mla_combine_row_bf16",
     ],
     archs: &Arch::ALL,
     options: |_| &[],
@@ -145,10 +147,15 @@ pub fn absorb_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
     row_launch(shape, max_rows, shape.kv_lora_rank.div_ceil(ABSORB_COLUMNS))
 }
 
-/// Shape of the launch of combine, over passes of up to `max_rows` rows.
-pub fn combine_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
+/// The function that merges the items of passes of so many rows, and its launch.
+pub fn combine(shape: &MlaShape, rows: usize, kv_up_is_f32: bool) -> (&'static str, LaunchShape) {
     // Blocks that share a head all merge its items: worth it where the heads alone leave multiprocessors idle.
-    row_launch(shape, max_rows, if max_rows <= ROWS { 2 } else { 1 })
+    match (rows <= 1, kv_up_is_f32) {
+        (true, true) => ("mla_combine_row_f32", row_launch(shape, 1, 4)),
+        (true, false) => ("mla_combine_row_bf16", row_launch(shape, 1, 4)),
+        (false, true) => ("mla_combine_f32", row_launch(shape, rows, 1)),
+        (false, false) => ("mla_combine_bf16", row_launch(shape, rows, 1)),
+    }
 }
 
 fn row_launch(shape: &MlaShape, max_rows: usize, shares: usize) -> LaunchShape {
@@ -212,7 +219,7 @@ mod tests {
         assert_eq!(decode_launch(&KIMI, 4096, 132).grid, [66, 4, 1]);
         assert_eq!(decode_launch(&KIMI, 3, 132).grid, [3, 4, 1]);
         assert_eq!(absorb_launch(&KIMI, 5).grid, [2, 64, 4]);
-        assert_eq!(combine_launch(&KIMI, 4096).grid, [16, 64, 1]);
-        assert_eq!(combine_launch(&KIMI, 1).grid, [1, 64, 2]);
+        assert_eq!(combine(&KIMI, 4096, true).1.grid, [16, 64, 1]);
+        assert_eq!(combine(&KIMI, 1, false), ("mla_combine_row_bf16", row_launch(&KIMI, 1, 4)));
     }
 }
