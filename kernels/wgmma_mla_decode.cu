@@ -414,9 +414,9 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int buffer = 0; buffer < 2; ++buffer) {
-            create_barrier(&shared.filled[buffer], WARPGROUP);
-            create_barrier(&shared.weighed[buffer], WARPGROUP);
-            create_barrier(&shared.emptied[buffer], 2 * WARPGROUP);
+            create_barrier(&shared.filled[buffer], WARPGROUP_WARPS);
+            create_barrier(&shared.weighed[buffer], WARPGROUP_WARPS);
+            create_barrier(&shared.emptied[buffer], 2 * WARPGROUP_WARPS);
         }
     }
     __syncthreads();

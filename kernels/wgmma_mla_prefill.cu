@@ -238,8 +238,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wgmma_mla_prefill(const
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int stage = 0; stage < STAGES; ++stage) {
-            create_barrier(&shared.filled[stage], WARPGROUP);
-            create_barrier(&shared.emptied[stage], 2 * WARPGROUP);
+            create_barrier(&shared.filled[stage], WARPGROUP_WARPS);
+            create_barrier(&shared.emptied[stage], 2 * WARPGROUP_WARPS);
         }
     }
     __syncthreads();

@@ -8,6 +8,7 @@
 #include "mma.cuh"
 
 constexpr int WARPGROUP = 128;
+constexpr int WARPGROUP_WARPS = 4;
 // Bytes of a row of a panel, and of eight rows, after which the swizzle repeats.
 constexpr int PANEL_PITCH = 128;
 constexpr int PANEL_EIGHT = 8 * PANEL_PITCH;
@@ -90,8 +91,12 @@ __device__ __forceinline__ void create_barrier(u64* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
+// One arrival of the calling warp, behind what all its lanes did: arrivals at one barrier are counted one after another.
 __device__ __forceinline__ void arrive(u64* barrier) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
+    }
 }
 
 // Waits for the end of the phase of this parity; that of the phase before the first one, 1, has ended.
