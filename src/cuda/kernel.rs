@@ -6,8 +6,9 @@ use super::source;
 use super::{Arch, SourceError};
 
 /// Options of every program. `-v` of ptxas prints resources and changes no code; `-lineinfo` is absent because it
-/// writes the program's name into the CUBIN.
-const COMMON_OPTIONS: &[&str] = &["--std=c++17", "--no-source-include", "--ptxas-options=-v"];
+/// writes the program's name into the CUBIN. What NVRTC finds in its own cache, which it has where there is a driver, comes
+/// without the log that the resources are read from.
+const COMMON_OPTIONS: &[&str] = &["--no-cache", "--std=c++17", "--no-source-include", "--ptxas-options=-v"];
 
 /// Declaration of a kernel file.
 #[derive(Debug, Clone, Copy)]
