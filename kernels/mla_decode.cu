@@ -10,13 +10,13 @@
 // Floor:   A=32 L=8192 H=64 C=512 R=64, bf16: 302 MB -> 63 us at 4.8 TB/s (H200), 36.5 GFLOP -> 545 us at 67 TFLOPS:
 //          bound by FMA, which tensor cores would lift.
 // Grid:    absorb: (row tiles, H, tiles of 128 columns), combine: (row tiles, H, shares of V), decode: (items,
-//          groups of 16 heads). The first dimension is any number: blocks step through what the lists in device memory hold, so that a captured launch serves other plans.
+//          groups of 16 heads). The first dimension is any number: blocks step through what the lists in device memory hold,
+//          so that a captured launch serves other plans.
 //          Shared memory: absorb 20 KB, decode 42 KB, combine 12 KB.
 // Order:   scores: a lane adds four columns of every 128, then a butterfly over lanes; softmax: tiles of 16 keys, then
 //          splits of 512, both at absolute positions; products with kv_up: in order of N, or as scores of C. A row's
 //          result depends on its query, its position and its keys alone.
-// Tried:   H100, one row of Kimi K2, 2 items: absorb 7 us, in blocks of a whole head twice that; combine 22.5 us with four rows
-//          to a block, 8.4 with one.
+// Tried:   H100, one row of Kimi K2, 3 items: absorb 7 us; combine 22.5 us with four rows to a block, 8.4 with one.
 
 #include "cached_row.cuh"
 #include "mla.cuh"
