@@ -72,8 +72,16 @@ mod tests {
                 .count()
         };
         let (d, experts) = (blueprint.hidden_size, blueprint.router.num_experts);
-        assert_eq!(has(Product::Swiglu, blueprint.moe_intermediate_size, d, experts), Bucket::ALL.len(), "{ops:?}");
-        assert_eq!(has(Product::Linear, d, blueprint.moe_intermediate_size, experts), Bucket::ALL.len(), "{ops:?}");
+        assert_eq!(
+            has(Product::Swiglu, blueprint.moe_intermediate_size, d, experts),
+            Bucket::ALL.len(),
+            "{ops:?}"
+        );
+        assert_eq!(
+            has(Product::Linear, d, blueprint.moe_intermediate_size, experts),
+            Bucket::ALL.len(),
+            "{ops:?}"
+        );
         let values = blueprint.mla.num_heads * blueprint.mla.v_head_dim;
         assert_eq!(has(Product::Linear, d, values, 1), Bucket::ALL.len(), "{ops:?}");
         assert!(ops.is_sorted(), "few rows first");
