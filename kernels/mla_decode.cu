@@ -99,7 +99,7 @@ __device__ __forceinline__ void absorb(const MlaDecodeParams& params) {
                 float4 sum = parts[0][r][lane];
 #pragma unroll
                 for (int i = 1; i < GROUPS; ++i) {
-                    sum = fma4(1.0f, parts[i][r][lane], sum);
+                    sum = add4(sum, parts[i][r][lane]);
                 }
                 store_four(absorbed_of(r) + column, sum);
             }
@@ -335,7 +335,7 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
             if (!odd && column < latent) {
                 // A row without keys is 0.
                 merged[r][column / 4] =
-                    num_items > 0 ? divide4(fma4(1.0f, odd_sums[column / 4], sums), total + odd_total) : sums;
+                    num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), total + odd_total) : sums;
             }
         }
         __syncthreads();

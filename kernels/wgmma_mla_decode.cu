@@ -39,13 +39,8 @@ constexpr int LATENT = 512;
 constexpr int ROPE = 64;
 constexpr int WIDTH = LATENT + ROPE;
 // Panels of 64 columns of 64 queries or keys; the last one is the rope key, and then the probabilities.
-constexpr int PANELS = WIDTH / 64;
-constexpr int ROPE_PANEL = LATENT / 64;
-constexpr int PANEL_BYTES = 64 * PANEL_PITCH;
-constexpr int STEPS = 64 / 16;
-// Bytes from one step of 16 to the next: of columns in a row, and of rows.
-constexpr int STEP_COLUMNS = 32;
-constexpr int STEP_ROWS = 2 * PANEL_EIGHT;
+constexpr int PANELS = WIDTH / PANEL;
+constexpr int ROPE_PANEL = LATENT / PANEL;
 // Registers of a thread that adds values; with those of the two other roles, `Rows`, 512 in a lane of four warpgroups.
 constexpr int VALUE_REGISTERS = 160;
 // Numbers of named barriers.

@@ -30,12 +30,8 @@ constexpr int ROPE = 64;
 constexpr int VALUE = 128;
 constexpr int WIDTH = NOPE + ROPE;
 // Panels of 64 columns: those of a key, then those of its value.
-constexpr int KEY_PANELS = WIDTH / 64;
-constexpr int PANELS = KEY_PANELS + VALUE / 64;
-constexpr int PANEL_BYTES = 64 * PANEL_PITCH;
-constexpr int STEPS = 64 / 16;
-constexpr int STEP_COLUMNS = 32;
-constexpr int STEP_ROWS = 2 * PANEL_EIGHT;
+constexpr int KEY_PANELS = WIDTH / PANEL;
+constexpr int PANELS = KEY_PANELS + VALUE / PANEL;
 constexpr int STAGES = 4;
 // Tiles whose copies are on their way before the oldest is waited for.
 constexpr int AHEAD = 2;

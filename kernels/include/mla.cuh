@@ -26,6 +26,10 @@ __device__ __forceinline__ float4 fma4(float factor, float4 values, float4 sum) 
                        __fmaf_rn(factor, values.z, sum.z), __fmaf_rn(factor, values.w, sum.w));
 }
 
+__device__ __forceinline__ float4 add4(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 __device__ __forceinline__ float4 scale4(float factor, float4 values) {
     return make_float4(factor * values.x, factor * values.y, factor * values.z, factor * values.w);
 }

@@ -144,33 +144,29 @@ const ABSORB_COLUMNS: usize = 128;
 
 /// Shape of the launch of absorb, over passes of up to `max_rows` rows.
 pub fn absorb_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
-    row_launch(shape, max_rows, shape.kv_lora_rank.div_ceil(ABSORB_COLUMNS))
+    row_launch(shape, max_rows.div_ceil(ROWS), shape.kv_lora_rank.div_ceil(ABSORB_COLUMNS))
 }
 
 /// Rows from which on it pays that [`ROWS`] of them share the reads of `kv_up` in combine: fewer are merged side by side
-/// (8.4 us for one row of Kimi K2 against 22.5 us, 2 items, H100).
+/// (8.4 us for one row of Kimi K2 against 22.5 us, 3 items, H100).
 const SHARED_COMBINE_ROWS: usize = 16;
 
 /// The function that merges the items of passes of so many rows, and its launch.
 pub fn combine(shape: &MlaShape, rows: usize, kv_up_is_f32: bool) -> (&'static str, LaunchShape) {
-    let function = match (rows < SHARED_COMBINE_ROWS, kv_up_is_f32) {
-        (true, true) => "mla_combine_row_f32",
-        (true, false) => "mla_combine_row_bf16",
-        (false, true) => "mla_combine_f32",
-        (false, false) => "mla_combine_bf16",
+    let (function, tiles) = match (rows < SHARED_COMBINE_ROWS, kv_up_is_f32) {
+        (true, true) => ("mla_combine_row_f32", rows),
+        (true, false) => ("mla_combine_row_bf16", rows),
+        (false, true) => ("mla_combine_f32", rows.div_ceil(ROWS)),
+        (false, false) => ("mla_combine_bf16", rows.div_ceil(ROWS)),
     };
     // Blocks that share a head all merge its items: worth it where the heads alone leave multiprocessors idle.
     let shares = [1, 4, 2].get(rows).copied().unwrap_or(1);
-    let mut launch = row_launch(shape, rows, shares);
-    if rows < SHARED_COMBINE_ROWS {
-        launch.grid[0] = rows.max(1) as u32;
-    }
-    (function, launch)
+    (function, row_launch(shape, tiles, shares))
 }
 
-fn row_launch(shape: &MlaShape, max_rows: usize, shares: usize) -> LaunchShape {
-    // Longer passes are stepped through: 64 rows at a time keep the device busy with the heads.
-    let tiles = max_rows.div_ceil(ROWS).clamp(1, 16) as u32;
+fn row_launch(shape: &MlaShape, tiles: usize, shares: usize) -> LaunchShape {
+    // Longer passes are stepped through: 16 tiles at a time keep the device busy with the heads.
+    let tiles = tiles.clamp(1, 16) as u32;
     LaunchShape { grid: [tiles, shape.num_heads as u32, shares as u32], threads: 256, shared_bytes: 0 }
 }
 
