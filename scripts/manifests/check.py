@@ -1,8 +1,8 @@
 """Renders the manifests and checks the objects; `scripts/manifests-check` runs it.
 
 Every folder of config/kubernetes (each component on the base) and the chart with each of its value files:
-- the schemas of Kubernetes, of Prometheus' operator and, from its types in Rust, of HTTPRoute, unknown fields refused; what --crds has,
-  without its CEL rules, goes before them, and for InferencePool, which no package has, there is nothing else;
+- the schemas of Kubernetes, of Prometheus' operator, of HTTPRoute from its types in Rust, and of InferencePool from `inference_pool.py`,
+  unknown fields refused; what --crds has, without its CEL rules, goes before them;
 - what holds between objects: selectors, ports, volumes, names, the time to drain, the restricted pod security standard;
 - the chart renders the objects of the overlays;
 - with --binary: settings are valid, probe paths answer, metrics exist.
@@ -24,6 +24,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
+import inference_pool
 import rust_types
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -37,8 +38,7 @@ DRAIN_MARGIN_S = 10
 SAME = {"base": [], "overlays/gpu": ["gpu"], "overlays/fleet": ["gpu", "fleet"]}
 # Custom resources, and the lists that are read here, for want of a schema.
 CUSTOM = {("monitoring.coreos.com/v1", "PodMonitor"): ["podMetricsEndpoints"],
-          ("gateway.networking.k8s.io/v1", "HTTPRoute"): ["parentRefs", "rules"],
-          ("inference.networking.k8s.io/v1", "InferencePool"): ["targetPorts"]}
+          ("gateway.networking.k8s.io/v1", "HTTPRoute"): ["parentRefs", "rules"]}
 # Objects that the manifests name and do not make.
 EXTERNAL = {("PersistentVolumeClaim", "perigee-model"), ("Secret", "perigee-api-keys")}
 API_KEY = "manifests-check"
@@ -151,20 +151,25 @@ def definitions(folder):
     return result
 
 
-def packaged(gateway):
-    """The definitions that packages have, as `definitions` does. `gateway`: the folder of the crate gateway-api, if it is there."""
+def resource(spec):
+    """The schema of a custom resource with this spec. No manifest has a status."""
+    return {"type": "object", "properties": {"apiVersion": {}, "kind": {}, "metadata": {"type": "object"}, "spec": spec},
+            "required": ["spec"], "additionalProperties": False}
+
+
+def known(gateway):
+    """The definitions at hand, as `definitions` does. `gateway`: the folder of the crate gateway-api, if it is there."""
     from cloudcoil.models.prometheus_operator.v1 import PodMonitor
 
     schema = closed(PodMonitor.model_json_schema())
     schema["properties"]["metadata"] = {"type": "object"}
     # The models' fourth number is their own.
     release = importlib.metadata.version("cloudcoil-models-prometheus-operator").rsplit(".", 1)[0]
-    result = {("monitoring.coreos.com/v1", "PodMonitor"): (schema, release)}
+    result = {("monitoring.coreos.com/v1", "PodMonitor"): (schema, release),
+              ("inference.networking.k8s.io/v1", "InferencePool"): (resource(inference_pool.SPEC), inference_pool.RELEASE)}
     if gateway:
         source = (gateway / "src/apis/standard/httproutes.rs").read_text()
-        spec = rust_types.schema(source, "HttpRouteSpec")
-        schema = {"type": "object", "properties": {"apiVersion": {}, "kind": {}, "metadata": {"type": "object"}, "spec": spec},
-                  "required": ["spec"], "additionalProperties": False}
+        schema = resource(rust_types.schema(source, "HttpRouteSpec"))
         release = re.search(r"Gateway API version (v[0-9.]*[0-9])", (gateway / "README.md").read_text())
         result["gateway.networking.k8s.io/v1", "HTTPRoute"] = (schema, release[1] if release else "?")
     return result
@@ -469,7 +474,7 @@ def main():
         parser.error(f"{options.binary} is no program")
 
     findings, used = Findings(), {}
-    crds = packaged(options.gateway) | (definitions(options.crds) if options.crds else {})
+    crds = known(options.gateway) | (definitions(options.crds) if options.crds else {})
     folders = kustomizations(options.kustomize.split(), findings)
     renderings = {f"config/kubernetes/{folder}": items for folder, items in folders.items()}
     charts = {}
