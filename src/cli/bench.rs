@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -51,22 +52,87 @@ fn json(report: &impl Serialize, wanted: bool) -> Option<serde_json::Result<Stri
     wanted.then(|| serde_json::to_string_pretty(report))
 }
 
+/// Where the time went before the engine took requests.
+#[derive(Debug, Clone, Serialize)]
+struct BootTimes {
+    /// Names and seconds of the stages, in order.
+    stages: Vec<(&'static str, f64)>,
+    /// Bytes of the checkpoint that were loaded.
+    weights_bytes: u64,
+    #[serde(skip)]
+    since: Instant,
+}
+
+impl BootTimes {
+    fn begin(stage: &'static str) -> Self {
+        Self { stages: vec![(stage, 0.0)], weights_bytes: 0, since: Instant::now() }
+    }
+
+    /// Ends the current stage.
+    fn end(&mut self) {
+        let now = Instant::now();
+        if let Some((_, seconds)) = self.stages.last_mut() {
+            *seconds = (now - self.since).as_secs_f64();
+        }
+        self.since = now;
+    }
+
+    fn stage(&mut self, name: &'static str) {
+        self.end();
+        self.stages.push((name, 0.0));
+    }
+
+    fn line(&self) -> String {
+        let total: f64 = self.stages.iter().map(|(_, seconds)| seconds).sum();
+        let part = |(name, seconds): &(&str, f64)| match *name {
+            "weights" => {
+                let gb_s = self.weights_bytes as f64 / seconds.max(1e-9) / 1e9;
+                format!("{name} {seconds:.2} s at {gb_s:.2} GB/s")
+            }
+            _ => format!("{name} {seconds:.2} s"),
+        };
+        let parts: Vec<String> = self.stages.iter().map(part).collect();
+        format!("{:<44} {total:>9.2} s      ({})", "boot", parts.join(", "))
+    }
+}
+
+/// Figures of a run and of the boot before it.
+#[derive(Debug, Serialize)]
+struct Measured {
+    #[serde(flatten)]
+    report: BenchReport,
+    boot: BootTimes,
+}
+
+impl Measured {
+    fn table(&self) -> String {
+        format!("{}\n{}", self.report.table(), self.boot.line())
+    }
+}
+
 /// Starts the engine for a measurement.
 fn start(
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
     settings: &Settings,
     metrics: &Arc<Metrics>,
+    boot: &mut BootTimes,
 ) -> Result<(StartedEngine, EngineOptions), BootError> {
     let mut options = EngineOptions::from_settings(settings, &blueprint)?;
     // Every prompt must be new: no token may come from the cache, and a prompt is one step where
     // the budget allows.
     options.prefix_caching = false;
-    let engine = start_engine(checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
-        if let EngineProgress::Planned(plan) = at {
+    let engine = start_engine(checkpoint, blueprint, &options, metrics.clone(), &mut |at| match at {
+        EngineProgress::Tuning { done: 0, .. } => boot.stage("tuning"),
+        EngineProgress::Tuning { .. } => {}
+        EngineProgress::Planned(plan) => {
+            boot.stage("weights");
             eprintln!("memory plan\n{}", plan.table().trim_end());
         }
+        EngineProgress::Weights { done, .. } => boot.weights_bytes = done,
+        EngineProgress::WarmingUp => boot.stage("warm-up"),
     })?;
+    boot.end();
     Ok((engine, options))
 }
 
@@ -113,7 +179,7 @@ fn compare(
     let mut stop_token_ids = text.tokenizer.turn_ends();
     stop_token_ids.extend(&defaults.eos_token_ids);
     let metrics = Arc::new(Metrics::new("bench", false));
-    let (engine, _) = start(&checkpoint, blueprint, settings, &metrics)?;
+    let (engine, _) = start(&checkpoint, blueprint, settings, &metrics, &mut BootTimes::begin("opening"))?;
     let plan = SpeculationPlan {
         prompts,
         sampling: SamplingParams { stop_token_ids, ..sampling },
@@ -136,12 +202,13 @@ fn read(file: &Path) -> Result<String, BootError> {
     Ok(std::fs::read_to_string(file).map_err(|error| refused(&error))?)
 }
 
-fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootError> {
+fn measure(args: &BenchArgs, settings: &Settings) -> Result<Measured, BootError> {
+    let mut boot = BootTimes::begin("opening");
     let metrics = Arc::new(Metrics::new("bench", false));
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     let active = active_bytes(&checkpoint, &blueprint);
-    let (engine, options) = start(&checkpoint, blueprint, settings, &metrics)?;
+    let (engine, options) = start(&checkpoint, blueprint, settings, &metrics, &mut boot)?;
     // Bandwidth is measured before and after, and the larger value counts: on a shared machine the
     // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;
@@ -161,5 +228,5 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<BenchReport, BootErr
     };
     let report = runtime.block_on(measure::run(&engine.handle, &metrics, active, &plan, bandwidth))?;
     engine.handle.shutdown();
-    Ok(report)
+    Ok(Measured { report, boot })
 }

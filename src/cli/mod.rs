@@ -2,6 +2,7 @@
 //! of `perigee serve` is in `boot/`.
 
 mod bench;
+mod bench_checkpoint;
 mod bench_kernels;
 mod bench_vision;
 mod client;
@@ -61,6 +62,9 @@ pub fn main() -> ExitCode {
                 Ok(loaded) => bench_vision::bench_vision(&args, &loaded.settings),
                 Err(code) => code,
             }
+        }
+        Command::Bench(BenchArgs { command: Some(BenchCommand::Checkpoint(args)), .. }) => {
+            bench_checkpoint::bench_checkpoint(&args)
         }
         Command::Bench(args) => match commands::load_settings(&args.settings) {
             Ok(loaded) => bench::bench(&args, &loaded.settings),

@@ -9,6 +9,7 @@ pub mod calibrate;
 pub mod prune;
 pub mod quantize;
 pub mod audit;
+pub mod stand_in;
 #[cfg(test)]
 mod test_folder;
 
@@ -27,3 +28,4 @@ pub use prune::{PruneError, PruneProgress, PruneReport, prune};
 pub use quantize::recipe::{Dialect, KvCache, ModuleSet, Options, OptionsError, TargetFormat};
 pub use quantize::report::{ClassReport, Report};
 pub use quantize::{CalibrationRequest, MeasureError, Progress, QuantizeError, quantize};
+pub use stand_in::StandIn;

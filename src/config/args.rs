@@ -318,6 +318,23 @@ pub enum BenchCommand {
     Kernels(BenchKernelsArgs),
     /// Time the vision tower of the K2.5 line on the processor, with random weights: seconds and GFLOP/s of square images.
     Vision(BenchVisionArgs),
+    /// Write a checkpoint of Kimi K2's shape with few layers and random weights, to measure a machine before a model is there: one dense
+    /// layer of 0.6 GB and layers with experts of 9.8 GB, MLPs in NVFP4, and 4.7 GB of embeddings. Shards that are there are kept.
+    Checkpoint(BenchCheckpointArgs),
+}
+
+/// What to write.
+#[derive(Debug, Args)]
+pub struct BenchCheckpointArgs {
+    /// Folder, created if missing.
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// Layers with experts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub moe_layers: u32,
+    /// Routed experts of a layer.
+    #[arg(long, default_value_t = 384, value_parser = clap::value_parser!(u32).range(8..=384))]
+    pub experts: u32,
 }
 
 /// Which images to time.
