@@ -7,10 +7,12 @@
 // Traffic: 4*T*(E+2K) bytes, of which a decode step has some kilobytes: latency-bound.
 // Grid:    route: a warp for each row, 4 in a block; the block that ends last writes the worklist. route_*: a warp for each
 //          logit of 8 rows, 8 in a block; the block that ends last chooses. tiles: one block of 1024 threads.
-// Order:   a row's choice depends on its logits alone. The order of slots inside an expert's tiles depends on the order of
-//          atomic additions; no result depends on it, since each slot's product is its own.
-// Tried:   H100, T=1, E=384: route_bf16 29 us. Four steps of weights under way at once in the logits, and a scan of one lane
-//          after each choice, made it 28; the former is left out, since it took 203 registers with NVRTC 13.0.
+// Order:   a row's choice depends on its logits alone. The order of slots inside an expert's tiles depends, but for route_*, on the
+//          order of atomic additions; no result depends on it, since each slot's product is its own.
+// Code:    what the last block runs it runs once, and fetches it from the second cache: loops are not unrolled but where they
+//          keep keys in registers.
+// Tried:   H100, T=1, E=384: route_bf16 29 us with loops unrolled, 3,160 instructions, and one step of weights after the other. The
+//          code below, 2,296 and four steps under way, has not run on a GPU.
 
 #include "last_block.cuh"
 #include "linear.cuh"
@@ -18,6 +20,8 @@
 constexpr int ROUTE_WARPS = 4;
 constexpr int TILE_THREADS = 1024;
 constexpr int MAX_EXPERTS = 1024;
+// Keys of a lane, of up to 384 experts: what is not unrolled further is not fetched.
+constexpr int SMALL_LANE = 12;
 constexpr u32 ALL_LANES = 0xffffffffu;
 // Choice of a row that is not there.
 constexpr u32 NO_EXPERT = 0xffffffffu;
@@ -63,89 +67,170 @@ __device__ __forceinline__ int best_of_warp(u32 key, int index) {
     return static_cast<int>(__reduce_min_sync(ALL_LANES, key == largest ? static_cast<u32>(index) : NO_EXPERT));
 }
 
-// The choice of row `row` by a warp.
-__device__ __forceinline__ void choose(
-    const RouteParams& params, int row, float (&scores)[ROUTE_WARPS][MAX_EXPERTS], u32 (&keys)[ROUTE_WARPS][MAX_EXPERTS]) {
-    const int warp = static_cast<int>(threadIdx.x) / WARP;
-    const int lane = static_cast<int>(threadIdx.x) % WARP;
-    u32* chosen = params.chosen + static_cast<i64>(row) * params.top_k;
-    float* weights = params.weights + static_cast<i64>(row) * params.top_k;
-    if (row >= static_cast<int>(*params.num_rows)) {
-        for (int k = lane; k < params.top_k; k += WARP) {
-            chosen[k] = NO_EXPERT;
-            weights[k] = 0.0f;
+// Scores and keys of the rows from `first` on, ROUTE_WARPS at most, by a block of THREADS threads.
+template <int THREADS>
+__device__ __forceinline__ void score(
+    const RouteParams& params, int first, float (&scores)[ROUTE_WARPS][MAX_EXPERTS], u32 (&keys)[ROUTE_WARPS][MAX_EXPERTS]) {
+    const int rows = min(ROUTE_WARPS, params.padded_rows - first);
+#pragma unroll 1
+    for (int row = 0; row < rows; ++row) {
+        const float* logits = params.logits + static_cast<i64>(first + row) * params.num_experts;
+#pragma unroll 1
+        for (int e = static_cast<int>(threadIdx.x); e < params.num_experts; e += THREADS) {
+            // Other blocks of this launch may have written the logits.
+            const float logit = __ldcg(logits + e);
+            const float bias = params.bias[e];
+            const float score = __fdiv_rn(1.0f, 1.0f + expf(-logit));
+            scores[row][e] = score;
+            keys[row][e] = ordered(score + bias);
         }
-        return;
     }
-    const float* logits = params.logits + static_cast<i64>(row) * params.num_experts;
-#pragma unroll 4
+}
+
+// Leaves the keys of the best groups of a row, by a warp; those of other groups become the key of -inf.
+__device__ __forceinline__ void keep_groups(const RouteParams& params, u32 (&keys)[MAX_EXPERTS]) {
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    // Lane g scores group g by its two best choices, which the keys order.
+    const int size = params.num_experts / params.n_group;
+    u32 first = 0, second = 0;
+    if (lane < params.n_group) {
+#pragma unroll 1
+        for (int e = lane * size; e < (lane + 1) * size; ++e) {
+            const u32 key = keys[e];
+            second = key > first ? first : max(second, key);
+            first = max(first, key);
+        }
+    }
+    const auto value = [](u32 key) { return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key); };
+    u32 group = 0;
+    if (lane < params.n_group) {
+        group = ordered(size > 1 ? value(first) + value(second) : value(first));
+    }
+    u32 kept = 0;
+#pragma unroll 1
+    for (int i = 0; i < params.topk_group; ++i) {
+        const int best = best_of_warp(group, lane);
+        kept |= 1u << best;
+        group = lane == best ? 0 : group;
+    }
+#pragma unroll 1
     for (int e = lane; e < params.num_experts; e += WARP) {
-        // Other blocks of this launch may have written the logits.
-        const float score = __fdiv_rn(1.0f, 1.0f + expf(-__ldcg(logits + e)));
-        scores[warp][e] = score;
-        keys[warp][e] = ordered(score + params.bias[e]);
+        if (!(kept >> (e / size) & 1u)) {
+            keys[e] = ordered(__uint_as_float(0xff800000u));
+        }
     }
     __syncwarp();
-    if (params.topk_group < params.n_group) {
-        // Lane g scores group g by its two best choices, which the keys order.
-        const int size = params.num_experts / params.n_group;
-        u32 first = 0, second = 0;
-        if (lane < params.n_group) {
-            for (int e = lane * size; e < (lane + 1) * size; ++e) {
-                const u32 key = keys[warp][e];
-                second = key > first ? first : max(second, key);
-                first = max(first, key);
-            }
-        }
-        const auto value = [](u32 key) { return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key); };
-        u32 group = 0;
-        if (lane < params.n_group) {
-            group = ordered(size > 1 ? value(first) + value(second) : value(first));
-        }
-        u32 kept = 0;
-        for (int i = 0; i < params.topk_group; ++i) {
-            const int best = best_of_warp(group, lane);
-            kept |= 1u << best;
-            group = lane == best ? 0 : group;
-        }
-        for (int e = lane; e < params.num_experts; e += WARP) {
-            if (!(kept >> (e / size) & 1u)) {
-                keys[warp][e] = ordered(__uint_as_float(0xff800000u));
-            }
-        }
-        __syncwarp();
+}
+
+// The K largest keys of a row by a warp, in falling order, the lowest index on ties; each lane has PER_LANE keys in registers.
+// Their indices take the place of the first keys. Returns the sum of their scores.
+template <int PER_LANE>
+__device__ __forceinline__ float take_best(
+    const RouteParams& params, const float (&scores)[MAX_EXPERTS], u32 (&keys)[MAX_EXPERTS]) {
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    u32 own[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        const int e = lane + i * WARP;
+        // Below the key of -inf: not chosen.
+        own[i] = e < params.num_experts ? keys[e] : 0;
     }
-    // The best of this lane's experts.
-    u32 key = 0;
-    int index = 0;
-    const auto look = [&] {
-        key = 0, index = 0;
-#pragma unroll 4
-        for (int e = lane; e < params.num_experts; e += WARP) {
-            const u32 other = keys[warp][e];
-            index = other > key ? e : index;
-            key = max(key, other);
-        }
-    };
-    look();
+    __syncwarp();
     float sum = 0.0f;
+#pragma unroll 1
     for (int k = 0; k < params.top_k; ++k) {
-        const int best = best_of_warp(key, index);
-        sum += scores[warp][best];
-        if (lane == best % WARP) {
-            // Below the key of -inf: not chosen again.
-            keys[warp][best] = 0;
-            look();
+        u32 largest = own[0];
+#pragma unroll
+        for (int i = 1; i < PER_LANE; ++i) {
+            largest = max(largest, own[i]);
         }
+        largest = __reduce_max_sync(ALL_LANES, largest);
+        u32 index = NO_EXPERT;
+#pragma unroll
+        for (int i = PER_LANE - 1; i >= 0; --i) {
+            index = own[i] == largest ? static_cast<u32>(lane + i * WARP) : index;
+        }
+        const u32 best = __reduce_min_sync(ALL_LANES, index);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            own[i] = best == static_cast<u32>(lane + i * WARP) ? 0 : own[i];
+        }
+        sum += scores[best];
         if (lane == 0) {
-            chosen[k] = static_cast<u32>(best);
+            keys[k] = best;
         }
-        __syncwarp();
     }
-    const float divisor = params.normalise ? sum + 1e-20f : 1.0f;
+    __syncwarp();
+    return sum;
+}
+
+// The choice of row `row` by a warp, from its scores and keys, which it overwrites; also into `experts` [K], unless it is null.
+__device__ __forceinline__ void choose(
+    const RouteParams& params, int row, const float (&scores)[MAX_EXPERTS], u32 (&keys)[MAX_EXPERTS], u32* experts) {
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    const i64 first = static_cast<i64>(row) * params.top_k;
+    const bool there = row < static_cast<int>(*params.num_rows);
+    float divisor = 1.0f;
+    if (there) {
+        if (params.topk_group < params.n_group) {
+            keep_groups(params, keys);
+        }
+        const float sum = params.num_experts <= SMALL_LANE * WARP ? take_best<SMALL_LANE>(params, scores, keys)
+                                                                  : take_best<MAX_EXPERTS / WARP>(params, scores, keys);
+        divisor = params.normalise ? sum + 1e-20f : 1.0f;
+    }
+#pragma unroll 1
     for (int k = lane; k < params.top_k; k += WARP) {
-        // Written by lane 0 above, ordered by the barrier.
-        weights[k] = __fdiv_rn(scores[warp][chosen[k]], divisor) * params.scaling_factor;
+        const u32 best = there ? keys[k] : NO_EXPERT;
+        params.chosen[first + k] = best;
+        params.weights[first + k] = there ? __fdiv_rn(scores[best], divisor) * params.scaling_factor : 0.0f;
+        if (experts != nullptr) {
+            experts[k] = best;
+        }
+    }
+}
+
+// Writes the worklist of at most THREADS slots, the slots of an expert in their order. `experts` [THREADS] has the choices of the
+// block, NO_EXPERT behind the last slot. A call of a block of THREADS threads, one for each slot: it counts the slots in front.
+template <int THREADS>
+__device__ __forceinline__ void write_short_list(const TilesParams& params, const u32 (&experts)[THREADS]) {
+    __shared__ alignas(16) u32 begins[THREADS];
+    const int slot = static_cast<int>(threadIdx.x);
+    const u32 expert = experts[slot];
+    int lower = 0, earlier = 0, same = 0;
+#pragma unroll 1
+    for (int other = 0; other < params.num_slots; other += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(experts + other);
+        const u32 of[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            lower += of[i] < expert;
+            same += of[i] == expert;
+            earlier += of[i] == expert && other + i < slot;
+        }
+    }
+    const bool there = expert != NO_EXPERT;
+    const int full = earlier / params.tile_rows;
+    const bool first_of_tile = there && earlier == full * params.tile_rows;
+    begins[slot] = first_of_tile ? expert : NO_EXPERT;
+    const int num_tiles = __syncthreads_count(first_of_tile);
+    if (slot == 0) {
+        *params.num_tiles = num_tiles;
+    }
+    if (there) {
+        params.slots[lower + earlier] = static_cast<u32>(slot);
+    }
+    if (first_of_tile) {
+        int tile = full;
+#pragma unroll 1
+        for (int other = 0; other < params.num_slots; other += 4) {
+            const uint4 four = *reinterpret_cast<const uint4*>(begins + other);
+            tile += (four.x < expert) + (four.y < expert) + (four.z < expert) + (four.w < expert);
+        }
+        int* entry = params.tiles + 3 * tile;
+        entry[0] = static_cast<int>(expert);
+        entry[1] = lower + earlier;
+        entry[2] = min(params.tile_rows, same - earlier);
     }
 }
 
@@ -228,9 +313,12 @@ extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __g
     begin_kernel();
     __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
     __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
-    const int row = static_cast<int>(blockIdx.x) * ROUTE_WARPS + static_cast<int>(threadIdx.x) / WARP;
-    if (row < params.padded_rows) {
-        choose(params, row, scores, keys);
+    const int warp = static_cast<int>(threadIdx.x) / WARP;
+    const int first = static_cast<int>(blockIdx.x) * ROUTE_WARPS;
+    score<ROUTE_WARPS * WARP>(params, first, scores, keys);
+    __syncthreads();
+    if (first + warp < params.padded_rows) {
+        choose(params, first + warp, scores[warp], keys[warp], nullptr);
     }
     if (params.list.slots != nullptr && is_last_block(params.blocks_done)) {
         write_list<ROUTE_WARPS * WARP>(params.list);
@@ -242,24 +330,63 @@ struct LinearRouteParams {
     RouteParams route;    // with a worklist
 };
 
+// linear<Format, 1> of one row, with the same sums: the loads of four steps are under way at once.
+template <typename Format>
+__device__ __forceinline__ void logits_of_one_row(const LinearParams& params) {
+    constexpr int VALUES = Format::VALUES;
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    const int column = static_cast<int>(blockIdx.x) * LINEAR_WARPS + static_cast<int>(threadIdx.x) / WARP;
+    if (column >= params.weight.rows) {
+        return;
+    }
+    const WeightRow row = row_of<Format>(params.weight, 0, column);
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int k = lane * VALUES; k < params.weight.columns; k += WARP * VALUES) {
+        float w[VALUES];
+        Format::load(w, row, k);
+#pragma unroll
+        for (int part = 0; part < VALUES; part += 8) {
+            float values[8];
+            load8(values, params.x + k + part);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                sum = __fmaf_rn(values[i], w[part + i], sum);
+            }
+        }
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+        params.y[column] = sum;
+    }
+}
+
 template <typename Format>
 __device__ __forceinline__ void linear_route(const LinearRouteParams& params) {
     __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
     __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
-    linear<Format, 1>(params.linear);
+    __shared__ alignas(16) u32 experts[LINEAR_WARPS * WARP];
+    if (params.linear.num_rows == 1) {
+        logits_of_one_row<Format>(params.linear);
+    } else {
+        linear<Format, 1>(params.linear);
+    }
     if (!is_last_block(params.route.blocks_done)) {
         return;
     }
     const int warp = static_cast<int>(threadIdx.x) / WARP;
-    if (warp < ROUTE_WARPS) {
-        for (int row = warp; row < params.route.padded_rows; row += ROUTE_WARPS) {
-            choose(params.route, row, scores, keys);
-            __syncwarp();
+    experts[threadIdx.x] = NO_EXPERT;
+#pragma unroll 1
+    for (int first = 0; first < params.route.padded_rows; first += ROUTE_WARPS) {
+        score<LINEAR_WARPS * WARP>(params.route, first, scores, keys);
+        __syncthreads();
+        const int row = first + warp;
+        if (warp < ROUTE_WARPS && row < params.route.padded_rows) {
+            choose(params.route, row, scores[warp], keys[warp], experts + row * params.route.top_k);
         }
+        __syncthreads();
     }
-    __threadfence();
-    __syncthreads();
-    write_list<LINEAR_WARPS * WARP>(params.route.list);
+    write_short_list<LINEAR_WARPS * WARP>(params.route.list, experts);
 }
 
 #define LINEAR_ROUTE(name, Format)                                                                                     \

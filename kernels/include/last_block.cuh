@@ -6,16 +6,16 @@
 // second cache. All threads of all blocks call it once. `blocks_done` is 0 before and after a launch.
 __device__ __forceinline__ bool is_last_block(u32* blocks_done) {
     __shared__ bool is_last;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
         const u32 blocks = gridDim.x * gridDim.y * gridDim.z;
+        // Both fences stand in the thread that counts: the first covers what the barrier has told it of the block's writes, and what
+        // the second one learns the next barrier tells the block (PTX ISA, memory consistency model, cumulativity).
+        __threadfence();
         // Begins at 0 again when the last block has been counted.
         is_last = atomicInc(blocks_done, blocks - 1) == blocks - 1;
-    }
-    __syncthreads();
-    if (is_last) {
         __threadfence();
     }
+    __syncthreads();
     return is_last;
 }

@@ -401,6 +401,93 @@ fn routes_with_groups_ties_and_numbers_that_are_none() {
     }
 }
 
+/// Up to eight rows: logits, choices and worklist are one launch.
+#[test]
+fn routes_a_few_rows_in_one_launch() {
+    let (mut rng, columns, tile_rows) = (fastrand::Rng::with_seed(15), 1600, 2);
+    for (stored, num_experts, top_k, n_group, topk_group) in [
+        (Stored::Bf16, 384, 8, 1, 1),
+        (Stored::Bf16, 16, 4, 4, 2),
+        (Stored::F32, 1000, 32, 1, 1),
+        (Stored::F32, 6, 6, 1, 1),
+    ] {
+        let shape = RouterShape {
+            num_experts,
+            top_k,
+            n_group,
+            topk_group,
+            norm_topk_prob: true,
+            routed_scaling_factor: 2.5,
+        };
+        let weight = Weight::random(&mut rng, stored, [num_experts, columns]);
+        let x = floats(&mut rng, 8 * columns);
+        let bias: Vec<f32> = (0..num_experts).map(|_| rng.f32() * 0.1).collect();
+        let mut first: Option<Vec<u32>> = None;
+        for (name, mut device) in devices() {
+            let matrix = Matrix::load(&mut device, "router", &[&weight.view()]).unwrap();
+            let input = Rows { address: device.store("x", &x).unwrap().address, stride: columns };
+            let bias_address = device.store("bias", &bias).unwrap().address;
+            let mut row_bits: Option<Vec<u32>> = None;
+            for (rows, padded) in [(1, 1), (2, 2), (7, 8), (8, 8)] {
+                let slots = padded * top_k;
+                let mut allocate = |values: usize| device.allocate("route", 4 * values).unwrap().address;
+                let logits = allocate(padded * num_experts);
+                let list = Worklist {
+                    num_tiles: allocate(1),
+                    tiles: allocate(3 * slots),
+                    slots: allocate(slots),
+                    tile_rows,
+                    max_tiles: slots,
+                };
+                let (chosen, weights) = (allocate(slots), allocate(slots));
+                let blocks_done = device.zeros("counter", 4).unwrap().address;
+                let num_rows = device.store("rows", &[rows as u32]).unwrap().address;
+                let function = route::fused_function(&matrix, &shape).unwrap();
+                let choice = Choice { chosen, weights, blocks_done };
+                let addresses = [logits, bias_address, num_rows];
+                let product = (&matrix, input);
+                route::launch_fused(&mut device, function, &shape, padded, product, addresses, choice, &list)
+                    .unwrap();
+                assert_eq!(device.read::<u32>(blocks_done, 1).unwrap(), [0]);
+                let logits: Vec<f32> = device.read(logits, padded * num_experts).unwrap();
+                let bits: Vec<u32> = logits[..num_experts].iter().map(|logit| logit.to_bits()).collect();
+                assert_eq!(*row_bits.get_or_insert_with(|| bits.clone()), bits, "{name}: in other company");
+                let got: Vec<u32> = device.read(chosen, slots).unwrap();
+                for row in 0..rows {
+                    let logits = &logits[row * num_experts..(row + 1) * num_experts];
+                    let (expected, _) = expected_choice(logits, &bias, &shape);
+                    assert_eq!(
+                        got[row * top_k..(row + 1) * top_k],
+                        expected,
+                        "{name} E {num_experts} row {row}"
+                    );
+                }
+                assert!(got[rows * top_k..].iter().all(|expert| *expert == NO_EXPERT));
+                let weights: Vec<f32> = device.read(weights, rows * top_k).unwrap();
+                let sum: f32 = weights[..top_k].iter().sum();
+                assert!((sum - 2.5).abs() < 1e-4, "{sum}");
+                let num_tiles = device.read::<u32>(list.num_tiles, 1).unwrap()[0] as usize;
+                let tiles: Vec<u32> = device.read(list.tiles, 3 * num_tiles).unwrap();
+                let order: Vec<u32> = device.read(list.slots, rows * top_k).unwrap();
+                let mut expected: Vec<u32> = (0..(rows * top_k) as u32).collect();
+                expected.sort_by_key(|slot| (got[*slot as usize], *slot));
+                assert_eq!(order, expected, "{name}: slots by expert");
+                let mut at = 0;
+                for tile in tiles.chunks_exact(3) {
+                    let [expert, begin, count] = [tile[0], tile[1], tile[2]];
+                    let same = order[at..].iter().take_while(|slot| got[**slot as usize] == expert).count();
+                    assert_eq!([begin as usize, count as usize], [at, same.min(tile_rows)], "{name}");
+                    at += count as usize;
+                }
+                assert_eq!(at, rows * top_k, "{name}: every slot is in a tile");
+                if rows == 8 {
+                    assert_eq!(*first.get_or_insert_with(|| tiles.clone()), tiles, "{name}");
+                }
+            }
+        }
+    }
+}
+
 /// The choice by definition: experts and their weights.
 fn expected_choice(logits: &[f32], bias: &[f32], shape: &RouterShape) -> (Vec<u32>, Vec<f32>) {
     let scores: Vec<f32> = logits.iter().map(|z| 1.0 / (1.0 + (-z).exp())).collect();

@@ -53,7 +53,7 @@ impl<D: Driver> CudaBackend<D> {
         let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
         let (chosen, weights) = (a.chosen.address, a.weights.address);
         let choice = Choice { chosen, weights, blocks_done: a.blocks_done.address };
-        if let (Some(list), Some(function)) = (list, route::fused_function(&router.weight))
+        if let (Some(list), Some(function)) = (list, route::fused_function(&router.weight, shape))
             && rows <= route::FUSED_ROWS
         {
             let product = (&router.weight, x);

@@ -7,7 +7,7 @@ use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain!("combine", &["combine"], 96);
+pub const KERNEL: Kernel = plain!("combine", &["combine"], 104);
 
 /// `CombineParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]

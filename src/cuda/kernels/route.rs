@@ -22,6 +22,9 @@ pub const MAX_GROUPS: usize = 32;
 /// Most rows whose logits and choice are one launch.
 pub const FUSED_ROWS: usize = 8;
 
+/// Threads of a block of `route_f32` and `route_bf16`.
+const FUSED_THREADS: usize = 256;
+
 /// Outputs of a block of `route_f32` and `route_bf16`.
 const LINEAR_COLUMNS: usize = 8;
 
@@ -186,9 +189,11 @@ pub fn launch_route<D: Driver>(
     stream.launch("route", LaunchShape { grid, threads: 32 * ROUTE_ROWS as u32, shared_bytes: 0 }, &params)
 }
 
-/// The function that computes the logits too; `None` for weights in other formats.
-pub fn fused_function(weight: &Matrix) -> Option<&'static str> {
+/// The function that computes the logits too, for up to [`FUSED_ROWS`] rows; `None` for weights in other formats, and for more slots
+/// than a block has threads.
+pub fn fused_function(weight: &Matrix, shape: &RouterShape) -> Option<&'static str> {
     match weight.format {
+        _ if FUSED_ROWS * shape.top_k > FUSED_THREADS => None,
         Format::F32 => Some("route_f32"),
         Format::Bf16 => Some("route_bf16"),
         _ => None,
@@ -212,7 +217,7 @@ pub fn launch_fused<D: Driver>(
         route: RouteParams::new(shape, padded_rows, addresses, choice, Some(list)),
     };
     let grid = [weight.out_features.div_ceil(LINEAR_COLUMNS) as u32, 1, 1];
-    stream.launch(function, LaunchShape { grid, threads: 256, shared_bytes: 0 }, &params)
+    stream.launch(function, LaunchShape { grid, threads: FUSED_THREADS as u32, shared_bytes: 0 }, &params)
 }
 
 /// Enqueues the worklist of `num_slots` slots whose experts are at `chosen`.
