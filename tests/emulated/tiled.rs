@@ -3,8 +3,8 @@
 
 use perigee::cuda::kernels::experts::TILE_ROWS;
 use perigee::cuda::kernels::route::{self, Worklist};
-use perigee::cuda::kernels::tiled::{Part, Rows, Schedule, Slots, Variant};
-use perigee::cuda::kernels::{tiled_linear, tiled_swiglu};
+use perigee::cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
+use perigee::cuda::kernels::{rms_norm, tiled_linear, tiled_swiglu};
 use perigee::cuda::{Arch, Packer, Stream};
 use perigee::ops::HostOps;
 use perigee::ops::reference::ReferenceBackend;
@@ -102,6 +102,55 @@ fn check_projection(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: u
             tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
             let alone: Vec<f32> = device.read(y.address, out).unwrap();
             assert!(alone == got[(rows - 1) * out..], "{name}: a row alone has other bits");
+        }
+    }
+}
+
+/// The block that ends last normalises what all of them have added to.
+#[test]
+fn norms_of_a_few_rows_behind_their_product() {
+    let (mut rng, out, columns, eps) = (fastrand::Rng::with_seed(33), 200, 160, 1e-5);
+    for (stored, rows) in formats().zip([1, 8, 3].into_iter().cycle()) {
+        let weight = Weight::random(&mut rng, stored, [out, columns]);
+        let x = rounded(&mut rng, rows * columns);
+        let (before, gain) = (floats(&mut rng, rows * out), floats(&mut rng, out));
+        let mut ops = ReferenceBackend;
+        let matrix = HostOps::load_matrix(&mut ops, &weight.view()).unwrap();
+        let mut sum = buffer(&mut ops, &before, out);
+        let input = buffer(&mut ops, &x, columns);
+        ops.project_add(&input, &matrix, &mut sum).unwrap();
+        let mut normed = ops.allocate(rows, out).unwrap();
+        HostOps::norm(&mut ops, &sum, &gain, eps, &mut normed).unwrap();
+        let label = format!("{stored:?} {rows} rows");
+        let mut sums = Outputs::within(label.clone(), ReferenceBackend::values(&sum), allowed(stored));
+        let mut norms = Outputs::within(label, ReferenceBackend::values(&normed), 4.0 * allowed(stored));
+        for (name, mut device) in devices() {
+            let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
+            let x = stored_rows(&mut device, &x, columns);
+            for variant in Variant::ALL.iter().filter(|variant| variant.normalises(rows)) {
+                let name = format!("{name} {}", variant.name);
+                let hidden = device.store("hidden", &before).unwrap().address;
+                let normed = device.allocate("normed", 4 * rows * out).unwrap().address;
+                let behind = RowNorms {
+                    norm: rms_norm::Params {
+                        hidden,
+                        gain: device.store("gain", &gain).unwrap().address,
+                        normed,
+                        rounded: device.allocate("rounded", 2 * rows * out).unwrap().address,
+                        columns: out as i32,
+                        eps,
+                    },
+                    blocks_done: device.zeros("counter", 4).unwrap().address,
+                    num_rows: rows as i32,
+                    padding: 0,
+                };
+                let y = Rows { address: hidden, stride: out };
+                let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
+                tiled_linear::launch_with_norms(&mut device, variant, &part, &behind).unwrap();
+                assert_eq!(device.read::<u32>(behind.blocks_done, 1).unwrap(), [0]);
+                sums.check(&name, &device.read(hidden, rows * out).unwrap());
+                norms.check(&name, &device.read(normed, rows * out).unwrap());
+            }
         }
     }
 }
