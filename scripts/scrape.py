@@ -3,7 +3,7 @@
 
 Streams run without a pause. In turns the page of metrics is left alone and scraped so many times a second, with gzip as Prometheus asks for
 it. Prints the times of the scrapes beside how late the scraper itself woke, which is what the machine makes any thread wait, and the ratio of
-the tokens per second with and without scrapes. Last, without streams, the processor time of the server for a scrape: that share of all cores
+the tokens per second with and without scrapes, its mean with twice the standard error. Last, without streams, the processor time of the server for a scrape: that share of all cores
 is what scraping takes from the streams, and it can be told where the ratio moves by more.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import http.client
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -26,6 +27,8 @@ from wire import Pool
 
 COUNTER = "perigee_generation_tokens_total"
 QUIET_SCRAPES = 1000
+# Tokens of a reply. Streams that began together would all be as deep at once, and their speed would follow their depth.
+REPLY_TOKENS = 256
 
 
 def stream(port, streams):
@@ -34,11 +37,13 @@ def stream(port, streams):
 
     async def one(number):
         pool = Pool("127.0.0.1", port)
+        tokens = REPLY_TOKENS * (number + 1) // streams
         while True:
             prompt = [10 + (number * 31 + i * 7) % 900 for i in range(16)]
-            body = {"prompt": prompt, "max_tokens": 1000, "ignore_eos": True, "temperature": 1, "stream": True, "repetition_guard": "off"}
+            body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 1, "stream": True, "repetition_guard": "off"}
             outcome = await pool.send("/v1/completions", json.dumps(body).encode(), "none", 600)
             assert outcome.status == 200 and not outcome.fault, (outcome.status, outcome.fault, outcome.body[-200:])
+            tokens = REPLY_TOKENS
 
     async def all_of_them():
         await asyncio.gather(*(one(number) for number in range(streams)))
@@ -114,7 +119,10 @@ def main():
     print(f"{len(times)} scrapes of {statistics.mean(sizes) / 1024:.1f} KiB: p50 {at(took, 0.5):.2f}, p99 {at(took, 0.99):.2f}, most {at(took, 1):.2f} ms")
     print(f"the scraper's own waking was late by p50 {at(late, 0.5):.2f}, p99 {at(late, 0.99):.2f}, most {at(late, 1):.2f} ms")
     print(f"processor time of a scrape {each * 1e6:.0f} us: {args.rate * each / os.cpu_count():.2%} of {os.cpu_count()} cores at {args.rate:g} scrapes a second")
-    print(f"throughput with scrapes to without: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+    logs = [math.log(ratio) for ratio in ratios]
+    error = 2 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    mean = math.exp(statistics.mean(logs))
+    print(f"throughput with scrapes to without: mean {mean:.4f} +- {mean * error:.4f}, median {statistics.median(ratios):.4f}, {min(ratios):.3f} to {max(ratios):.3f}")
 
 
 if __name__ == "__main__":
