@@ -21,6 +21,9 @@ const DEVIATION: f32 = 0.02;
 /// Root mean square of the sixteen codes of E2M1.
 const CODE_RMS: f32 = 2.926;
 
+/// Says in config.json that the folder may be written again.
+const WRITTEN_BY: &str = "perigee bench checkpoint";
+
 /// Sizes of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandIn {
@@ -76,8 +79,18 @@ impl StandIn {
     }
 
     /// Writes the folder, which is created; a shard that is there complete is kept. `progress` is called with bytes written or kept.
+    ///
+    /// Errors: those of writing; a folder with the config.json of another checkpoint.
     pub fn write(&self, dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<(), WriteError> {
         fs::create_dir_all(dir).map_err(|error| WriteError::Io { path: dir.to_owned(), error })?;
+        let config = dir.join("config.json");
+        if let Ok(text) = fs::read(&config)
+            && serde_json::from_slice::<Value>(&text)
+                .ok()
+                .is_none_or(|found| found["written_by"] != WRITTEN_BY)
+        {
+            return Err(WriteError::Foreign(config));
+        }
         let pools = Pools::new();
         let (mut weight_map, mut done, mut number) = (BTreeMap::new(), 0, 0);
         let shards = self.shards();
@@ -151,7 +164,7 @@ impl StandIn {
     }
 
     fn config(&self) -> Value {
-        json!({
+        let mut config = json!({
             "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "dtype": "bfloat16", "vocab_size": self.vocab,
             "hidden_size": self.hidden, "num_hidden_layers": self.moe_layers + 1, "first_k_dense_replace": 1, "moe_layer_freq": 1,
             "intermediate_size": self.dense, "moe_intermediate_size": self.expert, "n_routed_experts": self.experts,
@@ -169,7 +182,9 @@ impl StandIn {
                 "quant_method": "modelopt", "quant_algo": "NVFP4",
                 "ignore": ["lm_head", "model.embed_tokens", "*self_attn*", "*mlp.gate"]
             }
-        })
+        });
+        config["written_by"] = json!(WRITTEN_BY);
+        config
     }
 }
 
@@ -298,5 +313,18 @@ mod tests {
         StandIn { experts: 4, ..small(1) }.write(fewer.path(), &mut |_| ()).unwrap();
         assert_ne!(inode(fewer.path())[1], inode(more.path())[1]);
         assert_eq!(inode(fewer.path())[0], inode(more.path())[0]);
+    }
+
+    #[test]
+    fn another_checkpoint_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("config.json");
+        for text in ["{\"model_type\": \"kimi_k2\"}", "broken"] {
+            fs::write(&config, text).unwrap();
+            let refused = small(1).write(dir.path(), &mut |_| ()).unwrap_err().to_string();
+            assert!(refused.contains("config.json belongs to another checkpoint"), "{refused}");
+            assert_eq!(fs::read_to_string(&config).unwrap(), text);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
     }
 }

@@ -92,6 +92,9 @@ pub enum WriteError {
         /// Source folder.
         origin: PathBuf,
     },
+    /// The target holds a checkpoint that is not to be overwritten.
+    #[error("{0} belongs to another checkpoint, which would be overwritten; name another folder")]
+    Foreign(PathBuf),
     /// Another process holds the target's lock.
     #[error("target {0} is being written by another process; wait for it or stop it")]
     Busy(PathBuf),
