@@ -319,7 +319,7 @@ pub enum BenchCommand {
     /// Time the vision tower of the K2.5 line on the processor, with random weights: seconds and GFLOP/s of square images.
     Vision(BenchVisionArgs),
     /// Write a checkpoint of Kimi K2's shape with few layers and random weights, to measure a machine before a model is there: one dense
-    /// layer of 0.6 GB and layers with experts of 9.8 GB, MLPs in NVFP4, and 4.7 GB of embeddings. Shards that are there are kept.
+    /// layer of 0.4 GB and layers with experts of 9.8 GB, MLPs in NVFP4, and 4.7 GB of embeddings. Shards that are there are kept.
     Checkpoint(BenchCheckpointArgs),
 }
 
