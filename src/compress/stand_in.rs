@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::model::checkpoint::{ShardWriter, TensorSpec, WriteError, is_complete, write_file, write_index};
 use crate::tensor::DType;
 
-/// Random bytes that the tensors are cut from, each from a place of its own. Odd, so that repetitions do not fall on rows.
+/// Random bytes that the tensors are cut from, each from a place of its own. No multiple of a row's, so that rows differ.
 const POOL_BYTES: usize = (32 << 20) + 2;
 /// Bytes between the places of tensors that follow each other.
 const STRIDE: usize = 1_048_578;
