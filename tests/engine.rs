@@ -75,6 +75,7 @@ pub(crate) fn options() -> EngineOptions {
         latent_norm_eps: None,
         tower: None,
         tiers: None,
+        launch_times: None,
         speculation: perigee::speculation::Config::off(),
     }
 }

@@ -53,6 +53,7 @@ fn start() -> Nano {
         latent_norm_eps: None,
         tower: None,
         tiers: None,
+        launch_times: None,
         speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

@@ -169,6 +169,7 @@ fn replies(
         latent_norm_eps: None,
         tower: None,
         tiers: None,
+        launch_times: None,
         speculation,
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

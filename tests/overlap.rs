@@ -77,6 +77,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         latent_norm_eps: None,
         tower: None,
         tiers: None,
+        launch_times: None,
         speculation: perigee::speculation::Config::off(),
     }
 }

@@ -15,7 +15,7 @@ use super::sight::TowerSource;
 use super::tuned_ops::tuned_ops;
 use crate::config::{Settings, device};
 use crate::cpu::{Activations, CpuOptions};
-use crate::cuda::Arithmetic;
+use crate::cuda::{Arithmetic, LaunchTimes};
 use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
 use crate::kv_tiers::{DiskOptions, TierError, TierOptions, Tiers};
 use crate::model::checkpoint::{Checkpoint, CheckpointError};
@@ -77,6 +77,8 @@ pub struct EngineOptions {
     pub tower: Option<TowerSource>,
     /// Where blocks are kept that leave the cache.
     pub tiers: Option<TierOptions>,
+    /// Where a GPU's launches are measured, which slows it down; `None`: they are not.
+    pub launch_times: Option<Arc<LaunchTimes>>,
 }
 
 impl EngineOptions {
@@ -131,6 +133,7 @@ impl EngineOptions {
                     flush: Duration::from_secs_f64(cache.disk_flush_s),
                 }),
             }),
+            launch_times: None,
         })
     }
 }
@@ -306,7 +309,7 @@ pub fn start_engine(
             let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint);
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
             let meter = Arc::<UploadMeter>::default();
-            let backend = gpu.open(&ops, tuning, meter.clone(), &metrics)?;
+            let backend = gpu.open(&ops, tuning, meter.clone(), options.launch_times.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
             let equipped = Equipped::new(backend, CacheDType::Bf16).with_drafts().with_towers();

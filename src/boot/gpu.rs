@@ -10,7 +10,7 @@ use crate::cuda::tuner::{
 };
 use crate::cuda::{
     self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
-    Installation, KernelCache, KernelError, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
+    Installation, KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
 };
 use crate::ops::OpError;
 use crate::telemetry::{KernelFigures, Metrics};
@@ -87,12 +87,13 @@ impl Gpu {
 
     /// Opens the device with every kernel loaded, and the measured variants of `ops`; those that were never measured are
     /// tuned now, within `kernels.tune_seconds`. From here on no kernel is compiled. `tuning` is called with the number of
-    /// ops done and of all.
+    /// ops done and of all. Launches are measured for `times`, if there are any.
     pub(super) fn open(
         &self,
         ops: &[TunedOp],
         tuning: &mut dyn FnMut(usize, usize),
         meter: Arc<UploadMeter>,
+        times: Option<Arc<LaunchTimes>>,
         metrics: &Metrics,
     ) -> Result<CudaBackend<Hardware>, GpuError> {
         let begun = Instant::now();
@@ -113,7 +114,11 @@ impl Gpu {
                 note(ops.len() - missing.len(), 0, missing.len(), Duration::ZERO);
             }
         }
-        let mut backend = CudaBackend::new(hardware.reporting(meter), self.arithmetic)?;
+        hardware = hardware.reporting(meter);
+        if let Some(times) = times {
+            hardware = hardware.measuring(times);
+        }
+        let mut backend = CudaBackend::new(hardware, self.arithmetic)?;
         if let Some(table) = table {
             backend.set_choices(Choices::of(&table));
         }

@@ -1,5 +1,6 @@
 //! `perigee bench`: measures an engine without HTTP.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::boot::{
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
 use crate::cpu;
+use crate::cuda::{LaunchTime, LaunchTimes};
 use crate::measure::{self, BenchPlan, BenchReport, SpeculationPlan, SpeculationReport};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::{Blueprint, active_bytes};
@@ -102,11 +104,28 @@ struct Measured {
     #[serde(flatten)]
     report: BenchReport,
     boot: BootTimes,
+    /// Kernels by their share of the time, if they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<LaunchTime>,
 }
 
 impl Measured {
     fn table(&self) -> String {
-        format!("{}\n{}", self.report.table(), self.boot.line())
+        let mut text = format!("{}\n{}", self.report.table(), self.boot.line());
+        for (title, recorded) in [("kernels of recorded steps", true), ("kernels of other steps", false)] {
+            let kernels: Vec<&LaunchTime> =
+                self.kernels.iter().filter(|time| time.recorded == recorded).collect();
+            let all: f64 = kernels.iter().map(|time| time.seconds).sum();
+            if !kernels.is_empty() {
+                let _ = write!(text, "\n\n{title:<44} {:>9} {:>10} {:>7}", "launches", "us each", "share");
+            }
+            for time in kernels {
+                let each = time.seconds / time.launches.max(1) as f64 * 1e6;
+                let share = 100.0 * time.seconds / all.max(f64::MIN_POSITIVE);
+                let _ = write!(text, "\n{:<44} {:>9} {each:>10.1} {share:>6.1}%", time.kernel, time.launches);
+            }
+        }
+        text
     }
 }
 
@@ -115,6 +134,7 @@ fn start(
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
     settings: &Settings,
+    launch_times: Option<Arc<LaunchTimes>>,
     metrics: &Arc<Metrics>,
     boot: &mut BootTimes,
 ) -> Result<(StartedEngine, EngineOptions), BootError> {
@@ -122,6 +142,10 @@ fn start(
     // Every prompt must be new: no token may come from the cache, and a prompt is one step where
     // the budget allows.
     options.prefix_caching = false;
+    if launch_times.is_some() && !matches!(options.backend, BackendChoice::Cuda(_)) {
+        return Err("--kernel-times measures the kernels of a GPU, and device.backend does not use one; set device.backend=cuda".into());
+    }
+    options.launch_times = launch_times;
     let engine = start_engine(checkpoint, blueprint, &options, metrics.clone(), &mut |at| match at {
         EngineProgress::Tuning { done: 0, .. } => boot.stage("tuning"),
         EngineProgress::Tuning { .. } => {}
@@ -179,7 +203,8 @@ fn compare(
     let mut stop_token_ids = text.tokenizer.turn_ends();
     stop_token_ids.extend(&defaults.eos_token_ids);
     let metrics = Arc::new(Metrics::new("bench", false));
-    let (engine, _) = start(&checkpoint, blueprint, settings, &metrics, &mut BootTimes::begin("opening"))?;
+    let (engine, _) =
+        start(&checkpoint, blueprint, settings, None, &metrics, &mut BootTimes::begin("opening"))?;
     let plan = SpeculationPlan {
         prompts,
         sampling: SamplingParams { stop_token_ids, ..sampling },
@@ -208,7 +233,11 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<Measured, BootError>
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
     let active = active_bytes(&checkpoint, &blueprint);
-    let (engine, options) = start(&checkpoint, blueprint, settings, &metrics, &mut boot)?;
+    let launch_times = args.kernel_times.then(Arc::<LaunchTimes>::default);
+    let (engine, options) =
+        start(&checkpoint, blueprint, settings, launch_times.clone(), &metrics, &mut boot)?;
+    // Those of the warm-up.
+    launch_times.iter().for_each(|times| drop(times.take()));
     // Bandwidth is measured before and after, and the larger value counts: on a shared machine the
     // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;
@@ -228,5 +257,7 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<Measured, BootError>
     };
     let report = runtime.block_on(measure::run(&engine.handle, &metrics, active, &plan, bandwidth))?;
     engine.handle.shutdown();
-    Ok(Measured { report, boot })
+    let mut kernels = launch_times.map(|times| times.take()).unwrap_or_default();
+    kernels.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    Ok(Measured { report, boot, kernels })
 }

@@ -81,7 +81,7 @@ fn table(sizes: &BenchSizes, times: &KernelTimes) -> String {
             100.0 * time.bandwidth() / times.copy_bandwidth,
         );
     }
-    text.push_str("\nfloor: the time of its bytes at the speed of the copy, as a share of its own\n");
+    text.push_str("\nfloor: the time of its bytes at the speed of the copy, as a share of its own; cuBLASLt: the vendor's library, where it is installed\n");
     for op in &times.left {
         let _ = writeln!(text, "{op}: no room in the device's memory");
     }

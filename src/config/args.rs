@@ -296,6 +296,10 @@ pub struct BenchArgs {
     /// Repetitions, after one warm-up.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
+    /// Add the time of every kernel of a GPU, in recorded steps (decode) and in others. Events between the kernels and a wait behind
+    /// each step make the other figures worse.
+    #[arg(long, conflicts_with = "speculation")]
+    pub kernel_times: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,

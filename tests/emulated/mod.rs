@@ -5,11 +5,13 @@
 //! names: `scripts/gpu-check`.
 
 mod attention;
+mod golden_ptx;
 mod model;
 mod operations;
 mod sampler;
 mod tiled;
 mod tuner;
+mod vendor;
 mod weights;
 
 use std::collections::{HashMap, VecDeque};
@@ -317,6 +319,10 @@ impl Driver for TestDriver {
 
     fn end_timing(&mut self) -> Result<Duration, DriverError> {
         either!(&mut self.device, device => device.end_timing())
+    }
+
+    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3]) -> Result<bool, DriverError> {
+        either!(&mut self.device, device => device.vendor_product(shape, at))
     }
 }
 

@@ -275,6 +275,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         latent_norm_eps: None,
         tower: None,
         tiers: None,
+        launch_times: None,
         speculation: perigee::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new("golden", true));

@@ -327,6 +327,17 @@ int cuEventRecord(Object* event, Object* stream) {
     event->recorded = op->number;
     return 0;
 }
+// Of a recording: its replays record the event.
+int cuEventRecordWithFlags(Object* event, Object* stream, unsigned flags) {
+    ENTER();
+    CHECK(alive(event, EVENT) && alive(stream, STREAM) && event->device == stream->device, "no event or no stream");
+    CHECK(flags == 1 && stream->recording, "not external, or outside of a recording");
+    if (!pthread_equal(stream->recorder, pthread_self())) return 900;
+    Op* op = enqueue(stream->recording);
+    op->kind = RECORD;
+    op->event = event;
+    return 0;
+}
 int cuEventSynchronize(Object* event) {
     ENTER();
     CHECK(alive(event, EVENT), "no event");
@@ -589,6 +600,8 @@ static Op* copy_of(Op* ops, Object* target) {
         Op* copy = enqueue(target);
         copy->kind = op->kind;
         copy->launch = op->launch;
+        copy->event = op->event;
+        if (op->kind == RECORD) op->event->recorded = copy->number;
     }
     return target->first;
 }
@@ -631,7 +644,8 @@ int cuGraphLaunch(Object* executable, Object* stream) {
     NEEDS_CONTEXT();
     CHECK(alive(executable, EXECUTABLE) && alive(stream, STREAM), "no graph or no stream");
     if (recording(stream)) return 900;
-    for (Op* op = executable->first; op; op = op->next) launches[num_launches++ % 256] = op->launch;
+    for (Op* op = executable->first; op; op = op->next)
+        if (op->kind == KERNEL) launches[num_launches++ % 256] = op->launch;
     copy_of(executable->first, stream);
     return 0;
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use perigee::cuda::{
     Arch, CacheSettings, CompileError, Compiled, Compiler, Device, Driver, DriverError, FunctionUsage,
-    Hardware, Installation, KernelCache, LaunchShape, PeerAccess, Program, kernels,
+    Hardware, Installation, KernelCache, LaunchShape, LaunchTime, LaunchTimes, PeerAccess, Program, kernels,
 };
 
 /// Set in the process of a test's body.
@@ -479,6 +479,50 @@ fn recorded_launches_run_at_each_replay() {
         drop(hardware);
         assert!(fake.live() > 0, "the graph keeps its context and module");
         drop(graph);
+        assert_eq!(fake.live(), 0);
+    });
+}
+
+/// The made-up driver's kernels and copies take a millisecond each.
+#[test]
+fn launches_are_measured_where_they_run() {
+    with_driver("launches_are_measured_where_they_run", &[], |fake| {
+        let times = Arc::<LaunchTimes>::default();
+        let mut hardware = open().unwrap().measuring(times.clone());
+        let module = hardware.load(&program(KERNELS)).unwrap();
+        let function = hardware.function(&module, "add", 0).unwrap();
+        let other = hardware.function(&module, "big", 0).unwrap();
+        let to = hardware.allocate(100).unwrap();
+        let launch = |hardware: &mut Hardware, function| {
+            hardware.launch(function, &SHAPE, &add(to, 4, 1)).unwrap();
+        };
+        let take = || -> Vec<(bool, String, u64, f64)> {
+            let line =
+                |time: LaunchTime| (time.recorded, time.kernel, time.launches, (time.seconds * 1e3).round());
+            times.take().into_iter().map(line).collect()
+        };
+        hardware.zero(to, 100).unwrap();
+        launch(&mut hardware, &function);
+        launch(&mut hardware, &other);
+        // The copy is no part of the launch behind it.
+        hardware.upload(to + 50, &[1; 8]).unwrap();
+        launch(&mut hardware, &function);
+        assert_eq!(take(), [], "the work has not been waited for");
+        assert_eq!(read(&mut hardware, to, 1).unwrap(), [2]);
+        assert_eq!(take(), [(false, "add".into(), 2, 2.0), (false, "big".into(), 1, 1.0)]);
+        hardware.begin_capture().unwrap();
+        (0..3).for_each(|_| launch(&mut hardware, &function));
+        let graph = hardware.end_capture().unwrap();
+        launch(&mut hardware, &other);
+        (0..2).for_each(|_| hardware.replay(&graph).unwrap());
+        assert_eq!(take(), [(false, "big".into(), 1, 1.0), (true, "add".into(), 6, 6.0)]);
+        assert_eq!(read(&mut hardware, to, 1).unwrap(), [8]);
+        // More than are kept at once.
+        (0..5000).for_each(|_| launch(&mut hardware, &function));
+        assert!(fake.live() < 4200, "{}", fake.live());
+        assert_eq!(read(&mut hardware, to + 99, 1).unwrap(), [0]);
+        assert_eq!(take(), [(false, "add".into(), 5000, 5000.0)]);
+        drop((hardware, graph));
         assert_eq!(fake.live(), 0);
     });
 }

@@ -24,6 +24,10 @@ pub trait Device {
     fn write(&mut self, address: u64, bytes: &[u8]);
     /// Reads global memory.
     fn read(&mut self, address: u64, bytes: &mut [u8]);
+    /// A tensor map as the machine reads it: for all but a GPU the emulator's own.
+    fn tensor_map(&mut self, map: &TensorMap) -> Result<[u8; TENSOR_MAP_BYTES], String> {
+        map.encode().map_err(|error| error.to_string())
+    }
     /// Runs the kernel `entry` of the module `ptx` to its end; `params` is the parameter block.
     fn launch(&mut self, ptx: &str, entry: &str, shape: &LaunchShape, params: &[u8]) -> Result<(), String>;
 }
@@ -349,7 +353,8 @@ impl Case {
                 }
                 Arg::TensorMap(map) => {
                     let index = find(&map.tensor)?;
-                    let encoded = map.encode(addresses[index], &self.tensors[index]);
+                    let map_of = map.resolve(addresses[index], &self.tensors[index]);
+                    let encoded = map_of.and_then(|map| device.tensor_map(&map));
                     push(64, &encoded.map_err(|error| format!("tensor map of {}: {error}", map.tensor))?);
                 }
             }
@@ -381,7 +386,7 @@ impl Build {
 }
 
 impl MapArg {
-    fn encode(&self, address: u64, tensor: &Tensor) -> Result<[u8; TENSOR_MAP_BYTES], String> {
+    fn resolve(&self, address: u64, tensor: &Tensor) -> Result<TensorMap, String> {
         let rank = self.global_dim.len();
         if !(1..=5).contains(&rank)
             || self.box_dims.len() != rank
@@ -401,7 +406,7 @@ impl MapArg {
         if self.interleave != "none" {
             return Err(format!("interleave {} is not executed", self.interleave));
         }
-        let map = TensorMap {
+        Ok(TensorMap {
             element,
             rank: rank as u32,
             address,
@@ -421,8 +426,7 @@ impl MapArg {
                 "nan" => Fill::Nan,
                 other => return Err(format!("unknown fill {other}")),
             },
-        };
-        map.encode().map_err(|error| error.to_string())
+        })
     }
 }
 

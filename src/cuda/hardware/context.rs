@@ -183,11 +183,26 @@ impl<H: Copy> Drop for Owned<H> {
     }
 }
 
+impl Owned<CUstream> {
+    /// Waits for all work.
+    pub(super) fn synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: the stream is alive.
+        unsafe { self.context.functions.cuStreamSynchronize(self.handle) }
+    }
+}
+
 impl Owned<CUevent> {
     /// Marks the end of the work that was enqueued so far.
     pub(super) fn record(&self, stream: &Owned<CUstream>) -> Result<(), DriverError> {
         // SAFETY: both are alive.
         unsafe { self.context.functions.cuEventRecord(self.handle, stream.handle) }
+    }
+
+    /// Adds to the recording under way that each replay marks the end of the work so far.
+    pub(super) fn record_in_graph(&self, stream: &Owned<CUstream>) -> Result<(), DriverError> {
+        const EXTERNAL: c_uint = 1;
+        // SAFETY: both are alive; the graph keeps the driver's part of the event.
+        unsafe { self.context.functions.cuEventRecordWithFlags(self.handle, stream.handle, EXTERNAL) }
     }
 
     /// Waits for the work before the last record; returns at once if there was none.

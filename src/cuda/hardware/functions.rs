@@ -85,6 +85,7 @@ functions! {
     cuEventCreate(event: *mut CUevent, flags: c_uint);
     cuEventDestroy_v2(event: CUevent);
     cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
     cuEventSynchronize(event: CUevent);
     cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
     cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);

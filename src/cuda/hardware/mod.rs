@@ -7,7 +7,9 @@
 //! `tests/hardware.rs` runs this module against a made-up libcuda.
 
 mod context;
+mod cublaslt;
 mod functions;
+mod launch_times;
 mod peer;
 mod staging;
 
@@ -26,7 +28,10 @@ use cudarc::driver::sys::{
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
 use crate::threads::UploadMeter;
 use context::{Context, Owned};
+use cublaslt::{CublasLt, WORKSPACE_BYTES};
 use functions::{CAPTURE_UNSUPPORTED, Functions, INVALID_IMAGE, INVALID_VALUE, refusal};
+pub use launch_times::{LaunchTime, LaunchTimes};
+use launch_times::{Marks, Stopwatch};
 pub use peer::PeerAccess;
 use staging::{Downloads, UploadRing};
 
@@ -48,6 +53,10 @@ pub struct Hardware {
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
     downloads: Downloads,
+    /// The vendor's products, if they were asked for: `Some(None)` where there are none.
+    vendor: Option<Option<CublasLt>>,
+    /// Measures every launch; `None`: nobody asked for it.
+    stopwatch: Option<Stopwatch>,
     /// Beginning and end of what is timed.
     timing: Option<[Owned<CUevent>; 2]>,
     stream: Owned<CUstream>,
@@ -72,12 +81,17 @@ pub struct Module {
 #[derive(Clone)]
 pub struct Function {
     handle: CUfunction,
+    name: Arc<str>,
     /// Size of its parameter block.
     parameter_bytes: usize,
 }
 
 /// Recorded launches, on the device.
-pub struct Graph(Owned<CUgraphExec>);
+pub struct Graph {
+    executable: Owned<CUgraphExec>,
+    /// Of its launches, if they are measured.
+    marks: Marks,
+}
 
 // SAFETY: the handle is an address that only libcuda follows, from any thread.
 unsafe impl Send for Module {}
@@ -106,6 +120,8 @@ impl Hardware {
             allocations: BTreeMap::new(),
             uploads: UploadRing::new(&context)?,
             downloads: Downloads::new(),
+            vendor: None,
+            stopwatch: None,
             timing: None,
             stream: context.stream()?,
             context,
@@ -116,6 +132,13 @@ impl Hardware {
     /// Reports uploads to `meter` when their bytes are in pinned memory.
     pub fn reporting(mut self, meter: Arc<UploadMeter>) -> Self {
         self.meter = meter;
+        self
+    }
+
+    /// Adds the time of every launch to `times`. A step takes longer: there are events between its kernels, and the host waits
+    /// for each recorded one.
+    pub fn measuring(mut self, times: Arc<LaunchTimes>) -> Self {
+        self.stopwatch = Some(Stopwatch::new(times));
         self
     }
 
@@ -139,15 +162,25 @@ impl Hardware {
 
     /// Errors: bytes outside of one allocation.
     fn check_range(&self, call: &'static str, address: u64, bytes: usize) -> Result<(), DriverError> {
-        let inside = self.allocations.range(..=address).next_back().is_some_and(|(start, allocation)| {
-            let at = address - start;
-            at.checked_add(bytes as u64).is_some_and(|end| end <= allocation.bytes as u64)
-        });
-        if inside {
-            return Ok(());
-        }
-        Err(refusal(call, INVALID_VALUE, format!("{bytes} bytes at {address:#x} are not in one allocation")))
+        check_range(&self.allocations, call, address, bytes)
     }
+}
+
+/// Errors: bytes outside of one allocation.
+fn check_range(
+    allocations: &BTreeMap<u64, Allocation>,
+    call: &'static str,
+    address: u64,
+    bytes: usize,
+) -> Result<(), DriverError> {
+    let inside = allocations.range(..=address).next_back().is_some_and(|(start, allocation)| {
+        let at = address - start;
+        at.checked_add(bytes as u64).is_some_and(|end| end <= allocation.bytes as u64)
+    });
+    if inside {
+        return Ok(());
+    }
+    Err(refusal(call, INVALID_VALUE, format!("{bytes} bytes at {address:#x} are not in one allocation")))
 }
 
 impl Driver for Hardware {
@@ -219,6 +252,9 @@ impl Driver for Hardware {
 
     fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
         self.enter("cuEventSynchronize")?;
+        if let Some(stopwatch) = &mut self.stopwatch {
+            stopwatch.add(&self.stream)?;
+        }
         self.downloads.finish(transfer, into)
     }
 
@@ -273,7 +309,7 @@ impl Driver for Hardware {
             Err(error) if error.code == INVALID_VALUE => parameter_bytes = 0,
             result => result?,
         }
-        Ok(Function { handle, parameter_bytes })
+        Ok(Function { handle, name: name.into(), parameter_bytes })
     }
 
     fn launch(
@@ -294,7 +330,11 @@ impl Driver for Hardware {
             value: CUlaunchAttributeValue { pad: [0; 64] },
         };
         attribute.value.programmaticStreamSerializationAllowed = 1;
-        let is_dependent = self.behind_kernel.replace(true) && self.dependent;
+        let is_behind = self.behind_kernel.replace(true);
+        if let Some(stopwatch) = &mut self.stopwatch {
+            stopwatch.before(&self.context, &self.stream, self.capturing, !is_behind)?;
+        }
+        let is_dependent = is_behind && self.dependent;
         let config = CUlaunchConfig {
             gridDimX: shape.grid[0],
             gridDimY: shape.grid[1],
@@ -319,15 +359,22 @@ impl Driver for Hardware {
         unsafe {
             let functions = &self.context.functions;
             functions.cuLaunchKernelEx(&config, function.handle, null_mut(), extra.as_mut_ptr())
+        }?;
+        match &mut self.stopwatch {
+            Some(stopwatch) => stopwatch.behind(&self.context, &self.stream, self.capturing, &function.name),
+            None => Ok(()),
         }
     }
 
     fn begin_capture(&mut self) -> Result<(), DriverError> {
         // Calls of other threads, such as an allocation on another device, do not end the recording.
         const THREAD_LOCAL: c_uint = 1;
-        let functions = self.enter("cuStreamBeginCapture_v2")?;
+        self.enter("cuStreamBeginCapture_v2")?;
+        if let Some(stopwatch) = &mut self.stopwatch {
+            stopwatch.add(&self.stream)?;
+        }
         // SAFETY: the stream is alive.
-        unsafe { functions.cuStreamBeginCapture_v2(self.stream.handle(), THREAD_LOCAL) }?;
+        unsafe { self.context.functions.cuStreamBeginCapture_v2(self.stream.handle(), THREAD_LOCAL) }?;
         self.capturing = true;
         Ok(())
     }
@@ -339,6 +386,7 @@ impl Driver for Hardware {
         // Also after an error: the driver gives a failed recording up.
         self.capturing = false;
         self.behind_kernel.set(false);
+        let marks = self.stopwatch.as_mut().map(Stopwatch::take_recording).unwrap_or_default();
         // SAFETY: the output is writable; the stream is alive and being captured.
         let end = |f: &Functions, out| unsafe { f.cuStreamEndCapture(self.stream.handle(), out) };
         let graph = self.context.own(null_mut(), end, Functions::cuGraphDestroy)?;
@@ -348,13 +396,21 @@ impl Driver for Hardware {
         // Now, not at the first replay.
         // SAFETY: both are alive.
         unsafe { self.context.functions.cuGraphUpload(executable.handle(), self.stream.handle()) }?;
-        Ok(Graph(executable))
+        Ok(Graph { executable, marks })
     }
 
     fn replay(&mut self, graph: &Graph) -> Result<(), DriverError> {
-        let functions = self.enter("cuGraphLaunch")?;
+        self.enter("cuGraphLaunch")?;
+        if let Some(stopwatch) = &mut self.stopwatch {
+            stopwatch.add(&self.stream)?;
+        }
+        let functions = &self.context.functions;
         // SAFETY: both are alive, and so are the modules of the recorded kernels.
-        unsafe { functions.cuGraphLaunch(graph.0.handle(), self.stream.handle()) }
+        unsafe { functions.cuGraphLaunch(graph.executable.handle(), self.stream.handle()) }?;
+        match &mut self.stopwatch {
+            Some(stopwatch) => stopwatch.add_replay(&self.stream, &graph.marks),
+            None => Ok(()),
+        }
     }
 
     fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError> {
@@ -388,6 +444,22 @@ impl Driver for Hardware {
         end.wait()?;
         let seconds = f64::from(end.milliseconds_since(begin)?) / 1e3;
         Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+    }
+
+    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3]) -> Result<bool, DriverError> {
+        self.context.make_current()?;
+        self.behind_kernel.set(false);
+        if self.vendor.is_none() {
+            let workspace = self.allocate(WORKSPACE_BYTES)?;
+            self.vendor = Some(CublasLt::open(workspace)?);
+        }
+        let Some(Some(vendor)) = &mut self.vendor else { return Ok(false) };
+        let [m, n, k] = shape;
+        for (address, bytes) in at.into_iter().zip([2 * n * k, 2 * m * k, 4 * m * n]) {
+            check_range(&self.allocations, "cublasLtMatmul", address, bytes)?;
+        }
+        vendor.product(shape, at, self.stream.handle().cast())?;
+        Ok(true)
     }
 }
 

@@ -173,6 +173,7 @@ fn products<D: Driver>(
     let mut problem = Problem::new(stream, op, effort.max_weight_bytes, most, 1)?;
     let output = Output::new(stream, &problem)?;
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
+    let is_plain = op.count == 1 && op.product == Product::Linear && op.format == Format::Bf16;
     let mut candidates = Candidate::shipped(&problem.op);
     candidates.retain(|candidate| candidate.is_usable(lost));
     let mut times = Vec::new();
@@ -192,16 +193,45 @@ fn products<D: Driver>(
         let ranked = micros.into_iter().zip(&candidates).min_by(|a, b| a.0.total_cmp(&b.0));
         let Some((micros, fastest)) = ranked else { continue };
         let weights = op.product.matrices() * problem.op.out_features * problem.op.in_features;
-        times.push(KernelTime {
+        let time = KernelTime {
             op: product_name(&problem.op),
             rows: *rows,
             variant: Some(fastest.variant.name.into()),
             micros,
             bytes: problem.least_bytes(&workload),
             flop: 2 * (workload.num_slots * weights) as u64,
-        });
+        };
+        times.push(time.clone());
+        let vendor = if is_plain { vendor(stream, &problem, *rows, &output, effort)? } else { None };
+        if let Some(micros) = vendor {
+            times.push(KernelTime { variant: Some("cuBLASLt".into()), micros, ..time });
+        }
     }
     Ok(times)
+}
+
+/// Median time of the vendor's product of the same sizes; `None` where its library is not installed.
+fn vendor<D: Driver>(
+    stream: &mut Stream<D>,
+    problem: &Problem,
+    rows: usize,
+    output: &Output,
+    effort: &Effort,
+) -> Result<Option<f64>, OpError> {
+    let shape = [rows, problem.op.out_features, problem.op.in_features];
+    // The bytes of our tiles, which are as many: times depend on how random values are, not on their order.
+    let at = |copy: usize| [problem.copies[copy].weight.codes, problem.x().address, output.rows().address];
+    let driver = stream.driver();
+    if !driver.vendor_product(shape, at(0))? {
+        return Ok(None);
+    }
+    driver.begin_capture()?;
+    let recorded =
+        (0..problem.copies.len()).try_for_each(|copy| driver.vendor_product(shape, at(copy)).map(drop));
+    let graph = driver.end_capture();
+    recorded?;
+    let times = timing::replayed(stream, &[graph?], problem.copies.len(), effort);
+    Ok(times.map_err(|(_, error)| error)?.first().copied())
 }
 
 /// Device memory of attention: a cache and projections of several layers, which launches rotate over.
