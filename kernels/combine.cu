@@ -5,10 +5,11 @@
 // Shapes:  routed [T*K, D] f32; chosen, weights [T, K]; shared [T, D] f32; hidden, normed [T, D] f32; gain [D] f32.
 // Traffic: 4*T*D*(K+4) bytes.
 // Floor:   D=7168, K=8: T=2048 is 705 MB -> 164 us at 4.3 TB/s (H200); T=1 is 344 KB, from L2: latency.
-// Grid:    one block of 256 threads per row; a thread holds at most 32 values, so D <= 8192.
+// Grid:    one block of 256 threads per row, and some that fetch ahead; a thread holds at most 32 values, so D <= 8192.
 // Order:   sums in order of k, then the shared expert; the norm as in rms_norm.cu.
 // Tried:   H100, with steps unrolled: T=1 11 us, T=2048 252 us. Rolled up, half of the instructions, it has not run on a GPU.
 
+#include "ahead.cuh"
 #include "types.cuh"
 #include "reduce.cuh"
 #include "norm.cuh"
@@ -31,8 +32,22 @@ struct CombineParams {
     int padding;
 };
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_constant__ CombineParams params) {
+struct CombineLaunch {
+    CombineParams params;
+    Ahead ahead[2];
+    int num_rows;  // T; the blocks behind them fetch ahead
+    int padding;
+};
+
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_constant__ CombineLaunch launch) {
     begin_kernel();
+    const CombineParams& params = launch.params;
+    if (static_cast<int>(blockIdx.x) >= launch.num_rows) {
+        if (threadIdx.x < 2) {
+            fetch_ahead(launch.ahead[threadIdx.x], blockIdx.x - launch.num_rows, gridDim.x - launch.num_rows);
+        }
+        return;
+    }
     __shared__ float warp_sums[NORM_THREADS / 32];
     const i64 row = blockIdx.x;
     float* hidden = params.hidden + row * params.columns;

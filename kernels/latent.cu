@@ -5,10 +5,11 @@
 // Shapes:  q_latent [T, Q] f32; kv_a [T, C+R] f32; rotations [T, R] f32, R/2 cosines then R/2 sines; cache [slots, row].
 // Traffic: T*(8Q + 4(C+R) + bytes of a cached row) bytes.
 // Floor:   Q=1536, C=512, R=64, FP8 rows: T=2048 is 31 MB -> 7 us at 4.3 TB/s (H200); T=1 is latency.
-// Grid:    (T, 2): y = 0 stores the key's latent, y = 1 normalises the query's; 256 threads.
+// Grid:    (T, 2): y = 0 stores the key's latent, y = 1 normalises the query's; 256 threads. z > 0 fetches ahead.
 // Order:   a thread adds its squares in order of the columns, then block_sum.
 // Tried:   H100, T=1: 6 us; T=2048: 22 us.
 
+#include "ahead.cuh"
 #include "types.cuh"
 #include "reduce.cuh"
 
@@ -40,6 +41,11 @@ struct LatentParams {
     int exponent;            // FP8: else the scale is 2^exponent
     float eps;
     int padding;
+};
+
+struct LatentLaunch {
+    LatentParams params;
+    Ahead ahead;
 };
 
 __device__ __forceinline__ float inverse_root(float squares, int columns, float eps, float (&warp_sums)[WARPS]) {
@@ -187,9 +193,15 @@ __device__ __forceinline__ void latent(const LatentParams& params) {
 }
 
 #define KERNEL(name, KIND)                                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ LatentParams params) { \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ LatentLaunch launch) { \
         begin_kernel();                                                                              \
-        latent<KIND>(params);                                                                        \
+        if (blockIdx.z == 0) {                                                                       \
+            latent<KIND>(launch.params);                                                             \
+        } else if (threadIdx.x == 0) {                                                               \
+            const u32 blocks = gridDim.x * gridDim.y;                                                \
+            fetch_ahead(launch.ahead, (blockIdx.z - 1) * blocks + blockIdx.y * gridDim.x + blockIdx.x, \
+                        (gridDim.z - 1) * blocks);                                                   \
+        }                                                                                            \
     }
 
 KERNEL(latent_f32, ROW_F32)

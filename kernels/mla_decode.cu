@@ -1,7 +1,7 @@
 // mla_absorb, mla_decode, mla_combine: attended = W_UV softmax(scale (W_UK^T q) c^T) c, over a paged cache of latents.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023.
 // Twin:    src/cuda/kernels/mla_decode.rs. Spec: ops/reference.rs `attend_absorbed`.
-// Legend:  A rows of a pass, I items of it (a row and up to SPLIT of its keys), H heads, L keys of a row, N, R, V, C as in
+// Legend:  A rows of a pass, I items of it (a row and up to `split_of` of its keys), H heads, L keys of a row, N, R, V, C as in
 //          ops/shapes.rs `MlaShape`, B bytes of a cached row.
 // Shapes:  query [T, H*(N+R)] f32, not rotated; kv_up [H*(N+V), C] bf16 or f32; cache [slots, B]; attended [T, H*V] f32.
 // Traffic: A*L*B bytes of cache, once per 16 heads (from L2 but for the first); kv_up; 4*A*H*(C+R) and 4*I*H*(C+2)
@@ -14,9 +14,11 @@
 //          so that a captured launch serves other plans.
 //          Shared memory: absorb 20 KB, decode 42 KB, combine 12 KB.
 // Order:   scores: a lane adds four columns of every 128, then a butterfly over lanes; softmax: tiles of 16 keys, then
-//          splits of 512, both at absolute positions; products with kv_up: in order of N, or as scores of C. A row's
+//          splits, both at absolute positions; products with kv_up: in order of N, or as scores of C. A row's
 //          result depends on its query, its position and its keys alone.
 // Tried:   H100, one row of Kimi K2, 3 items: absorb 7 us; combine 22.5 us with four rows to a block, 8.4 with one.
+//          H200, 64 rows of 2 items: combine 127 us with the four rows of a block merged one after another and read from shared memory
+//          for each value; what it takes now has not been measured.
 
 #include "cached_row.cuh"
 #include "mla.cuh"
@@ -153,8 +155,9 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     for (u32 item = blockIdx.x; item < num_items; item += gridDim.x) {
         const int index = row_of_item(params.pass, item);
         const RowEntry entry = rows_of(params.pass)[index];
-        const int first_key = (item - entry.first_item) * SPLIT;
-        const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, SPLIT);
+        const int split = split_of(entry.num_keys);
+        const int first_key = (item - entry.first_item) * split;
+        const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, split);
         for (int key = threadIdx.x; key < num_keys; key += DECODE_THREADS) {
             slots[key] = cached_slot(params.block_tables + entry.table, first_key + key, params.block_size);
         }
@@ -263,83 +266,172 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     }
 }
 
-// Merges the items of a row, divides, multiplies by W_UV. A block has one head of COUNT rows, and its share of the V values of
-// a head (blockIdx.z). Half of the threads merge the items of even, half those of odd number, four columns each.
-template <typename Weight, int COUNT>
-__device__ __forceinline__ void combine(const MlaDecodeParams& params) {
-    constexpr int LATENT_STEPS = MAX_LATENT / 128, COLUMNS = MAX_LATENT / 4;
+// Merges the items of one row into `merged` [1][C], divided by the sum of exponentials. Half of the threads merge the items of even,
+// half those of odd number, four columns each.
+__device__ __forceinline__ void merge_row(
+    const MlaDecodeParams& params, int index, int head, int num_rows, float4 (&merged)[1][MAX_LATENT / 4]) {
+    constexpr int COLUMNS = MAX_LATENT / 4;
     static_assert(2 * COLUMNS == COMBINE_THREADS);
-    __shared__ float4 merged[COUNT][COLUMNS];
     __shared__ float2 items[COMBINE_THREADS];  // factor, and sum of exponentials
     __shared__ float peaks[COMBINE_THREADS / 32];
     __shared__ float4 odd_sums[COLUMNS];
     __shared__ float odd_total;
+    const int latent = params.latent, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int odd = threadIdx.x / COLUMNS, column = 4 * (threadIdx.x % COLUMNS);
+    const RowEntry entry = rows_of(params.pass)[index];
+    const int num_items = items_of(entry);
+    const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
+    const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
+    float largest = -__uint_as_float(0x7f800000u);
+    for (int i = threadIdx.x; i < num_items; i += COMBINE_THREADS) {
+        largest = fmaxf(largest, statistics[place_of(i)].x);
+    }
+    largest = group_max<32>(largest);
+    __syncthreads();
+    if (lane == 0) {
+        peaks[warp] = largest;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < COMBINE_THREADS / 32; ++i) {
+        largest = fmaxf(largest, peaks[i]);
+    }
+    float total = 0.0f;
+    float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int begin = 0; begin < num_items; begin += COMBINE_THREADS) {
+        const int count = min(num_items - begin, COMBINE_THREADS);
+        __syncthreads();
+        if (threadIdx.x < count) {
+            const float2 item = statistics[place_of(begin + threadIdx.x)];
+            items[threadIdx.x] = make_float2(expf(item.x - largest), item.y);
+        }
+        __syncthreads();
+        if (column < latent) {
+#pragma unroll 8
+            for (int i = odd; i < count; i += 2) {
+                total = __fmaf_rn(items[i].x, items[i].y, total);
+                sums = fma4(items[i].x, four_of(params.latents + place_of(begin + i) * latent + column), sums);
+            }
+        }
+    }
+    if (odd) {
+        odd_sums[column / 4] = sums;
+        if (column == 0) {
+            odd_total = total;
+        }
+    }
+    __syncthreads();
+    if (!odd && column < latent) {
+        // A row without keys is 0.
+        merged[0][column / 4] =
+            num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), total + odd_total) : sums;
+    }
+}
+
+// The same of COUNT rows at once, the sums of each in the same order: its threads have eight columns each of the items of even and of
+// odd number. Rows behind the last one are 0.
+template <int COUNT>
+__device__ __forceinline__ void merge_row(
+    const MlaDecodeParams& params, int first, int head, int num_rows, float4 (&merged)[COUNT][MAX_LATENT / 4]) {
+    constexpr int THREADS = COMBINE_THREADS / COUNT, WARPS_OF_ROW = THREADS / 32;
+    static_assert(8 * THREADS >= MAX_LATENT && THREADS % 32 == 0);
+    __shared__ float2 items[COUNT][THREADS];  // factor, and sum of exponentials
+    __shared__ float peaks[COMBINE_THREADS / 32];
+    __shared__ int counts[COUNT];
+    const int latent = params.latent, row = threadIdx.x / THREADS, thread = threadIdx.x % THREADS, column = 8 * thread;
+    RowEntry entry = {};
+    if (first + row < num_rows) {
+        entry = rows_of(params.pass)[first + row];
+    }
+    const int num_items = items_of(entry);
+    const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
+    const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
+    float largest = -__uint_as_float(0x7f800000u);
+    for (int i = thread; i < num_items; i += THREADS) {
+        largest = fmaxf(largest, statistics[place_of(i)].x);
+    }
+    largest = group_max<32>(largest);
+    if (threadIdx.x % 32 == 0) {
+        peaks[threadIdx.x / 32] = largest;
+    }
+    if (thread == 0) {
+        counts[row] = num_items;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < WARPS_OF_ROW; ++i) {
+        largest = fmaxf(largest, peaks[row * WARPS_OF_ROW + i]);
+    }
+    int most = 0;
+#pragma unroll
+    for (int r = 0; r < COUNT; ++r) {
+        most = max(most, counts[r]);
+    }
+    float totals[2] = {};
+    float4 sums[2][2] = {};
+    for (int begin = 0; begin < most; begin += THREADS) {
+        const int count = min(num_items - begin, THREADS);
+        __syncthreads();
+        if (thread < count) {
+            const float2 item = statistics[place_of(begin + thread)];
+            items[row][thread] = make_float2(expf(item.x - largest), item.y);
+        }
+        __syncthreads();
+#pragma unroll 2
+        for (int i = 0; i < count; i += 2) {
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+                if (i + odd < count) {
+                    const float2 item = items[row][i + odd];
+                    const float* from = params.latents + place_of(begin + i + odd) * latent + column;
+                    totals[odd] = __fmaf_rn(item.x, item.y, totals[odd]);
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        if (column + 4 * half < latent) {
+                            sums[odd][half] = fma4(item.x, four_of(from + 4 * half), sums[odd][half]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        if (column + 4 * half < latent) {
+            merged[row][2 * thread + half] =
+                num_items > 0 ? divide4(add4(sums[0][half], sums[1][half]), totals[0] + totals[1]) : sums[0][half];
+        }
+    }
+}
+
+// Merges the items of a row, divides, multiplies by W_UV. A block has one head of COUNT rows, and its share of the V values of
+// a head (blockIdx.z).
+template <typename Weight, int COUNT>
+__device__ __forceinline__ void combine(const MlaDecodeParams& params) {
+    constexpr int LATENT_STEPS = MAX_LATENT / 128;
+    __shared__ float4 merged[COUNT][MAX_LATENT / 4];
     const int latent = params.latent, head = blockIdx.y, num_rows = params.pass->num_rows;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int odd = threadIdx.x / COLUMNS, column = 4 * (threadIdx.x % COLUMNS);
     const Weight* weights = static_cast<const Weight*>(params.kv_up) +
                             (static_cast<i64>(head) * (params.nope + params.value) + params.nope) * latent;
     const int share = (params.value + gridDim.z - 1) / gridDim.z;
     const int first_value = blockIdx.z * share, last_value = min(first_value + share, params.value);
 
     for (int first = blockIdx.x * COUNT; first < num_rows; first += gridDim.x * COUNT) {
-        for (int r = 0; r < COUNT; ++r) {
-            RowEntry entry = {};
-            if (first + r < num_rows) {
-                entry = rows_of(params.pass)[first + r];
-            }
-            const int num_items = items_of(entry);
-            const auto place_of = [&](int i) {
-                return static_cast<i64>(entry.first_item + i) * params.num_heads + head;
-            };
-            const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
-            float largest = -__uint_as_float(0x7f800000u);
-            for (int i = threadIdx.x; i < num_items; i += COMBINE_THREADS) {
-                largest = fmaxf(largest, statistics[place_of(i)].x);
-            }
-            largest = group_max<32>(largest);
-            __syncthreads();
-            if (lane == 0) {
-                peaks[warp] = largest;
-            }
-            __syncthreads();
+        merge_row(params, first, head, num_rows, merged);
+        __syncthreads();
+        // A lane's columns of every row.
+        float4 own[COUNT][LATENT_STEPS];
 #pragma unroll
-            for (int i = 0; i < COMBINE_THREADS / 32; ++i) {
-                largest = fmaxf(largest, peaks[i]);
-            }
-            float total = 0.0f;
-            float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            for (int begin = 0; begin < num_items; begin += COMBINE_THREADS) {
-                const int count = min(num_items - begin, COMBINE_THREADS);
-                __syncthreads();
-                if (threadIdx.x < count) {
-                    const float2 item = statistics[place_of(begin + threadIdx.x)];
-                    items[threadIdx.x] = make_float2(expf(item.x - largest), item.y);
+        for (int r = 0; r < COUNT; ++r) {
+#pragma unroll
+            for (int step = 0; step < LATENT_STEPS; ++step) {
+                if (4 * (32 * step + lane) < latent) {
+                    own[r][step] = merged[r][32 * step + lane];
                 }
-                __syncthreads();
-                if (column < latent) {
-#pragma unroll 8
-                    for (int i = odd; i < count; i += 2) {
-                        total = __fmaf_rn(items[i].x, items[i].y, total);
-                        sums = fma4(items[i].x, four_of(params.latents + place_of(begin + i) * latent + column), sums);
-                    }
-                }
-            }
-            if (odd) {
-                odd_sums[column / 4] = sums;
-                if (column == 0) {
-                    odd_total = total;
-                }
-            }
-            __syncthreads();
-            if (!odd && column < latent) {
-                // A row without keys is 0.
-                merged[r][column / 4] =
-                    num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), total + odd_total) : sums;
             }
         }
-        __syncthreads();
-#pragma unroll 4
+#pragma unroll 2
         for (int v = first_value + warp; v < last_value; v += COMBINE_THREADS / 32) {
             float products[COUNT] = {};
 #pragma unroll
@@ -349,7 +441,7 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
                     const float4 weight = four_of(weights + static_cast<i64>(v) * latent + at);
 #pragma unroll
                     for (int r = 0; r < COUNT; ++r) {
-                        products[r] = dot4(merged[r][at / 4], weight, products[r]);
+                        products[r] = dot4(own[r][step], weight, products[r]);
                     }
                 }
             }

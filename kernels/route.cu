@@ -14,6 +14,7 @@
 // Tried:   H100, T=1, E=384: route_bf16 29 us with loops unrolled, 3,160 instructions, and one step of weights after the other. The
 //          code below, 2,296 and four steps under way, has not run on a GPU.
 
+#include "ahead.cuh"
 #include "last_block.cuh"
 #include "linear.cuh"
 
@@ -328,6 +329,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * WARP) route(const __g
 struct LinearRouteParams {
     LinearParams linear;  // its y is the logits of `route`
     RouteParams route;    // with a worklist
+    Ahead ahead;
 };
 
 // linear<Format, 1> of one row, with the same sums: the loads of four steps are under way at once.
@@ -370,6 +372,10 @@ __device__ __forceinline__ void linear_route(const LinearRouteParams& params) {
         logits_of_one_row<Format>(params.linear);
     } else {
         linear<Format, 1>(params.linear);
+    }
+    // Behind the loads that the choice waits for.
+    if (threadIdx.x == 0) {
+        fetch_ahead(params.ahead, blockIdx.x, gridDim.x);
     }
     if (!is_last_block(params.route.blocks_done)) {
         return;

@@ -151,8 +151,9 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     for (u32 item = blockIdx.x; item < num_items; item += gridDim.x) {
         const int index = row_of_item(params.pass, item);
         const RowEntry entry = rows_of(params.pass)[index];
-        const int first_key = (item - entry.first_item) * SPLIT;
-        const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, SPLIT);
+        const int split = split_of(entry.num_keys);
+        const int first_key = (item - entry.first_item) * split;
+        const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, split);
         for (int key = threadIdx.x; key < num_keys; key += THREADS) {
             shared.slots[key] = cached_slot(params.block_tables + entry.table, first_key + key, params.block_size);
         }

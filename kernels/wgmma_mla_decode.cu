@@ -76,8 +76,9 @@ __device__ __forceinline__ Item item_of(const MlaDecodeParams& params, u32 numbe
     Item item;
     item.index = row_of_item(params.pass, number);
     item.entry = rows_of(params.pass)[item.index];
-    item.first_key = (number - item.entry.first_item) * SPLIT;
-    item.num_keys = min(static_cast<int>(item.entry.num_keys) - item.first_key, SPLIT);
+    const int split = split_of(item.entry.num_keys);
+    item.first_key = (number - item.entry.first_item) * split;
+    item.num_keys = min(static_cast<int>(item.entry.num_keys) - item.first_key, split);
     return item;
 }
 
@@ -430,6 +431,10 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
         score<Rows>(params, shared, first, last, first_head);
     } else {
         take_registers<VALUE_REGISTERS>();
+        // These warps wait for the first keys.
+        if (threadIdx.x == 2 * WARPGROUP) {
+            fetch_ahead(params.ahead, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
+        }
         add_values(params, shared, first, last, first_head, role - 2);
     }
 }

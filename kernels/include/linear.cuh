@@ -17,8 +17,8 @@ struct LinearParams {
     int add;           // whether y is added to
 };
 
-// A warp has COLUMNS outputs of up to ROWS rows.
-template <typename Format, int COLUMNS>
+// A warp has COLUMNS outputs of up to ROWS rows; ALL as in `warp_products`.
+template <typename Format, int COLUMNS, bool ALL = false>
 __device__ __forceinline__ void linear(const LinearParams& params) {
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void linear(const LinearParams& params) {
         rows[c] = row_of<Format>(params.weight, 0, column + c);
     }
     float sums[COLUMNS][ROWS];
-    warp_products<Format, COLUMNS>(sums, rows, x, num_rows, params.weight.columns);
+    warp_products<Format, COLUMNS, ALL>(sums, rows, x, num_rows, params.weight.columns);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll

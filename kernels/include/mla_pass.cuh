@@ -1,18 +1,23 @@
-// Attention in absorbed form as the host lists it: passes of rows, and items of up to SPLIT keys of a row.
+// Attention in absorbed form as the host lists it: passes of rows, and items of up to `split_of` keys of a row.
 //
-// Legend as in mla_decode.cu. A row has ceil(num_keys / SPLIT) items, and the rows of a pass have theirs one after another.
+// Legend as in mla_decode.cu. A row has ceil(num_keys / split_of(num_keys)) items, and the rows of a pass have theirs one after
+// another.
 
+#include "ahead.cuh"
 #include "types.cuh"
 
-// Keys of an item; the splits of a row begin at its multiples.
+// Most keys of an item.
 constexpr int SPLIT = 512;
+// Keys of an item of a row with so many; the splits of a row begin at its multiples. It depends on the row alone, and so do the bits
+// of its result. Short contexts are latency: more items at once. Long ones fill the device, and items cost memory traffic.
+__device__ __forceinline__ int split_of(u32 num_keys) { return num_keys <= 2048 ? 128 : num_keys <= 4096 ? 256 : SPLIT; }
 // Bound of C.
 constexpr int MAX_LATENT = 512;
 
 // A row of a pass.
 struct RowEntry {
     u32 row;         // of the step
-    u32 first_item;  // of the pass; the row has ceil(num_keys / SPLIT) of them
+    u32 first_item;  // of the pass; the row has ceil(num_keys / split_of(num_keys)) of them
     u32 num_keys;    // keys it attends to; 0: its result is 0
     u32 table;       // index of its sequence's first block id
 };
@@ -45,13 +50,17 @@ struct MlaDecodeParams {
     int block_size;           // tokens of a block
     int row_bytes;            // bytes of a cached row
     float scale;              // factor on scores
+    Ahead ahead;              // fetched by the decode kernel of Hopper
 };
 
 __device__ __forceinline__ const RowEntry* rows_of(const Pass* pass) {
     return reinterpret_cast<const RowEntry*>(pass + 1);
 }
 
-__device__ __forceinline__ int items_of(const RowEntry& entry) { return (entry.num_keys + SPLIT - 1) / SPLIT; }
+__device__ __forceinline__ int items_of(const RowEntry& entry) {
+    const int split = split_of(entry.num_keys);
+    return (static_cast<int>(entry.num_keys) + split - 1) / split;
+}
 
 // The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does.
 __device__ __forceinline__ int row_of_item(const Pass* pass, u32 item) {

@@ -56,8 +56,8 @@ struct TileRow {
 
 struct TileBf16 {
     static constexpr int DEPTH = 1;
-    static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1;
-    static constexpr bool UNIT_SCALES = false;
+    static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1, BLOCKS_48 = 1;
+    static constexpr bool UNIT_SCALES = false, BY_HALVES = true, EARLY = true;
     static constexpr int CODE_BYTES = 4096;
     static constexpr int SCALE_BYTES = 0;
     struct Scales {};
@@ -81,8 +81,8 @@ struct TileBf16 {
 
 struct TileFp8 {
     static constexpr int DEPTH = 1;
-    static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1;
-    static constexpr bool UNIT_SCALES = true;
+    static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1, BLOCKS_48 = 1;
+    static constexpr bool UNIT_SCALES = true, BY_HALVES = false, EARLY = true;
     static constexpr int CODE_BYTES = 2048;
     static constexpr int SCALE_BYTES = 0;
     struct Scales {
@@ -112,7 +112,14 @@ struct TileFp8 {
 // Formats of four bits: two loads of 16 bytes, a word of eight codes for each step.
 struct TileNibbles {
     static constexpr int BLOCKS_16 = 3, BLOCKS_32 = 2;
-    static constexpr bool UNIT_SCALES = false;
+    // Two blocks take all registers of an SM to the last: where the compiler finds a use for one more, it is one.
+#if __CUDA_ARCH__ == 900
+    static constexpr int BLOCKS_48 = 2;
+#else
+    static constexpr int BLOCKS_48 = 1;
+#endif
+    // Experts are not known early, and registers are short.
+    static constexpr bool UNIT_SCALES = false, BY_HALVES = false, EARLY = false;
     static constexpr int DEPTH = 2;
     static constexpr int CODE_BYTES = 1024;
     using Scales = u32;
@@ -176,6 +183,7 @@ struct TileMxfp4 : TileNibbles {
 
 // Scales: bf16, of lower and upper.
 struct TileInt4 : TileNibbles {
+    static constexpr int BLOCKS_48 = 1;
     static constexpr int SCALE_BYTES = 128;
     template <bool AGAIN>
     static __device__ __forceinline__ void load_scales(Scales& scales, const TileRow& row, u32 u) {
@@ -229,6 +237,15 @@ template <int TOKENS>
 struct TokenRows {
     const uint4* x;
     u32 at[TOKENS];
+    __device__ __forceinline__ u32 of(int n) const { return at[n]; }
+};
+
+// Of many rows in shared memory, since sums take the registers: `first` is the lane's of its first operand.
+template <>
+struct TokenRows<8> {
+    const uint4* x;
+    const u32* first;
+    __device__ __forceinline__ u32 of(int n) const { return first[8 * n]; }
 };
 
 // sums += the codes of one unit times the rows.
@@ -249,7 +266,7 @@ __device__ __forceinline__ void add_steps(
         const u32 part = k < columns ? static_cast<u32>(k) / 8 : 0;
 #pragma unroll
         for (int n = 0; n < TOKENS; ++n) {
-            const uint4 x = rows.x[rows.at[n] + part];
+            const uint4 x = rows.x[rows.of(n) + part];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
                 mma(sums[m][n], a[m][0], x.x, x.y);
@@ -295,13 +312,54 @@ __device__ __forceinline__ void clear(float (&sums)[TILES][TOKENS][4]) {
     }
 }
 
-// sums = one chunk of units, DEPTH units of each tile in flight.
-template <typename Format, int TILES, int TOKENS, int DEPTH>
-__device__ __forceinline__ void sum_chunk(
+// sums = one chunk of units of bf16 and many rows: what a step has used makes room for what is half a unit ahead.
+template <typename Format, int TILES, int TOKENS>
+__device__ __forceinline__ void sum_chunk_by_halves(
     float (&sums)[TILES][TOKENS][4], const TileRow (&tiles)[TILES], const TokenRows<TOKENS>& rows, int first, int last,
     int columns, int lane) {
+    constexpr int PAIRS = STEPS / 2, AHEAD = PAIRS / 2;
     clear(sums);
-    typename Format::Unit units[DEPTH][TILES];
+    typename Format::Unit units[TILES];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (int pair = 0; pair < AHEAD; ++pair) {
+            Format::template load_words<false>(units[m], tiles[m], static_cast<u32>(first), pair);
+        }
+    }
+#pragma unroll 1
+    for (int u = first; u < last; ++u) {
+        const int next = min(u + 1, last - 1);
+#pragma unroll
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            u32 a[TILES][2][4];
+#pragma unroll
+            for (int m = 0; m < TILES; ++m) {
+                Format::fragment(a[m][0], units[m], 2 * pair);
+                Format::fragment(a[m][1], units[m], 2 * pair + 1);
+                const int from = pair + AHEAD < PAIRS ? u : next;
+                Format::template load_words<false>(units[m], tiles[m], static_cast<u32>(from), (pair + AHEAD) % PAIRS);
+            }
+            // Beyond K weights are zero, and any input of the row will do.
+            const int k = u * UNIT + lane % 4 * 32 + pair * 8;
+            const u32 part = k < columns ? static_cast<u32>(k) / 8 : 0;
+#pragma unroll
+            for (int n = 0; n < TOKENS; ++n) {
+                const uint4 x = rows.x[rows.of(n) + part];
+#pragma unroll
+                for (int m = 0; m < TILES; ++m) {
+                    mma(sums[m][n], a[m][0], x.x, x.y);
+                    mma(sums[m][n], a[m][1], x.z, x.w);
+                }
+            }
+        }
+    }
+}
+
+// The first units of a chunk of each tile.
+template <typename Format, int TILES, int DEPTH>
+__device__ __forceinline__ void load_first(
+    typename Format::Unit (&units)[DEPTH][TILES], const TileRow (&tiles)[TILES], int first, int last) {
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
         if (first + d < last) {
@@ -311,6 +369,14 @@ __device__ __forceinline__ void sum_chunk(
             }
         }
     }
+}
+
+// sums = one chunk of units, of which `load_first` has begun to load DEPTH of each tile: so many are in flight.
+template <typename Format, int TILES, int TOKENS, int DEPTH>
+__device__ __forceinline__ void sum_chunk(
+    float (&sums)[TILES][TOKENS][4], typename Format::Unit (&units)[DEPTH][TILES], const TileRow (&tiles)[TILES],
+    const TokenRows<TOKENS>& rows, int first, int last, int columns, int lane) {
+    clear(sums);
 #pragma unroll 1
     for (int u = first; u < last; u += DEPTH) {
 #pragma unroll
@@ -384,15 +450,22 @@ __device__ __forceinline__ int x_row_of(const TiledParams& params, int slot) {
     return params.x_rows != nullptr ? static_cast<int>(params.x_rows[slot]) : slot / params.slots_per_row;
 }
 
+// The thread's number, read here: what else is made of it does not wait in registers for this.
+__device__ __forceinline__ int thread_again() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 // Writes what a block's threads have summed: `Write::run(params, tile, g, slot, lower, upper)` gets the sums of outputs g
 // and g + 8 of a tile.
 template <typename Write, int TILES, int TOKENS>
 __device__ __forceinline__ void write_totals(
-    const TiledParams& params, const SlotTile& slots, int first_tile, const float (*totals)[WARPS * WARP]) {
-    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    const TiledParams& params, const SlotTile& slots, int block_tile, const float (*totals)[WARPS * WARP]) {
+    const int thread = thread_again(), lane = thread % WARP, first_tile = block_tile + thread / WARP * TILES;
     const float lower_factor = params.weight.factors[2 * slots.expert];
     const float upper_factor = params.weight.factors[2 * slots.expert + 1];
-    const auto total_of = [&](int m, int n, int i) { return totals[(m * TOKENS + n) * 4 + i][threadIdx.x]; };
+    const auto total_of = [&](int m, int n, int i) { return totals[(m * TOKENS + n) * 4 + i][thread]; };
 #pragma unroll
     for (int n = 0; n < TOKENS; ++n) {
 #pragma unroll
@@ -413,29 +486,30 @@ __device__ __forceinline__ void write_totals(
     }
 }
 
-// Three schedules of one product. Their shared memory is dynamic: the most of any launch is declared for all functions of a
+// Two schedules of one product. Their shared memory is dynamic: the most of any launch is declared for all functions of a
 // file, and on some chips leaves no room for static memory beside it.
 //
-// Split: the warps of a block take the chunks of TILES tiles and 8 * TOKENS rows; for few rows.
-// Wide:  each warp takes all chunks of TILES tiles of its own; for more rows.
-// Block: as wide, and the warps share the rows; for many rows. See `tiled_block`.
-template <typename Format, typename Write, int TILES, int TOKENS, bool WIDE>
-__device__ __forceinline__ void tiled(const TiledParams& params) {
+// Split: the warps of a block take the chunks of TILES tiles and 8 * TOKENS rows; weights are read once for all rows of a block.
+// Block: each warp takes all chunks of tiles of its own, and the warps share the rows; for many rows. See `tiled_block`.
+template <typename Format, typename Write, int TILES, int TOKENS>
+__device__ __forceinline__ void tiled(const TiledParams& params, int first_tile) {
     constexpr int ROWS = 8 * TOKENS;
     SlotTile slots;
     const TiledWeight& weight = params.weight;
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
-    const int first_tile = (static_cast<int>(blockIdx.x) * (WIDE ? WARPS : 1) + (WIDE ? warp : 0)) * TILES;
+    // Weights of one matrix are known, and written by no kernel: the first ones are loaded before the kernel in front has ended.
+    constexpr bool CAN_BE_EARLY = TOKENS == 1 && Format::EARLY;
+    const bool early = CAN_BE_EARLY && params.num_tiles == nullptr;
+    if (!early) {
+        begin_kernel();
+    }
     // The grid is that of the larger of two parts.
     if (first_tile >= weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.y), ROWS, slots)) {
+        if (early) {
+            begin_kernel();
+        }
         return;
-    }
-    TokenRows<TOKENS> rows;
-    rows.x = reinterpret_cast<const uint4*>(params.x);
-#pragma unroll
-    for (int n = 0; n < TOKENS; ++n) {
-        rows.at[n] = static_cast<u32>(x_row_of(params, slot_of(params, slots, 8 * n + lane / 4)) * params.x_stride / 8);
     }
     TileRow tiles[TILES];
 #pragma unroll
@@ -443,70 +517,100 @@ __device__ __forceinline__ void tiled(const TiledParams& params) {
         tiles[m] = tile_row<Format>(weight, slots.expert, first_tile + m, lane);
     }
     const int chunk_units = (weight.units + CHUNKS - 1) / CHUNKS;
-    float sums[TILES][TOKENS][4];
+    const int first_unit = warp * chunk_units;
+    const int last_unit = min(first_unit + chunk_units, weight.units);
+    constexpr bool BY_HALVES = TOKENS == 8 && Format::BY_HALVES;
+    constexpr int DEPTH = TOKENS < 8 ? Format::DEPTH : 1;
+    typename Format::Unit units[DEPTH][TILES];
+    if constexpr (CAN_BE_EARLY) {
+        load_first<Format, TILES, DEPTH>(units, tiles, first_unit, last_unit);
+        if (early) {
+            begin_kernel();
+        }
+    }
     extern __shared__ uint4 memory[];
-    if constexpr (WIDE) {
-        // Each thread has its own, away from the registers that the products need.
-        auto* totals = reinterpret_cast<float(*)[WARPS * WARP]>(memory);
+    // 4 more than the outputs: a warp's stores go to all banks.
+    auto* partial = reinterpret_cast<float(*)[ROWS][TILES * TILE + 4]>(memory);
+    const auto begin_of = [&](int row) {
+        return static_cast<u32>(x_row_of(params, slot_of(params, slots, row)) * params.x_stride / 8);
+    };
+    TokenRows<TOKENS> rows;
+    rows.x = reinterpret_cast<const uint4*>(params.x);
+    if constexpr (TOKENS < 8) {
 #pragma unroll
-        for (int i = 0; i < TILES * TOKENS * 4; ++i) {
-            totals[i][threadIdx.x] = 0.0f;
+        for (int n = 0; n < TOKENS; ++n) {
+            rows.at[n] = begin_of(8 * n + lane / 4);
         }
-        for (int first = 0; first < weight.units; first += chunk_units) {
-            const int last = min(first + chunk_units, weight.units);
-            sum_chunk<Format, TILES, TOKENS, 1>(sums, tiles, rows, first, last, weight.columns, lane);
-#pragma unroll
-            for (int i = 0; i < TILES * TOKENS * 4; ++i) {
-                totals[i][threadIdx.x] += sums[i / (TOKENS * 4)][i / 4 % TOKENS][i % 4];
-            }
-        }
-        write_totals<Write, TILES, TOKENS>(params, slots, first_tile, totals);
     } else {
-        // 4 more than the outputs: a warp's stores go to all banks.
-        auto* partial = reinterpret_cast<float(*)[ROWS][TILES * TILE + 4]>(memory);
-        const int num_chunks = (weight.units + chunk_units - 1) / chunk_units;
-        if (warp < num_chunks) {
-            const int first = warp * chunk_units;
-            const int last = min(first + chunk_units, weight.units);
-            sum_chunk<Format, TILES, TOKENS, Format::DEPTH>(sums, tiles, rows, first, last, weight.columns, lane);
-#pragma unroll
-            for (int m = 0; m < TILES; ++m) {
-#pragma unroll
-                for (int n = 0; n < TOKENS; ++n) {
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        partial[warp][8 * n + lane % 4 * 2 + i % 2][m * TILE + lane / 4 + i / 2 * 8] = sums[m][n][i];
-                    }
-                }
-            }
+        u32* first = reinterpret_cast<u32*>(partial + CHUNKS);
+        for (int row = static_cast<int>(threadIdx.x); row < ROWS; row += WARPS * WARP) {
+            first[row] = begin_of(row);
         }
         __syncthreads();
-        const float lower_factor = weight.factors[2 * slots.expert];
-        const float upper_factor = weight.factors[2 * slots.expert + 1];
-        for (int i = static_cast<int>(threadIdx.x); i < slots.count * TILES * 8; i += WARPS * WARP) {
-            const int row = i / (TILES * 8), m = i / 8 % TILES, g = i % 8;
-            if (first_tile + m < weight.tiles) {
-                float lower = 0.0f, upper = 0.0f;
-                for (int chunk = 0; chunk < num_chunks; ++chunk) {
-                    lower += partial[chunk][row][m * TILE + g];
-                    upper += partial[chunk][row][m * TILE + g + 8];
-                }
-                Write::run(
-                    params, first_tile + m, g, slot_of(params, slots, row), lower * lower_factor, upper * upper_factor);
+        rows.first = first + lane / 4;
+    }
+    float sums[TILES][TOKENS][4];
+    const int num_chunks = (weight.units + chunk_units - 1) / chunk_units;
+    if (warp < num_chunks) {
+        if constexpr (BY_HALVES) {
+            sum_chunk_by_halves<Format, TILES, TOKENS>(
+                sums, tiles, rows, first_unit, last_unit, weight.columns, lane);
+        } else {
+            if constexpr (!CAN_BE_EARLY) {
+                load_first<Format, TILES, DEPTH>(units, tiles, first_unit, last_unit);
             }
+            sum_chunk<Format, TILES, TOKENS, DEPTH>(
+                sums, units, tiles, rows, first_unit, last_unit, weight.columns, lane);
+        }
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+            for (int n = 0; n < TOKENS; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    partial[warp][8 * n + lane % 4 * 2 + i % 2][m * TILE + lane / 4 + i / 2 * 8] = sums[m][n][i];
+                }
+            }
+        }
+    }
+    __syncthreads();
+    const float lower_factor = weight.factors[2 * slots.expert];
+    const float upper_factor = weight.factors[2 * slots.expert + 1];
+    for (int i = static_cast<int>(threadIdx.x); i < slots.count * TILES * 8; i += WARPS * WARP) {
+        const int row = i / (TILES * 8), m = i / 8 % TILES, g = i % 8;
+        if (first_tile + m < weight.tiles) {
+            float lower = 0.0f, upper = 0.0f;
+            for (int chunk = 0; chunk < num_chunks; ++chunk) {
+                lower += partial[chunk][row][m * TILE + g];
+                upper += partial[chunk][row][m * TILE + g + 8];
+            }
+            Write::run(
+                params, first_tile + m, g, slot_of(params, slots, row), lower * lower_factor, upper * upper_factor);
         }
     }
 }
 
-// Block: tiles of a warp and B operands, rows and threads of a block, and its shared memory.
+// Of many rows whose units have scales, a tile at a time: sums of a unit need registers of their own.
+template <typename Format, typename Write, int TILES, int TOKENS>
+__device__ __forceinline__ void tiled_split(const TiledParams& params) {
+    constexpr int AT_ONCE = Format::UNIT_SCALES && TOKENS == 8 ? 1 : TILES;
+#pragma unroll 1
+    for (int m = 0; m < TILES; m += AT_ONCE) {
+        if (m > 0) {
+            __syncthreads();
+        }
+        tiled<Format, Write, AT_ONCE, TOKENS>(params, static_cast<int>(blockIdx.x) * TILES + m);
+    }
+}
+
+// Block: tiles of a warp, and the shared memory of blocks of ROWS rows.
 constexpr int BLOCK_TILES = 2;
-constexpr int BLOCK_TOKENS = 8;
-constexpr int BLOCK_ROWS = 8 * BLOCK_TOKENS;
 constexpr int PARTS = UNIT / 8;
+template <int ROWS>
 struct BlockShared {
-    uint4 rows[2][BLOCK_ROWS][PARTS];  // of one unit each, in places by `place_of`
-    float totals[BLOCK_TILES * BLOCK_TOKENS * 4][WARPS * WARP];
-    u32 first[BLOCK_ROWS];  // where rows of x begin, in 8 values
+    uint4 rows[2][ROWS][PARTS];  // of one unit each, in places by `place_of`
+    float totals[BLOCK_TILES * ROWS / 8 * 4][WARPS * WARP];
+    u32 first[ROWS];  // where rows of x begin, in 8 values
 };
 
 // Where the 16 bytes `part` of a row are: the eight lanes that read at once, parts 4t + pair of two rows, reach all banks.
@@ -548,10 +652,10 @@ __device__ __forceinline__ void add_block_steps(
 
 // Each warp has two tiles, whose words go straight to its registers, and all rows of the block, which copies bring to shared
 // memory for all warps, a unit ahead. Blocks of the same tiles follow each other, so that they find the weights in L2.
-template <typename Format, typename Write, int TOKENS>
+template <typename Format, typename Write, int ROWS, int TOKENS, int BLOCKS>
 __device__ __forceinline__ void tiled_block(const TiledParams& params, const SlotTile& slots, int block_tile) {
     extern __shared__ uint4 memory[];
-    BlockShared& shared = *reinterpret_cast<BlockShared*>(memory);
+    auto& shared = *reinterpret_cast<BlockShared<ROWS>*>(memory);
     const TiledWeight& weight = params.weight;
     const int thread = static_cast<int>(threadIdx.x), warp = thread / WARP, lane = thread % WARP;
     // A thread copies one part of every sixteenth row.
@@ -625,15 +729,23 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params, const Slo
                 sums[m][n][j] = __fmaf_rn(scales[2 * m + j / 2], products[m][n][j], sums[m][n][j]);
             }
         } else {
+            // Beside another block on the SM registers are short, and the other one has work while these scales are on their way.
+            constexpr bool EARLY = BLOCKS == 1;
             typename Format::Scales scales[BLOCK_TILES];
+            if constexpr (EARLY) {
 #pragma unroll
-            for (int m = 0; m < BLOCK_TILES; ++m) {
-                Format::template load_scales<true>(scales[m], tiles[m], next);
+                for (int m = 0; m < BLOCK_TILES; ++m) {
+                    Format::template load_scales<true>(scales[m], tiles[m], next);
+                }
             }
             add_block_steps<Format, TOKENS>(sums, units, tiles, u, next, rows, place);
 #pragma unroll
             for (int m = 0; m < BLOCK_TILES; ++m) {
-                units[m].scales = scales[m];
+                if constexpr (EARLY) {
+                    units[m].scales = scales[m];
+                } else {
+                    Format::template load_scales<true>(units[m].scales, tiles[m], next);
+                }
             }
         }
         if (u + 1 == chunk_end || u + 1 == num_units) {
@@ -646,55 +758,60 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params, const Slo
         }
     }
     if (has_tiles) {
-        write_totals<Write, BLOCK_TILES, TOKENS>(params, slots, first_tile, shared.totals);
+        // Read again: the products have the registers for something else.
+        SlotTile again;
+        slot_tile(params, static_cast<int>(blockIdx.x), ROWS, again);
+        write_totals<Write, BLOCK_TILES, TOKENS>(params, again, block_tile, shared.totals);
     }
 }
 
 // Few rows of an expert are left to fewer products.
-template <typename Format, typename Write>
+template <typename Format, typename Write, int ROWS, int BLOCKS>
 __device__ __forceinline__ void tiled_block(const TiledParams& params) {
     SlotTile slots;
     const int block_tile = static_cast<int>(blockIdx.y) * WARPS * BLOCK_TILES;
-    if (block_tile >= params.weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.x), BLOCK_ROWS, slots)) {
+    if (block_tile >= params.weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.x), ROWS, slots)) {
         return;
     }
-    if (slots.count <= 32) {
-        tiled_block<Format, Write, 4>(params, slots, block_tile);
-    } else if (slots.count <= 48) {
-        tiled_block<Format, Write, 6>(params, slots, block_tile);
+    if constexpr (BLOCKS > 1) {
+        tiled_block<Format, Write, ROWS, ROWS / 8, BLOCKS>(params, slots, block_tile);
+    } else if (slots.count <= 32) {
+        tiled_block<Format, Write, ROWS, 4, BLOCKS>(params, slots, block_tile);
+    } else if (ROWS == 48 || slots.count <= 48) {
+        tiled_block<Format, Write, ROWS, 6, BLOCKS>(params, slots, block_tile);
     } else {
-        tiled_block<Format, Write, BLOCK_TOKENS>(params, slots, block_tile);
+        tiled_block<Format, Write, ROWS, ROWS / 8, BLOCKS>(params, slots, block_tile);
     }
 }
 
-#define TILED(name, Format, Write, TILES, TOKENS, WIDE, BLOCKS)                                      \
+#define TILED(name, Format, Write, TILES, TOKENS, BLOCKS)                                            \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
-        begin_kernel();                                                                              \
         const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
-        tiled<Format, Write, TILES, TOKENS, WIDE>(params);                                           \
+        tiled_split<Format, Write, TILES, TOKENS>(params);                                           \
         if constexpr (TOKENS == 1) {                                                                 \
             Write::finish(launch);                                                                   \
         }                                                                                            \
     }
 
-#define TILED_BLOCK(name, Format, Write)                                                             \
-    extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1)                                    \
+#define TILED_BLOCK(name, Format, Write, ROWS, BLOCKS)                                               \
+    extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
         begin_kernel();                                                                              \
-        const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
-        tiled_block<Format, Write>(params);                                                          \
+        const TiledParams& params = launch.parts[blockIdx.z];                                        \
+        tiled_block<Format, Write, ROWS, BLOCKS>(params);                                            \
     }
 
 // A kernel of each variant, by outputs of a warp and rows of a block; the variants of cuda/kernels/tiled.rs. The last
 // number is that of the blocks whose registers an SM must hold.
 #define VARIANTS(name, Format, Write)                                                                \
-    TILED(name##_split16x8, Format, Write, 1, 1, false, Format::BLOCKS_16)                           \
-    TILED(name##_split32x8, Format, Write, 2, 1, false, Format::BLOCKS_32)                           \
-    TILED(name##_split32x16, Format, Write, 2, 2, false, 1)                                          \
-    TILED(name##_split16x32, Format, Write, 1, 4, false, 1)                                          \
-    TILED(name##_wide16x48, Format, Write, 1, 6, true, 1)                                            \
-    TILED_BLOCK(name##_block32x64, Format, Write)
+    TILED(name##_split16x8, Format, Write, 1, 1, Format::BLOCKS_16)                                  \
+    TILED(name##_split32x8, Format, Write, 2, 1, Format::BLOCKS_32)                                  \
+    TILED(name##_split32x16, Format, Write, 2, 2, 1)                                                 \
+    TILED(name##_split16x32, Format, Write, 1, 4, 1)                                                 \
+    TILED(name##_split32x64, Format, Write, 2, 8, 1)                                                 \
+    TILED_BLOCK(name##_block32x48, Format, Write, 48, Format::BLOCKS_48)                             \
+    TILED_BLOCK(name##_block32x64, Format, Write, 64, 1)
 
 #define FORMATS(name, Write)                                                                         \
     VARIANTS(name##_bf16, TileBf16, Write)                                                           \

@@ -59,7 +59,7 @@ __device__ __forceinline__ void store8(bf16* to, const float (&values)[8]) {
         pair_of(values[4], values[5]), pair_of(values[6], values[7]));
 }
 
-// The first statement of every kernel. Where the launch may begin before the one in front of it has ended (an attribute of
+// The first statement of every kernel, but for loads of what no kernel writes. Where the launch may begin before the one in front of it has ended (an attribute of
 // the launch; PTX ISA, griddepcontrol), what that one and all before it wrote is there when this returns. The launch behind
 // may begin from here on: it waits for all of this one.
 __device__ __forceinline__ void begin_kernel() {

@@ -173,8 +173,8 @@ __device__ __forceinline__ WeightRow row_of(const Weight& weight, int e, int n) 
 // sums[c][r] = rows[c] . x[r] for r < num_rows, the same bits in every lane; x are rows of f32 at multiples of 32 bytes.
 //
 // A lane adds the products of its columns in their order, then the lanes are added by warp_sum: the order depends on K
-// and the format alone.
-template <typename Format, int COLUMNS>
+// and the format alone. ALL: also of the rows that are not there, which x repeats: no branch keeps loads from being on their way at once.
+template <typename Format, int COLUMNS, bool ALL = false>
 __device__ __forceinline__ void warp_products(
     float (&sums)[COLUMNS][ROWS], const WeightRow (&rows)[COLUMNS], const float* const (&x)[ROWS], int num_rows,
     int columns) {
@@ -196,7 +196,7 @@ __device__ __forceinline__ void warp_products(
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             // The same for the whole warp: rows that are not there cost no loads.
-            if (r < num_rows) {
+            if (ALL || r < num_rows) {
 #pragma unroll
                 for (int part = 0; part < VALUES; part += 8) {
                     float values[8];
@@ -216,7 +216,7 @@ __device__ __forceinline__ void warp_products(
     for (int c = 0; c < COLUMNS; ++c) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            if (r < num_rows) {
+            if (ALL || r < num_rows) {
                 sums[c][r] = warp_sum(sums[c][r]);
             }
         }

@@ -102,16 +102,16 @@ impl Gpu {
         let mut table = None;
         if self.has_variants() {
             let read = self.table(&hardware, &cache)?;
-            let missing: Vec<TunedOp> = ops.iter().filter(|op| read.get(op).is_none()).copied().collect();
+            let wanted: Vec<TunedOp> = ops.iter().filter(|op| read.wants(op)).copied().collect();
             let budget = Duration::from_secs(self.kernels.tune_seconds);
             let read = table.insert(read);
-            if !missing.is_empty() && !budget.is_zero() {
+            if !wanted.is_empty() && !budget.is_zero() {
                 // Its memory.
                 drop(hardware);
-                self.tune_at_boot(&cache, read, ops.len(), &missing, begun + budget, tuning)?;
+                self.tune_at_boot(&cache, read, ops, &wanted, begun + budget, tuning)?;
                 hardware = self.hardware(&cache)?;
             } else {
-                note(ops.len() - missing.len(), 0, missing.len(), Duration::ZERO);
+                note(read, ops, 0, Duration::ZERO);
             }
         }
         hardware = hardware.reporting(meter);
@@ -188,32 +188,35 @@ impl Gpu {
         &self,
         cache: &Arc<KernelCache>,
         table: &mut Table,
-        num_ops: usize,
-        missing: &[TunedOp],
+        ops: &[TunedOp],
+        wanted: &[TunedOp],
         deadline: Instant,
         tuning: &mut dyn FnMut(usize, usize),
     ) -> Result<(), GpuError> {
         let (begun, mut unstored) = (Instant::now(), None);
-        tuning(0, missing.len());
+        tuning(0, wanted.len());
         let mut tuned = 0;
-        let result =
-            self.tune_into(cache, table, missing, Some(deadline), &mut unstored, &mut |before, _| {
-                tuned = before + 1;
-                tuning(tuned, missing.len());
-            });
+        let result = self.tune_into(cache, table, wanted, Some(deadline), &mut unstored, &mut |before, _| {
+            tuned += 1;
+            tuning(before + 1, wanted.len());
+        });
         match result {
             Err(error @ (GpuError::Lost { .. } | GpuError::Op(OpError::Device { fatal: true, .. }))) => {
                 return Err(error);
             }
             Err(error) => tracing::warn!("tuning ended, the shipped defaults serve: {error}"),
-            Ok(()) => {}
+            Ok(()) => {
+                // Otherwise each start would begin with them again, and none would ever come to their end.
+                table.leave(wanted);
+                unstored = unstored.or(table.save(&self.kernels.cache_dir).err());
+            }
         }
         if let Some(reason) = unstored {
             tracing::warn!(
                 "measurements of kernels are not stored, and are taken again at the next start: {reason}"
             );
         }
-        note(num_ops - missing.len(), tuned, missing.len() - tuned, begun.elapsed());
+        note(table, ops, tuned, begun.elapsed());
         Ok(())
     }
 
@@ -307,9 +310,20 @@ fn after_loss(table: &Table, cache_dir: &Path, function: &'static str, source: O
 }
 
 /// Logs where the variants of kernels come from: ops found in the table, tuned now, and left to the defaults.
-fn note(in_table: usize, tuned: usize, left: usize, took: Duration) {
+fn note(table: &Table, ops: &[TunedOp], tuned: usize, took: Duration) {
     let seconds = format!("{:.3}", took.as_secs_f64());
-    tracing::info!(in_table, tuned, left, seconds, "variants of kernels chosen");
+    let measured = ops.iter().filter(|op| table.get(op).is_some()).count();
+    let (in_table, left) = (measured.saturating_sub(tuned), ops.len() - measured);
+    match left {
+        0 => tracing::info!(in_table, tuned, left, seconds, "variants of kernels chosen"),
+        _ => tracing::info!(
+            in_table,
+            tuned,
+            left,
+            seconds,
+            "variants of kernels chosen; those left are the defaults until `perigee tune` measures them"
+        ),
+    }
 }
 
 #[cfg(test)]

@@ -58,6 +58,11 @@ impl Arch {
         self.number() >= 90
     }
 
+    /// Whether a thread can bring a range of memory into the second cache (`cp.async.bulk.prefetch`; PTX ISA, sm_90).
+    pub const fn fetches_ahead(self) -> bool {
+        self.number() >= 90
+    }
+
     /// Most shared memory of a block, static and dynamic, bytes (CUDA C++ Programming Guide, "Technical Specifications per Compute
     /// Capability").
     pub const fn max_shared_bytes(self) -> u32 {

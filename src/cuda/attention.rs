@@ -3,6 +3,7 @@
 //! A row's result depends on its query, its position and its keys alone. Capacities decide how often kernels are
 //! launched, not what they compute.
 
+use super::kernels::ahead::Ahead;
 use super::kernels::{
     mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
 };
@@ -18,8 +19,8 @@ pub struct AttentionCapacity {
     pub rows: usize,
     /// Rows in absorbed form that are computed at once; more take several passes.
     pub absorbed_rows: usize,
-    /// Splits of 512 keys, of all rows of a pass together; more take several passes. A row is in one pass: this bounds
-    /// its context.
+    /// Items of all rows of a pass together ([`mla_decode::items_of`]), at least 16; more take several passes. A row is in one pass:
+    /// this bounds its context, to 512 keys for each.
     pub items: usize,
     /// Tokens per block of the cache.
     pub block_size: usize,
@@ -89,6 +90,8 @@ pub struct Addresses {
     pub block_tables: u64,
     /// The words of [`Attention::lists`].
     pub lists: u64,
+    /// Fetched meanwhile, in absorbed form on Hopper.
+    pub ahead: Ahead,
 }
 
 /// Attention of one model and cache: its scratch, and the lists of the current step.
@@ -125,7 +128,7 @@ impl AttentionCapacity {
         Self {
             rows: self.rows.max(1),
             absorbed_rows: self.absorbed_rows.max(1),
-            items: self.items.max(1),
+            items: self.items.max(mla_decode::items_of(2048)),
             block_size: self.block_size,
             slab_keys: self.slab_keys.max(1).next_multiple_of(tiled_mla_prefill::KEYS),
         }
@@ -196,7 +199,7 @@ impl Attention {
         for segment in &plan.absorbed {
             self.check(segment)?;
             for (row, num_keys) in segment.rows.clone().zip(segment.first_position + 1..) {
-                let items = num_keys.div_ceil(mla_decode::SPLIT);
+                let items = mla_decode::items_of(num_keys);
                 if items > self.capacity.items {
                     let limit = self.capacity.items * mla_decode::SPLIT;
                     return Err(refusal(format!("a context of {num_keys} tokens, and the limit is {limit}")));
@@ -307,6 +310,7 @@ impl Attention {
                 block_size: at.cache_shape.block_size as i32,
                 row_bytes: at.cache_shape.row_bytes() as i32,
                 scale: shape.scale,
+                ahead: at.ahead,
             };
             stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
             stream.launch(decode, decode_launch, &params)?;

@@ -19,8 +19,10 @@ use activations::{Activations, MOE_ROWS, Values};
 pub use weights::Arithmetic;
 use weights::{Experts, Projection};
 
+use super::Arch;
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::{Driver, Transfer};
+use super::kernels::ahead::Ahead;
 use super::kernels::linear::{self, Output};
 use super::kernels::route;
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
@@ -33,7 +35,8 @@ use super::tuner::{Choices, Product};
 use crate::ops::{
     AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot,
     MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable,
-    RouterShape, Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, expect,
+    RouterShape, Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, Upcoming,
+    expect,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -154,6 +157,9 @@ pub struct Workspace<D: Driver> {
     num_logits_rows: usize,
     /// Slots in the cache of the last plan, for calibration.
     kv_slots: Vec<KvSlot>,
+    /// What [`Backend::announce`] said that comes behind attention, and behind the layer.
+    ahead: Ahead,
+    ahead_of_layer: [Ahead; 2],
     graphs: HashMap<usize, D::Graph>,
 }
 
@@ -255,7 +261,11 @@ impl<D: Driver> CudaBackend<D> {
             eps,
             padding: 0,
         };
-        latent::launch(&mut self.stream, rows, cache.shape.dtype, params)?;
+        let ahead = match &weights.query {
+            Query::Latent { b, .. } => ahead_of(b, rows, self.stream.arch()),
+            Query::Direct(_) => Ahead::NONE,
+        };
+        latent::launch(&mut self.stream, rows, cache.shape.dtype, params, ahead)?;
         match &weights.query {
             Query::Latent { b, .. } => self.project(rows, q_latent, 0, b, query, Output::Set),
             Query::Direct(_) => Ok(()),
@@ -301,6 +311,14 @@ fn part_of<'a>(matrix: &'a Tiled, slots: tiled::Slots<'a>, x: Values, y: Buffer)
         slots,
         x: tiled::Rows { address: x.rounded.address, stride: matrix.in_features },
         y: tiled::Rows { address: y.address, stride: matrix.out_features },
+    }
+}
+
+/// What of a projection is fetched ahead of a step of `rows` rows.
+fn ahead_of(projection: &Projection, rows: usize, arch: Arch) -> Ahead {
+    match projection {
+        Projection::Tiles(tiles) => Ahead::of(tiles, rows, arch),
+        Projection::Rows(_) => Ahead::NONE,
     }
 }
 
@@ -454,6 +472,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
             has_absorbed: false,
             num_logits_rows: 0,
             kv_slots: Vec::new(),
+            ahead: Ahead::NONE,
+            ahead_of_layer: [Ahead::NONE; 2],
             graphs: HashMap::new(),
         })
     }
@@ -555,6 +575,20 @@ impl<D: Driver> Backend for CudaBackend<D> {
         self.project_attention(weights, layer, cache, &inputs, &w.step, w.step.padded_rows())
     }
 
+    fn announce(&mut self, upcoming: Upcoming<'_, Self>, w: &mut Workspace<D>) {
+        let (rows, arch) = (w.step.padded_rows(), self.stream.arch());
+        match upcoming {
+            Upcoming::BehindAttention(projection) => w.ahead = ahead_of(projection, rows, arch),
+            Upcoming::BehindLayer(AttentionIn { query, kv_a, .. }) => {
+                let first = match query {
+                    Query::Latent { a, .. } => a,
+                    Query::Direct(q) => q,
+                };
+                w.ahead_of_layer = [first, kv_a].map(|projection| ahead_of(projection, rows, arch));
+            }
+        }
+    }
+
     fn attend(
         &mut self,
         kv_up: &KvUp,
@@ -571,6 +605,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             cache_shape: cache.shape,
             block_tables: w.step.block_tables(),
             lists: w.step.attention(),
+            ahead: std::mem::replace(&mut w.ahead, Ahead::NONE),
         };
         if w.has_absorbed {
             w.attention.attend_absorbed(&mut self.stream, &at, kv_up)?;
@@ -614,7 +649,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     ) -> Result<(), OpError> {
         let rows = w.step.padded_rows();
         let list = (rows <= MOE_ROWS).then(|| self.worklist(routed, rows, w));
-        self.choose(router, &w.shape.router, list.as_ref(), w)?;
+        self.choose(router, shared, &w.shape.router, list.as_ref(), w)?;
         self.ffn(Some(routed), shared, gain, w)
     }
 

@@ -119,11 +119,12 @@ impl<B: Backend> Model<B> {
             let mut next = gains.chain([&weights.final_norm]);
             next.next().map_or(Ok(()), |first| backend.norm(first, workspace))?;
             let mut step = LayerStep { backend, workspace, cache };
-            for (layer, (weights, next)) in weights.layers.iter().zip(next).enumerate() {
+            let layers = &weights.layers;
+            for (layer, (weights, next)) in layers.iter().zip(next).enumerate() {
                 if let Some(draft) = draft {
                     draft.capture(layer, step.backend, step.workspace)?;
                 }
-                step.layer(weights, layer, next)?;
+                step.layer(weights, layer, next, layers.get(layer + 1))?;
             }
             match draft {
                 Some(draft) => draft.capture(weights.layers.len(), step.backend, step.workspace),

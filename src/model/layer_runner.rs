@@ -4,7 +4,7 @@
 use super::blueprint::Blueprint;
 use super::rope;
 use super::weights::{FfnWeights, LayerWeights};
-use crate::ops::{Backend, CacheShape, Capacity, OpError, StepPlan};
+use crate::ops::{Backend, CacheShape, Capacity, OpError, StepPlan, Upcoming};
 
 /// A backend with workspace and cache; runs the layers passed to it.
 pub(super) struct LayerRunner<B: Backend> {
@@ -55,14 +55,18 @@ pub(super) struct LayerStep<'a, B: Backend> {
 
 impl<B: Backend> LayerStep<'_, B> {
     /// Runs one layer over the current step. On entry `normed` is the norm of `hidden` with this
-    /// layer's gain; on return the norm with the gain `next`.
+    /// layer's gain; on return the norm with the gain `next`. `behind` is the layer that follows, if there is one.
     pub(super) fn layer(
         &mut self,
         weights: &LayerWeights<B>,
         cached_at: usize,
         next: &B::Vector,
+        behind: Option<&LayerWeights<B>>,
     ) -> Result<(), OpError> {
         self.attention(weights, cached_at)?;
+        if let Some(behind) = behind {
+            self.backend.announce(Upcoming::BehindLayer(&behind.attention.input), self.workspace);
+        }
         self.ffn(weights, Some(next))
     }
 
@@ -71,6 +75,7 @@ impl<B: Backend> LayerStep<'_, B> {
         let Self { backend, workspace, cache } = self;
         let attention = &weights.attention;
         backend.attention_in(&attention.input, cached_at, cache, workspace)?;
+        backend.announce(Upcoming::BehindAttention(&attention.output), workspace);
         backend.attend(&attention.kv_up, cached_at, cache, workspace)?;
         backend.project_add_norm(&attention.output, &weights.post_attention_norm, workspace)
     }

@@ -168,7 +168,7 @@ impl<B: MtpOps> RunDraft<B> for MtpDrafter<B> {
         let Self { fusion, weights, norm, workspace, cache } = self;
         backend.fuse(plan, input, table, target, fusion, workspace)?;
         backend.norm(&weights.attention.norm, workspace)?;
-        LayerStep { backend, workspace, cache }.layer(weights, 0, norm)
+        LayerStep { backend, workspace, cache }.layer(weights, 0, norm, None)
     }
 
     fn logits(

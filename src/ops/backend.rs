@@ -27,6 +27,14 @@ use crate::tensor::TensorView;
 /// Operations that a backend may record, see [`Backend::replay`].
 pub type Record<'a, B> = dyn FnMut(&mut B, &mut <B as Backend>::Workspace) -> Result<(), OpError> + 'a;
 
+/// Weights of [`Backend::announce`].
+pub enum Upcoming<'a, B: Backend + ?Sized> {
+    /// Read behind the [`Backend::attend`] that comes next.
+    BehindAttention(&'a B::Matrix),
+    /// Read behind the FFN that comes next.
+    BehindLayer(&'a B::AttentionIn),
+}
+
 /// A device that can run the model. One value owns its threads and queues; all methods take `&mut self`.
 pub trait Backend: Send + 'static {
     /// A linear layer's weight, `[out, in]`, in the backend's own layout.
@@ -163,6 +171,11 @@ pub trait Backend: Send + 'static {
         cache: &mut Self::Cache,
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
+
+    /// Says what an operation behind the next one reads, which a device may fetch while the memory is idle. A hint: no result depends on it.
+    fn announce(&mut self, upcoming: Upcoming<'_, Self>, workspace: &mut Self::Workspace) {
+        let _ = (upcoming, workspace);
+    }
 
     /// Causal attention of the queries, each row in the form of the plan. *Expanded*: keys and
     /// values are computed from the cached latents through `kv_up`. *Absorbed*: queries are

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use perigee::cuda::kernels::ahead::Ahead;
 use perigee::cuda::kernels::mla_decode::{self, SPLIT};
 use perigee::cuda::kernels::{mla_prefill, tiled_mla_decode};
 use perigee::cuda::{
@@ -324,6 +325,7 @@ impl World {
             cache_shape,
             block_tables: stream.store("tables", &step.plan.block_tables).unwrap().address,
             lists: stream.store("lists", words).unwrap().address,
+            ahead: Ahead::NONE,
         };
         (at, KvUp { address: kv_up.unwrap().address, dtype: self.kv_up_type })
     }
@@ -462,11 +464,12 @@ fn decode_issues_little_beside_the_tensor_cores() {
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
         let Some(mut stream) = stream(&Way { arch: Arch::Sm90a, ..PLAIN }) else { return };
-        let step = world.step(&[absorbed(0, SPLIT - 1..SPLIT)]);
+        // The first item of a long context.
+        let step = world.step(&[absorbed(0, 9 * SPLIT - 1..9 * SPLIT)]);
         let mut attention = world.attention(&mut stream, &PLAIN);
-        let words = attention.lists(&step.plan, 0).unwrap().to_vec();
-        let (at, kv_up) = world.upload(&mut stream, &step, &words);
-        attention.attend_absorbed(&mut stream, &at, &kv_up).unwrap();
+        let mut words = attention.lists(&step.plan, 0).unwrap().to_vec();
+        assert_eq!(std::mem::replace(&mut words[1], 1), 9);
+        let (at, _) = world.upload(&mut stream, &step, &words);
         let params = mla_decode::Params {
             cache: at.cache,
             block_tables: at.block_tables,
@@ -544,6 +547,17 @@ fn accesses_are_ordered() {
         let way = Way { arch: Arch::Sm90a, capacity, ..way };
         World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &way);
     }
+}
+
+/// Longer rows have longer items; a row's own length decides.
+#[test]
+fn items_of_rows_at_the_lengths_where_their_size_changes() {
+    let chunks = [absorbed(0, 2047..2050), absorbed(1, 4095..4098)];
+    assert_eq!([2048, 2049, 4096, 4097].map(mla_decode::items_of), [16, 9, 16, 9]);
+    World::new(SMALL, CacheDType::F32, KvUpType::F32, 16).check(&chunks, &PLAIN);
+    let few = MlaShape { num_heads: 2, ..KIMI };
+    let world = World::new(few, fp8(true, false), KvUpType::Bf16, 64).rounded();
+    world.check(&[absorbed(0, 2047..2049), absorbed(1, 4096..4097)], &Way { arch: Arch::Sm90a, ..PLAIN });
 }
 
 #[test]
@@ -718,9 +732,10 @@ fn what_exceeds_the_capacity_is_refused() {
     let capacity = AttentionCapacity { rows: 20, items: 2, ..ROOMY };
     let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Arithmetic::F32).unwrap();
     let mut refused = |plan: &StepPlan| attention.lists(plan, 0).err().map(|error| error.to_string());
-    assert_eq!(refused(&world.step(&[absorbed(0, 2 * SPLIT - 1..2 * SPLIT)]).plan), None);
-    let text = refused(&world.step(&[absorbed(0, 2 * SPLIT..2 * SPLIT + 1)]).plan).unwrap();
-    assert!(text.contains("a context of 1025 tokens, and the limit is 1024"), "{text}");
+    assert_eq!(refused(&world.step(&[absorbed(0, 16 * SPLIT - 1..16 * SPLIT)]).plan), None);
+    // There is room for 16 items at least, of 512 keys in a context of more than 4,096.
+    let text = refused(&world.step(&[absorbed(0, 16 * SPLIT..16 * SPLIT + 1)]).plan).unwrap();
+    assert!(text.contains("a context of 8193 tokens, and the limit is 8192"), "{text}");
     for chunk in [absorbed(0, 0..21), expanded(0, 0..21)] {
         let text = refused(&world.step(&[chunk]).plan).unwrap();
         assert!(text.contains("a step of 21 rows, and the limit is 20"), "{text}");

@@ -1,6 +1,7 @@
 //! Each kernel against the reference backend: random and hostile shapes, every stored format, several architectures, and
 //! the same bits in every order of warps and blocks.
 
+use perigee::cuda::kernels::ahead::Ahead;
 use perigee::cuda::kernels::experts::{self, Experts, Slots, TILE_ROWS};
 use perigee::cuda::kernels::linear::{self, Output, Rows};
 use perigee::cuda::kernels::route::{self, Choice, NO_EXPERT, Worklist};
@@ -157,7 +158,7 @@ fn embeddings() {
 fn projections_in_every_format() {
     let mut rng = fastrand::Rng::with_seed(3);
     for stored in ALL {
-        for (rows, out, columns) in [(1, 1, 32), (8, 16, 64), (9, 33, 544), (3, 130, 288)] {
+        for (rows, out, columns) in [(1, 1, 32), (8, 16, 64), (9, 33, 544), (3, 130, 288), (37, 50, 288)] {
             let weight = Weight::random(&mut rng, stored, [out, columns]);
             let x = floats(&mut rng, rows * columns);
             let before = floats(&mut rng, rows * out);
@@ -342,7 +343,7 @@ fn check_experts(
             eps: 1e-6,
             padding: 0,
         };
-        combine::launch(&mut device, rows, &params).unwrap();
+        combine::launch(&mut device, rows, &params, [Ahead::NONE; 2]).unwrap();
         sums.check(&name, &device.read(residual, rows * hidden).unwrap());
         norms.check(&name, &device.read(normed, rows * hidden).unwrap());
     }
@@ -446,8 +447,18 @@ fn routes_a_few_rows_in_one_launch() {
                 let choice = Choice { chosen, weights, blocks_done };
                 let addresses = [logits, bias_address, num_rows];
                 let product = (&matrix, input);
-                route::launch_fused(&mut device, function, &shape, padded, product, addresses, choice, &list)
-                    .unwrap();
+                route::launch_fused(
+                    &mut device,
+                    function,
+                    &shape,
+                    padded,
+                    product,
+                    addresses,
+                    choice,
+                    &list,
+                    Ahead::NONE,
+                )
+                .unwrap();
                 assert_eq!(device.read::<u32>(blocks_done, 1).unwrap(), [0]);
                 let logits: Vec<f32> = device.read(logits, padded * num_experts).unwrap();
                 let bits: Vec<u32> = logits[..num_experts].iter().map(|logit| logit.to_bits()).collect();
@@ -585,7 +596,7 @@ fn latents_of_every_cache_type() {
                     eps,
                     padding: 0,
                 };
-                latent::launch(&mut device, rows, dtype, params).unwrap();
+                latent::launch(&mut device, rows, dtype, params, Ahead::NONE).unwrap();
                 let bytes: Vec<u8> = device.read(stored.address, layer_bytes).unwrap();
                 for slot in slots.iter().filter(|slot| **slot != KvSlot::PAD.0) {
                     let row = &bytes[*slot as usize * shape.row_bytes()..][..shape.row_bytes()];

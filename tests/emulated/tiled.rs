@@ -333,26 +333,27 @@ fn decode_products_stay_within_the_issue_budget() {
 /// bank conflicts where rows and totals are in shared memory.
 #[test]
 fn prompt_products_read_rows_once_and_without_bank_conflicts() {
+    // One of these products takes Hopper 1.6 clocks by mma.sync, in which a multiprocessor issues 6.4 instructions of a warp.
+    const MOST_PER_PRODUCT: f64 = 6.4;
     let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let mut device = Stream::new(driver).unwrap();
     let Some(options) = device.driver().options() else { return };
     options.profile = true;
     let mut rng = fastrand::Rng::with_seed(36);
-    let [rows, out, columns] = [64, 256, 4096];
-    let x = stored_rows(&mut device, &rounded(&mut rng, rows * columns), columns);
-    let y = Rows { address: device.allocate("y", 4 * rows * out).unwrap().address, stride: out };
+    let [most, out, columns] = [64, 256, 4096];
+    let x = stored_rows(&mut device, &rounded(&mut rng, most * columns), columns);
+    let y = Rows { address: device.allocate("y", 4 * most * out).unwrap().address, stride: out };
     for stored in [Stored::Bf16, nvfp4] {
         let weight = Weight::random(&mut rng, stored, [out, columns]);
         let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
-        let mut counted = [0.0; 2];
-        for (variant, counted) in ["wide16x48", "block32x64"].into_iter().zip(&mut counted) {
-            let variant = Variant::named(variant).unwrap();
+        for variant in Variant::ALL.iter().filter(|variant| variant.schedule == Schedule::Block) {
+            let rows = variant.rows;
             let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
             tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
             let report = device.driver().report().unwrap();
             let products = (rows * out * columns / (8 * 16 * 16)) as f64;
-            *counted = report.warp_instructions() as f64 / products;
+            let counted = report.warp_instructions() as f64 / products;
             let sum = |opcode: &str, of: fn(&Traffic) -> u64| -> u64 {
                 let all = report.instructions.iter().filter(|count| count.opcode.starts_with(opcode));
                 all.filter_map(|count| Some(of(count.traffic.as_ref()?))).sum()
@@ -365,10 +366,8 @@ fn prompt_products_read_rows_once_and_without_bank_conflicts() {
             let conflicts =
                 ["ld.shared", "st.shared", "cp.async"].map(|opcode| sum(opcode, Traffic::excess_wavefronts));
             assert_eq!(conflicts, [0; 3], "{}", variant.name);
-            if variant.schedule == Schedule::Block {
-                assert_eq!(from_rows, (2 * rows * columns) as u64);
-            }
+            assert_eq!(from_rows, (2 * rows * columns) as u64);
+            assert!(counted < MOST_PER_PRODUCT, "{stored:?} {}: {counted}", variant.name);
         }
-        assert!(2.0 * counted[1] < counted[0], "{counted:?}");
     }
 }

@@ -23,6 +23,7 @@ use crate::golden::{golden_folder, golden_prompts, load, step};
 const EFFORT: Effort = Effort {
     max_weight_bytes: 1 << 20,
     rotation_bytes: 64 << 10,
+    copy_bytes: 64 << 10,
     max_copies: 2,
     blocks: 2,
     block_time: Duration::ZERO,
@@ -93,7 +94,10 @@ fn kernels_are_timed_at_a_models_sizes() {
     };
     let mut seen = 0;
     let times = kernel_times(&mut open, &sizes, &[1, 5], 70, (&EFFORT, &[]), &mut |_| seen += 1).unwrap();
-    let named: Vec<(&str, usize)> = times.times.iter().map(|time| (time.op.as_str(), time.rows)).collect();
+    // On a GPU the vendor's products may be there too.
+    let mut ours = times.times.clone();
+    ours.retain(|time| time.variant.as_deref() != Some("cuBLASLt"));
+    let named: Vec<(&str, usize)> = ours.iter().map(|time| (time.op.as_str(), time.rows)).collect();
     assert_eq!(
         named,
         [
@@ -113,10 +117,10 @@ fn kernels_are_timed_at_a_models_sizes() {
     assert_eq!(times.left, [] as [String; 0]);
     assert!(times.copy_bandwidth > 0.0 && times.times.iter().all(|time| time.micros > 0.0), "{times:?}");
     // Weights, inputs and outputs of a row; two experts of a token.
-    assert_eq!((times.times[0].bytes, times.times[0].flop), (2 * 48 * 256 + 2 * 256 + 4 * 48, 2 * 48 * 256));
-    assert_eq!(times.times[2].flop, 2 * 2 * 2 * 32 * 256);
+    assert_eq!((ours[0].bytes, ours[0].flop), (2 * 48 * 256 + 2 * 256 + 4 * 48, 2 * 48 * 256));
+    assert_eq!(ours[2].flop, 2 * 2 * 2 * 32 * 256);
     // A cached row is 320 bytes in bf16.
-    assert_eq!(times.times[4].bytes, 70 * 320 + 2 * 4 * 128 * 128);
+    assert_eq!(ours[4].bytes, 70 * 320 + 2 * 4 * 128 * 128);
 }
 
 #[test]
@@ -162,7 +166,7 @@ const PLANTS: [Plant; 10] = [
     Plant {
         name: "missing barrier",
         function: "planted_3",
-        changes: &[("__syncthreads();\n        const float lower_factor", "const float lower_factor")],
+        changes: &[("__syncthreads();\n    const float lower_factor", "const float lower_factor")],
         reason: "it ",
     },
     Plant {
@@ -185,8 +189,8 @@ const PLANTS: [Plant; 10] = [
         name: "unwritten tile",
         function: "planted_5",
         changes: &[(
-            "if (first_tile + m < weight.tiles) {\n                float lower",
-            "if (first_tile + m + 1 < weight.tiles) {\n                float lower",
+            "if (first_tile + m < weight.tiles) {\n            float lower",
+            "if (first_tile + m + 1 < weight.tiles) {\n            float lower",
         )],
         reason: "values unwritten, the first at row 0, output 32",
     },
@@ -223,7 +227,7 @@ const PLANTS: [Plant; 10] = [
 impl Plant {
     fn program(&self) -> Program {
         let mut program = Program::new(&tiled_linear::KERNEL, Arch::Sm90a).unwrap();
-        let one = format!("TILED({}, TileNvfp4, Linear, 1, 1, false, 2)", self.function);
+        let one = format!("TILED({}, TileNvfp4, Linear, 1, 1, 2)", self.function);
         for (from, to) in [("FORMATS(tiled_linear, Linear)", one.as_str())].iter().chain(self.changes) {
             assert!(program.text.contains(from), "{}: {from}", self.name);
             program.text = program.text.replacen(from, to, 1);
@@ -400,7 +404,7 @@ fn choices_change_launches_and_no_bits() {
         Some((logits, blocks))
     };
     let Some((expected, by_default)) = run(None) else { return };
-    for fastest in ["split32x16", "wide16x48", "block32x64"] {
+    for fastest in ["split32x16", "block32x48", "block32x64"] {
         let (logits, blocks) = run(Some(fastest)).unwrap();
         assert!(logits == expected, "{fastest} changes logits");
         assert_ne!(blocks, by_default, "{fastest} is not launched");

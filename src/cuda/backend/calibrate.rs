@@ -30,7 +30,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
 
     fn route(&mut self, router: &Router, routed: &Experts, w: &mut Workspace<D>) -> Result<Routed, OpError> {
         let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
-        self.choose(router, &unscaled, None, w)?;
+        self.choose(router, None, &unscaled, None, w)?;
         let (top_k, width, rows) = (unscaled.top_k, w.shape.hidden_size, w.step.rows());
         let mut norms = Vec::with_capacity(rows * top_k);
         for start in (0..rows).step_by(MOE_ROWS) {

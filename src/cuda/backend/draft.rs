@@ -11,6 +11,7 @@ use super::weights::{Arithmetic, Experts, Projection};
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
 use crate::cuda::attention::{Addresses, Attention, KvUp};
 use crate::cuda::driver::{Driver, Transfer};
+use crate::cuda::kernels::ahead::Ahead;
 use crate::cuda::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::cuda::kernels::gqa::{self, RowKeys};
 use crate::cuda::kernels::linear::Output;
@@ -365,6 +366,7 @@ impl<D: Driver> CudaBackend<D> {
             cache_shape: cache.shape,
             block_tables: step.block_tables(),
             lists: step.attention(),
+            ahead: Ahead::NONE,
         };
         if *has_absorbed {
             attention.attend_absorbed(&mut self.stream, &at, kv_up)?;
@@ -477,7 +479,7 @@ impl<D: Driver> CudaBackend<D> {
                 eps: shape.rms_norm_eps,
                 padding: 0,
             };
-            combine::launch(&mut self.stream, rows, &params)?;
+            combine::launch(&mut self.stream, rows, &params, [Ahead::NONE; 2])?;
         }
         Ok(())
     }

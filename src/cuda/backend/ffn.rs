@@ -6,6 +6,7 @@ use super::activations::MOE_ROWS;
 use super::weights::Experts;
 use super::{CudaBackend, Router, Workspace};
 use crate::cuda::driver::Driver;
+use crate::cuda::kernels::ahead::Ahead;
 use crate::cuda::kernels::linear::{self, Output};
 use crate::cuda::kernels::route::{self, Choice, Worklist};
 use crate::cuda::kernels::{combine, experts, tiled, tiled_linear, tiled_swiglu};
@@ -39,10 +40,11 @@ pub(super) enum Slots<'a> {
 }
 
 impl<D: Driver> CudaBackend<D> {
-    /// The router's choice for all rows of the step, and with `list` their worklist.
+    /// The router's choice for all rows of the step, and with `list` their worklist. `shared` are experts that are computed behind it.
     pub(super) fn choose(
         &mut self,
         router: &Router,
+        shared: Option<&Experts>,
         shape: &RouterShape,
         list: Option<&Worklist>,
         w: &Workspace<D>,
@@ -57,6 +59,10 @@ impl<D: Driver> CudaBackend<D> {
             && rows <= route::FUSED_ROWS
         {
             let product = (&router.weight, x);
+            let ahead = match shared {
+                Some(Experts::Tiles { gate_up, .. }) => Ahead::of(gate_up, rows, self.stream.arch()),
+                _ => Ahead::NONE,
+            };
             return route::launch_fused(
                 &mut self.stream,
                 function,
@@ -66,6 +72,7 @@ impl<D: Driver> CudaBackend<D> {
                 inputs,
                 choice,
                 list,
+                ahead,
             );
         }
         let y = linear::Rows { address: a.router_logits.address, stride: router.weight.out_features };
@@ -106,8 +113,10 @@ impl<D: Driver> CudaBackend<D> {
         routed: Option<&Experts>,
         shared: Option<&Experts>,
         gain: Option<&Buffer>,
-        w: &Workspace<D>,
+        w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
+        let ahead = std::mem::replace(&mut w.ahead_of_layer, [Ahead::NONE; 2]);
+        let w = &*w;
         let (a, width) = (&w.activations, w.shape.hidden_size);
         let all = w.step.padded_rows();
         for start in (0..all).step_by(MOE_ROWS) {
@@ -145,7 +154,7 @@ impl<D: Driver> CudaBackend<D> {
                 eps: w.shape.rms_norm_eps,
                 padding: 0,
             };
-            combine::launch(&mut self.stream, rows.len(), &params)?;
+            combine::launch(&mut self.stream, rows.len(), &params, ahead)?;
         }
         Ok(())
     }

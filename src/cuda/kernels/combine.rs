@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::ahead::{self, Ahead};
 use super::plain;
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
@@ -39,8 +40,28 @@ pub struct Params {
     pub padding: i32,
 }
 
-/// Enqueues the sums of `num_rows` rows.
-pub fn launch<D: Driver>(stream: &mut Stream<D>, num_rows: usize, params: &Params) -> Result<(), OpError> {
-    let shape = LaunchShape { grid: [num_rows as u32, 1, 1], threads: 256, shared_bytes: 0 };
-    stream.launch("combine", shape, params)
+/// `CombineLaunch` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct LaunchParams {
+    params: Params,
+    ahead: [Ahead; 2],
+    num_rows: i32,
+    padding: i32,
+}
+
+/// Enqueues the sums of `num_rows` rows; `ahead` is fetched meanwhile.
+pub fn launch<D: Driver>(
+    stream: &mut Stream<D>,
+    num_rows: usize,
+    params: &Params,
+    ahead: [Ahead; 2],
+) -> Result<(), OpError> {
+    let others = if ahead.iter().any(Ahead::is_some) { ahead::BLOCKS } else { 0 };
+    let shape = LaunchShape { grid: [num_rows as u32 + others, 1, 1], threads: 256, shared_bytes: 0 };
+    stream.launch(
+        "combine",
+        shape,
+        &LaunchParams { params: *params, ahead, num_rows: num_rows as i32, padding: 0 },
+    )
 }

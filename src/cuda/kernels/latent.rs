@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::ahead::{self, Ahead};
 use super::plain;
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::{CacheDType, OpError};
@@ -51,12 +52,21 @@ pub struct Params {
     pub padding: i32,
 }
 
-/// Enqueues the latents of `num_rows` rows; `row_scales` of `params` is set here.
+/// `LatentLaunch` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct LaunchParams {
+    params: Params,
+    ahead: Ahead,
+}
+
+/// Enqueues the latents of `num_rows` rows; `row_scales` of `params` is set here. `ahead` is fetched meanwhile.
 pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     num_rows: usize,
     dtype: CacheDType,
     params: Params,
+    ahead: Ahead,
 ) -> Result<(), OpError> {
     let (name, row_scales) = match dtype {
         CacheDType::F32 => ("latent_f32", false),
@@ -64,7 +74,9 @@ pub fn launch<D: Driver>(
         CacheDType::Fp8(format) if format.rope_codes => ("latent_fp8_rope", format.row_scales),
         CacheDType::Fp8(format) => ("latent_fp8", format.row_scales),
     };
-    let parts = if params.q_latent == 0 { 1 } else { 2 };
-    let shape = LaunchShape { grid: [num_rows as u32, parts, 1], threads: 256, shared_bytes: 0 };
-    stream.launch(name, shape, &Params { row_scales: i32::from(row_scales), ..params })
+    let (rows, parts) = (num_rows as u32, if params.q_latent == 0 { 1 } else { 2 });
+    let others = if ahead.is_some() { ahead::BLOCKS.div_ceil((rows * parts).max(1)) } else { 0 };
+    let shape = LaunchShape { grid: [rows, parts, 1 + others], threads: 256, shared_bytes: 0 };
+    let params = Params { row_scales: i32::from(row_scales), ..params };
+    stream.launch(name, shape, &LaunchParams { params, ahead })
 }

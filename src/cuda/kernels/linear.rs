@@ -11,8 +11,15 @@ use crate::ops::OpError;
 pub const KERNEL: Kernel = plain!("linear", &FUNCTIONS, 128);
 
 /// Functions in the order of [`Format`].
-const FUNCTIONS: [&str; Format::COUNT] =
-    ["linear_f32", "linear_bf16", "linear_nvfp4", "linear_mxfp4", "linear_int4", "linear_fp8"];
+const FUNCTIONS: [&str; Format::COUNT + 1] = [
+    "linear_f32",
+    "linear_bf16",
+    "linear_nvfp4",
+    "linear_mxfp4",
+    "linear_int4",
+    "linear_fp8",
+    "linear_bf16_of_many",
+];
 
 /// Threads of a block: 8 warps.
 const THREADS: u32 = 256;
@@ -20,6 +27,9 @@ const THREADS: u32 = 256;
 const BLOCK_COLUMNS: usize = 16;
 /// Rows of a block.
 const BLOCK_ROWS: usize = 8;
+/// Outputs of a block of the function of bf16 for many rows, and the least of these; both functions give the same bits.
+const MANY_COLUMNS: usize = 24;
+const MANY_ROWS: usize = 32;
 
 /// `LinearParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
@@ -88,11 +98,11 @@ pub fn launch<D: Driver>(
     output: Output,
 ) -> Result<(), OpError> {
     let params = Params::new(num_rows, matrix, x, rows, y, output);
-    let columns = matrix.out_features.div_ceil(BLOCK_COLUMNS) as u32;
+    let (function, block_columns) = match matrix.format {
+        Format::Bf16 if num_rows >= MANY_ROWS => ("linear_bf16_of_many", MANY_COLUMNS),
+        format => (FUNCTIONS[format as usize], BLOCK_COLUMNS),
+    };
+    let columns = matrix.out_features.div_ceil(block_columns) as u32;
     let grid = [columns, num_rows.div_ceil(BLOCK_ROWS) as u32, 1];
-    stream.launch(
-        FUNCTIONS[matrix.format as usize],
-        LaunchShape { grid, threads: THREADS, shared_bytes: 0 },
-        &params,
-    )
+    stream.launch(function, LaunchShape { grid, threads: THREADS, shared_bytes: 0 }, &params)
 }

@@ -1,11 +1,12 @@
-//! Twin of `kernels/mla_decode.cu`: attention in absorbed form, by splits of 512 keys that a second kernel merges.
+//! Twin of `kernels/mla_decode.cu`: attention in absorbed form, by splits of 128 to 512 keys that a second kernel merges.
 
 use bytemuck::{Pod, Zeroable};
 
+use super::ahead::Ahead;
 use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
 use crate::ops::MlaShape;
 
-/// Keys of an item; the splits of a row begin at its multiples.
+/// Most keys of an item.
 pub const SPLIT: usize = 512;
 /// Rows of absorb and combine that share the reads of `kv_up`.
 pub const ROWS: usize = 4;
@@ -45,13 +46,22 @@ pub const KERNEL: Kernel = Kernel {
     shared_bytes: 0,
 };
 
+/// Items of a row with so many keys, `split_of` of them in each: the row alone decides where its splits begin.
+pub const fn items_of(num_keys: usize) -> usize {
+    num_keys.div_ceil(match num_keys {
+        0..=2048 => 128,
+        2049..=4096 => 256,
+        _ => SPLIT,
+    })
+}
+
 /// A row of a pass, `RowEntry` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RowEntry {
     /// Row of the step.
     pub row: u32,
-    /// Its first item in the pass; the row has `ceil(num_keys / SPLIT)` of them.
+    /// Its first item in the pass; the row has [`items_of`] of them.
     pub first_item: u32,
     /// Keys it attends to; 0: its result is 0.
     pub num_keys: u32,
@@ -102,6 +112,8 @@ pub struct Params {
     pub row_bytes: i32,
     /// Factor on scores.
     pub scale: f32,
+    /// Fetched by the decode kernel of Hopper.
+    pub ahead: Ahead,
 }
 
 /// A size that the kernels of latent attention do not take.

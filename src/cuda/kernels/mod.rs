@@ -1,5 +1,6 @@
-//! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs` is shared by two.
+//! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs` and `ahead.rs` are shared by several.
 
+pub mod ahead;
 pub mod combine;
 pub mod draft;
 pub mod embed;

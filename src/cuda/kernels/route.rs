@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::ahead::Ahead;
 use super::linear;
 use super::plain;
 use crate::cuda::matrix::{Format, Matrix};
@@ -95,6 +96,7 @@ pub struct RouteParams {
 struct LinearRouteParams {
     linear: linear::Params,
     route: RouteParams,
+    ahead: Ahead,
 }
 
 /// Slots ordered by expert and cut into tiles, in device memory.
@@ -200,7 +202,7 @@ pub fn fused_function(weight: &Matrix, shape: &RouterShape) -> Option<&'static s
     }
 }
 
-/// Enqueues by `function` the logits of up to [`FUSED_ROWS`] rows of x, their choice and their worklist.
+/// Enqueues by `function` the logits of up to [`FUSED_ROWS`] rows of x, their choice and their worklist; `ahead` is fetched meanwhile.
 pub fn launch_fused<D: Driver>(
     stream: &mut Stream<D>,
     function: &'static str,
@@ -210,11 +212,13 @@ pub fn launch_fused<D: Driver>(
     addresses: [u64; 3],
     choice: Choice,
     list: &Worklist,
+    ahead: Ahead,
 ) -> Result<(), OpError> {
     let logits = linear::Rows { address: addresses[0], stride: weight.out_features };
     let params = LinearRouteParams {
         linear: linear::Params::new(padded_rows, weight, x, 0, logits, linear::Output::Set),
         route: RouteParams::new(shape, padded_rows, addresses, choice, Some(list)),
+        ahead,
     };
     let grid = [weight.out_features.div_ceil(LINEAR_COLUMNS) as u32, 1, 1];
     stream.launch(function, LaunchShape { grid, threads: FUSED_THREADS as u32, shared_bytes: 0 }, &params)

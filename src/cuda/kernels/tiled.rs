@@ -89,14 +89,12 @@ pub struct Variant {
 pub enum Schedule {
     /// They share the inputs of the same tiles.
     Split,
-    /// Each has tiles of its own and reads the rows.
-    Wide,
     /// Each has tiles of its own; the rows are in shared memory.
     Block,
 }
 
 /// Number of variants.
-pub(super) const COUNT: usize = 6;
+pub(super) const COUNT: usize = 7;
 
 const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: Schedule) -> Variant {
     Variant { name, warp_tiles, rows, schedule }
@@ -109,7 +107,8 @@ impl Variant {
         variant("split32x8", 2, 8, Schedule::Split),
         variant("split32x16", 2, 16, Schedule::Split),
         variant("split16x32", 1, 32, Schedule::Split),
-        variant("wide16x48", 1, 48, Schedule::Wide),
+        variant("split32x64", 2, 64, Schedule::Split),
+        variant("block32x48", 2, 48, Schedule::Block),
         variant("block32x64", 2, 64, Schedule::Block),
     ];
 
@@ -130,7 +129,7 @@ impl Variant {
             0..=8 => 0,
             9..=16 => 2,
             17..=32 => 3,
-            _ => 5,
+            _ => 6,
         }]
     }
 
@@ -153,18 +152,19 @@ impl Variant {
     const fn block_tiles(&self) -> usize {
         match self.schedule {
             Schedule::Split => self.warp_tiles,
-            Schedule::Wide | Schedule::Block => self.warp_tiles * WARPS,
+            Schedule::Block => self.warp_tiles * WARPS,
         }
     }
 
     /// Dynamic shared memory of a launch.
     const fn shared_bytes(&self) -> u32 {
-        let totals = 4 * self.block_tiles() * TILE * self.rows;
         let bytes = match self.schedule {
-            Schedule::Split => 4 * CHUNKS * self.rows * (self.warp_tiles * TILE + 4),
-            Schedule::Wide => totals,
-            // `BlockShared`: rows of two units, and where each begins.
-            Schedule::Block => totals + 2 * 2 * self.rows * UNIT + 4 * self.rows,
+            // Sums of chunks, and where each of many rows begins.
+            Schedule::Split => 4 * self.rows * (CHUNKS * (self.warp_tiles * TILE + 4) + 1),
+            // `BlockShared`: sums, rows of two units, and where each begins.
+            Schedule::Block => {
+                4 * self.block_tiles() * TILE * self.rows + 2 * 2 * self.rows * UNIT + 4 * self.rows
+            }
         };
         bytes as u32
     }
@@ -185,7 +185,8 @@ macro_rules! names {
             concat!($kernel, "_", $format, "_split32x8"),
             concat!($kernel, "_", $format, "_split32x16"),
             concat!($kernel, "_", $format, "_split16x32"),
-            concat!($kernel, "_", $format, "_wide16x48"),
+            concat!($kernel, "_", $format, "_split32x64"),
+            concat!($kernel, "_", $format, "_block32x48"),
             concat!($kernel, "_", $format, "_block32x64"),
         )+]
     };

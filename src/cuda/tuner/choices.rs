@@ -186,8 +186,8 @@ mod tests {
         assert_eq!(pair(&near, &equal, &[]), ["split16x8", "split16x8"]);
         // What is refused is not used, however fast.
         assert_eq!(
-            pair(&[("wide16x48", 90.0)], &[("wide16x48", 9.0), ("split16x8", 1.0)], &["split16x8"]),
-            ["wide16x48", "wide16x48"]
+            pair(&[("block32x48", 90.0)], &[("block32x48", 9.0), ("split16x8", 1.0)], &["split16x8"]),
+            ["block32x48", "block32x48"]
         );
         let none = choices(Vec::new());
         assert_eq!(none.pair(&matrix(), &matrix(), 32 * 4).map(|v| v.name), ["split16x32", "split16x32"]);

@@ -10,6 +10,7 @@ use super::problem::Problem;
 use super::table::Lost;
 use super::{Effort, TuneError, timing};
 use crate::cuda::attention::KvUpType;
+use crate::cuda::kernels::ahead::Ahead;
 use crate::cuda::matrix::Format;
 use crate::cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, Stream};
 use crate::ops::{BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
@@ -125,7 +126,7 @@ pub fn kernel_times<D: Driver>(
     (effort, lost): (&Effort, &[Lost]),
     done: &mut dyn FnMut(&KernelTime),
 ) -> Result<KernelTimes, OpError> {
-    let copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.rotation_bytes)?;
+    let copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.copy_bytes)?;
     let mut all = KernelTimes { copy_bandwidth, ..Default::default() };
     let mut add = |op: String, measured: Result<Vec<KernelTime>, OpError>| -> Result<(), OpError> {
         match measured {
@@ -280,6 +281,7 @@ impl Layers {
             cache_shape,
             block_tables: 0,
             lists: 0,
+            ahead: Ahead::NONE,
         };
         let mut kv_up = Vec::new();
         for _ in 0..cache_shape.num_layers {
@@ -337,7 +339,7 @@ fn decode<D: Driver>(
     let capacity = AttentionCapacity {
         rows,
         absorbed_rows: rows,
-        items: rows * context.div_ceil(crate::cuda::kernels::mla_decode::SPLIT),
+        items: rows * crate::cuda::kernels::mla_decode::items_of(context),
         block_size: BLOCK_SIZE,
         slab_keys: 1,
     };

@@ -140,7 +140,7 @@ pub(super) mod tests {
         check(&[("split16x8", 100.0), ("split32x8", 96.9)], &[], Some("split32x8"));
         check(&[("split16x8", 100.0), ("split32x8", 110.0)], &[], Some("split16x8"));
         check(&[("split16x8", 100.0)], &["split32x8"], Some("split16x8"));
-        check(&[("wide16x48", 120.0), ("split32x8", 110.0)], &["split16x8"], Some("split32x8"));
+        check(&[("block32x48", 120.0), ("split32x8", 110.0)], &["split16x8"], Some("split32x8"));
         check(&[], &["split16x8", "split32x8"], None);
     }
 

@@ -42,6 +42,8 @@ pub struct Effort {
     pub max_weight_bytes: usize,
     /// Bytes of weights that launches rotate over.
     pub rotation_bytes: usize,
+    /// Bytes of a copy on the device whose speed is the floor.
+    pub copy_bytes: usize,
     /// Most copies of the weights.
     pub max_copies: usize,
     /// Blocks of each candidate.
@@ -51,11 +53,12 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// For a GPU. The largest L2 cache of a GPU of today is 128 MB (RTX PRO 6000): launches rotate over twice of it. A
+    /// For a GPU. A copy of a quarter of a gibibyte would run at three quarters of the memory's speed (H200). The largest L2 cache of a GPU of today is 128 MB (RTX PRO 6000): launches rotate over twice of it. A
     /// block of 300 us is some hundred times the resolution of an event.
     pub const GPU: Self = Self {
         max_weight_bytes: 512 << 20,
         rotation_bytes: 256 << 20,
+        copy_bytes: 1 << 30,
         max_copies: 64,
         blocks: 6,
         block_time: Duration::from_micros(300),
@@ -134,7 +137,7 @@ pub fn tune<D: Driver>(
             break;
         }
         if tuned.copy_bandwidth == 0.0 {
-            tuned.copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.rotation_bytes)?;
+            tuned.copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.copy_bytes)?;
         }
         let candidates = candidates(op);
         if candidates.is_empty() {

@@ -218,10 +218,12 @@ impl Problem {
         let most = problem.rows().into_iter().map(|rows| problem.workload(rows).num_slots).max();
         problem.max_slots = most.unwrap_or(0).max(least_slots);
         let values = problem.max_slots * op.in_features;
-        let x: Vec<half::bf16> = (0..values).map(|_| half::bf16::from_f32(value(rng))).collect();
-        let x_exact: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-        let bits: Vec<u16> = x.into_iter().map(half::bf16::to_bits).collect();
-        problem.x = stream.store(WHAT, &bits)?;
+        let pool: Vec<u8> =
+            (0..POOL_BYTES / 2).flat_map(|_| half::bf16::from_f32(value(rng)).to_le_bytes()).collect();
+        let x = fill(rng, 2 * values, &pool);
+        let bits = x.chunks_exact(2).map(|bytes| u32::from(u16::from_le_bytes([bytes[0], bytes[1]])));
+        let x_exact: Vec<f32> = bits.map(|bits| f32::from_bits(bits << 16)).collect();
+        problem.x = stream.store(WHAT, &x)?;
         problem.x_exact = stream.store(WHAT, &x_exact)?;
         Ok(problem)
     }

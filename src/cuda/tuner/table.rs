@@ -19,7 +19,7 @@ use super::measurement::Measurement;
 use super::op::TunedOp;
 
 /// Version of the file and of what a measurement means.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 /// Folder below the kernel cache.
 const FOLDER: &str = "tuning";
 const SUFFIX: &str = ".json";
@@ -89,12 +89,14 @@ pub struct Table {
     pub lost: Vec<Lost>,
     /// One of each op at most.
     pub measurements: Vec<Measurement>,
+    /// Ops that a start had no time for: the next ones do not try again, which would take the same time at each of them.
+    pub left: Vec<TunedOp>,
 }
 
 impl Table {
     /// A table without measurements.
     pub fn new(identity: Identity) -> Self {
-        Self { schema: SCHEMA, identity, lost: Vec::new(), measurements: Vec::new() }
+        Self { schema: SCHEMA, identity, lost: Vec::new(), measurements: Vec::new(), left: Vec::new() }
     }
 
     /// The table in the kernel cache; one without measurements if there is none that can be used.
@@ -127,8 +129,25 @@ impl Table {
         self.measurements.iter().find(|measurement| measurement.op == *op)
     }
 
+    /// Whether a start is to measure an op: nobody has, and no start was too short for it.
+    pub fn wants(&self, op: &TunedOp) -> bool {
+        self.get(op).is_none() && !self.left.contains(op)
+    }
+
+    /// Notes those of the ops that have no measurement as left; the oldest of too many are forgotten.
+    pub fn leave(&mut self, ops: &[TunedOp]) {
+        for op in ops {
+            if self.wants(op) {
+                self.left.push(*op);
+            }
+        }
+        let excess = self.left.len().saturating_sub(MAX_MEASUREMENTS);
+        self.left.drain(..excess);
+    }
+
     /// Adds measurements in place of those of the same ops.
     pub fn add(&mut self, measurements: Vec<Measurement>) {
+        self.left.retain(|left| measurements.iter().all(|new| new.op != *left));
         self.measurements.retain(|old| measurements.iter().all(|new| new.op != old.op));
         self.measurements.extend(measurements);
         let excess = self.measurements.len().saturating_sub(MAX_MEASUREMENTS);
@@ -193,7 +212,9 @@ fn read(path: &Path) -> Result<Option<Table>, String> {
     if table.schema != SCHEMA {
         return Err(format!("its schema is {}, this version's is {SCHEMA}", table.schema));
     }
-    if table.measurements.len() > MAX_MEASUREMENTS || !table.measurements.iter().all(Measurement::is_sound) {
+    if table.measurements.len().max(table.left.len()) > MAX_MEASUREMENTS
+        || !table.measurements.iter().all(Measurement::is_sound)
+    {
         return Err("its measurements cannot be right".into());
     }
     Ok(Some(table))
@@ -253,7 +274,7 @@ mod tests {
         let mut table = Table::new(identity());
         let times = [("split16x8", 1.25), ("split32x8", 2.5)];
         table.add(vec![
-            measurement(Product::Linear, &times, &["wide16x48"]),
+            measurement(Product::Linear, &times, &["block32x48"]),
             measurement(Product::Swiglu, &times, &[]),
         ]);
         table
@@ -273,6 +294,24 @@ mod tests {
         assert_eq!(Table::list(dir.path()), [read]);
         let names: Vec<_> = fs::read_dir(dir.path().join(FOLDER)).unwrap().collect();
         assert_eq!(names.len(), 1, "{names:?}");
+    }
+
+    #[test]
+    fn what_a_start_had_no_time_for_is_not_tried_by_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut table = table();
+        let measured = table.measurements[0].op;
+        let left = TunedOp { out_features: measured.out_features + 16, ..measured };
+        assert!(table.wants(&left) && !table.wants(&measured));
+        table.leave(&[measured, left]);
+        table.leave(&[left]);
+        table.save(dir.path()).unwrap();
+        let mut read = Table::load(dir.path(), identity());
+        assert_eq!(read.left, [left]);
+        assert!(!read.wants(&left) && read.wants(&TunedOp { out_features: 8, ..left }));
+        // `perigee tune` measures it.
+        read.add(vec![Measurement { op: left, ..measurement(Product::Linear, &[("split16x8", 3.0)], &[]) }]);
+        assert_eq!((read.left.len(), read.get(&left).is_some()), (0, true));
     }
 
     #[test]
