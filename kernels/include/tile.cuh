@@ -248,10 +248,10 @@ struct TokenRows<8> {
     __device__ __forceinline__ u32 of(int n) const { return first[8 * n]; }
 };
 
-// sums += the codes of one unit times the rows.
-template <typename Format, int TILES, int TOKENS>
+// sums += the codes of one unit times the rows of the operands from FIRST on.
+template <typename Format, int FIRST, int TILES, int COUNT, int TOKENS>
 __device__ __forceinline__ void add_steps(
-    float (&sums)[TILES][TOKENS][4], const typename Format::Unit* units, const TokenRows<TOKENS>& rows, int u,
+    float (&sums)[TILES][COUNT][4], const typename Format::Unit* units, const TokenRows<TOKENS>& rows, int u,
     int columns, int lane) {
 #pragma unroll
     for (int pair = 0; pair < STEPS / 2; ++pair) {
@@ -265,13 +265,30 @@ __device__ __forceinline__ void add_steps(
         const int k = u * UNIT + lane % 4 * 32 + pair * 8;
         const u32 part = k < columns ? static_cast<u32>(k) / 8 : 0;
 #pragma unroll
-        for (int n = 0; n < TOKENS; ++n) {
-            const uint4 x = rows.x[rows.of(n) + part];
+        for (int n = 0; n < COUNT; ++n) {
+            const uint4 x = rows.x[rows.of(FIRST + n) + part];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
                 mma(sums[m][n], a[m][0], x.x, x.y);
                 mma(sums[m][n], a[m][1], x.z, x.w);
             }
+        }
+    }
+}
+
+// sums += the products of one unit of tile M, whose scales multiply them, for COUNT operands from FIRST on.
+template <typename Format, int M, int FIRST, int COUNT, int TILES, int TOKENS>
+__device__ __forceinline__ void add_scaled(
+    float (&sums)[TILES][TOKENS][4], const typename Format::Unit (&units)[TILES], const TokenRows<TOKENS>& rows, int u,
+    int columns, int lane) {
+    float products[1][COUNT][4] = {};
+    add_steps<Format, FIRST>(products, &units[M], rows, u, columns, lane);
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float scale = i < 2 ? units[M].scales.lower : units[M].scales.upper;
+            sums[M][FIRST + n][i] = __fmaf_rn(scale, products[0][n][i], sums[M][FIRST + n][i]);
         }
     }
 }
@@ -282,22 +299,18 @@ __device__ __forceinline__ void add_unit(
     float (&sums)[TILES][TOKENS][4], const typename Format::Unit (&units)[TILES], const TokenRows<TOKENS>& rows, int u,
     int columns, int lane) {
     if constexpr (Format::UNIT_SCALES) {
-        // A tile at a time: the sums of a unit need registers of their own.
-#pragma unroll
-        for (int m = 0; m < TILES; ++m) {
-            float products[1][TOKENS][4] = {};
-            add_steps<Format, 1, TOKENS>(products, &units[m], rows, u, columns, lane);
-#pragma unroll
-            for (int n = 0; n < TOKENS; ++n) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const float scale = i < 2 ? units[m].scales.lower : units[m].scales.upper;
-                    sums[m][n][i] = __fmaf_rn(scale, products[0][n][i], sums[m][n][i]);
-                }
-            }
+        // A tile at a time, and four operands: the sums of a unit need registers of their own.
+        constexpr int COUNT = TOKENS < 4 ? TOKENS : 4;
+        add_scaled<Format, 0, 0, COUNT>(sums, units, rows, u, columns, lane);
+        if constexpr (TOKENS > COUNT) {
+            add_scaled<Format, 0, COUNT, TOKENS - COUNT>(sums, units, rows, u, columns, lane);
+        }
+        if constexpr (TILES > 1) {
+            static_assert(TILES == 2 && TOKENS <= COUNT);
+            add_scaled<Format, 1, 0, COUNT>(sums, units, rows, u, columns, lane);
         }
     } else {
-        add_steps<Format, TILES, TOKENS>(sums, units, rows, u, columns, lane);
+        add_steps<Format, 0>(sums, units, rows, u, columns, lane);
     }
 }
 

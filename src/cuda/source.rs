@@ -7,6 +7,7 @@ use super::CompileError;
 
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
+    ("ahead.cuh", include_str!("../../kernels/include/ahead.cuh")),
     ("cached_row.cuh", include_str!("../../kernels/include/cached_row.cuh")),
     ("last_block.cuh", include_str!("../../kernels/include/last_block.cuh")),
     ("linear.cuh", include_str!("../../kernels/include/linear.cuh")),

@@ -142,6 +142,7 @@ impl Device for Gpu {
             attrs: &raw mut cluster,
             numAttrs: u32::from(shape.cluster != [1, 1, 1]),
         };
+        let params = laid_out(function, params);
         // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of cuda.h.
         let mut bytes = params.len();
         let block = params.as_ptr().cast_mut().cast();
@@ -152,6 +153,25 @@ impl Device for Gpu {
         call!(cuModuleUnload(module));
         Ok(())
     }
+}
+
+/// The parameter block as the kernel has it. A case has one parameter behind the other; the assembler puts a tensor map where
+/// its address in the bank of constants is a multiple of 64, and the bank's first parameter is not at one.
+fn laid_out(function: sys::CUfunction, packed: &[u8]) -> Vec<u8> {
+    let (mut block, mut from) = (Vec::new(), 0usize);
+    for index in 0.. {
+        let (mut at, mut size) = (0, 0);
+        // SAFETY: the function's module is loaded, and outputs are writable.
+        if unsafe { sys::cuFuncGetParamInfo(function, index, &mut at, &mut size) } != CUresult::CUDA_SUCCESS {
+            break;
+        }
+        from = from.next_multiple_of(size.min(64));
+        block.resize(block.len().max(at + size), 0);
+        block[at..at + size].copy_from_slice(&packed[from..from + size]);
+        from += size;
+    }
+    assert_eq!(from, packed.len(), "the parameters of the case are those of the kernel");
+    block
 }
 
 /// Set to the name of a case in the process that runs it: what a kernel does to the device ends with its process.
