@@ -499,6 +499,10 @@ __device__ __forceinline__ void write_totals(
     }
 }
 
+// Whether a kernel of this many operands begins by itself, behind its first loads of weights where it knows them.
+template <typename Format>
+__device__ constexpr bool loads_early(int tokens) { return tokens == 1 && Format::EARLY; }
+
 // Two schedules of one product. Their shared memory is dynamic: the most of any launch is declared for all functions of a
 // file, and on some chips leaves no room for static memory beside it.
 //
@@ -512,9 +516,9 @@ __device__ __forceinline__ void tiled(const TiledParams& params, int first_tile)
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
     // Weights of one matrix are known, and written by no kernel: the first ones are loaded before the kernel in front has ended.
-    constexpr bool CAN_BE_EARLY = TOKENS == 1 && Format::EARLY;
+    constexpr bool CAN_BE_EARLY = loads_early<Format>(TOKENS);
     const bool early = CAN_BE_EARLY && params.num_tiles == nullptr;
-    if (!early) {
+    if (CAN_BE_EARLY && !early) {
         begin_kernel();
     }
     // The grid is that of the larger of two parts.
@@ -800,6 +804,9 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params) {
 #define TILED(name, Format, Write, TILES, TOKENS, BLOCKS)                                            \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
+        if constexpr (!loads_early<Format>(TOKENS)) {                                                \
+            begin_kernel();                                                                          \
+        }                                                                                            \
         const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
         tiled_split<Format, Write, TILES, TOKENS>(params);                                           \
         if constexpr (TOKENS == 1) {                                                                 \

@@ -119,6 +119,7 @@ impl Gpu {
             hardware = hardware.measuring(times);
         }
         let mut backend = CudaBackend::new(hardware, self.arithmetic)?;
+        backend.fetch_ahead(self.kernels.fetch_ahead);
         if let Some(table) = table {
             backend.set_choices(Choices::of(&table));
         }

@@ -19,10 +19,9 @@ use activations::{Activations, MOE_ROWS, Values};
 pub use weights::Arithmetic;
 use weights::{Experts, Projection};
 
-use super::Arch;
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::{Driver, Transfer};
-use super::kernels::ahead::Ahead;
+use super::kernels::ahead::{self, Ahead};
 use super::kernels::linear::{self, Output};
 use super::kernels::route;
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
@@ -69,6 +68,8 @@ pub struct CudaBackend<D: Driver> {
     arithmetic: Arithmetic,
     packer: Packer,
     choices: Choices,
+    /// Whether weights are fetched ahead.
+    fetches_ahead: bool,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -168,13 +169,35 @@ impl<D: Driver> CudaBackend<D> {
     pub fn new(driver: D, arithmetic: Arithmetic) -> Result<Self, OpError> {
         let stream = Stream::new(driver)?;
         let (packer, choices) = (Packer::default(), Choices::default());
-        Ok(Self { stream, arithmetic, packer, choices, host: Vec::new() })
+        Ok(Self { stream, arithmetic, packer, choices, fetches_ahead: false, host: Vec::new() })
     }
 
     /// Takes variants of products from a tuning; without one they are the defaults. Before the first step: a recorded
     /// step keeps what it was recorded with.
     pub fn set_choices(&mut self, choices: Choices) {
         self.choices = choices;
+    }
+
+    /// Lets kernels of steps with few rows bring weights of those behind them into the second cache, where the device can. Before the
+    /// first step, as above.
+    pub fn fetch_ahead(&mut self, on: bool) {
+        self.fetches_ahead = on && self.stream.arch().fetches_ahead();
+    }
+
+    /// What of these weights is fetched ahead of a step of `rows` rows.
+    fn ahead(&self, weights: &Tiled, rows: usize) -> Ahead {
+        match self.fetches_ahead && rows <= ahead::ROWS {
+            true => Ahead::of(weights),
+            false => Ahead::NONE,
+        }
+    }
+
+    /// The same of a projection.
+    fn ahead_of(&self, projection: &Projection, rows: usize) -> Ahead {
+        match projection {
+            Projection::Tiles(tiles) => self.ahead(tiles, rows),
+            Projection::Rows(_) => Ahead::NONE,
+        }
     }
 
     /// `y = x W^T` of `rows` rows, or of the rows of x that the list at `list` names if it is not 0.
@@ -262,7 +285,7 @@ impl<D: Driver> CudaBackend<D> {
             padding: 0,
         };
         let ahead = match &weights.query {
-            Query::Latent { b, .. } => ahead_of(b, rows, self.stream.arch()),
+            Query::Latent { b, .. } => self.ahead_of(b, rows),
             Query::Direct(_) => Ahead::NONE,
         };
         latent::launch(&mut self.stream, rows, cache.shape.dtype, params, ahead)?;
@@ -311,14 +334,6 @@ fn part_of<'a>(matrix: &'a Tiled, slots: tiled::Slots<'a>, x: Values, y: Buffer)
         slots,
         x: tiled::Rows { address: x.rounded.address, stride: matrix.in_features },
         y: tiled::Rows { address: y.address, stride: matrix.out_features },
-    }
-}
-
-/// What of a projection is fetched ahead of a step of `rows` rows.
-fn ahead_of(projection: &Projection, rows: usize, arch: Arch) -> Ahead {
-    match projection {
-        Projection::Tiles(tiles) => Ahead::of(tiles, rows, arch),
-        Projection::Rows(_) => Ahead::NONE,
     }
 }
 
@@ -576,15 +591,15 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn announce(&mut self, upcoming: Upcoming<'_, Self>, w: &mut Workspace<D>) {
-        let (rows, arch) = (w.step.padded_rows(), self.stream.arch());
+        let rows = w.step.padded_rows();
         match upcoming {
-            Upcoming::BehindAttention(projection) => w.ahead = ahead_of(projection, rows, arch),
+            Upcoming::BehindAttention(projection) => w.ahead = self.ahead_of(projection, rows),
             Upcoming::BehindLayer(AttentionIn { query, kv_a, .. }) => {
                 let first = match query {
                     Query::Latent { a, .. } => a,
                     Query::Direct(q) => q,
                 };
-                w.ahead_of_layer = [first, kv_a].map(|projection| ahead_of(projection, rows, arch));
+                w.ahead_of_layer = [first, kv_a].map(|projection| self.ahead_of(projection, rows));
             }
         }
     }

@@ -411,6 +411,26 @@ fn choices_change_launches_and_no_bits() {
     }
 }
 
+/// Weights are a hint of the memory's: the same bits, from launches with blocks that fetch.
+#[test]
+fn fetching_ahead_adds_blocks_and_changes_no_bits() {
+    let tokens = &golden_prompts("kimi")[1].token_ids[..4];
+    let run = |ahead: bool| {
+        let driver = TestDriver::new(Arch::Sm90a, None)?;
+        let counts = driver.counts.clone();
+        let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
+        backend.fetch_ahead(ahead);
+        let mut model = load(backend, "kimi", CacheDType::Bf16);
+        let before = counts.lock().unwrap().blocks;
+        let logits = step(&mut model, tokens, 0, AttentionForm::Absorbed);
+        let blocks = counts.lock().unwrap().blocks - before;
+        Some((logits, blocks))
+    };
+    let Some((expected, without)) = run(false) else { return };
+    let (logits, with) = run(true).unwrap();
+    assert!(logits == expected && with > without, "{with} blocks, {without} without");
+}
+
 fn perigee(dir: &Path, args: &[&str]) -> (Output, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_perigee")).arg("tune").args(args).current_dir(dir).output();
     let output = output.unwrap();

@@ -60,7 +60,7 @@ impl<D: Driver> CudaBackend<D> {
         {
             let product = (&router.weight, x);
             let ahead = match shared {
-                Some(Experts::Tiles { gate_up, .. }) => Ahead::of(gate_up, rows, self.stream.arch()),
+                Some(Experts::Tiles { gate_up, .. }) => self.ahead(gate_up, rows),
                 _ => Ahead::NONE,
             };
             return route::launch_fused(

@@ -2,7 +2,6 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::cuda::Arch;
 use crate::cuda::tiled::Tiled;
 
 /// Most bytes that one kernel fetches: half of the second cache of an H100 or H200.
@@ -28,9 +27,9 @@ impl Ahead {
     /// Nothing.
     pub const NONE: Self = Self { from: 0, bytes: 0, padding: 0 };
 
-    /// The first codes of weights that a step of `rows` rows will read.
-    pub fn of(weights: &Tiled, rows: usize, arch: Arch) -> Self {
-        if rows > ROWS || weights.count != 1 || !arch.fetches_ahead() {
+    /// The first codes of weights; nothing of experts, of which a step reads some.
+    pub fn of(weights: &Tiled) -> Self {
+        if weights.count != 1 {
             return Self::NONE;
         }
         let bytes = usize::try_from(weights.weight.codes_stride).unwrap_or(0).min(MAX_BYTES);
