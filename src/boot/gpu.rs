@@ -207,7 +207,7 @@ impl Gpu {
             }
             Err(error) => tracing::warn!("tuning ended, the shipped defaults serve: {error}"),
             Ok(()) => {
-                // Otherwise each start would begin with them again, and none would ever come to their end.
+                // Otherwise each start would go on with them and take as long as the first one: a large model has some fifty.
                 table.leave(wanted);
                 unstored = unstored.or(table.save(&self.kernels.cache_dir).err());
             }

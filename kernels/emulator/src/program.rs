@@ -264,8 +264,8 @@ pub(crate) enum BulkKind {
     TensorLoad(Address, Vec<u32>, tile::Access),
     /// Shared memory to a box of a tensor.
     TensorStore(Address, Vec<u32>, tile::Access),
-    /// Prefetch: checked, moves nothing.
-    Prefetch,
+    /// Prefetch of global memory, bytes: checked, moves nothing.
+    Prefetch(Address, u32),
 }
 
 /// What an instruction does.

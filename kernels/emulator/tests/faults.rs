@@ -58,6 +58,7 @@ fn out_of_bounds() {
         &["before any allocation"],
     );
     one("mov.u64 %rd5, 0;\n@@ld.global.u32 %r5, [%rd5];", SOME, &["0x0"]);
+    one("\n@@cp.async.bulk.prefetch.L2.global [%rd0+1008], 32;", SOME, &["32 bytes", "behind the end"]);
     one("mov.u64 %rd5, 64;\n@@ld.u32 %r5, [%rd5];", SOME, &["generic address 0x40 is in no space"]);
     one("mov.u64 %rd5, -8;\n@@atom.global.add.u64 %rd6, [%rd5], 1;", SOME, &["0xfffffffffffffff8"]);
     one("\n@@st.shared.u32 [s+65536], %r0;", SOME, &["shared memory"]);
@@ -116,6 +117,11 @@ fn misaligned() {
     one("\n@@red.shared.add.u64 [s+4], 1;", SOME, &["misaligned"]);
     one("\n@@cp.async.cg.shared.global [s+8], [%rd0], 16;", SOME, &["misaligned"]);
     one("\n@@cp.async.cg.shared.global [s], [%rd0+4], 16;", SOME, &["misaligned"]);
+    one(
+        "\n@@cp.async.bulk.prefetch.L2.global [%rd0+8], 16;",
+        SOME,
+        &["a prefetch of 16 bytes", "misaligned"],
+    );
     one("\n@@mbarrier.init.shared::cta.b64 [bar+4], 1;", SOME, &["not aligned to 8"]);
     one(
         "mov.u32 %r5, 24;\n@@cp.async.bulk.global.shared::cta.bulk_group [%rd0], [s], %r5;",

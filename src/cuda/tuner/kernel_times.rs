@@ -171,7 +171,7 @@ fn products<D: Driver>(
     (effort, lost): (&Effort, &[Lost]),
 ) -> Result<Vec<KernelTime>, OpError> {
     let most = rows.iter().max().copied().unwrap_or(0) * top_k;
-    let mut problem = Problem::new(stream, op, effort.max_weight_bytes, most, 1)?;
+    let mut problem = Problem::new(stream, &[*op], effort.max_weight_bytes, most, 1)?;
     let output = Output::new(stream, &problem)?;
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
     let is_plain = op.count == 1 && op.product == Product::Linear && op.format == Format::Bf16;

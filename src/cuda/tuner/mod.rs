@@ -116,9 +116,10 @@ impl From<DriverError> for TuneError {
     }
 }
 
-/// Measures ops in their order until the deadline; `done` is called with the number of ops before and the measurement.
+/// Measures ops until the deadline, those of one product one after another, since they share their weights; products in the order of
+/// their first op. `done` is called with the number of ops before and the measurement.
 ///
-/// `open` gives the device with all programs of the candidates: a new one for each op, so that its memory is free after
+/// `open` gives the device with all programs of the candidates: a new one for each product, so that its memory is free after
 /// it. `date`: seconds since 1970.
 pub fn tune<D: Driver>(
     open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
@@ -131,65 +132,97 @@ pub fn tune<D: Driver>(
 ) -> Result<Tuned, TuneError> {
     let late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let mut tuned = Tuned::default();
-    for (before, op) in ops.iter().enumerate() {
+    let mut before = 0;
+    for ops in by_product(ops) {
         if late() {
-            tuned.left += ops.len() - before;
-            break;
+            tuned.left += ops.len();
+            continue;
         }
         if tuned.copy_bandwidth == 0.0 {
             tuned.copy_bandwidth = timing::copy_bandwidth(&mut open()?, effort.copy_bytes)?;
         }
-        let candidates = candidates(op);
-        if candidates.is_empty() {
-            tracing::error!(%op, "every variant of a kernel has lost the device before");
-            tuned.without_variant += 1;
-            continue;
-        }
-        match measure(open, op, &candidates, effort, &late, date) {
-            Ok(Some(mut measurement)) => {
-                measurement.copy_bandwidth = tuned.copy_bandwidth;
-                for (name, reason) in measurement.refusals() {
-                    tracing::warn!(%op, variant = name, reason, "a variant of a kernel is refused on this GPU");
-                }
-                if measurement.choice().is_none() {
-                    tracing::error!(%op, "no variant of a kernel is right on this GPU");
-                }
-                done(before, &measurement);
-                tuned.measurements.push(measurement);
+        let stream = &mut open()?;
+        let (mut bench, mut left) = (None, ops.len());
+        for op in &ops {
+            let candidates = candidates(op);
+            if candidates.is_empty() {
+                tracing::error!(%op, "every variant of a kernel has lost the device before");
+                tuned.without_variant += 1;
+                left -= 1;
+                continue;
             }
-            Ok(None) => tuned.left += 1,
-            Err(TuneError::Op(OpError::OutOfMemory { bytes, .. })) => {
-                tracing::warn!(%op, bytes, "not tuned: the device has no room for its measurement");
-                tuned.left += 1;
+            match measure(stream, &mut bench, &ops, op, &candidates, effort, &late, date) {
+                Ok(Some(mut measurement)) => {
+                    measurement.copy_bandwidth = tuned.copy_bandwidth;
+                    for (name, reason) in measurement.refusals() {
+                        tracing::warn!(%op, variant = name, reason, "a variant of a kernel is refused on this GPU");
+                    }
+                    if measurement.choice().is_none() {
+                        tracing::error!(%op, "no variant of a kernel is right on this GPU");
+                    }
+                    done(before, &measurement);
+                    tuned.measurements.push(measurement);
+                    (before, left) = (before + 1, left - 1);
+                }
+                Ok(None) => break,
+                Err(TuneError::Op(OpError::OutOfMemory { bytes, .. })) => {
+                    tracing::warn!(%op, bytes, "not tuned: the device has no room for its measurement");
+                    break;
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         }
+        tuned.left += left;
     }
     Ok(tuned)
 }
 
-/// Measures one op; `None` past the deadline.
+/// The ops of each product, in the order of its first one.
+fn by_product(ops: &[TunedOp]) -> Vec<Vec<TunedOp>> {
+    let product = |op: &TunedOp| TunedOp { rows: Bucket::UpTo8, ..*op };
+    let mut all: Vec<Vec<TunedOp>> = Vec::new();
+    for op in ops {
+        match all.iter_mut().find(|ops| ops.first().is_some_and(|first| product(first) == product(op))) {
+            Some(ops) => ops.push(*op),
+            None => all.push(vec![*op]),
+        }
+    }
+    all
+}
+
+/// Measures one of the ops of a product; `None` past the deadline. The first call makes what all of them share.
 fn measure<D: Driver>(
-    open: &mut dyn FnMut() -> Result<Stream<D>, OpError>,
+    stream: &mut Stream<D>,
+    bench: &mut Option<(Problem, Output)>,
+    ops: &[TunedOp],
     op: &TunedOp,
     candidates: &[Candidate],
     effort: &Effort,
     late: &dyn Fn() -> bool,
     date: u64,
 ) -> Result<Option<Measurement>, TuneError> {
-    let stream = &mut open()?;
-    let mut problem = Problem::new(stream, op, effort.max_weight_bytes, 0, 1)?;
-    let output = Output::new(stream, &problem)?;
-    let Verdict { refused, error } = numerics::check(stream, &problem, &output, candidates)?;
     if late() {
         return Ok(None);
     }
-    problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
+    let (problem, output) = match bench {
+        Some(bench) => bench,
+        None => {
+            let mut problem = Problem::new(stream, ops, effort.max_weight_bytes, 0, 1)?;
+            let output = Output::new(stream, &problem)?;
+            problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
+            bench.insert((problem, output))
+        }
+    };
+    problem.op.rows = op.rows;
+    let Verdict { refused, error } = numerics::check(stream, problem, output, candidates)?;
+    if late() {
+        return Ok(None);
+    }
     let accepted: Vec<&Candidate> =
         candidates.iter().zip(&refused).filter(|(_, refused)| refused.is_none()).map(|(c, _)| c).collect();
     let rows = problem.rows()[2];
     let workload = problem.workload(rows);
-    let mut times = timing::time(stream, &problem, &workload, &output, &accepted, effort)?.into_iter();
+    let mut times = timing::time(stream, problem, &workload, output, &accepted, effort)?.into_iter();
     let tried = candidates.iter().zip(refused).map(|(candidate, refused)| Tried {
         variant: candidate.variant.name.into(),
         micros: if refused.is_none() { times.next() } else { None },

@@ -168,18 +168,20 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// Makes the weights of an op, of which at most `max_bytes` are measured, and inputs for the workloads of its bucket
-    /// and for `least_slots` slots.
+    /// Makes the weights of a product, of which at most `max_bytes` are measured, and inputs for the workloads of the buckets of all
+    /// `ops`, which are of this product, and for `least_slots` slots. It begins with the first op.
     pub(super) fn new<D: Driver>(
         stream: &mut Stream<D>,
-        op: &TunedOp,
+        ops: &[TunedOp],
         max_bytes: usize,
         least_slots: usize,
         seed: u64,
     ) -> Result<Self, OpError> {
         let rng = &mut fastrand::Rng::with_seed(seed);
-        let routed = op.count > 1;
-        let op = op.within(max_bytes);
+        let Some(op) = ops.first().map(|op| op.within(max_bytes)) else {
+            return Err(OpError::UnsupportedDType { op: "tune", dtype: "no op".into(), backend: "cuda" });
+        };
+        let routed = ops.iter().any(|op| op.count > 1);
         let (shape, distinct) = ([op.out_features, op.in_features], op.count.min(DISTINCT));
         let mut hosts = Vec::new();
         for _ in 0..distinct * op.product.matrices() {
@@ -215,7 +217,8 @@ impl Problem {
             x_exact: Buffer::NONE,
             max_slots: 0,
         };
-        let most = problem.rows().into_iter().map(|rows| problem.workload(rows).num_slots).max();
+        let rows = ops.iter().flat_map(|op| op.rows.rows(routed));
+        let most = rows.map(|rows| problem.workload(rows).num_slots).max();
         problem.max_slots = most.unwrap_or(0).max(least_slots);
         let values = problem.max_slots * op.in_features;
         let pool: Vec<u8> =

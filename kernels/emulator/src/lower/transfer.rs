@@ -172,7 +172,7 @@ impl Lowering<'_> {
             self.emit(Action::BulkWait { groups, read: m.has("read") }, Operands::default());
             return Ok(());
         }
-        if m.has("prefetch") {
+        if m.has("prefetch") && m.has("tensor") {
             self.emit(Action::Nop, Operands::default());
             return Ok(());
         }
@@ -197,13 +197,17 @@ impl Lowering<'_> {
             tile::Access::Tile
         };
         let mut bulk = Bulk {
-            kind: BulkKind::Prefetch,
+            kind: BulkKind::Prefetch(zero_address(), 0),
             shared: zero_address(),
             mbarrier: None,
             multicast: None,
             reduction,
         };
         match (m.has("tensor"), spaces.first(), operands) {
+            (false, _, [global, bytes, ..]) if m.has("prefetch") => {
+                let global = self.address(global, Space::Global)?;
+                bulk.kind = BulkKind::Prefetch(global, self.narrow(bytes, Type::U32)?);
+            }
             (true, Some(&"global"), [Operand::Tensor(map, coordinates), shared, ..]) => {
                 let (map, coordinates) = self.tensor(map, coordinates)?;
                 bulk.shared = self.address(shared, Space::Shared)?;

@@ -381,6 +381,17 @@ impl Env<'_> {
             // Transfers may happen while another block's warp runs: addresses name their block.
             if address >> 24 == 0 { map_shared(address, rank as u32) } else { address }
         };
+        if let BulkKind::Prefetch(global, bytes) = &bulk.kind {
+            let (global, bytes) =
+                (global.of(&warp.registers, lane), warp.registers.narrow(*bytes)[lane as usize]);
+            if !(bytes.is_multiple_of(16) && global.is_multiple_of(16)) {
+                let text = format!("a prefetch of {bytes} bytes at {global:#x} is misaligned");
+                return Err(Trouble { lane: Some(lane), text });
+            }
+            let found = self.memory.find(global, bytes as usize).map(drop);
+            found.map_err(|text| Trouble { lane: Some(lane), text })?;
+            return Ok(None);
+        }
         let rank = self.rank;
         let shared = own(Self::shared_address(warp, &bulk.shared, lane)?, rank);
         let mbarrier = match &bulk.mbarrier {
@@ -441,7 +452,7 @@ impl Env<'_> {
                     Transfer::TensorLoad { map, mode, coordinates, shared, mbarrier, blocks }
                 }
             }
-            BulkKind::Prefetch => return Ok(None),
+            BulkKind::Prefetch(..) => return Ok(None),
         }))
     }
 
