@@ -578,6 +578,10 @@ fn bits_of_absorbed_rows_depend_on_their_position_alone() {
         let chunks = [absorbed(1, 3..4), absorbed(2, 0..9), absorbed(0, first), absorbed(0, rest)];
         let parts = world.bits(&chunks, &way).unwrap();
         assert!(parts.iter().filter(|row| row.0.0 != 2).eq(whole.iter()), "seed {seed}");
+        // Enough rows that four of them are merged at once.
+        let chunks = [absorbed(1, 3..4), absorbed(2, 0..12), absorbed(0, rows.clone())];
+        let many = world.bits(&chunks, &Way { seed: Some(seed), ..plain }).unwrap();
+        assert!(many.iter().filter(|row| row.0.0 != 2).eq(whole.iter()), "seed {seed}, many rows");
     }
 }
 
