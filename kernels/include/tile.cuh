@@ -503,11 +503,12 @@ __device__ __forceinline__ void write_totals(
 template <typename Format>
 __device__ constexpr bool loads_early(int tokens) { return tokens == 1 && Format::EARLY; }
 
-// Two schedules of one product. Their shared memory is dynamic: the most of any launch is declared for all functions of a
+// Three schedules of one product. Their shared memory is dynamic: the most of any launch is declared for all functions of a
 // file, and on some chips leaves no room for static memory beside it.
 //
 // Split: the warps of a block take the chunks of TILES tiles and 8 * TOKENS rows; weights are read once for all rows of a block.
-// Block: each warp takes all chunks of tiles of its own, and the warps share the rows; for many rows. See `tiled_block`.
+// Wide:  each warp takes all chunks of tiles of its own and up to 8 rows: nothing is shared and nothing waits; for few units.
+// Block: the same of many rows, which the warps share. See `tiled_block`.
 template <typename Format, typename Write, int TILES, int TOKENS>
 __device__ __forceinline__ void tiled(const TiledParams& params, int first_tile) {
     constexpr int ROWS = 8 * TOKENS;
@@ -617,6 +618,76 @@ __device__ __forceinline__ void tiled_split(const TiledParams& params) {
             __syncthreads();
         }
         tiled<Format, Write, AT_ONCE, TOKENS>(params, static_cast<int>(blockIdx.x) * TILES + m);
+    }
+}
+
+// Up to 8 rows of tiles of a warp: chunks are added in registers, in their order.
+template <typename Format, typename Write, int TILES, int DEPTH>
+__device__ __forceinline__ void tiled_wide(const TiledParams& params) {
+    SlotTile slots;
+    const TiledWeight& weight = params.weight;
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    const int first_tile = (static_cast<int>(blockIdx.x) * WARPS + static_cast<int>(threadIdx.x) / WARP) * TILES;
+    if (first_tile >= weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.y), 8, slots)) {
+        return;
+    }
+    TileRow tiles[TILES];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+        tiles[m] = tile_row<Format>(weight, slots.expert, first_tile + m, lane);
+    }
+    typename Format::Unit units[DEPTH][TILES];
+    load_first<Format, TILES, DEPTH>(units, tiles, 0, weight.units);
+    TokenRows<1> rows;
+    rows.x = reinterpret_cast<const uint4*>(params.x);
+    rows.at[0] = static_cast<u32>(x_row_of(params, slot_of(params, slots, lane / 4)) * params.x_stride / 8);
+    const int chunk_units = (weight.units + CHUNKS - 1) / CHUNKS;
+    int chunk_end = chunk_units;
+    float sums[TILES][1][4], totals[TILES][1][4];
+    clear(sums);
+    clear(totals);
+#pragma unroll 1
+    for (int u = 0; u < weight.units; u += DEPTH) {
+#pragma unroll
+        for (int d = 0; d < DEPTH; ++d) {
+            if (u + d < weight.units) {
+                add_unit<Format, TILES, 1>(sums, units[d], rows, u + d, weight.columns, lane);
+                if (u + d + DEPTH < weight.units) {
+#pragma unroll
+                    for (int m = 0; m < TILES; ++m) {
+                        load_unit<Format, false>(units[d][m], tiles[m], static_cast<u32>(u + d + DEPTH));
+                    }
+                }
+                if (u + d + 1 == chunk_end || u + d + 1 == weight.units) {
+#pragma unroll
+                    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) {
+                            totals[m][0][i] += sums[m][0][i];
+                        }
+                    }
+                    clear(sums);
+                    chunk_end += chunk_units;
+                }
+            }
+        }
+    }
+    const float lower_factor = weight.factors[2 * slots.expert];
+    const float upper_factor = weight.factors[2 * slots.expert + 1];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int row = lane % 4 * 2 + i;
+        if (row < slots.count) {
+            const int slot = slot_of(params, slots, row);
+#pragma unroll
+            for (int m = 0; m < TILES; ++m) {
+                if (first_tile + m < weight.tiles) {
+                    Write::run(
+                        params, first_tile + m, lane / 4, slot, totals[m][0][i] * lower_factor,
+                        totals[m][0][2 + i] * upper_factor);
+                }
+            }
+        }
     }
 }
 
@@ -814,6 +885,14 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params) {
         }                                                                                            \
     }
 
+#define TILED_WIDE(name, Format, Write, TILES)                                                       \
+    extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2)                                    \
+        name(const __grid_constant__ TiledLaunch launch) {                                           \
+        begin_kernel();                                                                              \
+        const TiledParams& params = launch.parts[blockIdx.z];                                        \
+        tiled_wide<Format, Write, TILES, Format::DEPTH + 1>(params);                                 \
+    }
+
 #define TILED_BLOCK(name, Format, Write, ROWS, BLOCKS)                                               \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
@@ -830,6 +909,7 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params) {
     TILED(name##_split32x16, Format, Write, 2, 2, 1)                                                 \
     TILED(name##_split16x32, Format, Write, 1, 4, 1)                                                 \
     TILED(name##_split32x64, Format, Write, 2, 8, 1)                                                 \
+    TILED_WIDE(name##_wide16x8, Format, Write, 1)                                                    \
     TILED_BLOCK(name##_block32x48, Format, Write, 48, Format::BLOCKS_48)                             \
     TILED_BLOCK(name##_block32x64, Format, Write, 64, 1)
 

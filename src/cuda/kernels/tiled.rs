@@ -89,12 +89,17 @@ pub struct Variant {
 pub enum Schedule {
     /// They share the inputs of the same tiles.
     Split,
+    /// Each has tiles of its own.
+    Wide,
     /// Each has tiles of its own; the rows are in shared memory.
     Block,
 }
 
+/// Most inputs of a product of [`Schedule::Wide`].
+const WIDE_INPUTS: usize = 4096;
+
 /// Number of variants.
-pub(super) const COUNT: usize = 7;
+pub(super) const COUNT: usize = 8;
 
 const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: Schedule) -> Variant {
     Variant { name, warp_tiles, rows, schedule }
@@ -108,6 +113,7 @@ impl Variant {
         variant("split32x16", 2, 16, Schedule::Split),
         variant("split16x32", 1, 32, Schedule::Split),
         variant("split32x64", 2, 64, Schedule::Split),
+        variant("wide16x8", 1, 8, Schedule::Wide),
         variant("block32x48", 2, 48, Schedule::Block),
         variant("block32x64", 2, 64, Schedule::Block),
     ];
@@ -129,7 +135,7 @@ impl Variant {
             0..=8 => 0,
             9..=16 => 2,
             17..=32 => 3,
-            _ => 6,
+            _ => 7,
         }]
     }
 
@@ -143,16 +149,22 @@ impl Variant {
         Self::ALL.iter().find(|variant| variant.rows == rows).unwrap_or(&Self::ALL[0])
     }
 
+    /// Whether it is tried for products of so many inputs: warps by themselves pay where a share of the inputs is a few loads, and
+    /// a longer product may have a norm behind it.
+    pub fn suits(&self, in_features: usize) -> bool {
+        self.schedule != Schedule::Wide || in_features <= WIDE_INPUTS
+    }
+
     /// Whether the last block can normalise `rows` rows of y.
     pub fn normalises(&self, rows: usize) -> bool {
-        rows <= NORM_ROWS && self.rows == 8
+        rows <= NORM_ROWS && self.rows == 8 && self.schedule == Schedule::Split
     }
 
     /// Rows of tiles of a block.
     const fn block_tiles(&self) -> usize {
         match self.schedule {
             Schedule::Split => self.warp_tiles,
-            Schedule::Block => self.warp_tiles * WARPS,
+            Schedule::Wide | Schedule::Block => self.warp_tiles * WARPS,
         }
     }
 
@@ -161,6 +173,7 @@ impl Variant {
         let bytes = match self.schedule {
             // Sums of chunks, and where each of many rows begins.
             Schedule::Split => 4 * self.rows * (CHUNKS * (self.warp_tiles * TILE + 4) + 1),
+            Schedule::Wide => 0,
             // `BlockShared`: sums, rows of two units, and where each begins.
             Schedule::Block => {
                 4 * self.block_tiles() * TILE * self.rows + 2 * 2 * self.rows * UNIT + 4 * self.rows
@@ -186,6 +199,7 @@ macro_rules! names {
             concat!($kernel, "_", $format, "_split32x16"),
             concat!($kernel, "_", $format, "_split16x32"),
             concat!($kernel, "_", $format, "_split32x64"),
+            concat!($kernel, "_", $format, "_wide16x8"),
             concat!($kernel, "_", $format, "_block32x48"),
             concat!($kernel, "_", $format, "_block32x64"),
         )+]

@@ -28,9 +28,10 @@ impl Candidate {
         Self { variant: *variant, function }
     }
 
-    /// The variants that ship, in the order of [`Variant::ALL`].
+    /// The variants that ship and suit the op, in the order of [`Variant::ALL`].
     pub fn shipped(op: &TunedOp) -> Vec<Self> {
-        Variant::ALL.iter().map(|variant| Self::of(op.product, op.format, variant)).collect()
+        let suiting = Variant::ALL.iter().filter(|variant| variant.suits(op.in_features));
+        suiting.map(|variant| Self::of(op.product, op.format, variant)).collect()
     }
 
     /// Whether this device was never lost with it.
@@ -49,5 +50,23 @@ impl Candidate {
         let [x, y] = rows;
         let part = Part { matrix, slots, x, y };
         tiled::launch_function(stream, self.function, &self.variant, &[part], false, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::op::Bucket;
+    use super::*;
+
+    #[test]
+    fn warps_by_themselves_are_tried_for_few_inputs_alone() {
+        let names = |in_features| -> Vec<&str> {
+            let (rows, product, format) = (Bucket::UpTo8, Product::Linear, Format::Nvfp4);
+            let op = TunedOp { rows, product, format, out_features: 7168, in_features, count: 384 };
+            Candidate::shipped(&op).iter().map(|candidate| candidate.variant.name).collect()
+        };
+        assert_eq!(names(2048).len(), Variant::ALL.len());
+        let long = names(8192);
+        assert_eq!((long.len(), long.contains(&"wide16x8")), (Variant::ALL.len() - 1, false));
     }
 }
