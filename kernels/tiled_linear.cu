@@ -11,7 +11,8 @@
 // Grid:    (tiles of outputs, tiles of rows), 8 warps; see `tiled`.
 // Order:   see tile.cuh: K and the format alone, whatever the variant.
 // Tried:   H100 (docs/measurements/2026-11-27-h100.md): 69 to 104 % of the floor with one row, 270 to 330 TFLOP/s with 1,024
-//          and more by block32x64, against 60 to 77 by wide16x48.
+//          and more by block32x64. H200: as fast as cuBLASLt up to 8 rows, a third of it with 64 rows of block32x64 and two fifths with
+//          1,024; split32x64 and wide16x8 have not run on a GPU.
 
 #include "last_block.cuh"
 #include "mma.cuh"
