@@ -93,9 +93,9 @@ impl Device for Gpu {
         // SAFETY: these enumerations of cuda.h are numbers of 32 bits, and each of these has a name there.
         let (element, swizzle, fill) = unsafe {
             (
-                std::mem::transmute::<u32, _>(code),
-                std::mem::transmute::<u32, _>(swizzle),
-                std::mem::transmute::<u32, _>(fill),
+                std::mem::transmute::<u32, sys::CUtensorMapDataType>(code),
+                std::mem::transmute::<u32, sys::CUtensorMapSwizzle>(swizzle),
+                std::mem::transmute::<u32, sys::CUtensorMapFloatOOBfill>(fill),
             )
         };
         call!(cuTensorMapEncodeTiled(

@@ -12,9 +12,12 @@ use super::context::{Context, Owned};
 /// Launches that are not recorded are added up after so many at the latest.
 const MAX_MARKS: usize = 4096;
 
+/// Launches and their seconds, by whether they were recorded and by the kernel's name.
+type Sums = BTreeMap<(bool, Arc<str>), (u64, f64)>;
+
 /// Times of kernels. Shared by the device and whoever reads them.
 #[derive(Debug, Default)]
-pub struct LaunchTimes(Mutex<BTreeMap<(bool, Arc<str>), (u64, f64)>>);
+pub struct LaunchTimes(Mutex<Sums>);
 
 /// Launches of one kernel.
 #[derive(Debug, Clone, PartialEq, Serialize)]

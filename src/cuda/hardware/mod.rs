@@ -54,7 +54,7 @@ pub struct Hardware {
     uploads: UploadRing,
     downloads: Downloads,
     /// The vendor's products, if they were asked for: `Some(None)` where there are none.
-    vendor: Option<Option<CublasLt>>,
+    vendor: Option<Option<Box<CublasLt>>>,
     /// Measures every launch; `None`: nobody asked for it.
     stopwatch: Option<Stopwatch>,
     /// Beginning and end of what is timed.
@@ -451,7 +451,7 @@ impl Driver for Hardware {
         self.behind_kernel.set(false);
         if self.vendor.is_none() {
             let workspace = self.allocate(WORKSPACE_BYTES)?;
-            self.vendor = Some(CublasLt::open(workspace)?);
+            self.vendor = Some(CublasLt::open(workspace)?.map(Box::new));
         }
         let Some(Some(vendor)) = &mut self.vendor else { return Ok(false) };
         let [m, n, k] = shape;
