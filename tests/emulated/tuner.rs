@@ -376,17 +376,32 @@ fn made_up(op: TunedOp, fastest: &str) -> Measurement {
     }
 }
 
+/// Logits of the first tokens of a golden prompt, and the blocks of their launches, on a backend that `prepare` has changed; `None`:
+/// skipped.
+fn logits_and_blocks(
+    num_tokens: usize,
+    prepare: impl FnOnce(&mut CudaBackend<TestDriver>),
+) -> Option<(Vec<f32>, u64)> {
+    let driver = TestDriver::new(Arch::Sm90a, None)?;
+    let counts = driver.counts.clone();
+    let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
+    prepare(&mut backend);
+    let mut model = load(backend, "kimi", CacheDType::Bf16);
+    let before = counts.lock().unwrap().blocks;
+    let tokens = &golden_prompts("kimi")[1].token_ids;
+    let logits = step(&mut model, &tokens[..num_tokens.min(tokens.len())], 0, AttentionForm::Absorbed);
+    let blocks = counts.lock().unwrap().blocks - before;
+    Some((logits, blocks))
+}
+
 /// Whatever the table says, logits have the same bits.
 #[test]
 fn choices_change_launches_and_no_bits() {
     let config = fs::read(golden_folder("kimi").join("config.json")).unwrap();
     let b = Blueprint::parse(&config).unwrap();
-    let tokens = &golden_prompts("kimi")[1].token_ids[..];
     let run = |fastest: Option<&str>| {
-        let driver = TestDriver::new(Arch::Sm90a, None)?;
-        let counts = driver.counts.clone();
-        let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
-        if let Some(fastest) = fastest {
+        logits_and_blocks(usize::MAX, |backend| {
+            let Some(fastest) = fastest else { return };
             let mut table = Table::new(identity());
             let (d, i, values) = (b.hidden_size, b.moe_intermediate_size, b.mla.num_heads * b.mla.v_head_dim);
             let of = |product, shape, count| {
@@ -396,12 +411,7 @@ fn choices_change_launches_and_no_bits() {
             table.add(of(Product::Linear, [d, i], b.router.num_experts).into());
             table.add(of(Product::Swiglu, [i, d], b.router.num_experts).into());
             backend.set_choices(Choices::of(&table));
-        }
-        let mut model = load(backend, "kimi", CacheDType::Bf16);
-        let before = counts.lock().unwrap().blocks;
-        let logits = step(&mut model, tokens, 0, AttentionForm::Absorbed);
-        let blocks = counts.lock().unwrap().blocks - before;
-        Some((logits, blocks))
+        })
     };
     let Some((expected, by_default)) = run(None) else { return };
     for fastest in ["split32x16", "block32x48", "block32x64"] {
@@ -414,18 +424,7 @@ fn choices_change_launches_and_no_bits() {
 /// Weights are a hint of the memory's: the same bits, from launches with blocks that fetch.
 #[test]
 fn fetching_ahead_adds_blocks_and_changes_no_bits() {
-    let tokens = &golden_prompts("kimi")[1].token_ids[..4];
-    let run = |ahead: bool| {
-        let driver = TestDriver::new(Arch::Sm90a, None)?;
-        let counts = driver.counts.clone();
-        let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
-        backend.fetch_ahead(ahead);
-        let mut model = load(backend, "kimi", CacheDType::Bf16);
-        let before = counts.lock().unwrap().blocks;
-        let logits = step(&mut model, tokens, 0, AttentionForm::Absorbed);
-        let blocks = counts.lock().unwrap().blocks - before;
-        Some((logits, blocks))
-    };
+    let run = |ahead: bool| logits_and_blocks(4, |backend| backend.fetch_ahead(ahead));
     let Some((expected, without)) = run(false) else { return };
     let (logits, with) = run(true).unwrap();
     assert!(logits == expected && with > without, "{with} blocks, {without} without");
