@@ -254,7 +254,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
                 for (int step = 0; step < LATENT_STEPS; ++step) {
                     const int column = 4 * (32 * step + lane);
                     if (column < params.latent) {
-                        store_four(params.latents + at * params.latent + column, sums[h][step]);
+                        store_four(static_cast<float*>(params.latents) + at * params.latent + column, sums[h][step]);
                     }
                 }
                 if (lane == h * TILE) {
@@ -266,8 +266,15 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     }
 }
 
+// What sums of items of this type were divided by.
+template <typename Sum>
+constexpr float UNIT = 1.0f;
+template <>
+constexpr float UNIT<f16> = F16_SUMS;
+
 // Merges the items of one row into `merged` [1][C], divided by the sum of exponentials. Half of the threads merge the items of even,
 // half those of odd number, four columns each.
+template <typename Sum>
 __device__ __forceinline__ void merge_row(
     const MlaDecodeParams& params, int index, int head, int num_rows, float4 (&merged)[1][MAX_LATENT / 4]) {
     constexpr int COLUMNS = MAX_LATENT / 4;
@@ -282,6 +289,7 @@ __device__ __forceinline__ void merge_row(
     const int num_items = items_of(entry);
     const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
     const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
+    const Sum* latents = static_cast<const Sum*>(params.latents);
     float largest = -__uint_as_float(0x7f800000u);
     for (int i = threadIdx.x; i < num_items; i += COMBINE_THREADS) {
         largest = fmaxf(largest, statistics[place_of(i)].x);
@@ -310,7 +318,7 @@ __device__ __forceinline__ void merge_row(
 #pragma unroll 8
             for (int i = odd; i < count; i += 2) {
                 total = __fmaf_rn(items[i].x, items[i].y, total);
-                sums = fma4(items[i].x, four_of(params.latents + place_of(begin + i) * latent + column), sums);
+                sums = fma4(items[i].x, four_of(latents + place_of(begin + i) * latent + column), sums);
             }
         }
     }
@@ -324,13 +332,13 @@ __device__ __forceinline__ void merge_row(
     if (!odd && column < latent) {
         // A row without keys is 0.
         merged[0][column / 4] =
-            num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), total + odd_total) : sums;
+            num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), (total + odd_total) / UNIT<Sum>) : sums;
     }
 }
 
 // The same of COUNT rows at once, the sums of each in the same order: its threads have eight columns each of the items of even and of
 // odd number. Rows behind the last one are 0.
-template <int COUNT>
+template <typename Sum, int COUNT>
 __device__ __forceinline__ void merge_row(
     const MlaDecodeParams& params, int first, int head, int num_rows, float4 (&merged)[COUNT][MAX_LATENT / 4]) {
     constexpr int THREADS = COMBINE_THREADS / COUNT, WARPS_OF_ROW = THREADS / 32;
@@ -346,6 +354,7 @@ __device__ __forceinline__ void merge_row(
     const int num_items = items_of(entry);
     const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
     const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
+    const Sum* latents = static_cast<const Sum*>(params.latents);
     float largest = -__uint_as_float(0x7f800000u);
     for (int i = thread; i < num_items; i += THREADS) {
         largest = fmaxf(largest, statistics[place_of(i)].x);
@@ -383,7 +392,7 @@ __device__ __forceinline__ void merge_row(
             for (int odd = 0; odd < 2; ++odd) {
                 if (i + odd < count) {
                     const float2 item = items[row][i + odd];
-                    const float* from = params.latents + place_of(begin + i + odd) * latent + column;
+                    const Sum* from = latents + place_of(begin + i + odd) * latent + column;
                     totals[odd] = __fmaf_rn(item.x, item.y, totals[odd]);
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
@@ -399,14 +408,14 @@ __device__ __forceinline__ void merge_row(
     for (int half = 0; half < 2; ++half) {
         if (column + 4 * half < latent) {
             merged[row][2 * thread + half] =
-                num_items > 0 ? divide4(add4(sums[0][half], sums[1][half]), totals[0] + totals[1]) : sums[0][half];
+                num_items > 0 ? divide4(add4(sums[0][half], sums[1][half]), (totals[0] + totals[1]) / UNIT<Sum>) : sums[0][half];
         }
     }
 }
 
 // Merges the items of a row, divides, multiplies by W_UV. A block has one head of COUNT rows, and its share of the V values of
 // a head (blockIdx.z).
-template <typename Weight, int COUNT>
+template <typename Weight, typename Sum, int COUNT>
 __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
     constexpr int LATENT_STEPS = MAX_LATENT / 128;
     __shared__ float4 merged[COUNT][MAX_LATENT / 4];
@@ -418,7 +427,7 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
     const int first_value = blockIdx.z * share, last_value = min(first_value + share, params.value);
 
     for (int first = blockIdx.x * COUNT; first < num_rows; first += gridDim.x * COUNT) {
-        merge_row(params, first, head, num_rows, merged);
+        merge_row<Sum>(params, first, head, num_rows, merged);
         __syncthreads();
         // A lane's columns of every row.
         float4 own[COUNT][LATENT_STEPS];
@@ -475,7 +484,9 @@ KERNEL(mla_decode_f32, DECODE_THREADS, decode<RowF32>)
 KERNEL(mla_decode_bf16, DECODE_THREADS, decode<RowBf16>)
 KERNEL(mla_decode_fp8, DECODE_THREADS, decode<RowFp8<false>>)
 KERNEL(mla_decode_fp8_rope, DECODE_THREADS, decode<RowFp8<true>>)
-KERNEL(mla_combine_f32, COMBINE_THREADS, (combine<float, ROWS>))
-KERNEL(mla_combine_bf16, COMBINE_THREADS, (combine<bf16, ROWS>))
-KERNEL(mla_combine_row_f32, COMBINE_THREADS, (combine<float, 1>))
-KERNEL(mla_combine_row_bf16, COMBINE_THREADS, (combine<bf16, 1>))
+KERNEL(mla_combine_f32, COMBINE_THREADS, (combine<float, float, ROWS>))
+KERNEL(mla_combine_bf16, COMBINE_THREADS, (combine<bf16, float, ROWS>))
+KERNEL(mla_combine_bf16_f16, COMBINE_THREADS, (combine<bf16, f16, ROWS>))
+KERNEL(mla_combine_row_f32, COMBINE_THREADS, (combine<float, float, 1>))
+KERNEL(mla_combine_row_bf16, COMBINE_THREADS, (combine<bf16, float, 1>))
+KERNEL(mla_combine_row_bf16_f16, COMBINE_THREADS, (combine<bf16, f16, 1>))

@@ -381,7 +381,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
                         const int head = 16 * m + i / 2 * 8 + g, place = 2 * t + i % 2;
-                        float* to = params.latents + (at + head) * latent + column + place / 4 * 4 +
+                        float* to = static_cast<float*>(params.latents) + (at + head) * latent + column + place / 4 * 4 +
                                     column_at<Key::SCALED>(place % 4);
                         if (first_head + head < params.num_heads) {
                             to[0] = sums[c][0][m][i];

@@ -1,30 +1,36 @@
-// wgmma_mla_decode: the items of mla_decode.cu on the tensor cores of Hopper: queries, keys and probabilities in bf16, sums
-// in f32. For latents of 512 values and rope keys of 64.
+// wgmma_mla_decode: the items of mla_decode.cu on the tensor cores of Hopper: latents, their queries and probabilities in f16 where
+// the cache has codes, else in bf16, as rope keys are; sums in f32. For latents of 512 values and rope keys of 64.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023; roles of warps as in
 //          Shah et al., "FlashAttention-3", arXiv 2407.08608.
 // Twin:    src/cuda/kernels/wgmma_mla_decode.rs. Spec: ops/reference.rs `attend_absorbed`; mla_absorb and mla_combine, before
 //          and after it, are in mla_decode.cu.
 // Legend:  A rows of a pass, I items, H heads, L keys of a row, C = 512, R = 64, B bytes of a row.
-// Shapes:  latent_queries [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2], latents [I, H, C] f32.
-// Traffic: A*L*B bytes of cache for each 64 heads; 4*I*H*(C+2) bytes of results.
+// Shapes:  latent_queries [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2] f32, latents [I, H, C] f32, of codes
+//          f16.
+// Traffic: A*L*B bytes of cache for each 64 heads; 4*I*H*(C+2) bytes of results, of codes half of it.
 // Work:    2*A*H*L*(2C+R) FLOP.
 // Floor:   A=64 L=32768 H=64, FP8 (656 bytes): 1376 MB -> 320 us at 4.3 TB/s (H200), 475 us at 2.9 TB/s (H100); 292 GFLOP ->
-//          370 us at 790 TFLOP/s; results of items 540 MB, written and read.
+//          370 us at 790 TFLOP/s; results of items 270 MB, written and read. A tile of 64 keys and 64 heads: 2,200 clocks of memory
+//          (H200), 2,180 of the tensor cores (scores 1,150, values 1,020), 2,300 of shared memory at 128 bytes.
 // Grid:    (blocks, groups of 64 heads), 4 warpgroups; a block has consecutive items, so that it loads the queries of a row
-//          once. Shared memory: 218 KB, queries and two tiles of keys; one block on a multiprocessor.
+//          once. Shared memory: 226 KB, queries and two tiles of keys; one block on a multiprocessor.
 // Order:   scores: columns in steps of 16, one chain; softmax: tiles of 64 keys at absolute positions, a lane's sum of
 //          exponentials over tiles, then a butterfly; values: tiles in their order. A row's result depends on its query, its
 //          position and its keys alone.
-// Tried:   H100: A=64 L=32768 1,351 us of FP8 and 1,354 of bf16 with absorb and combine, by mma.sync 2,578 and 2,824. One item
-//          takes 35 us alone, of which queries 7; one after another 34, of which without loads 22: keys bring 4.2 us a tile,
-//          bf16 at the memory's speed, codes by the instructions of one warp for each scheduler. Leaving out scores, softmax
-//          or values changes 1 us of it. Arrivals of single threads instead of warps: no difference. The fence between the
-//          proxies is needed: without it sums differ.
+// Tried:   with all in bf16 and codes converted by integer instructions, some 40 for 16 codes in place of 8, A=64 L=32768 took 1,351
+//          us on an H100 with absorb and combine (1,354 of bf16 rows), by mma.sync 2,578 and 2,824. One item took 35 us alone, of
+//          which queries 7; one after another 34, of which without loads 22: the loading warps needed 4.2 us for a tile. Leaving out
+//          scores, softmax or values changed 1 us of it. What it takes since has not been measured. The fence between the proxies
+//          is needed: without it sums differ. Products of 256 columns: ptxas wants 154 registers in all roles for them.
 //
 // A tile has 64 keys and goes through three roles, each a tile behind the one before: the first warpgroup brings keys from
-// the cache into shared memory, codes as bf16; the second multiplies them with the queries of 64 heads and leaves
-// probabilities where the rope keys were, which are read once; the last two have 256 columns each of the sums of values.
-// An E8M0 scale is a power of two: it multiplies scores and probabilities, so that codes become bf16 exactly and without it.
+// the cache into shared memory; the second multiplies them with the queries of 64 heads and leaves probabilities where the
+// rope keys were, which are read once; the last two have 256 columns each of the sums of values.
+//
+// Codes of FP8 are f16 exactly, in one instruction for two, and f16 has three more bits than bf16 for queries and
+// probabilities. What is not in its range is kept out of it. Queries of a head are divided by a power of two. The scale 2^n of a key's
+// latent multiplies its score, and as a value its probability: 2^(s + n) there, so the largest of s + n is what exponentials are taken
+// against, weights are up to 1, and 2^-n brings them back where the probabilities themselves are summed.
 
 #include "cached_row.cuh"
 #include "mla.cuh"
@@ -38,18 +44,22 @@ constexpr int KEYS = 64;
 constexpr int LATENT = 512;
 constexpr int ROPE = 64;
 constexpr int WIDTH = LATENT + ROPE;
+// Columns of a warpgroup that adds values.
+constexpr int HALF = LATENT / 2;
 // Panels of 64 columns of 64 queries or keys; the last one is the rope key, and then the probabilities.
 constexpr int PANELS = WIDTH / PANEL;
 constexpr int ROPE_PANEL = LATENT / PANEL;
 // Registers of a thread that adds values; with those of the two other roles, `Rows`, 512 in a lane of four warpgroups.
 constexpr int VALUE_REGISTERS = 160;
 // Numbers of named barriers.
-constexpr int SCORE_GROUP = 1;
+constexpr int SCORE_GROUP = 1, FIRST_GROUP = 2;
 
 struct Shared {
     u8 queries[PANELS][PANEL_BYTES];
     u8 keys[2][PANELS][PANEL_BYTES];
-    float scales[2][2][KEYS];  // of latents and of rope keys in codes
+    uint4 rope[4][WARPGROUP];    // rope keys on their way, of each thread its own
+    float4 scales[2][KEYS / 2];  // of two keys, 2^n each, then their n
+    float query_scales[HEADS];   // queries were divided by them
     float shrink[2][HEADS];
     u64 filled[2];   // keys and scales are there: scores
     u64 weighed[2];  // probabilities and factors are there: values
@@ -65,8 +75,9 @@ struct Turn {
 
 // A run of keys of one row.
 struct Item {
-    RowEntry entry;
-    int index;  // of its row in the pass
+    int index;     // of its row in the pass
+    int row_keys;  // of the row
+    u32 table;     // of the row
     int first_key;
     int num_keys;
     __device__ __forceinline__ int tiles() const { return (num_keys + KEYS - 1) / KEYS; }
@@ -75,191 +86,268 @@ struct Item {
 __device__ __forceinline__ Item item_of(const MlaDecodeParams& params, u32 number) {
     Item item;
     item.index = row_of_item(params.pass, number);
-    item.entry = rows_of(params.pass)[item.index];
-    const int split = split_of(item.entry.num_keys);
-    item.first_key = (number - item.entry.first_item) * split;
-    item.num_keys = min(static_cast<int>(item.entry.num_keys) - item.first_key, split);
+    const RowEntry entry = rows_of(params.pass)[item.index];
+    item.row_keys = entry.num_keys;
+    item.table = entry.table;
+    item.first_key = (number - entry.first_item) * split_of(entry.num_keys);
+    item.num_keys = min(item.row_keys - item.first_key, split_of(entry.num_keys));
     return item;
 }
+
+// From an item to the next one of the pass, which there is: of the same row, or of the next one with keys.
+__device__ __forceinline__ void go_on(const MlaDecodeParams& params, Item& item) {
+    item.first_key += item.num_keys;
+    if (item.first_key == item.row_keys) {
+        do {
+            const RowEntry entry = rows_of(params.pass)[++item.index];
+            item.row_keys = entry.num_keys;
+            item.table = entry.table;
+        } while (item.row_keys == 0);
+        item.first_key = 0;
+    }
+    item.num_keys = min(item.row_keys - item.first_key, split_of(item.row_keys));
+}
+
+// The tiles of a number of items, one after another.
+struct Walk {
+    Item left;  // of the current item, from the current tile on
+    u32 num_items;
+    // Whether there is another tile.
+    __device__ __forceinline__ bool go_on(const MlaDecodeParams& params) {
+        if (left.num_keys > KEYS) {
+            left.first_key += KEYS;
+            left.num_keys -= KEYS;
+            return true;
+        }
+        if (--num_items == 0) {
+            return false;
+        }
+        ::go_on(params, left);
+        return true;
+    }
+};
+
+// 1 / x of a power of two from 2^-126 to 2^126.
+__device__ __forceinline__ float inverse_of_power(float x) { return __uint_as_float((254u << 23) - __float_as_uint(x)); }
 
 // The items of this block: an equal share, one after another.
 __device__ __forceinline__ u32 share_of(const MlaDecodeParams& params, u32 block) {
     return static_cast<u32>(static_cast<u64>(params.pass->num_items) * block / gridDim.x);
 }
 
-// An E8M0 scale.
-__device__ __forceinline__ float scale_of(u32 scale) {
-    return __uint_as_float(scale == NOT_FINITE ? 0x7fc00000u : scale << 23);
+// Eight codes in order to eight f16, exactly; 16 bytes at an address of shared memory.
+__device__ __forceinline__ void store_codes(u32 to, u32 low, u32 high) {
+    store_shared(to, f16_of_e4m3(low), f16_of_e4m3(low >> 16), f16_of_e4m3(high), f16_of_e4m3(high >> 16));
 }
 
-// Eight codes in order to eight bf16, 16 bytes at an address of shared memory.
-__device__ __forceinline__ void store_codes(u32 to, u32 low, u32 high) {
+// The same in bf16, each times a power of two.
+__device__ __forceinline__ void store_codes(u32 to, u32 low, u32 high, u32 factors) {
     const u32 a = bf16_of_e4m3(__byte_perm(low, 0, 0x1404)), b = bf16_of_e4m3(__byte_perm(low, 0, 0x3424));
     const u32 c = bf16_of_e4m3(__byte_perm(high, 0, 0x1404)), d = bf16_of_e4m3(__byte_perm(high, 0, 0x3424));
-    store_shared(to, a, b, c, d);
+    store_shared(to, multiply2(a, factors), multiply2(b, factors), multiply2(c, factors), multiply2(d, factors));
 }
 
 // Where the key of this lane begins in the cache, in units of 16 bytes: lane l has key l % 16 of its warp's 16 of the tile.
 // A key behind the last one is the last one again: its probability is 0.
-__device__ __forceinline__ u32 place_of(const MlaDecodeParams& params, const Item& item, int tile, int warp, int lane) {
-    const int key = item.first_key + min(tile * KEYS + 16 * warp + lane % 16, item.num_keys - 1);
-    const u32 slot = cached_slot(params.block_tables + item.entry.table, key, params.block_size);
+__device__ __forceinline__ u32 place_of(const MlaDecodeParams& params, const Item& tile, int warp, int lane) {
+    const int key = tile.first_key + min(16 * warp + lane % 16, tile.num_keys - 1);
+    const u32 slot = cached_slot(params.block_tables + tile.table, key, params.block_size);
     return slot * (static_cast<u32>(params.row_bytes) / 16);
 }
 
-// Rows of FP8, the rope key in bf16 or in codes too. A warp has 16 keys of a tile; some are on their way while
-// others are converted.
+// Rows of FP8, the rope key in bf16 or in codes too. A warp has 16 keys of a tile; those of the next tile are on their way while
+// they are converted.
 template <bool CODES>
 struct RowsFp8 {
-    static constexpr bool SCALED = true, ROPE_CODES = CODES;
-    static constexpr int LOAD_REGISTERS = CODES ? 88 : 112, SCORE_REGISTERS = CODES ? 104 : 80;
-    static constexpr int AHEAD = CODES ? 4 : 8;
+    static constexpr Element ELEMENT = Element::F16;
+    static constexpr int LOAD_REGISTERS = 104, SCORE_REGISTERS = 88;
+    static constexpr int FILLED = WARPGROUP_WARPS;  // arrivals, of warps
+    static constexpr int WARP_KEYS = KEYS / WARPGROUP_WARPS;
     static constexpr int ROPE_CHUNKS = CODES ? ROPE / 16 : ROPE / 8;  // 16 bytes each of a row
-    static constexpr int ROPE_LOADS = 16 * ROPE_CHUNKS / 32;
+    static constexpr int ROPE_LOADS = WARP_KEYS * ROPE_CHUNKS / 32;
 
-    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, u32 first, u32 last) {
+    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, Item item, u32 num_items) {
         const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
         const uint4* cache = reinterpret_cast<const uint4*>(params.cache);
         // This lane has 16 columns, two chunks of a panel; half of the lanes store the second one first, so that stores of
         // eight lanes go to all banks.
         const int panel = lane / 4, chunk = lane % 4 * 2;
         const bool swapped = panel % 2;
-        Turn turn;
-        for (u32 number = first; number < last; ++number) {
-            const Item item = item_of(params, number);
-            u32 place = place_of(params, item, 0, warp, lane);
-            uint4 codes[AHEAD], rope[ROPE_LOADS];
-            u32 scales;
-            const auto load_key = [&](int into, u32 place, int key) {
-                codes[into] = __ldg(cache + __shfl_sync(0xffffffffu, place, key) + lane);
-            };
-            const auto load_rest = [&](u32 place) {
+        uint4 codes[WARP_KEYS];
+        u32 scales;
+        const auto load_tile = [&](u32 place) {
 #pragma unroll
-                for (int i = 0; i < ROPE_LOADS; ++i) {
-                    const u32 row = __shfl_sync(0xffffffffu, place, i * (32 / ROPE_CHUNKS) + lane / ROPE_CHUNKS);
-                    rope[i] = __ldg(cache + row + LATENT / 16 + lane % ROPE_CHUNKS);
-                }
-                const u8* at = reinterpret_cast<const u8*>(cache + place) + LATENT + (CODES ? ROPE : 2 * ROPE);
-                scales = CODES ? *reinterpret_cast<const u16*>(at) : *at;
-            };
-#pragma unroll
-            for (int key = 0; key < AHEAD; ++key) {
-                load_key(key, place, key);
+            for (int key = 0; key < WARP_KEYS; ++key) {
+                codes[key] = __ldg(&cache[__shfl_sync(0xffffffffu, place, key) + lane]);
             }
-            load_rest(place);
-            for (int tile = 0; tile < item.tiles(); ++tile, ++turn.count) {
-                const u32 next = tile + 1 < item.tiles() ? place_of(params, item, tile + 1, warp, lane) : place;
-                // Places of the first of this warp's keys; `panel_byte` of the others is made of them, so that no register holds it.
-                const u32 tile_address = shared_address(shared.keys[turn.buffer()]) + 16 * warp * PANEL_PITCH;
-                const u32 to = tile_address + panel * PANEL_BYTES + 16 * chunk;
-                wait(&shared.emptied[turn.buffer()], turn.parity() ^ 1);
 #pragma unroll
-                for (int key = 0; key < 16; ++key) {
-                    const uint4 word = codes[key % AHEAD];
-                    const u32 at = ((to + 16 * swapped) ^ (key % 8 * 16)) + key * PANEL_PITCH;
-                    store_codes(at, swapped ? word.z : word.x, swapped ? word.w : word.y);
-                    // The other of two neighbours.
-                    store_codes(at ^ 16, swapped ? word.x : word.z, swapped ? word.y : word.w);
-                    load_key(key % AHEAD, key + AHEAD < 16 ? place : next, (key + AHEAD) % 16);
-                }
-#pragma unroll
-                for (int i = 0; i < ROPE_LOADS; ++i) {
-                    const int key = i * (32 / ROPE_CHUNKS) + lane / ROPE_CHUNKS, part = lane % ROPE_CHUNKS;
-                    const u32 row = tile_address + ROPE_PANEL * PANEL_BYTES;
-                    uint4 word = rope[i];
-                    if constexpr (CODES) {
-                        const u32 at = row + panel_byte(key, 2 * part);
-                        store_codes(at, word.x, word.y);
-                        store_codes(at ^ 16, word.z, word.w);
-                    } else {
-                        // Divided by the latent's scale, which multiplies the score: 2^-n has the exponent 254 - n.
-                        const u32 inverse = (254 - __shfl_sync(0xffffffffu, scales, key)) * 0x00800080u;
-                        store_shared(row + panel_byte(key, part), multiply2(word.x, inverse), multiply2(word.y, inverse),
-                                     multiply2(word.z, inverse), multiply2(word.w, inverse));
-                    }
-                }
-                if (lane < 16) {
-                    shared.scales[turn.buffer()][0][16 * warp + lane] = scale_of(scales & 0xffu);
-                    if constexpr (CODES) {
-                        shared.scales[turn.buffer()][1][16 * warp + lane] = scale_of(scales >> 8);
-                    }
-                }
-                place = next;
-                load_rest(place);
-                arrive(&shared.filled[turn.buffer()]);
+            for (int i = 0; i < ROPE_LOADS; ++i) {
+                const u32 row = __shfl_sync(0xffffffffu, place, i * (32 / ROPE_CHUNKS) + lane / ROPE_CHUNKS);
+                copy16(&shared.rope[i][threadIdx.x % WARPGROUP], &cache[row + LATENT / 16 + lane % ROPE_CHUNKS]);
             }
+            commit_copies();
+            const u8* at = reinterpret_cast<const u8*>(cache + place) + LATENT + (CODES ? ROPE : 2 * ROPE);
+            scales = CODES ? *reinterpret_cast<const u16*>(at) : *at;
+        };
+        Walk walk = {item, num_items};
+        u32 place = place_of(params, walk.left, warp, lane);
+        load_tile(place);
+        for (Turn turn;; ++turn.count) {
+            // Places of the first of this warp's keys; `panel_byte` of the others is made of them, so that no register holds it.
+            const u32 tile_address = shared_address(shared.keys[turn.buffer()]) + WARP_KEYS * warp * PANEL_PITCH;
+            const u32 to = tile_address + panel * PANEL_BYTES + 16 * (chunk + swapped);
+            wait(&shared.emptied[turn.buffer()], turn.parity() ^ 1);
+#pragma unroll
+            for (int key = 0; key < WARP_KEYS; ++key) {
+                const uint4 word = codes[key];
+                const u32 at = (to ^ (key % 8 * 16)) + key * PANEL_PITCH;
+                store_codes(at, swapped ? word.z : word.x, swapped ? word.w : word.y);
+                // The other of two neighbours.
+                store_codes(at ^ 16, swapped ? word.x : word.z, swapped ? word.y : word.w);
+            }
+            // Here, where registers are free.
+            const bool more = walk.go_on(params);
+            if (more) {
+                place = place_of(params, walk.left, warp, lane);
+            }
+            // What makes rope keys those of codes without a scale, since the latent's multiplies the score: 2^-n has the exponent
+            // 254 - n. A part that is not finite stays so.
+            const u32 latent = scales & 0xffu, other = scales >> 8;
+            const int exponent = CODES ? max(static_cast<int>(other - latent) + 127, 0) : 254 - static_cast<int>(latent);
+            const u32 factor = (CODES && other == NOT_FINITE ? 0x7fc0u : min(exponent, 254) << 7) * 0x00010001u;
+            wait_copies<0>();
+#pragma unroll
+            for (int i = 0; i < ROPE_LOADS; ++i) {
+                const int key = i * (32 / ROPE_CHUNKS) + lane / ROPE_CHUNKS, part = lane % ROPE_CHUNKS;
+                const u32 row = tile_address + ROPE_PANEL * PANEL_BYTES, factors = __shfl_sync(0xffffffffu, factor, key);
+                const uint4 word = shared.rope[i][threadIdx.x % WARPGROUP];
+                if constexpr (CODES) {
+                    const u32 at = row + panel_byte(key, 2 * part);
+                    store_codes(at, word.x, word.y, factors);
+                    store_codes(at ^ 16, word.z, word.w, factors);
+                } else {
+                    store_shared(row + panel_byte(key, part), multiply2(word.x, factors), multiply2(word.y, factors),
+                                 multiply2(word.z, factors), multiply2(word.w, factors));
+                }
+            }
+            if (lane < WARP_KEYS) {
+                float* pair = &shared.scales[turn.buffer()][(WARP_KEYS * warp + lane) / 2].x;
+                const bool finite = latent != NOT_FINITE;
+                pair[lane % 2] = __uint_as_float(finite ? latent << 23 : 0x7fc00000u);
+                pair[2 + lane % 2] = finite ? static_cast<float>(static_cast<int>(latent) - 127) : __uint_as_float(0x7fc00000u);
+            }
+            arrive(&shared.filled[turn.buffer()]);
+            if (!more) {
+                return;
+            }
+            load_tile(place);
         }
     }
 };
 
 // Rows of bf16, copied as they are.
 struct RowsBf16 {
-    static constexpr bool SCALED = false, ROPE_CODES = false;
+    static constexpr Element ELEMENT = Element::Bf16;
     static constexpr int LOAD_REGISTERS = 96, SCORE_REGISTERS = 96;
+    static constexpr int FILLED = WARPGROUP;  // arrivals, of threads
     // Copies of a lane for each of its warp's keys: 72 chunks of a row, of four rows at once nine rounds.
-    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, u32 first, u32 last) {
+    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, Item item, u32 num_items) {
         const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
         const uint4* cache = reinterpret_cast<const uint4*>(params.cache);
+        Walk walk = {item, num_items};
         Turn turn;
-        for (u32 number = first; number < last; ++number) {
-            const Item item = item_of(params, number);
-            for (int tile = 0; tile < item.tiles(); ++tile, ++turn.count) {
-                const u32 place = place_of(params, item, tile, warp, lane);
-                auto& keys = shared.keys[turn.buffer()];
-                wait(&shared.emptied[turn.buffer()], turn.parity() ^ 1);
-                // Lane l has chunk l % 8 of every panel of the keys l / 8, + 4, + 8 and + 12.
+        for (bool more = true; more; ++turn.count) {
+            const u32 place = place_of(params, walk.left, warp, lane);
+            more = walk.go_on(params);
+            auto& keys = shared.keys[turn.buffer()];
+            wait(&shared.emptied[turn.buffer()], turn.parity() ^ 1);
+            // Lane l has chunk l % 8 of every panel of the keys l / 8, + 4, + 8 and + 12.
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int key = 4 * i + lane / 8;
-                    const uint4* row = cache + __shfl_sync(0xffffffffu, place, key) + lane % 8;
-                    const int to = panel_byte(16 * warp + key, lane % 8);
+            for (int i = 0; i < 4; ++i) {
+                const int key = 4 * i + lane / 8;
+                const uint4* row = cache + __shfl_sync(0xffffffffu, place, key) + lane % 8;
+                const int to = panel_byte(16 * warp + key, lane % 8);
 #pragma unroll
-                    for (int panel = 0; panel < PANELS; ++panel) {
-                        copy16(keys[panel] + to, row + 8 * panel);
-                    }
+                for (int panel = 0; panel < PANELS; ++panel) {
+                    copy16(keys[panel] + to, row + 8 * panel);
                 }
-                commit_copies();
-                wait_copies<0>();
-                arrive(&shared.filled[turn.buffer()]);
             }
+            arrive_with_copies(&shared.filled[turn.buffer()]);
         }
+        commit_copies();
+        wait_copies<0>();
     }
 };
 
-// Queries of 64 heads of a row in bf16; a head beyond the last one is zeros.
-__device__ __forceinline__ void load_queries(const MlaDecodeParams& params, Shared& shared, int index, int first_head) {
-    constexpr int CHUNKS = WIDTH / 8;
-#pragma unroll 4
-    for (int i = threadIdx.x % WARPGROUP; i < HEADS * CHUNKS; i += WARPGROUP) {
-        const int head = i / CHUNKS, chunk = i % CHUNKS;
-        uint4 words = make_uint4(0, 0, 0, 0);
-        if (first_head + head < params.num_heads) {
-            const float* from =
-                params.latent_queries + (static_cast<i64>(index) * params.num_heads + first_head + head) * WIDTH + 8 * chunk;
-            const float4 low = four_of(from), high = four_of(from + 4);
-            words = make_uint4(pair_of(low.x, low.y), pair_of(low.z, low.w), pair_of(high.x, high.y), pair_of(high.z, high.w));
+// Queries of 64 heads of a row. For keys in f16 those of a head are divided by a power of two that brings the largest to 2^14
+// and above; the scores are multiplied by it. Rope keys and their queries are bf16 in any case. By the last `WARPS` warps of
+// those before `end`.
+template <Element ELEMENT, int WARPS>
+__device__ __forceinline__ void load_queries(
+    const MlaDecodeParams& params, Shared& shared, int index, int first_head, int end) {
+    constexpr int AT_ONCE = 2;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int i = AT_ONCE * (end - 1 - static_cast<int>(threadIdx.x / 32)); i < HEADS; i += AT_ONCE * WARPS) {
+        // Two columns of each panel.
+        float2 values[AT_ONCE][PANELS];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
+            // Behind the last head it is read again, and its result is not written.
+            const int head = min(first_head + i + j, params.num_heads - 1);
+            const float* from = params.latent_queries + (static_cast<i64>(index) * params.num_heads + head) * WIDTH + 2 * lane;
+#pragma unroll
+            for (int panel = 0; panel < PANELS; ++panel) {
+                values[j][panel] = *reinterpret_cast<const float2*>(from + PANEL * panel);
+            }
         }
-        *reinterpret_cast<uint4*>(shared.queries[chunk / 8] + panel_byte(head, chunk % 8)) = words;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
+            const int row = i + j;
+            if constexpr (ELEMENT == Element::F16) {
+                float largest = 0.0f;
+#pragma unroll
+                for (int panel = 0; panel < PANELS; ++panel) {
+                    largest = fmaxf(largest, fmaxf(fabsf(values[j][panel].x), fabsf(values[j][panel].y)));
+                }
+                // 2^(e - 127) <= largest; the bounds keep both powers normal.
+                const u32 e = max(__float_as_uint(group_max<32>(largest)) >> 23, 15u);
+                const float inverse = __uint_as_float((127 + 14 + 127 - e) << 23);
+#pragma unroll
+                for (int panel = 0; panel < PANELS; ++panel) {
+                    values[j][panel].x *= inverse;
+                    values[j][panel].y *= inverse;
+                }
+                if (lane == 0) {
+                    shared.query_scales[row] = __uint_as_float((e - 14) << 23);
+                }
+            }
+#pragma unroll
+            for (int panel = 0; panel < PANELS; ++panel) {
+                const float2 pair = values[j][panel];
+                const bool half = ELEMENT == Element::F16 && panel != ROPE_PANEL;
+                *reinterpret_cast<u32*>(shared.queries[panel] + panel_byte(row, lane / 4) + 4 * (lane % 4)) =
+                    half ? f16_pair_of(pair.x, pair.y) : pair_of(pair.x, pair.y);
+            }
+        }
     }
 }
 
 // A lane has the heads 16w + g and 16w + g + 8, and of every eight keys 2t and 2t + 1.
 template <typename Rows>
-__device__ __forceinline__ void score(const MlaDecodeParams& params, Shared& shared, u32 first, u32 last, int first_head) {
+__device__ __forceinline__ void score(
+    const MlaDecodeParams& params, Shared& shared, Item item, u32 first, u32 last, int first_head) {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const float infinity = __uint_as_float(0x7f800000u), factor = params.scale * LOG2_E;
+    constexpr bool SCALED = Rows::ELEMENT == Element::F16;
+    const float infinity = __uint_as_float(0x7f800000u);
     const int row = 16 * warp + g;
+    float factors[2] = {params.scale * LOG2_E, params.scale * LOG2_E};
     const u64 queries = descriptor(shared_address(shared.queries), 0);
-    int loaded = -1;
     Turn turn;
-    for (u32 number = first; number < last; ++number) {
-        const Item item = item_of(params, number);
-        if (item.index != loaded) {
-            // All warps have waited for the products of the item before.
-            loaded = item.index;
-            load_queries(params, shared, loaded, first_head);
-            publish_stores();
-            meet(SCORE_GROUP);
+    for (u32 number = first;;) {
+        if constexpr (SCALED) {
+            factors[0] = params.scale * LOG2_E * shared.query_scales[row];
+            factors[1] = params.scale * LOG2_E * shared.query_scales[row + 8];
         }
         // In base 2; the sum is this lane's part.
         float largest[2] = {-infinity, -infinity}, total[2] = {};
@@ -269,47 +357,40 @@ __device__ __forceinline__ void score(const MlaDecodeParams& params, Shared& sha
             wait(&shared.filled[buffer], turn.parity());
             // Here and not where the keys were stored: it would wait there for the keys that are on their way.
             publish_stores();
-            float scores[32], rope_scores[Rows::ROPE_CODES ? 32 : 1];
+            float scores[32];
             begin_products();
 #pragma unroll
             for (int panel = 0; panel < ROPE_PANEL; ++panel) {
 #pragma unroll
                 for (int step = 0; step < STEPS; ++step) {
                     const u32 at = (panel * PANEL_BYTES + step * STEP_COLUMNS) >> 4;
-                    wgmma_64(scores, queries + at, keys + at, panel + step > 0);
+                    wgmma_64<Rows::ELEMENT>(scores, queries + at, keys + at, panel + step > 0);
                 }
             }
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
                 const u32 at = (ROPE_PANEL * PANEL_BYTES + step * STEP_COLUMNS) >> 4;
-                if constexpr (Rows::ROPE_CODES) {
-                    wgmma_64(rope_scores, queries + at, keys + at, step > 0);
-                } else {
-                    wgmma_64(scores, queries + at, keys + at, true);
-                }
+                wgmma_64<Element::Bf16>(scores, queries + at, keys + at, true);
             }
             finish_products();
             // The rope keys were read by all warps: probabilities take their place.
-            meet(SCORE_GROUP);
+            meet<WARPGROUP>(SCORE_GROUP);
 
             float peaks[2] = {-infinity, -infinity};
             const int left = item.num_keys - tile * KEYS;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n) {
-                float2 scales = make_float2(1.0f, 1.0f), rope_scales;
-                if constexpr (Rows::SCALED) {
-                    scales = *reinterpret_cast<const float2*>(&shared.scales[buffer][0][8 * n + 2 * t]);
-                }
-                if constexpr (Rows::ROPE_CODES) {
-                    rope_scales = *reinterpret_cast<const float2*>(&shared.scales[buffer][1][8 * n + 2 * t]);
+                float4 scales;
+                if constexpr (SCALED) {
+                    scales = shared.scales[buffer][4 * n + t];
                 }
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    float sum = scores[4 * n + i] * (i % 2 ? scales.y : scales.x);
-                    if constexpr (Rows::ROPE_CODES) {
-                        sum = __fmaf_rn(rope_scores[4 * n + i], i % 2 ? rope_scales.y : rope_scales.x, sum);
+                    float weighed = scores[4 * n + i] * factors[i / 2];
+                    if constexpr (SCALED) {
+                        weighed = __fmaf_rn(weighed, i % 2 ? scales.y : scales.x, i % 2 ? scales.w : scales.z);
                     }
-                    scores[4 * n + i] = 8 * n + 2 * t + i % 2 < left ? sum * factor : -infinity;
+                    scores[4 * n + i] = 8 * n + 2 * t + i % 2 < left ? weighed : -infinity;
                     peaks[i / 2] = fmaxf(peaks[i / 2], scores[4 * n + i]);
                 }
             }
@@ -326,15 +407,16 @@ __device__ __forceinline__ void score(const MlaDecodeParams& params, Shared& sha
             u8* weights = shared.keys[buffer][ROPE_PANEL];
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n) {
-                float2 scales = make_float2(1.0f, 1.0f);
-                if constexpr (Rows::SCALED) {
-                    scales = *reinterpret_cast<const float2*>(&shared.scales[buffer][0][8 * n + 2 * t]);
+                float2 inverse = make_float2(1.0f, 1.0f);
+                if constexpr (SCALED) {
+                    const float4 scales = shared.scales[buffer][4 * n + t];
+                    inverse = make_float2(inverse_of_power(scales.x), inverse_of_power(scales.y));
                 }
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
                     const float a = exp2_of(scores[4 * n + 2 * r] - largest[r]), b = exp2_of(scores[4 * n + 2 * r + 1] - largest[r]);
-                    added[r] += a + b;
-                    *reinterpret_cast<u32*>(weights + panel_byte(row + 8 * r, n) + 4 * t) = pair_of(a * scales.x, b * scales.y);
+                    added[r] += SCALED ? __fmaf_rn(a, inverse.x, b * inverse.y) : a + b;
+                    *reinterpret_cast<u32*>(weights + panel_byte(row + 8 * r, n) + 4 * t) = SCALED ? f16_pair_of(a, b) : pair_of(a, b);
                 }
             }
 #pragma unroll
@@ -355,29 +437,64 @@ __device__ __forceinline__ void score(const MlaDecodeParams& params, Shared& sha
                 to[1] = sum;
             }
         }
+        if (++number == last) {
+            return;
+        }
+        const int loaded = item.index;
+        go_on(params, item);
+        if (item.index != loaded) {
+            // All warps have waited for the products of the item before.
+            load_queries<Rows::ELEMENT, WARPGROUP_WARPS>(params, shared, item.index, first_head, 2 * WARPGROUP_WARPS);
+            publish_stores();
+            meet<WARPGROUP>(SCORE_GROUP);
+        }
+    }
+}
+
+// The 256 sums of a head, of which the lanes of a group of four have two of every eight.
+template <Element ELEMENT>
+__device__ __forceinline__ void store_sums(void* latents, i64 first, const float (&sums)[2][HALF / 4], int r, bool present) {
+    const int t = threadIdx.x % 4;
+    const auto pair = [&](int n) { return make_float2(sums[n / 16][n % 16 * 4 + 2 * r], sums[n / 16][n % 16 * 4 + 2 * r + 1]); };
+#pragma unroll
+    for (int n = 0; n < HALF / 8; n += 2) {
+        const float2 own = pair(n), next = pair(n + 1);
+        if constexpr (ELEMENT == Element::F16) {
+            // Neighbours exchange two values, so that each stores four of the same eight.
+            const u32 here = f16_pair_of(own.x / F16_SUMS, own.y / F16_SUMS), there = f16_pair_of(next.x / F16_SUMS, next.y / F16_SUMS);
+            const u32 other = __shfl_xor_sync(0xffffffffu, t % 2 ? here : there, 1);
+            const uint2 four = t % 2 ? make_uint2(other, there) : make_uint2(here, other);
+            if (present) {
+                *reinterpret_cast<uint2*>(static_cast<f16*>(latents) + first + 8 * (n + t % 2) + t / 2 * 4) = four;
+            }
+        } else if (present) {
+            float* to = static_cast<float*>(latents) + first + 2 * t;
+            *reinterpret_cast<float2*>(to + 8 * n) = own;
+            *reinterpret_cast<float2*>(to + 8 * (n + 1)) = next;
+        }
     }
 }
 
 // Sums of 256 columns, not yet divided by the sum of probabilities.
+template <Element ELEMENT>
 __device__ __forceinline__ void add_values(
-    const MlaDecodeParams& params, Shared& shared, u32 first, u32 last, int first_head, int half) {
-    const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int row = 16 * warp + g;
+    const MlaDecodeParams& params, Shared& shared, Item item, u32 first, u32 last, int first_head, int half) {
+    const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
+    const int row = 16 * warp + lane / 4;
     Turn turn;
-    for (u32 number = first; number < last; ++number) {
-        const Item item = item_of(params, number);
-        float sums[2][64] = {};
+    for (u32 number = first;;) {
+        float sums[2][HALF / 4] = {};
         for (int tile = 0; tile < item.tiles(); ++tile, ++turn.count) {
             const int buffer = turn.buffer();
             const u64 weights = descriptor(shared_address(shared.keys[buffer][ROPE_PANEL]), 0);
-            const u64 values = descriptor(shared_address(shared.keys[buffer][4 * half]), PANEL_BYTES);
+            const u64 values = descriptor(shared_address(shared.keys[buffer][half * (HALF / PANEL)]), PANEL_BYTES);
             wait(&shared.weighed[buffer], turn.parity());
             publish_stores();
             const float upper = shared.shrink[buffer][row], lower = shared.shrink[buffer][row + 8];
             // Most tiles have no larger score than those before; 1 changes no bits.
             if (__any_sync(0xffffffffu, upper != 1.0f || lower != 1.0f)) {
 #pragma unroll
-                for (int i = 0; i < 64; ++i) {
+                for (int i = 0; i < HALF / 4; ++i) {
                     sums[0][i] *= i / 2 % 2 ? lower : upper;
                     sums[1][i] *= i / 2 % 2 ? lower : upper;
                 }
@@ -386,24 +503,22 @@ __device__ __forceinline__ void add_values(
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
                 const u64 a = weights + (step * STEP_COLUMNS >> 4), b = values + (step * STEP_ROWS >> 4);
-                wgmma_128(sums[0], a, b);
-                wgmma_128(sums[1], a, b + (2 * PANEL_BYTES >> 4));
+                wgmma_128<ELEMENT>(sums[0], a, b);
+                wgmma_128<ELEMENT>(sums[1], a, b + (2 * PANEL_BYTES >> 4));
             }
             finish_products();
             arrive(&shared.emptied[buffer]);
         }
+        const i64 first_sum = (static_cast<i64>(number) * params.num_heads + first_head + row) * LATENT + HALF * half;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int head = first_head + row + 8 * r;
-            if (head < params.num_heads) {
-                float* to = params.latents + (static_cast<i64>(number) * params.num_heads + head) * LATENT + 256 * half + 2 * t;
-#pragma unroll
-                for (int n = 0; n < 32; ++n) {
-                    *reinterpret_cast<float2*>(to + 8 * n) = 
-                        make_float2(sums[n / 16][n % 16 * 4 + 2 * r], sums[n / 16][n % 16 * 4 + 2 * r + 1]);
-                }
-            }
+            const bool present = first_head + row + 8 * r < params.num_heads;
+            store_sums<ELEMENT>(params.latents, first_sum + 8 * r * LATENT, sums, r, present);
         }
+        if (++number == last) {
+            return;
+        }
+        go_on(params, item);
     }
 }
 
@@ -417,25 +532,35 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int buffer = 0; buffer < 2; ++buffer) {
-            create_barrier(&shared.filled[buffer], WARPGROUP_WARPS);
+            create_barrier(&shared.filled[buffer], Rows::FILLED);
             create_barrier(&shared.weighed[buffer], WARPGROUP_WARPS);
             create_barrier(&shared.emptied[buffer], 2 * WARPGROUP_WARPS);
         }
     }
     __syncthreads();
+    if (threadIdx.x == THREADS - 1) {
+        fetch_ahead(params.ahead, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
+    }
+    if (first == last) {
+        return;
+    }
+    const Item item = item_of(params, first);
     if (role == 0) {
         leave_registers<Rows::LOAD_REGISTERS>();
-        Rows::load(params, shared, first, last);
-    } else if (role == 1) {
+        Rows::load(params, shared, item, last - first);
+        return;
+    }
+    // All that wait for the first keys.
+    constexpr int OTHERS = THREADS - WARPGROUP;
+    load_queries<Rows::ELEMENT, OTHERS / 32>(params, shared, item.index, first_head, THREADS / 32);
+    publish_stores();
+    meet<OTHERS>(FIRST_GROUP);
+    if (role == 1) {
         leave_registers<Rows::SCORE_REGISTERS>();
-        score<Rows>(params, shared, first, last, first_head);
+        score<Rows>(params, shared, item, first, last, first_head);
     } else {
         take_registers<VALUE_REGISTERS>();
-        // These warps wait for the first keys.
-        if (threadIdx.x == 2 * WARPGROUP) {
-            fetch_ahead(params.ahead, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
-        }
-        add_values(params, shared, first, last, first_head, role - 2);
+        add_values<Rows::ELEMENT>(params, shared, item, first, last, first_head, role - 2);
     }
 }
 

@@ -103,7 +103,7 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
         *reinterpret_cast<uint4*>(shared.queries[group][chunk / 8] + panel_byte(row, chunk % 8)) = words;
     }
     publish_stores();
-    meet(1 + group);
+    meet<WARPGROUP>(1 + group);
 
     float largest[2], total[2], sums[64] = {};
 #pragma unroll
@@ -140,7 +140,7 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
 #pragma unroll
                 for (int step = 0; step < STEPS; ++step) {
                     const u32 at = (panel * PANEL_BYTES + step * STEP_COLUMNS) >> 4;
-                    wgmma_64(scores, queries + at, keys + at, panel + step > 0);
+                    wgmma_64<Element::Bf16>(scores, queries + at, keys + at, panel + step > 0);
                 }
             }
             finish_products();

@@ -2,12 +2,18 @@
 
 #include "types.cuh"
 
-// Four consecutive values, at a multiple of 16 bytes (f32) or 8 bytes (bf16).
+// Four consecutive values, at a multiple of 16 bytes (f32) or 8 bytes (bf16, f16).
 __device__ __forceinline__ float4 four_of(const float* from) { return *reinterpret_cast<const float4*>(from); }
 
 __device__ __forceinline__ float4 four_of(const bf16* from) {
     const uint2 pairs = *reinterpret_cast<const uint2*>(from);
     return make_float4(low_half(pairs.x), high_half(pairs.x), low_half(pairs.y), high_half(pairs.y));
+}
+
+__device__ __forceinline__ float4 four_of(const f16* from) {
+    const uint2 pairs = *reinterpret_cast<const uint2*>(from);
+    const float2 low = floats_of_f16(pairs.x), high = floats_of_f16(pairs.y);
+    return make_float4(low.x, low.y, high.x, high.y);
 }
 
 __device__ __forceinline__ void store_four(float* to, float4 values) { *reinterpret_cast<float4*>(to) = values; }

@@ -11,6 +11,9 @@ constexpr int SPLIT = 512;
 // Keys of an item of a row with so many; the splits of a row begin at its multiples. It depends on the row alone, and so do the bits
 // of its result. Short contexts are latency: more items at once. Long ones fill the device, and items cost memory traffic.
 __device__ __forceinline__ int split_of(u32 num_keys) { return num_keys <= 2048 ? 128 : num_keys <= 4096 ? 256 : SPLIT; }
+// What the sums of an item are divided by where they are kept in f16: codes of FP8 under weights of up to 1 then stay in its range.
+constexpr float F16_SUMS = 4.0f;
+static_assert(SPLIT * 448 / F16_SUMS < 65504);
 // Bound of C.
 constexpr int MAX_LATENT = 512;
 
@@ -39,7 +42,7 @@ struct MlaDecodeParams {
     const Pass* pass;         // the pass and its rows
     float* latent_queries;    // [A, H, C + R], from absorb to decode
     float* statistics;        // [I, H, 2]: largest score and sum of exponentials, from decode to combine
-    float* latents;           // [I, H, C]: weighted sum of latents, from decode to combine
+    void* latents;            // [I, H, C]: weighted sum of latents, from decode to combine; f32, or f16 over F16_SUMS
     float* attended;          // [T, H * V]
     bf16* rounded;            // [T, H * V], attended in bf16, or null
     int num_heads;            // H

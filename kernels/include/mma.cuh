@@ -78,6 +78,13 @@ __device__ __forceinline__ u32 bf16_of_e4m3(u32 codes) {
     return multiply2((codes & 0x7f007f00u) >> 4 | (codes & 0x80008000u), 0x7b807b80u);
 }
 
+// Two E4M3 codes, the lower 16 bits, in order to f16, exactly (PTX ISA, cvt; sm_89).
+__device__ __forceinline__ u32 f16_of_e4m3(u32 codes) {
+    u32 pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<u16>(codes)));
+    return pair;
+}
+
 __device__ __forceinline__ u32 word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }

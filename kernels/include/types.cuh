@@ -13,6 +13,20 @@ struct bf16 {
     u16 bits;
 };
 
+// An f16 value as it is stored.
+struct f16 {
+    u16 bits;
+};
+
+// Both f16 of a word to f32, exactly.
+__device__ __forceinline__ float2 floats_of_f16(u32 pair) {
+    float2 values;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+        : "=f"(values.x), "=f"(values.y)
+        : "r"(pair));
+    return values;
+}
+
 // bf16 to f32 is exact: the upper half of the word.
 __device__ __forceinline__ float low_half(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_half(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
@@ -21,6 +35,13 @@ __device__ __forceinline__ float high_half(u32 pair) { return __uint_as_float(pa
 __device__ __forceinline__ u32 pair_of(float low, float high) {
     u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// The same to f16.
+__device__ __forceinline__ u32 f16_pair_of(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
@@ -59,9 +80,9 @@ __device__ __forceinline__ void store8(bf16* to, const float (&values)[8]) {
         pair_of(values[4], values[5]), pair_of(values[6], values[7]));
 }
 
-// The first statement of every kernel, but for loads of what no kernel writes. Where the launch may begin before the one in front of it has ended (an attribute of
-// the launch; PTX ISA, griddepcontrol), what that one and all before it wrote is there when this returns. The launch behind
-// may begin from here on: it waits for all of this one.
+// The first statement of every kernel, but for loads of what no kernel writes. Where the launch may begin before the one in front
+// of it has ended (an attribute of the launch; PTX ISA, griddepcontrol), what that one and all before it wrote is there when this
+// returns. The launch behind may begin from here on: it waits for all of this one.
 __device__ __forceinline__ void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -46,32 +46,51 @@ __device__ __forceinline__ void finish_products() {
 #define WGMMA_SUMS64(d, i) \
     WGMMA_SUMS16(d, i), WGMMA_SUMS16(d, (i) + 16), WGMMA_SUMS16(d, (i) + 32), WGMMA_SUMS16(d, (i) + 48)
 
+// What 16 bits of a tile are.
+enum class Element { Bf16, F16 };
+
+#define WGMMA_64(element)                                                                                     \
+    asm volatile(                                                                                              \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                       \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." element "." element                                      \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                              \
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},"                    \
+        " %32, %33, add, 1, 1, 0, 0;\n}"                                                                       \
+        : WGMMA_SUMS16(sums, 0), WGMMA_SUMS16(sums, 16)                                                        \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+
 // sums [64, 64] = or += A B, 16 of k; A and B along k in a row.
+template <Element ELEMENT>
 __device__ __forceinline__ void wgmma_64(float (&sums)[32], u64 a, u64 b, bool add) {
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},"
-        " %32, %33, add, 1, 1, 0, 0;\n}"
-        : WGMMA_SUMS16(sums, 0), WGMMA_SUMS16(sums, 16)
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+    if constexpr (ELEMENT == Element::F16) {
+        WGMMA_64("f16");
+    } else {
+        WGMMA_64("bf16");
+    }
 }
+
+#define WGMMA_128(element)                                                             \
+    asm volatile(                                                                       \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." element "." element              \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"       \
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31," \
+        " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47," \
+        " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}," \
+        " %64, %65, 1, 1, 1, 0, 1;"                                                     \
+        : WGMMA_SUMS64(sums, 0)                                                         \
+        : "l"(a), "l"(b))
 
 // sums [64, 128] += A B, 16 of k; A along k in a row, B along its 128 columns.
+template <Element ELEMENT>
 __device__ __forceinline__ void wgmma_128(float (&sums)[64], u64 a, u64 b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
-        " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
-        " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
-        " %64, %65, 1, 1, 1, 0, 1;"
-        : WGMMA_SUMS64(sums, 0)
-        : "l"(a), "l"(b));
+    if constexpr (ELEMENT == Element::F16) {
+        WGMMA_128("f16");
+    } else {
+        WGMMA_128("bf16");
+    }
 }
 
-// The same with A in registers, as in mma.cuh.
+// The same of bf16 with A in registers, as in mma.cuh.
 __device__ __forceinline__ void wgmma_128(float (&sums)[64], const u32 (&a)[4], u64 b) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
@@ -88,9 +107,10 @@ __device__ __forceinline__ void wgmma_128(float (&sums)[64], const u32 (&a)[4], 
 // the proxies (PTX ISA, "Async proxy"), somewhere on the way from the store to the product.
 __device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// The warps of one group meet; each group has a number of its own, from 1.
+// The threads of one group meet; each group has a number of its own, from 1.
+template <int THREADS>
 __device__ __forceinline__ void meet(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group), "n"(WARPGROUP) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(group), "n"(THREADS) : "memory");
 }
 
 // A barrier in shared memory (PTX ISA, mbarrier) whose phase ends with `arrivals` arrivals.
@@ -104,6 +124,11 @@ __device__ __forceinline__ void arrive(u64* barrier) {
     if (threadIdx.x % 32 == 0) {
         asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
     }
+}
+
+// One arrival of the calling thread, once the copies that it has begun are there (PTX ISA, cp.async.mbarrier.arrive).
+__device__ __forceinline__ void arrive_with_copies(u64* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // Waits for the end of the phase of this parity; that of the phase before the first one, 1, has ended.

@@ -4,6 +4,7 @@
 //! launched, not what they compute.
 
 use super::kernels::ahead::Ahead;
+use super::kernels::mla_decode::CombineTypes;
 use super::kernels::{
     mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
 };
@@ -286,7 +287,7 @@ impl Attention {
             KvUpType::F32 => "mla_absorb_f32",
             KvUpType::Bf16 => "mla_absorb_bf16",
         };
-        let (decode, decode_launch) = self.decode(at.cache_shape.dtype);
+        let (decode, decode_launch, combine_types) = self.decode(at.cache_shape.dtype, kv_up.dtype);
         for pass in &self.passes {
             // A later step's pass may have other rows: the launches serve any number.
             let rows = self.words[*pass] as usize;
@@ -314,26 +315,32 @@ impl Attention {
             };
             stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
             stream.launch(decode, decode_launch, &params)?;
-            let (combine, launch) = mla_decode::combine(shape, rows, kv_up.dtype == KvUpType::F32);
+            let (combine, launch) = mla_decode::combine(shape, rows, combine_types);
             stream.launch(combine, launch, &params)?;
         }
         Ok(())
     }
 
-    /// The kernel of the items, and its launch.
-    fn decode(&self, cache: CacheDType) -> (&'static str, LaunchShape) {
+    /// The kernel of the items, its launch, and what is left to combine.
+    fn decode(&self, cache: CacheDType, kv_up: KvUpType) -> (&'static str, LaunchShape, CombineTypes) {
         let (shape, items, multiprocessors) = (&self.shape, self.capacity.items, self.multiprocessors);
+        let types = match kv_up {
+            KvUpType::F32 => CombineTypes::F32,
+            KvUpType::Bf16 => CombineTypes::Bf16,
+        };
         if self.arithmetic == Arithmetic::Bf16
+            && kv_up == KvUpType::Bf16
             && wgmma_mla_decode::takes(shape, self.arch)
             && let Some(function) = wgmma_mla_decode::function(cache)
         {
-            return (function, wgmma_mla_decode::launch(shape, items, multiprocessors));
+            let types = if cache == CacheDType::Bf16 { types } else { CombineTypes::Bf16F16 };
+            return (function, wgmma_mla_decode::launch(shape, items, multiprocessors), types);
         }
         if self.arithmetic == Arithmetic::Bf16
             && tiled_mla_decode::takes(shape)
             && let Some(function) = tiled_mla_decode::function(shape, cache)
         {
-            return (function, tiled_mla_decode::launch(shape, items, multiprocessors));
+            return (function, tiled_mla_decode::launch(shape, items, multiprocessors), types);
         }
         let function = match cache {
             CacheDType::F32 => "mla_decode_f32",
@@ -341,7 +348,7 @@ impl Attention {
             CacheDType::Fp8(format) if format.rope_codes => "mla_decode_fp8_rope",
             CacheDType::Fp8(_) => "mla_decode_fp8",
         };
-        (function, mla_decode::decode_launch(shape, items, multiprocessors))
+        (function, mla_decode::decode_launch(shape, items, multiprocessors), types)
     }
 
     /// Attention of the rows of `segments`, the plan's `expanded` given to the last [`Attention::lists`]. Launches

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use perigee::cuda::kernels::ahead::Ahead;
 use perigee::cuda::kernels::mla_decode::{self, SPLIT};
-use perigee::cuda::kernels::{mla_prefill, tiled_mla_decode};
+use perigee::cuda::kernels::{mla_prefill, tiled_mla_decode, wgmma_mla_decode};
 use perigee::cuda::{
     Addresses, Arch, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream,
 };
@@ -91,6 +91,10 @@ struct World {
     arithmetic: Arithmetic,
     /// Position of a key of sequence 0 that is NaN.
     fault: Option<usize>,
+    /// Largest value of queries.
+    query_size: f32,
+    /// Whether latents differ in size from key to key, and some are 0.
+    uneven: bool,
 }
 
 /// Rows of one sequence in a step, in expanded form below `expanded_until`.
@@ -144,7 +148,16 @@ struct Step {
 
 impl World {
     fn new(shape: MlaShape, dtype: CacheDType, kv_up_type: KvUpType, block_size: usize) -> Self {
-        Self { shape, dtype, kv_up_type, block_size, arithmetic: Arithmetic::F32, fault: None }
+        Self {
+            shape,
+            dtype,
+            kv_up_type,
+            block_size,
+            arithmetic: Arithmetic::F32,
+            fault: None,
+            query_size: 1.5,
+            uneven: false,
+        }
     }
 
     fn rounded(self) -> Self {
@@ -173,7 +186,7 @@ impl World {
 
     fn query(&self, sequence: usize, position: usize) -> Vec<f32> {
         let head = self.shape.qk_nope_head_dim + self.shape.qk_rope_head_dim;
-        random(1_000_000 * (sequence + 1) + 2 * position, self.shape.num_heads * head, 1.5)
+        random(1_000_000 * (sequence + 1) + 2 * position, self.shape.num_heads * head, self.query_size)
     }
 
     fn rotation(&self, position: usize) -> Vec<f32> {
@@ -186,6 +199,10 @@ impl World {
     fn key(&self, sequence: usize, position: usize) -> (Vec<u8>, Vec<f32>) {
         let c = self.shape.kv_lora_rank;
         let mut values = random(1_000_000 * (sequence + 1) + 2 * position + 1, self.shape.latent_dim(), 1.5);
+        if self.uneven {
+            let size = [1.0, 0.0, 2f32.powi(-12), 4.0, 2f32.powi(-30)][position % 5];
+            values[..c].iter_mut().for_each(|x| *x *= size);
+        }
         if sequence == 0 && self.fault == Some(position) {
             values[c - 1] = f32::NAN;
         }
@@ -453,14 +470,32 @@ fn tensor_cores_attend_as_the_reference_does() {
     World::new(ODD, CacheDType::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
 }
 
+/// Hopper's kernel for rows of eight bits computes in f16, whose range is small.
+#[test]
+fn queries_and_latents_of_any_size_keep_their_precision() {
+    let chunks = [absorbed(0, 63..65), absorbed(1, 127..128)];
+    for (query_size, uneven) in [(1.5, true), (3e-9, false), (3e8, true), (1e36, false)] {
+        for dtype in [fp8(true, false), fp8(true, true)] {
+            let shape = MlaShape { num_heads: 2, scale: KIMI.scale * 1.5 / query_size, ..KIMI };
+            let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
+            World { query_size, uneven, ..world }.check(&chunks, &Way { arch: Arch::Sm90a, ..PLAIN });
+        }
+    }
+}
+
 /// What decides the speed of decode and can be counted. An SM of an H200 reads 35 clocks for a row of FP8, in which it issues
 /// 141 instructions of a warp; tensor cores by mma.sync are busy for 55 clocks with the 64 heads of a key.
 #[test]
 fn decode_issues_little_beside_the_tensor_cores() {
     let shape = MlaShape { num_heads: 64, ..KIMI };
-    for (dtype, function, allowed) in [
-        (fp8(true, false), "tiled_mla_decode_fp8_32", 330.0),
-        (CacheDType::Bf16, "tiled_mla_decode_bf16_32", 270.0),
+    let tiled = tiled_mla_decode::launch(&shape, 1, 132);
+    let hopper = wgmma_mla_decode::launch(&shape, 1, 132);
+    for (dtype, function, launch, allowed) in [
+        (fp8(true, false), "tiled_mla_decode_fp8_32", tiled, 330.0),
+        (CacheDType::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
+        (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 130.0),
+        (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 135.0),
+        (CacheDType::Bf16, "wgmma_mla_decode_bf16", hopper, 80.0),
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
         let Some(mut stream) = stream(&Way { arch: Arch::Sm90a, ..PLAIN }) else { return };
@@ -487,7 +522,7 @@ fn decode_issues_little_beside_the_tensor_cores() {
         };
         let Some(options) = stream.driver().options() else { return };
         options.profile = true;
-        stream.launch(function, tiled_mla_decode::launch(&world.shape, 1, 132), &params).unwrap();
+        stream.launch(function, launch, &params).unwrap();
         let report = stream.driver().report().unwrap();
         let per_key = report.warp_instructions() as f64 / SPLIT as f64;
         let shared = report.instructions.iter().filter(|count| !count.opcode.contains("global"));

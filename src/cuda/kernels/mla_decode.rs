@@ -36,8 +36,10 @@ pub const KERNEL: Kernel = Kernel {
         "mla_decode_fp8_rope",
         "mla_combine_f32",
         "mla_combine_bf16",
+        "mla_combine_bf16_f16",
         "mla_combine_row_f32",
         "mla_combine_row_bf16",
+        "mla_combine_row_bf16_f16",
     ],
     archs: &Arch::ALL,
     options: |_| &[],
@@ -90,7 +92,7 @@ pub struct Params {
     pub latent_queries: u64,
     /// `[I, H, 2]` f32: largest score and sum of exponentials, from decode to combine.
     pub statistics: u64,
-    /// `[I, H, C]` f32: weighted sum of latents, from decode to combine.
+    /// `[I, H, C]`: weighted sum of latents, from decode to combine; f32, or a quarter of it in f16.
     pub latents: u64,
     /// `[T, H * V]` f32.
     pub attended: u64,
@@ -163,14 +165,26 @@ pub fn absorb_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
 /// (8.4 us for one row of Kimi K2 against 22.5 us, 3 items, H100).
 const SHARED_COMBINE_ROWS: usize = 16;
 
+/// What combine reads beside the statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CombineTypes {
+    /// `kv_up` and the sums of items in f32.
+    F32,
+    /// `kv_up` in bf16, the sums in f32.
+    Bf16,
+    /// `kv_up` in bf16, the sums in f16.
+    Bf16F16,
+}
+
 /// The function that merges the items of passes of so many rows, and its launch.
-pub fn combine(shape: &MlaShape, rows: usize, kv_up_is_f32: bool) -> (&'static str, LaunchShape) {
-    let (function, tiles) = match (rows < SHARED_COMBINE_ROWS, kv_up_is_f32) {
-        (true, true) => ("mla_combine_row_f32", rows),
-        (true, false) => ("mla_combine_row_bf16", rows),
-        (false, true) => ("mla_combine_f32", rows.div_ceil(ROWS)),
-        (false, false) => ("mla_combine_bf16", rows.div_ceil(ROWS)),
+pub fn combine(shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static str, LaunchShape) {
+    let (apart, shared) = match types {
+        CombineTypes::F32 => ("mla_combine_row_f32", "mla_combine_f32"),
+        CombineTypes::Bf16 => ("mla_combine_row_bf16", "mla_combine_bf16"),
+        CombineTypes::Bf16F16 => ("mla_combine_row_bf16_f16", "mla_combine_bf16_f16"),
     };
+    let (function, tiles) =
+        if rows < SHARED_COMBINE_ROWS { (apart, rows) } else { (shared, rows.div_ceil(ROWS)) };
     // Blocks that share a head all merge its items: worth it where the heads alone leave multiprocessors idle.
     let shares = [1, 4, 2].get(rows).copied().unwrap_or(1);
     (function, row_launch(shape, tiles, shares))
@@ -237,8 +251,8 @@ mod tests {
         assert_eq!(decode_launch(&KIMI, 4096, 132).grid, [66, 4, 1]);
         assert_eq!(decode_launch(&KIMI, 3, 132).grid, [3, 4, 1]);
         assert_eq!(absorb_launch(&KIMI, 5).grid, [2, 64, 4]);
-        assert_eq!(combine(&KIMI, 4096, true).1.grid, [16, 64, 1]);
-        assert_eq!(combine(&KIMI, 1, false), ("mla_combine_row_bf16", row_launch(&KIMI, 1, 4)));
-        assert_eq!(combine(&KIMI, 8, false).1.grid, [8, 64, 1]);
+        assert_eq!(combine(&KIMI, 4096, CombineTypes::F32).1.grid, [16, 64, 1]);
+        assert_eq!(combine(&KIMI, 1, CombineTypes::Bf16), ("mla_combine_row_bf16", row_launch(&KIMI, 1, 4)));
+        assert_eq!(combine(&KIMI, 8, CombineTypes::Bf16F16).1.grid, [8, 64, 1]);
     }
 }

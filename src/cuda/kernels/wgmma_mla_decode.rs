@@ -23,9 +23,10 @@ pub const KERNEL: Kernel = Kernel {
     shared_bytes: SHARED_BYTES,
 };
 
-/// `sizeof(Shared)` in the source: queries, two tiles of keys, scales, factors, barriers.
+/// `sizeof(Shared)` in the source: queries, two tiles of keys, rope keys on their way, scales, factors, barriers.
 const SHARED_BYTES: u32 =
-    (2 * (HEADS + 2 * KEYS) * (LATENT + ROPE) + 4 * (2 * 2 * KEYS + 2 * HEADS) + 6 * 8) as u32;
+    (2 * (HEADS + 2 * KEYS) * (LATENT + ROPE) + 2 * KEYS * ROPE + 4 * (2 * 2 * KEYS + 3 * HEADS) + 6 * 8)
+        as u32;
 
 /// Whether there are functions for these sizes on this architecture.
 pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
