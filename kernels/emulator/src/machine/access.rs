@@ -534,20 +534,21 @@ impl Env<'_> {
         {
             return true;
         }
-        // Lane by lane: where lanes write to one address, the last one stays.
-        let words = size == 4 && access.registers.iter().all(|target| target.bytes == 4);
+        // Lane by lane: where lanes write to one address, the last one stays. Lanes are aligned, so they share all of their bytes or none.
         let offsets = lanes(exec).map(|lane| all.offset(lane as usize));
         let data = region.fill_some(start, all.bytes, offsets, total);
-        for lane in lanes(exec) {
-            let lane_bytes = &mut data[all.offset(lane as usize)..][..total];
-            if words {
-                let (into, _) = lane_bytes.as_chunks_mut::<4>();
-                for (word, target) in into.iter_mut().zip(&access.registers) {
-                    *word = warp.registers.narrow(target.slot)[lane as usize].to_le_bytes();
-                }
-            } else {
-                lane_bytes.copy_from_slice(&Self::values(warp, access, lane)[..total]);
+        if size == 4 && access.registers.iter().all(|target| target.bytes == 4) {
+            for (index, target) in access.registers.iter().enumerate() {
+                let register = warp.registers.narrow(target.slot);
+                each(exec, |lane| {
+                    let word = data[all.offset(lane) + 4 * index..].first_chunk_mut();
+                    *word.expect("four bytes") = register[lane].to_le_bytes();
+                });
             }
+            return true;
+        }
+        for lane in lanes(exec) {
+            data[all.offset(lane as usize)..][..total].copy_from_slice(&Self::values(warp, access, lane)[..total]);
         }
         true
     }

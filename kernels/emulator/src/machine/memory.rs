@@ -80,7 +80,8 @@ impl Region {
         offsets: impl Iterator<Item = usize>,
         len: usize,
     ) -> &mut [u8] {
-        if !self.written.is_empty() && len != 0 {
+        // Often all of a short range were written before, which is one look.
+        if len != 0 && !(bytes <= 2048 && self.is_written(offset, bytes)) {
             // Marks of one word are set together: neighbours are often in one.
             let (mut at, mut marks) = (0, 0);
             for start in offsets {
