@@ -733,7 +733,7 @@ __device__ __forceinline__ void add_block_steps(
         }
 #pragma unroll
         for (int m = 0; m < BLOCK_TILES; ++m) {
-            constexpr int PAIRS = STEPS / 2, AHEAD = Format::UNIT_SCALES ? PAIRS / 2 : PAIRS;
+            constexpr int PAIRS = STEPS / 2, AHEAD = Format::UNIT_SCALES || (Format::BY_HALVES && TOKENS > 8) ? PAIRS / 2 : PAIRS;
             Format::template load_words<true>(units[m], tiles[m], pair + AHEAD < PAIRS ? u : next, (pair + AHEAD) % PAIRS);
         }
     }
@@ -759,7 +759,7 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params, const Slo
         // Beyond K weights are zero, and any input of the row will do.
         const u32 at = u * PARTS + static_cast<u32>(part);
         const u32 from = at < static_cast<u32>(weight.columns) / 8 ? at : 0;
-#pragma unroll
+#pragma unroll (ROWS > 64 ? 2 : COPIES)
         for (int i = 0; i < COPIES; ++i) {
             const int row = thread / PARTS + i * COPY_ROWS;
             copy16(&shared.rows[u % 2][row][place_of(row, part)], x + shared.first[row] + from);
@@ -864,6 +864,12 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params) {
     }
     if constexpr (BLOCKS > 1) {
         tiled_block<Format, Write, ROWS, ROWS / 8, BLOCKS>(params, slots, block_tile);
+    } else if constexpr (ROWS > 64) {
+        if (slots.count <= ROWS / 2) {
+            tiled_block<Format, Write, ROWS, ROWS / 16, BLOCKS>(params, slots, block_tile);
+        } else {
+            tiled_block<Format, Write, ROWS, ROWS / 8, BLOCKS>(params, slots, block_tile);
+        }
     } else if (slots.count <= 32) {
         tiled_block<Format, Write, ROWS, 4, BLOCKS>(params, slots, block_tile);
     } else if (ROWS == 48 || slots.count <= 48) {
@@ -914,9 +920,17 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params) {
     TILED_BLOCK(name##_block32x48, Format, Write, 48, Format::BLOCKS_48)                             \
     TILED_BLOCK(name##_block32x64, Format, Write, 64, 1)
 
+// More rows for the same weights: in prompts blocks of 64 rows read at the speed of L2. For what has a block of so much shared memory.
+// Units with scales of their own need more registers than there are.
+#define LARGE(name, Format, Write) TILED_BLOCK(name##_block32x96, Format, Write, 96, 1)
+
 #define FORMATS(name, Write)                                                                         \
     VARIANTS(name##_bf16, TileBf16, Write)                                                           \
     VARIANTS(name##_fp8, TileFp8, Write)                                                             \
     VARIANTS(name##_nvfp4, TileNvfp4, Write)                                                         \
     VARIANTS(name##_mxfp4, TileMxfp4, Write)                                                         \
-    VARIANTS(name##_int4, TileInt4, Write)
+    VARIANTS(name##_int4, TileInt4, Write)                                                           \
+    LARGE(name##_bf16, TileBf16, Write)                                                              \
+    LARGE(name##_nvfp4, TileNvfp4, Write)                                                            \
+    LARGE(name##_mxfp4, TileMxfp4, Write)                                                            \
+    LARGE(name##_int4, TileInt4, Write)

@@ -5,7 +5,7 @@ use perigee::cuda::kernels::experts::TILE_ROWS;
 use perigee::cuda::kernels::route::{self, Worklist};
 use perigee::cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
 use perigee::cuda::kernels::{rms_norm, tiled_linear, tiled_swiglu};
-use perigee::cuda::{Arch, Packer, Stream};
+use perigee::cuda::{Arch, Format, Packer, Stream};
 use perigee::ops::HostOps;
 use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::tolerance::{PROJECT, SWIGLU};
@@ -67,6 +67,13 @@ fn projections_of_every_variant() {
     check_projection(&mut rng, Stored::Bf16, 3, 24, 136);
 }
 
+/// The variants for weights of a format that fit on a device.
+fn variants(device: &Device, format: Format) -> impl Iterator<Item = &'static Variant> + use<> {
+    let arch = device.arch();
+    let exists = move |variant: &Variant| tiled_linear::function(variant, format).is_some();
+    Variant::ALL.iter().filter(move |variant| variant.fits(arch) && exists(variant))
+}
+
 fn check_projection(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: usize, columns: usize) {
     let weight = Weight::random(rng, stored, [out, columns]);
     let x = rounded(rng, rows * columns);
@@ -83,7 +90,7 @@ fn check_projection(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: u
     for (name, mut device) in devices() {
         let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
         let x = stored_rows(&mut device, &x, columns);
-        for variant in &Variant::ALL {
+        for variant in variants(&device, matrix.format) {
             let name = format!("{name} {}", variant.name);
             let y = device.allocate("y", 4 * rows * out).unwrap().address;
             let y = Rows { address: y, stride: out };
@@ -202,7 +209,7 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
         let down = packer.pack(&mut device, "experts", &down, None).unwrap();
         packer.check(&mut device).unwrap();
         let x = stored_rows(&mut device, &x, hidden);
-        for variant in &Variant::ALL {
+        for variant in variants(&device, gate_up.format) {
             let (slots, chosen) = (chosen.len(), device.store("chosen", &chosen).unwrap().address);
             let max_tiles = route::max_tiles(slots, num_experts, TILE_ROWS);
             let list = Worklist {
@@ -341,13 +348,14 @@ fn prompt_products_read_rows_once_and_without_bank_conflicts() {
     let Some(options) = device.driver().options() else { return };
     options.profile = true;
     let mut rng = fastrand::Rng::with_seed(36);
-    let [most, out, columns] = [64, 256, 4096];
+    let [most, out, columns] = [96, 256, 4096];
     let x = stored_rows(&mut device, &rounded(&mut rng, most * columns), columns);
     let y = Rows { address: device.allocate("y", 4 * most * out).unwrap().address, stride: out };
     for stored in [Stored::Bf16, nvfp4] {
         let weight = Weight::random(&mut rng, stored, [out, columns]);
         let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
-        for variant in Variant::ALL.iter().filter(|variant| variant.schedule == Schedule::Block) {
+        for variant in variants(&device, matrix.format).filter(|variant| variant.schedule == Schedule::Block)
+        {
             let rows = variant.rows;
             let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
             tiled_linear::launch(&mut device, variant, &[part], false).unwrap();

@@ -63,7 +63,7 @@ fn shipped_variants_are_accepted_and_the_choice_is_always_the_same() {
     for measurement in &tuned.measurements {
         let op = measurement.op;
         assert_eq!(measurement.refusals().collect::<Vec<_>>(), [], "{op}");
-        assert_eq!(measurement.ranking().len(), Variant::ALL.len(), "{op}");
+        assert_eq!(measurement.ranking().len(), Candidate::shipped(&op).len(), "{op}");
         assert!(measurement.error.unwrap() > 0.0, "{op}: inputs without any rounding test nothing");
         assert!(measurement.choice().is_some() && measurement.least_bytes > 0, "{op}");
         println!("{op}: {:?}, error {:?}", measurement.ranking(), measurement.error);
@@ -272,8 +272,8 @@ fn planted_wrong_variants_are_refused() {
         let ops = [op(Product::Linear, Format::Nvfp4, PLANTED_OP, count, Bucket::UpTo8)];
         let tuned = tune_ops(&ops, &mut open, &candidates);
         let measurement = &tuned.measurements[0];
-        for variant in &Variant::ALL {
-            assert!(measurement.micros(variant.name).is_some(), "{}", variant.name);
+        for shipped in Candidate::shipped(&measurement.op) {
+            assert!(measurement.micros(shipped.variant.name).is_some(), "{}", shipped.variant.name);
         }
         for plant in plants {
             let refusal = measurement.refusals().find(|(name, _)| *name == plant.name);
@@ -313,7 +313,7 @@ fn a_variant_that_loses_the_device_ends_the_tuning_and_is_left_out_of_the_next_o
     assert_eq!(lost, planted.iter().map(|plant| plant.function).collect::<Vec<_>>());
     let tuned = tune_ops(&ops, &mut open, &left(&planted, &table));
     assert_eq!(tuned.measurements[0].refusals().collect::<Vec<_>>(), []);
-    assert_eq!(tuned.measurements[0].ranking().len(), Variant::ALL.len());
+    assert_eq!(tuned.measurements[0].ranking().len(), Candidate::shipped(&ops[0]).len());
     // Without any candidate an op is left to the defaults.
     assert_eq!(tune_ops(&ops, &mut open, &|_| Vec::new()).without_variant, 1);
 }
@@ -339,7 +339,7 @@ fn without_a_right_first_variant_every_one_is_refused() {
     let tuned = tune_ops(&ops, &mut open, &candidates);
     let measurement = &tuned.measurements[0];
     let reasons: Vec<&str> = measurement.refusals().map(|(_, reason)| reason).collect();
-    assert_eq!(reasons.len(), 1 + Variant::ALL.len());
+    assert_eq!(reasons.len(), 1 + Candidate::shipped(&ops[0]).len());
     assert!(reasons[0].contains("differs from the f32 kernel"), "{reasons:?}");
     assert!(reasons[1..].iter().all(|reason| reason.contains("nothing to compare")), "{reasons:?}");
     assert_eq!(measurement.choice(), None);
@@ -369,7 +369,7 @@ fn made_up(op: TunedOp, fastest: &str) -> Measurement {
         num_slots: 8,
         least_bytes: 41_000_000,
         default: Variant::preferred(8).name.into(),
-        tried: Variant::ALL.iter().map(tried).collect(),
+        tried: Candidate::shipped(&op).iter().map(|candidate| tried(&candidate.variant)).collect(),
         error: Some(1e-6),
         copy_bandwidth: 4.1e12,
         date: 1_795_412_000,

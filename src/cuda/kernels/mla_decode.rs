@@ -45,7 +45,7 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // Decode keeps the queries and sums of two heads: one block of 256 threads on a multiprocessor of 65,536 registers.
     limits: Limits { registers: 168, local_memory: false },
-    shared_bytes: 0,
+    shared_bytes: |_| 0,
 };
 
 /// Items of a row with so many keys, `split_of` of them in each: the row alone decides where its splits begin.

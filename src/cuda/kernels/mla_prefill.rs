@@ -34,7 +34,7 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // Prefill keeps the sums of four rows: one block of 256 threads on a multiprocessor of 65,536 registers.
     limits: Limits { registers: 168, local_memory: false },
-    shared_bytes: 0,
+    shared_bytes: |_| 0,
 };
 
 /// Parameter of these functions and of those of [`super::tiled_mla_prefill`], `MlaPrefillParams` in the source: scratch is

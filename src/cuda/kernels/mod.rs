@@ -59,7 +59,7 @@ macro_rules! plain {
             archs: &$crate::cuda::Arch::ALL,
             options: |_| &[],
             limits: $crate::cuda::Limits { registers: $registers, local_memory: false },
-            shared_bytes: 0,
+            shared_bytes: |_| 0,
         }
     };
 }

@@ -23,7 +23,7 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // A block of 1024 threads on a multiprocessor of 65,536 registers.
     limits: Limits { registers: 64, local_memory: false },
-    shared_bytes: 0,
+    shared_bytes: |_| 0,
 };
 
 /// `SamplerRow::rule`: the rule that selects the token.

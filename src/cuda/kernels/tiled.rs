@@ -6,7 +6,7 @@ use super::rms_norm;
 use super::route::Worklist;
 use crate::cuda::matrix::Format;
 use crate::cuda::tiled::{TILE, Tiled, TiledWeight, UNIT};
-use crate::cuda::{Driver, LaunchShape, Stream};
+use crate::cuda::{Arch, Driver, DriverError, LaunchShape, Stream};
 use crate::ops::OpError;
 
 /// Warps of a block.
@@ -99,7 +99,7 @@ pub enum Schedule {
 const WIDE_INPUTS: usize = 4096;
 
 /// Number of variants.
-pub(super) const COUNT: usize = 8;
+pub(super) const COUNT: usize = 9;
 
 const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: Schedule) -> Variant {
     Variant { name, warp_tiles, rows, schedule }
@@ -116,18 +116,19 @@ impl Variant {
         variant("wide16x8", 1, 8, Schedule::Wide),
         variant("block32x48", 2, 48, Schedule::Block),
         variant("block32x64", 2, 64, Schedule::Block),
+        variant("block32x96", 2, 96, Schedule::Block),
     ];
 
-    /// Most dynamic shared memory of a launch.
-    pub(super) const MAX_SHARED_BYTES: u32 = {
-        let (mut most, mut i) = (0, 0);
-        while i < COUNT {
-            let bytes = Self::ALL[i].shared_bytes();
-            most = if bytes > most { bytes } else { most };
-            i += 1;
-        }
-        most
-    };
+    /// Most dynamic shared memory of a launch of those that fit on an architecture.
+    pub(super) fn max_shared_bytes(arch: Arch) -> u32 {
+        let fitting = Self::ALL.iter().filter(|variant| variant.fits(arch));
+        fitting.map(Self::shared_bytes).max().unwrap_or(0)
+    }
+
+    /// Whether an architecture has the shared memory of its blocks.
+    pub fn fits(&self, arch: Arch) -> bool {
+        self.shared_bytes() <= arch.max_shared_bytes()
+    }
 
     /// The variant for about `rows` rows of x for each matrix.
     pub fn preferred(rows: usize) -> &'static Self {
@@ -187,11 +188,17 @@ impl Variant {
     }
 }
 
-/// Names of the functions of a kernel: of all variants of BF16, then of NVFP4, MXFP4, INT4 and FP8.
+/// Names of the functions of a kernel: of all variants of BF16, then of NVFP4, MXFP4, INT4 and FP8, which lacks the last one.
 macro_rules! names {
-    ($kernel:literal) => {
-        names!(@ $kernel, "bf16" "nvfp4" "mxfp4" "int4" "fp8")
-    };
+    ($kernel:literal) => {{
+        let (all, mut names) = (names!(@ $kernel, "bf16" "nvfp4" "mxfp4" "int4" "fp8"), [""; FUNCTIONS]);
+        let mut i = 0;
+        while i < FUNCTIONS {
+            names[i] = all[i];
+            i += 1;
+        }
+        names
+    }};
     (@ $kernel:literal, $($format:literal)+) => {
         [$(
             concat!($kernel, "_", $format, "_split16x8"),
@@ -202,13 +209,14 @@ macro_rules! names {
             concat!($kernel, "_", $format, "_wide16x8"),
             concat!($kernel, "_", $format, "_block32x48"),
             concat!($kernel, "_", $format, "_block32x64"),
+            concat!($kernel, "_", $format, "_block32x96"),
         )+]
     };
 }
 pub(super) use names;
 
 /// Number of functions of a kernel.
-pub(super) const FUNCTIONS: usize = 5 * COUNT;
+pub(super) const FUNCTIONS: usize = 5 * COUNT - 1;
 
 /// The slots of a launch.
 #[derive(Debug, Clone, Copy)]
@@ -272,32 +280,37 @@ impl Part<'_> {
 }
 
 /// Enqueues products by one of `names`: one, or two that do not depend on each other, in one launch if they have one
-/// format.
+/// format; and norms behind one product, where [`Variant::normalises`].
 pub(super) fn launch<D: Driver>(
     stream: &mut Stream<D>,
     names: &'static [&'static str; FUNCTIONS],
     variant: &Variant,
     parts: &[Part<'_>],
     add: bool,
+    norms: Option<&RowNorms>,
 ) -> Result<(), OpError> {
     if let [first, second] = parts
         && first.matrix.format != second.matrix.format
     {
-        launch(stream, names, variant, &[*first], add)?;
-        return launch(stream, names, variant, &[*second], add);
+        launch(stream, names, variant, &[*first], add, None)?;
+        return launch(stream, names, variant, &[*second], add, norms);
     }
-    let function = parts.first().map_or("", |part| function(names, variant, part.matrix.format));
-    launch_function(stream, function, variant, parts, add, None)
+    let Some(part) = parts.first() else { return Ok(()) };
+    let function = function(names, variant, part.matrix.format).ok_or_else(|| {
+        let text = format!("{} has no function for {:?}", variant.name, part.matrix.format);
+        DriverError { call: "launch", code: 0, text, fatal: false }
+    })?;
+    launch_function(stream, function, variant, parts, add, norms)
 }
 
-/// The function of a variant for a format.
+/// The function of a variant for a format, if it has one.
 pub(super) fn function(
     names: &'static [&'static str; FUNCTIONS],
     variant: &Variant,
     format: Format,
-) -> &'static str {
+) -> Option<&'static str> {
     // Formats from BF16 on have functions.
-    names[(format as usize).saturating_sub(1) * COUNT + variant.index()]
+    names.get((format as usize).saturating_sub(1) * COUNT + variant.index()).copied()
 }
 
 /// Enqueues one product or two by one function, whose tiles and rows are those of `variant`; and norms, where

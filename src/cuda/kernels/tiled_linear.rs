@@ -8,12 +8,12 @@ use crate::ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    Kernel { shared_bytes: Variant::MAX_SHARED_BYTES, ..plain!("tiled_linear", &NAMES, 255) };
+    Kernel { shared_bytes: Variant::max_shared_bytes, ..plain!("tiled_linear", &NAMES, 255) };
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
 
-/// The function of a variant for a format.
-pub fn function(variant: &Variant, format: Format) -> &'static str {
+/// The function of a variant for a format, if it has one.
+pub fn function(variant: &Variant, format: Format) -> Option<&'static str> {
     tiled::function(&NAMES, variant, format)
 }
 
@@ -24,7 +24,7 @@ pub fn launch<D: Driver>(
     parts: &[Part<'_>],
     add: bool,
 ) -> Result<(), OpError> {
-    tiled::launch(stream, &NAMES, variant, parts, add)
+    tiled::launch(stream, &NAMES, variant, parts, add, None)
 }
 
 /// Enqueues `y += x W^T` of a part with few rows and the norms of y ([`Variant::normalises`]).
@@ -34,6 +34,5 @@ pub fn launch_with_norms<D: Driver>(
     part: &Part<'_>,
     norms: &RowNorms,
 ) -> Result<(), OpError> {
-    let function = function(variant, part.matrix.format);
-    tiled::launch_function(stream, function, variant, std::slice::from_ref(part), true, Some(norms))
+    tiled::launch(stream, &NAMES, variant, std::slice::from_ref(part), true, Some(norms))
 }

@@ -27,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // Queries and sums stay in registers: one block of 256 threads on a multiprocessor of 65,536.
     limits: Limits { registers: 255, local_memory: false },
-    shared_bytes: shared_bytes(BLOCK_HEADS[1]),
+    shared_bytes: |_| shared_bytes(BLOCK_HEADS[1]),
 };
 
 /// `sizeof(Shared)` in the source.

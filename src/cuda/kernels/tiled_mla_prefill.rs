@@ -34,7 +34,7 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // Prefill keeps queries and sums in registers: one block of 256 threads on a multiprocessor of 65,536.
     limits: Limits { registers: 255, local_memory: false },
-    shared_bytes: SHARED_BYTES,
+    shared_bytes: |_| SHARED_BYTES,
 };
 
 /// Two tiles of keys and two of columns in bf16.

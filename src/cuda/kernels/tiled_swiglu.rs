@@ -8,12 +8,12 @@ use crate::ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    Kernel { shared_bytes: Variant::MAX_SHARED_BYTES, ..plain!("tiled_swiglu", &NAMES, 255) };
+    Kernel { shared_bytes: Variant::max_shared_bytes, ..plain!("tiled_swiglu", &NAMES, 255) };
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_swiglu");
 
-/// The function of a variant for a format.
-pub fn function(variant: &Variant, format: Format) -> &'static str {
+/// The function of a variant for a format, if it has one.
+pub fn function(variant: &Variant, format: Format) -> Option<&'static str> {
     tiled::function(&NAMES, variant, format)
 }
 
@@ -24,5 +24,5 @@ pub fn launch<D: Driver>(
     variant: &Variant,
     parts: &[Part<'_>],
 ) -> Result<(), OpError> {
-    tiled::launch(stream, &NAMES, variant, parts, false)
+    tiled::launch(stream, &NAMES, variant, parts, false, None)
 }

@@ -20,7 +20,7 @@ pub const KERNEL: Kernel = Kernel {
     options: |_| &[],
     // Of 512 threads before the warpgroups share them out.
     limits: Limits { registers: 128, local_memory: false },
-    shared_bytes: SHARED_BYTES,
+    shared_bytes: |_| SHARED_BYTES,
 };
 
 /// `sizeof(Shared)` in the source: queries, two tiles of keys, rope keys on their way, scales, factors, barriers.

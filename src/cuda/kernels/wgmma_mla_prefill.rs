@@ -21,7 +21,7 @@ pub const KERNEL: Kernel = Kernel {
     archs: &[Arch::Sm90a],
     options: |_| &[],
     limits: Limits { registers: 168, local_memory: false },
-    shared_bytes: SHARED_BYTES,
+    shared_bytes: |_| SHARED_BYTES,
 };
 
 /// `sizeof(Shared)` in the source: queries, tiles of keys and values, faults, barriers.

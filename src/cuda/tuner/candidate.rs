@@ -19,19 +19,24 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A variant that ships.
-    pub(super) fn of(product: Product, format: Format, variant: &Variant) -> Self {
+    /// A variant that ships, for products of so many inputs; `None` if it does not suit them.
+    pub(super) fn of(
+        product: Product,
+        format: Format,
+        in_features: usize,
+        variant: &Variant,
+    ) -> Option<Self> {
         let function = match product {
             Product::Linear => tiled_linear::function(variant, format),
             Product::Swiglu => tiled_swiglu::function(variant, format),
         };
-        Self { variant: *variant, function }
+        function.filter(|_| variant.suits(in_features)).map(|function| Self { variant: *variant, function })
     }
 
     /// The variants that ship and suit the op, in the order of [`Variant::ALL`].
     pub fn shipped(op: &TunedOp) -> Vec<Self> {
-        let suiting = Variant::ALL.iter().filter(|variant| variant.suits(op.in_features));
-        suiting.map(|variant| Self::of(op.product, op.format, variant)).collect()
+        let sensible = Variant::ALL.iter().filter(|variant| variant.rows <= op.rows.most());
+        sensible.filter_map(|variant| Self::of(op.product, op.format, op.in_features, variant)).collect()
     }
 
     /// Whether this device was never lost with it.
@@ -59,14 +64,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warps_by_themselves_are_tried_for_few_inputs_alone() {
-        let names = |in_features| -> Vec<&str> {
-            let (rows, product, format) = (Bucket::UpTo8, Product::Linear, Format::Nvfp4);
+    fn variants_are_tried_where_they_suit() {
+        let names = |in_features, rows| -> Vec<&str> {
+            let (product, format) = (Product::Linear, Format::Nvfp4);
             let op = TunedOp { rows, product, format, out_features: 7168, in_features, count: 384 };
             Candidate::shipped(&op).iter().map(|candidate| candidate.variant.name).collect()
         };
-        assert_eq!(names(2048).len(), Variant::ALL.len());
-        let long = names(8192);
-        assert_eq!((long.len(), long.contains(&"wide16x8")), (Variant::ALL.len() - 1, false));
+        let (short, long) = (names(2048, Bucket::UpTo8), names(8192, Bucket::UpTo8));
+        assert!(short.contains(&"wide16x8") && !long.contains(&"wide16x8"));
+        // Blocks of more rows than a step has are tried for prompts.
+        assert!(!short.contains(&"block32x96") && names(2048, Bucket::Above).contains(&"block32x96"));
+        assert_eq!((short.len(), long.len()), (Variant::ALL.len() - 1, Variant::ALL.len() - 2));
     }
 }

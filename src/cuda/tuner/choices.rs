@@ -56,7 +56,10 @@ impl Choices {
         matrix: &Tiled,
         rows: usize,
     ) -> Option<&'static Variant> {
-        let usable = |variant: &Variant| Candidate::of(product, matrix.format, variant).is_usable(&self.lost);
+        let usable = |variant: &Variant| {
+            Candidate::of(product, matrix.format, matrix.in_features, variant)
+                .is_some_and(|candidate| candidate.is_usable(&self.lost))
+        };
         Variant::ALL.iter().find(|variant| variant.rows == rows && usable(variant))
     }
 

@@ -176,7 +176,7 @@ fn products<D: Driver>(
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
     let is_plain = op.count == 1 && op.product == Product::Linear && op.format == Format::Bf16;
     let mut candidates = Candidate::shipped(&problem.op);
-    candidates.retain(|candidate| candidate.is_usable(lost));
+    candidates.retain(|candidate| candidate.is_usable(lost) && candidate.variant.fits(stream.arch()));
     let mut times = Vec::new();
     for rows in rows {
         let workload = problem.step(*rows, top_k);

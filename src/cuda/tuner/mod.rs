@@ -144,7 +144,8 @@ pub fn tune<D: Driver>(
         let stream = &mut open()?;
         let (mut bench, mut left) = (None, ops.len());
         for op in &ops {
-            let candidates = candidates(op);
+            let mut candidates = candidates(op);
+            candidates.retain(|candidate| candidate.variant.fits(stream.arch()));
             if candidates.is_empty() {
                 tracing::error!(%op, "every variant of a kernel has lost the device before");
                 tuned.without_variant += 1;

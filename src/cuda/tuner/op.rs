@@ -78,6 +78,11 @@ impl Bucket {
         }
     }
 
+    /// Most rows of blocks that are tried: small ones for all, for what a step has more or less of than it needs.
+    pub(super) fn most(self) -> usize {
+        if self == Self::Above { usize::MAX } else { 64 }
+    }
+
     /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {

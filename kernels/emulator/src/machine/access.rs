@@ -548,7 +548,8 @@ impl Env<'_> {
             return true;
         }
         for lane in lanes(exec) {
-            data[all.offset(lane as usize)..][..total].copy_from_slice(&Self::values(warp, access, lane)[..total]);
+            data[all.offset(lane as usize)..][..total]
+                .copy_from_slice(&Self::values(warp, access, lane)[..total]);
         }
         true
     }
