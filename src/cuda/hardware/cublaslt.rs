@@ -88,12 +88,26 @@ pub(super) struct CublasLt {
 // SAFETY: handles are addresses that only the library follows, from any thread.
 unsafe impl Send for CublasLt {}
 
-/// A product of one shape.
+/// A product of one shape. Handles that were not made are null.
 struct Plan {
     product: Handle,
     /// Of the weights, the rows and the result.
     layouts: [Handle; 3],
     algorithm: [u64; 8],
+}
+
+impl Plan {
+    fn destroy(&self, functions: &Functions) {
+        // SAFETY: handles that are not null are alive, and not used again.
+        unsafe {
+            if !self.product.is_null() {
+                let _ = (functions.cublasLtMatmulDescDestroy)(self.product);
+            }
+            for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
+                let _ = (functions.cublasLtMatrixLayoutDestroy)(layout);
+            }
+        }
+    }
 }
 
 fn check(call: &'static str, status: c_int) -> Result<(), DriverError> {
@@ -123,7 +137,8 @@ impl CublasLt {
         stream: *mut c_void,
     ) -> Result<(), DriverError> {
         if !self.plans.contains_key(&shape) {
-            let plan = self.plan(shape)?;
+            let mut plan = Plan { product: null_mut(), layouts: [null_mut(); 3], algorithm: [0; 8] };
+            self.make(&mut plan, shape).inspect_err(|_| plan.destroy(&self.functions))?;
             self.plans.insert(shape, plan);
         }
         let Some(Plan { product, layouts: [of_w, of_x, of_y], algorithm }) = self.plans.get(&shape) else {
@@ -158,18 +173,17 @@ impl CublasLt {
 
     /// What the library's own heuristic takes for a shape. In its order of columns first, the result is `[n, m]`, the weights,
     /// transposed, times the rows.
-    fn plan(&self, [m, n, k]: [usize; 3]) -> Result<Plan, DriverError> {
+    fn make(&self, plan: &mut Plan, [m, n, k]: [usize; 3]) -> Result<(), DriverError> {
         let f = &self.functions;
-        let layout = |kind, rows: usize, columns: usize| {
-            let mut handle = null_mut();
+        let shapes = [(R_16BF, k, n), (R_16BF, k, m), (R_32F, n, m)];
+        for (handle, (kind, rows, columns)) in plan.layouts.iter_mut().zip(shapes) {
             // SAFETY: the output is writable.
             let status = unsafe {
-                (f.cublasLtMatrixLayoutCreate)(&mut handle, kind, rows as u64, columns as u64, rows as i64)
+                (f.cublasLtMatrixLayoutCreate)(handle, kind, rows as u64, columns as u64, rows as i64)
             };
-            check("cublasLtMatrixLayoutCreate", status).map(|()| handle)
-        };
-        let layouts = [layout(R_16BF, k, n)?, layout(R_16BF, k, m)?, layout(R_32F, n, m)?];
-        let (mut product, mut preference) = (null_mut(), null_mut());
+            check("cublasLtMatrixLayoutCreate", status)?;
+        }
+        let mut preference = null_mut();
         let mut found =
             Heuristic { algorithm: [0; 8], workspace_bytes: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let (mut count, workspace) = (0, WORKSPACE_BYTES as u64);
@@ -177,12 +191,12 @@ impl CublasLt {
         unsafe {
             check(
                 "cublasLtMatmulDescCreate",
-                (f.cublasLtMatmulDescCreate)(&mut product, COMPUTE_32F, R_32F),
+                (f.cublasLtMatmulDescCreate)(&mut plan.product, COMPUTE_32F, R_32F),
             )?;
             let transposed = from_ref(&OP_T).cast();
             check(
                 "cublasLtMatmulDescSetAttribute",
-                (f.cublasLtMatmulDescSetAttribute)(product, DESC_TRANSA, transposed, size_of::<c_int>()),
+                (f.cublasLtMatmulDescSetAttribute)(plan.product, DESC_TRANSA, transposed, size_of::<c_int>()),
             )?;
             check("cublasLtMatmulPreferenceCreate", (f.cublasLtMatmulPreferenceCreate)(&mut preference))?;
             let most = from_ref(&workspace).cast();
@@ -192,10 +206,10 @@ impl CublasLt {
                 most,
                 size_of::<u64>(),
             );
-            let [w, x, y] = layouts;
+            let [w, x, y] = plan.layouts;
             let status = (f.cublasLtMatmulAlgoGetHeuristic)(
                 self.handle,
-                product,
+                plan.product,
                 w,
                 x,
                 y,
@@ -210,7 +224,10 @@ impl CublasLt {
             check("cublasLtMatmulAlgoGetHeuristic", status)?;
         }
         match (count, found.state) {
-            (1.., 0) => Ok(Plan { product, layouts, algorithm: found.algorithm }),
+            (1.., 0) => {
+                plan.algorithm = found.algorithm;
+                Ok(())
+            }
             _ => Err(refusal("cublasLtMatmulAlgoGetHeuristic", found.state, "no algorithm for this shape")),
         }
     }
@@ -218,15 +235,11 @@ impl CublasLt {
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
-        // SAFETY: handles are alive, and not used again; work with them has been waited for by who drops the device.
-        unsafe {
-            for plan in self.plans.values() {
-                let _ = (self.functions.cublasLtMatmulDescDestroy)(plan.product);
-                for layout in plan.layouts {
-                    let _ = (self.functions.cublasLtMatrixLayoutDestroy)(layout);
-                }
-            }
-            let _ = (self.functions.cublasLtDestroy)(self.handle);
+        // Work with them has been waited for by who drops the device.
+        for plan in self.plans.values() {
+            plan.destroy(&self.functions);
         }
+        // SAFETY: the handle is alive, and not used again.
+        let _ = unsafe { (self.functions.cublasLtDestroy)(self.handle) };
     }
 }
