@@ -211,10 +211,10 @@ struct RowsFp8 {
                 place = place_of(params, walk.left, warp, lane);
             }
             // What makes rope keys those of codes without a scale, since the latent's multiplies the score: 2^-n has the exponent
-            // 254 - n. A part that is not finite stays so.
+            // 254 - n. A part that is not finite stays so, and codes of 2^127 times the latent's become infinite.
             const u32 latent = scales & 0xffu, other = scales >> 8;
             const int exponent = CODES ? max(static_cast<int>(other - latent) + 127, 0) : 254 - static_cast<int>(latent);
-            const u32 factor = (CODES && other == NOT_FINITE ? 0x7fc0u : min(exponent, 254) << 7) * 0x00010001u;
+            const u32 factor = (CODES && other == NOT_FINITE ? 0x7fc0u : min(exponent, 255) << 7) * 0x00010001u;
             wait_copies<0>();
 #pragma unroll
             for (int i = 0; i < ROPE_LOADS; ++i) {

@@ -8,6 +8,7 @@ use super::candidate::Candidate;
 use super::measurement::Measurement;
 use super::op::{Product, TunedOp};
 use super::table::{Lost, Table};
+use crate::cuda::Arch;
 use crate::cuda::kernels::tiled::Variant;
 use crate::cuda::tiled::Tiled;
 
@@ -98,9 +99,11 @@ impl Choices {
     }
 }
 
-/// Rows of the blocks of all variants, behind those of `first`.
+/// Rows of the blocks of all variants that every architecture can launch, behind those of `first`: what is taken without a measurement
+/// has not been seen on this one.
 fn rows_from(first: &Variant) -> impl Iterator<Item = usize> {
-    std::iter::once(first.rows).chain(Variant::ALL.iter().map(|variant| variant.rows))
+    let anywhere = Variant::ALL.iter().filter(|variant| Arch::ALL.iter().all(|arch| variant.fits(*arch)));
+    std::iter::once(first.rows).chain(anywhere.map(|variant| variant.rows))
 }
 
 #[cfg(test)]
@@ -168,6 +171,19 @@ mod tests {
         }
         assert_eq!(pair(&table), ["split32x16", "split32x16"]);
         assert_eq!(variant(&table, Product::Swiglu), "split32x16");
+    }
+
+    #[test]
+    fn blocks_that_not_every_architecture_holds_need_a_measurement() {
+        let mut table = empty();
+        let large = "block32x96";
+        for variant in Variant::ALL.iter().filter(|variant| variant.name != large) {
+            table.lose(&format!("tiled_linear_nvfp4_{}", variant.name), String::new());
+        }
+        assert_eq!(Choices::of(&table).variant(Product::Linear, &matrix(), 1000).name, "block32x64");
+        let op = TunedOp::of(Product::Linear, &matrix(), 1000);
+        table.add(vec![Measurement { op, ..measurement(Product::Linear, &[(large, 5.0)], &[]) }]);
+        assert_eq!(Choices::of(&table).variant(Product::Linear, &matrix(), 1000).name, large);
     }
 
     #[test]
