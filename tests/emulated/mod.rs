@@ -6,6 +6,7 @@
 
 mod attention;
 mod golden_ptx;
+mod launches;
 mod model;
 mod operations;
 mod sampler;
@@ -288,7 +289,8 @@ impl Driver for TestDriver {
         match &mut self.device {
             Device::Emulated(device) => {
                 let graph = device.end_capture()?;
-                self.counts.lock().unwrap().recorded = graph.len() as u64;
+                let mut counts = self.counts.lock().unwrap();
+                counts.recorded = counts.recorded.max(graph.len() as u64);
                 Ok(Of::Emulated(graph))
             }
             Device::Gpu(device) => device.end_capture().map(Of::Gpu),
@@ -350,7 +352,7 @@ pub(crate) struct Counts {
     /// Blocks of all launches.
     pub(crate) blocks: u64,
     pub(crate) replays: u64,
-    /// Launches of the last recorded graph.
+    /// Launches of the longest recorded graph.
     pub(crate) recorded: u64,
     pub(crate) allocations: u64,
     pub(crate) loads: u64,
@@ -523,7 +525,7 @@ impl Driver for Emulator {
         let shape = case::LaunchShape {
             grid: shape.grid,
             block: [shape.threads, 1, 1],
-            cluster: [1, 1, 1],
+            cluster: function.cluster(),
             dynamic_shared_bytes: shape.shared_bytes,
         };
         if let Some(recording) = &mut self.recording {

@@ -251,6 +251,11 @@ impl Kernel {
         self.0.parameter_bytes
     }
 
+    /// Blocks of a cluster in x, y, z: those that the kernel requires, or one.
+    pub fn cluster(&self) -> [u32; 3] {
+        self.0.directives.required_cluster.unwrap_or([1; 3])
+    }
+
     /// Bytes of static shared memory.
     pub fn static_shared_bytes(&self) -> u32 {
         self.0.static_shared

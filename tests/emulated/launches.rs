@@ -1,0 +1,60 @@
+//! Launches of kernels that say how: in clusters.
+
+use perigee::cuda::kernels::rms_norm;
+use perigee::cuda::{Arch, LaunchShape, Program, Stream};
+
+use super::TestDriver;
+
+/// Each block takes a value from the shared memory of the next one of its cluster.
+const EXCHANGE: &str = r#"
+struct Params {
+    unsigned* y;
+};
+
+extern "C" __global__ void __cluster_dims__(4, 1, 1) exchange(const __grid_constant__ Params params) {
+    __shared__ unsigned value;
+    unsigned rank, size, value_of_next;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    if (threadIdx.x == 0) {
+        value = 100 * size + blockIdx.x;
+    }
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    const unsigned own = static_cast<unsigned>(__cvta_generic_to_shared(&value));
+    asm volatile(
+        "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %1, %2;\nld.shared::cluster.u32 %0, [at];\n}"
+        : "=r"(value_of_next)
+        : "r"(own), "r"((rank + 1) % size)
+        : "memory");
+    if (threadIdx.x == 0) {
+        params.y[blockIdx.x] = value_of_next;
+    }
+    // The value stays until it is read.
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+"#;
+
+/// The cluster is the kernel's own: its launches are like any other, also when they are recorded.
+#[test]
+fn a_kernel_of_clusters_is_launched_in_them() {
+    for order in [None, Some(1), Some(2)] {
+        let Some(mut driver) = TestDriver::new(Arch::Sm90a, order) else { return };
+        // A machine with a GPU may have no compiler.
+        let Some(options) = driver.options() else { return };
+        options.races = true;
+        let mut program = Program::new(&rms_norm::KERNEL, Arch::Sm90a).unwrap();
+        (program.text, program.functions) = (EXCHANGE.into(), vec!["exchange".into()]);
+        let mut stream = Stream::new(driver).unwrap();
+        stream.load_program(&program).unwrap();
+        let y = stream.zeros("y", 4 * 8).unwrap();
+        let launch = |stream: &mut Stream<TestDriver>, blocks| {
+            let shape = LaunchShape { grid: [blocks, 1, 1], threads: 32, shared_bytes: 0 };
+            stream.launch("exchange", shape, &y.address)
+        };
+        launch(&mut stream, 8).unwrap();
+        let expected = [401, 402, 403, 400, 405, 406, 407, 404];
+        assert_eq!(stream.read::<u32>(y.address, 8).unwrap(), expected);
+        let refused = launch(&mut stream, 6).unwrap_err().to_string();
+        assert!(refused.contains("exchange") && refused.contains("clusters of [4, 1, 1]"), "{refused}");
+    }
+}
