@@ -1,12 +1,15 @@
 // route: the experts of each row from the router's logits, and their worklist; route_f32, route_bf16: the same behind the
-// logits, of up to 8 rows; tiles: the worklist alone.
+// logits, of up to 8 rows; norm_route_f32, norm_route_bf16: behind the norm of the rows too, of more of them; tiles: the worklist
+// alone.
 // Source:  DeepSeek-V3, arXiv 2412.19437, section 2.1.2. Twin: src/cuda/kernels/route.rs.
 // Spec:    ops/backend.rs `moe`; ops/reference.rs `choose`.
 // Legend:  T rows (tokens), E routed experts, K experts per token, slot t*K+k.
 // Shapes:  logits [T, E] f32; bias [E] f32; chosen [T, K] u32; weights [T, K] f32.
 // Traffic: 4*T*(E+2K) bytes, of which a decode step has some kilobytes: latency-bound.
 // Grid:    route: a warp for each row, 4 in a block; the block that ends last writes the worklist. route_*: a warp for each
-//          logit of 8 rows, 8 in a block; the block that ends last chooses. tiles: one block of 1024 threads.
+//          logit of 8 rows, 8 in a block; the block that ends last chooses. norm_route_*: a block for each row's norm, and for the
+//          logits of 8 rows and 16 or 24 experts, which waits for their norms; the last one of 8 rows chooses for them, the last
+//          of all writes the worklist. tiles: one block of 1024 threads.
 // Order:   a row's choice depends on its logits alone. The order of slots inside an expert's tiles depends, but for route_*, on the
 //          order of atomic additions; no result depends on it, since each slot's product is its own.
 // Code:    what the last block runs it runs once, and fetches it from the second cache: loops are not unrolled but where they
@@ -17,6 +20,7 @@
 #include "ahead.cuh"
 #include "last_block.cuh"
 #include "linear.cuh"
+#include "norm.cuh"
 
 constexpr int ROUTE_WARPS = 4;
 constexpr int TILE_THREADS = 1024;
@@ -363,6 +367,23 @@ __device__ __forceinline__ void logits_of_one_row(const LinearParams& params) {
     }
 }
 
+// The choice of rows by a block of LINEAR_WARPS warps; also into `experts` [rows, K], unless it is null.
+__device__ __forceinline__ void choose_rows(
+    const RouteParams& params, int begin, int end, float (&scores)[ROUTE_WARPS][MAX_EXPERTS], u32 (&keys)[ROUTE_WARPS][MAX_EXPERTS],
+    u32* experts) {
+    const int warp = static_cast<int>(threadIdx.x) / WARP;
+#pragma unroll 1
+    for (int first = begin; first < end; first += ROUTE_WARPS) {
+        score<LINEAR_WARPS * WARP>(params, first, scores, keys);
+        __syncthreads();
+        const int row = first + warp;
+        if (warp < ROUTE_WARPS && row < end) {
+            choose(params, row, scores[warp], keys[warp], experts == nullptr ? nullptr : experts + (row - begin) * params.top_k);
+        }
+        __syncthreads();
+    }
+}
+
 template <typename Format>
 __device__ __forceinline__ void linear_route(const LinearRouteParams& params) {
     __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
@@ -380,18 +401,8 @@ __device__ __forceinline__ void linear_route(const LinearRouteParams& params) {
     if (!is_last_block(params.route.blocks_done)) {
         return;
     }
-    const int warp = static_cast<int>(threadIdx.x) / WARP;
     experts[threadIdx.x] = NO_EXPERT;
-#pragma unroll 1
-    for (int first = 0; first < params.route.padded_rows; first += ROUTE_WARPS) {
-        score<LINEAR_WARPS * WARP>(params.route, first, scores, keys);
-        __syncthreads();
-        const int row = first + warp;
-        if (warp < ROUTE_WARPS && row < params.route.padded_rows) {
-            choose(params.route, row, scores[warp], keys[warp], experts + row * params.route.top_k);
-        }
-        __syncthreads();
-    }
+    choose_rows(params.route, 0, params.route.padded_rows, scores, keys, experts);
     write_short_list<LINEAR_WARPS * WARP>(params.route.list, experts);
 }
 
@@ -403,6 +414,64 @@ __device__ __forceinline__ void linear_route(const LinearRouteParams& params) {
 
 LINEAR_ROUTE(route_f32, F32)
 LINEAR_ROUTE(route_bf16, Bf16)
+
+constexpr int MANY_TILES = 64;
+
+// How far the blocks of a launch are: 0 before and after it.
+struct RouteProgress {
+    u32 turns;
+    u32 tiles_done;
+    u32 rows_normed[MANY_TILES];  // of ROWS rows each
+    u32 blocks_done[MANY_TILES];  // with logits of these rows
+};
+
+struct NormRouteParams {
+    RmsNormParams norm;       // of all rows, which are those of `linear` then
+    LinearParams linear;      // its y is the logits of `route`
+    RouteParams route;        // with a worklist, and at most MANY_TILES * ROWS rows; its `blocks_done` is null
+    RouteProgress* progress;  // [1]
+};
+
+template <typename Format, int COLUMNS, bool ALL>
+__device__ __forceinline__ void norm_route(const NormRouteParams& params) {
+    __shared__ float scores[ROUTE_WARPS][MAX_EXPERTS];
+    __shared__ u32 keys[ROUTE_WARPS][MAX_EXPERTS];
+    __shared__ float warp_sums[NORM_THREADS / WARP];
+    static_assert(NORM_THREADS == LINEAR_WARPS * WARP);
+    RouteProgress& progress = *params.progress;
+    const int rows = params.route.padded_rows, turn = take_turn(&progress.turns);
+    if (turn < rows) {
+        norm_row<false>(params.norm, turn, warp_sums);
+        count_block(&progress.rows_normed[turn / ROWS]);
+        return;
+    }
+    const int columns = (params.route.num_experts + LINEAR_WARPS * COLUMNS - 1) / (LINEAR_WARPS * COLUMNS);
+    const int tile = (turn - rows) / columns, first = tile * ROWS, end = min(first + ROWS, rows);
+    wait_for_blocks(&progress.rows_normed[tile], static_cast<u32>(end - first));
+    linear<Format, COLUMNS, ALL, false>(params.linear, (turn - rows) % columns, tile);
+    if (!is_last_block(&progress.blocks_done[tile], static_cast<u32>(columns))) {
+        return;
+    }
+    choose_rows(params.route, first, end, scores, keys, nullptr);
+    if (threadIdx.x == 0) {
+        atomicExch(&progress.rows_normed[tile], 0);
+    }
+    if (is_last_block(&progress.tiles_done, static_cast<u32>((rows + ROWS - 1) / ROWS))) {
+        if (threadIdx.x == 0) {
+            atomicExch(&progress.turns, 0);
+        }
+        write_list<LINEAR_WARPS * WARP>(params.route.list);
+    }
+}
+
+#define NORM_ROUTE(name, Format, COLUMNS, ALL)                                                                         \
+    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * WARP, 2) name(const __grid_constant__ NormRouteParams params) { \
+        begin_kernel();                                                                                                \
+        norm_route<Format, COLUMNS, ALL>(params);                                                                      \
+    }
+
+NORM_ROUTE(norm_route_f32, F32, 2, false)
+NORM_ROUTE(norm_route_bf16, Bf16, 3, true)
 
 extern "C" __global__ void __launch_bounds__(TILE_THREADS) tiles(const __grid_constant__ TilesParams params) {
     begin_kernel();

@@ -17,22 +17,38 @@ struct LinearParams {
     int add;           // whether y is added to
 };
 
-// A warp has COLUMNS outputs of up to ROWS rows; ALL as in `warp_products`.
-template <typename Format, int COLUMNS, bool ALL = false>
-__device__ __forceinline__ void linear(const LinearParams& params) {
+template <bool LISTED>
+struct XRows;
+template <>
+struct XRows<true> : RowPointers {};
+template <>
+struct XRows<false> : RowOffsets {};
+
+// Block (block_column, block_row) of a product: a warp has COLUMNS outputs of up to ROWS rows; ALL as in `warp_products`. LISTED:
+// there may be a list of rows; without one x is less than 4 G values.
+template <typename Format, int COLUMNS, bool ALL, bool LISTED>
+__device__ __forceinline__ void linear(const LinearParams& params, int block_column, int block_row) {
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
-    const int column = (static_cast<int>(blockIdx.x) * LINEAR_WARPS + warp) * COLUMNS;
-    const int first = static_cast<int>(blockIdx.y) * ROWS;
+    const int column = (block_column * LINEAR_WARPS + warp) * COLUMNS;
+    const int first = block_row * ROWS;
     if (column >= params.weight.rows) {
         return;
     }
     const int num_rows = min(ROWS, params.num_rows - first);
-    const float* x[ROWS];
+    const int last = params.num_rows - 1;
+    XRows<LISTED> x;
+    if constexpr (!LISTED) {
+        x.x = params.x;
+    }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        const int t = min(first + r, params.num_rows - 1);
-        x[r] = params.x + (params.rows != nullptr ? params.rows[t] : t) * params.x_stride;
+        const int t = min(first + r, last);
+        if constexpr (LISTED) {
+            x.at[r] = params.x + (params.rows != nullptr ? params.rows[t] : t) * params.x_stride;
+        } else {
+            x.at[r] = static_cast<u32>(t * params.x_stride);
+        }
     }
     WeightRow rows[COLUMNS];
 #pragma unroll
@@ -51,4 +67,10 @@ __device__ __forceinline__ void linear(const LinearParams& params) {
             }
         }
     }
+}
+
+// A block of the grid.
+template <typename Format, int COLUMNS, bool ALL = false>
+__device__ __forceinline__ void linear(const LinearParams& params) {
+    linear<Format, COLUMNS, ALL, true>(params, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
 }

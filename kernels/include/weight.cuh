@@ -170,14 +170,24 @@ __device__ __forceinline__ WeightRow row_of(const Weight& weight, int e, int n) 
     return {codes, scales, weight.tensor_scales[e], weight.divide, weight.scale_columns};
 }
 
+// Rows of x anywhere, and of one buffer, where they take less registers.
+struct RowPointers {
+    const float* at[ROWS];
+    __device__ __forceinline__ const float* operator[](int r) const { return at[r]; }
+};
+struct RowOffsets {
+    const float* x;
+    u32 at[ROWS];  // values
+    __device__ __forceinline__ const float* operator[](int r) const { return x + at[r]; }
+};
+
 // sums[c][r] = rows[c] . x[r] for r < num_rows, the same bits in every lane; x are rows of f32 at multiples of 32 bytes.
 //
 // A lane adds the products of its columns in their order, then the lanes are added by warp_sum: the order depends on K
 // and the format alone. ALL: also of the rows that are not there, which x repeats: no branch keeps loads from being on their way at once.
-template <typename Format, int COLUMNS, bool ALL = false>
+template <typename Format, int COLUMNS, bool ALL = false, typename X>
 __device__ __forceinline__ void warp_products(
-    float (&sums)[COLUMNS][ROWS], const WeightRow (&rows)[COLUMNS], const float* const (&x)[ROWS], int num_rows,
-    int columns) {
+    float (&sums)[COLUMNS][ROWS], const WeightRow (&rows)[COLUMNS], const X& x, int num_rows, int columns) {
     constexpr int VALUES = Format::VALUES;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
 #pragma unroll

@@ -161,6 +161,8 @@ pub struct Workspace<D: Driver> {
     /// What [`Backend::announce`] said that comes behind attention, and behind the layer.
     ahead: Ahead,
     ahead_of_layer: [Ahead; 2],
+    /// Gain of the norm that the rows wait for, if they do: the FFN begins with it.
+    norm_ahead: Option<Buffer>,
     graphs: HashMap<usize, D::Graph>,
 }
 
@@ -301,6 +303,7 @@ impl<D: Driver> CudaBackend<D> {
             true => step::padded(plan.num_rows()),
             false => plan.num_rows(),
         };
+        w.norm_ahead = None;
         w.kv_slots.clone_from(&plan.kv_slots);
         w.expanded.clone_from(&plan.expanded);
         w.has_absorbed = !plan.absorbed.is_empty();
@@ -312,6 +315,11 @@ impl<D: Driver> CudaBackend<D> {
 
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
         rms_norm::launch(&mut self.stream, w.step.padded_rows(), &norm_params(gain, w))
+    }
+
+    /// The norm that the rows wait for. Again, if it is not taken from the workspace: it writes the same.
+    fn norm_now(&mut self, w: &Workspace<D>) -> Result<(), OpError> {
+        w.norm_ahead.map_or(Ok(()), |gain| self.norm_rows(&gain, w))
     }
 }
 
@@ -489,6 +497,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             kv_slots: Vec::new(),
             ahead: Ahead::NONE,
             ahead_of_layer: [Ahead::NONE; 2],
+            norm_ahead: None,
             graphs: HashMap::new(),
         })
     }
@@ -651,7 +660,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
             }
         }
         self.project(rows, a.attended, 0, weight, a.hidden, Output::Add)?;
-        self.norm_rows(gain, w)
+        w.norm_ahead = Some(*gain);
+        Ok(())
     }
 
     fn moe(
@@ -665,6 +675,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let rows = w.step.padded_rows();
         let list = (rows <= MOE_ROWS).then(|| self.worklist(routed, rows, w));
         self.choose(router, shared, &w.shape.router, list.as_ref(), w)?;
+        w.norm_ahead = None;
         self.ffn(Some(routed), shared, gain, w)
     }
 
@@ -674,6 +685,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         gain: Option<&Buffer>,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
+        self.norm_now(w)?;
+        w.norm_ahead = None;
         self.ffn(None, Some(weights), gain, w)
     }
 

@@ -262,7 +262,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
     let options = EngineOptions {
         backend: BackendChoice::Reference,
         scheduler: scheduler::Config {
-            max_num_seqs: 8,
+            max_num_seqs: 12,
             max_num_batched_tokens: 64,
             max_model_len: 128,
             ..Default::default()
@@ -307,8 +307,8 @@ fn check_counts(at_ready: Counts, counts: &Mutex<Counts>, sequences: u64) {
     assert_eq!(end.loads, at_ready.loads);
     // The first prompt has more rows in absorbed form than a recording; all other steps are replayed.
     assert_eq!(end.replays - at_ready.replays, steps - 1);
-    // Embedding and first norm, a dense layer of ten launches and two MoE layers of eleven; a GPU does not say.
-    assert!(matches!(end.recorded, 0 | 34), "{} launches are recorded", end.recorded);
+    // Embedding and first norm, and three layers of eleven launches at most, of twelve rows too; a GPU does not say.
+    assert!(matches!(end.recorded, 0 | 35), "{} launches are recorded", end.recorded);
     // And one for each sequence that starts.
     assert_eq!(end.uploads - at_ready.uploads, 2 * steps + sequences);
 }

@@ -499,6 +499,109 @@ fn routes_a_few_rows_in_one_launch() {
     }
 }
 
+/// More rows: their norms too. The same bits as by three launches, and counters that are 0 again for the next one.
+#[test]
+fn normalises_and_routes_many_rows_in_one_launch() {
+    let (mut rng, tile_rows) = (fastrand::Rng::with_seed(21), 2);
+    for (stored, num_experts, top_k, columns) in [
+        (Stored::Bf16, 384, 8, 1600),
+        (Stored::Bf16, 6, 6, 16),
+        (Stored::F32, 40, 4, 2056),
+        (Stored::F32, 1000, 32, 64),
+    ] {
+        let shape = RouterShape {
+            num_experts,
+            top_k,
+            n_group: 1,
+            topk_group: 1,
+            norm_topk_prob: true,
+            routed_scaling_factor: 2.5,
+        };
+        let weight = Weight::random(&mut rng, stored, [num_experts, columns]);
+        let hidden = floats(&mut rng, 72 * columns);
+        let gain = floats(&mut rng, columns);
+        let bias: Vec<f32> = (0..num_experts).map(|_| rng.f32() * 0.1).collect();
+        for (name, mut device) in devices() {
+            let matrix = Matrix::load(&mut device, "router", &[&weight.view()]).unwrap();
+            let [hidden, gain, bias] =
+                [&hidden, &gain, &bias].map(|values| device.store("floats", values).unwrap().address);
+            let progress = device.zeros("progress", 4 * route::PROGRESS_WORDS).unwrap().address;
+            let blocks_done = device.zeros("counter", 4).unwrap().address;
+            for (rows, padded) in [(9, 12), (1, 1), (33, 33), (70, 72)] {
+                let slots = padded * top_k;
+                let num_rows = device.store("rows", &[rows as u32]).unwrap().address;
+                let mut results = [(); 2].map(|()| {
+                    let mut allocate = |words: usize| device.allocate("route", 4 * words).unwrap().address;
+                    let norm = rms_norm::Params {
+                        hidden,
+                        gain,
+                        normed: allocate(padded * columns),
+                        rounded: allocate(padded * columns / 2),
+                        columns: columns as i32,
+                        eps: 1e-5,
+                    };
+                    let list = Worklist {
+                        num_tiles: allocate(1),
+                        tiles: allocate(3 * slots),
+                        slots: allocate(slots),
+                        tile_rows,
+                        max_tiles: slots,
+                    };
+                    let choice = Choice { chosen: allocate(slots), weights: allocate(slots), blocks_done };
+                    (norm, list, choice, allocate(padded * num_experts))
+                });
+                let [(norm, list, choice, logits), (other_norm, other_list, other_choice, other_logits)] =
+                    &mut results;
+                let function = route::norm_function(&matrix).unwrap();
+                let addresses = [*logits, bias, num_rows];
+                route::launch_with_norms(
+                    &mut device,
+                    function,
+                    &shape,
+                    padded,
+                    &matrix,
+                    *norm,
+                    addresses,
+                    *choice,
+                    list,
+                    progress,
+                )
+                .unwrap();
+                let counts: Vec<u32> = device.read(progress, route::PROGRESS_WORDS).unwrap();
+                assert!(counts.iter().all(|count| *count == 0), "{name}: {counts:?}");
+                rms_norm::launch(&mut device, padded, other_norm).unwrap();
+                let x = Rows { address: other_norm.normed, stride: columns };
+                let y = Rows { address: *other_logits, stride: num_experts };
+                linear::launch(&mut device, padded, &matrix, x, 0, y, Output::Set).unwrap();
+                let addresses = [*other_logits, bias, num_rows];
+                route::launch_route(&mut device, &shape, padded, addresses, *other_choice, Some(other_list))
+                    .unwrap();
+                for (what, [got, expected], words) in [
+                    ("normed", [norm.normed, other_norm.normed], padded * columns),
+                    ("rounded", [norm.rounded, other_norm.rounded], padded * columns / 2),
+                    ("logits", [*logits, *other_logits], padded * num_experts),
+                    ("chosen", [choice.chosen, other_choice.chosen], slots),
+                    ("weights", [choice.weights, other_choice.weights], slots),
+                    ("num_tiles", [list.num_tiles, other_list.num_tiles], 1),
+                ] {
+                    let [got, expected] = [got, expected].map(|at| device.read::<u32>(at, words).unwrap());
+                    assert_eq!(got, expected, "{name}: {what} of {rows} rows, {num_experts} experts");
+                }
+                let num_tiles = device.read::<u32>(list.num_tiles, 1).unwrap()[0] as usize;
+                let tiles: [Vec<u32>; 2] =
+                    [&*list, &*other_list].map(|list| device.read(list.tiles, 3 * num_tiles).unwrap());
+                assert_eq!(tiles[0], tiles[1], "{name}");
+                // In any order inside an expert.
+                let chosen: Vec<u32> = device.read(choice.chosen, slots).unwrap();
+                let mut order: Vec<u32> = device.read(list.slots, rows * top_k).unwrap();
+                assert!(order.is_sorted_by_key(|slot| chosen[*slot as usize]), "{name}");
+                order.sort_unstable();
+                assert!(order.into_iter().eq(0..(rows * top_k) as u32), "{name}: every slot once");
+            }
+        }
+    }
+}
+
 /// The choice by definition: experts and their weights.
 fn expected_choice(logits: &[f32], bias: &[f32], shape: &RouterShape) -> (Vec<u32>, Vec<f32>) {
     let scores: Vec<f32> = logits.iter().map(|z| 1.0 / (1.0 + (-z).exp())).collect();

@@ -64,10 +64,12 @@ pub(super) struct Activations {
     pub(super) num_tiles: Buffer,
     /// `[1]` u32, 0 between launches.
     pub(super) blocks_done: Buffer,
+    /// [`route::PROGRESS_WORDS`] u32, 0 between launches.
+    pub(super) route_progress: Buffer,
 }
 
 /// Bytes of [`Activations`], in the order of the fields.
-fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 19] {
+fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 20] {
     let (mla, router) = (&shape.mla, &shape.router);
     let rows = rows.max(step::padded(rows));
     let moe_rows = rows.min(MOE_ROWS);
@@ -95,6 +97,7 @@ fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 19]
         3 * tiles,
         1,
         1,
+        route::PROGRESS_WORDS,
     ]
     .map(|words| 4 * words)
 }
@@ -134,9 +137,11 @@ impl Activations {
             tiles: next()?,
             num_tiles: next()?,
             blocks_done: next()?,
+            route_progress: next()?,
         };
-        let counter = activations.blocks_done;
-        stream.driver().zero(counter.address, counter.bytes)?;
+        for counters in [activations.blocks_done, activations.route_progress] {
+            stream.driver().zero(counters.address, counters.bytes)?;
+        }
         Ok(activations)
     }
 }

@@ -14,6 +14,7 @@ use crate::quant::CachedRowFormat;
 
 impl<D: Driver> Calibrate for CudaBackend<D> {
     fn read<'a>(&'a mut self, what: Activation, w: &'a Workspace<D>) -> Result<&'a [f32], OpError> {
+        self.norm_now(w)?;
         let (buffer, rows, columns) = match what {
             Activation::Hidden => (w.activations.hidden, w.step.rows(), w.shape.hidden_size),
             Activation::Normed => (w.activations.normed.exact, w.step.rows(), w.shape.hidden_size),
@@ -66,6 +67,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
         expert: usize,
         w: &Workspace<D>,
     ) -> Result<f32, OpError> {
+        self.norm_now(w)?;
         let a = &w.activations;
         let mut largest = 0.0f32;
         // As many rows at once as the worklist has room for.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::activations::MOE_ROWS;
 use super::weights::Experts;
-use super::{CudaBackend, Router, Workspace};
+use super::{CudaBackend, Router, Workspace, norm_params};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::ahead::Ahead;
 use crate::cuda::kernels::linear::{self, Output};
@@ -40,7 +40,8 @@ pub(super) enum Slots<'a> {
 }
 
 impl<D: Driver> CudaBackend<D> {
-    /// The router's choice for all rows of the step, and with `list` their worklist. `shared` are experts that are computed behind it.
+    /// The router's choice for all rows of the step, behind the norm that these wait for, and with `list` their worklist. `shared` are
+    /// experts that are computed behind it.
     pub(super) fn choose(
         &mut self,
         router: &Router,
@@ -51,10 +52,28 @@ impl<D: Driver> CudaBackend<D> {
     ) -> Result<(), OpError> {
         let (a, rows) = (&w.activations, w.step.padded_rows());
         expect("moe", &[shape.num_experts], &[router.weight.out_features])?;
-        let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
         let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
         let (chosen, weights) = (a.chosen.address, a.weights.address);
         let choice = Choice { chosen, weights, blocks_done: a.blocks_done.address };
+        if let (Some(list), Some(gain), Some(function)) =
+            (list, w.norm_ahead, route::norm_function(&router.weight))
+            && rows <= route::NORM_ROWS
+        {
+            return route::launch_with_norms(
+                &mut self.stream,
+                function,
+                shape,
+                rows,
+                &router.weight,
+                norm_params(&gain, w),
+                inputs,
+                choice,
+                list,
+                a.route_progress.address,
+            );
+        }
+        self.norm_now(w)?;
+        let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
         if let (Some(list), Some(function)) = (list, route::fused_function(&router.weight, shape))
             && rows <= route::FUSED_ROWS
         {

@@ -3,14 +3,14 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::ahead::Ahead;
-use super::linear;
-use super::plain;
+use super::{linear, plain, rms_norm};
 use crate::cuda::matrix::{Format, Matrix};
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::{OpError, RouterShape};
 
 /// The declaration.
-pub const KERNEL: Kernel = plain!("route", &["route", "route_f32", "route_bf16", "tiles"], 128);
+pub const KERNEL: Kernel =
+    plain!("route", &["route", "route_f32", "route_bf16", "norm_route_f32", "norm_route_bf16", "tiles"], 128);
 
 /// Choice of a row that is not there.
 pub const NO_EXPERT: u32 = u32::MAX;
@@ -23,7 +23,16 @@ pub const MAX_GROUPS: usize = 32;
 /// Most rows whose logits and choice are one launch.
 pub const FUSED_ROWS: usize = 8;
 
-/// Threads of a block of `route_f32` and `route_bf16`.
+/// Most rows whose norm, logits and choice are one launch.
+pub const NORM_ROWS: usize = 8 * MANY_TILES;
+
+/// Blocks of 8 rows of `norm_route_f32` and `norm_route_bf16`.
+const MANY_TILES: usize = 64;
+
+/// Words of their counts: turns and blocks of 8 rows done, and of each such block normalised rows and blocks with its logits.
+pub const PROGRESS_WORDS: usize = 2 + 2 * MANY_TILES;
+
+/// Threads of a block of `route_f32` and `route_bf16`, and of those with norms.
 const FUSED_THREADS: usize = 256;
 
 /// Outputs of a block of `route_f32` and `route_bf16`.
@@ -97,6 +106,16 @@ struct LinearRouteParams {
     linear: linear::Params,
     route: RouteParams,
     ahead: Ahead,
+}
+
+/// `NormRouteParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct NormRouteParams {
+    norm: rms_norm::Params,
+    linear: linear::Params,
+    route: RouteParams,
+    progress: u64,
 }
 
 /// Slots ordered by expert and cut into tiles, in device memory.
@@ -221,6 +240,44 @@ pub fn launch_fused<D: Driver>(
         ahead,
     };
     let grid = [weight.out_features.div_ceil(LINEAR_COLUMNS) as u32, 1, 1];
+    stream.launch(function, LaunchShape { grid, threads: FUSED_THREADS as u32, shared_bytes: 0 }, &params)
+}
+
+/// The function that normalises rows and computes their logits too, for up to [`NORM_ROWS`] rows, and the experts of a block; `None` for
+/// weights in other formats.
+pub fn norm_function(weight: &Matrix) -> Option<(&'static str, usize)> {
+    match weight.format {
+        Format::F32 => Some(("norm_route_f32", 2 * LINEAR_COLUMNS)),
+        Format::Bf16 => Some(("norm_route_bf16", 3 * LINEAR_COLUMNS)),
+        _ => None,
+    }
+}
+
+/// Enqueues by a [`norm_function`] the norms of up to [`NORM_ROWS`] rows, their logits, choice and worklist. `progress` is at
+/// [`PROGRESS_WORDS`] zeros.
+pub fn launch_with_norms<D: Driver>(
+    stream: &mut Stream<D>,
+    (function, block_columns): (&'static str, usize),
+    shape: &RouterShape,
+    padded_rows: usize,
+    weight: &Matrix,
+    norm: rms_norm::Params,
+    addresses: [u64; 3],
+    choice: Choice,
+    list: &Worklist,
+    progress: u64,
+) -> Result<(), OpError> {
+    let x = linear::Rows { address: norm.normed, stride: weight.in_features };
+    let logits = linear::Rows { address: addresses[0], stride: weight.out_features };
+    let choice = Choice { blocks_done: 0, ..choice };
+    let params = NormRouteParams {
+        norm,
+        linear: linear::Params::new(padded_rows, weight, x, 0, logits, linear::Output::Set),
+        route: RouteParams::new(shape, padded_rows, addresses, choice, Some(list)),
+        progress,
+    };
+    let blocks = weight.out_features.div_ceil(block_columns) * padded_rows.div_ceil(NORM_ROWS / MANY_TILES);
+    let grid = [(padded_rows + blocks) as u32, 1, 1];
     stream.launch(function, LaunchShape { grid, threads: FUSED_THREADS as u32, shared_bytes: 0 }, &params)
 }
 
