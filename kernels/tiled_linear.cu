@@ -15,34 +15,6 @@
 //          1,024. That is the speed of L2: blocks of 64 rows and 256 outputs read 2.35 GB from it for 1,024 rows of o_proj, 5.5 TB/s, and
 //          47 GB for the head, 6.2 TB/s. block32x96 reads 0.73 of it; split32x64 and wide16x8 have not run on a GPU either.
 
-#include "last_block.cuh"
-#include "mma.cuh"
-#include "norm.cuh"
-#include "tile.cuh"
-
-struct Linear {
-    static __device__ __forceinline__ void put(const TiledParams& params, int n, int slot, float value) {
-        if (n < params.weight.rows) {
-            float* y = static_cast<float*>(params.y) + slot * params.y_stride + n;
-            *y = params.add ? *y + value : value;
-        }
-    }
-    static __device__ __forceinline__ void run(
-        const TiledParams& params, int tile, int g, int slot, float lower, float upper) {
-        put(params, tile * TILE + g, slot, lower);
-        put(params, tile * TILE + g + 8, slot, upper);
-    }
-    // One launch less in a decode step: with few rows the last block has them normalised before another launch begins.
-    static __device__ __forceinline__ void finish(const TiledLaunch& launch) {
-        __shared__ float warp_sums[NORM_THREADS / 32];
-        if (launch.norm.gain == nullptr || !is_last_block(launch.blocks_done)) {
-            return;
-        }
-        for (int row = 0; row < launch.norm_rows; ++row) {
-            norm_row<true>(launch.norm, row, warp_sums);
-            __syncthreads();
-        }
-    }
-};
+#include "linear_write.cuh"
 
 FORMATS(tiled_linear, Linear)

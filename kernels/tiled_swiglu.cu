@@ -12,20 +12,6 @@
 // Tried:   H100: 84, 99 and 102 % of the floor at 1, 8 and 64 rows of NVFP4. With registers for 4 blocks of 16 outputs on a
 //          multiprocessor 55.3 us at one row, for 2 blocks 57.7.
 
-#include "mma.cuh"
-#include "norm.cuh"
-#include "tile.cuh"
-
-struct SwiGlu {
-    static __device__ __forceinline__ void run(
-        const TiledParams& params, int tile, int g, int slot, float gate, float up) {
-        const int unit = tile * 8 + g;
-        if (unit < params.weight.rows) {
-            const float silu = __fdiv_rn(gate, 1.0f + expf(-gate));
-            static_cast<bf16*>(params.y)[slot * params.y_stride + unit] = bf16_of(silu * up);
-        }
-    }
-    static __device__ __forceinline__ void finish(const TiledLaunch&) {}
-};
+#include "swiglu_write.cuh"
 
 FORMATS(tiled_swiglu, SwiGlu)

@@ -362,14 +362,14 @@ __device__ __forceinline__ void score(
 #pragma unroll
             for (int panel = 0; panel < ROPE_PANEL; ++panel) {
 #pragma unroll
-                for (int step = 0; step < STEPS; ++step) {
-                    const u32 at = (panel * PANEL_BYTES + step * STEP_COLUMNS) >> 4;
+                for (int step = 0; step < PANEL_STEPS; ++step) {
+                    const u32 at = (panel * PANEL_BYTES + step * PANEL_STEP_COLUMNS) >> 4;
                     wgmma_64<Rows::ELEMENT>(scores, queries + at, keys + at, panel + step > 0);
                 }
             }
 #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                const u32 at = (ROPE_PANEL * PANEL_BYTES + step * STEP_COLUMNS) >> 4;
+            for (int step = 0; step < PANEL_STEPS; ++step) {
+                const u32 at = (ROPE_PANEL * PANEL_BYTES + step * PANEL_STEP_COLUMNS) >> 4;
                 wgmma_64<Element::Bf16>(scores, queries + at, keys + at, true);
             }
             finish_products();
@@ -501,8 +501,8 @@ __device__ __forceinline__ void add_values(
             }
             begin_products();
 #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                const u64 a = weights + (step * STEP_COLUMNS >> 4), b = values + (step * STEP_ROWS >> 4);
+            for (int step = 0; step < PANEL_STEPS; ++step) {
+                const u64 a = weights + (step * PANEL_STEP_COLUMNS >> 4), b = values + (step * PANEL_STEP_ROWS >> 4);
                 wgmma_128<ELEMENT>(sums[0], a, b);
                 wgmma_128<ELEMENT>(sums[1], a, b + (2 * PANEL_BYTES >> 4));
             }

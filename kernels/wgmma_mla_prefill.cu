@@ -138,8 +138,8 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
 #pragma unroll
             for (int panel = 0; panel < KEY_PANELS; ++panel) {
 #pragma unroll
-                for (int step = 0; step < STEPS; ++step) {
-                    const u32 at = (panel * PANEL_BYTES + step * STEP_COLUMNS) >> 4;
+                for (int step = 0; step < PANEL_STEPS; ++step) {
+                    const u32 at = (panel * PANEL_BYTES + step * PANEL_STEP_COLUMNS) >> 4;
                     wgmma_64<Element::Bf16>(scores, queries + at, keys + at, panel + step > 0);
                 }
             }
@@ -162,7 +162,7 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
                 largest[r] = fmaxf(before, group_max<4>(peaks[r]));
                 shrink[r] = exp2_of(before - largest[r]);
             }
-            u32 weights[STEPS][4];
+            u32 weights[PANEL_STEPS][4];
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n) {
 #pragma unroll
@@ -186,8 +186,8 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
             }
             begin_products();
 #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                wgmma_128(sums, weights[step], values + (step * STEP_ROWS >> 4));
+            for (int step = 0; step < PANEL_STEPS; ++step) {
+                wgmma_128(sums, weights[step], values + (step * PANEL_STEP_ROWS >> 4));
             }
             finish_products();
         }

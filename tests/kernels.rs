@@ -118,6 +118,21 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, code: &str) {
     if kernel.name == kernels::wgmma_mla_prefill::KERNEL.name {
         assert!(lines(" HGMMA.64x64x16.F32.BF16") >= 12 * functions, "{arch}");
         assert!(lines(" HGMMA.64x128x16.F32.BF16") >= 4 * functions, "{arch}");
+    } else if [kernels::wgmma_linear::KERNEL.name, kernels::wgmma_swiglu::KERNEL.name].contains(&kernel.name)
+    {
+        // Of every function, for two or three numbers of rows: two tiles of a warp by eight steps, and copies of 4 bytes of both panels.
+        for (rows, columns) in
+            [("_32x64", &[32, 48, 64][..]), ("_cluster32x64", &[32, 64]), ("_32x128", &[64, 96, 128])]
+        {
+            let functions = kernel.functions.iter().filter(|name| name.ends_with(rows)).count();
+            for columns in columns {
+                let mnemonic = format!(" HGMMA.64x{columns}x16.F32.BF16");
+                assert!(functions > 0 && lines(&mnemonic) >= 16 * functions, "{} {arch}", kernel.name);
+            }
+        }
+        assert!(lines(" LDGSTS.E") >= 2 * 2 * 4 * functions, "{} {arch}", kernel.name);
+        assert!(lines(" UCGABAR_WAIT") >= 2 * 4, "{} {arch}", kernel.name);
+        assert!(lines(" USETMAXREG") >= 2 * functions, "{} {arch}", kernel.name);
     } else if kernel.name.starts_with("wgmma_") {
         // Scores of 9 panels by 4 steps, the last panel in bf16 whatever the others are, and values of two times 128 columns by 4
         // steps.

@@ -10,6 +10,9 @@
 // Order: a sum is cut into at most 8 chunks of whole units; a chunk is a chain of steps from 0, and chunks are added in
 // their order from 0. It depends on K and the format alone: every schedule below gives the same bits.
 
+#include "mma.cuh"
+#include "norm.cuh"
+
 constexpr int WARP = 32;
 constexpr int TILE = 16;
 constexpr int UNIT = 128;

@@ -57,7 +57,7 @@ fn sizes_of_checkpoint(settings: &Settings) -> Result<BenchSizes, BootError> {
 fn table(sizes: &BenchSizes, times: &KernelTimes) -> String {
     let width = times.times.iter().map(|time| time.op.len()).max().unwrap_or(0).max(2);
     let mut text = format!(
-        "{}; a copy on the device: {:.0} GB/s\n\n{:width$}  {:>5}  {:<10}  {:>9}  {:>7}  {:>7}  {:>5}\n",
+        "{}; a copy on the device: {:.0} GB/s\n\n{:width$}  {:>5}  {:<12}  {:>9}  {:>7}  {:>7}  {:>5}\n",
         sizes.name,
         times.copy_bandwidth / 1e9,
         "op",
@@ -71,7 +71,7 @@ fn table(sizes: &BenchSizes, times: &KernelTimes) -> String {
     for time in &times.times {
         let _ = writeln!(
             text,
-            "{:width$}  {:>5}  {:<10}  {:>9.1}  {:>7.0}  {:>7.1}  {:>4.0}%",
+            "{:width$}  {:>5}  {:<12}  {:>9.1}  {:>7.0}  {:>7.1}  {:>4.0}%",
             time.op,
             time.rows,
             time.variant.as_deref().unwrap_or("-"),
@@ -105,7 +105,7 @@ mod tests {
         };
         let times = KernelTimes { copy_bandwidth: 4.0e12, times: vec![time], left: vec!["attend".into()] };
         let text = table(&BenchSizes::kimi_k2(), &times);
-        let expected = "linear bf16 7168x8192      8  split16x8        50.0     2349     18.8    59%\n";
+        let expected = "linear bf16 7168x8192      8  split16x8          50.0     2349     18.8    59%\n";
         assert!(text.contains(expected), "{text}");
         assert!(text.ends_with("attend: no room in the device's memory\n"), "{text}");
     }

@@ -70,7 +70,7 @@ fn progress(measurement: &Measurement) -> String {
 fn table(measurements: &[Measurement]) -> String {
     let width = measurements.iter().map(|m| m.op.to_string().len()).max().unwrap_or(0).max(2);
     let mut text = format!(
-        "{:width$}  {:<11} {:>9}  {:<11} {:>9} {:>6} {:>6}  refused\n",
+        "{:width$}  {:<12} {:>9}  {:<12} {:>9} {:>6} {:>6}  refused\n",
         "op", "choice", "us", "default", "us", "gain", "floor"
     );
     for measurement in measurements {
@@ -82,7 +82,7 @@ fn table(measurements: &[Measurement]) -> String {
         let percent = |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.0}%", 100.0 * share));
         let _ = writeln!(
             text,
-            "{:width$}  {choice:<11} {:>9}  {:<11} {:>9} {:>6} {:>6}  {}",
+            "{:width$}  {choice:<12} {:>9}  {:<12} {:>9} {:>6} {:>6}  {}",
             measurement.op.to_string(),
             number(micros),
             measurement.default,
@@ -148,16 +148,16 @@ fn explain(table: &Table, measurement: &Measurement) -> String {
         }
         let _ = writeln!(
             text,
-            "  {variant:<11} {micros:>9.2} us  {share:>3.0} % of the floor  {}",
+            "  {variant:<12} {micros:>9.2} us  {share:>3.0} % of the floor  {}",
             notes.join(", ")
         );
     }
     for (variant, reason) in measurement.refusals() {
-        let _ = writeln!(text, "  {variant:<11} refused: {reason}");
+        let _ = writeln!(text, "  {variant:<12} refused: {reason}");
     }
     for candidate in Candidate::shipped(op) {
         if let Some(lost) = table.lost.iter().find(|lost| lost.function == candidate.function) {
-            let _ = writeln!(text, "  {:<11} left out: {}", candidate.variant.name, lost.reason);
+            let _ = writeln!(text, "  {:<12} left out: {}", candidate.variant.name, lost.reason);
         }
     }
     let margin = 100.0 * MARGIN;

@@ -2,9 +2,9 @@
 
 use super::FunctionUsage;
 
-/// Remarks by which ptxas reports that it gave an instruction's speed up: C7508 `setmaxnreg` ignored, C7510 wgmma
-/// serialized.
-const SLOW_REMARKS: [&str; 2] = ["C7508", "C7510"];
+/// Remarks by which ptxas reports that it gave an instruction's speed up: C7508 `setmaxnreg` ignored, C7510 and others of this text
+/// wgmma serialized.
+const SLOW_REMARKS: [&str; 3] = ["C7508", "C7510", "Potential Performance Loss"];
 
 /// Resources of the entry functions in a log, in its order. A function whose log lacks the register count, the shared
 /// memory or the stack frame is left out.

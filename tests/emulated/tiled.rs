@@ -348,14 +348,16 @@ fn prompt_products_read_rows_once_and_without_bank_conflicts() {
     let Some(options) = device.driver().options() else { return };
     options.profile = true;
     let mut rng = fastrand::Rng::with_seed(36);
-    let [most, out, columns] = [96, 256, 4096];
+    let [most, out, columns] = [128, 256, 4096];
     let x = stored_rows(&mut device, &rounded(&mut rng, most * columns), columns);
     let y = Rows { address: device.allocate("y", 4 * most * out).unwrap().address, stride: out };
     for stored in [Stored::Bf16, nvfp4] {
         let weight = Weight::random(&mut rng, stored, [out, columns]);
         let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
-        for variant in variants(&device, matrix.format).filter(|variant| variant.schedule == Schedule::Block)
-        {
+        let of_prompts = |variant: &&Variant| {
+            !matches!(variant.schedule, Schedule::Split | Schedule::Wide | Schedule::Cluster)
+        };
+        for variant in variants(&device, matrix.format).filter(of_prompts) {
             let rows = variant.rows;
             let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
             tiled_linear::launch(&mut device, variant, &[part], false).unwrap();

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use perigee::cuda::kernels::tiled::{Schedule, Variant};
-use perigee::cuda::kernels::tiled_linear;
+use perigee::cuda::kernels::{tiled_linear, wgmma_linear};
 use perigee::cuda::tuner::{
     BenchSizes, Bucket, Candidate, Choices, Effort, Identity, Measurement, Product, Table, Tried, TuneError,
     Tuned, TunedOp, kernel_times, tune,
@@ -224,11 +224,54 @@ const PLANTS: [Plant; 10] = [
     },
 ];
 
+/// The same of `wgmma_linear`: that units are handed over at the right time, and rows are in their places.
+const WGMMA_PLANTS: [Plant; 4] = [
+    Plant { name: "wgmma unchanged", function: "planted_wgmma_0", changes: &[], reason: "" },
+    Plant {
+        name: "wgmma rows exchanged",
+        function: "planted_wgmma_1",
+        changes: &[(
+            "a = first[8 * eight], b = first[8 * eight + 4]",
+            "b = first[8 * eight], a = first[8 * eight + 4]",
+        )],
+        reason: "it has other bits than split16x8",
+    },
+    Plant {
+        name: "wgmma stage left early",
+        function: "planted_wgmma_2",
+        changes: &[
+            ("if (pair == 0 && turn > 0) {", "if (pair == 0) {"),
+            ("arrive(&shared.emptied[(turn - 1) %", "arrive(&shared.emptied[turn %"),
+        ],
+        reason: "race",
+    },
+    Plant {
+        name: "wgmma rows not awaited",
+        function: "planted_wgmma_3",
+        changes: &[("wait(&shared.filled[stage], turn / Shared::STAGES & 1);", "")],
+        reason: "",
+    },
+];
+
 impl Plant {
+    fn is_wgmma(&self) -> bool {
+        self.name.starts_with("wgmma ")
+    }
+
     fn program(&self) -> Program {
-        let mut program = Program::new(&tiled_linear::KERNEL, Arch::Sm90a).unwrap();
-        let one = format!("TILED({}, TileNvfp4, Linear, 1, 1, 2)", self.function);
-        for (from, to) in [("FORMATS(tiled_linear, Linear)", one.as_str())].iter().chain(self.changes) {
+        let function = self.function;
+        let (kernel, all, one) = match self.is_wgmma() {
+            false => {
+                let one = format!("TILED({function}, TileNvfp4, Linear, 1, 1, 2)");
+                (&tiled_linear::KERNEL, "FORMATS(tiled_linear, Linear)", one)
+            }
+            true => {
+                let one = format!("WGMMA_BLOCK({function}, TileNvfp4, Linear, 64)");
+                (&wgmma_linear::KERNEL, "WGMMA_FORMATS(wgmma_linear, Linear)", one)
+            }
+        };
+        let mut program = Program::new(kernel, Arch::Sm90a).unwrap();
+        for (from, to) in [(all, one.as_str())].iter().chain(self.changes) {
             assert!(program.text.contains(from), "{}: {from}", self.name);
             program.text = program.text.replacen(from, to, 1);
         }
@@ -237,7 +280,10 @@ impl Plant {
     }
 
     fn candidate(&self) -> Candidate {
-        let variant = Variant { name: self.name, warp_tiles: 1, rows: 8, schedule: Schedule::Split };
+        let variant = match self.is_wgmma() {
+            false => Variant { name: self.name, warp_tiles: 1, rows: 8, schedule: Schedule::Split },
+            true => Variant { name: self.name, ..*Variant::named("wgmma32x64").unwrap() },
+        };
         Candidate { variant, function: self.function }
     }
 }
@@ -252,7 +298,7 @@ fn planted_device(faults: bool) -> Option<impl FnMut() -> Result<Stream<TestDriv
         let options = driver.options().unwrap();
         (options.uninitialized, options.races) = (faults, faults);
         let mut stream = Stream::new(driver)?;
-        PLANTS.iter().try_for_each(|plant| stream.load_program(&plant.program()))?;
+        PLANTS.iter().chain(&WGMMA_PLANTS).try_for_each(|plant| stream.load_program(&plant.program()))?;
         Ok(stream)
     })
 }
@@ -290,6 +336,28 @@ fn planted_wrong_variants_are_refused() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn planted_wrong_forms_of_wgmma_are_refused() {
+    let ops = [op(Product::Linear, Format::Nvfp4, PLANTED_OP, 1, Bucket::UpTo96)];
+    let Some(mut open) = planted_device(false) else { return };
+    let plants: Vec<&Plant> = WGMMA_PLANTS[..2].iter().collect();
+    let candidates = left(&plants, &Table::new(identity()));
+    let tuned = tune_ops(&ops, &mut open, &candidates);
+    let measurement = &tuned.measurements[0];
+    let refusals: Vec<(&str, &str)> = measurement.refusals().collect();
+    assert!(refusals.len() == 1 && refusals[0].0 == plants[1].name, "{refusals:?}");
+    assert!(refusals[0].1.contains(plants[1].reason), "{refusals:?}");
+    assert!(measurement.micros("wgmma32x64").is_some() && measurement.micros(plants[0].name).is_some());
+    let Some(mut open) = planted_device(true) else { return };
+    for plant in &WGMMA_PLANTS[2..] {
+        let candidates = left(&[plant], &Table::new(identity()));
+        let error = tune(&mut open, &ops, &candidates, &EFFORT, None, 0, &mut |_, _| panic!("measured"));
+        let TuneError::Lost { function, source } = error.unwrap_err() else { panic!("no variant is lost") };
+        println!("{function}: {source}");
+        assert!(function == plant.function && source.to_string().contains(plant.reason), "{source}");
     }
 }
 
@@ -458,10 +526,10 @@ fn the_command_explains_what_is_stored() {
     for part in [
         "swiglu-nvfp4-2048x7168-x384-rows1-8\n  on Made-up GPU (driver 580.65), 2026-11-23",
         "41.00 MB; at the 4100 GB/s of a copy in the same run that takes 10.0 us",
-        "split32x8       50.00 us   20 % of the floor  chosen",
-        "split16x8      100.00 us   10 % of the floor  default",
-        "block32x64  refused: it has other bits",
-        "split32x16  left out: code 700",
+        "split32x8        50.00 us   20 % of the floor  chosen",
+        "split16x8       100.00 us   10 % of the floor  default",
+        "cluster32x64 refused: it has other bits",
+        "split32x16   left out: code 700",
         "split32x8 is faster than split16x8 by 50.0 % and replaces it: the margin is 3 %",
     ] {
         assert!(text.contains(part), "{part}\n{text}");

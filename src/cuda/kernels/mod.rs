@@ -20,8 +20,10 @@ pub mod tiled_mla_decode;
 pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
 pub mod vision;
+pub mod wgmma_linear;
 pub mod wgmma_mla_decode;
 pub mod wgmma_mla_prefill;
+pub mod wgmma_swiglu;
 
 use super::Kernel;
 
@@ -45,8 +47,10 @@ pub const ALL: &[&Kernel] = &[
     &tiled_mla_prefill::KERNEL,
     &tiled_swiglu::KERNEL,
     &vision::KERNEL,
+    &wgmma_linear::KERNEL,
     &wgmma_mla_decode::KERNEL,
     &wgmma_mla_prefill::KERNEL,
+    &wgmma_swiglu::KERNEL,
 ];
 
 /// A kernel for every architecture, without options and dynamic shared memory: stem, functions, most registers.

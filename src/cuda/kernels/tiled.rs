@@ -1,4 +1,4 @@
-//! What `tiled_linear.rs` and `tiled_swiglu.rs` share: parameters, and the variants of one product.
+//! What `tiled_linear.rs`, `tiled_swiglu.rs` and their forms of `wgmma` share: parameters, and the variants of one product.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -9,8 +9,12 @@ use crate::cuda::tiled::{TILE, Tiled, TiledWeight, UNIT};
 use crate::cuda::{Arch, Driver, DriverError, LaunchShape, Stream};
 use crate::ops::OpError;
 
-/// Warps of a block.
+/// Warps of a block that multiply.
 const WARPS: usize = 8;
+/// Beside them those that bring rows, of [`Schedule::Wgmma`].
+const COPY_WARPS: usize = 4;
+/// Architectures with the products of [`Schedule::Wgmma`].
+pub(super) const WGMMA_ARCHS: &[Arch] = &[Arch::Sm90a];
 /// Chunks of a sum.
 const CHUNKS: usize = 8;
 
@@ -93,13 +97,25 @@ pub enum Schedule {
     Wide,
     /// Each has tiles of its own; the rows are in shared memory.
     Block,
+    /// As [`Self::Block`] by `wgmma`, with four warps more that bring the rows (`kernels/include/wgmma_tile.cuh`).
+    Wgmma,
+    /// The same with the chunks of a sum in the blocks of a cluster.
+    Cluster,
+}
+
+impl Schedule {
+    /// Whether it is one of the kernels of `wgmma`.
+    const fn is_wgmma(self) -> bool {
+        matches!(self, Self::Wgmma | Self::Cluster)
+    }
 }
 
 /// Most inputs of a product of [`Schedule::Wide`].
 const WIDE_INPUTS: usize = 4096;
 
-/// Number of variants.
+/// Number of variants of the kernels for all architectures, and of all.
 pub(super) const COUNT: usize = 9;
+const ALL_COUNT: usize = COUNT + 3;
 
 const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: Schedule) -> Variant {
     Variant { name, warp_tiles, rows, schedule }
@@ -107,7 +123,7 @@ const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: S
 
 impl Variant {
     /// Every variant, in the order of `names`. All are right for all shapes; the first is the one to compare with.
-    pub const ALL: [Self; COUNT] = [
+    pub const ALL: [Self; ALL_COUNT] = [
         variant("split16x8", 1, 8, Schedule::Split),
         variant("split32x8", 2, 8, Schedule::Split),
         variant("split32x16", 2, 16, Schedule::Split),
@@ -117,17 +133,30 @@ impl Variant {
         variant("block32x48", 2, 48, Schedule::Block),
         variant("block32x64", 2, 64, Schedule::Block),
         variant("block32x96", 2, 96, Schedule::Block),
+        variant("wgmma32x64", 2, 64, Schedule::Wgmma),
+        variant("cluster32x64", 2, 64, Schedule::Cluster),
+        variant("wgmma32x128", 2, 128, Schedule::Wgmma),
     ];
 
-    /// Most dynamic shared memory of a launch of those that fit on an architecture.
+    /// Most dynamic shared memory of a launch of those that fit on an architecture, but for those of `wgmma`.
     pub(super) fn max_shared_bytes(arch: Arch) -> u32 {
-        let fitting = Self::ALL.iter().filter(|variant| variant.fits(arch));
+        Self::most_shared_bytes(arch, |schedule| !schedule.is_wgmma())
+    }
+
+    /// The same of those.
+    pub(super) fn max_wgmma_shared_bytes(arch: Arch) -> u32 {
+        Self::most_shared_bytes(arch, Schedule::is_wgmma)
+    }
+
+    fn most_shared_bytes(arch: Arch, of: impl Fn(Schedule) -> bool) -> u32 {
+        let fitting = Self::ALL.iter().filter(|variant| of(variant.schedule) && variant.fits(arch));
         fitting.map(Self::shared_bytes).max().unwrap_or(0)
     }
 
-    /// Whether an architecture has the shared memory of its blocks.
+    /// Whether an architecture has its instructions, and the shared memory of its blocks.
     pub fn fits(&self, arch: Arch) -> bool {
-        self.shared_bytes() <= arch.max_shared_bytes()
+        let has_products = !self.schedule.is_wgmma() || WGMMA_ARCHS.contains(&arch);
+        has_products && self.shared_bytes() <= arch.max_shared_bytes()
     }
 
     /// The variant for about `rows` rows of x for each matrix.
@@ -165,8 +194,14 @@ impl Variant {
     const fn block_tiles(&self) -> usize {
         match self.schedule {
             Schedule::Split => self.warp_tiles,
-            Schedule::Wide | Schedule::Block => self.warp_tiles * WARPS,
+            _ => self.warp_tiles * WARPS,
         }
+    }
+
+    /// Threads of a block.
+    const fn threads(&self) -> u32 {
+        let warps = if self.schedule.is_wgmma() { WARPS + COPY_WARPS } else { WARPS };
+        32 * warps as u32
     }
 
     /// Dynamic shared memory of a launch.
@@ -179,12 +214,21 @@ impl Variant {
             Schedule::Block => {
                 4 * self.block_tiles() * TILE * self.rows + 2 * 2 * self.rows * UNIT + 4 * self.rows
             }
+            // `WgmmaShared`: units of rows, sums, two barriers of each unit, and where rows begin.
+            Schedule::Wgmma | Schedule::Cluster => {
+                let stages = if self.rows > 64 { 3 } else { 4 };
+                stages * (2 * self.rows * UNIT + 16)
+                    + 4 * self.block_tiles() * TILE * self.rows
+                    + 4 * self.rows
+            }
         };
         bytes as u32
     }
 
+    /// Place among the variants of a kernel.
     fn index(&self) -> usize {
-        Self::ALL.iter().position(|variant| variant == self).unwrap_or(0)
+        let kin = Self::ALL.iter().filter(|variant| variant.schedule.is_wgmma() == self.schedule.is_wgmma());
+        kin.take_while(|variant| *variant != self).count()
     }
 }
 
@@ -217,6 +261,54 @@ pub(super) use names;
 
 /// Number of functions of a kernel.
 pub(super) const FUNCTIONS: usize = 5 * COUNT - 1;
+
+/// Names of the functions of a kernel of `wgmma`, in the order of variants and formats: FP8 has none of clusters, and BF16 alone has 128
+/// rows.
+macro_rules! wgmma_names {
+    ($kernel:literal) => {
+        [
+            concat!($kernel, "_bf16_32x64"),
+            concat!($kernel, "_nvfp4_32x64"),
+            concat!($kernel, "_mxfp4_32x64"),
+            concat!($kernel, "_int4_32x64"),
+            concat!($kernel, "_fp8_32x64"),
+            concat!($kernel, "_bf16_cluster32x64"),
+            concat!($kernel, "_nvfp4_cluster32x64"),
+            concat!($kernel, "_mxfp4_cluster32x64"),
+            concat!($kernel, "_int4_cluster32x64"),
+            concat!($kernel, "_bf16_32x128"),
+        ]
+    };
+}
+pub(super) use wgmma_names;
+
+/// Number of functions of a kernel of `wgmma`.
+pub(super) const WGMMA_FUNCTIONS: usize = 10;
+
+/// The first function of each variant of such a kernel, and the number of its formats.
+const WGMMA_FORMATS: [(usize, usize); ALL_COUNT - COUNT] = [(0, 5), (5, 4), (9, 1)];
+
+/// The functions of a product.
+#[derive(Debug)]
+pub(super) struct Functions {
+    /// Of the kernel for all architectures.
+    pub(super) names: &'static [&'static str; FUNCTIONS],
+    /// Of the kernel of `wgmma`.
+    pub(super) wgmma: &'static [&'static str; WGMMA_FUNCTIONS],
+}
+
+impl Functions {
+    /// The function of a variant for a format, if it has one.
+    pub(super) fn of(&self, variant: &Variant, format: Format) -> Option<&'static str> {
+        // Formats from BF16 on have functions.
+        let (format, index) = ((format as usize).checked_sub(1)?, variant.index());
+        if variant.schedule.is_wgmma() {
+            let (first, formats) = *WGMMA_FORMATS.get(index)?;
+            return (format < formats).then(|| self.wgmma[first + format]);
+        }
+        self.names.get(format * COUNT + index).copied()
+    }
+}
 
 /// The slots of a launch.
 #[derive(Debug, Clone, Copy)]
@@ -279,11 +371,11 @@ impl Part<'_> {
     }
 }
 
-/// Enqueues products by one of `names`: one, or two that do not depend on each other, in one launch if they have one
+/// Enqueues products by one of `functions`: one, or two that do not depend on each other, in one launch if they have one
 /// format; and norms behind one product, where [`Variant::normalises`].
 pub(super) fn launch<D: Driver>(
     stream: &mut Stream<D>,
-    names: &'static [&'static str; FUNCTIONS],
+    functions: &Functions,
     variant: &Variant,
     parts: &[Part<'_>],
     add: bool,
@@ -292,25 +384,15 @@ pub(super) fn launch<D: Driver>(
     if let [first, second] = parts
         && first.matrix.format != second.matrix.format
     {
-        launch(stream, names, variant, &[*first], add, None)?;
-        return launch(stream, names, variant, &[*second], add, norms);
+        launch(stream, functions, variant, &[*first], add, None)?;
+        return launch(stream, functions, variant, &[*second], add, norms);
     }
     let Some(part) = parts.first() else { return Ok(()) };
-    let function = function(names, variant, part.matrix.format).ok_or_else(|| {
+    let function = functions.of(variant, part.matrix.format).ok_or_else(|| {
         let text = format!("{} has no function for {:?}", variant.name, part.matrix.format);
         DriverError { call: "launch", code: 0, text, fatal: false }
     })?;
     launch_function(stream, function, variant, parts, add, norms)
-}
-
-/// The function of a variant for a format, if it has one.
-pub(super) fn function(
-    names: &'static [&'static str; FUNCTIONS],
-    variant: &Variant,
-    format: Format,
-) -> Option<&'static str> {
-    // Formats from BF16 on have functions.
-    names.get((format as usize).saturating_sub(1) * COUNT + variant.index()).copied()
 }
 
 /// Enqueues one product or two by one function, whose tiles and rows are those of `variant`; and norms, where
@@ -330,10 +412,13 @@ pub(in crate::cuda) fn launch_function<D: Driver>(
         grid[0] = grid[0].max(part.matrix.tiles().div_ceil(variant.block_tiles()) as u32);
         grid[1] = grid[1].max(blocks as u32);
     }
-    if variant.schedule == Schedule::Block {
+    if !matches!(variant.schedule, Schedule::Split | Schedule::Wide) {
         grid.swap(0, 1);
     }
+    if variant.schedule == Schedule::Cluster {
+        grid[0] *= CHUNKS as u32;
+    }
     let params = LaunchParams { parts: params, norms: norms.copied().unwrap_or_else(RowNorms::zeroed) };
-    let shape = LaunchShape { grid, threads: 32 * WARPS as u32, shared_bytes: variant.shared_bytes() };
+    let shape = LaunchShape { grid, threads: variant.threads(), shared_bytes: variant.shared_bytes() };
     stream.launch(function, shape, &params)
 }

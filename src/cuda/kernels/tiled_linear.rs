@@ -1,7 +1,8 @@
 //! Twin of `kernels/tiled_linear.cu`: projections on tensor cores, and the second product of the experts.
 
 use super::plain;
-use super::tiled::{self, FUNCTIONS, Part, RowNorms, Variant, names};
+use super::tiled::{self, FUNCTIONS, Functions, Part, RowNorms, Variant, names};
+use super::wgmma_linear;
 use crate::cuda::matrix::Format;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
@@ -12,9 +13,11 @@ pub const KERNEL: Kernel =
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
 
+const ALL: Functions = Functions { names: &NAMES, wgmma: &wgmma_linear::NAMES };
+
 /// The function of a variant for a format, if it has one.
 pub fn function(variant: &Variant, format: Format) -> Option<&'static str> {
-    tiled::function(&NAMES, variant, format)
+    ALL.of(variant, format)
 }
 
 /// Enqueues `y = x W^T`, or `y += x W^T`, of all slots of one or two parts: x bf16, y f32, its rows slots.
@@ -24,7 +27,7 @@ pub fn launch<D: Driver>(
     parts: &[Part<'_>],
     add: bool,
 ) -> Result<(), OpError> {
-    tiled::launch(stream, &NAMES, variant, parts, add, None)
+    tiled::launch(stream, &ALL, variant, parts, add, None)
 }
 
 /// Enqueues `y += x W^T` of a part with few rows and the norms of y ([`Variant::normalises`]).
@@ -34,5 +37,5 @@ pub fn launch_with_norms<D: Driver>(
     part: &Part<'_>,
     norms: &RowNorms,
 ) -> Result<(), OpError> {
-    tiled::launch(stream, &NAMES, variant, std::slice::from_ref(part), true, Some(norms))
+    tiled::launch(stream, &ALL, variant, std::slice::from_ref(part), true, Some(norms))
 }

@@ -1,7 +1,8 @@
 //! Twin of `kernels/tiled_swiglu.cu`: the first product of the experts on tensor cores.
 
 use super::plain;
-use super::tiled::{self, FUNCTIONS, Part, Variant, names};
+use super::tiled::{self, FUNCTIONS, Functions, Part, Variant, names};
+use super::wgmma_swiglu;
 use crate::cuda::matrix::Format;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
@@ -12,9 +13,11 @@ pub const KERNEL: Kernel =
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_swiglu");
 
+const ALL: Functions = Functions { names: &NAMES, wgmma: &wgmma_swiglu::NAMES };
+
 /// The function of a variant for a format, if it has one.
 pub fn function(variant: &Variant, format: Format) -> Option<&'static str> {
-    tiled::function(&NAMES, variant, format)
+    ALL.of(variant, format)
 }
 
 /// Enqueues `y = silu(gate x) * up x` of all slots of one or two parts: x and y bf16, y's rows slots; matrices have pairs of
@@ -24,5 +27,5 @@ pub fn launch<D: Driver>(
     variant: &Variant,
     parts: &[Part<'_>],
 ) -> Result<(), OpError> {
-    tiled::launch(stream, &NAMES, variant, parts, false, None)
+    tiled::launch(stream, &ALL, variant, parts, false, None)
 }

@@ -50,7 +50,8 @@ impl Choices {
         Self { measured: table.measurements.iter().filter_map(of).collect(), lost: table.lost.clone() }
     }
 
-    /// The first usable variant whose blocks have so many rows.
+    /// The default of so many rows if its blocks have them, else the first usable variant whose blocks do, and that every architecture can
+    /// launch: what is taken without a measurement has not been seen on this one.
     pub(in crate::cuda) fn with_rows(
         &self,
         product: Product,
@@ -61,7 +62,9 @@ impl Choices {
             Candidate::of(product, matrix.format, matrix.in_features, variant)
                 .is_some_and(|candidate| candidate.is_usable(&self.lost))
         };
-        Variant::ALL.iter().find(|variant| variant.rows == rows && usable(variant))
+        let others = Variant::ALL.iter().filter(|variant| runs_anywhere(variant));
+        let mut all = std::iter::once(Variant::preferred(rows)).chain(others);
+        all.find(|variant| variant.rows == rows && usable(variant))
     }
 
     /// The variant for rows of one matrix.
@@ -99,10 +102,14 @@ impl Choices {
     }
 }
 
-/// Rows of the blocks of all variants that every architecture can launch, behind those of `first`: what is taken without a measurement
-/// has not been seen on this one.
+/// Whether every architecture can launch a variant.
+fn runs_anywhere(variant: &Variant) -> bool {
+    Arch::ALL.iter().all(|arch| variant.fits(*arch))
+}
+
+/// Rows of the blocks of all variants that run anywhere, behind those of `first`.
 fn rows_from(first: &Variant) -> impl Iterator<Item = usize> {
-    let anywhere = Variant::ALL.iter().filter(|variant| Arch::ALL.iter().all(|arch| variant.fits(*arch)));
+    let anywhere = Variant::ALL.iter().filter(|variant| runs_anywhere(variant));
     std::iter::once(first.rows).chain(anywhere.map(|variant| variant.rows))
 }
 
@@ -177,6 +184,7 @@ mod tests {
     fn blocks_that_not_every_architecture_holds_need_a_measurement() {
         let mut table = empty();
         let large = "block32x96";
+        assert_eq!(Choices::of(&table).variant(Product::Linear, &matrix(), 1000).name, "block32x64");
         for variant in Variant::ALL.iter().filter(|variant| variant.name != large) {
             table.lose(&format!("tiled_linear_nvfp4_{}", variant.name), String::new());
         }
