@@ -10,11 +10,23 @@ use crate::cuda::tuner::{
 };
 use crate::cuda::{
     self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
-    Installation, KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
+    Installation, Kernel, KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, ProbeError, Program, Stream,
+    kernels,
 };
 use crate::ops::OpError;
 use crate::telemetry::{KernelFigures, Metrics};
 use crate::threads::UploadMeter;
+
+/// Longest wait for a kernel that is tuned: a thousand times what the longest one of them takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The kernels that are chosen among.
+const PRODUCTS: [&Kernel; 4] = [
+    &kernels::tiled_linear::KERNEL,
+    &kernels::tiled_swiglu::KERNEL,
+    &kernels::wgmma_linear::KERNEL,
+    &kernels::wgmma_swiglu::KERNEL,
+];
 
 /// A GPU that the engine will run on.
 #[derive(Debug, Clone, PartialEq)]
@@ -230,7 +242,7 @@ impl Gpu {
         unstored: &mut Option<String>,
         done: &mut dyn FnMut(usize, &Measurement),
     ) -> Result<(), GpuError> {
-        let mut open = || Stream::new(self.hardware(cache)?);
+        let mut open = || Stream::new(self.hardware(cache)?.patient_for(PATIENCE));
         let lost = table.lost.clone();
         let candidates = |op: &TunedOp| -> Vec<Candidate> {
             Candidate::shipped(op).into_iter().filter(|candidate| candidate.is_usable(&lost)).collect()
@@ -257,7 +269,7 @@ impl Gpu {
     /// The stored measurements for this GPU, driver and these programs.
     fn table(&self, hardware: &Hardware, cache: &KernelCache) -> Result<Table, GpuError> {
         let mut programs = Vec::new();
-        for kernel in [&kernels::tiled_linear::KERNEL, &kernels::tiled_swiglu::KERNEL] {
+        for kernel in PRODUCTS.iter().filter(|kernel| kernel.archs.contains(&hardware.arch())) {
             let program = Program::new(kernel, hardware.arch());
             let program = program.map_err(|error| KernelError::Compile(error.into()))?;
             programs.push(cache.get(&program)?);

@@ -5,7 +5,7 @@
 // freed under a copy, another thread's recording) ends the process with a message.
 //
 // Devices: FAKE_DEVICES (1), of compute capability FAKE_CAPABILITY (90), with FAKE_GIB (1) GiB each. FAKE_PEER: 0 = no access
-// between devices, broken = copies between devices have a wrong byte.
+// between devices, broken = copies between devices have a wrong byte. FAKE_HANG: work never ends, as far as one asks.
 
 #include <pthread.h>
 #include <stddef.h>
@@ -342,6 +342,16 @@ int cuEventSynchronize(Object* event) {
     ENTER();
     CHECK(alive(event, EVENT), "no event");
     if (any_recording()) return 900;
+    for (Object* at = objects; at; at = at->next)
+        if (at->kind == STREAM && at->device == event->device) progress(at, event->recorded);
+    return 0;
+}
+
+int cuEventQuery(Object* event) {
+    ENTER();
+    CHECK(alive(event, EVENT), "no event");
+    if (any_recording()) return 900;
+    if (setting("FAKE_HANG", 0)) return 600;
     for (Object* at = objects; at; at = at->next)
         if (at->kind == STREAM && at->device == event->device) progress(at, event->recorded);
     return 0;

@@ -413,6 +413,26 @@ fn launches_arrive_as_given() {
     });
 }
 
+/// What waits would wait for ever, and what is dropped too.
+#[test]
+fn a_kernel_that_never_ends_is_an_error() {
+    with_driver("a_kernel_that_never_ends_is_an_error", &[("FAKE_HANG", "1")], |fake| {
+        let mut hardware = open().unwrap().patient_for(Duration::from_millis(2));
+        let to = hardware.allocate(16).unwrap();
+        let module = hardware.load(&program(KERNELS)).unwrap();
+        let function = hardware.function(&module, "add", 0).unwrap();
+        hardware.launch(&function, &SHAPE, &add(to, 16, 1)).unwrap();
+        let error = read(&mut hardware, to, 16).unwrap_err();
+        assert!(
+            error.fatal && error.code == 702 && error.text.contains("not ended its work in 0.002 s"),
+            "{error}"
+        );
+        let before = fake.calls();
+        drop(hardware);
+        assert_eq!(fake.calls(), before, "nothing is freed that runs");
+    });
+}
+
 #[test]
 fn a_block_has_the_shared_memory_of_its_chip() {
     for capability in ["80", "89", "100", "120"] {

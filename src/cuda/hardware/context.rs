@@ -5,8 +5,10 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUmodule, CUstream};
 
@@ -21,6 +23,22 @@ thread_local! {
 /// Numbers contexts. An address would not do: a released context's is used again.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
+/// Whether a device has not ended its work within the patience of a context: calls that free what it uses would wait for it without
+/// end, so all is left to the end of the process.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: c_int = 600;
+/// `CUDA_ERROR_LAUNCH_TIMEOUT`, which the driver gives where a display has lost its patience.
+const LAUNCH_TIMEOUT: c_int = 702;
+/// Between two looks at an event.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Whether what the device uses cannot be freed any more.
+pub(super) fn is_abandoned() -> bool {
+    ABANDONED.load(Ordering::Relaxed)
+}
+
 /// The primary context of a device.
 pub(super) struct Context {
     pub(super) functions: Functions,
@@ -29,6 +47,8 @@ pub(super) struct Context {
     number: u64,
     /// Modules stay loaded as long as the context: functions and graphs that refer to them cannot outlive them.
     modules: Mutex<Vec<CUmodule>>,
+    /// Longest wait for an event; without one it has no end.
+    pub(super) patience: OnceLock<Duration>,
 }
 
 // SAFETY: libcuda may be called from any thread, and the handles are only passed to it.
@@ -48,7 +68,8 @@ impl Context {
             functions.cuDevicePrimaryCtxRetain(&mut handle, device)?;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let context = Arc::new(Self { functions, device, handle, number, modules: Mutex::default() });
+        let (modules, patience) = (Mutex::default(), OnceLock::new());
+        let context = Arc::new(Self { functions, device, handle, number, modules, patience });
         context.make_current()?;
         Ok(context)
     }
@@ -131,6 +152,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if is_abandoned() {
+            return;
+        }
         // Errors are those of a context that is already unusable.
         let _ = self.make_current();
         let modules = self.modules.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -176,6 +200,9 @@ impl<H: Copy> Owned<H> {
 
 impl<H: Copy> Drop for Owned<H> {
     fn drop(&mut self) {
+        if is_abandoned() {
+            return;
+        }
         // Errors are those of a context that is already unusable, or of earlier work.
         let _ = self.context.make_current();
         // SAFETY: the handle is alive, and not used again.
@@ -205,8 +232,22 @@ impl Owned<CUevent> {
         unsafe { self.context.functions.cuEventRecordWithFlags(self.handle, stream.handle, EXTERNAL) }
     }
 
-    /// Waits for the work before the last record; returns at once if there was none.
+    /// Waits for the work before the last record; returns at once if there was none. Errors: the patience of the context is over; the
+    /// device is of no use to this process then.
     pub(super) fn wait(&self) -> Result<(), DriverError> {
+        let begun = Instant::now();
+        while let Some(patience) = self.context.patience.get() {
+            // SAFETY: the event is alive.
+            match unsafe { self.context.functions.cuEventQuery(self.handle) } {
+                Err(error) if error.code == NOT_READY && begun.elapsed() < *patience => thread::sleep(LOOK),
+                Err(error) if error.code == NOT_READY => {
+                    ABANDONED.store(true, Ordering::Relaxed);
+                    let text = format!("the device has not ended its work in {} s", patience.as_secs_f64());
+                    return Err(DriverError { code: LAUNCH_TIMEOUT, text, fatal: true, ..error });
+                }
+                result => return result,
+            }
+        }
         // SAFETY: the event is alive.
         unsafe { self.context.functions.cuEventSynchronize(self.handle) }
     }

@@ -86,6 +86,7 @@ functions! {
     cuEventDestroy_v2(event: CUevent);
     cuEventRecord(event: CUevent, stream: CUstream);
     cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
+    cuEventQuery(event: CUevent);
     cuEventSynchronize(event: CUevent);
     cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
     cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);

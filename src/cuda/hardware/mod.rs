@@ -149,6 +149,13 @@ impl Hardware {
         self
     }
 
+    /// Ends waits that take longer with a fatal error: a kernel that never ends, such as one that is tried for the first time on this
+    /// device, cannot be stopped but by the end of the process.
+    pub fn patient_for(self, limit: Duration) -> Self {
+        self.context.patience.get_or_init(|| limit);
+        self
+    }
+
     /// Makes the context current for a call that is neither recorded nor part of a recording. The driver would give up
     /// the recording on most of them.
     fn enter(&self, call: &'static str) -> Result<&Functions, DriverError> {
@@ -469,6 +476,9 @@ impl Drop for Hardware {
     fn drop(&mut self) {
         if self.capturing {
             let _ = self.end_capture();
+        }
+        if context::is_abandoned() {
+            return;
         }
         let _ = self.context.make_current();
         // SAFETY: the stream is alive.
