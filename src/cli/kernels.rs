@@ -63,6 +63,10 @@ fn build(args: &KernelsBuildArgs, config: &Config) -> ExitCode {
         create: true,
     };
     let cache = KernelCache::open(&settings, Ok(compiler));
+    if let Some(reason) = cache.degraded() {
+        eprintln!("perigee: kernels cannot be stored: {reason}");
+        return ExitCode::FAILURE;
+    }
     let start = Instant::now();
     let jobs = cache.obtain_all(&archs, args.threads as usize, &|before, total, job| {
         eprintln!("{}", progress(before + 1, total, job));
