@@ -473,30 +473,29 @@ __device__ __forceinline__ int thread_again() {
     return thread;
 }
 
-// Writes what a block's threads have summed: `Write::run(params, tile, g, slot, lower, upper)` gets the sums of outputs g
-// and g + 8 of a tile.
-template <typename Write, int TILES, int TOKENS>
+// Writes what a thread has summed of TILES tiles from `first_tile` on and 8 * TOKENS rows, whose slots are in shared memory: `total_of(i)`
+// is total i of them, in the order of sums. `Write::run(params, tile, g, slot, lower, upper)` gets those of outputs g and g + 8 of a tile. With
+// RANKS only every RANKS-th pair of a tile and eight rows, from `rank` on. AT_ONCE of these are unrolled, so that what is added to is loaded
+// early, and no more: a product writes once, and has as much code elsewhere.
+template <typename Write, int TILES, int TOKENS, int RANKS, int AT_ONCE, typename TotalOf>
 __device__ __forceinline__ void write_totals(
-    const TiledParams& params, const SlotTile& slots, int block_tile, const float (*totals)[WARPS * WARP]) {
-    const int thread = thread_again(), lane = thread % WARP, first_tile = block_tile + thread / WARP * TILES;
-    const float lower_factor = params.weight.factors[2 * slots.expert];
-    const float upper_factor = params.weight.factors[2 * slots.expert + 1];
-    const auto total_of = [&](int m, int n, int i) { return totals[(m * TOKENS + n) * 4 + i][thread]; };
-#pragma unroll
-    for (int n = 0; n < TOKENS; ++n) {
+    const TiledParams& params, const SlotTile& tile, const u32* slots, int first_tile, int rank, const TotalOf& total_of) {
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    const float lower_factor = params.weight.factors[2 * tile.expert];
+    const float upper_factor = params.weight.factors[2 * tile.expert + 1];
+#pragma unroll AT_ONCE
+    for (int at = rank; at < TILES * TOKENS; at += RANKS) {
+        const int m = at % TILES, n = at / TILES;
+        if (first_tile + m >= params.weight.tiles) {
+            continue;
+        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int row = 8 * n + lane % 4 * 2 + i;
-            if (row < slots.count) {
-                const int slot = slot_of(params, slots, row);
-#pragma unroll
-                for (int m = 0; m < TILES; ++m) {
-                    if (first_tile + m < params.weight.tiles) {
-                        Write::run(
-                            params, first_tile + m, lane / 4, slot, total_of(m, n, i) * lower_factor,
-                            total_of(m, n, 2 + i) * upper_factor);
-                    }
-                }
+            const int row = 8 * n + lane % 4 * 2 + i, first = (m * TOKENS + n) * 4 + i;
+            if (row < tile.count) {
+                Write::run(
+                    params, first_tile + m, lane / 4, static_cast<int>(slots[row]), total_of(first) * lower_factor,
+                    total_of(first + 2) * upper_factor);
             }
         }
     }
@@ -702,6 +701,7 @@ template <int ROWS>
 struct BlockShared {
     uint4 rows[2][ROWS][PARTS];  // of one unit each, in places by `place_of`
     float totals[BLOCK_TILES * ROWS / 8 * 4][WARPS * WARP];
+    u32 slots[ROWS];  // of the rows
     u32 first[ROWS];  // where rows of x begin, in 8 values
 };
 
@@ -755,7 +755,9 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params, const Slo
     const int part = thread % PARTS;
     const uint4* x = reinterpret_cast<const uint4*>(params.x);
     if (thread < 8 * TOKENS) {
-        shared.first[thread] = static_cast<u32>(x_row_of(params, slot_of(params, slots, thread)) * params.x_stride / 8);
+        const int slot = slot_of(params, slots, thread);
+        shared.slots[thread] = static_cast<u32>(slot);
+        shared.first[thread] = static_cast<u32>(x_row_of(params, slot) * params.x_stride / 8);
     }
     __syncthreads();
     const auto copy = [&](u32 u) {
@@ -853,7 +855,11 @@ __device__ __forceinline__ void tiled_block(const TiledParams& params, const Slo
         // Read again: the products have the registers for something else.
         SlotTile again;
         slot_tile(params, static_cast<int>(blockIdx.x), ROWS, again);
-        write_totals<Write, BLOCK_TILES, TOKENS>(params, again, block_tile, shared.totals);
+        const int writer = thread_again();
+        // Two blocks leave no registers.
+        write_totals<Write, BLOCK_TILES, TOKENS, 1, (BLOCKS > 1 ? 1 : 4)>(
+            params, again, shared.slots, block_tile + writer / WARP * BLOCK_TILES, 0,
+            [&](int i) { return shared.totals[i][writer]; });
     }
 }
 

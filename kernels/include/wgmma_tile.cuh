@@ -38,6 +38,7 @@ struct WgmmaShared {
     float totals[TILES * ROWS / 8 * 4][PRODUCT_THREADS];
     u64 filled[STAGES];   // a unit of the rows is there
     u64 emptied[STAGES];  // all warps have multiplied it
+    u32 slots[ROWS];      // of the rows
     u32 first[ROWS];      // where rows of x begin, in bytes
 };
 
@@ -110,34 +111,6 @@ __device__ __forceinline__ void operand_of(u32 (&a)[4], const typename Format::U
     asm volatile("mov.b32 %0, %4;\nmov.b32 %1, %5;\nmov.b32 %2, %6;\nmov.b32 %3, %7;"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
                  : "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]));
-}
-
-// Writes the totals of a thread, `total_of(m, i)`; with RANKS those of every RANKS-th pair of a tile and eight rows, from `rank` on.
-template <typename Write, int ROWS, int COUNT, int RANKS, typename TotalOf>
-__device__ __forceinline__ void write_share(const TiledParams& params, int first_tile, int rank, const TotalOf& total_of) {
-    // Read again: the products have the registers for something else.
-    SlotTile slots;
-    slot_tile(params, static_cast<int>(blockIdx.x) / RANKS, ROWS, slots);
-    const int lane = static_cast<int>(threadIdx.x) % WARP;
-    const float lower_factor = params.weight.factors[2 * slots.expert];
-    const float upper_factor = params.weight.factors[2 * slots.expert + 1];
-    // Not unrolled: a product writes once, and has as much code elsewhere.
-#pragma unroll 1
-    for (int at = rank; at < TILES * COUNT / 8; at += RANKS) {
-        const int m = at % TILES, n = at / TILES;
-        if (first_tile + m >= params.weight.tiles) {
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int row = 8 * n + lane % 4 * 2 + i;
-            if (row < slots.count) {
-                Write::run(
-                    params, first_tile + m, lane / 4, slot_of(params, slots, row), total_of(m, 4 * n + i) * lower_factor,
-                    total_of(m, 4 * n + 2 + i) * upper_factor);
-            }
-        }
-    }
 }
 
 // The products of a warpgroup with COUNT rows; their totals, or with RANKS the sums of a chunk, are left in shared memory.
@@ -292,7 +265,9 @@ __device__ __forceinline__ void wgmma_block(const TiledParams& params, const Slo
     // A warpgroup without outputs has ended.
     const int groups = block_tile + WARPGROUP_WARPS * TILES < params.weight.tiles ? 2 : 1;
     if (thread < COUNT) {
-        shared.first[thread] = static_cast<u32>(x_row_of(params, slot_of(params, slots, thread)) * params.x_stride * 2);
+        const int slot = slot_of(params, slots, thread);
+        shared.slots[thread] = static_cast<u32>(slot);
+        shared.first[thread] = static_cast<u32>(x_row_of(params, slot) * params.x_stride * 2);
     }
     if (thread == 0) {
 #pragma unroll
@@ -319,24 +294,26 @@ __device__ __forceinline__ void wgmma_block(const TiledParams& params, const Slo
         return;
     }
     multiply<Format, ROWS, COUNT, RANKS>(params, shared, slots.expert, block_tile + warp * TILES, range);
-    // Where this thread's outputs are, again.
+    // Where this thread's outputs are, and the rows: again, since the products have the registers for something else.
     const int again = thread_again(), first_tile = static_cast<int>(blockIdx.y) * WARPS * TILES + again / WARP * TILES;
-    const auto total_at = [&](int m, int i) { return &shared.totals[m * (COUNT / 2) + i][again]; };
+    SlotTile tile;
+    slot_tile(params, static_cast<int>(blockIdx.x) / RANKS, ROWS, tile);
     if constexpr (RANKS > 1) {
         static_assert(RANKS == CHUNKS);
         meet_cluster();
         const int chunks = (params.weight.units + chunk_units - 1) / chunk_units;
-        write_share<Write, ROWS, COUNT, RANKS>(params, first_tile, rank, [&](int m, int i) {
+        write_totals<Write, TILES, COUNT / 8, RANKS, 1>(params, tile, shared.slots, first_tile, rank, [&](int i) {
             float total = 0.0f;
             for (int chunk = 0; chunk < chunks; ++chunk) {
-                total += value_of(total_at(m, i), chunk);
+                total += value_of(&shared.totals[i][again], chunk);
             }
             return total;
         });
         // Sums stay until all have read them.
         meet_cluster();
     } else {
-        write_share<Write, ROWS, COUNT, RANKS>(params, first_tile, 0, [&](int m, int i) { return *total_at(m, i); });
+        write_totals<Write, TILES, COUNT / 8, 1, 4>(
+            params, tile, shared.slots, first_tile, 0, [&](int i) { return shared.totals[i][again]; });
     }
 }
 

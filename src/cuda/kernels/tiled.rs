@@ -210,16 +210,16 @@ impl Variant {
             // Sums of chunks, and where each of many rows begins.
             Schedule::Split => 4 * self.rows * (CHUNKS * (self.warp_tiles * TILE + 4) + 1),
             Schedule::Wide => 0,
-            // `BlockShared`: sums, rows of two units, and where each begins.
+            // `BlockShared`: sums, rows of two units, the slot of each, and where it begins.
             Schedule::Block => {
-                4 * self.block_tiles() * TILE * self.rows + 2 * 2 * self.rows * UNIT + 4 * self.rows
+                4 * self.block_tiles() * TILE * self.rows + 2 * 2 * self.rows * UNIT + 8 * self.rows
             }
-            // `WgmmaShared`: units of rows, sums, two barriers of each unit, and where rows begin.
+            // `WgmmaShared`: units of rows, sums, two barriers of each unit, slots of rows and where they begin.
             Schedule::Wgmma | Schedule::Cluster => {
                 let stages = if self.rows > 64 { 3 } else { 4 };
                 stages * (2 * self.rows * UNIT + 16)
                     + 4 * self.block_tiles() * TILE * self.rows
-                    + 4 * self.rows
+                    + 8 * self.rows
             }
         };
         bytes as u32
