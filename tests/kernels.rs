@@ -15,6 +15,8 @@ use perigee::cuda::{
     Program,
 };
 
+use crate::compilations::Compilations;
+
 /// The library, or `None` where the test is skipped.
 pub(crate) fn nvrtc(headers: Option<&Path>) -> Option<Nvrtc> {
     match Nvrtc::open(None, headers) {
@@ -35,7 +37,7 @@ fn compile(nvrtc: &Nvrtc, text: &str, function: &str) -> Result<Compiled, Compil
     nvrtc.compile(&program)
 }
 
-/// A test for each architecture, so that they share the cores.
+/// A test for each architecture but sm_86, so that they share the cores. The kernels of that one are compiled by the program itself.
 macro_rules! every_kernel_compiles {
     ($($test:ident $arch:ident)*) => {$(
         #[test]
@@ -47,7 +49,6 @@ macro_rules! every_kernel_compiles {
 
 every_kernel_compiles! {
     every_kernel_compiles_for_sm_80 Sm80
-    every_kernel_compiles_for_sm_86 Sm86
     every_kernel_compiles_for_sm_89 Sm89
     every_kernel_compiles_for_sm_90a Sm90a
     every_kernel_compiles_for_sm_100a Sm100a
@@ -57,25 +58,22 @@ every_kernel_compiles! {
 
 fn every_kernel_compiles_within_its_limits(arch: Arch) {
     assert_eq!(Arch::ALL.len(), 7, "every architecture has a test");
-    let Some(nvrtc) = nvrtc(None) else { return };
+    let Some(compilations) = Compilations::shared() else { return };
     let dir = tempfile::tempdir().unwrap();
     for kernel in kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&arch)) {
         let program = Program::new(kernel, arch).unwrap();
-        let compiled = nvrtc.compile(&program).unwrap_or_else(|error| panic!("{error}"));
+        let compiled = compilations.code(&program).unwrap_or_else(|error| panic!("{error}"));
         assert!(compiled.cubin.starts_with(b"\x7fELF"), "{}", kernel.name);
         assert!(compiled.ptx.contains(&format!(".target {arch}")), "{}", kernel.name);
         for function in kernel.functions {
             check_beginning(function, arch, &compiled.ptx);
         }
         if arch == Arch::Sm90a && kernel.name == kernels::route::KERNEL.name {
-            let again = nvrtc.compile(&program).unwrap();
+            let again = nvrtc(None).unwrap().compile(&program).unwrap();
             assert!(again.cubin == compiled.cubin, "{}: two compilations differ", kernel.name);
         }
-        println!("{} {arch}: {:?}, {} bytes", kernel.name, compiled.duration, compiled.cubin.len());
-        match machine_code(dir.path(), &compiled.cubin) {
-            Some(code) => check_machine_code(kernel, arch, &code),
-            None => println!("machine code not looked at: nvdisasm is not installed"),
-        }
+        println!("{} {arch}: {} bytes", kernel.name, compiled.cubin.len());
+        check_machine_code(kernel, arch, &compiled.cubin, dir.path());
     }
 }
 
@@ -108,7 +106,11 @@ fn check_beginning(function: &str, arch: Arch, ptx: &str) {
 }
 
 /// No local memory; loads and stores of 16 bytes, and tensor cores, where they belong.
-fn check_machine_code(kernel: &Kernel, arch: Arch, code: &str) {
+fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
+    let Some(code) = machine_code(dir, cubin) else {
+        println!("machine code not looked at: nvdisasm is not installed");
+        return;
+    };
     let lines = |mnemonic: &str| code.lines().filter(|line| line.contains(mnemonic)).count();
     assert_eq!((lines(" LDL"), lines(" STL")), (0, 0), "{} {arch}", kernel.name);
     let functions = kernel.functions.len();
@@ -168,9 +170,9 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, code: &str) {
 
 #[test]
 fn parameters_have_the_size_of_the_twin_and_rows_move_by_16_bytes() {
-    let Some(nvrtc) = nvrtc(None) else { return };
+    let Some(compilations) = Compilations::shared() else { return };
     for arch in Arch::ALL {
-        let ptx = nvrtc.compile(&Program::new(&rms_norm::KERNEL, arch).unwrap()).unwrap().ptx;
+        let ptx = compilations.ptx(&Program::new(&rms_norm::KERNEL, arch).unwrap()).unwrap();
         for function in rms_norm::KERNEL.functions {
             let size = size_of::<rms_norm::Params>();
             let parameter = format!(".param .align 8 .b8 {function}_param_0[{size}]");
@@ -266,26 +268,34 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn build_fills_the_directory_and_then_finds_everything_in_it() {
+fn a_build_for_sm_86_fills_the_directory_and_then_finds_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     if nvrtc(None).is_none() {
         return;
     }
     let build =
-        || perigee(dir.path(), &["kernels", "build", "--arch", "sm_80", "--cache-dir", "cache"], None);
-    let jobs = kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&Arch::Sm80)).count();
+        || perigee(dir.path(), &["kernels", "build", "--arch", "sm_86", "--cache-dir", "cache"], None);
+    let made = kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&Arch::Sm86));
+    let jobs = made.clone().count();
     for (count, other) in [("compiled", "from the cache"), ("from the cache", "compiled")] {
         let output = build();
         let text = text(&output);
         assert!(output.status.success(), "{text}");
         assert!(text.contains(&format!("{jobs} {count}")) && text.contains(&format!("0 {other}")), "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(words.contains("rms_norm sm_80") && text.contains(&format!("[{jobs}/{jobs}]")), "{text}");
+        assert!(words.contains("rms_norm sm_86") && text.contains(&format!("[{jobs}/{jobs}]")), "{text}");
     }
-    assert_eq!(fs::read_dir(dir.path().join("cache/sm_80")).unwrap().count(), jobs);
+    assert_eq!(fs::read_dir(dir.path().join("cache/sm_86")).unwrap().count(), jobs);
+    let settings = CacheSettings { dir: Some(dir.path().join("cache")), max_bytes: 1 << 30, create: false };
+    let cache = KernelCache::open(&settings, Err(CompileError::NoLibrary { reason: "none".into() }));
+    for kernel in made {
+        let binary = cache.get(&Program::new(kernel, Arch::Sm86).unwrap()).unwrap();
+        assert!(binary.origin == Origin::Disk && binary.cubin.starts_with(b"\x7fELF"), "{}", kernel.name);
+        check_machine_code(kernel, Arch::Sm86, &binary.cubin, dir.path());
+    }
     // A path that cannot be a folder: the command fails at once, and compiles nothing.
     fs::write(dir.path().join("file"), "").unwrap();
-    let output = perigee(dir.path(), &["kernels", "build", "--arch", "sm_80", "--cache-dir", "file"], None);
+    let output = perigee(dir.path(), &["kernels", "build", "--arch", "sm_86", "--cache-dir", "file"], None);
     let text = text(&output);
     assert_eq!(output.status.code(), Some(1));
     assert!(text.contains("cannot be stored") && !text.contains("compiled in"), "{text}");

@@ -7,6 +7,7 @@ mod certificate;
 mod chat;
 mod client;
 mod clients;
+mod compilations;
 mod config;
 mod delayed;
 mod dialects;

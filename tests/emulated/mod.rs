@@ -15,10 +15,9 @@ mod tuner;
 mod vendor;
 mod weights;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -27,9 +26,9 @@ use perigee::cuda::{
     KernelCache, LaunchShape, Nvrtc, Program, Transfer,
 };
 use perigee_emulator::case;
-use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options, Ptx, Report};
+use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options, Report};
 
-use crate::kernels::nvrtc;
+use crate::compilations::Compilations;
 
 /// An expression of whichever device there is.
 macro_rules! either {
@@ -39,60 +38,6 @@ macro_rules! either {
             Device::Gpu($name) => $then,
         }
     };
-}
-
-/// Compiles each program once, for all processes of a test run, and parses it once in each.
-struct Compilations {
-    nvrtc: Nvrtc,
-    identity: String,
-    parsed: Mutex<HashMap<blake3::Hash, Arc<Ptx>>>,
-}
-
-impl Compilations {
-    /// The compiler, or `None` where tests are skipped.
-    fn shared() -> Option<&'static Self> {
-        static SHARED: OnceLock<Option<Compilations>> = OnceLock::new();
-        let open = || {
-            let nvrtc = nvrtc(None)?;
-            let identity = format!("{:?}", nvrtc.version());
-            Some(Self { nvrtc, identity, parsed: Mutex::default() })
-        };
-        SHARED.get_or_init(open).as_ref()
-    }
-
-    fn ptx(&self, program: &Program) -> Result<Arc<Ptx>, String> {
-        let key = self.key(program);
-        let mut parsed = self.parsed.lock().unwrap();
-        if let Some(ptx) = parsed.get(&key) {
-            return Ok(ptx.clone());
-        }
-        let ptx = Ptx::parse(&self.text(program)?)?;
-        parsed.insert(key, ptx.clone());
-        Ok(ptx)
-    }
-
-    fn key(&self, program: &Program) -> blake3::Hash {
-        blake3::hash(format!("{} {program:?}", self.identity).as_bytes())
-    }
-
-    /// The program's PTX.
-    fn text(&self, program: &Program) -> Result<String, String> {
-        let key = self.key(program);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx");
-        let file = folder.join(key.to_hex().as_str());
-        match fs::read_to_string(&file) {
-            Ok(text) => Ok(text),
-            Err(_) => {
-                let text = self.nvrtc.compile(program).map_err(|e| e.to_string())?.ptx;
-                let partial = folder.join(format!("{}.{}", key.to_hex(), std::process::id()));
-                fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
-                fs::write(&partial, &text)
-                    .and_then(|()| fs::rename(&partial, &file))
-                    .map_err(|e| e.to_string())?;
-                Ok(text)
-            }
-        }
-    }
 }
 
 /// The backend on an emulated device; `None` without NVRTC.
@@ -492,7 +437,7 @@ impl Driver for Emulator {
     }
 
     fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
-        let ptx = self.compilations.ptx(program).map_err(|text| error("nvrtcCompileProgram", text))?;
+        let ptx = self.compilations.parsed(program).map_err(|text| error("nvrtcCompileProgram", text))?;
         Ok(Arc::new(self.machine.load_parsed(0, &ptx)))
     }
 

@@ -9,7 +9,8 @@ use perigee::ops::{
 };
 use perigee::sampling::{self, Draw, History, Logprobs, TokenMask};
 
-use super::{Compilations, TestDriver};
+use super::TestDriver;
+use crate::compilations::Compilations;
 
 const MOST_ROWS: usize = 8;
 const NUM_SLOTS: usize = 6;
@@ -663,7 +664,7 @@ fn no_product_is_fused_with_a_sum() {
     // A weight that is rounded once instead of twice differs from the host's in one of a hundred cases or fewer.
     let Some(compilations) = Compilations::shared() else { return };
     for arch in Arch::ALL {
-        let ptx = compilations.text(&Program::new(&kernels::sampler::KERNEL, arch).unwrap()).unwrap();
+        let ptx = compilations.ptx(&Program::new(&kernels::sampler::KERNEL, arch).unwrap()).unwrap();
         assert!(ptx.contains("mul.rn.f32") && ptx.contains("add.rn.f32"), "{arch}");
         assert!(!ptx.contains("fma.rn.f32") && !ptx.contains("mad.f32"), "{arch}");
     }
