@@ -67,6 +67,13 @@ RUN CARGO_TARGET_DIR=/nvrtc scripts/nvrtc > /dev/null \
  && mkdir /library \
  && cp /nvrtc/cuda/nvidia/cu13/lib/libnvrtc.so.13 /nvrtc/cuda/nvidia/cu13/lib/libnvrtc-builtins.so.* /library/
 
+# cuBLASLt from its wheel, for kernels.cublaslt.
+FROM ${PYTHON_IMAGE} AS cublaslt
+RUN python3 -m pip install --quiet --no-deps --disable-pip-version-check --root-user-action ignore --target /wheel nvidia-cublas==13.1.0.3 \
+ && mkdir /library \
+ && cp /wheel/nvidia/cu13/lib/libcublasLt.so.13 /library/ \
+ && rm -rf /wheel
+
 # Every kernel for every architecture: no GPU is needed, and no server that uses them compiles at its start. The headers
 # of CUDA come out of the library again where a kernel needs them.
 FROM build AS kernels
@@ -79,8 +86,10 @@ RUN /image/bin/perigee kernels build --arch all --cache-dir /image/state/jit-cac
 # says so and computes on the CPU, unless device.backend = cuda asks for a GPU.
 FROM cpu AS gpu
 COPY --from=nvrtc /library/ /usr/local/lib/nvrtc/
+COPY --from=cublaslt /library/ /usr/local/lib/cublas/
 COPY --from=kernels --chown=10001:0 /image/state/ /opt/perigee/
-ENV PERIGEE_KERNELS__NVRTC_LIBRARY=/usr/local/lib/nvrtc/libnvrtc.so.13 \
+ENV LD_LIBRARY_PATH=/usr/local/lib/cublas \
+    PERIGEE_KERNELS__NVRTC_LIBRARY=/usr/local/lib/nvrtc/libnvrtc.so.13 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 

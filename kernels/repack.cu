@@ -1,8 +1,8 @@
-// repack: weights from the checkpoint's rows into tiles.
+// repack: weights from the checkpoint's rows into tiles; unpack_bf16: those of bf16 back into rows.
 // Source:  tiles: include/tile.cuh; formats: quant/packed.rs. Twin: src/cuda/kernels/repack.rs.
 // Legend:  N outputs, K inputs, M rows of tiles, U units of 128 inputs.
 // Shapes:  codes, scales: rows of a slice of one matrix (bf16) or of two, gate and up; out: M * U tiles.
-// Traffic: the weights once in, once out, at load.
+// Traffic: the weights once in, once out, at load; of unpack in front of each product of a prompt by the vendor's library.
 // Grid:    a warp for each tile, 8 warps in a block; a lane writes what it will read.
 
 #include "types.cuh"
@@ -250,4 +250,44 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_int4(const __g
     }
     reinterpret_cast<u32*>(params.scales + place.index * 128)[place.lane] = scales;
     write_codes<false>(params, place);
+}
+
+struct UnpackParams {
+    const u8* codes;  // [M, U] tiles of bf16
+    u8* rows;         // [N, K] bf16
+    int tiles;        // M
+    int units;        // U
+    int num_rows;     // N
+    int columns;      // K
+};
+
+// A lane has 32 inputs of two outputs.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP) unpack_bf16(const __grid_constant__ UnpackParams params) {
+    begin_kernel();
+    const i64 index = static_cast<i64>(blockIdx.x) * WARPS + threadIdx.x / WARP;
+    const int tile = static_cast<int>(index / params.units), unit = static_cast<int>(index % params.units);
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    if (tile >= params.tiles) {
+        return;
+    }
+    const uint4* in = reinterpret_cast<const uint4*>(params.codes + index * 4096) + lane;
+    uint4 words[8];
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+        words[step] = __ldcs(in + WARP * step);
+    }
+    const int row = tile * 16 + lane / 4, first = unit * UNIT + lane % 4 * 32;
+    u8* out = params.rows + 2 * (static_cast<i64>(row) * params.columns + first);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (first + 8 * i < params.columns) {
+            const uint4 a = words[2 * i], b = words[2 * i + 1];
+            if (row < params.num_rows) {
+                reinterpret_cast<uint4*>(out)[i] = make_uint4(a.x, a.z, b.x, b.z);
+            }
+            if (row + 8 < params.num_rows) {
+                reinterpret_cast<uint4*>(out + 16ll * params.columns)[i] = make_uint4(a.y, a.w, b.y, b.w);
+            }
+        }
+    }
 }

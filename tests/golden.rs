@@ -57,15 +57,24 @@ pub(crate) fn load<B: Backend>(backend: B, name: &str, dtype: CacheDType) -> Mod
     load_folder(backend, &golden_folder(name), dtype)
 }
 
-/// The model of a folder, with room for 1024 tokens.
-pub(crate) fn load_folder<B: Backend>(mut backend: B, folder: &Path, dtype: CacheDType) -> Model<B> {
+/// The model of a folder, with room for 1024 tokens of 8 sequences.
+pub(crate) fn load_folder<B: Backend>(backend: B, folder: &Path, dtype: CacheDType) -> Model<B> {
+    load_for(backend, folder, dtype, 8)
+}
+
+/// The same for so many sequences.
+pub(crate) fn load_for<B: Backend>(
+    mut backend: B,
+    folder: &Path,
+    dtype: CacheDType,
+    max_num_seqs: usize,
+) -> Model<B> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, dtype);
     let eps = blueprint.rms_norm_eps;
-    let capacity =
-        Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8, block_size: BLOCK_SIZE };
+    let capacity = Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs, block_size: BLOCK_SIZE };
     Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap()
 }
 

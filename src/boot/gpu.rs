@@ -50,6 +50,12 @@ pub enum GpuError {
     /// A kernel is not in the cache and cannot be compiled.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// `kernels.cublaslt` is set where there is none.
+    #[error(
+        "kernels.cublaslt = true, and libcublasLt.so.13 cannot be opened: install it (python3 -m pip install nvidia-cublas) and put its \
+         folder on LD_LIBRARY_PATH, or set kernels.cublaslt = false"
+    )]
+    NoCublasLt,
     /// The device cannot be opened.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -114,7 +120,8 @@ impl Gpu {
         let mut table = None;
         if self.has_variants() {
             let read = self.table(&hardware, &cache)?;
-            let wanted: Vec<TunedOp> = ops.iter().filter(|op| read.wants(op)).copied().collect();
+            let wanted: Vec<TunedOp> =
+                ops.iter().filter(|op| read.wants(op, self.uses_vendor())).copied().collect();
             let budget = Duration::from_secs(self.kernels.tune_seconds);
             let read = table.insert(read);
             if !wanted.is_empty() && !budget.is_zero() {
@@ -132,6 +139,9 @@ impl Gpu {
         }
         let mut backend = CudaBackend::new(hardware, self.arithmetic)?;
         backend.fetch_ahead(self.kernels.fetch_ahead);
+        if self.uses_vendor() && !backend.use_vendor()? {
+            return Err(GpuError::NoCublasLt);
+        }
         if let Some(table) = table {
             backend.set_choices(Choices::of(&table));
         }
@@ -159,6 +169,11 @@ impl Gpu {
 
     fn hardware(&self, cache: &Arc<KernelCache>) -> Result<Hardware, DriverError> {
         Ok(Hardware::open(&self.device, cache.clone())?.dependent(self.kernels.dependent_launch))
+    }
+
+    /// Whether products may be the vendor's.
+    fn uses_vendor(&self) -> bool {
+        self.kernels.cublaslt && self.has_variants()
     }
 
     /// Whether products have variants: those on tensor cores do.
@@ -214,13 +229,17 @@ impl Gpu {
             tuning(before + 1, wanted.len());
         });
         match result {
-            Err(error @ (GpuError::Lost { .. } | GpuError::Op(OpError::Device { fatal: true, .. }))) => {
+            Err(
+                error @ (GpuError::NoCublasLt
+                | GpuError::Lost { .. }
+                | GpuError::Op(OpError::Device { fatal: true, .. })),
+            ) => {
                 return Err(error);
             }
             Err(error) => tracing::warn!("tuning ended, the shipped defaults serve: {error}"),
             Ok(()) => {
                 // Otherwise each start would go on with them and take as long as the first one: a large model has some fifty.
-                table.leave(wanted);
+                table.leave(wanted, self.uses_vendor());
                 unstored = unstored.or(table.save(&self.kernels.cache_dir).err());
             }
         }
@@ -242,7 +261,17 @@ impl Gpu {
         unstored: &mut Option<String>,
         done: &mut dyn FnMut(usize, &Measurement),
     ) -> Result<(), GpuError> {
-        let mut open = || Stream::new(self.hardware(cache)?.patient_for(PATIENCE));
+        let effort = Effort { vendor: self.uses_vendor(), ..Effort::GPU };
+        if effort.vendor && !self.hardware(cache)?.open_vendor()? {
+            return Err(GpuError::NoCublasLt);
+        }
+        let mut open = || {
+            let mut hardware = self.hardware(cache)?.patient_for(PATIENCE);
+            if effort.vendor {
+                hardware.open_vendor()?;
+            }
+            Stream::new(hardware)
+        };
         let lost = table.lost.clone();
         let candidates = |op: &TunedOp| -> Vec<Candidate> {
             Candidate::shipped(op).into_iter().filter(|candidate| candidate.is_usable(&lost)).collect()
@@ -255,7 +284,7 @@ impl Gpu {
             }
             done(before, measurement);
         };
-        let tuned = tuner::tune(&mut open, ops, &candidates, &Effort::GPU, deadline, date, &mut store);
+        let tuned = tuner::tune(&mut open, ops, &candidates, &effort, deadline, date, &mut store);
         match tuned {
             Ok(_) => Ok(()),
             Err(TuneError::Op(error)) => Err(error.into()),

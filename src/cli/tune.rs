@@ -60,10 +60,17 @@ fn progress(measurement: &Measurement) -> String {
         Some((choice, micros)) => format!("{op}: {choice}, {micros:.1} us"),
         None => format!("{op}: no variant is right on this GPU"),
     };
+    if let (true, Some(micros)) = (measurement.vendor_wins(), vendor_micros(measurement)) {
+        let _ = write!(text, "; cuBLASLt {micros:.1} us");
+    }
     for (variant, reason) in measurement.refusals() {
         let _ = write!(text, "; {variant} is refused: {reason}");
     }
     text
+}
+
+fn vendor_micros(measurement: &Measurement) -> Option<f64> {
+    measurement.vendor.as_ref().and_then(|tried| tried.micros)
 }
 
 /// A line per op.
@@ -74,8 +81,9 @@ fn table(measurements: &[Measurement]) -> String {
         "op", "choice", "us", "default", "us", "gain", "floor"
     );
     for measurement in measurements {
-        let choice = measurement.choice().unwrap_or("none");
-        let micros = measurement.micros(choice);
+        let by_vendor = measurement.vendor_wins();
+        let choice = if by_vendor { "cuBLASLt" } else { measurement.choice().unwrap_or("none") };
+        let micros = if by_vendor { vendor_micros(measurement) } else { measurement.micros(choice) };
         let default = measurement.micros(&measurement.default);
         let gain = micros.zip(default).map(|(micros, default)| 1.0 - micros / default);
         let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
@@ -154,6 +162,19 @@ fn explain(table: &Table, measurement: &Measurement) -> String {
     }
     for (variant, reason) in measurement.refusals() {
         let _ = writeln!(text, "  {variant:<12} refused: {reason}");
+    }
+    if let Some(vendor) = &measurement.vendor {
+        let _ = match (vendor.micros, &vendor.refused) {
+            (Some(micros), _) => writeln!(
+                text,
+                "  {:<12} {micros:>9.2} us with its weights unpacked; {} where kernels.cublaslt allows it",
+                vendor.variant,
+                if measurement.vendor_wins() { "used" } else { "too slow to be used" }
+            ),
+            (None, reason) => {
+                writeln!(text, "  {:<12} refused: {}", vendor.variant, reason.as_deref().unwrap_or("-"))
+            }
+        };
     }
     for candidate in Candidate::shipped(op) {
         if let Some(lost) = table.lost.iter().find(|lost| lost.function == candidate.function) {

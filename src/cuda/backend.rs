@@ -23,8 +23,8 @@ use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::{Driver, Transfer};
 use super::kernels::ahead::{self, Ahead};
 use super::kernels::linear::{self, Output};
-use super::kernels::route;
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
+use super::kernels::{repack, route};
 use super::matrix::Matrix;
 use super::sampler::Sampler;
 use super::step::{self, Step};
@@ -70,6 +70,12 @@ pub struct CudaBackend<D: Driver> {
     choices: Choices,
     /// Whether weights are fetched ahead.
     fetches_ahead: bool,
+    /// Whether products of steps with rows of prompts may be the vendor's.
+    uses_vendor: bool,
+    /// For these, the weights of one of them in rows, `[N, K]` bf16.
+    unpacked: Buffer,
+    /// Whether launches are being recorded.
+    is_recording: bool,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -171,7 +177,17 @@ impl<D: Driver> CudaBackend<D> {
     pub fn new(driver: D, arithmetic: Arithmetic) -> Result<Self, OpError> {
         let stream = Stream::new(driver)?;
         let (packer, choices) = (Packer::default(), Choices::default());
-        Ok(Self { stream, arithmetic, packer, choices, fetches_ahead: false, host: Vec::new() })
+        Ok(Self {
+            stream,
+            arithmetic,
+            packer,
+            choices,
+            fetches_ahead: false,
+            uses_vendor: false,
+            unpacked: Buffer::NONE,
+            is_recording: false,
+            host: Vec::new(),
+        })
     }
 
     /// Takes variants of products from a tuning; without one they are the defaults. Before the first step: a recorded
@@ -184,6 +200,33 @@ impl<D: Driver> CudaBackend<D> {
     /// first step, as above.
     pub fn fetch_ahead(&mut self, on: bool) {
         self.fetches_ahead = on && self.stream.arch().fetches_ahead();
+    }
+
+    /// Lets products of steps with rows of prompts be the vendor's where they were measured to be faster: a row's bits then depend on the
+    /// number of rows of its step. Before the memory is planned. `false`: the vendor's library is not installed.
+    pub fn use_vendor(&mut self) -> Result<bool, OpError> {
+        self.uses_vendor = self.stream.driver().open_vendor()? && self.arithmetic == Arithmetic::Bf16;
+        Ok(self.uses_vendor)
+    }
+
+    /// Bytes of the largest weights that are unpacked for the vendor's products: of attention.
+    fn unpacked_bytes(&self, shape: &ModelShape) -> usize {
+        let ModelShape { hidden_size, q_lora_rank, mla, .. } = shape;
+        let query = mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+        let sizes = [
+            q_lora_rank.unwrap_or(query) * hidden_size,
+            q_lora_rank.unwrap_or(0) * query,
+            mla.latent_dim() * hidden_size,
+            mla.num_heads * mla.v_head_dim * hidden_size,
+        ];
+        if self.uses_vendor { 2 * sizes.into_iter().max().unwrap_or(0) } else { 0 }
+    }
+
+    /// Whether a product is the vendor's: not of a recording, since decode steps are to have the same bits whatever is decoded beside them.
+    fn is_by_vendor(&self, matrix: &Tiled, rows: usize) -> bool {
+        !self.is_recording
+            && 2 * matrix.out_features * matrix.in_features <= self.unpacked.bytes
+            && self.choices.by_vendor(matrix, rows)
     }
 
     /// What of these weights is fetched ahead of a step of `rows` rows.
@@ -219,6 +262,12 @@ impl<D: Driver> CudaBackend<D> {
                 let y = linear::Rows { address: y.address, stride: y_stride };
                 linear::launch(&mut self.stream, rows, matrix, x, list, y, output)
             }
+            Projection::Tiles(matrix) if list == 0 && self.is_by_vendor(matrix, rows) => {
+                repack::unpack(&mut self.stream, matrix, self.unpacked.address)?;
+                let at = [self.unpacked.address, x.rounded.address, y.address];
+                let driver = self.stream.driver();
+                Ok(driver.vendor_product([rows, y_stride, stride], at, output == Output::Add)?)
+            }
             Projection::Tiles(matrix) => {
                 let part = part_of(matrix, tiled::Slots::Rows(rows, list), x, y);
                 let variant = self.choices.variant(Product::Linear, matrix, rows);
@@ -235,7 +284,9 @@ impl<D: Driver> CudaBackend<D> {
         x: Values,
         both: [(&Projection, Buffer); 2],
     ) -> Result<(), OpError> {
-        if let [(Projection::Tiles(a), to_a), (Projection::Tiles(b), to_b)] = both {
+        if let [(Projection::Tiles(a), to_a), (Projection::Tiles(b), to_b)] = both
+            && ![a, b].into_iter().any(|matrix| self.is_by_vendor(matrix, rows))
+        {
             let slots = tiled::Slots::Rows(rows, 0);
             let parts = [part_of(a, slots, x, to_a), part_of(b, slots, x, to_b)];
             let variant = self.choices.variant(Product::Linear, a, rows);
@@ -394,7 +445,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
         let sampler = Sampler::bytes(capacity.max_logits_rows, capacity.max_num_seqs, shape.vocab_size);
         MemoryNeeds {
-            workspace_bytes: (activations + logits + plan + cache.block_bytes()) as u64 + attention + sampler,
+            workspace_bytes: (activations + logits + plan + cache.block_bytes() + self.unpacked_bytes(shape))
+                as u64
+                + attention
+                + sampler,
             cache_bytes: cache.bytes() as u64,
         }
     }
@@ -482,7 +536,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
         check_shape(shape)?;
         self.packer.check(&mut self.stream)?;
         let arithmetic = self.arithmetic;
+        let unpacked_bytes = self.unpacked_bytes(shape);
         let stream = &mut self.stream;
+        if unpacked_bytes > 0 {
+            self.unpacked = stream.allocate("unpacked weights", unpacked_bytes)?;
+        }
         Ok(Workspace {
             shape: *shape,
             step: Step::new(stream, rope, plan_bytes(shape.mla.qk_rope_head_dim, capacity))?,
@@ -554,7 +612,9 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let bucket = w.step.padded_rows();
         if !w.graphs.contains_key(&bucket) {
             self.stream.driver().begin_capture()?;
+            self.is_recording = true;
             let recorded = record(self, w);
+            self.is_recording = false;
             let graph = self.stream.driver().end_capture();
             recorded?;
             w.graphs.insert(bucket, graph?);

@@ -25,6 +25,10 @@ pub struct Config {
     /// timed is kept in cache_dir and not timed again; `perigee tune` times everything. Larger: slower first starts,
     /// never other results.
     pub tune_seconds: u64,
+    /// Whether dense products of BF16 weights with more than 96 rows, in steps with rows of a prompt, are cuBLASLt's where they were timed
+    /// and are faster: prompts of models with such weights take less time. Its sums depend on the number of rows: with it, what else is
+    /// being computed can change a reply. Takes the memory of the largest such matrix, and 64 MiB. Needs libcublasLt.so.13 (or .12).
+    pub cublaslt: bool,
     /// Whether kernels of steps with few rows that leave the memory idle bring weights of the kernels behind them into the second cache,
     /// on GPUs of compute capability 9.0 and later: never other results. Not measured on a GPU yet.
     pub fetch_ahead: bool,
@@ -43,6 +47,7 @@ impl Default for Config {
             cache_dir: "jit-cache".into(),
             max_cache_bytes: 1 << 30,
             tune_seconds: 10,
+            cublaslt: false,
             fetch_ahead: false,
             dependent_launch: false,
             nvrtc_library: None,

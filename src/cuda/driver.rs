@@ -74,12 +74,12 @@ pub trait Driver: Send + 'static {
     /// Waits for the work since [`Driver::begin_timing`], and returns how long the device took over it.
     fn end_timing(&mut self) -> Result<Duration, DriverError>;
 
-    /// Enqueues `y [m, n] f32 = x [m, k] bf16 * (w [n, k] bf16)^T` by the vendor's library, to compare with; `shape` is `[m, n, k]`,
-    /// `at` the addresses `[w, x, y]`. `false`: there is none. The first product of a shape is not recorded.
-    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3]) -> Result<bool, DriverError> {
-        let _ = (shape, at);
-        Ok(false)
-    }
+    /// Opens the vendor's library of products and takes its workspace; `false`: it is not installed. Not between
+    /// [`Driver::begin_capture`] and [`Driver::end_capture`].
+    fn open_vendor(&mut self) -> Result<bool, DriverError>;
+    /// Enqueues `y [m, n] f32 = x [m, k] bf16 * (w [n, k] bf16)^T` by the vendor's library, which is open, or adds it to y; `shape` is
+    /// `[m, n, k]`, `at` the addresses `[w, x, y]`. The first product of a shape is not recorded.
+    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError>;
 }
 
 /// Identifies a [`Driver::download`] that is not finished.

@@ -38,7 +38,7 @@ pub use backend::{Arithmetic, CudaBackend};
 pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
 pub use driver::{Driver, DriverError, LaunchShape, Transfer};
-pub use hardware::{Hardware, LaunchTime, LaunchTimes, PeerAccess};
+pub use hardware::{Hardware, LaunchTime, LaunchTimes, PeerAccess, has_cublaslt};
 pub use kernel::{FunctionUsage, Kernel, Limits, Program};
 pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Obtained, Origin, Volume};
 pub use matrix::{Format, Matrix, WeightParams};

@@ -87,6 +87,13 @@ impl TestDriver {
         }
     }
 
+    /// Lets the vendor's products of the emulator be wrong.
+    pub(crate) fn change_vendor(&mut self, change: fn(&mut [f32])) {
+        if let Device::Emulated(emulator) = &mut self.device {
+            emulator.vendor = Some(change);
+        }
+    }
+
     /// What the last launch executed; `None` on a GPU.
     pub(crate) fn report(&self) -> Option<&Report> {
         match &self.device {
@@ -268,8 +275,13 @@ impl Driver for TestDriver {
         either!(&mut self.device, device => device.end_timing())
     }
 
-    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3]) -> Result<bool, DriverError> {
-        either!(&mut self.device, device => device.vendor_product(shape, at))
+    fn open_vendor(&mut self) -> Result<bool, DriverError> {
+        either!(&mut self.device, device => device.open_vendor())
+    }
+
+    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError> {
+        self.count(|counts| counts.vendor_products += 1);
+        either!(&mut self.device, device => device.vendor_product(shape, at, add))
     }
 }
 
@@ -280,7 +292,9 @@ pub(crate) struct Emulator {
     compilations: &'static Compilations,
     downloads: VecDeque<(Transfer, Vec<u8>)>,
     next: u64,
-    recording: Option<Vec<Launch>>,
+    recording: Option<Vec<Recorded>>,
+    /// What the vendor's products do to what is right; `None`: they have not been asked for.
+    vendor: Option<fn(&mut [f32])>,
     /// Lane instructions, and 16 bytes of copies, since the beginning of what is timed.
     work: u64,
     /// Lane instructions that are not yet counted.
@@ -301,6 +315,7 @@ pub(crate) struct Counts {
     pub(crate) recorded: u64,
     pub(crate) allocations: u64,
     pub(crate) loads: u64,
+    pub(crate) vendor_products: u64,
     /// Instructions of lanes that the emulator executed, and the time that this took.
     pub(crate) lane_instructions: u64,
     pub(crate) execution: Duration,
@@ -322,8 +337,12 @@ impl Entry {
     }
 }
 
-/// A recorded launch.
-pub(crate) struct Launch(Kernel, case::LaunchShape, Vec<u8>);
+/// What a graph has recorded.
+pub(crate) enum Recorded {
+    Launch(Kernel, case::LaunchShape, Vec<u8>),
+    /// Shape, addresses, whether it is added.
+    Product([usize; 3], [u64; 3], bool),
+}
 
 impl Emulator {
     fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
@@ -341,6 +360,7 @@ impl Emulator {
             downloads: VecDeque::new(),
             next: 0,
             recording: None,
+            vendor: None,
             work: 0,
             executed: 0,
             report: None,
@@ -364,6 +384,34 @@ impl Emulator {
         }
     }
 
+    /// Stands in for the vendor's product, with its sums in another order than ours.
+    fn product(&mut self, [m, n, k]: [usize; 3], [w, x, y]: [u64; 3], add: bool) -> Result<(), DriverError> {
+        const CALL: &str = "cublasLtMatmul";
+        let mut read = |at: u64, bytes: usize| {
+            let mut content = vec![0; bytes];
+            self.machine.read(at, &mut content).map_err(|text| error(CALL, text))?;
+            Ok::<_, DriverError>(content)
+        };
+        let halves = |bytes: Vec<u8>| -> Vec<f32> {
+            let half = |pair: &[u8]| half::bf16::from_le_bytes([pair[0], pair[1]]).to_f32();
+            bytes.chunks_exact(2).map(half).collect()
+        };
+        let (weights, rows) = (halves(read(w, 2 * n * k)?), halves(read(x, 2 * m * k)?));
+        let before = if add { read(y, 4 * m * n)? } else { vec![0; 4 * m * n] };
+        let mut sums: Vec<f32> = before.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        for (row, sums) in rows.chunks_exact(k).zip(sums.chunks_exact_mut(n)) {
+            for (weights, sum) in weights.chunks_exact(k).zip(sums) {
+                *sum += row.iter().zip(weights).rev().map(|(x, w)| x * w).sum::<f32>();
+            }
+        }
+        if let Some(change) = self.vendor {
+            change(&mut sums);
+        }
+        // As if on tensor cores.
+        self.work += (m * n * k / 64) as u64;
+        self.machine.write(y, bytemuck::cast_slice(&sums)).map_err(|text| error(CALL, text))
+    }
+
     fn refuse_while_recording(&self, call: &'static str) -> Result<(), DriverError> {
         match self.recording {
             None => Ok(()),
@@ -379,7 +427,7 @@ fn error(call: &'static str, text: String) -> DriverError {
 impl Driver for Emulator {
     type Module = Arc<Module>;
     type Function = Entry;
-    type Graph = Vec<Launch>;
+    type Graph = Vec<Recorded>;
 
     fn name(&self) -> &'static str {
         "emulated"
@@ -474,7 +522,7 @@ impl Driver for Emulator {
             dynamic_shared_bytes: shape.shared_bytes,
         };
         if let Some(recording) = &mut self.recording {
-            recording.push(Launch(function.clone(), shape, parameters.to_vec()));
+            recording.push(Recorded::Launch(function.clone(), shape, parameters.to_vec()));
             return Ok(());
         }
         self.run(function, shape, parameters)
@@ -486,13 +534,34 @@ impl Driver for Emulator {
         Ok(())
     }
 
-    fn end_capture(&mut self) -> Result<Vec<Launch>, DriverError> {
+    fn end_capture(&mut self) -> Result<Vec<Recorded>, DriverError> {
         self.recording.take().ok_or_else(|| error("cuStreamEndCapture", "nothing is being captured".into()))
     }
 
-    fn replay(&mut self, graph: &Vec<Launch>) -> Result<(), DriverError> {
+    fn replay(&mut self, graph: &Vec<Recorded>) -> Result<(), DriverError> {
         self.refuse_while_recording("cuGraphLaunch")?;
-        graph.iter().try_for_each(|Launch(kernel, shape, parameters)| self.run(kernel, *shape, parameters))
+        graph.iter().try_for_each(|recorded| match recorded {
+            Recorded::Launch(kernel, shape, parameters) => self.run(kernel, *shape, parameters),
+            Recorded::Product(shape, at, add) => self.product(*shape, *at, *add),
+        })
+    }
+
+    fn open_vendor(&mut self) -> Result<bool, DriverError> {
+        self.refuse_while_recording("cublasLtCreate")?;
+        self.vendor.get_or_insert(|_| ());
+        Ok(true)
+    }
+
+    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError> {
+        if self.vendor.is_none() {
+            let text = "the library is not open".into();
+            return Err(DriverError { call: "cublasLtMatmul", code: 1, text, fatal: false });
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.push(Recorded::Product(shape, at, add));
+            return Ok(());
+        }
+        self.product(shape, at, add)
     }
 
     fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError> {

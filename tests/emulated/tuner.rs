@@ -20,16 +20,17 @@ use super::{TestDriver, on_gpu};
 use crate::golden::{golden_folder, golden_prompts, load, step};
 
 /// Small enough for the emulator.
-const EFFORT: Effort = Effort {
+pub(super) const EFFORT: Effort = Effort {
     max_weight_bytes: 1 << 20,
     rotation_bytes: 64 << 10,
     copy_bytes: 64 << 10,
     max_copies: 2,
     blocks: 2,
     block_time: Duration::ZERO,
+    vendor: false,
 };
 
-fn op(product: Product, format: Format, shape: [usize; 2], count: usize, rows: Bucket) -> TunedOp {
+pub(super) fn op(product: Product, format: Format, shape: [usize; 2], count: usize, rows: Bucket) -> TunedOp {
     let [out_features, in_features] = shape;
     TunedOp { rows, product, format, out_features, in_features, count }
 }
@@ -413,7 +414,7 @@ fn without_a_right_first_variant_every_one_is_refused() {
     assert_eq!(measurement.choice(), None);
 }
 
-fn identity() -> Identity {
+pub(super) fn identity() -> Identity {
     Identity {
         gpu: "Made-up GPU".into(),
         multiprocessors: 4,
@@ -425,7 +426,7 @@ fn identity() -> Identity {
 }
 
 /// A measurement in which one variant is fastest.
-fn made_up(op: TunedOp, fastest: &str) -> Measurement {
+pub(super) fn made_up(op: TunedOp, fastest: &str) -> Measurement {
     let tried = |variant: &Variant| Tried {
         variant: variant.name.into(),
         micros: Some(if variant.name == fastest { 50.0 } else { 100.0 }),
@@ -438,6 +439,7 @@ fn made_up(op: TunedOp, fastest: &str) -> Measurement {
         least_bytes: 41_000_000,
         default: Variant::preferred(8).name.into(),
         tried: Candidate::shipped(&op).iter().map(|candidate| tried(&candidate.variant)).collect(),
+        vendor: None,
         error: Some(1e-6),
         copy_bandwidth: 4.1e12,
         date: 1_795_412_000,

@@ -43,7 +43,7 @@ impl Compiler for Functions {
 }
 
 /// Compiles every kernel of an architecture into a cache directory, as `perigee kernels build` does.
-fn build(dir: &Path, arch: Arch) -> u64 {
+pub(super) fn build(dir: &Path, arch: Arch) -> u64 {
     let settings = CacheSettings { dir: Some(dir.to_owned()), max_bytes: 1 << 30, create: false };
     let cache = KernelCache::open(&settings, Ok(Arc::new(Functions)));
     let built = cache.obtain_all(&[arch], 1, &|_, _, _| ());

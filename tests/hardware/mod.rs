@@ -5,6 +5,7 @@
 //! tests print that they were skipped.
 
 mod boot;
+mod cublaslt;
 mod doctor;
 
 use std::env;
@@ -49,6 +50,11 @@ fn with_driver(name: &str, variables: &[(&str, &str)], body: impl FnOnce(&Fake))
     }
     let dir = tempfile::tempdir().unwrap();
     let Some(folder) = made_up(dir.path(), "libcuda.c", "libcuda.so.1") else { return };
+    run_inside(name, &folder, variables);
+}
+
+/// Runs a test again, in a process that finds its libraries in `folder`.
+fn run_inside(name: &str, folder: &Path, variables: &[(&str, &str)]) {
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", &format!("hardware::{name}"), "--nocapture"])
         .env("LD_LIBRARY_PATH", folder)

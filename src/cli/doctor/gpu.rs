@@ -7,7 +7,7 @@ use super::report::Report;
 use crate::boot::memory_plan::format_bytes;
 use crate::cuda::{
     Arch, CacheSettings, CompileError, Compiler, Config, Device, DeviceState, Driver, Hardware, Installation,
-    KernelCache, Nvml, Nvrtc, PeerAccess, Program, kernels,
+    KernelCache, Nvml, Nvrtc, PeerAccess, Program, has_cublaslt, kernels,
 };
 
 pub(super) fn examine(report: &mut Report, installation: &Installation, config: &Config) {
@@ -43,6 +43,9 @@ pub(super) fn examine(report: &mut Report, installation: &Installation, config: 
     archs.dedup();
     let missing = examine_kernels(report, &cache, &archs);
     examine_compiler(report, nvrtc, missing);
+    if config.cublaslt {
+        examine_cublaslt(report);
+    }
     examine_volume(report, &cache, config);
 }
 
@@ -168,6 +171,17 @@ fn examine_compiler(report: &mut Report, nvrtc: Result<Arc<Nvrtc>, CompileError>
         }
         Err(_) if missing == 0 => report.ok("nvrtc", "not found, and not needed: all kernels are compiled"),
         Err(error) => report.problem("nvrtc", format!("{missing} kernels cannot be compiled: {error}"), ""),
+    }
+}
+
+fn examine_cublaslt(report: &mut Report) {
+    match has_cublaslt() {
+        true => report.ok("cublaslt", "found, as kernels.cublaslt needs it"),
+        false => report.problem(
+            "cublaslt",
+            "kernels.cublaslt = true, and libcublasLt.so.13 cannot be opened",
+            "install it (python3 -m pip install nvidia-cublas) and put its folder on LD_LIBRARY_PATH, or set kernels.cublaslt = false",
+        ),
     }
 }
 

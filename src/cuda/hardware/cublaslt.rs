@@ -1,5 +1,5 @@
-//! cuBLASLt: products of bf16 by the vendor's library, for `perigee bench kernels` to measure beside ours. The engine does not use
-//! it: its sums change with the number of rows.
+//! cuBLASLt: products of bf16 by the vendor's library. Its sums change with the number of rows, so the engine uses it where
+//! `kernels.cublaslt` allows that, and `perigee bench kernels` measures it beside ours.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -15,6 +15,8 @@ use super::functions::refusal;
 const LIBRARY_NAMES: [&str; 2] = ["libcublasLt.so.13", "libcublasLt.so.12"];
 /// Device memory that a product may use.
 pub(super) const WORKSPACE_BYTES: usize = 64 << 20;
+/// Most plans: steps with rows of prompts have any number of rows. Beyond it all are made again.
+const MAX_PLANS: usize = 512;
 
 // Numbers of library_types.h, cublas_api.h and cublasLt.h.
 const R_32F: c_int = 0;
@@ -81,7 +83,7 @@ pub(super) struct CublasLt {
     functions: Functions,
     handle: Handle,
     /// `[WORKSPACE_BYTES]` of device memory.
-    workspace: u64,
+    pub(super) workspace: u64,
     plans: BTreeMap<[usize; 3], Plan>,
 }
 
@@ -117,26 +119,43 @@ fn check(call: &'static str, status: c_int) -> Result<(), DriverError> {
     }
 }
 
+/// The library's functions, if it is installed.
+fn installed() -> Option<Functions> {
+    let library = LIBRARY_NAMES.iter().find_map(|name| Library::open(Path::new(name)).ok())?;
+    Functions::find(&library)
+}
+
+/// Whether cuBLASLt can be opened.
+pub fn has_cublaslt() -> bool {
+    installed().is_some()
+}
+
 impl CublasLt {
-    /// Opens the library for the current context; `None` where it is not installed.
-    pub(super) fn open(workspace: u64) -> Result<Option<Self>, DriverError> {
-        let library = LIBRARY_NAMES.iter().find_map(|name| Library::open(Path::new(name)).ok());
-        let Some(functions) = library.as_ref().and_then(Functions::find) else { return Ok(None) };
+    /// Opens the library for the current context, without a workspace; `None` where it is not installed.
+    pub(super) fn open() -> Result<Option<Self>, DriverError> {
+        let Some(functions) = installed() else { return Ok(None) };
         let mut handle = null_mut();
         // SAFETY: the output is writable, and a context is current.
         check("cublasLtCreate", unsafe { (functions.cublasLtCreate)(&mut handle) })?;
-        Ok(Some(Self { functions, handle, workspace, plans: BTreeMap::new() }))
+        Ok(Some(Self { functions, handle, workspace: 0, plans: BTreeMap::new() }))
     }
 
-    /// Enqueues `y [m, n] f32 = x [m, k] bf16 * (w [n, k] bf16)^T`, addresses as `[w, x, y]`. The first product of a shape makes
-    /// its plan.
+    /// Enqueues `y [m, n] f32 = x [m, k] bf16 * (w [n, k] bf16)^T`, or adds it, addresses as `[w, x, y]`. The first product of a
+    /// shape makes its plan.
     pub(super) fn product(
         &mut self,
         shape: [usize; 3],
         [w, x, y]: [u64; 3],
+        add: bool,
         stream: *mut c_void,
     ) -> Result<(), DriverError> {
         if !self.plans.contains_key(&shape) {
+            if self.plans.len() == MAX_PLANS {
+                // Work that was enqueued with them does not need them.
+                for plan in std::mem::take(&mut self.plans).into_values() {
+                    plan.destroy(&self.functions);
+                }
+            }
             let mut plan = Plan { product: null_mut(), layouts: [null_mut(); 3], algorithm: [0; 8] };
             self.make(&mut plan, shape).inspect_err(|_| plan.destroy(&self.functions))?;
             self.plans.insert(shape, plan);
@@ -144,7 +163,7 @@ impl CublasLt {
         let Some(Plan { product, layouts: [of_w, of_x, of_y], algorithm }) = self.plans.get(&shape) else {
             return Ok(());
         };
-        let (one, zero) = (1.0f32, 0.0f32);
+        let (one, kept) = (1.0f32, if add { 1.0f32 } else { 0.0 });
         let input = |address: u64| without_provenance::<c_void>(address as usize);
         let output = |address: u64| without_provenance_mut::<c_void>(address as usize);
         // SAFETY: handles are alive; the caller's addresses are of device memory of these sizes.
@@ -157,7 +176,7 @@ impl CublasLt {
                 *of_w,
                 input(x),
                 *of_x,
-                from_ref(&zero).cast(),
+                from_ref(&kept).cast(),
                 input(y),
                 *of_y,
                 output(y),

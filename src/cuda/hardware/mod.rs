@@ -28,6 +28,7 @@ use cudarc::driver::sys::{
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
 use crate::threads::UploadMeter;
 use context::{Context, Owned};
+pub use cublaslt::has_cublaslt;
 use cublaslt::{CublasLt, WORKSPACE_BYTES};
 use functions::{CAPTURE_UNSUPPORTED, Functions, INVALID_IMAGE, INVALID_VALUE, refusal};
 pub use launch_times::{LaunchTime, LaunchTimes};
@@ -53,8 +54,8 @@ pub struct Hardware {
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
     downloads: Downloads,
-    /// The vendor's products, if they were asked for: `Some(None)` where there are none.
-    vendor: Option<Option<Box<CublasLt>>>,
+    /// The vendor's products, once they were asked for.
+    vendor: Option<Box<CublasLt>>,
     /// Measures every launch; `None`: nobody asked for it.
     stopwatch: Option<Stopwatch>,
     /// Beginning and end of what is timed.
@@ -453,20 +454,38 @@ impl Driver for Hardware {
         Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
 
-    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3]) -> Result<bool, DriverError> {
-        self.context.make_current()?;
-        self.behind_kernel.set(false);
-        if self.vendor.is_none() {
-            let workspace = self.allocate(WORKSPACE_BYTES)?;
-            self.vendor = Some(CublasLt::open(workspace)?.map(Box::new));
+    fn open_vendor(&mut self) -> Result<bool, DriverError> {
+        self.enter("cublasLtCreate")?;
+        if self.vendor.is_none()
+            && let Some(mut vendor) = CublasLt::open()?
+        {
+            vendor.workspace = self.allocate(WORKSPACE_BYTES)?;
+            self.vendor = Some(Box::new(vendor));
         }
-        let Some(Some(vendor)) = &mut self.vendor else { return Ok(false) };
+        Ok(self.vendor.is_some())
+    }
+
+    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError> {
+        const CALL: &str = "cublasLtMatmul";
+        self.context.make_current()?;
+        let is_behind = self.behind_kernel.replace(false);
+        let Some(vendor) = &mut self.vendor else {
+            return Err(refusal(CALL, INVALID_VALUE, "the library is not open"));
+        };
         let [m, n, k] = shape;
         for (address, bytes) in at.into_iter().zip([2 * n * k, 2 * m * k, 4 * m * n]) {
-            check_range(&self.allocations, "cublasLtMatmul", address, bytes)?;
+            check_range(&self.allocations, CALL, address, bytes)?;
         }
-        vendor.product(shape, at, self.stream.handle().cast())?;
-        Ok(true)
+        if let Some(stopwatch) = &mut self.stopwatch {
+            stopwatch.before(&self.context, &self.stream, self.capturing, !is_behind)?;
+        }
+        vendor.product(shape, at, add, self.stream.handle().cast())?;
+        match &mut self.stopwatch {
+            Some(stopwatch) => {
+                stopwatch.behind(&self.context, &self.stream, self.capturing, &"cuBLASLt".into())
+            }
+            None => Ok(()),
+        }
     }
 }
 

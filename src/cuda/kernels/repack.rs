@@ -1,14 +1,17 @@
-//! Twin of `kernels/repack.cu`: weights from the checkpoint's rows into tiles.
+//! Twin of `kernels/repack.cu`: weights from the checkpoint's rows into tiles, and back.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::plain;
-use crate::cuda::{Driver, Format, Kernel, LaunchShape, Stream};
+use crate::cuda::{Driver, Format, Kernel, LaunchShape, Stream, Tiled};
 use crate::ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel =
-    plain!("repack", &["repack_bf16", "repack_fp8", "repack_nvfp4", "repack_mxfp4", "repack_int4"], 64);
+pub const KERNEL: Kernel = plain!(
+    "repack",
+    &["repack_bf16", "repack_fp8", "repack_nvfp4", "repack_mxfp4", "repack_int4", "unpack_bf16"],
+    64
+);
 
 /// Tiles of a block, a warp each.
 const BLOCK_TILES: usize = 8;
@@ -63,4 +66,32 @@ pub fn launch<D: Driver>(stream: &mut Stream<D>, format: Format, params: &Params
     let tiles = params.tiles as usize * params.units as usize;
     let grid = [tiles.div_ceil(BLOCK_TILES) as u32, 1, 1];
     stream.launch(name, LaunchShape { grid, threads: 32 * BLOCK_TILES as u32, shared_bytes: 0 }, params)
+}
+
+/// `UnpackParams` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+struct UnpackParams {
+    codes: u64,
+    rows: u64,
+    tiles: i32,
+    units: i32,
+    num_rows: i32,
+    columns: i32,
+}
+
+/// Enqueues the rows `[N, K]` bf16 of one matrix of [`Format::Bf16`] whose tiles are not those of pairs.
+pub fn unpack<D: Driver>(stream: &mut Stream<D>, matrix: &Tiled, rows: u64) -> Result<(), OpError> {
+    let weight = &matrix.weight;
+    let params = UnpackParams {
+        codes: weight.codes,
+        rows,
+        tiles: weight.tiles,
+        units: weight.units,
+        num_rows: weight.rows,
+        columns: weight.columns,
+    };
+    let grid = [(matrix.tiles() * weight.units as usize).div_ceil(BLOCK_TILES) as u32, 1, 1];
+    let shape = LaunchShape { grid, threads: 32 * BLOCK_TILES as u32, shared_bytes: 0 };
+    stream.launch("unpack_bf16", shape, &params)
 }

@@ -12,7 +12,8 @@ use crate::cuda::Arch;
 use crate::cuda::kernels::tiled::Variant;
 use crate::cuda::tiled::Tiled;
 
-/// Choices by op. They change speed, never a result: all variants give the same bits.
+/// Choices by op. They change speed, never a result: all variants give the same bits, but for the vendor's products
+/// ([`Choices::by_vendor`]).
 #[derive(Debug, Clone, Default)]
 pub struct Choices {
     measured: HashMap<TunedOp, Measured>,
@@ -26,6 +27,8 @@ struct Measured {
     choice: &'static Variant,
     /// Accepted variants with their microseconds.
     accepted: Vec<(&'static Variant, f64)>,
+    /// Whether the vendor's product is faster than the choice.
+    vendor_wins: bool,
 }
 
 impl Measured {
@@ -34,7 +37,7 @@ impl Measured {
         let choice = Variant::named(measurement.choice()?)?;
         let ranking = measurement.ranking();
         let accepted = ranking.iter().filter_map(|(name, micros)| Some((Variant::named(name)?, *micros)));
-        Some(Self { choice, accepted: accepted.collect() })
+        Some(Self { choice, accepted: accepted.collect(), vendor_wins: measurement.vendor_wins() })
     }
 
     /// The fastest accepted variant whose blocks have so many rows.
@@ -74,6 +77,11 @@ impl Choices {
         }
         let preferred = Variant::preferred(rows.div_ceil(matrix.count.max(1)));
         rows_from(preferred).find_map(|rows| self.with_rows(product, matrix, rows)).unwrap_or(preferred)
+    }
+
+    /// Whether a product of so many rows was measured to be the vendor's, where those may be used.
+    pub fn by_vendor(&self, matrix: &Tiled, rows: usize) -> bool {
+        self.measured.get(&TunedOp::of(Product::Linear, matrix, rows)).is_some_and(|op| op.vendor_wins)
     }
 
     /// The variants of both products of experts for so many slots. Both read one worklist, so their blocks have the same

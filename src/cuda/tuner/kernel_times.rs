@@ -223,12 +223,13 @@ fn vendor<D: Driver>(
     // The bytes of our tiles, which are as many: times depend on how random values are, not on their order.
     let at = |copy: usize| [problem.copies[copy].weight.codes, problem.x().address, output.rows().address];
     let driver = stream.driver();
-    if !driver.vendor_product(shape, at(0))? {
+    if !driver.open_vendor()? {
         return Ok(None);
     }
+    driver.vendor_product(shape, at(0), false)?;
     driver.begin_capture()?;
     let recorded =
-        (0..problem.copies.len()).try_for_each(|copy| driver.vendor_product(shape, at(copy)).map(drop));
+        (0..problem.copies.len()).try_for_each(|copy| driver.vendor_product(shape, at(copy), false));
     let graph = driver.end_capture();
     recorded?;
     let times = timing::replayed(stream, &[graph?], problem.copies.len(), effort);

@@ -33,6 +33,8 @@ pub struct Measurement {
     pub default: String,
     /// Every candidate, the first one being that which the others are compared with.
     pub tried: Vec<Tried>,
+    /// The vendor's product, its unpacked weights included, if it was tried.
+    pub vendor: Option<Tried>,
     /// Largest difference of the first candidate from the f32 kernel, as `ops/tolerance.rs` defines it; `None`: not a
     /// number.
     pub error: Option<f32>,
@@ -73,6 +75,13 @@ impl Measurement {
         }
     }
 
+    /// Whether the vendor's product is right and faster than the choice by more than [`MARGIN`].
+    pub fn vendor_wins(&self) -> bool {
+        let chosen = self.choice().and_then(|choice| self.micros(choice));
+        let vendor = self.vendor.as_ref().and_then(|tried| tried.micros);
+        vendor.zip(chosen).is_some_and(|(vendor, chosen)| vendor < chosen * (1.0 - MARGIN))
+    }
+
     /// Share of the time that moving [`Measurement::least_bytes`] at the speed of a copy would take.
     pub fn share_of_floor(&self, micros: f64) -> f64 {
         self.least_bytes as f64 / self.copy_bandwidth * 1e6 / micros
@@ -84,7 +93,7 @@ impl Measurement {
         let tried = |tried: &Tried| {
             tried.micros.is_none_or(positive) && tried.micros.is_some() != tried.refused.is_some()
         };
-        positive(self.copy_bandwidth) && self.tried.iter().all(tried)
+        positive(self.copy_bandwidth) && self.tried.iter().chain(&self.vendor).all(tried)
     }
 }
 
@@ -125,6 +134,7 @@ pub(super) mod tests {
             least_bytes: 1000,
             default: "split16x8".into(),
             tried: timed.chain(refused).collect(),
+            vendor: None,
             error: Some(1e-6),
             copy_bandwidth: 1e9,
             date: 0,
@@ -142,6 +152,19 @@ pub(super) mod tests {
         check(&[("split16x8", 100.0)], &["split32x8"], Some("split16x8"));
         check(&[("block32x48", 120.0), ("split32x8", 110.0)], &["split16x8"], Some("split32x8"));
         check(&[], &["split16x8", "split32x8"], None);
+    }
+
+    #[test]
+    fn the_vendors_product_wins_by_more_than_the_margin() {
+        let wins = |micros: Option<f64>, times: &[(&str, f64)]| {
+            let refused = micros.is_none().then(|| "it is not finite".into());
+            let vendor = Some(Tried { variant: "cuBLASLt".into(), micros, refused });
+            Measurement { vendor, ..measurement(Product::Linear, times, &[]) }.vendor_wins()
+        };
+        let times = [("split16x8", 100.0), ("split32x8", 50.0)];
+        assert!(wins(Some(48.4), &times) && !wins(Some(48.6), &times));
+        assert!(!wins(None, &times) && !wins(Some(1.0), &[]));
+        assert!(!measurement(Product::Linear, &times, &[]).vendor_wins());
     }
 
     #[test]

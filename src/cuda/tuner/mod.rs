@@ -2,7 +2,8 @@
 //!
 //! All variants of a product give the same bits on a device that works, so a choice changes speed and never a result; a
 //! candidate that gives other bits on this device is refused and not used. A candidate replaces the shipped default
-//! only where it is faster by more than [`MARGIN`]: near-ties do not flap, and two machines agree.
+//! only where it is faster by more than [`MARGIN`]: near-ties do not flap, and two machines agree. The vendor's products have bits of
+//! their own (`vendor.rs`), and are measured where the settings allow them.
 //!
 //! `table.rs` keeps all measurements in the folder of the kernel cache, `choices.rs` is what the backend asks. `kernel_times.rs`
 //! measures without choosing.
@@ -12,6 +13,7 @@ mod candidate;
 mod problem;
 mod numerics;
 mod timing;
+mod vendor;
 mod measurement;
 mod table;
 mod choices;
@@ -50,6 +52,8 @@ pub struct Effort {
     pub blocks: usize,
     /// Least time of a block.
     pub block_time: Duration,
+    /// Whether the vendor's products are measured too, where they may be used.
+    pub vendor: bool,
 }
 
 impl Effort {
@@ -62,6 +66,7 @@ impl Effort {
         max_copies: 64,
         blocks: 6,
         block_time: Duration::from_micros(300),
+        vendor: false,
     };
 }
 
@@ -229,13 +234,19 @@ fn measure<D: Driver>(
         micros: if refused.is_none() { times.next() } else { None },
         refused,
     });
+    let tried: Vec<Tried> = tried.collect();
+    let vendor = match effort.vendor && op.may_be_the_vendors() {
+        true => Some(vendor::measure(stream, problem, output, effort)?),
+        false => None,
+    };
     Ok(Some(Measurement {
         op: *op,
         measured: problem.op,
         num_slots: workload.num_slots,
         least_bytes: problem.least_bytes(&workload),
         default: Variant::preferred(rows).name.into(),
-        tried: tried.collect(),
+        tried,
+        vendor,
         error: error.is_finite().then_some(error),
         copy_bandwidth: 0.0,
         date,

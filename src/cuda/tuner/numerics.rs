@@ -48,9 +48,20 @@ impl Output {
         candidate: &Candidate,
     ) -> Result<Vec<u8>, OpError> {
         let list = problem.worklist(stream, workload, candidate.variant.rows)?;
-        stream.driver().copy(self.buffer.address, self.poison.address, self.buffer.bytes)?;
         let slots = problem.slots(workload, list.as_ref());
-        candidate.launch(stream, &problem.copies[0], slots, [problem.x(), self.rows()])?;
+        self.written_by(stream, &mut |stream| {
+            candidate.launch(stream, &problem.copies[0], slots, [problem.x(), self.rows()])
+        })
+    }
+
+    /// The outputs of a launch over poison, with the guards.
+    pub(super) fn written_by<D: Driver>(
+        &self,
+        stream: &mut Stream<D>,
+        launch: &mut dyn FnMut(&mut Stream<D>) -> Result<(), OpError>,
+    ) -> Result<Vec<u8>, OpError> {
+        stream.driver().copy(self.buffer.address, self.poison.address, self.buffer.bytes)?;
+        launch(stream)?;
         stream.read(self.buffer.address, self.buffer.bytes)
     }
 
@@ -70,7 +81,7 @@ impl Output {
         }
     }
 
-    fn values(&self, outputs: &[u8], num_slots: usize) -> Vec<f32> {
+    pub(super) fn values(&self, outputs: &[u8], num_slots: usize) -> Vec<f32> {
         (0..num_slots * self.width).map(|i| self.value(outputs, i).1).collect()
     }
 
@@ -79,7 +90,7 @@ impl Output {
     }
 
     /// Finds what is wrong with one run by itself.
-    fn check_alone(&self, outputs: &[u8], num_slots: usize) -> Result<(), String> {
+    pub(super) fn check_alone(&self, outputs: &[u8], num_slots: usize) -> Result<(), String> {
         let end = GUARD_BYTES + num_slots * self.width * self.value_bytes;
         if outputs[..GUARD_BYTES].iter().chain(&outputs[end..]).any(|byte| *byte != POISON) {
             return Err("it writes outside of its output".into());
@@ -111,7 +122,7 @@ impl Output {
     }
 
     /// The first value that differs.
-    fn first_difference(&self, a: &[u8], b: &[u8], num_slots: usize) -> Option<String> {
+    pub(super) fn first_difference(&self, a: &[u8], b: &[u8], num_slots: usize) -> Option<String> {
         let differs = |i: &usize| self.value(a, *i).0 != self.value(b, *i).0;
         let at = (0..num_slots * self.width).find(differs)?;
         let [a, b] = [a, b].map(|outputs| self.value(outputs, at).1);

@@ -139,6 +139,12 @@ impl TunedOp {
         }
     }
 
+    /// Whether the vendor's library may compute it, from weights unpacked for each launch: with the rows of a prompt that pays.
+    pub(super) fn may_be_the_vendors(&self) -> bool {
+        let Self { rows, product, format, count, .. } = *self;
+        (rows, product, format, count) == (Bucket::Above, Product::Linear, Format::Bf16, 1)
+    }
+
     /// Bytes of the weights of one expert.
     pub(super) fn expert_bytes(&self) -> usize {
         // Bits of 16 weights with their scales.

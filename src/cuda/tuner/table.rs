@@ -19,7 +19,7 @@ use super::measurement::Measurement;
 use super::op::TunedOp;
 
 /// Version of the file and of what a measurement means.
-const SCHEMA: u32 = 3;
+const SCHEMA: u32 = 4;
 /// Folder below the kernel cache.
 const FOLDER: &str = "tuning";
 const SUFFIX: &str = ".json";
@@ -129,15 +129,17 @@ impl Table {
         self.measurements.iter().find(|measurement| measurement.op == *op)
     }
 
-    /// Whether a start is to measure an op: nobody has, and no start was too short for it.
-    pub fn wants(&self, op: &TunedOp) -> bool {
-        self.get(op).is_none() && !self.left.contains(op)
+    /// Whether a start is to measure an op, with `vendor` also the vendor's product: nobody has, and no start was too short for it.
+    pub fn wants(&self, op: &TunedOp, vendor: bool) -> bool {
+        let measured =
+            |measurement: &Measurement| measurement.vendor.is_some() || !vendor || !op.may_be_the_vendors();
+        !self.get(op).is_some_and(measured) && !self.left.contains(op)
     }
 
     /// Notes those of the ops that have no measurement as left; the oldest of too many are forgotten.
-    pub fn leave(&mut self, ops: &[TunedOp]) {
+    pub fn leave(&mut self, ops: &[TunedOp], vendor: bool) {
         for op in ops {
-            if self.wants(op) {
+            if self.wants(op, vendor) {
                 self.left.push(*op);
             }
         }
@@ -255,9 +257,11 @@ fn file_name(path: &Path) -> &str {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use super::super::measurement::Tried;
     use super::super::measurement::tests::measurement;
-    use super::super::op::Product;
+    use super::super::op::{Bucket, Product};
     use super::*;
+    use crate::cuda::matrix::Format;
 
     fn identity() -> Identity {
         Identity {
@@ -302,16 +306,29 @@ mod tests {
         let mut table = table();
         let measured = table.measurements[0].op;
         let left = TunedOp { out_features: measured.out_features + 16, ..measured };
-        assert!(table.wants(&left) && !table.wants(&measured));
-        table.leave(&[measured, left]);
-        table.leave(&[left]);
+        assert!(table.wants(&left, false) && !table.wants(&measured, true));
+        table.leave(&[measured, left], false);
+        table.leave(&[left], false);
         table.save(dir.path()).unwrap();
         let mut read = Table::load(dir.path(), identity());
         assert_eq!(read.left, [left]);
-        assert!(!read.wants(&left) && read.wants(&TunedOp { out_features: 8, ..left }));
+        assert!(!read.wants(&left, false) && read.wants(&TunedOp { out_features: 8, ..left }, false));
         // `perigee tune` measures it.
         read.add(vec![Measurement { op: left, ..measurement(Product::Linear, &[("split16x8", 3.0)], &[]) }]);
         assert_eq!((read.left.len(), read.get(&left).is_some()), (0, true));
+    }
+
+    #[test]
+    fn an_op_is_measured_again_where_the_vendors_product_may_be_used_and_was_not_tried() {
+        let mut table = table();
+        let (rows, format, count) = (Bucket::Above, Format::Bf16, 1);
+        let op = TunedOp { rows, format, count, ..table.measurements[0].op };
+        let mut one = Measurement { op, ..measurement(Product::Linear, &[("split16x8", 3.0)], &[]) };
+        table.add(vec![one.clone()]);
+        assert!(table.wants(&op, true) && !table.wants(&op, false));
+        one.vendor = Some(Tried { variant: "cuBLASLt".into(), micros: Some(1.0), refused: None });
+        table.add(vec![one]);
+        assert!(!table.wants(&op, true));
     }
 
     #[test]
@@ -372,7 +389,7 @@ mod tests {
             assert!(text.contains(from), "{from}");
             refused(text.replacen(from, to, 1).as_bytes());
         };
-        changed("\"schema\": 3", "\"schema\": 2");
+        changed("\"schema\": 4", "\"schema\": 3");
         changed("1.25", "-1.25");
         changed("1.25", "1e999");
         changed("\"micros\": 1.25", "\"micros\": null");
