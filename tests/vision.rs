@@ -405,7 +405,7 @@ fn bits_of_replies_about_pictures_do_not_depend_on_company_on_the_cpu() {
 
 #[test]
 fn bits_of_replies_about_pictures_do_not_depend_on_company_on_a_late_backend() {
-    bits_do_not_depend_on_company(Device::Late(F32, 11));
+    bits_do_not_depend_on_company(Device::Late(CpuOptions { isa: CpuOptions::default().isa, ..F32 }, 11));
 }
 
 /// Sequences that end while their pictures are in the tower leave nothing behind.

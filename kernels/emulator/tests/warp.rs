@@ -41,7 +41,7 @@ fn in_all_modes(head: &str, shape: LaunchShape, count: usize, body: &str) -> Vec
 fn shuffles() {
     for width in [1u32, 2, 4, 8, 16, 32] {
         for (mode, clamp) in [("up", 0), ("down", 31), ("bfly", 31), ("idx", 31)] {
-            for b in [0u32, 1, 2, 5, 16, 31] {
+            for b in [0u32, 1, 2, 4, 5, 8, 16, 31] {
                 let c = (32 - width) << 8 | clamp;
                 let body = format!(
                     "add.u32 %r5, %r0, 1000; shfl.sync.{mode}.b32 %r6|%p1, %r5, {b}, {c}, -1; st.global.u32 [%rd1], %r6;

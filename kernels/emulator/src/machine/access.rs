@@ -149,7 +149,7 @@ fn set_registers(registers: &mut Registers, access: &Access, bytes: &[u8]) -> bo
         (2, 4, 4) => deal::<u32, 2, 4>(registers, targets, bytes, |half| u16::from_le_bytes(half).into()),
         (4, 4, 1) => deal::<u32, 4, 1>(registers, targets, bytes, u32::from_le_bytes),
         (4, 4, 2) => deal::<u32, 4, 2>(registers, targets, bytes, u32::from_le_bytes),
-        (4, 4, 4) => deal::<u32, 4, 4>(registers, targets, bytes, u32::from_le_bytes),
+        (4, 4, 4) => deal_fours(registers, targets, bytes),
         (4, 4, 8) => deal::<u32, 4, 8>(registers, targets, bytes, u32::from_le_bytes),
         (8, 8, 1) => deal::<u64, 8, 1>(registers, targets, bytes, u64::from_le_bytes),
         (8, 8, 2) => deal::<u64, 8, 2>(registers, targets, bytes, u64::from_le_bytes),
@@ -178,6 +178,51 @@ fn deal<W: Word, const SIZE: usize, const COUNT: usize>(
         }
     }
     true
+}
+
+/// [`deal`] of four words of 32 bits, of which the compiler makes no vectors.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn deal_fours(registers: &mut Registers, targets: &[Target], bytes: &[u8]) -> bool {
+    use std::arch::x86_64::{
+        __m128i, _mm_loadu_si128, _mm_storeu_si128, _mm_unpackhi_epi32, _mm_unpackhi_epi64,
+        _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+    };
+    let (Some(rows), &[x, y, z, w]) = (bytes.as_chunks::<16>().0.first_chunk::<32>(), targets) else {
+        return false;
+    };
+    let mut lane = 0;
+    // Not by closures, which the compiler calls.
+    // SAFETY: SSE2 is a part of x86-64, a row has 16 bytes, and so have four lanes of a register.
+    unsafe {
+        macro_rules! row {
+            ($row:expr) => {
+                _mm_loadu_si128(rows[$row].as_ptr().cast::<__m128i>())
+            };
+        }
+        macro_rules! set {
+            ($target:expr, $words:expr) => {
+                let four = registers.narrow_mut($target.slot)[lane..lane + 4].as_mut_ptr();
+                _mm_storeu_si128(four.cast(), $words);
+            };
+        }
+        while lane < 32 {
+            let (a, b, c, d) = (row!(lane), row!(lane + 1), row!(lane + 2), row!(lane + 3));
+            let (ab, cd) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+            let (high_ab, high_cd) = (_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+            set!(x, _mm_unpacklo_epi64(ab, cd));
+            set!(y, _mm_unpackhi_epi64(ab, cd));
+            set!(z, _mm_unpacklo_epi64(high_ab, high_cd));
+            set!(w, _mm_unpackhi_epi64(high_ab, high_cd));
+            lane += 4;
+        }
+    }
+    true
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn deal_fours(registers: &mut Registers, targets: &[Target], bytes: &[u8]) -> bool {
+    deal::<u32, 4, 4>(registers, targets, bytes, u32::from_le_bytes)
 }
 
 /// Sets the registers of an access in 32 lanes to what one lane reads; `false` if that takes more than a copy.

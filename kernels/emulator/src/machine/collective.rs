@@ -14,8 +14,32 @@ fn set(predicate: &mut u32, mask: u32, value: u32) {
     *predicate = (*predicate & !mask) | (value & mask);
 }
 
+/// The values of the lanes whose numbers differ in one bit. The constant lets vectors do it.
+fn exchange<const BY: usize>(a: &Lanes) -> Lanes {
+    let mut moved = [0; 32];
+    for lane in 0..32 {
+        moved[lane] = a[lane ^ BY];
+    }
+    moved
+}
+
 /// A shuffle of a whole warp in one segment, but not up; sets the lanes that found their source.
 fn shuffle_all(mode: ShuffleMode, a: &Lanes, b: &Lanes, found: &mut u32) -> Lanes {
+    // Most often all lanes name one lane, or exchange by one bit.
+    let common = if b.iter().fold(0, |bits, by| bits | (by ^ b[0])) == 0 { Some(b[0] & 31) } else { None };
+    let moved = match (mode, common) {
+        (ShuffleMode::Butterfly, Some(1)) => Some(exchange::<1>(a)),
+        (ShuffleMode::Butterfly, Some(2)) => Some(exchange::<2>(a)),
+        (ShuffleMode::Butterfly, Some(4)) => Some(exchange::<4>(a)),
+        (ShuffleMode::Butterfly, Some(8)) => Some(exchange::<8>(a)),
+        (ShuffleMode::Butterfly, Some(16)) => Some(exchange::<16>(a)),
+        (ShuffleMode::Index, Some(from)) => Some([a[from as usize]; 32]),
+        _ => None,
+    };
+    if let Some(moved) = moved {
+        *found = u32::MAX;
+        return moved;
+    }
     let mut sources = [0; 32];
     for lane in 0..32 {
         let by = b[lane as usize] & 31;
@@ -85,7 +109,8 @@ impl Env<'_> {
         let Some(members) = self.members(warp, members, exec, mask)? else { return Ok(Flow::Wait) };
         let registers = &mut warp.registers;
         let (a, b, c) = (*registers.narrow(o.a), *registers.narrow(o.b), *registers.narrow(o.c));
-        if exec & members == u32::MAX && c == [31; 32] && mode != ShuffleMode::Up {
+        let one_segment = c.iter().fold(0, |bits, clamp| bits | (clamp ^ 31)) == 0;
+        if exec & members == u32::MAX && one_segment && mode != ShuffleMode::Up {
             let moved = shuffle_all(mode, &a, &b, &mut registers.predicates[o.imm as usize]);
             *registers.narrow_mut(o.d) = moved;
             return Ok(Flow::Next);
@@ -139,8 +164,11 @@ impl Env<'_> {
             VoteMode::Any => all(votes != 0),
             VoteMode::Uniform => all(votes == 0 || votes == members),
             VoteMode::Ballot => {
-                for lane in lanes(exec) {
-                    warp.registers.narrow_mut(o.d)[lane as usize] = votes;
+                let register = warp.registers.narrow_mut(o.d);
+                if exec == u32::MAX {
+                    *register = [votes; 32];
+                } else {
+                    lanes(exec).for_each(|lane| register[lane as usize] = votes);
                 }
                 return Ok(Flow::Next);
             }
