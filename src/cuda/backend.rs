@@ -229,6 +229,20 @@ impl<D: Driver> CudaBackend<D> {
             && self.choices.by_vendor(matrix, rows)
     }
 
+    /// The launches of `record`, which are not enqueued.
+    fn recorded(
+        &mut self,
+        record: impl FnOnce(&mut Self) -> Result<(), OpError>,
+    ) -> Result<D::Graph, OpError> {
+        self.stream.driver().begin_capture()?;
+        self.is_recording = true;
+        let recorded = record(self);
+        self.is_recording = false;
+        let graph = self.stream.driver().end_capture();
+        recorded?;
+        Ok(graph?)
+    }
+
     /// What of these weights is fetched ahead of a step of `rows` rows.
     fn ahead(&self, weights: &Tiled, rows: usize) -> Ahead {
         match self.fetches_ahead && rows <= ahead::ROWS {
@@ -611,13 +625,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         }
         let bucket = w.step.padded_rows();
         if !w.graphs.contains_key(&bucket) {
-            self.stream.driver().begin_capture()?;
-            self.is_recording = true;
-            let recorded = record(self, w);
-            self.is_recording = false;
-            let graph = self.stream.driver().end_capture();
-            recorded?;
-            w.graphs.insert(bucket, graph?);
+            let graph = self.recorded(|backend| record(backend, w))?;
+            w.graphs.insert(bucket, graph);
         }
         match w.graphs.get(&bucket) {
             Some(graph) => Ok(self.stream.driver().replay(graph)?),

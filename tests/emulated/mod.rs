@@ -88,7 +88,7 @@ impl TestDriver {
     }
 
     /// Lets the vendor's products of the emulator be wrong.
-    pub(crate) fn change_vendor(&mut self, change: fn(&mut [f32])) {
+    pub(crate) fn change_vendor(&mut self, change: Change) {
         if let Device::Emulated(emulator) = &mut self.device {
             emulator.vendor = Some(change);
         }
@@ -294,7 +294,7 @@ pub(crate) struct Emulator {
     next: u64,
     recording: Option<Vec<Recorded>>,
     /// What the vendor's products do to what is right; `None`: they have not been asked for.
-    vendor: Option<fn(&mut [f32])>,
+    vendor: Option<Change>,
     /// Lane instructions, and 16 bytes of copies, since the beginning of what is timed.
     work: u64,
     /// Lane instructions that are not yet counted.
@@ -321,21 +321,34 @@ pub(crate) struct Counts {
     pub(crate) execution: Duration,
 }
 
-/// A kernel, lowered when it is first launched: a test loads all of a backend's and launches some. Beside it the most dynamic
-/// shared memory of its launches.
+/// A program, parsed when a kernel of it is first launched: a test loads all of a backend's and launches some.
+pub(crate) struct Loaded(Program, OnceLock<Module>);
+
+/// A kernel, lowered when it is first launched. Beside it the most dynamic shared memory of its launches.
 #[derive(Clone)]
-pub(crate) struct Entry(Arc<(Arc<Module>, String, OnceLock<Kernel>)>, u32);
+pub(crate) struct Entry(Arc<(Arc<Loaded>, String, OnceLock<Kernel>)>, u32);
 
 impl Entry {
-    fn kernel(&self) -> Result<&Kernel, DriverError> {
-        let (module, name, kernel) = &*self.0;
+    fn kernel(&self, machine: &mut Machine, compilations: &Compilations) -> Result<&Kernel, DriverError> {
+        let (loaded, name, kernel) = &*self.0;
         if let Some(kernel) = kernel.get() {
             return Ok(kernel);
         }
+        let Loaded(program, module) = &**loaded;
+        let module = match module.get() {
+            Some(module) => module,
+            None => {
+                let ptx = compilations.parsed(program).map_err(|text| error("nvrtcCompileProgram", text))?;
+                module.get_or_init(|| machine.load_parsed(0, &ptx))
+            }
+        };
         let lowered = module.kernel(name).map_err(|text| error("cuModuleGetFunction", text))?;
         Ok(kernel.get_or_init(|| lowered))
     }
 }
+
+/// What a product of the vendor does to what is right.
+pub(crate) type Change = fn(&mut [f32]);
 
 /// What a graph has recorded.
 pub(crate) enum Recorded {
@@ -425,7 +438,7 @@ fn error(call: &'static str, text: String) -> DriverError {
 }
 
 impl Driver for Emulator {
-    type Module = Arc<Module>;
+    type Module = Arc<Loaded>;
     type Function = Entry;
     type Graph = Vec<Recorded>;
 
@@ -485,12 +498,11 @@ impl Driver for Emulator {
     }
 
     fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
-        let ptx = self.compilations.parsed(program).map_err(|text| error("nvrtcCompileProgram", text))?;
-        Ok(Arc::new(self.machine.load_parsed(0, &ptx)))
+        Ok(Arc::new(Loaded(program.clone(), OnceLock::new())))
     }
 
-    fn function(&mut self, module: &Arc<Module>, name: &str, shared: u32) -> Result<Entry, DriverError> {
-        if !module.kernels().any(|kernel| kernel == name) {
+    fn function(&mut self, module: &Arc<Loaded>, name: &str, shared: u32) -> Result<Entry, DriverError> {
+        if !module.0.functions.iter().any(|function| function == name) {
             return Err(error("cuModuleGetFunction", format!("no kernel {name}")));
         }
         Ok(Entry(Arc::new((module.clone(), name.to_owned(), OnceLock::new())), shared))
@@ -502,7 +514,7 @@ impl Driver for Emulator {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
-        let (function, declared) = (function.kernel()?, function.1);
+        let (function, declared) = (function.kernel(&mut self.machine, self.compilations)?, function.1);
         if shape.shared_bytes > declared {
             let text = format!("{} bytes of shared memory, declared are {declared}", shape.shared_bytes);
             return Err(error("cuLaunchKernelEx", text));

@@ -11,8 +11,8 @@ use perigee::model::Blueprint;
 use perigee::ops::{AttentionForm, CacheDType};
 use perigee::tensor::{DType, TensorView};
 
-use super::TestDriver;
 use super::tuner::{EFFORT, identity, made_up, op};
+use super::{Change, TestDriver};
 use crate::golden::{golden_folder, golden_prompts, largest_difference, load_for, step};
 
 /// Small integers, whose sums are exact in any order.
@@ -67,7 +67,7 @@ fn tiles_of_bf16_are_unpacked_into_the_rows_they_were_made_of() {
 }
 
 /// The measurement of a product with `rows` rows of BF16, and the vendor's changed by `change`.
-fn tuned(rows: Bucket, vendor: bool, change: fn(&mut [f32])) -> Option<Measurement> {
+fn tuned(rows: Bucket, vendor: bool, change: Change) -> Option<Measurement> {
     TestDriver::new(Arch::Sm90a, None)?;
     let mut open = || {
         let mut driver = TestDriver::new(Arch::Sm90a, None).unwrap();
@@ -100,7 +100,7 @@ fn a_wrong_product_of_the_vendor_is_refused() {
         // That is the vendor's own.
         return;
     }
-    let cases: [(fn(&mut [f32]), &str); 3] = [
+    let cases: [(Change, &str); 3] = [
         (|sums| sums[3] += 0.5, "differs from the f32 kernel"),
         (|sums| sums[7] = f32::INFINITY, "it gives inf at row 0, output 7"),
         (|sums| sums.last_mut().into_iter().for_each(|sum| *sum = f32::from_bits(u32::MAX)), "unwritten"),

@@ -650,11 +650,9 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         }
         let key = (captured, padded_rows);
         if !draft.graphs.contains_key(&key) {
-            self.stream.driver().begin_capture()?;
-            let launched = self.launch_draft_step(captured, table, last_tokens, draft);
-            let graph = self.stream.driver().end_capture();
-            launched?;
-            draft.graphs.insert(key, graph?);
+            let graph =
+                self.recorded(|backend| backend.launch_draft_step(captured, table, last_tokens, draft))?;
+            draft.graphs.insert(key, graph);
         }
         match draft.graphs.get(&key) {
             Some(graph) => Ok(self.stream.driver().replay(graph)?),
