@@ -104,6 +104,16 @@ impl Together {
         self.lanes[lane].wrapping_sub(self.low) as usize
     }
 
+    /// The same in words of 32 bits, for accesses of these: lanes are aligned.
+    #[inline(always)]
+    fn words(&self) -> Lanes {
+        let mut words = [0; 32];
+        for lane in 0..32 {
+            words[lane] = self.lanes[lane].wrapping_sub(self.low) / 4;
+        }
+        words
+    }
+
     /// Whether the lanes' bytes, which begin at `start` of the region, were written: often all between are, which is one look.
     #[inline(always)]
     fn is_written(&self, region: &Region, start: usize, exec: u32) -> bool {
@@ -503,14 +513,17 @@ impl Env<'_> {
         } {
             return true;
         }
+        if size == 4 && access.registers.iter().all(|target| target.bytes == 4) {
+            let (words, _) = data.as_chunks::<4>();
+            let at = all.words();
+            for (index, target) in access.registers.iter().enumerate() {
+                let (words, register) = (&words[index..], registers.narrow_mut(target.slot));
+                each(exec, |lane| register[lane] = u32::from_le_bytes(words[at[lane] as usize]));
+            }
+            return true;
+        }
         for (index, target) in access.registers.iter().enumerate() {
-            if size == 4 && target.bytes == 4 {
-                let register = registers.narrow_mut(target.slot);
-                each(exec, |lane| {
-                    let word = data[all.offset(lane) + 4 * index..].first_chunk();
-                    register[lane] = u32::from_le_bytes(*word.expect("four bytes"));
-                });
-            } else if size == 1 && target.bytes == 4 && access.ty != Type::S8 {
+            if size == 1 && target.bytes == 4 && access.ty != Type::S8 {
                 let register = registers.narrow_mut(target.slot);
                 each(exec, |lane| register[lane] = data[all.offset(lane) + index].into());
             } else if size == 2 && target.bytes == 4 && access.ty != Type::S16 {
@@ -583,12 +596,11 @@ impl Env<'_> {
         let offsets = lanes(exec).map(|lane| all.offset(lane as usize));
         let data = region.fill_some(start, all.bytes, offsets, total);
         if size == 4 && access.registers.iter().all(|target| target.bytes == 4) {
+            let (words, _) = data.as_chunks_mut::<4>();
+            let at = all.words();
             for (index, target) in access.registers.iter().enumerate() {
-                let register = warp.registers.narrow(target.slot);
-                each(exec, |lane| {
-                    let word = data[all.offset(lane) + 4 * index..].first_chunk_mut();
-                    *word.expect("four bytes") = register[lane].to_le_bytes();
-                });
+                let (words, register) = (&mut words[index..], warp.registers.narrow(target.slot));
+                each(exec, |lane| words[at[lane] as usize] = register[lane].to_le_bytes());
             }
             return true;
         }
