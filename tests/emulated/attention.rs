@@ -525,7 +525,7 @@ fn decode_issues_little_beside_the_tensor_cores() {
         stream.launch(function, launch, &params).unwrap();
         let report = stream.driver().report().unwrap();
         let per_key = report.warp_instructions() as f64 / SPLIT as f64;
-        let shared = report.instructions.iter().filter(|count| !count.opcode.contains("global"));
+        let shared = report.instructions().filter(|count| !count.opcode.contains("global"));
         let conflicts: u64 = shared.filter_map(|count| count.traffic.map(|t| t.excess_wavefronts())).sum();
         println!(
             "{function}: {per_key:.0} PTX instructions of a warp per key of 64 heads, {conflicts} bank conflicts"

@@ -316,7 +316,7 @@ fn decode_products_stay_within_the_issue_budget() {
         println!("{}: {per_weight:.2} PTX instructions per weight", variant.name);
         assert!(per_weight < ISSUED_PER_WEIGHT, "{}: {per_weight}", variant.name);
         let (mut streamed, mut conflicts) = (0, 0);
-        for count in &report.instructions {
+        for count in report.instructions() {
             let Some(traffic) = count.traffic else { continue };
             conflicts += traffic.excess_wavefronts();
             if count.opcode.starts_with("ld.global.cs") {
@@ -365,7 +365,7 @@ fn prompt_products_read_rows_once_and_without_bank_conflicts() {
             let products = (rows * out * columns / (8 * 16 * 16)) as f64;
             let counted = report.warp_instructions() as f64 / products;
             let sum = |opcode: &str, of: fn(&Traffic) -> u64| -> u64 {
-                let all = report.instructions.iter().filter(|count| count.opcode.starts_with(opcode));
+                let all = report.instructions().filter(|count| count.opcode.starts_with(opcode));
                 all.filter_map(|count| Some(of(count.traffic.as_ref()?))).sum()
             };
             let [from_rows, loaded] = ["cp.async", "ld.global"].map(|opcode| sum(opcode, |t| t.bytes));

@@ -8,7 +8,7 @@ use super::fault::{Fault, Trouble};
 use super::matrix::Scratch;
 use super::memory::{Memory, Region};
 use super::observe::Observers;
-use super::profile::{Count, InstructionCount, Profiler, Report};
+use super::profile::{Count, Profiler, Report};
 use super::race::Races;
 use super::random::Random;
 use crate::case::LaunchShape;
@@ -40,6 +40,8 @@ pub(crate) struct Grid {
     resident: Vec<Cluster>,
     fresh: FreshRegisters,
     turns: u32,
+    /// Instructions so far, in warps, attempts of those that wait included.
+    executed: u64,
     counts: Vec<Count>,
     observers: Observers,
     scratch: Scratch,
@@ -138,6 +140,7 @@ impl Grid {
             resident: Vec::new(),
             fresh: FreshRegisters::default(),
             turns: 0,
+            executed: 0,
             counts: vec![Count::default(); program.code.len()],
             observers: Observers::new(races, options.profile.then(|| Profiler::new(program.code.len()))),
             scratch: Scratch::default(),
@@ -169,9 +172,8 @@ impl Grid {
                 self.admit();
             }
         }
-        let executed: u64 = self.counts.iter().map(|count| count.warps).sum();
-        if executed > self.options.max_instructions {
-            let text = format!("no end after {executed} instructions");
+        if self.executed > self.options.max_instructions {
+            let text = format!("no end after {} instructions", self.executed);
             return Err(self.fault_of_first(text));
         }
         Ok(self.resident.is_empty() && self.waiting.is_empty())
@@ -238,7 +240,9 @@ impl Grid {
                 cluster.blocks[rank].warps[index] = Some(warp);
                 continue;
             }
+            let before = warp.executed;
             let result = self.env(memory, cluster, rank).run(&mut warp, budget);
+            self.executed += warp.executed - before;
             let (turn, moved) = result?;
             progress |= moved;
             if turn != Turn::Done {
@@ -309,21 +313,6 @@ impl Grid {
     }
 
     pub(crate) fn report(self) -> Report {
-        let instructions = self
-            .program
-            .code
-            .iter()
-            .zip(&self.program.opcodes)
-            .zip(&self.counts)
-            .enumerate()
-            .map(|(pc, ((inst, opcode), &Count { warps, lanes }))| InstructionCount {
-                line: inst.line,
-                opcode: opcode.clone(),
-                warps,
-                lanes,
-                traffic: self.observers.profile.as_ref().map(|profile| profile.traffic(pc)),
-            })
-            .collect();
-        Report { instructions }
+        Report::new(self.program, self.counts, self.observers.profile)
     }
 }

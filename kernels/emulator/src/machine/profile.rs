@@ -9,12 +9,13 @@ mod class;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use class::Class;
 
 use super::observe::Touch;
 use super::race::Place;
-use crate::program::{Action, Inst};
+use crate::program::{Action, Inst, Program};
 
 /// Banks of shared memory, of four bytes each.
 const BANKS: usize = 32;
@@ -35,8 +36,11 @@ pub(crate) struct Count {
 /// What a launch executed.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Every instruction of the kernel in the order of the text, those that never ran included.
-    pub instructions: Vec<InstructionCount>,
+    program: Arc<Program>,
+    /// By instruction.
+    counts: Vec<Count>,
+    /// By instruction, if it was counted.
+    traffic: Option<Vec<Traffic>>,
 }
 
 /// What became of one instruction.
@@ -116,20 +120,38 @@ impl InstructionCount {
 }
 
 impl Report {
+    pub(crate) fn new(program: Arc<Program>, counts: Vec<Count>, profiler: Option<Profiler>) -> Self {
+        Self { program, counts, traffic: profiler.map(|profiler| profiler.traffic) }
+    }
+
+    /// Every instruction of the kernel in the order of the text, those that never ran included. A kernel has thousands, and of most launches
+    /// nobody asks.
+    pub fn instructions(&self) -> impl Iterator<Item = InstructionCount> {
+        let Program { code, opcodes, .. } = &*self.program;
+        let all = code.iter().zip(opcodes).zip(&self.counts).enumerate();
+        all.map(|(pc, ((inst, opcode), &Count { warps, lanes }))| InstructionCount {
+            line: inst.line,
+            opcode: opcode.clone(),
+            warps,
+            lanes,
+            traffic: self.traffic.as_ref().map(|traffic| traffic[pc]),
+        })
+    }
+
     /// Instructions, in warps.
     pub fn warp_instructions(&self) -> u64 {
-        self.instructions.iter().map(|count| count.warps).sum()
+        self.counts.iter().map(|count| count.warps).sum()
     }
 
     /// Instructions, in active lanes.
     pub fn lane_instructions(&self) -> u64 {
-        self.instructions.iter().map(|count| count.lanes).sum()
+        self.counts.iter().map(|count| count.lanes).sum()
     }
 
     /// Sums by class, of those classes that ran.
     pub fn totals(&self) -> BTreeMap<Class, Total> {
         let mut totals = BTreeMap::<Class, Total>::new();
-        for count in self.instructions.iter().filter(|count| count.warps > 0) {
+        for count in self.instructions().filter(|count| count.warps > 0) {
             let total = totals.entry(count.class()).or_default();
             total.warps += count.warps;
             total.lanes += count.lanes;
@@ -156,10 +178,6 @@ pub(crate) struct Profiler {
 impl Profiler {
     pub(crate) fn new(instructions: usize) -> Self {
         Self { traffic: vec![Traffic::default(); instructions], words: Vec::new(), ranges: Vec::new() }
-    }
-
-    pub(crate) fn traffic(&self, pc: usize) -> Traffic {
-        self.traffic[pc]
     }
 
     /// Counts one execution with the bytes of its lanes.

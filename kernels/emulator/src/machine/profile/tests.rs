@@ -32,7 +32,7 @@ fn traffic(offset: &str, instruction: &str) -> Traffic {
         32,
     );
     let opcode = instruction.split_whitespace().find(|word| !word.starts_with('@')).unwrap();
-    let count = report.instructions.iter().find(|count| count.opcode == opcode).unwrap();
+    let count = report.instructions().find(|count| count.opcode == opcode).unwrap();
     count.traffic.unwrap()
 }
 
