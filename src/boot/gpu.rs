@@ -142,6 +142,11 @@ impl Gpu {
         if self.uses_vendor() && !backend.use_vendor()? {
             return Err(GpuError::NoCublasLt);
         }
+        if self.kernels.cublaslt && !self.uses_vendor() {
+            tracing::warn!(
+                "kernels.cublaslt changes nothing: products of f32 activations (device.activations) are none of its"
+            );
+        }
         if let Some(table) = table {
             backend.set_choices(Choices::of(&table));
         }
