@@ -267,7 +267,7 @@ impl Gpu {
         done: &mut dyn FnMut(usize, &Measurement),
     ) -> Result<(), GpuError> {
         let effort = Effort { vendor: self.uses_vendor(), ..Effort::GPU };
-        if effort.vendor && !self.hardware(cache)?.open_vendor()? {
+        if effort.vendor && !cuda::has_cublaslt() {
             return Err(GpuError::NoCublasLt);
         }
         let mut open = || {

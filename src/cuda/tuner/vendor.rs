@@ -16,6 +16,14 @@ use crate::ops::tolerance::{PROJECT, difference};
 /// Its name beside those of variants.
 const NAME: &str = "cuBLASLt";
 
+/// The product of a problem, written to an output.
+struct Product<'a> {
+    problem: &'a Problem,
+    output: &'a Output,
+    /// The weights in rows.
+    unpacked: Buffer,
+}
+
 /// Checks the product at the op's numbers of rows and times it at the last one.
 pub(super) fn measure<D: Driver>(
     stream: &mut Stream<D>,
@@ -24,77 +32,61 @@ pub(super) fn measure<D: Driver>(
     effort: &Effort,
 ) -> Result<Tried, OpError> {
     let unpacked = stream.allocate("tuning", 2 * problem.op.out_features * problem.op.in_features)?;
-    let checked = match check(stream, problem, output, unpacked) {
-        Err(error @ OpError::Device { fatal: false, .. }) => Err(format!("its launch fails: {error}")),
-        checked => checked?,
+    let product = Product { problem, output, unpacked };
+    let refused = match product.fault(stream) {
+        Err(error @ OpError::Device { fatal: false, .. }) => Some(format!("its launch fails: {error}")),
+        fault => fault?,
     };
-    let (micros, refused) = match checked {
-        Ok(()) => (Some(time(stream, problem, output, unpacked, effort)?), None),
-        Err(reason) => (None, Some(reason)),
+    let micros = match refused {
+        None => Some(product.time(stream, effort)?),
+        Some(_) => None,
     };
     Ok(Tried { variant: NAME.into(), micros, refused })
 }
 
-/// Enqueues the product of `rows` rows with one of the copies of the weights.
-fn launch<D: Driver>(
-    stream: &mut Stream<D>,
-    problem: &Problem,
-    output: &Output,
-    unpacked: Buffer,
-    matrix: &Tiled,
-    rows: usize,
-) -> Result<(), OpError> {
-    repack::unpack(stream, matrix, unpacked.address)?;
-    let shape = [rows, problem.op.out_features, problem.op.in_features];
-    let at = [unpacked.address, problem.x().address, output.rows().address];
-    Ok(stream.driver().vendor_product(shape, at, false)?)
-}
-
-/// The reason why it must not be used, if there is one.
-fn check<D: Driver>(
-    stream: &mut Stream<D>,
-    problem: &Problem,
-    output: &Output,
-    unpacked: Buffer,
-) -> Result<Result<(), String>, OpError> {
-    for rows in problem.rows() {
-        let expected = problem.expected(stream, &problem.workload(rows))?;
-        let mut run = || {
-            output.written_by(stream, &mut |stream| {
-                launch(stream, problem, output, unpacked, &problem.copies[0], rows)
-            })
-        };
-        let (a, b) = (run()?, run()?);
-        let off = difference(&output.values(&a, rows), &expected);
-        let fault = if let Err(fault) = output.check_alone(&a, rows) {
-            fault
-        } else if let Some(text) = output.first_difference(&a, &b, rows) {
-            format!("two runs differ: {text}")
-        } else if off > PROJECT.bf16_activations {
-            let allowed = PROJECT.bf16_activations;
-            format!("it differs from the f32 kernel by {off:.1e}, allowed are {allowed:.1e}")
-        } else {
-            continue;
-        };
-        return Ok(Err(fault));
+impl Product<'_> {
+    /// Enqueues it for `rows` rows with one of the copies of the weights.
+    fn launch<D: Driver>(&self, stream: &mut Stream<D>, matrix: &Tiled, rows: usize) -> Result<(), OpError> {
+        repack::unpack(stream, matrix, self.unpacked.address)?;
+        let shape = [rows, matrix.out_features, matrix.in_features];
+        let at = [self.unpacked.address, self.problem.x().address, self.output.rows().address];
+        Ok(stream.driver().vendor_product(shape, at, false)?)
     }
-    Ok(Ok(()))
-}
 
-/// Median time in microseconds.
-fn time<D: Driver>(
-    stream: &mut Stream<D>,
-    problem: &Problem,
-    output: &Output,
-    unpacked: Buffer,
-    effort: &Effort,
-) -> Result<f64, OpError> {
-    let [.., rows] = problem.rows();
-    stream.driver().begin_capture()?;
-    let launches = || problem.copies.iter();
-    let recorded = launches().try_for_each(|matrix| launch(stream, problem, output, unpacked, matrix, rows));
-    let graph = stream.driver().end_capture();
-    recorded?;
-    let times = timing::replayed(stream, &[graph?], problem.copies.len(), effort);
-    Ok(times.map_err(|(_, error)| error)?.first().copied().unwrap_or(f64::NAN))
+    /// The reason why it must not be used, if there is one.
+    fn fault<D: Driver>(&self, stream: &mut Stream<D>) -> Result<Option<String>, OpError> {
+        let Self { problem, output, .. } = self;
+        for rows in problem.rows() {
+            let expected = problem.expected(stream, &problem.workload(rows))?;
+            let mut run =
+                || output.written_by(stream, &mut |stream| self.launch(stream, &problem.copies[0], rows));
+            let (a, b) = (run()?, run()?);
+            let alone = output.check_alone(&a, rows).and_then(|()| output.check_alone(&b, rows));
+            let runs = || Some(format!("two runs differ: {}", output.first_difference(&a, &b, rows)?));
+            let far = || {
+                let (off, allowed) =
+                    (difference(&output.values(&a, rows), &expected), PROJECT.bf16_activations);
+                let text =
+                    || format!("it differs from the f32 kernel by {off:.1e}, allowed are {allowed:.1e}");
+                (off > allowed).then(text)
+            };
+            let fault = alone.err().or_else(runs).or_else(far);
+            if fault.is_some() {
+                return Ok(fault);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Median time in microseconds.
+    fn time<D: Driver>(&self, stream: &mut Stream<D>, effort: &Effort) -> Result<f64, OpError> {
+        let Self { problem, .. } = self;
+        let [.., rows] = problem.rows();
+        stream.driver().begin_capture()?;
+        let recorded = problem.copies.iter().try_for_each(|matrix| self.launch(stream, matrix, rows));
+        let graph = stream.driver().end_capture();
+        recorded?;
+        let times = timing::replayed(stream, &[graph?], problem.copies.len(), effort);
+        Ok(times.map_err(|(_, error)| error)?.first().copied().unwrap_or(f64::NAN))
+    }
 }
