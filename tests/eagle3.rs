@@ -1,4 +1,4 @@
-//! Eagle3 drafts against an independent implementation (`../shared/golden/eagle3`, see its README).
+//! Eagle3 drafts against an independent implementation (`tests/golden/eagle3`, see its README).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use crate::engine::{Reply, finish, greedy, options, prompt, request, run_all, runtime};
-use crate::golden::{BLOCK_SIZE, NUM_BLOCKS, argmax, largest_difference, load_folder};
+use crate::golden::{BLOCK_SIZE, NUM_BLOCKS, argmax, golden_path, largest_difference, load_folder};
 
 pub(crate) const DRAFTS: [&str; 2] = ["draft-mla", "draft-llama"];
 /// Drafted tokens of a step.
@@ -34,11 +34,9 @@ const TOLERANCE: f32 = 1e-3;
 /// Hidden size of target and drafts.
 const D: usize = 64;
 
-/// `../shared/golden/eagle3`.
+/// `tests/golden/eagle3`.
 pub(crate) fn oracle() -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/eagle3");
-    assert!(path.is_dir(), "golden data is missing: {}", path.display());
-    path
+    golden_path("eagle3")
 }
 
 /// Writes the folder of a draft of the oracle, or of one of its variants, to `to`.

@@ -1,5 +1,6 @@
-//! The forward pass against logits of an independent implementation (`../shared/golden/logits`, see its README).
+//! The forward pass against logits of an independent implementation (`tests/golden/logits`, see its README).
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
@@ -15,11 +16,18 @@ const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
 pub(crate) const BLOCK_SIZE: usize = 16;
 pub(crate) const NUM_BLOCKS: usize = 64;
 
-/// `../shared/golden/logits/NAME`.
-pub(crate) fn golden_folder(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/logits").join(name);
-    assert!(path.is_dir(), "golden data is missing: {}", path.display());
+/// `tests/golden/NAME`, a file or a folder. `TEST_GOLDEN` is where tests that were carried to another machine find it.
+pub(crate) fn golden_path(name: &str) -> PathBuf {
+    let golden = env::var_os("TEST_GOLDEN")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden"), PathBuf::from);
+    let path = golden.join(name);
+    assert!(path.exists(), "golden data is missing: {}", path.display());
     path
+}
+
+/// `tests/golden/logits/NAME`.
+pub(crate) fn golden_folder(name: &str) -> PathBuf {
+    golden_path("logits").join(name)
 }
 
 /// One prompt of a golden folder.

@@ -1,9 +1,7 @@
-//! Number formats against the bytes of the reference packages (`../shared/golden/quant`, see its README).
+//! Number formats against the bytes of the reference packages (`tests/golden/quant`, see its README).
 //!
 //! Decoding is equal to the bit. Encoding is equal to the byte, but for what the README calls soft spots; each is named where it is
 //! let through, and nothing else is.
-
-use std::path::PathBuf;
 
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
 use perigee::ops::HostOps;
@@ -15,6 +13,8 @@ use perigee::quant::int4::encode_int4_codes;
 use perigee::quant::nvfp4::BlockScales;
 use perigee::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, Packing, StoredMatrix, TensorScale};
 use perigee::tensor::{DType, TensorView};
+
+use crate::golden::golden_path;
 
 /// One golden file.
 struct Golden(Vec<u8>);
@@ -28,11 +28,7 @@ struct Tensor<'a> {
 
 impl Golden {
     fn open(name: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/quant").join(name);
-        Self(
-            std::fs::read(&path)
-                .unwrap_or_else(|e| panic!("golden data is missing: {}: {e}", path.display())),
-        )
+        Self(std::fs::read(golden_path("quant").join(name)).unwrap())
     }
 
     fn get(&self, name: &str) -> Tensor<'_> {

@@ -18,6 +18,8 @@ use perigee::telemetry::Metrics;
 use perigee::text::{ChatTemplate, RenderOptions, Tokenizer};
 use serde_json::{Value, json};
 
+use crate::golden::golden_path;
+
 struct Nano {
     engine: StartedEngine,
     tokenizer: Arc<Tokenizer>,
@@ -64,7 +66,7 @@ fn forced_calls_have_arguments_that_their_schema_allows() {
     let handle = nano.engine.handle.clone();
     let ends = nano.tokenizer.turn_ends();
     let grammars = Grammars::new(nano.tokenizer.clone(), handle.facts().vocab_size, ends.clone());
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/kimi/tool_typescript.json");
+    let path = golden_path("kimi/tool_typescript.json");
     let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let (mut called, mut refused) = (0, Vec::new());
     let mut running = Vec::new();

@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use crate::golden::golden_path;
+
 /// Headers of Kimi-K2.5's INT4 release: 64 shards, 208,550 tensors, 595 GB of holes.
 struct Release {
     /// Header entries and data bytes per shard.
@@ -257,8 +259,7 @@ fn a_folder_with_nothing_in_it_is_an_error() {
 
 /// `perigee inspect` on a draft of the oracle, or one of its variants, for a target; the JSON, or the errors.
 fn inspect_draft(draft: &str, variant: Option<&str>, target: &str) -> (Option<i32>, Value, String) {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
-    let (folder, work) = (golden.join("eagle3").join(draft), tempfile::tempdir().unwrap());
+    let (folder, work) = (golden_path("eagle3").join(draft), tempfile::tempdir().unwrap());
     let config = match variant {
         Some(variant) => folder.join("variants").join(variant).join("config.json"),
         None => folder.join("config.json"),
@@ -267,7 +268,7 @@ fn inspect_draft(draft: &str, variant: Option<&str>, target: &str) -> (Option<i3
     fs::copy(folder.join("model.safetensors"), work.path().join("model.safetensors")).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_perigee"))
         .args(["inspect", "--json", "--target"])
-        .args([&golden.join(target), work.path()])
+        .args([&golden_path(target), work.path()])
         .output()
         .unwrap();
     let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -316,7 +317,7 @@ fn a_draft_for_another_target_is_refused_with_the_field_that_differs() {
     assert_eq!(code, Some(1));
     let mismatch = report["mismatch"].as_str().unwrap();
     assert!(mismatch.contains("hidden_size is 64") || mismatch.contains("layer_ids"), "{mismatch}");
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/eagle3/target");
+    let target = golden_path("eagle3/target");
     let output = Command::new(env!("CARGO_BIN_EXE_perigee"))
         .args(["inspect", "--target"])
         .args([&target, &target])

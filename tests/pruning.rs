@@ -1,4 +1,4 @@
-//! `perigee saliency`, `prune`, `audit` and `compare` as commands, on the small networks of `../shared/golden/logits`.
+//! `perigee saliency`, `prune`, `audit` and `compare` as commands, on the small networks of `tests/golden/logits`.
 
 use std::path::Path;
 use std::process::{Command, Output};

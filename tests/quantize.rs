@@ -17,6 +17,8 @@ use perigee::tensor::{DType, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::golden::golden_path;
+
 /// Every format with every dialect it has.
 const TARGETS: [(&str, Option<&str>, &str); 8] = [
     ("nvfp4", Some("max"), "modelopt"),
@@ -263,11 +265,9 @@ fn nano_in_every_format_dialect_and_set_of_modules() {
     }
 }
 
-/// `../shared/golden/quant/NAME`.
+/// `tests/golden/quant/NAME`.
 fn golden(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/quant").join(name);
-    assert!(path.is_dir(), "golden data is missing: {}", path.display());
-    path
+    golden_path("quant").join(name)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Quantized checkpoints against what the reference packages made of them (`../shared/golden/quant`, see its README).
+//! Quantized checkpoints against what the reference packages made of them (`tests/golden/quant`, see its README).
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,12 @@ use perigee::quant::{Dialect, StoredMatrix, check_scales, recognize};
 use perigee::tensor::{DType, TensorView};
 use serde_json::json;
 
-use crate::golden::{cpu_ranks, golden_folder, largest_difference, load_folder, step};
+use crate::golden::{cpu_ranks, golden_folder, golden_path, largest_difference, load_folder, step};
 use crate::serve::{Served, log_softmax, runtime};
 
-/// `../shared/golden/quant/NAME`.
+/// `tests/golden/quant/NAME`.
 fn quant_golden(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/quant").join(name);
-    assert!(path.exists(), "golden data is missing: {}", path.display());
-    path
+    golden_path("quant").join(name)
 }
 
 /// Tensors of one file, by name.

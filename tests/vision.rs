@@ -1,4 +1,4 @@
-//! Vision against an independent implementation (`../shared/golden/vision`, see its README).
+//! Vision against an independent implementation (`tests/golden/vision`, see its README).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +25,11 @@ use serde_json::Value;
 use crate::delayed::Delayed;
 use crate::emulated;
 use crate::engine::{Device, Reply, finish, greedy, options, prompt, request, run, run_all, runtime};
-use crate::golden::{BLOCK_SIZE, NUM_BLOCKS, argmax, largest_difference, load_folder};
+use crate::golden::{BLOCK_SIZE, NUM_BLOCKS, argmax, golden_path, largest_difference, load_folder};
 
-/// `../shared/golden/vision`.
+/// `tests/golden/vision`.
 pub(crate) fn oracle() -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/vision");
-    assert!(path.is_dir(), "golden data is missing: {}", path.display());
-    path
+    golden_path("vision")
 }
 
 pub(crate) fn cases() -> Value {

@@ -10,22 +10,23 @@ use super::*;
 use crate::sampling::{Taken, TokenConstraint};
 use crate::text::Tokenizer;
 
-fn shared(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(name);
-    std::fs::read(&path).unwrap_or_else(|error| panic!("reference data {}: {error}", path.display()))
+/// `tests/golden/NAME`.
+fn golden(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The real vocabulary.
 fn kimi() -> Grammars {
-    let config = shared("kimi/tokenizer_config.json");
-    let tokenizer = Tokenizer::from_tiktoken(&shared("kimi/tiktoken.model"), Some(&config)).unwrap();
+    let config = golden("kimi/tokenizer_config.json");
+    let tokenizer = Tokenizer::from_tiktoken(&golden("kimi/tiktoken.model"), Some(&config)).unwrap();
     of(tokenizer)
 }
 
 /// 256 single bytes and the real special tokens.
 pub(super) fn bytes() -> Grammars {
-    let config = shared("golden/logits/kimi/tokenizer_config.json");
-    of(Tokenizer::from_tiktoken(&shared("golden/logits/kimi/tiktoken.model"), Some(&config)).unwrap())
+    let config = golden("logits/kimi/tokenizer_config.json");
+    of(Tokenizer::from_tiktoken(&golden("logits/kimi/tiktoken.model"), Some(&config)).unwrap())
 }
 
 fn of(tokenizer: Tokenizer) -> Grammars {
@@ -203,7 +204,7 @@ fn the_same_with_tokens_of_many_bytes() {
 }
 
 fn tool_schemas() -> Vec<(String, Value)> {
-    let rows: Vec<Value> = serde_json::from_slice(&shared("kimi/tool_typescript.json")).unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&golden("kimi/tool_typescript.json")).unwrap();
     let tools = rows.iter().flat_map(|row| row["tools"].as_array().unwrap());
     tools
         .map(|tool| {

@@ -4,28 +4,24 @@ use std::path::{Path, PathBuf};
 
 use super::Tokenizer;
 
-pub(super) fn shared_path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(name)
+/// `tests/golden/NAME`, see the README there.
+pub(super) fn golden_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-pub(super) fn shared(name: &str) -> Vec<u8> {
-    let path = shared_path(name);
-    std::fs::read(&path).unwrap_or_else(|error| {
-        panic!(
-            "reference data {}: {error}; the folder `shared` must stand beside the project",
-            path.display()
-        )
-    })
+pub(super) fn golden(name: &str) -> Vec<u8> {
+    let path = golden_path(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The real vocabulary of K2.5 and K2.6.
 pub(super) fn kimi() -> Tokenizer {
-    let config = shared("kimi/tokenizer_config.json");
-    Tokenizer::from_tiktoken(&shared("kimi/tiktoken.model"), Some(&config)).unwrap()
+    let config = golden("kimi/tokenizer_config.json");
+    Tokenizer::from_tiktoken(&golden("kimi/tiktoken.model"), Some(&config)).unwrap()
 }
 
 /// 256 single bytes and Kimi's special tokens from 256 on.
 pub(super) fn nano_like() -> Tokenizer {
-    let config = shared("golden/logits/kimi/tokenizer_config.json");
-    Tokenizer::from_tiktoken(&shared("golden/logits/kimi/tiktoken.model"), Some(&config)).unwrap()
+    let config = golden("logits/kimi/tokenizer_config.json");
+    Tokenizer::from_tiktoken(&golden("logits/kimi/tiktoken.model"), Some(&config)).unwrap()
 }

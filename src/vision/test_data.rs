@@ -1,28 +1,16 @@
 //! Reference data and files for the tests of this module.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use safetensors::SafeTensors;
 use serde_json::Value;
 
 use super::Preprocessor;
 
-/// A file below the folder `shared`, which stands beside the project.
-pub(super) fn shared(name: &str) -> Vec<u8> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path: PathBuf = root
-        .ancestors()
-        .map(|folder| folder.join("shared").join(name))
-        .find(|path| path.exists())
-        .unwrap_or_else(|| {
-            panic!("reference data {name}: the folder `shared` must stand beside the project")
-        });
-    std::fs::read(&path).unwrap_or_else(|error| panic!("reference data {}: {error}", path.display()))
-}
-
-/// A file of the oracle, see its README.
+/// A file of the oracle, `tests/golden/vision`: see its README.
 pub(super) fn golden(name: &str) -> Vec<u8> {
-    shared(&format!("golden/vision/{name}"))
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/vision").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// A JSON file of the oracle.

@@ -13,8 +13,7 @@ use perigee_emulator::case::{Case, Device, LaunchShape};
 use perigee_emulator::transfer::tensor_map::{Element, Fill, Swizzle, TENSOR_MAP_BYTES, TensorMap};
 
 use super::on_gpu;
-
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/golden/ptx/triton");
+use crate::golden::golden_path;
 
 /// A call that is named in the panic if it fails.
 macro_rules! call {
@@ -183,7 +182,8 @@ fn golden_kernels_give_their_answers_on_a_gpu() {
         println!("skipped: TEST_GPU is not set");
         return;
     }
-    let mut paths: Vec<PathBuf> = fs::read_dir(FOLDER).unwrap().map(|file| file.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(golden_path("ptx/triton")).unwrap().map(|file| file.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     paths.sort();
     let only = env::var(CASE).ok();

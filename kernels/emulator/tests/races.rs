@@ -6,14 +6,11 @@ use perigee_emulator::machine::{Asynchrony, CaseDevice, Fault, Machine, Options,
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/golden/ptx/triton");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/ptx/triton");
 
 fn golden_cases() -> Vec<Case> {
-    let Ok(folder) = std::fs::read_dir(GOLDEN) else {
-        println!("skipped: no golden data");
-        return Vec::new();
-    };
-    let mut paths: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(GOLDEN).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     paths.sort();
     paths.iter().map(|path| Case::load(path).unwrap()).collect()

@@ -158,7 +158,7 @@ impl ReplyFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::test_data::{nano_like, shared};
+    use crate::text::test_data::{golden, nano_like};
 
     #[test]
     fn no_marker_is_the_beginning_of_another() {
@@ -174,7 +174,7 @@ mod tests {
     /// Regression: an answer about `<think>` lost the rest of its text.
     #[test]
     fn think_markers_without_tokens_are_text_where_the_template_has_none() {
-        let model = shared("golden/logits/kimi/tiktoken.model");
+        let model = golden("logits/kimi/tiktoken.model");
         let unnamed = Tokenizer::from_tiktoken(&model, None).unwrap();
         let found = Some(Found::Whole { start: 1, end: 8, marker: Marker::Think });
         for (thinks, found) in [(true, found), (false, None)] {

@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 use serde_json::json;
 
 use super::*;
-use crate::text::test_data::{kimi, nano_like, shared};
+use crate::text::test_data::{golden, kimi, nano_like};
 
 static KIMI: LazyLock<Tokenizer> = LazyLock::new(kimi);
 static NANO: LazyLock<Tokenizer> = LazyLock::new(nano_like);
@@ -406,7 +406,7 @@ fn only_the_template_opens_the_reasoning() {
     assert_eq!(start(&messages, &continued), ReplyStart::Answer);
     assert_eq!(start(&messages[..1], &RenderOptions::default()), ReplyStart::Reasoning);
     // In a vocabulary without think tokens the template's markers are text.
-    let unnamed = Tokenizer::from_tiktoken(&shared("golden/logits/kimi/tiktoken.model"), None).unwrap();
+    let unnamed = Tokenizer::from_tiktoken(&golden("logits/kimi/tiktoken.model"), None).unwrap();
     for (source, start) in [
         ("{{ messages[1].content }}", ReplyStart::Open),
         ("{{ messages[0].content }}<think>", ReplyStart::Reasoning),

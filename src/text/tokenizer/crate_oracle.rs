@@ -13,12 +13,12 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
-use crate::text::test_data::shared;
+use crate::text::test_data::golden;
 use crate::text::tokenizer::tiktoken::{byte_alphabet, parse};
 
 /// The real vocabulary without added tokens.
 pub(super) fn kimi() -> tokenizers::Tokenizer {
-    let tokens = parse(&shared("kimi/tiktoken.model")).unwrap();
+    let tokens = parse(&golden("kimi/tiktoken.model")).unwrap();
     let mut tokenizer = tokenizers::Tokenizer::new(model(&tokens).unwrap());
     tokenizer.with_pre_tokenizer(Some(pre_tokenizer().unwrap()));
     tokenizer

@@ -2,13 +2,13 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use super::*;
-use crate::text::test_data::{kimi, nano_like, shared};
+use crate::text::test_data::{golden, kimi, nano_like};
 
 static KIMI: LazyLock<Tokenizer> = LazyLock::new(kimi);
 
 #[test]
 fn reference_encoder_rows_of_the_real_vocabulary() {
-    let rows: Value = serde_json::from_slice(&shared("kimi/token_ids.json")).unwrap();
+    let rows: Value = serde_json::from_slice(&golden("kimi/token_ids.json")).unwrap();
     let rows = rows.as_array().unwrap();
     assert!(rows.len() > 200, "only {} rows", rows.len());
     let ids = |row: &Value, key: &str| -> Vec<u32> {
@@ -170,14 +170,14 @@ fn load_picks_the_file_that_exists() {
     let none = |_: &str| None;
     let error = Tokenizer::load(&none).unwrap_err().to_string();
     assert!(error.contains("tiktoken.model") && error.contains("tokenizer.json"), "{error}");
-    let folder = |name: &str| std::fs::read(shared_path("golden/logits/kimi").join(name)).ok();
+    let folder = |name: &str| std::fs::read(golden_path("logits/kimi").join(name)).ok();
     assert_eq!(Tokenizer::load(&folder).unwrap().vocab_size(), 512);
     let json = |name: &str| (name == TOKENIZER_FILE).then(|| small_json().into_bytes());
     assert_eq!(Tokenizer::load(&json).unwrap().special_id("<s>"), Some(257));
 }
 
-fn shared_path(name: &str) -> PathBuf {
-    crate::text::test_data::shared_path(name)
+fn golden_path(name: &str) -> PathBuf {
+    crate::text::test_data::golden_path(name)
 }
 
 /// 256 bytes, the merge of `a` and `b`, and one added token.
@@ -228,7 +228,7 @@ fn hostile_files_are_errors() {
         assert_ne!(case, good, "the case changes nothing");
         assert!(Tokenizer::from_tokenizer_json(case.as_bytes(), None).is_err(), "{case:.200}");
     }
-    let model = shared("golden/logits/kimi/tiktoken.model");
+    let model = golden("logits/kimi/tiktoken.model");
     for (config, reason) in [
         ("[]", "not an object"),
         ("{", "EOF"),
@@ -253,7 +253,7 @@ fn hostile_files_are_errors() {
 #[ignore = "a measurement"]
 fn cost() {
     use std::time::Instant;
-    let (model, config) = (shared("kimi/tiktoken.model"), shared("kimi/tokenizer_config.json"));
+    let (model, config) = (golden("kimi/tiktoken.model"), golden("kimi/tokenizer_config.json"));
     for _ in 0..3 {
         let start = Instant::now();
         Tokenizer::from_tiktoken(&model, Some(&config)).unwrap();

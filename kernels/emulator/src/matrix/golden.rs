@@ -4,16 +4,11 @@ use crate::Lanes;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The golden tables, or `None` with a note on standard output where the folder does not exist.
-pub(super) fn fragments() -> Option<Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/golden/ptx/fragments.json");
-    match std::fs::read(path) {
-        Ok(bytes) => Some(serde_json::from_slice(&bytes).expect("fragments.json is JSON")),
-        Err(error) => {
-            println!("skipped: {path}: {error}");
-            None
-        }
-    }
+/// The golden tables.
+pub(super) fn fragments() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/ptx/fragments.json");
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    serde_json::from_slice(&bytes).expect("fragments.json is JSON")
 }
 
 /// The modifiers of an instruction: its text less the opcode, split at dots.

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::text::test_data::shared;
+use crate::text::test_data::golden;
 
 fn declare(tools: Value) -> Option<String> {
     let tools: Vec<Value> = tools.as_array().unwrap().iter().map(sorted).collect();
@@ -22,7 +22,7 @@ fn check(parameters: Value, description: Option<&str>, expected: Option<&str>) {
 
 #[test]
 fn every_row_of_the_released_encoder() {
-    let rows: Vec<Value> = serde_json::from_slice(&shared("kimi/tool_typescript.json")).unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&golden("kimi/tool_typescript.json")).unwrap();
     assert!(rows.len() >= 100);
     let mut wrong = Vec::new();
     for (index, row) in rows.iter().enumerate() {

@@ -9,7 +9,7 @@ fn sources(entry: &Value) -> Vec<Vec<[usize; 2]>> {
 
 #[test]
 fn every_unit_arrives_from_its_source() {
-    let Some(fragments) = golden::fragments() else { return };
+    let fragments = golden::fragments();
     let entries = fragments["ldmatrix"].as_object().expect("an object");
     assert_eq!(entries.len(), 14);
     let mut random = Random(1);

@@ -3,7 +3,7 @@ use crate::matrix::golden::{self, Random, modifiers};
 
 #[test]
 fn every_unit_reaches_its_row() {
-    let Some(fragments) = golden::fragments() else { return };
+    let fragments = golden::fragments();
     let entries = fragments["stmatrix"].as_object().expect("an object");
     assert_eq!(entries.len(), 9);
     let mut random = Random(2);
