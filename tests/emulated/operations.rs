@@ -130,17 +130,24 @@ fn embeddings() {
     let mut rng = fastrand::Rng::with_seed(2);
     for (stored, vocab, columns) in [(Stored::Bf16, 50, 24), (Stored::F32, 7, 8), (Stored::F16, 20, 2056)] {
         let table = Weight::random(&mut rng, stored, [vocab, columns]);
-        let last: Vec<u32> = (0..4).map(|_| rng.u32(..vocab as u32)).collect();
+        let mut last: Vec<u32> = (0..4).map(|_| rng.u32(..vocab as u32)).collect();
+        // Beyond the table, as a mask without an id of the vocabulary leaves it: the last row, and no byte behind it.
+        last[3] = vocab as u32 + 10;
         let tokens = [
             TokenSource::Known(TokenId(0)),
             TokenSource::LastSampled(SeqSlot(2)),
             TokenSource::Known(TokenId(vocab as u32 - 1)),
             TokenSource::LastSampled(SeqSlot(0)),
+            TokenSource::LastSampled(SeqSlot(3)),
+            TokenSource::Known(TokenId(i32::MAX as u32)),
         ];
         let values = table.view().to_f32();
         let row = |id: u32| &values[id as usize * columns..(id as usize + 1) * columns];
-        let expected: Vec<f32> =
-            [0, last[2], vocab as u32 - 1, last[0]].iter().flat_map(|id| row(*id)).copied().collect();
+        let expected: Vec<f32> = [0, last[2], vocab as u32 - 1, last[0], vocab as u32 - 1, vocab as u32 - 1]
+            .iter()
+            .flat_map(|id| row(*id))
+            .copied()
+            .collect();
         let words: Vec<u32> = tokens.iter().map(|token| embed::word(*token)).collect();
         let mut outputs = Outputs::new(format!("{stored:?}"), &expected, perigee::ops::tolerance::EXACT);
         for (name, mut device) in devices() {

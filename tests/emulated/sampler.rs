@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 
-use perigee::cuda::{Arch, Buffer, Driver, Program, Sampler, Stream, kernels};
+use perigee::cuda::kernels::embed;
+use perigee::cuda::{Arch, Buffer, Driver, Matrix, Program, Sampler, Stream, kernels};
 use perigee::guard::is_flat;
 use perigee::ops::{
     Outcomes, Row, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, Ticket, TokenId,
+    TokenSource,
 };
 use perigee::sampling::{self, Draw, History, Logprobs, TokenMask};
 
 use super::TestDriver;
+use super::weights::{Stored, Weight};
 use crate::compilations::Compilations;
 
 const MOST_ROWS: usize = 8;
@@ -550,6 +553,25 @@ fn bans_and_masks_that_leave_nothing() {
         };
         assert_eq!(pair.check(&logits[..5], &rows)[0].token, 3);
     }
+}
+
+/// Nothing that a mask can lead to makes the next step read beside the table.
+#[test]
+fn a_token_beyond_the_vocabulary_is_embedded_within_the_table() {
+    const SIZES: [usize; 2] = [1000, 8];
+    let Some(mut pair) = Pair::new(Arch::Sm90a, None, SIZES[0]) else { return };
+    pair.open_counting(0, &[1], &[]);
+    let mask = TokenMask::of(&[1010]);
+    let rows = SampleRows { masks: vec![&mask], ..only(SampleRow { mask: 0, ..plain(0) }) };
+    assert_eq!(pair.check(&vec![1.0; SIZES[0]], &rows)[0].token, 1010);
+    let weight = Weight::random(&mut fastrand::Rng::with_seed(62), Stored::Bf16, SIZES);
+    let table = Matrix::load(&mut pair.stream, "embed", &[&weight.view()]).unwrap();
+    let word = embed::word(TokenSource::LastSampled(SeqSlot(0)));
+    let tokens = pair.stream.store("tokens", &[word]).unwrap().address;
+    let hidden = pair.stream.allocate("hidden", 4 * SIZES[1]).unwrap().address;
+    embed::launch(&mut pair.stream, 1, &table, [tokens, pair.device.last_tokens(), hidden]).unwrap();
+    let embedded: Vec<f32> = pair.stream.read(hidden, SIZES[1]).unwrap();
+    assert_eq!(embedded, weight.view().to_f32()[(SIZES[0] - 1) * SIZES[1]..]);
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct Params {
     pub hidden: u64,
     /// D.
     pub columns: i64,
+    /// Rows of the table.
+    pub rows: i64,
 }
 
 /// A row's token on the device.
@@ -61,6 +63,10 @@ pub fn launch<D: Driver>(
         }
     };
     let shape = LaunchShape { grid: [num_rows as u32, 1, 1], threads: 256, shared_bytes: 0 };
-    let columns = table.in_features as i64;
-    stream.launch(name, shape, &Params { tokens, last_tokens, table: table.params.codes, hidden, columns })
+    let (columns, rows) = (table.in_features as i64, table.out_features as i64);
+    stream.launch(
+        name,
+        shape,
+        &Params { tokens, last_tokens, table: table.params.codes, hidden, columns, rows },
+    )
 }
