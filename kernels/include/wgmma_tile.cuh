@@ -39,7 +39,7 @@ struct WgmmaShared {
     u64 filled[STAGES];   // a unit of the rows is there
     u64 emptied[STAGES];  // all warps have multiplied it
     u32 slots[ROWS];      // of the rows
-    u32 first[ROWS];      // where rows of x begin, in bytes
+    u32 first[ROWS];      // where rows of x begin, in 16 bytes: of more than 262,143 rows of 8,192 values bytes do not fit
 };
 
 // 4 bytes to shared memory, on their way until `arrive_with_copies` has arrived.
@@ -69,7 +69,7 @@ __device__ __forceinline__ void copy_rows(const TiledParams& params, WgmmaShared
         const u32 far = shared_address(shared.rows[stage][0]) + panel_byte(warp + 4, chunk) + 4 * c;
 #pragma unroll 2
         for (int eight = 0; eight < COUNT / 8; ++eight) {
-            const u32 a = first[8 * eight], b = first[8 * eight + 4];
+            const u64 a = 16ull * first[8 * eight], b = 16ull * first[8 * eight + 4];
             copy4(near + eight * PANEL_EIGHT, low + a);
             copy4(near + eight * PANEL_EIGHT + ROWS * PANEL_PITCH, high + a);
             copy4(far + eight * PANEL_EIGHT, low + b);
@@ -267,7 +267,7 @@ __device__ __forceinline__ void wgmma_block(const TiledParams& params, const Slo
     if (thread < COUNT) {
         const int slot = slot_of(params, slots, thread);
         shared.slots[thread] = static_cast<u32>(slot);
-        shared.first[thread] = static_cast<u32>(x_row_of(params, slot) * params.x_stride * 2);
+        shared.first[thread] = static_cast<u32>(x_row_of(params, slot) * params.x_stride / 8);
     }
     if (thread == 0) {
 #pragma unroll

@@ -35,9 +35,13 @@ fn measure(args: &BenchKernelsArgs, settings: &Settings) -> Result<(BenchSizes, 
     };
     let gpu = Gpu::find(&settings.kernels, Arithmetic::Bf16)?;
     let rows: Vec<usize> = args.rows.iter().map(|rows| *rows as usize).collect();
-    let times = gpu.kernel_times(&sizes, &rows, args.context as usize, &mut |time| {
-        eprintln!("{}, {} rows: {:.1} us", time.op, time.rows, time.micros);
+    let mut times = gpu.kernel_times(&sizes, &rows, args.context as usize, &mut |time| {
+        let variant = time.variant.as_deref().map_or(String::new(), |variant| format!(" by {variant}"));
+        eprintln!("{}, {} rows{variant}: {:.1} us", time.op, time.rows, time.micros);
     })?;
+    if !args.every_variant {
+        times.retain_fastest();
+    }
     Ok((sizes, times))
 }
 
@@ -103,7 +107,15 @@ mod tests {
             bytes: 117_440_512,
             flop: 939_524_096,
         };
-        let times = KernelTimes { copy_bandwidth: 4.0e12, times: vec![time], left: vec!["attend".into()] };
+        let slower = KernelTime { variant: Some("split32x8".into()), micros: 60.0, ..time.clone() };
+        let vendors = KernelTime { variant: Some("cuBLASLt".into()), micros: 70.0, ..time.clone() };
+        let mut times = KernelTimes {
+            copy_bandwidth: 4.0e12,
+            times: vec![slower, time.clone(), vendors.clone()],
+            left: vec!["attend".into()],
+        };
+        times.retain_fastest();
+        assert_eq!(times.times, [time, vendors]);
         let text = table(&BenchSizes::kimi_k2(), &times);
         let expected = "linear bf16 7168x8192      8  split16x8          50.0     2349     18.8    59%\n";
         assert!(text.contains(expected), "{text}");

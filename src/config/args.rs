@@ -367,6 +367,9 @@ pub struct BenchKernelsArgs {
     /// Tokens of each sequence in the cache.
     #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=262_144))]
     pub context: u32,
+    /// Print the times of every variant of a product, not of the fastest one alone.
+    #[arg(long)]
+    pub every_variant: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,

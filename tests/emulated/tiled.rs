@@ -113,6 +113,38 @@ fn check_projection(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: u
     }
 }
 
+/// Rows of x may begin more than 4 GiB behind the first one: here all rows that are read do, and there is no memory in front of them.
+#[test]
+fn rows_beyond_four_gibibytes_are_found() {
+    const SIZES: [usize; 2] = [24, 160];
+    const ROWS: usize = 3;
+    let mut rng = fastrand::Rng::with_seed(34);
+    let weight = Weight::random(&mut rng, Stored::Bf16, SIZES);
+    let x = rounded(&mut rng, ROWS * SIZES[1]);
+    let mut ops = ReferenceBackend;
+    let matrix = HostOps::load_matrix(&mut ops, &weight.view()).unwrap();
+    let (input, mut output) = (buffer(&mut ops, &x, SIZES[1]), ops.allocate(ROWS, SIZES[0]).unwrap());
+    ops.project(&input, &matrix, &mut output).unwrap();
+    let mut outputs = Outputs::new("far rows".into(), ReferenceBackend::values(&output), PROJECT);
+    for (name, mut device) in devices() {
+        let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
+        let near = stored_rows(&mut device, &x, SIZES[1]);
+        // The first row that is at least 4 GiB away from row 0.
+        let first = (1usize << 32).div_ceil(2 * SIZES[1]);
+        let x = Rows { address: near.address - (2 * SIZES[1] * first) as u64, ..near };
+        let list: Vec<u32> = (0..ROWS).map(|row| (first + row) as u32).collect();
+        let list = device.store("rows", &list).unwrap().address;
+        for variant in variants(&device, matrix.format) {
+            let y = device.allocate("y", 4 * ROWS * SIZES[0]).unwrap().address;
+            let y = Rows { address: y, stride: SIZES[0] };
+            let part = Part { matrix: &matrix, slots: Slots::Rows(ROWS, list), x, y };
+            tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
+            let name = format!("{name} {}", variant.name);
+            outputs.check(&name, &device.read(y.address, ROWS * SIZES[0]).unwrap());
+        }
+    }
+}
+
 /// The block that ends last normalises what all of them have added to.
 #[test]
 fn norms_of_a_few_rows_behind_their_product() {

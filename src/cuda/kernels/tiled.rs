@@ -110,7 +110,7 @@ impl Schedule {
     }
 }
 
-/// Most inputs of a product of [`Schedule::Wide`].
+/// Most inputs of a product of [`Schedule::Wide`] that may have a norm behind it.
 const WIDE_INPUTS: usize = 4096;
 
 /// Number of variants of the kernels for all architectures, and of all.
@@ -179,10 +179,10 @@ impl Variant {
         Self::ALL.iter().find(|variant| variant.rows == rows).unwrap_or(&Self::ALL[0])
     }
 
-    /// Whether it is tried for products of so many inputs: warps by themselves pay where a share of the inputs is a few loads, and
-    /// a longer product may have a norm behind it.
-    pub fn suits(&self, in_features: usize) -> bool {
-        self.schedule != Schedule::Wide || in_features <= WIDE_INPUTS
+    /// Whether it is tried for products of so many inputs. Warps by themselves leave a norm to a launch of its own, and a projection of
+    /// many inputs (`o_proj`) may have one behind it: `may_normalise`.
+    pub fn suits(&self, in_features: usize, may_normalise: bool) -> bool {
+        self.schedule != Schedule::Wide || !may_normalise || in_features <= WIDE_INPUTS
     }
 
     /// Whether the last block can normalise `rows` rows of y.

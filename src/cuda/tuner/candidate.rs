@@ -30,7 +30,8 @@ impl Candidate {
             Product::Linear => tiled_linear::function(variant, format),
             Product::Swiglu => tiled_swiglu::function(variant, format),
         };
-        function.filter(|_| variant.suits(in_features)).map(|function| Self { variant: *variant, function })
+        let suits = variant.suits(in_features, product == Product::Linear);
+        function.filter(|_| suits).map(|function| Self { variant: *variant, function })
     }
 
     /// The variants that ship and suit the op, in the order of [`Variant::ALL`].
@@ -65,13 +66,16 @@ mod tests {
 
     #[test]
     fn variants_are_tried_where_they_suit() {
-        let names = |in_features, rows| -> Vec<&str> {
-            let (product, format) = (Product::Linear, Format::Nvfp4);
+        let names_of = |product, in_features, rows| -> Vec<&str> {
+            let format = Format::Nvfp4;
             let op = TunedOp { rows, product, format, out_features: 7168, in_features, count: 384 };
             Candidate::shipped(&op).iter().map(|candidate| candidate.variant.name).collect()
         };
+        let names = |in_features, rows| names_of(Product::Linear, in_features, rows);
         let (short, long) = (names(2048, Bucket::UpTo8), names(8192, Bucket::UpTo8));
         assert!(short.contains(&"wide16x8") && !long.contains(&"wide16x8"));
+        // Gate and up have no norm behind them.
+        assert!(names_of(Product::Swiglu, 7168, Bucket::UpTo8).contains(&"wide16x8"));
         // Blocks of more rows than a step has are tried for prompts.
         assert!(!short.contains(&"block32x96") && names(2048, Bucket::Above).contains(&"block32x96"));
         // And 128 rows are of BF16.

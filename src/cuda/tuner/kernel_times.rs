@@ -82,7 +82,7 @@ pub struct KernelTime {
     pub op: String,
     /// Rows of the step.
     pub rows: usize,
-    /// Variant, where there are several: the fastest.
+    /// Variant, where there are several, or the vendor's product.
     pub variant: Option<String>,
     /// Median time in microseconds.
     pub micros: f64,
@@ -93,6 +93,12 @@ pub struct KernelTime {
 }
 
 impl KernelTime {
+    /// Whether both are of one op and number of rows, and both or none by the vendor.
+    fn is_of_kind(&self, other: &Self) -> bool {
+        let is_vendors = |time: &Self| time.variant.as_deref() == Some(VENDOR);
+        self.op == other.op && self.rows == other.rows && is_vendors(self) == is_vendors(other)
+    }
+
     /// Bytes per second.
     pub fn bandwidth(&self) -> f64 {
         self.bytes as f64 / self.micros * 1e6
@@ -104,15 +110,33 @@ impl KernelTime {
     }
 }
 
-/// What [`kernel_times`] measured.
+/// Name of the vendor's products among the variants.
+const VENDOR: &str = "cuBLASLt";
+
+/// Times of [`kernel_times`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct KernelTimes {
     /// Bytes per second of a copy on the device, reads and writes.
     pub copy_bandwidth: f64,
-    /// Every op.
+    /// Every op, of products every variant.
     pub times: Vec<KernelTime>,
     /// Ops for which the device has no room.
     pub left: Vec<String>,
+}
+
+impl KernelTimes {
+    /// Leaves the fastest of our variants of each op and number of rows, and the vendor's product.
+    pub fn retain_fastest(&mut self) {
+        let mut kept: Vec<KernelTime> = Vec::new();
+        for time in std::mem::take(&mut self.times) {
+            match kept.iter_mut().find(|other| other.is_of_kind(&time)) {
+                Some(other) if time.micros < other.micros => *other = time,
+                Some(_) => {}
+                None => kept.push(time),
+            }
+        }
+        self.times = kept;
+    }
 }
 
 /// Measures the ops of decode steps of `rows` rows (each of a sequence of `context` tokens), and attention of a prompt.
@@ -191,22 +215,19 @@ fn products<D: Driver>(
         .map_err(|error| match error {
             TuneError::Lost { source, .. } | TuneError::Op(source) => source,
         })?;
-        let ranked = micros.into_iter().zip(&candidates).min_by(|a, b| a.0.total_cmp(&b.0));
-        let Some((micros, fastest)) = ranked else { continue };
         let weights = op.product.matrices() * problem.op.out_features * problem.op.in_features;
-        let time = KernelTime {
+        let time = |variant: &str, micros| KernelTime {
             op: product_name(&problem.op),
             rows: *rows,
-            variant: Some(fastest.variant.name.into()),
+            variant: Some(variant.into()),
             micros,
             bytes: problem.least_bytes(&workload),
             flop: 2 * (workload.num_slots * weights) as u64,
         };
-        times.push(time.clone());
+        let ours = micros.into_iter().zip(&candidates);
+        times.extend(ours.map(|(micros, candidate)| time(candidate.variant.name, micros)));
         let vendor = if is_plain { vendor(stream, &problem, *rows, &output, effort)? } else { None };
-        if let Some(micros) = vendor {
-            times.push(KernelTime { variant: Some("cuBLASLt".into()), micros, ..time });
-        }
+        times.extend(vendor.map(|micros| time(VENDOR, micros)));
     }
     Ok(times)
 }
