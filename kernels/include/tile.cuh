@@ -518,8 +518,8 @@ __device__ __forceinline__ void tiled(const TiledParams& params, int first_tile)
     const TiledWeight& weight = params.weight;
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
-    // Weights of one matrix are known, and written by none but repack, which no product follows at once: the first ones are loaded
-    // before the kernel in front has ended.
+    // Weights of one matrix are known, and written by none but repack, behind which no launch begins early (kernels/repack.rs): the
+    // first ones are loaded before the kernel in front has ended.
     constexpr bool CAN_BE_EARLY = loads_early<Format>(TOKENS);
     const bool early = CAN_BE_EARLY && params.num_tiles == nullptr;
     if (CAN_BE_EARLY && !early) {

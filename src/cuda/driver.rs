@@ -60,6 +60,10 @@ pub trait Driver: Send + 'static {
         parameters: &[u8],
     ) -> Result<(), DriverError>;
 
+    /// The next launch begins when everything in front of it has ended, also where launches may begin early. Called behind kernels that
+    /// write what others read in front of their wait: weights (`begin_kernel` of `kernels/include/types.cuh`).
+    fn order_next_launch(&mut self);
+
     /// From now on launches are recorded; other calls are errors.
     fn begin_capture(&mut self) -> Result<(), DriverError>;
     /// Ends a recording. Its launches have not run.

@@ -1,9 +1,11 @@
-//! Launches of kernels that say how: in clusters.
+//! How kernels are launched: in clusters, and behind each other.
 
-use perigee::cuda::kernels::rms_norm;
-use perigee::cuda::{Arch, LaunchShape, Program, Stream};
+use perigee::cuda::kernels::tiled::{Part, Rows, Slots, Variant};
+use perigee::cuda::kernels::{repack, rms_norm, tiled_linear};
+use perigee::cuda::{Arch, LaunchShape, Packer, Program, Stream};
 
 use super::TestDriver;
+use super::weights::{Stored, Weight};
 
 /// Each block takes a value from the shared memory of the next one of its cluster.
 const EXCHANGE: &str = r#"
@@ -57,4 +59,42 @@ fn a_kernel_of_clusters_is_launched_in_them() {
         let refused = launch(&mut stream, 6).unwrap_err().to_string();
         assert!(refused.contains("exchange") && refused.contains("clusters of [4, 1, 1]"), "{refused}");
     }
+}
+
+/// A product may load weights before the launch in front of it has ended, and repack writes them: nothing begins early behind it.
+#[test]
+fn no_launch_begins_early_behind_one_that_packs_weights() {
+    const SIZES: [usize; 2] = [32, 256];
+    let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
+    let counts = driver.counts.clone();
+    let mut stream = Stream::new(driver).unwrap();
+    let weight = Weight::random(&mut fastrand::Rng::with_seed(61), Stored::Bf16, SIZES);
+    let matrix = Packer::default().pack(&mut stream, "test", &[&weight.view()], None).unwrap();
+    let rows = stream.store("rows", weight.view().codes()).unwrap();
+    let half = |first| repack::Half { codes: rows.address, scales: 0, first, rows: SIZES[0] as i32 };
+    let params = repack::Params {
+        lower: half(0),
+        upper: half(8),
+        codes: matrix.weight.codes,
+        scales: matrix.weight.scales,
+        not_numbers: stream.zeros("flag", 4).unwrap().address,
+        tile_rows: 16,
+        tiles: matrix.weight.tiles,
+        columns: matrix.weight.columns,
+        units: matrix.weight.units,
+    };
+    let [x, y] = [2, 4].map(|bytes| stream.zeros("rows", bytes * SIZES[1]).unwrap().address);
+    let part = Part {
+        matrix: &matrix,
+        slots: Slots::Rows(1, 0),
+        x: Rows { address: x, stride: SIZES[1] },
+        y: Rows { address: y, stride: SIZES[0] },
+    };
+    let early = || counts.lock().unwrap().early;
+    let before = early();
+    repack::launch(&mut stream, matrix.format, &params).unwrap();
+    tiled_linear::launch(&mut stream, &Variant::ALL[0], &[part], false).unwrap();
+    assert_eq!(early() - before, 0, "behind repack");
+    tiled_linear::launch(&mut stream, &Variant::ALL[0], &[part], false).unwrap();
+    assert_eq!(early() - before, 1, "behind a product");
 }

@@ -17,6 +17,7 @@ mod weights;
 
 use std::collections::VecDeque;
 use std::env;
+use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -54,6 +55,8 @@ pub(crate) struct TestDriver {
     device: Device,
     /// What happened so far.
     pub(crate) counts: Arc<Mutex<Counts>>,
+    /// Whether the last call enqueued a kernel, behind which a device may begin the next launch early.
+    behind_kernel: bool,
 }
 
 enum Device {
@@ -76,7 +79,7 @@ impl TestDriver {
             false => Device::Emulated(Emulator::new(arch, seed)?),
             true => Device::Gpu(gpu()),
         };
-        Some(Self { device, counts: Arc::default() })
+        Some(Self { device, counts: Arc::default(), behind_kernel: false })
     }
 
     /// The options of later launches; `None` on a GPU.
@@ -109,7 +112,7 @@ impl TestDriver {
     /// Counts what the emulator has executed since `begun`.
     fn count_execution(&mut self, begun: Instant) {
         if let Device::Emulated(emulator) = &mut self.device {
-            let executed = std::mem::take(&mut emulator.executed);
+            let executed = mem::take(&mut emulator.executed);
             self.count(|counts| {
                 counts.lane_instructions += executed;
                 counts.execution += begun.elapsed();
@@ -166,29 +169,35 @@ impl Driver for TestDriver {
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
+        self.behind_kernel = false;
         self.count(|counts| counts.allocations += 1);
         either!(&mut self.device, device => device.allocate(bytes))
     }
 
     fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         either!(&mut self.device, device => device.zero(address, bytes))
     }
 
     fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         self.count(|counts| counts.uploads += 1);
         either!(&mut self.device, device => device.upload(to, bytes))
     }
 
     fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
+        self.behind_kernel = false;
         self.count(|counts| counts.downloads += 1);
         either!(&mut self.device, device => device.download(from, bytes))
     }
 
     fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         either!(&mut self.device, device => device.finish(transfer, into))
     }
 
     fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
+        self.behind_kernel = false;
         self.count(|counts| counts.loads += 1);
         match &mut self.device {
             Device::Emulated(device) => device.load(program).map(Of::Emulated),
@@ -217,8 +226,10 @@ impl Driver for TestDriver {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
+        let early = mem::replace(&mut self.behind_kernel, true);
         self.count(|counts| {
             counts.launches += 1;
+            counts.early += u64::from(early);
             counts.blocks += shape.grid.iter().map(|blocks| u64::from(*blocks)).product::<u64>();
         });
         match (&mut self.device, function) {
@@ -233,11 +244,18 @@ impl Driver for TestDriver {
         }
     }
 
+    fn order_next_launch(&mut self) {
+        self.behind_kernel = false;
+        either!(&mut self.device, device => device.order_next_launch())
+    }
+
     fn begin_capture(&mut self) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         either!(&mut self.device, device => device.begin_capture())
     }
 
     fn end_capture(&mut self) -> Result<Self::Graph, DriverError> {
+        self.behind_kernel = false;
         match &mut self.device {
             Device::Emulated(device) => {
                 let graph = device.end_capture()?;
@@ -250,6 +268,7 @@ impl Driver for TestDriver {
     }
 
     fn replay(&mut self, graph: &Self::Graph) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         self.count(|counts| counts.replays += 1);
         match (&mut self.device, graph) {
             (Device::Emulated(device), Of::Emulated(graph)) => {
@@ -264,14 +283,17 @@ impl Driver for TestDriver {
     }
 
     fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         either!(&mut self.device, device => device.copy(to, from, bytes))
     }
 
     fn begin_timing(&mut self) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         either!(&mut self.device, device => device.begin_timing())
     }
 
     fn end_timing(&mut self) -> Result<Duration, DriverError> {
+        self.behind_kernel = false;
         either!(&mut self.device, device => device.end_timing())
     }
 
@@ -280,6 +302,7 @@ impl Driver for TestDriver {
     }
 
     fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError> {
+        self.behind_kernel = false;
         self.count(|counts| counts.vendor_products += 1);
         either!(&mut self.device, device => device.vendor_product(shape, at, add))
     }
@@ -311,6 +334,8 @@ pub(crate) struct Counts {
     /// Blocks of all launches.
     pub(crate) blocks: u64,
     pub(crate) replays: u64,
+    /// Launches directly behind another one, which a device may begin before that one has ended.
+    pub(crate) early: u64,
     /// Launches of the longest recorded graph.
     pub(crate) recorded: u64,
     pub(crate) allocations: u64,
@@ -539,6 +564,8 @@ impl Driver for Emulator {
         }
         self.run(function, shape, parameters)
     }
+
+    fn order_next_launch(&mut self) {}
 
     fn begin_capture(&mut self) -> Result<(), DriverError> {
         self.refuse_while_recording("cuStreamBeginCapture")?;

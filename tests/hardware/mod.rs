@@ -335,11 +335,13 @@ fn a_launch_depends_on_a_kernel_in_front_of_it() {
             let graph = hardware.end_capture().unwrap();
             launch(&mut hardware);
             hardware.replay(&graph).unwrap();
+            (0..2).for_each(|_| launch(&mut hardware));
+            hardware.order_next_launch();
             launch(&mut hardware);
             let seen: Vec<u32> = fake.launches()[before..].iter().map(|launch| launch.dependent).collect();
-            let expected = [0, 1, 1, 0, 1, 0, 0, 1, 0].map(|dependent| if on { dependent } else { 0 });
+            let expected = [0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 0].map(|dependent| if on { dependent } else { 0 });
             assert_eq!(seen, expected);
-            assert_eq!(read(&mut hardware, to, 1).unwrap(), [27]);
+            assert_eq!(read(&mut hardware, to, 1).unwrap(), [33]);
         }
         let other = Device { capability: (8, 9), ..device() };
         let mut hardware = Hardware::open(&other, cache()).unwrap().dependent(true);

@@ -374,6 +374,10 @@ impl Driver for Hardware {
         }
     }
 
+    fn order_next_launch(&mut self) {
+        self.behind_kernel.set(false);
+    }
+
     fn begin_capture(&mut self) -> Result<(), DriverError> {
         // Calls of other threads, such as an allocation on another device, do not end the recording.
         const THREAD_LOCAL: c_uint = 1;

@@ -65,7 +65,10 @@ pub fn launch<D: Driver>(stream: &mut Stream<D>, format: Format, params: &Params
     };
     let tiles = params.tiles as usize * params.units as usize;
     let grid = [tiles.div_ceil(BLOCK_TILES) as u32, 1, 1];
-    stream.launch(name, LaunchShape { grid, threads: 32 * BLOCK_TILES as u32, shared_bytes: 0 }, params)
+    stream.launch(name, LaunchShape { grid, threads: 32 * BLOCK_TILES as u32, shared_bytes: 0 }, params)?;
+    // A product may load its first weights before the launch in front of it has ended.
+    stream.driver().order_next_launch();
+    Ok(())
 }
 
 /// `UnpackParams` in the source.
