@@ -16,6 +16,7 @@ use perigee::cuda::{
 };
 
 use crate::compilations::Compilations;
+use crate::machine_code::overwritten_operands;
 
 /// The library, or `None` where the test is skipped.
 pub(crate) fn nvrtc(headers: Option<&Path>) -> Option<Nvrtc> {
@@ -87,7 +88,7 @@ fn check_beginning(function: &str, arch: Arch, ptx: &str) {
         assert!(wait.is_none(), "{function} {arch} waits");
         return;
     }
-    let (before, after) = wait.unwrap_or_else(|| panic!("{function} {arch} does not wait"));
+    let (before, _) = wait.unwrap_or_else(|| panic!("{function} {arch} does not wait"));
     let arithmetic = [
         "mov.", "cvta.", "cvt.", "add.", "sub.", "mul.", "mad.", "shl.", "shr.", "and.", "or.", "setp.",
         "selp.", "min.", "max.",
@@ -102,7 +103,13 @@ fn check_beginning(function: &str, arch: Arch, ptx: &str) {
             || arithmetic.iter().any(|operation| line.starts_with(operation));
         assert!(harmless, "{function} {arch}: `{line}` comes before the wait");
     }
-    assert!(after.contains("griddepcontrol.launch_dependents;"), "{function} {arch} lets nobody begin");
+    // Every wait is followed by the trigger at once, and no trigger comes without it: `begin_kernel` says what depends on this order.
+    let lines = body.lines().map(str::trim);
+    let code: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("//")).collect();
+    const PAIR: [&str; 2] = ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"];
+    let count = |line: &str| code.iter().filter(|other| **other == line).count();
+    let pairs = code.windows(2).filter(|lines| *lines == PAIR).count();
+    assert!(pairs > 0 && PAIR.map(count) == [pairs; 2], "{function} {arch}: the order of wait and trigger");
 }
 
 /// No local memory; loads and stores of 16 bytes, and tensor cores, where they belong.
@@ -113,6 +120,12 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
     };
     let lines = |mnemonic: &str| code.lines().filter(|line| line.contains(mnemonic)).count();
     assert_eq!((lines(" LDL"), lines(" STL")), (0, 0), "{} {arch}", kernel.name);
+    let overwritten = overwritten_operands(&code);
+    assert!(
+        overwritten.is_empty(),
+        "{} {arch}: operands of running products are written: {overwritten:?}",
+        kernel.name
+    );
     let functions = kernel.functions.len();
     if arch.has_dependent_launch() {
         assert!(lines(" ACQBULK") >= functions && lines(" PREEXIT") >= functions, "{} {arch}", kernel.name);

@@ -33,6 +33,7 @@ mod kernels;
 mod kv_events;
 mod kv_tiers;
 mod layering;
+mod machine_code;
 mod malformed;
 mod mtp;
 mod nano;

@@ -83,6 +83,10 @@ __device__ __forceinline__ void store8(bf16* to, const float (&values)[8]) {
 // The first statement of every kernel, but for loads of what no kernel writes. Where the launch may begin before the one in front
 // of it has ended (an attribute of the launch; PTX ISA, griddepcontrol), what that one and all before it wrote is there when this
 // returns. The launch behind may begin from here on: it waits for all of this one.
+//
+// First the wait, then the trigger. So a launch begins when the one in front of it has passed its own wait, and whatever came before
+// that one has ended: what the launch before the last wrote (worklists, block tables, weights) may be read in front of the wait. With
+// the trigger first such reads would be stale now and then, on a device alone. tests/kernels.rs checks every kernel's PTX.
 __device__ __forceinline__ void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
