@@ -95,6 +95,9 @@ pub struct Addresses {
     pub ahead: Ahead,
 }
 
+/// Most passes of a step whose launches are recorded.
+const MAX_RECORDED_PASSES: usize = 8;
+
 /// Attention of one model and cache: its scratch, and the lists of the current step.
 #[derive(Debug)]
 pub struct Attention {
@@ -108,6 +111,8 @@ pub struct Attention {
     words: Vec<u32>,
     /// First word of each pass.
     passes: Vec<usize>,
+    /// Rows that launches are shaped for, where passes are spread ([`Attention::lists`]); `None`: those of each pass.
+    launch_rows: Option<usize>,
 }
 
 /// Bytes to which the parts of the scratch are aligned.
@@ -163,9 +168,10 @@ impl Attention {
     }
 
     /// Upper bound on the words of [`Attention::lists`] of steps of up to `rows` rows.
-    pub const fn list_words(rows: usize) -> usize {
+    pub fn list_words(rows: usize) -> usize {
         // A pass has a row, but for the only one of a step without rows in absorbed form.
-        mla_decode::PASS_WORDS + rows * (mla_decode::PASS_WORDS + mla_decode::ROW_WORDS)
+        let dense = mla_decode::PASS_WORDS + rows * (mla_decode::PASS_WORDS + mla_decode::ROW_WORDS);
+        dense.max(MAX_RECORDED_PASSES * Self::pass_words(rows))
     }
 
     /// Allocates the scratch. Errors: sizes that the kernels do not take; no memory.
@@ -186,16 +192,22 @@ impl Attention {
             scratch,
             words: Vec::new(),
             passes: Vec::new(),
+            launch_rows: None,
         })
     }
 
     /// Plans a step and returns the words that [`Addresses::lists`] holds on the device. Passes follow each other, each
     /// with its number of rows, its number of items, and its rows as [`mla_decode::RowEntry`]; there is at least one
-    /// pass. Rows from the plan's up to `padded_rows` are rows without keys. Errors: a block table that does not cover
-    /// its segment, a context or a step beyond the capacity.
+    /// pass. Rows from the plan's up to `padded_rows` are rows without keys.
+    ///
+    /// The passes of a step that can be recorded ([`Attention::recorded_passes`]) are spread: each begins
+    /// [`Attention::pass_words`] of `padded_rows` behind the one before, and empty ones bring their number to a power of two.
+    ///
+    /// Errors: a block table that does not cover its segment, a context or a step beyond the capacity.
     pub fn lists(&mut self, plan: &StepPlan, padded_rows: usize) -> Result<&[u32], OpError> {
         self.words.clear();
         self.passes.clear();
+        self.launch_rows = None;
         let mut pass = self.begin_pass();
         for segment in &plan.absorbed {
             self.check(segment)?;
@@ -225,7 +237,28 @@ impl Attention {
         for segment in &plan.expanded {
             self.check(segment)?;
         }
+        // More rows than a pass holds are those of a prompt.
+        let rows = padded_rows.max(plan.num_rows());
+        let is_decode = plan.expanded.is_empty() && rows <= self.capacity.absorbed_rows;
+        if is_decode && (2..=MAX_RECORDED_PASSES).contains(&self.passes.len()) {
+            self.spread(rows);
+        }
         Ok(&self.words)
+    }
+
+    /// Gives passes the places that those of any step of `rows` rows have.
+    fn spread(&mut self, rows: usize) {
+        let pass_words = Self::pass_words(rows);
+        let count = self.passes.len().next_power_of_two();
+        let mut words = vec![0; count * pass_words];
+        let ends = self.passes[1..].iter().copied().chain([self.words.len()]);
+        for ((first, end), to) in self.passes.iter().zip(ends).zip(words.chunks_exact_mut(pass_words)) {
+            let pass = &self.words[*first..end];
+            to[..pass.len()].copy_from_slice(pass);
+        }
+        self.words = words;
+        self.passes = (0..count).map(|pass| pass * pass_words).collect();
+        self.launch_rows = Some(rows);
     }
 
     /// The words of the last [`Attention::lists`].
@@ -262,10 +295,16 @@ impl Attention {
         Ok(())
     }
 
-    /// Number of passes of the current step's rows in absorbed form. The launches of a step with one pass serve every
-    /// step with one pass, also one with fewer rows or none: lists and rows are read on the device.
+    /// Number of passes of the current step's rows in absorbed form.
     pub fn num_passes(&self) -> usize {
         self.passes.len()
+    }
+
+    /// Number of passes, if the launches of the current step serve every step with so many passes and so many padded rows, also one
+    /// with fewer rows or none: lists and rows are read on the device.
+    pub fn recorded_passes(&self) -> Option<usize> {
+        let passes = self.passes.len();
+        (passes == 1 || self.launch_rows.is_some()).then_some(passes)
     }
 
     /// Words of a pass of `rows` rows.
@@ -290,7 +329,7 @@ impl Attention {
         let (decode, decode_launch, combine_types) = self.decode(at.cache_shape.dtype, kv_up.dtype);
         for pass in &self.passes {
             // A later step's pass may have other rows: the launches serve any number.
-            let rows = self.words[*pass] as usize;
+            let rows = self.launch_rows.unwrap_or(self.words[*pass] as usize);
             let params = mla_decode::Params {
                 query: at.query,
                 rotations: at.rotations,

@@ -169,7 +169,9 @@ pub struct Workspace<D: Driver> {
     ahead_of_layer: [Ahead; 2],
     /// Gain of the norm that the rows wait for, if they do: the FFN begins with it.
     norm_ahead: Option<Buffer>,
-    graphs: HashMap<usize, D::Graph>,
+    /// Recorded layers by padded rows and passes of attention. Those of one pass are recorded at the start; more passes, which take
+    /// tens of milliseconds a step, when a step first needs them.
+    graphs: HashMap<(usize, usize), D::Graph>,
 }
 
 impl<D: Driver> CudaBackend<D> {
@@ -619,11 +621,12 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn replay(&mut self, w: &mut Workspace<D>, record: &mut Record<'_, Self>) -> Result<(), OpError> {
-        // Rows in expanded form, or of several passes, are launched by shapes of their own.
-        if !w.expanded.is_empty() || w.attention.num_passes() > 1 || w.step.rows() == 0 {
+        // Rows in expanded form, or of many passes, are launched by shapes of their own.
+        let passes = w.attention.recorded_passes();
+        let Some(passes) = passes.filter(|_| w.expanded.is_empty() && w.step.rows() > 0) else {
             return record(self, w);
-        }
-        let bucket = w.step.padded_rows();
+        };
+        let bucket = (w.step.padded_rows(), passes);
         if !w.graphs.contains_key(&bucket) {
             let graph = self.recorded(|backend| record(backend, w))?;
             w.graphs.insert(bucket, graph);

@@ -764,6 +764,59 @@ fn launches_serve_the_lists_of_later_steps() {
     assert_eq!(replayed(&mut stream, attention.lists(&step.plan, 0).unwrap()), expected);
 }
 
+/// Passes of steps whose items do not fit into one are recorded too, and their number is rounded up.
+#[test]
+fn launches_of_several_passes_serve_the_lists_of_later_steps() {
+    const PADDED_ROWS: usize = 4;
+    let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
+    let row = |sequence, keys: usize| absorbed(sequence, keys - 1..keys);
+    let first = [row(0, 2048), row(1, 2048), row(2, 2048)];
+    let later = [row(0, 1900), row(1, 300), row(2, 2000)];
+    let Some(expected) = world.device(&later, &PLAIN) else { return };
+    let way = Way { capacity: AttentionCapacity { items: 16, absorbed_rows: PADDED_ROWS, ..ROOMY }, ..PLAIN };
+    let mut stream = stream(&way).unwrap();
+    let mut attention = world.attention(&mut stream, &way);
+    let step = world.step(&later);
+    let words = attention.lists(&step.plan, PADDED_ROWS).unwrap().to_vec();
+    assert_eq!((attention.num_passes(), attention.recorded_passes()), (4, Some(4)));
+    let (at, kv_up) = world.upload(&mut stream, &step, &words);
+
+    attention.lists(&world.step(&first).plan, PADDED_ROWS).unwrap();
+    assert_eq!(attention.recorded_passes(), Some(4));
+    stream.driver().begin_capture().unwrap();
+    attention.attend_absorbed(&mut stream, &at, &kv_up).unwrap();
+    let graph = stream.driver().end_capture().unwrap();
+    stream.driver().replay(&graph).unwrap();
+    let got: Vec<f32> = stream.read(at.attended, expected.len()).unwrap();
+    assert_eq!(got, expected);
+    // One sequence alone has one pass.
+    attention.lists(&world.step(&later[..1]).plan, 1).unwrap();
+    assert_eq!(attention.recorded_passes(), Some(1));
+}
+
+/// 64 sequences of more than 32k tokens, or 8 of more than 262k, take two passes and stay recorded.
+#[test]
+fn steps_of_many_long_contexts_are_recorded() {
+    const BLOCK_SIZE: usize = 64;
+    let Some(mut stream) = stream(&PLAIN) else { return };
+    let capacity =
+        AttentionCapacity { rows: 64, absorbed_rows: 64, items: 4096, block_size: BLOCK_SIZE, slab_keys: 64 };
+    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Arithmetic::F32).unwrap();
+    for (rows, context, passes) in
+        [(64, 32_768, 1), (64, 32_769, 2), (8, 262_145, 2), (64, 262_144, 8), (64, 262_145, 16)]
+    {
+        let table = vec![BlockId(0); usize::div_ceil(context, BLOCK_SIZE)];
+        let mut plan = StepPlan::default();
+        for _ in 0..rows {
+            plan.add([TokenSource::from(0)], context - 1, 0, &table, BLOCK_SIZE);
+        }
+        let words = attention.lists(&plan, rows).unwrap().len();
+        assert!(words <= Attention::list_words(rows), "{rows} rows of {context} tokens");
+        let expected = Some(passes).filter(|passes| *passes <= 8);
+        assert_eq!(attention.recorded_passes(), expected, "{rows} rows of {context} tokens");
+    }
+}
+
 #[test]
 fn what_exceeds_the_capacity_is_refused() {
     let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
