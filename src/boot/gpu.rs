@@ -173,7 +173,8 @@ impl Gpu {
     }
 
     fn hardware(&self, cache: &Arc<KernelCache>) -> Result<Hardware, DriverError> {
-        Ok(Hardware::open(&self.device, cache.clone())?.dependent(self.kernels.dependent_launch))
+        let hardware = Hardware::open(&self.device, cache.clone())?;
+        Ok(hardware.dependent(self.kernels.dependent_launch).sharing(self.kernels.shared_memory_percent))
     }
 
     /// Whether products may be the vendor's.

@@ -36,6 +36,10 @@ pub struct Config {
     /// compute capability 9.0 and later: shorter gaps between the kernels of a step, never other results. A small model decodes 10 % faster
     /// (H200); layers of Kimi K2 were 3 % slower (H100).
     pub dependent_launch: bool,
+    /// Percent of a multiprocessor's first-level memory that each kernel asks the driver to set aside as shared memory; not set = the
+    /// driver chooses for each kernel. With one value for all kernels no launch waits for another division of that memory: never other
+    /// results. Not measured on a GPU yet.
+    pub shared_memory_percent: Option<u8>,
     /// Library file of NVRTC, which compiles kernels; not set = libnvrtc.so.13 (or .12) as the system's loader finds
     /// it.
     pub nvrtc_library: Option<PathBuf>,
@@ -50,6 +54,7 @@ impl Default for Config {
             cublaslt: false,
             fetch_ahead: false,
             dependent_launch: false,
+            shared_memory_percent: None,
             nvrtc_library: None,
         }
     }
@@ -64,6 +69,9 @@ impl Config {
         }
         if self.max_cache_bytes < MIN_CACHE_BYTES {
             problems.push(("max_cache_bytes", format!("must be at least {MIN_CACHE_BYTES}")));
+        }
+        if self.shared_memory_percent.is_some_and(|percent| percent > 100) {
+            problems.push(("shared_memory_percent", "must be at most 100".into()));
         }
         if self.tune_seconds > MAX_TUNE_SECONDS {
             problems.push(("tune_seconds", format!("must be at most {MAX_TUNE_SECONDS}")));

@@ -527,6 +527,10 @@ int cuFuncGetAttribute(int* value, int attribute, Object* function) {
 int cuFuncSetAttribute(Object* function, int attribute, int value) {
     ENTER();
     CHECK(alive(function, FUNCTION), "no function");
+    if (attribute == 9) {
+        CHECK(value >= 0 && value <= 100, "carveout");
+        return 0;
+    }
     CHECK(attribute == 8, "attribute");
     int capability = setting("FAKE_CAPABILITY", 90);
     int least = capability == 86 || capability == 89 || capability == 120;

@@ -355,6 +355,21 @@ fn a_launch_depends_on_a_kernel_in_front_of_it() {
     });
 }
 
+/// The driver is asked once for each function, and only where there is a preference.
+#[test]
+fn a_function_prefers_the_share_of_shared_memory_that_is_set() {
+    with_driver("a_function_prefers_the_share_of_shared_memory_that_is_set", &[], |fake| {
+        let calls = |percent| {
+            let mut hardware = open().unwrap().sharing(percent);
+            let module = hardware.load(&program(KERNELS)).unwrap();
+            fake.fail(0, 0, false);
+            hardware.function(&module, "add", 0).unwrap();
+            fake.calls()
+        };
+        assert_eq!(calls(Some(100)), calls(None) + 1);
+    });
+}
+
 #[test]
 fn launches_arrive_as_given() {
     with_driver("launches_arrive_as_given", &[], |fake| {

@@ -50,6 +50,8 @@ pub struct Hardware {
     /// Whether launches are dependent, and whether the last call enqueued a kernel for one to depend on.
     dependent: bool,
     behind_kernel: Cell<bool>,
+    /// See [`Hardware::sharing`].
+    shared_memory_percent: Option<u8>,
     /// By address.
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
@@ -118,6 +120,7 @@ impl Hardware {
             capturing: false,
             dependent: false,
             behind_kernel: Cell::new(false),
+            shared_memory_percent: None,
             allocations: BTreeMap::new(),
             uploads: UploadRing::new(&context)?,
             downloads: Downloads::new(),
@@ -147,6 +150,14 @@ impl Hardware {
     /// and wait in `begin_kernel` (`kernels/include/types.cuh`). Programmatic dependent launch; compute capability 9.0.
     pub fn dependent(mut self, on: bool) -> Self {
         self.dependent = on && self.arch.has_dependent_launch();
+        self
+    }
+
+    /// Percent of a multiprocessor's first-level memory that functions loaded from now on prefer as shared memory; `None`: the driver's
+    /// choice. The driver may divide the memory anew, and wait for it, between kernels with other preferences (CUDA Driver API,
+    /// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`).
+    pub fn sharing(mut self, percent: Option<u8>) -> Self {
+        self.shared_memory_percent = percent;
         self
     }
 
@@ -283,6 +294,7 @@ impl Driver for Hardware {
         const SHARED_SIZE_BYTES: c_uint = 1;
         const LOCAL_SIZE_BYTES: c_uint = 3;
         const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
+        const PREFERRED_SHARED_MEMORY_CARVEOUT: c_uint = 9;
         let functions = self.enter("cuModuleGetFunction")?;
         let name_c = CString::new(name)
             .map_err(|error| refusal("cuModuleGetFunction", INVALID_VALUE, error.to_string()))?;
@@ -309,6 +321,12 @@ impl Driver for Hardware {
             // SAFETY: the function is the module's.
             unsafe { functions.cuFuncSetAttribute(handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, value) }
                 .map_err(|error| DriverError { text: format!("{name}: {}", error.text), ..error })?;
+        }
+        if let Some(percent) = self.shared_memory_percent {
+            // SAFETY: as above.
+            unsafe {
+                functions.cuFuncSetAttribute(handle, PREFERRED_SHARED_MEMORY_CARVEOUT, percent.into())
+            }?;
         }
         let (mut offset, mut parameter_bytes) = (0, 0);
         // SAFETY: as above, and outputs are writable.
