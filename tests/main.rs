@@ -15,6 +15,7 @@ mod drain;
 mod eagle3;
 mod emulated;
 mod engine;
+mod experiments;
 mod fake;
 mod faults;
 mod fields;

@@ -1,0 +1,76 @@
+//! The sampler's loads: as they ship, and eight of them on their way at once.
+
+use bytemuck::Zeroable;
+use perigee::cuda::Program;
+use perigee::cuda::kernels::sampler::{self, DrawParams, Outcome, Row};
+
+use super::{device, edited, micros, on_gpu};
+
+const LOOP: &str = "for (u32 id = threadIdx.x; id < vocab; id += THREADS) {";
+
+/// Loops in turns of eight, over rows that do not overlap, with the row's parameters in registers.
+pub(super) fn program() -> Program {
+    let mut program = edited(
+        &sampler::KERNEL,
+        &[
+            (
+                "    const SamplerRow& row = params.rows[blockIdx.x];",
+                "    const SamplerRow row = params.rows[blockIdx.x];",
+            ),
+            ("    const float* raw = params.logits", "    const float* __restrict__ raw = params.logits"),
+            ("    float* work = params.work", "    float* __restrict__ work = params.work"),
+        ],
+    );
+    assert!(program.text.matches(LOOP).count() > 6);
+    program.text = program.text.replace(LOOP, &format!("\n#pragma unroll 8\n{LOOP}"));
+    program
+}
+
+pub(super) fn run() -> Option<String> {
+    let (vocab, rows) = if on_gpu() { (163_840, [1, 64]) } else { (3000, [1, 2]) };
+    let (mut found, mut tokens) = (Vec::new(), Vec::new());
+    for (name, programs) in [("as shipped", Vec::new()), ("eight loads at once", vec![program()])] {
+        let mut stream = device(&programs)?;
+        let mut times = Vec::new();
+        for rows in rows {
+            let mut rng = fastrand::Rng::with_seed(81);
+            let logits: Vec<f32> = (0..rows * vocab).map(|_| 8.0 * (rng.f32() + rng.f32() - 1.0)).collect();
+            let logits = stream.store("logits", &logits).unwrap().address;
+            for (temperature, top_p) in [(0.0, 1.0), (1.0, 1.0), (1.0, 0.95)] {
+                let row = |row: usize| Row {
+                    seed: 82,
+                    position: row as u64,
+                    row: row as u32,
+                    slot: row as u32,
+                    temperature,
+                    top_p,
+                    repetition: 1.0,
+                    ..Row::zeroed()
+                };
+                let list: Vec<Row> = (0..rows).map(row).collect();
+                let mut zeros = |bytes: usize| stream.zeros("experiment", bytes).unwrap().address;
+                let (work, counts) = (zeros(4 * rows * vocab), zeros(4 * rows * vocab));
+                let (outcomes, top) = (zeros(size_of::<Outcome>() * rows), zeros(8));
+                let params = DrawParams {
+                    logits,
+                    work,
+                    counts,
+                    rows: stream.store("rows", &list).unwrap().address,
+                    lists: stream.store("lists", &[0u32]).unwrap().address,
+                    outcomes,
+                    top,
+                    vocab: vocab as u32,
+                    padding: 0,
+                };
+                let time = micros(&mut stream, 4, |stream, _| sampler::draw(stream, rows, &params).unwrap());
+                times.push(format!("{time:.1}"));
+                let drawn: Vec<Outcome> = stream.read(outcomes, rows).unwrap();
+                tokens.push(drawn.iter().map(|outcome| outcome.token).collect::<Vec<_>>());
+            }
+        }
+        found.push(format!("{name} {} us", times.join(" / ")));
+    }
+    let (shipped, changed) = tokens.split_at(tokens.len() / 2);
+    assert_eq!(shipped, changed, "the same tokens");
+    Some(format!("{vocab} ids, {rows:?} rows, each greedy / drawn / with top-p: {}", found.join("; ")))
+}
