@@ -10,7 +10,7 @@
 //          15.4 us. T=2048, o_proj: 240 GFLOP -> 0.30 ms at 790 TFLOP/s.
 // Grid:    (tiles of outputs, tiles of rows), 8 warps; see `tiled`.
 // Order:   see tile.cuh: K and the format alone, whatever the variant.
-// Tried:   H100 (docs/measurements/2026-11-27-h100.md): 69 to 104 % of the floor with one row, 270 to 330 TFLOP/s with 1,024
+// Tried:   H100 (docs/measurements/gpu.md): 69 to 104 % of the floor with one row, 270 to 330 TFLOP/s with 1,024
 //          and more by block32x64. H200: as fast as cuBLASLt up to 8 rows, a third of it with 64 rows of block32x64 and two fifths with
 //          1,024. That is the speed of L2: blocks of 64 rows and 256 outputs read 2.35 GB from it for 1,024 rows of o_proj, 5.5 TB/s, and
 //          47 GB for the head, 6.2 TB/s. block32x96 reads 0.73 of it; split32x64 and wide16x8 have not run on a GPU either.
