@@ -2,9 +2,7 @@
 
 use perigee::cuda::kernels::ahead::Ahead;
 use perigee::cuda::kernels::{mla_decode, wgmma_mla_decode};
-use perigee::cuda::{
-    Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Program, Stream,
-};
+use perigee::cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, KvUp, KvUpType, Program, Stream};
 use perigee::ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
 use perigee::quant::CachedRowFormat;
 
