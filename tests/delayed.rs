@@ -1,16 +1,19 @@
 //! A backend that computes as late as it may: calls are queued, and run when an outcome is waited for, or earlier as a seed says.
 //!
 //! It is what a device looks like to the engine, without one: a token's value is not there when the next step is planned, errors
-//! come out where an outcome is waited for, and whatever a call was given may change before the call runs.
+//! come out where an outcome is waited for, whatever a call was given may change before the call runs, and the layers of a step
+//! without rows in expanded form are recorded once and replayed. It can be a rank of a group: ranks of one seed run the same calls at the same
+//! time, as exchanges need it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use perigee::ops::{
-    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds,
-    MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, RopeTable, RouterShape, SampleRows,
-    SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
+    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, Layers, Member,
+    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, Rank, RopeTable, RouterShape,
+    SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps,
+    TowerShape,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::TokenMask;
@@ -37,10 +40,18 @@ impl<T> Clone for Held<T> {
 
 type Call<B> = Box<dyn FnOnce(&mut B, &mut BTreeMap<Ticket, Ticket>) -> Result<(), OpError> + Send>;
 
+/// A call of the layers, which a recording repeats.
+type LayerCall<B> = Arc<dyn Fn(&mut B) -> Result<(), OpError> + Send + Sync>;
+
 /// What crossed from host to device and back.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Transfers {
     pub(crate) steps: u64,
+    /// Operations of layers, recorded ones once.
+    pub(crate) operations: u64,
+    /// Steps whose layers were a recording.
+    pub(crate) replays: u64,
+    pub(crate) logits: u64,
     /// Plans: one upload a step.
     pub(crate) plans: u64,
     /// Sets of rows to sample: one small upload a step.
@@ -61,6 +72,11 @@ pub(crate) struct Delayed<B: Backend> {
     tickets: BTreeMap<Ticket, Ticket>,
     next: u64,
     rng: fastrand::Rng,
+    /// Rows of the current step, if its layers can be recorded.
+    rows: Option<usize>,
+    recording: Option<(usize, Vec<LayerCall<B>>)>,
+    /// By rows.
+    recorded: BTreeMap<usize, Vec<LayerCall<B>>>,
     pub(crate) transfers: Arc<Mutex<Transfers>>,
 }
 
@@ -72,6 +88,9 @@ impl<B: Backend> Delayed<B> {
             tickets: BTreeMap::new(),
             next: 0,
             rng: fastrand::Rng::with_seed(seed),
+            rows: None,
+            recording: None,
+            recorded: BTreeMap::new(),
             transfers: Arc::default(),
         }
     }
@@ -86,6 +105,26 @@ impl<B: Backend> Delayed<B> {
             self.run_one()?;
         }
         Ok(())
+    }
+
+    /// Enqueues an operation of the layers, or records it.
+    fn layer(
+        &mut self,
+        call: impl Fn(&mut B) -> Result<(), OpError> + Send + Sync + 'static,
+    ) -> Result<(), OpError> {
+        self.transfers.lock().unwrap().operations += 1;
+        match &mut self.recording {
+            Some((_, calls)) => {
+                calls.push(Arc::new(call));
+                Ok(())
+            }
+            None => self.enqueue(move |inner, _| call(inner)),
+        }
+    }
+
+    fn replay(&mut self, rows: usize) -> Result<(), OpError> {
+        let calls = self.recorded[&rows].clone();
+        calls.into_iter().try_for_each(|call| self.enqueue(move |inner, _| call(inner)))
     }
 
     fn run_one(&mut self) -> Result<(), OpError> {
@@ -215,18 +254,37 @@ impl<B: Backend> Backend for Delayed<B> {
             transfers.steps += 1;
             transfers.plans += 1;
         }
+        self.rows = plan.expanded.is_empty().then_some(plan.num_rows());
+        self.recording = None;
         let (plan, workspace) = (plan.clone(), workspace.clone());
         self.enqueue(move |inner, _| inner.begin(&plan, &mut workspace.get()))
     }
 
+    fn begin_layers(&mut self, _workspace: &mut Self::Workspace) -> Result<Layers, OpError> {
+        let Some(rows) = self.rows else { return Ok(Layers::Run) };
+        if self.recorded.contains_key(&rows) {
+            self.transfers.lock().unwrap().replays += 1;
+            self.replay(rows)?;
+            return Ok(Layers::Replayed);
+        }
+        self.recording = Some((rows, Vec::new()));
+        Ok(Layers::Run)
+    }
+
+    fn end_layers(&mut self, _workspace: &mut Self::Workspace, complete: bool) -> Result<(), OpError> {
+        let Some((rows, calls)) = self.recording.take().filter(|_| complete) else { return Ok(()) };
+        self.recorded.insert(rows, calls);
+        self.replay(rows)
+    }
+
     fn embed(&mut self, table: &Self::Matrix, workspace: &mut Self::Workspace) -> Result<(), OpError> {
         let (table, workspace) = (table.clone(), workspace.clone());
-        self.enqueue(move |inner, _| inner.embed(&table.get(), &mut workspace.get()))
+        self.layer(move |inner| inner.embed(&table.get(), &mut workspace.get()))
     }
 
     fn norm(&mut self, gain: &Self::Vector, workspace: &mut Self::Workspace) -> Result<(), OpError> {
         let (gain, workspace) = (gain.clone(), workspace.clone());
-        self.enqueue(move |inner, _| inner.norm(&gain.get(), &mut workspace.get()))
+        self.layer(move |inner| inner.norm(&gain.get(), &mut workspace.get()))
     }
 
     fn attention_in(
@@ -237,7 +295,7 @@ impl<B: Backend> Backend for Delayed<B> {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         let (weights, cache, workspace) = (weights.clone(), cache.clone(), workspace.clone());
-        self.enqueue(move |inner, _| {
+        self.layer(move |inner| {
             inner.attention_in(&weights.get(), layer, &mut cache.get(), &mut workspace.get())
         })
     }
@@ -250,9 +308,7 @@ impl<B: Backend> Backend for Delayed<B> {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         let (kv_up, cache, workspace) = (kv_up.clone(), cache.clone(), workspace.clone());
-        self.enqueue(move |inner, _| {
-            inner.attend(&kv_up.get(), layer, &mut cache.get(), &mut workspace.get())
-        })
+        self.layer(move |inner| inner.attend(&kv_up.get(), layer, &mut cache.get(), &mut workspace.get()))
     }
 
     fn project_add_norm(
@@ -262,7 +318,7 @@ impl<B: Backend> Backend for Delayed<B> {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         let (weight, gain, workspace) = (weight.clone(), gain.clone(), workspace.clone());
-        self.enqueue(move |inner, _| inner.project_add_norm(&weight.get(), &gain.get(), &mut workspace.get()))
+        self.layer(move |inner| inner.project_add_norm(&weight.get(), &gain.get(), &mut workspace.get()))
     }
 
     fn moe(
@@ -275,7 +331,7 @@ impl<B: Backend> Backend for Delayed<B> {
     ) -> Result<(), OpError> {
         let (router, routed, workspace) = (router.clone(), routed.clone(), workspace.clone());
         let (shared, gain) = (shared.cloned(), gain.cloned());
-        self.enqueue(move |inner, _| {
+        self.layer(move |inner| {
             let (shared, gain) = (shared.as_ref().map(Held::get), gain.as_ref().map(Held::get));
             let (shared, gain) = (shared.as_deref(), gain.as_deref());
             inner.moe(&router.get(), &routed.get(), shared, gain, &mut workspace.get())
@@ -289,7 +345,7 @@ impl<B: Backend> Backend for Delayed<B> {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         let (weights, gain, workspace) = (weights.clone(), gain.cloned(), workspace.clone());
-        self.enqueue(move |inner, _| {
+        self.layer(move |inner| {
             let gain = gain.as_ref().map(Held::get);
             inner.dense(&weights.get(), gain.as_deref(), &mut workspace.get())
         })
@@ -301,6 +357,7 @@ impl<B: Backend> Backend for Delayed<B> {
         rows: Range<usize>,
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
+        self.transfers.lock().unwrap().logits += 1;
         let (head, workspace) = (head.clone(), workspace.clone());
         self.enqueue(move |inner, _| inner.logits(&head.get(), rows, &mut workspace.get()))
     }
@@ -373,6 +430,30 @@ impl<B: Backend> Backend for Delayed<B> {
     }
 }
 
+impl<B: Rank> Rank for Delayed<B> {
+    fn load_expert_range(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        first: usize,
+    ) -> Result<Self::Experts, OpError> {
+        self.inner.load_expert_range(experts, first).map(Held::new)
+    }
+
+    fn allocate_rank_workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+        member: Member,
+    ) -> Result<Self::Workspace, OpError> {
+        self.inner.allocate_rank_workspace(shape, capacity, rope, member).map(Held::new)
+    }
+
+    fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {
+        self.inner.allocate_rank_cache(shape, member).map(Held::new)
+    }
+}
+
 impl<B: TowerOps> TowerOps for Delayed<B> {
     type Tower = Held<B::Tower>;
 
@@ -411,7 +492,7 @@ impl<B: TowerOps> TowerOps for Delayed<B> {
 
     fn place_rows(&mut self, tower: &Self::Tower, workspace: &mut Self::Workspace) -> Result<(), OpError> {
         let (tower, workspace) = (tower.clone(), workspace.clone());
-        self.enqueue(move |inner, _| inner.place_rows(&tower.get(), &mut workspace.get()))
+        self.layer(move |inner| inner.place_rows(&tower.get(), &mut workspace.get()))
     }
 
     fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError> {

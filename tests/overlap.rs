@@ -15,7 +15,7 @@ use perigee::guard::{self, Mode};
 use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::ops::CacheDType;
+use perigee::ops::{CacheDType, Group};
 use perigee::sampling::{BlockRule, SamplingParams};
 use perigee::scheduler::{self, FinishReason};
 use perigee::speculation::{self, Method};
@@ -364,6 +364,60 @@ fn the_emulated_gpu_gives_the_same_bits_through_everything_that_can_happen() {
         let said = |reply: &Reply| (reply.tokens.clone(), reply.events.clone(), reply.finish);
         assert_eq!(said(roomy), said(&expected[*index]), "request {index}");
     }
+}
+
+/// Two ranks that deliver late, as devices do, give the bits of two that do not, and a step whose layers are recorded is five commands a rank: the
+/// plan, the layers, logits, the rows to sample, the wait.
+#[test]
+fn a_group_of_late_ranks_gives_the_same_bits_with_five_commands_a_step() {
+    let world = World::new();
+    let group = || Group::new(vec![cpu(), cpu()]).unwrap();
+    let expected = run(&world, start(group(), &options(1024, 16)), 0..REQUESTS);
+    for seed in 0..2 {
+        let ranks = [(); 2].map(|()| Delayed::new(cpu(), seed));
+        let counted = [ranks[0].transfers.clone(), ranks[1].transfers.clone()];
+        let engine = start(Group::new(ranks.into()).unwrap(), &options(1024, 16));
+        let replies = run(&world, engine, 0..REQUESTS);
+        for (index, (reply, expected)) in replies.iter().zip(&expected).enumerate() {
+            assert_eq!(reply, expected, "seed {seed}, request {index}");
+        }
+        let [first, second] = counted.map(|transfers| *transfers.lock().unwrap());
+        assert_eq!((first.steps, first.replays), (second.steps, second.replays), "both get every command");
+        assert!(first.replays > 100, "{first:?}");
+    }
+
+    let ranks = [(); 2].map(|()| Delayed::new(cpu(), 9));
+    let counted = ranks[1].transfers.clone();
+    let engine = start(Group::new(ranks.into()).unwrap(), &options(1024, 16));
+    let handle = engine.handle.clone();
+    let prompt: Arc<[u32]> = world.tokenizer.encode("the sea is", Specials::AsText).unwrap().into();
+    let reply = |seed| {
+        let request = EngineRequest {
+            prompt: prompt.clone(),
+            sampling: SamplingParams { seed, max_tokens: 20, ..Default::default() },
+            priority: 0,
+            share: None,
+            deadline: None,
+            cache_salt: None,
+            guard: None,
+            constraint: None,
+            speculation: Default::default(),
+            media: Vec::new(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert_eq!(runtime.block_on(read(handle.clone(), (request, Client::ReadsAll))).tokens.len(), 20);
+        *counted.lock().unwrap()
+    };
+    // The first reply records the steps of one row, and of the prompt.
+    let (before, after) = (reply(1), reply(2));
+    engine.handle.shutdown();
+    engine.thread.join().unwrap().unwrap();
+    let steps = after.steps - before.steps;
+    assert!((20..=21).contains(&steps), "{steps}");
+    assert_eq!(after.replays - before.replays, steps, "layers are replayed");
+    assert_eq!(after.operations, before.operations, "and no operation of them is called");
+    assert_eq!(after.logits - before.logits, after.samples - before.samples);
+    assert_eq!(after.samples - before.samples, after.outcomes - before.outcomes);
 }
 
 /// What a step costs a device: one plan up, one set of rows up, one outcome down.

@@ -32,10 +32,9 @@ use super::stream::{Buffer, Stream};
 use super::tiled::{Packer, Tiled};
 use super::tuner::{Choices, Product};
 use crate::ops::{
-    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot,
-    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, Record, RopeTable,
-    RouterShape, Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, Upcoming,
-    expect,
+    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, Layers,
+    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable, RouterShape,
+    Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, Upcoming, expect,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -172,6 +171,8 @@ pub struct Workspace<D: Driver> {
     /// Recorded layers by padded rows and passes of attention. Those of one pass are recorded at the start; more passes, which take
     /// tens of milliseconds a step, when a step first needs them.
     graphs: HashMap<(usize, usize), D::Graph>,
+    /// The layers that are being recorded.
+    recording: Option<(usize, usize)>,
 }
 
 impl<D: Driver> CudaBackend<D> {
@@ -236,13 +237,22 @@ impl<D: Driver> CudaBackend<D> {
         &mut self,
         record: impl FnOnce(&mut Self) -> Result<(), OpError>,
     ) -> Result<D::Graph, OpError> {
+        self.begin_recording()?;
+        let recorded = record(self);
+        let graph = self.end_recording();
+        recorded?;
+        graph
+    }
+
+    fn begin_recording(&mut self) -> Result<(), OpError> {
         self.stream.driver().begin_capture()?;
         self.is_recording = true;
-        let recorded = record(self);
+        Ok(())
+    }
+
+    fn end_recording(&mut self) -> Result<D::Graph, OpError> {
         self.is_recording = false;
-        let graph = self.stream.driver().end_capture();
-        recorded?;
-        Ok(graph?)
+        Ok(self.stream.driver().end_capture()?)
     }
 
     /// What of these weights is fetched ahead of a step of `rows` rows.
@@ -370,6 +380,10 @@ impl<D: Driver> CudaBackend<D> {
             true => step::padded(plan.num_rows()),
             false => plan.num_rows(),
         };
+        // A step that panicked has left its recording open.
+        if w.recording.take().is_some() {
+            drop(self.end_recording());
+        }
         w.norm_ahead = None;
         w.kv_slots.clone_from(&plan.kv_slots);
         w.expanded.clone_from(&plan.expanded);
@@ -573,6 +587,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             ahead_of_layer: [Ahead::NONE; 2],
             norm_ahead: None,
             graphs: HashMap::new(),
+            recording: None,
         })
     }
 
@@ -620,21 +635,30 @@ impl<D: Driver> Backend for CudaBackend<D> {
         self.begin_from(plan, &[], w)
     }
 
-    fn replay(&mut self, w: &mut Workspace<D>, record: &mut Record<'_, Self>) -> Result<(), OpError> {
+    fn begin_layers(&mut self, w: &mut Workspace<D>) -> Result<Layers, OpError> {
         // Rows in expanded form, or of many passes, are launched by shapes of their own.
         let passes = w.attention.recorded_passes();
         let Some(passes) = passes.filter(|_| w.expanded.is_empty() && w.step.rows() > 0) else {
-            return record(self, w);
+            return Ok(Layers::Run);
         };
         let bucket = (w.step.padded_rows(), passes);
-        if !w.graphs.contains_key(&bucket) {
-            let graph = self.recorded(|backend| record(backend, w))?;
-            w.graphs.insert(bucket, graph);
+        if let Some(graph) = w.graphs.get(&bucket) {
+            self.stream.driver().replay(graph)?;
+            return Ok(Layers::Replayed);
         }
-        match w.graphs.get(&bucket) {
-            Some(graph) => Ok(self.stream.driver().replay(graph)?),
-            None => Ok(()),
+        self.begin_recording()?;
+        w.recording = Some(bucket);
+        Ok(Layers::Run)
+    }
+
+    fn end_layers(&mut self, w: &mut Workspace<D>, complete: bool) -> Result<(), OpError> {
+        let Some(bucket) = w.recording.take() else { return Ok(()) };
+        let graph = self.end_recording();
+        if !complete {
+            return Ok(());
         }
+        let graph = w.graphs.entry(bucket).insert_entry(graph?);
+        Ok(self.stream.driver().replay(graph.get())?)
     }
 
     fn embed(&mut self, table: &Projection, w: &mut Workspace<D>) -> Result<(), OpError> {

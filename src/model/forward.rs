@@ -9,8 +9,8 @@ use super::observed::LayerObserver;
 use super::tower::RunTower;
 use super::weights::Weights;
 use crate::ops::{
-    Activation, Backend, BlockId, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, OpError,
-    Outcomes, Picture, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
+    Activation, Backend, BlockId, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, Layers,
+    OpError, Outcomes, Picture, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
 };
 
 /// Content of a block on its way to the host.
@@ -25,6 +25,34 @@ pub struct Model<B: Backend> {
     weights: Weights<B>,
     draft: Option<Box<dyn RunDraft<B>>>,
     tower: Option<Box<dyn RunTower<B>>>,
+}
+
+/// Everything between the plan and the logits: embedding, pictures in place of their tokens, all layers with their norms. `draft` captures
+/// the states that it reads.
+fn layers<B: Backend>(
+    step: &mut LayerStep<'_, B>,
+    weights: &Weights<B>,
+    mut draft: Option<&mut (dyn RunDraft<B> + 'static)>,
+    tower: Option<&mut (dyn RunTower<B> + 'static)>,
+) -> Result<(), OpError> {
+    step.backend.embed(&weights.embed_tokens, step.workspace)?;
+    if let Some(tower) = tower {
+        tower.place(step.backend, step.workspace)?;
+    }
+    let gains = weights.layers.iter().map(|layer| &layer.attention.norm);
+    let mut next = gains.chain([&weights.final_norm]);
+    next.next().map_or(Ok(()), |first| step.backend.norm(first, step.workspace))?;
+    let layers = &weights.layers;
+    for (layer, (weights, next)) in layers.iter().zip(next).enumerate() {
+        if let Some(draft) = &mut draft {
+            draft.capture(layer, step.backend, step.workspace)?;
+        }
+        step.layer(weights, layer, next, layers.get(layer + 1))?;
+    }
+    match draft {
+        Some(draft) => draft.capture(layers.len(), step.backend, step.workspace),
+        None => Ok(()),
+    }
 }
 
 impl<B: Backend> Model<B> {
@@ -110,27 +138,14 @@ impl<B: Backend> Model<B> {
         let Self { runner, weights, draft, tower } = self;
         runner.begin(plan)?;
         let LayerRunner { backend, workspace, cache, .. } = runner;
-        backend.replay(workspace, &mut |backend, workspace| {
-            backend.embed(&weights.embed_tokens, workspace)?;
-            if let Some(tower) = tower {
-                tower.place(backend, workspace)?;
-            }
-            let gains = weights.layers.iter().map(|layer| &layer.attention.norm);
-            let mut next = gains.chain([&weights.final_norm]);
-            next.next().map_or(Ok(()), |first| backend.norm(first, workspace))?;
-            let mut step = LayerStep { backend, workspace, cache };
-            let layers = &weights.layers;
-            for (layer, (weights, next)) in layers.iter().zip(next).enumerate() {
-                if let Some(draft) = draft {
-                    draft.capture(layer, step.backend, step.workspace)?;
-                }
-                step.layer(weights, layer, next, layers.get(layer + 1))?;
-            }
-            match draft {
-                Some(draft) => draft.capture(weights.layers.len(), step.backend, step.workspace),
-                None => Ok(()),
-            }
-        })
+        if backend.begin_layers(workspace)? == Layers::Replayed {
+            return Ok(());
+        }
+        let mut step = LayerStep { backend, workspace, cache };
+        let ran = layers(&mut step, weights, draft.as_deref_mut(), tower.as_deref_mut());
+        // Also behind an error: a recording must not stay open.
+        let ended = step.backend.end_layers(step.workspace, ran.is_ok());
+        ran.and(ended)
     }
 
     /// Logits of the rows `plan.logits_rows[rows]` of the last [`Model::forward`]; at most `max_logits_rows`.

@@ -24,8 +24,15 @@ use super::{
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
 
-/// Operations that a backend may record, see [`Backend::replay`].
-pub type Record<'a, B> = dyn FnMut(&mut B, &mut <B as Backend>::Workspace) -> Result<(), OpError> + 'a;
+/// State of a step's layers behind [`Backend::begin_layers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Layers {
+    /// The model calls their operations, then [`Backend::end_layers`].
+    Run,
+    /// A recording has taken their place: the step goes on behind them.
+    Replayed,
+}
 
 /// Weights of [`Backend::announce`].
 pub enum Upcoming<'a, B: Backend + ?Sized> {
@@ -73,7 +80,7 @@ pub trait Backend: Send + 'static {
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds;
     /// Defaults for values that the operator leaves open.
     fn preferences(&self) -> Preferences;
-    /// Row counts of the steps that [`Backend::replay`] records, up to the largest step of `capacity` with one row of
+    /// Row counts of the steps that [`Backend::begin_layers`] records, up to the largest step of `capacity` with one row of
     /// each sequence. The warm-up runs each of them.
     fn recorded_rows(&self, _capacity: &Capacity) -> Vec<usize> {
         Vec::new()
@@ -145,14 +152,15 @@ pub trait Backend: Send + 'static {
     /// Begins a step: the backend copies the plan.
     fn begin(&mut self, plan: &StepPlan, workspace: &mut Self::Workspace) -> Result<(), OpError>;
 
-    /// Runs the operations that `record` calls, which are the same at each step of the model. A backend may record them
-    /// at the first step of a shape and repeat the recording at later ones without a call of `record`.
-    fn replay(
-        &mut self,
-        workspace: &mut Self::Workspace,
-        record: &mut Record<'_, Self>,
-    ) -> Result<(), OpError> {
-        record(self, workspace)
+    /// Begins the layers: the operations between [`Backend::begin`] and [`Backend::logits`], which are the same at each step of the
+    /// model. A backend may record them at the first step of a shape, and replay the recording at later ones.
+    fn begin_layers(&mut self, _workspace: &mut Self::Workspace) -> Result<Layers, OpError> {
+        Ok(Layers::Run)
+    }
+    /// Ends layers that were run; a recording is closed, kept, and runs now. With `complete` false an operation has failed, and the
+    /// recording is dropped.
+    fn end_layers(&mut self, _workspace: &mut Self::Workspace, _complete: bool) -> Result<(), OpError> {
+        Ok(())
     }
 
     /// `hidden[t] = table[token[t]]`, `table` `[vocab, D]`.

@@ -9,9 +9,9 @@ use super::exchange::Meeting;
 use super::share::{self, Part};
 use super::{
     Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
-    ExpertSplit, Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences,
+    ExpertSplit, Layers, Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences,
     QueryMatrices, RopeTable, Routed, RouterShape, SampleRows, SeqSlot, Share, SlotSpec, Split, StepPlan,
-    Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape, expect,
+    Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape, Upcoming, expect,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -138,6 +138,25 @@ impl<B: Rank> Group<B> {
         ranks.map(|(rank, cache)| locked(rank).block_bytes(&locked(cache))).collect()
     }
 
+    /// Uploads each rank's part of a weight by `load`.
+    fn load_split(
+        &mut self,
+        op: &'static str,
+        host: &StoredMatrix<'_>,
+        split: Split,
+        load: impl Fn(&mut B, &StoredMatrix<'_>, Split) -> Result<B::Matrix, OpError> + Sync,
+    ) -> Result<PerRank<B::Matrix>, OpError> {
+        let [out, in_features] = share::sizes(op, host)?;
+        let matrix = self.each(|share, rank| {
+            let own = match split {
+                Split::Rows { num_units } => share::rows(op, host, part(op, share, out, num_units)?)?,
+                Split::Cols { num_units } => share::cols(op, host, part(op, share, in_features, num_units)?)?,
+            };
+            load(rank, &own.view(), split)
+        });
+        matrix.map(PerRank)
+    }
+
     fn on_each(&mut self, work: impl Fn(Share, &mut B) -> Result<(), OpError> + Sync) -> Result<(), OpError> {
         self.each(work).map(|_| ())
     }
@@ -200,17 +219,24 @@ impl<B: Rank> Backend for Group<B> {
         locked(&self.ranks[0]).preferences()
     }
 
+    fn recorded_rows(&self, capacity: &Capacity) -> Vec<usize> {
+        locked(&self.ranks[0]).recorded_rows(capacity)
+    }
+
+    /// Of ranks with memory of their own as many times the least, since every rank needs about the same.
+    fn free_memory(&mut self) -> Result<Option<u64>, OpError> {
+        let world = self.ranks.len() as u64;
+        let free = self.each(|_, rank| rank.free_memory())?;
+        let least = free.into_iter().collect::<Option<Vec<u64>>>().and_then(|free| free.into_iter().min());
+        Ok(least.map(|least| world * least))
+    }
+
     fn load_matrix(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError> {
-        let op = "load_matrix";
-        let [out, in_features] = share::sizes(op, host)?;
-        let matrix = self.each(|share, rank| {
-            let own = match split {
-                Split::Rows { num_units } => share::rows(op, host, part(op, share, out, num_units)?)?,
-                Split::Cols { num_units } => share::cols(op, host, part(op, share, in_features, num_units)?)?,
-            };
-            rank.load_matrix(&own.view(), split)
-        });
-        matrix.map(PerRank)
+        self.load_split("load_matrix", host, split, B::load_matrix)
+    }
+
+    fn load_table(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError> {
+        self.load_split("load_table", host, split, B::load_table)
     }
 
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
@@ -324,8 +350,18 @@ impl<B: Rank> Backend for Group<B> {
     }
 
     fn finish_block_read(&mut self, read: Self::BlockRead, out: &mut Vec<u8>) -> Result<(), OpError> {
-        let reads = read.0.into_iter().zip(&self.ranks);
-        reads.into_iter().try_for_each(|(read, rank)| locked(rank).finish_block_read(read, out))
+        // On all ranks at once: what one waits for may exchange values with the others.
+        let reads: Vec<Mutex<Option<B::BlockRead>>> =
+            read.0.into_iter().map(|read| Mutex::new(Some(read))).collect();
+        let parts = self.each(|at, rank| {
+            let mut part = Vec::new();
+            if let Some(read) = locked(&reads[at.rank]).take() {
+                rank.finish_block_read(read, &mut part)?;
+            }
+            Ok(part)
+        })?;
+        out.extend(parts.concat());
+        Ok(())
     }
 
     fn write_block(
@@ -344,6 +380,33 @@ impl<B: Rank> Backend for Group<B> {
 
     fn begin(&mut self, plan: &StepPlan, w: &mut Self::Workspace) -> Result<(), OpError> {
         self.on_each(|at, rank| rank.begin(plan, &mut w.at(at)))
+    }
+
+    /// One command a rank. Ranks get the same plans, so they have recorded the same shapes.
+    fn begin_layers(&mut self, w: &mut Self::Workspace) -> Result<Layers, OpError> {
+        let layers = self.each(|at, rank| rank.begin_layers(&mut w.at(at)))?;
+        if layers.iter().any(|other| *other != layers[0]) {
+            let text = "one rank has recorded a step that another has not".into();
+            return Err(OpError::Device { op: "begin_layers", code: 0, text, fatal: true });
+        }
+        Ok(layers[0])
+    }
+
+    fn end_layers(&mut self, w: &mut Self::Workspace, complete: bool) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.end_layers(&mut w.at(at), complete))
+    }
+
+    fn announce(&mut self, upcoming: Upcoming<'_, Self>, w: &mut Self::Workspace) {
+        let told = self.on_each(|at, rank| {
+            let own = match &upcoming {
+                Upcoming::BehindAttention(matrix) => Upcoming::BehindAttention(&matrix.0[at.rank]),
+                Upcoming::BehindLayer(weights) => Upcoming::BehindLayer(&weights.0[at.rank]),
+            };
+            rank.announce(own, &mut w.at(at));
+            Ok(())
+        });
+        // A hint: no rank can fail at it.
+        let _ = told;
     }
 
     fn embed(&mut self, table: &Self::Matrix, w: &mut Self::Workspace) -> Result<(), OpError> {

@@ -38,7 +38,7 @@ mod group;
 pub mod reference;
 pub mod tolerance;
 
-pub use backend::{Activation, Backend, Calibrate, Record, Routed, Upcoming};
+pub use backend::{Activation, Backend, Calibrate, Layers, Routed, Upcoming};
 pub use draft::{
     DraftActivations, DraftAttentionMatrices, DraftAttentionShape, DraftInput, DraftMatrices, DraftOps,
     DraftShape, GqaShape, NUM_STATES,
