@@ -88,7 +88,7 @@ fn f16(bits: u16) -> f64 {
 /// Rows of a panel: chunk c of 16 bytes of row r is at the place c ^ (r % 8).
 fn tile(panel: &[u8], value: fn(u16) -> f64) -> Vec<Vec<f64>> {
     let element = |row: usize, k: usize| {
-        let at = row * 128 + ((k / 8 ^ row % 8) * 16) + k % 8 * 2;
+        let at = row * 128 + ((k / 8) ^ (row % 8)) * 16 + k % 8 * 2;
         value(u16::from_le_bytes([panel[at], panel[at + 1]]))
     };
     (0..SIDE).map(|row| (0..SIDE).map(|k| element(row, k)).collect()).collect()
