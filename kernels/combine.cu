@@ -1,6 +1,6 @@
 // combine: hidden += sum_k weight[k] * routed[k] + shared, then normed = norm(hidden).
 // Source:  DeepSeek-V3, arXiv 2412.19437, equation 12; norm as in rms_norm.cu. Twin: src/cuda/kernels/combine.rs.
-// Spec:    the end of ops/backend.rs `moe` and `dense`; ops/reference.rs `experts`.
+// Spec:    the end of ops/backend.rs `moe` and `dense`; host/reference.rs `experts`.
 // Legend:  T rows (tokens), K experts per token, D hidden size.
 // Shapes:  routed [T*K, D] f32; chosen, weights [T, K]; shared [T, D] f32; hidden, normed [T, D] f32; gain [D] f32.
 // Traffic: 4*T*D*(K+4) bytes.

@@ -1,6 +1,6 @@
 // draft: rows for an Eagle3 layer, picked and normalised side by side; its logits over the target's vocabulary.
 // Source:  EAGLE-3, Li et al., arXiv 2503.01840; norm: Zhang and Sennrich, arXiv 1910.07467. Twin: src/cuda/kernels/draft.rs.
-// Spec:    ops/draft.rs `capture`, `draft_step`, `draft_logits`; ops/host_draft.rs.
+// Spec:    ops/draft.rs `capture`, `draft_step`, `draft_logits`; host/draft.rs.
 // Legend:  T rows (slots), D columns, S rows with logits, V vocabulary of the target, F rows of the draft's head.
 // Shapes:  draft_rows: source [., D] f32, a row every source_stride values; to [T, D] f32, a row every to_stride values.
 //          draft_spread: drafted [S, F] f32; logits [S, V] f32.

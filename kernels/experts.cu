@@ -1,6 +1,6 @@
 // experts: the SwiGLU FFNs of chosen experts, weights in their stored format, in two products.
 // Source:  Shazeer, arXiv 2002.05202 (SwiGLU); DeepSeek-V3, arXiv 2412.19437, section 2.1.2. Twin: src/cuda/kernels/experts.rs.
-// Spec:    ops/backend.rs `moe`, `dense`; ops/reference.rs `swiglu`.
+// Spec:    ops/backend.rs `moe`, `dense`; host/reference.rs `swiglu`.
 // Legend:  T rows (tokens), K experts per token, D hidden size, I inner units, slot t*K+k of the k-th expert of row t.
 // Shapes:  x [T, D] f32; gate, up [E, I, D]; down [E, D, I]; inner [T*K, I] f32; out [T*K, D] f32.
 // Traffic: experts_up: gate and up once for each tile of 8 slots of one expert; experts_down: down likewise.

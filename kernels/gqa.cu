@@ -1,6 +1,6 @@
 // gqa: keys and values into the cache, and grouped-query attention over it, for drafts with such a layer.
 // Source:  Ainslie et al., arXiv 2305.13245; running maximum: Milakov and Gimelshein, arXiv 1805.02867. Twin: src/cuda/kernels/gqa.rs.
-// Spec:    ops/gqa.rs `rotate_halves`, `store`, `attend`.
+// Spec:    host/gqa.rs `rotate_halves`, `store`, `attend`.
 // Legend:  T rows, H query heads, G key heads, E values of a head, L keys of a row, B bytes of a cached value.
 // Shapes:  query [T, H*E], key and value [T, G*E] f32, not rotated; rotations [T, E] f32, E/2 cosines then E/2 sines;
 //          cache [slots, 2, G, E], keys then values; attended [T, H*E] f32.

@@ -1,6 +1,6 @@
 // latent: the norm of the query's latent; norm, rotation and storage of the key's latent.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; rope: Su et al., arXiv 2104.09864. Twin: src/cuda/kernels/latent.rs.
-// Spec:    ops/backend.rs `attention_in`; ops/reference.rs `write_latent`; row formats: quant/cached_row.rs.
+// Spec:    ops/backend.rs `attention_in`; host/reference.rs `write_latent`; row formats: quant/cached_row.rs.
 // Legend:  T rows (tokens), Q q_lora_rank, C kv_lora_rank, R qk_rope_head_dim.
 // Shapes:  q_latent [T, Q] f32; kv_a [T, C+R] f32; rotations [T, R] f32, R/2 cosines then R/2 sines; cache [slots, row].
 // Traffic: T*(8Q + 4(C+R) + bytes of a cached row) bytes.

@@ -1,6 +1,6 @@
 // linear: y = x W^T or y += x W^T, weights in their stored format.
 // Source:  Vaswani et al., arXiv 1706.03762 (projections); formats as in quant/packed.rs. Twin: src/cuda/kernels/linear.rs.
-// Spec:    ops/host_ops.rs `project`, `project_add`, `logits`.
+// Spec:    host/ops.rs `project`, `project_add`, `logits`.
 // Legend:  T rows (tokens), N outputs, K inputs, B bytes of a weight (bf16 2, NVFP4 and INT4 0.5625, MXFP4 0.53125).
 // Shapes:  x [T, K] f32; W [N, K]; y [T, N] f32. `rows` may select rows of x.
 // Traffic: N*K*B bytes for each 8 rows, 4*T*(K+N) of activations (from L2).     Work: 2*T*N*K FLOP in f32.

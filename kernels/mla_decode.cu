@@ -1,6 +1,6 @@
 // mla_absorb, mla_decode, mla_combine: attended = W_UV softmax(scale (W_UK^T q) c^T) c, over a paged cache of latents.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023.
-// Twin:    src/cuda/kernels/mla_decode.rs. Spec: ops/reference.rs `attend_absorbed`.
+// Twin:    src/cuda/kernels/mla_decode.rs. Spec: host/reference.rs `attend_absorbed`.
 // Legend:  A rows of a pass, I items of it (a row and up to `split_of` of its keys), H heads, L keys of a row, N, R, V, C as in
 //          ops/shapes.rs `MlaShape`, B bytes of a cached row.
 // Shapes:  query [T, H*(N+R)] f32, not rotated; kv_up [H*(N+V), C] bf16 or f32; cache [slots, B]; attended [T, H*V] f32.

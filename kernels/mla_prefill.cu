@@ -1,7 +1,7 @@
 // mla_gather, mla_expand, mla_prefill: attended = softmax(scale q k^T) v, causal, keys and values expanded from a paged
 // cache of latents, one sequence and one slab of its context at a time.
 // Source:  DeepSeek-V2, arXiv 2405.04434, equations 9-19; Dao et al., "FlashAttention", arXiv 2205.14135, algorithm 1.
-// Twin:    src/cuda/kernels/mla_prefill.rs. Spec: ops/reference.rs `attend_expanded`.
+// Twin:    src/cuda/kernels/mla_prefill.rs. Spec: host/reference.rs `attend_expanded`.
 // Legend:  Q rows of a segment, K keys of a slab, H heads, N, R, V, C as in ops/shapes.rs `MlaShape`, B bytes of a row.
 // Shapes:  query [T, H*(N+R)] f32, not rotated; kv_up [H*(N+V), C] bf16 or f32; cache [slots, B]; attended [T, H*V] f32.
 // Traffic: per slab K*B bytes of cache; 4*K*H*(N+V) bytes of scratch, written once and read once per 32 rows (from L2

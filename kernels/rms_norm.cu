@@ -1,6 +1,6 @@
 // rms_norm: normed = gain * hidden / sqrt(mean(hidden^2) + eps).
 // Source:  Zhang and Sennrich, arXiv 1910.07467, section 3. Twin: src/cuda/kernels/rms_norm.rs.
-// Spec:    ops/backend.rs `norm`; ops/reference.rs `normalise`.
+// Spec:    ops/backend.rs `norm`; host/reference.rs `normalise`.
 // Legend:  T rows (tokens), D columns (hidden size).
 // Shapes:  hidden [T, D] f32; gain [D] f32; normed [T, D] f32.
 // Traffic: 8*T*D bytes; gain 4*D, from L2 after the first rows.

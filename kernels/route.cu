@@ -2,7 +2,7 @@
 // logits, of up to 8 rows; norm_route_f32, norm_route_bf16: behind the norm of the rows too, of more of them; tiles: the worklist
 // alone.
 // Source:  DeepSeek-V3, arXiv 2412.19437, section 2.1.2. Twin: src/cuda/kernels/route.rs.
-// Spec:    ops/backend.rs `moe`; ops/reference.rs `choose`.
+// Spec:    ops/backend.rs `moe`; host/reference.rs `choose`.
 // Legend:  T rows (tokens), E routed experts, K experts per token, slot t*K+k.
 // Shapes:  logits [T, E] f32; bias [E] f32; chosen [T, K] u32; weights [T, K] f32.
 // Traffic: 4*T*(E+2K) bytes, of which a decode step has some kilobytes: latency-bound.

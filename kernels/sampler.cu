@@ -2,7 +2,7 @@
 // to the slots; sampler_count: counts tokens of a slot.
 // Source:  exponential races: Maddison, Tarlow, Minka, "A* Sampling", arXiv 1411.0030. Radix selection: Alabi, Blanchard,
 //          Gordon, Steinbach, "Fast k-Selection Algorithms for GPUs", 2012. Twin: src/cuda/kernels/sampler.rs.
-// Spec:    ops/backend.rs `sample`, `open_slot`, `rewind_slot`; ops/host_sampler.rs, and sampling/ for the arithmetic.
+// Spec:    ops/backend.rs `sample`, `open_slot`, `rewind_slot`; host/sampler.rs, and sampling/ for the arithmetic.
 // Legend:  S rows, V vocabulary, Q slots, L passes over a row.
 // Shapes:  logits [.., V] f32, work [S, V] f32, counts [Q, V] u32, last_tokens [Q] u32.
 // Traffic: the logits once from memory, S*V*4 bytes; the work row stays in L2: 0.66 MB for V=163840. Greedy rows are read

@@ -1,7 +1,7 @@
 // tiled_linear: y = x W^T or y += x W^T on the tensor cores, weights in tiles of their stored format, x in bf16; for up to 8
 // rows also the norm of y, the residual stream, by the block that ends last.
 // Source:  Vaswani et al., arXiv 1706.03762 (projections); tiles: include/tile.cuh. Twin: src/cuda/kernels/tiled.rs.
-// Spec:    ops/host_ops.rs `project`, `project_add`, `logits`; experts: the second product of `experts`.
+// Spec:    host/ops.rs `project`, `project_add`, `logits`; experts: the second product of `experts`.
 // Legend:  T rows (tokens or slots), N outputs, K inputs, B bytes of a weight (bf16 2, fp8 1, NVFP4 and INT4 0.5625,
 //          MXFP4 0.53125).
 // Shapes:  x [T, K] bf16; W [N, K] in tiles; y [T, N] f32.

@@ -1,6 +1,6 @@
 // tiled_mla_decode: the items of mla_decode.cu on the tensor cores: queries, keys and probabilities in bf16, sums in f32.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023.
-// Twin:    src/cuda/kernels/tiled_mla_decode.rs. Spec: ops/reference.rs `attend_absorbed`; mla_absorb and mla_combine, before
+// Twin:    src/cuda/kernels/tiled_mla_decode.rs. Spec: host/reference.rs `attend_absorbed`; mla_absorb and mla_combine, before
 //          and after it, are in mla_decode.cu.
 // Legend:  A rows of a pass, I items, H heads, L keys of a row, C and R as in ops/shapes.rs `MlaShape`, B bytes of a row.
 // Shapes:  latent_queries [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2], latents [I, H, C] f32.

@@ -1,7 +1,7 @@
 // tiled_mla_gather, tiled_mla_expand, tiled_mla_prefill: mla_prefill.cu on the tensor cores: queries, keys, values and
 // probabilities in bf16, sums in f32.
 // Source:  DeepSeek-V2, arXiv 2405.04434, equations 9-19; Dao, "FlashAttention-2", arXiv 2307.08691, section 3.1.
-// Twin:    src/cuda/kernels/tiled_mla_prefill.rs. Spec: ops/reference.rs `attend_expanded`.
+// Twin:    src/cuda/kernels/tiled_mla_prefill.rs. Spec: host/reference.rs `attend_expanded`.
 // Legend:  Q rows of a segment, K keys of a slab, H heads, N, R, V, C as in ops/shapes.rs `MlaShape`, B bytes of a row.
 // Shapes:  query [T, H*(N+R)] f32, not rotated; kv_up [H*(N+V), C] bf16; cache [slots, B] bf16 or FP8; attended [T, H*V] f32.
 // Traffic: per slab K*B bytes of cache; 2*K*H*(N+V) bytes of scratch, written once and read once per 128 rows (from L2 as

@@ -1,7 +1,7 @@
 // tiled_swiglu: y = silu(gate x) * up x on the tensor cores, gate and up in the same tiles, x and y in bf16.
 // Source:  Shazeer, arXiv 2002.05202 (SwiGLU); DeepSeek-V3, arXiv 2412.19437, section 2.1.2; tiles: include/tile.cuh.
 //          Twin: src/cuda/kernels/tiled.rs.
-// Spec:    the first product of ops/host_ops.rs `experts`.
+// Spec:    the first product of host/ops.rs `experts`.
 // Legend:  T rows, K experts per token, D hidden size, I inner units, slot t*K+k of the k-th expert of row t.
 // Shapes:  x [T, D] bf16; gate, up [E, I, D] in tiles of 8 rows of gate and 8 of up; y [T*K, I] bf16.
 // Traffic: 2*I*D*B bytes of each expert with slots for each block of its slots.    Work: 4*D*I FLOP each slot.

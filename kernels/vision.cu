@@ -1,6 +1,6 @@
 // vision: everything of a vision tower between its products: patches, positions, layer norms, rotation, attention, GELU.
 // Source:  MoonViT, arXiv 2504.07491, section 2.1; running maximum: Milakov and Gimelshein, arXiv 1805.02867. Twin: src/cuda/kernels/vision.rs.
-// Spec:    ops/tower.rs `TowerOps`; ops/host_tower.rs; ops/reference.rs `layer_norm`, `bias_gelu`, `attend_patches`.
+// Spec:    ops/tower.rs `TowerOps`; host/tower.rs; host/reference.rs `layer_norm`, `bias_gelu`, `attend_patches`.
 // Legend:  P patches, W width of the tower, H heads, E = W / H values of a head, F inner units, D width of the network.
 // Shapes:  pixels u8 [rows*14, cols*14, 3] of each picture; hidden [P, W], qkv [P, 3*W], attended [P, W] f32.
 // Traffic: norms and GELU 8 bytes a value and 2 more in bf16; attention reads qkv 3*4*P*W bytes once per 16 queries, from L2.

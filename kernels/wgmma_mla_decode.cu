@@ -2,7 +2,7 @@
 // the cache has codes, else in bf16, as rope keys are; sums in f32. For latents of 512 values and rope keys of 64.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023; roles of warps as in
 //          Shah et al., "FlashAttention-3", arXiv 2407.08608.
-// Twin:    src/cuda/kernels/wgmma_mla_decode.rs. Spec: ops/reference.rs `attend_absorbed`; mla_absorb and mla_combine, before
+// Twin:    src/cuda/kernels/wgmma_mla_decode.rs. Spec: host/reference.rs `attend_absorbed`; mla_absorb and mla_combine, before
 //          and after it, are in mla_decode.cu.
 // Legend:  A rows of a pass, I items, H heads, L keys of a row, C = 512, R = 64, B bytes of a row.
 // Shapes:  latent_queries [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2] f32, latents [I, H, C] f32, of codes

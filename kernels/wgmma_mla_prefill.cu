@@ -1,7 +1,7 @@
 // wgmma_mla_prefill: tiled_mla_prefill of tiled_mla_prefill.cu on the tensor cores of Hopper, for heads of 128 and 64 rotated
 // values, and 128 values of a value head.
 // Source:  DeepSeek-V2, arXiv 2405.04434, equations 9-19; Shah et al., "FlashAttention-3", arXiv 2407.08608, section 3.1.
-// Twin:    src/cuda/kernels/wgmma_mla_prefill.rs. Spec: ops/reference.rs `attend_expanded`; gather and expand, before it, are in
+// Twin:    src/cuda/kernels/wgmma_mla_prefill.rs. Spec: host/reference.rs `attend_expanded`; gather and expand, before it, are in
 //          tiled_mla_prefill.cu.
 // Legend:  Q rows of a segment, K keys of a slab, H heads, N, R, V as in ops/shapes.rs `MlaShape`.
 // Shapes:  query [T, H*(N+R)] f32, not rotated; keys_values [K, H*(N+V)], rope_keys [K, R] bf16; attended [T, H*V] f32.

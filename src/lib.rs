@@ -17,8 +17,9 @@ pub mod speculation;
 // Metrics and logs, which every module below may record to.
 pub mod telemetry;
 
-// Compute: the operations of a model with their reference implementation, the fast CPU backend, the GPU backend.
+// Compute: the operations of a model, what computes them on the host with the reference, the fast CPU backend, the GPU backend.
 pub mod ops;
+pub mod host;
 pub mod cpu;
 pub mod cuda;
 

@@ -8,10 +8,10 @@ use perigee::compress::{
     TextPass, calibrate, quantize,
 };
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::host::reference::ReferenceBackend;
 use perigee::model::checkpoint::{Checkpoint, write_file};
 use perigee::model::{Blueprint, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights};
 use perigee::nano;
-use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{BlockId, CacheDType, Capacity, StepPlan, TokenSource};
 use perigee::text::{Specials, Tokenizer};
 use tempfile::TempDir;

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use perigee::host::{Member, Rank};
 use perigee::ops::{
-    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, Layers, Member,
-    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, Rank, RopeTable, RouterShape,
+    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, Layers,
+    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, RopeTable, RouterShape,
     SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps,
     TowerShape,
 };

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineError, EngineOptions, StartedEngine, start_engine};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::host::reference::ReferenceBackend;
 use perigee::kv_tiers::TierOptions;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, DraftBlueprint, Drafter, Model};
-use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
     BlockId, CacheDType, Calibrate, Capacity, DraftInput, DraftOps, Row, StepPlan, TokenSource,
 };

@@ -10,12 +10,13 @@ use perigee::engine::{
     EngineEvent, EngineFacts, EngineHandle, EngineRequest, MeasuredSteps, SubmitError, spawn,
 };
 use perigee::guard::RowFault;
+use perigee::host::reference::ReferenceBackend;
+use perigee::host::{Gelu, Group, HostOps};
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
-use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
-    AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, Gelu, Group, HostOps,
-    LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape, Segment, StepPlan, TokenSource,
+    AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, LatentSpan, MlaShape,
+    ModelShape, OpError, Preferences, RouterShape, Segment, StepPlan, TokenSource,
 };
 use perigee::quant::StoredMatrix;
 use perigee::sampling::SamplingParams;

@@ -4,11 +4,12 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::host::Group;
+use perigee::host::reference::ReferenceBackend;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Weights};
-use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
-    AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Group, Row, StepPlan, TokenSource,
+    AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
 };
 use perigee::quant::CachedRowFormat;
 

@@ -4,7 +4,7 @@
 //! let through, and nothing else is.
 
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
-use perigee::ops::HostOps;
+use perigee::host::HostOps;
 use perigee::quant::distortion::Distortion;
 use perigee::quant::fp4::{decode_e2m1, encode_e2m1, round_e2m1};
 use perigee::quant::fp8::{decode_e4m3, decode_e8m0, encode_e4m3};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineError, EngineOptions, StartedEngine, start_engine};
 use perigee::cpu::{Activations, CpuBackend, CpuOptions};
+use perigee::host::reference::ReferenceBackend;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, MtpDrafter, MtpLayer};
-use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{CacheDType, Calibrate, Capacity, DraftInput, MtpOps};
 use perigee::sampling::SamplingParams;
 use perigee::speculation::{self, Method};

@@ -12,10 +12,11 @@ use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, Tok
 use perigee::generate::{GuardChoice, GuardPlan};
 use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
 use perigee::guard::{self, Mode};
+use perigee::host::Group;
 use perigee::model::Blueprint;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::ops::{CacheDType, Group};
+use perigee::ops::CacheDType;
 use perigee::sampling::{BlockRule, SamplingParams};
 use perigee::scheduler::{self, FinishReason};
 use perigee::speculation::{self, Method};

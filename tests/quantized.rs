@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
+use perigee::host::reference::ReferenceBackend;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
-use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{AttentionForm, CacheDType, Calibrate};
 use perigee::quant::{Dialect, StoredMatrix, check_scales, recognize};
 use perigee::tensor::{DType, TensorView};

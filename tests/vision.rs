@@ -9,12 +9,13 @@ use perigee::boot::sight::TowerSource;
 use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
 use perigee::cuda::{Arch, Arithmetic, CudaBackend};
 use perigee::engine::{EngineRequest, Media};
+use perigee::host::Group;
+use perigee::host::reference::ReferenceBackend;
 use perigee::model::checkpoint::Checkpoint;
 use perigee::model::{Blueprint, Model, Tower, TowerBlueprint};
-use perigee::ops::reference::ReferenceBackend;
 use perigee::ops::{
-    BlockId, CacheDType, Calibrate, Group, PATCH_SIDE, Picture, Row, StepPlan, TokenId, TokenSource,
-    TowerCapacity, TowerOps,
+    BlockId, CacheDType, Calibrate, PATCH_SIDE, Picture, Row, StepPlan, TokenId, TokenSource, TowerCapacity,
+    TowerOps,
 };
 use perigee::sampling::SamplingParams;
 use perigee::telemetry::Metrics;

@@ -20,7 +20,7 @@ constexpr int STEPS = 8;
 constexpr int CHUNKS = 8;
 constexpr int WARPS = 8;
 
-// Device side of cuda/tiled.rs `TiledParams`: the matrices of all experts.
+// Device side of cuda/weights/tiles.rs `TiledWeight`: the matrices of all experts.
 struct TiledWeight {
     const u8* codes;         // [E, tiles, units] tiles
     const u8* scales;        // as codes; fp8: f32 of the lower outputs, [rows / scale_rows, scale_groups] each expert

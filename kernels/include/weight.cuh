@@ -7,7 +7,7 @@ constexpr int WARP = 32;
 // Rows of activations that a warp multiplies with a decoded weight.
 constexpr int ROWS = 8;
 
-// Device side of cuda/matrix.rs `WeightParams`.
+// Device side of cuda/weights/matrix.rs `WeightParams`.
 struct Weight {
     const u8* codes;             // [experts, N, K] values or codes
     const u8* scales;            // scales of the format, f32 where the checkpoint has f32 or bf16 (fp8)

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
+use crate::host::Group;
+use crate::host::reference::ReferenceBackend;
 use crate::model::{DraftSupport, ExpertOrder, TowerSupport, Uploads};
-use crate::ops::reference::ReferenceBackend;
-use crate::ops::{Backend, CacheDType, DraftOps, Group, MtpOps, OpError, TowerOps};
+use crate::ops::{Backend, CacheDType, DraftOps, MtpOps, OpError, TowerOps};
 use crate::threads::UploadMeter;
 
 /// A backend with what an engine may have on it; its drafts and towers are absent where the backend does not run them.

@@ -15,9 +15,9 @@ use crate::config::args::{
     AuditArgs, BackendArg, CompareArgs, CriterionArg, PruneArgs, SaliencyArgs, TextPassArgs,
 };
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
+use crate::host::reference::ReferenceBackend;
 use crate::model::LoadError;
 use crate::model::checkpoint::Checkpoint;
-use crate::ops::reference::ReferenceBackend;
 use crate::ops::{Calibrate, OpError};
 use crate::text::Tokenizer;
 

@@ -9,9 +9,10 @@ use super::mla::{self, Geometry, KvUp};
 use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Activations, Numerics, RowLayout};
 use super::simd::Isa;
+use crate::host::{Gelu, HostOps};
 use crate::ops::{
-    CacheShape, ExpertMatrices, Gelu, HostOps, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
-    Preferences, RouterShape, Segment, expect, peak,
+    CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape,
+    Segment, expect, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;

@@ -1,11 +1,10 @@
 //! The backend against the reference, and against itself under every way of cutting the work.
 
 use super::{Activations, CpuBackend, CpuOptions, Isa};
-use crate::ops::reference::ReferenceBackend;
+use crate::host::HostOps;
+use crate::host::reference::ReferenceBackend;
 use crate::ops::tolerance::{self, Tolerance, difference};
-use crate::ops::{
-    AttentionForm, CacheDType, CacheShape, ExpertMatrices, HostOps, MlaShape, RouterShape, Segment,
-};
+use crate::ops::{AttentionForm, CacheDType, CacheShape, ExpertMatrices, MlaShape, RouterShape, Segment};
 use crate::quant::{CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 

@@ -8,9 +8,10 @@ use perigee::cuda::kernels::{mla_prefill, tiled_mla_decode, wgmma_mla_decode};
 use perigee::cuda::{
     Addresses, Arch, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream,
 };
-use perigee::ops::reference::ReferenceBackend;
+use perigee::host::HostOps;
+use perigee::host::reference::ReferenceBackend;
 use perigee::ops::tolerance::{ATTEND, difference};
-use perigee::ops::{BlockId, CacheDType, CacheShape, HostOps, MlaShape, StepPlan, TokenSource};
+use perigee::ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
 use perigee::quant::{CachedRowFormat, StoredMatrix};
 use perigee::tensor::{DType, TensorView};
 

@@ -7,11 +7,12 @@ use perigee::cuda::kernels::linear::{self, Output, Rows};
 use perigee::cuda::kernels::route::{self, Choice, NO_EXPERT, Worklist};
 use perigee::cuda::kernels::{combine, embed, latent, rms_norm};
 use perigee::cuda::{Arch, Matrix, Stream};
-use perigee::ops::reference::ReferenceBackend;
+use perigee::host::HostOps;
+use perigee::host::reference::ReferenceBackend;
 use perigee::ops::tolerance::{ELEMENTWISE, PROJECT, ROUTE, SWIGLU, Tolerance, difference};
 use perigee::ops::{
-    CacheDType, CacheShape, ExpertMatrices, HostOps, KvSlot, MlaShape, RopeTable, RouterShape, SeqSlot,
-    TokenId, TokenSource,
+    CacheDType, CacheShape, ExpertMatrices, KvSlot, MlaShape, RopeTable, RouterShape, SeqSlot, TokenId,
+    TokenSource,
 };
 use perigee::quant::CachedRowFormat;
 use perigee::tensor::{DType, TensorView};

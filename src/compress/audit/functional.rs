@@ -12,11 +12,12 @@ use super::faults::Faults;
 use super::options::AuditOptions;
 use crate::compress::audit::linears::{linear, release_swiglu, swiglu};
 use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
+use crate::host::HostOps;
+use crate::host::reference::ReferenceBackend;
 use crate::model::Blueprint;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::expert_names::{Role, role};
-use crate::ops::reference::ReferenceBackend;
-use crate::ops::{HostOps, RouterShape};
+use crate::ops::RouterShape;
 use crate::tensor::{DType, TensorView};
 
 /// The outcome for one layer.

@@ -327,8 +327,8 @@ pub(super) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, PassE
 mod tests {
     use super::*;
     use crate::compress::test_folder::{self, Tiny};
+    use crate::host::reference::ReferenceBackend;
     use crate::model::{ChosenExperts, LayerInputs, Model, Weights};
-    use crate::ops::reference::ReferenceBackend;
     use crate::ops::{Capacity, Row};
 
     /// Keeps everything that a run shows, by layer.

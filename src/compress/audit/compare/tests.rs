@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::*;
 use crate::compress::test_folder::{self, Tiny, VOCAB};
+use crate::host::reference::ReferenceBackend;
 use crate::model::checkpoint::Checkpoint;
-use crate::ops::reference::ReferenceBackend;
 
 /// The same small network with some bytes changed.
 fn folder(dir: &Path, edit: impl Fn(&str, &mut Vec<u8>)) {

@@ -11,7 +11,7 @@ use crate::compress::prune::rewrite::expert_layers;
 use crate::compress::prune::select::Criterion;
 use crate::compress::test_folder::{self, HIDDEN, Tiny};
 use crate::cpu::{Activations, CpuBackend, CpuOptions};
-use crate::ops::reference::ReferenceBackend;
+use crate::host::reference::ReferenceBackend;
 
 const TEXT: &str =
     "the quick brown fox\njumps over the lazy dog 0123456789\n\nPACK MY BOX with five dozen jugs!\n\nzz\n";

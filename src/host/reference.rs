@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 
-use super::error::expect;
-use super::{
-    AttentionForm, CacheDType, CacheShape, ExpertMatrices, Gelu, HostOps, KvSlot, LatentSpan, MlaShape,
-    ModelShape, OpError, Preferences, RouterShape, Segment, peak,
+use super::{Gelu, HostOps};
+use crate::ops::expect;
+use crate::ops::{
+    AttentionForm, CacheDType, CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
+    Preferences, RouterShape, Segment, peak,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;

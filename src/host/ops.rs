@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{
+use crate::ops::{
     CacheShape, ExpertMatrices, LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape, Segment,
 };
 use crate::quant::StoredMatrix;
@@ -42,7 +42,7 @@ fn erf(x: f64) -> f64 {
 }
 
 /// Operations of a backend on the host: one method per step of the formulas, over memory that the
-/// caller can read. `host.rs` implements [`super::Backend`] for every such set.
+/// caller can read. `host.rs` implements [`crate::ops::Backend`] for every such set.
 ///
 /// Buffers are `[rows, cols]` f32 matrices whose row count is set per step and never exceeds their
 /// allocated capacity. "adds to `out`" means `out += ...`; otherwise `out` is overwritten.
@@ -151,7 +151,7 @@ pub trait HostOps: Send + 'static {
     fn rope(&mut self, shape: &MlaShape, rotations: &[f32], q: &mut Self::Buffer) -> Result<(), OpError>;
 
     /// From `kv_a` `[T, C + R]`: normalises the latent (first C, `gain`, `eps`), rotates the rope key (last R) and stores
-    /// both in the cache at `slot_mapping[t]` (= block id x block size + offset) of `layer`; a row of [`super::KvSlot::PAD`] is not
+    /// both in the cache at `slot_mapping[t]` (= block id x block size + offset) of `layer`; a row of [`crate::ops::KvSlot::PAD`] is not
     /// stored.
     fn write_latent(
         &mut self,

@@ -6,8 +6,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
-use super::host_sampler::RowResult;
-use super::{OpError, Share};
+use super::share::Share;
+use crate::host::sampler::RowResult;
+use crate::ops::OpError;
 
 /// Iterations of the spin hint before a waiting rank sleeps: some tens of microseconds. Where ranks have processors of their own they
 /// meet sooner; where they share them, the one that is waited for needs this one's.
@@ -139,7 +140,7 @@ impl Member {
     }
 
     /// Calls `read(rank, values)` with every rank's values, in rank order.
-    pub(super) fn exchange(
+    pub(in crate::host) fn exchange(
         &self,
         op: &'static str,
         own: &[f32],
@@ -149,7 +150,12 @@ impl Member {
     }
 
     /// `total = sum_ranks(own)`, added in rank order.
-    pub(super) fn sum(&self, op: &'static str, own: &[f32], total: &mut Vec<f32>) -> Result<(), OpError> {
+    pub(in crate::host) fn sum(
+        &self,
+        op: &'static str,
+        own: &[f32],
+        total: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
         total.clear();
         self.exchange(op, own, |_, values| match total.is_empty() {
             true => total.extend_from_slice(values),
@@ -158,7 +164,7 @@ impl Member {
     }
 
     /// As [`Member::exchange`], of bytes.
-    pub(super) fn exchange_bytes(
+    pub(in crate::host) fn exchange_bytes(
         &self,
         op: &'static str,
         own: &[u8],
@@ -168,7 +174,11 @@ impl Member {
     }
 
     /// The sampled rows of all ranks, one after the other.
-    pub(super) fn gather_rows(&self, op: &'static str, own: &[RowResult]) -> Result<Vec<RowResult>, OpError> {
+    pub(in crate::host) fn gather_rows(
+        &self,
+        op: &'static str,
+        own: &[RowResult],
+    ) -> Result<Vec<RowResult>, OpError> {
         let mut all = Vec::new();
         let read = |_, rows: &[RowResult]| all.extend_from_slice(rows);
         self.meeting.exchange(op, &self.meeting.rows, self.share.rank, own, read)?;

@@ -8,24 +8,24 @@
 
 use std::ops::Range;
 
-use super::host_ops::HostOps;
-use super::{
-    CacheShape, Capacity, KvSlot, LatentSpan, Member, MlaShape, ModelShape, OpError, Segment, Share,
-};
+use super::exchange::Member;
+use super::share::Share;
+use crate::host::ops::HostOps;
+use crate::ops::{CacheShape, Capacity, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Segment};
 
 /// State of a rank's workspace in addition to that of a lone backend.
-pub(super) struct RankState<H: HostOps> {
-    pub(super) member: Member,
+pub(in crate::host) struct RankState<H: HostOps> {
+    pub(in crate::host) member: Member,
     /// Attention shape of this rank's heads.
-    pub(super) mla: MlaShape,
+    pub(in crate::host) mla: MlaShape,
     /// Vocabulary ids of this rank.
-    pub(super) vocab: Range<usize>,
+    pub(in crate::host) vocab: Range<usize>,
     /// Positions of a block that this rank holds.
     part_len: usize,
     /// `[T, D]`: partial sums of the residual stream.
-    pub(super) partial: H::Buffer,
+    pub(in crate::host) partial: H::Buffer,
     /// `[S, vocab.len()]`.
-    pub(super) logits: H::Buffer,
+    pub(in crate::host) logits: H::Buffer,
     /// `[n]`: rows in absorbed form, and their keys on this rank.
     rows: Vec<u32>,
     spans: Vec<LatentSpan>,
@@ -34,7 +34,7 @@ pub(super) struct RankState<H: HostOps> {
 
 /// The cache of a rank: its own positions, and one layer with the positions of all ranks for
 /// attention in expanded form.
-pub(super) struct RankCache<H: HostOps> {
+pub(in crate::host) struct RankCache<H: HostOps> {
     gathered: H::Cache,
     /// Tokens per block over all ranks.
     block_size: usize,
@@ -72,7 +72,7 @@ fn num_held(len: usize, block_size: usize, share: Share) -> usize {
 }
 
 impl<H: HostOps> RankState<H> {
-    pub(super) fn new(
+    pub(in crate::host) fn new(
         ops: &mut H,
         shape: &ModelShape,
         capacity: &Capacity,
@@ -96,7 +96,7 @@ impl<H: HostOps> RankState<H> {
 
     /// Begins a step's attention: `slots` become this rank's slots, [`KvSlot::PAD`] for rows that
     /// other ranks hold; a padded row stays one.
-    pub(super) fn begin(&mut self, slots: &mut [u32], absorbed: &[Segment]) {
+    pub(in crate::host) fn begin(&mut self, slots: &mut [u32], absorbed: &[Segment]) {
         let share = self.member.share();
         let block_size = self.part_len * share.world;
         for slot in slots.iter_mut().filter(|slot| **slot != KvSlot::PAD.0) {
@@ -118,7 +118,11 @@ impl<H: HostOps> RankState<H> {
     }
 
     /// `hidden += sum_ranks(partial)`.
-    pub(super) fn add_partial(&mut self, op: &'static str, hidden: &mut H::Buffer) -> Result<(), OpError> {
+    pub(in crate::host) fn add_partial(
+        &mut self,
+        op: &'static str,
+        hidden: &mut H::Buffer,
+    ) -> Result<(), OpError> {
         let [total, ..] = &mut self.floats;
         self.member.sum(op, H::values(&self.partial), total)?;
         H::values_mut(hidden).iter_mut().zip(total).for_each(|(x, sum)| *x += *sum);
@@ -126,7 +130,7 @@ impl<H: HostOps> RankState<H> {
     }
 
     /// `partial = 0`, `[T, D]` as `like`.
-    pub(super) fn clear_partial(&mut self, ops: &mut H, like: &H::Buffer) -> Result<(), OpError> {
+    pub(in crate::host) fn clear_partial(&mut self, ops: &mut H, like: &H::Buffer) -> Result<(), OpError> {
         let [zeros, ..] = &mut self.floats;
         zeros.clear();
         zeros.resize(H::values(like).len(), 0.0);
@@ -134,7 +138,7 @@ impl<H: HostOps> RankState<H> {
     }
 
     /// `hidden[t] = table[token[t]]`, the table split by id: the ranks that lack an id add zero.
-    pub(super) fn embed(
+    pub(in crate::host) fn embed(
         &mut self,
         ops: &mut H,
         table: &H::Matrix,
@@ -160,7 +164,7 @@ impl<H: HostOps> RankState<H> {
 
     /// Absorbed attention: queries of all heads attend to this rank's keys; the partial results of
     /// this rank's heads are then merged in rank order.
-    pub(super) fn attend_absorbed(
+    pub(in crate::host) fn attend_absorbed(
         &mut self,
         ops: &mut H,
         all: &MlaShape,
@@ -211,7 +215,7 @@ impl<H: HostOps> RankState<H> {
     }
 
     /// Gathers the logits of all ids: from `[S, vocab.len()]` of every rank to `[S, vocab]`.
-    pub(super) fn gather_logits(
+    pub(in crate::host) fn gather_logits(
         &mut self,
         ops: &mut H,
         vocab_size: usize,
@@ -246,19 +250,19 @@ fn merge(to: &mut [f32], from: &[f32]) {
 
 impl<H: HostOps> RankCache<H> {
     /// The cache parts beside the rank's own. `shape` is that of all ranks together.
-    pub(super) fn new(ops: &mut H, shape: &CacheShape) -> Result<Self, OpError> {
+    pub(in crate::host) fn new(ops: &mut H, shape: &CacheShape) -> Result<Self, OpError> {
         let gathered = ops.allocate_cache(&CacheShape { num_layers: 1, ..*shape })?;
         Ok(Self { gathered, block_size: shape.block_size, bytes: Vec::new(), slots: Vec::new() })
     }
 
     /// The shape of this rank's own cache.
-    pub(super) fn own_shape(shape: &CacheShape, share: Share) -> Result<CacheShape, OpError> {
+    pub(in crate::host) fn own_shape(shape: &CacheShape, share: Share) -> Result<CacheShape, OpError> {
         Ok(CacheShape { block_size: part_len(shape.block_size, share.world)?, ..*shape })
     }
 
     /// Gathers one layer with the positions of all ranks that `segments` attend to, under the
     /// step's own block tables.
-    pub(super) fn gather(
+    pub(in crate::host) fn gather(
         &mut self,
         ops: &mut H,
         member: &Member,

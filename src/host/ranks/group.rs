@@ -5,13 +5,13 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::exchange::Meeting;
-use super::share::{self, Part};
-use super::{
+use super::exchange::{Meeting, Member};
+use super::share::{self, Part, Share};
+use crate::ops::{
     Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
-    ExpertSplit, Layers, Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences,
-    QueryMatrices, RopeTable, Routed, RouterShape, SampleRows, SeqSlot, Share, SlotSpec, Split, StepPlan,
-    Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape, Upcoming, expect,
+    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences,
+    QueryMatrices, RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket,
+    TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape, Upcoming, expect,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -572,7 +572,7 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
                 false => Ok(0.0),
             }
         })?;
-        Ok(super::peak(peaks))
+        Ok(crate::ops::peak(peaks))
     }
 
     fn cached_peak(
@@ -582,7 +582,7 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
         w: &Self::Workspace,
     ) -> Result<f32, OpError> {
         let peaks = self.each(|at, rank| rank.cached_peak(layer, &cache.at(at), &w.at(at)))?;
-        Ok(super::peak(peaks))
+        Ok(crate::ops::peak(peaks))
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use super::{
+use crate::guard::is_flat;
+use crate::ops::{
     Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, Ticket, TokenId,
 };
-use crate::guard::is_flat;
 use crate::sampling::{Draw, History, Logprobs, Sampler};
 
 /// Sampling state by slot, and outcomes not fetched yet.

@@ -1,9 +1,10 @@
 //! Multi-token prediction layers on any set of host operations.
 
-use super::host::HostWorkspace;
-use super::host_draft::{gather, set_columns};
-use super::mtp::{FusionMatrices, MtpOps};
-use super::{Capacity, DraftInput, HostOps, ModelShape, OpError, StepPlan, expect};
+use super::HostOps;
+use super::backend::HostWorkspace;
+use super::draft::{gather, set_columns};
+use crate::ops::{Capacity, DraftInput, ModelShape, OpError, StepPlan, expect};
+use crate::ops::{FusionMatrices, MtpOps};
 
 /// Weights in front of the layer.
 pub struct HostFusion<H: HostOps> {

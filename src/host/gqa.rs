@@ -4,8 +4,9 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::draft::GqaShape;
-use super::{BlockId, CacheDType, CacheShape, HostOps, KvSlot, OpError, Segment, expect};
+use super::HostOps;
+use crate::ops::GqaShape;
+use crate::ops::{BlockId, CacheDType, CacheShape, KvSlot, OpError, Segment, expect};
 
 /// Keys and values of all positions: per slot the keys of all heads, rotated, then the values.
 pub(super) struct GqaCache {

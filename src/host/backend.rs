@@ -6,16 +6,14 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::error::expect;
-use super::group::Rank;
-use super::host_ops::HostOps;
-use super::host_rank::{RankCache, RankState};
-use super::host_sampler::{HostSampler, RowResult, RowSampler};
-use super::{
+use super::ops::HostOps;
+use super::ranks::{Member, Rank, RankCache, RankState};
+use super::sampler::{HostSampler, RowResult, RowSampler};
+use crate::ops::expect;
+use crate::ops::{
     Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
-    ExpertSplit, Member, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
-    RopeTable, RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId,
-    TokenSource,
+    ExpertSplit, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable,
+    RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TokenSource,
 };
 use crate::quant::StoredMatrix;
 use crate::tensor::TensorView;
@@ -567,7 +565,7 @@ impl<H: HostOps> Calibrate for H {
         router: &Self::Router,
         routed: &Self::Experts,
         w: &mut Self::Workspace,
-    ) -> Result<super::Routed, OpError> {
+    ) -> Result<crate::ops::Routed, OpError> {
         // Routed without the scaling factor: a division of the weights by the factor would not
         // restore their bits.
         let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };

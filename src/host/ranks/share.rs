@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::OpError;
+use crate::ops::OpError;
 use crate::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 
@@ -45,31 +45,6 @@ impl Share {
         }
         Ok(self.of(count, unit))
     }
-}
-
-/// The axis along which a linear layer's weight `[out, in]` is split over ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Split {
-    /// By output: heads, ids of the vocabulary. `num_units` equal runs of rows stay whole.
-    Rows {
-        /// Number of runs: heads, or the rows themselves.
-        num_units: usize,
-    },
-    /// By input: each rank's product is a partial sum. `num_units` equal runs of columns stay
-    /// whole.
-    Cols {
-        /// Number of runs: heads, or the columns themselves.
-        num_units: usize,
-    },
-}
-
-/// How a layer's FFN matrices are split over ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpertSplit {
-    /// Whole experts.
-    Experts,
-    /// Inner units of every expert: rows of gate and up, columns of down.
-    Units,
 }
 
 /// A part of a stored matrix.

@@ -1,15 +1,16 @@
 //! Drafts on any set of host operations.
 
-use super::draft::{
+use super::HostOps;
+use super::backend::HostWorkspace;
+use super::backend::{read_block, write_block};
+use super::gqa::{self, GqaCache, rotate_halves};
+use crate::ops::{
+    BlockId, CacheShape, Capacity, MemoryNeeds, MlaShape, OpError, QueryMatrices, RopeTable, Row, StepPlan,
+    expect,
+};
+use crate::ops::{
     DraftActivations, DraftAttentionMatrices, DraftAttentionShape, DraftInput, DraftMatrices, DraftOps,
     DraftShape, GqaShape, NUM_STATES,
-};
-use super::gqa::{self, GqaCache, rotate_halves};
-use super::host::HostWorkspace;
-use super::host::{read_block, write_block};
-use super::{
-    BlockId, CacheShape, Capacity, HostOps, MemoryNeeds, MlaShape, OpError, QueryMatrices, RopeTable, Row,
-    StepPlan, expect,
 };
 
 /// A draft: weights, activations, cache.

@@ -3,14 +3,15 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::error::expect;
-use super::host::HostWorkspace;
-use super::picture::{MERGE_SIDE, PATCH_VALUES, Picture};
-use super::tower::{
+use super::backend::HostWorkspace;
+use super::{Gelu, HostOps};
+use crate::ops::OpError;
+use crate::ops::expect;
+use crate::ops::{
     BiasedMatrix, GridIndex, NormVectors, TOWER_NORM_EPS, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
     cubic_taps, patch_rotation,
 };
-use super::{Gelu, HostOps, OpError};
+use crate::ops::{MERGE_SIDE, PATCH_VALUES, Picture};
 
 /// Patches whose products are taken at once: enough for their speed, and few enough that inner units of all patches never exist together.
 const CHUNK: usize = 1024;

@@ -1,0 +1,20 @@
+//! The operations of `ops/`, computed on the host.
+//!
+//! A backend on the host is a set of smaller operations (`ops.rs`); `backend.rs`, `draft.rs`, `mtp.rs` and `tower.rs` complete every
+//! such set to the operations of a model, of drafts and of towers, and `sampler.rs` samples for all of them. `reference.rs` is the
+//! slow, plain set that every other backend is tested against, within `ops/tolerance.rs`; `cpu/` is the fast one.
+//!
+//! `ranks/` makes one backend of several.
+
+mod ops;
+mod sampler;
+mod ranks;
+mod backend;
+mod gqa;
+mod draft;
+mod mtp;
+mod tower;
+pub mod reference;
+
+pub use ops::{Gelu, HostOps};
+pub use ranks::{Group, Member, Rank, Share};
