@@ -10,14 +10,14 @@ mod draft;
 mod ffn;
 mod mtp;
 mod tower;
-mod weights;
+mod projection;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use activations::{Activations, MOE_ROWS, Values};
-pub use weights::Arithmetic;
-use weights::{Experts, Projection};
+pub use projection::Arithmetic;
+use projection::{Experts, Projection};
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::{Driver, Transfer};
@@ -25,12 +25,11 @@ use super::kernels::ahead::{self, Ahead};
 use super::kernels::linear::{self, Output};
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
 use super::kernels::{repack, route};
-use super::matrix::Matrix;
 use super::sampler::Sampler;
 use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
-use super::tiled::{Packer, Tiled};
 use super::tuner::{Choices, Product};
+use super::weights::{Matrix, Packer, Tiled};
 use crate::ops::{
     AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, Layers,
     MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable, RouterShape,

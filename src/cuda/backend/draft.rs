@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::activations::{MOE_ROWS, Values};
 use super::ffn::{Ffn, Slots};
-use super::weights::{Arithmetic, Experts, Projection};
+use super::projection::{Arithmetic, Experts, Projection};
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
 use crate::cuda::attention::{Addresses, Attention, KvUp};
 use crate::cuda::driver::{Driver, Transfer};
@@ -16,9 +16,9 @@ use crate::cuda::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::cuda::kernels::gqa::{self, RowKeys};
 use crate::cuda::kernels::linear::Output;
 use crate::cuda::kernels::{combine, embed, rms_norm};
-use crate::cuda::matrix::Matrix;
 use crate::cuda::step::{self, Step};
 use crate::cuda::stream::{Buffer, Stream};
+use crate::cuda::weights::Matrix;
 use crate::ops::{
     AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftActivations, DraftAttentionMatrices,
     DraftAttentionShape, DraftInput, DraftMatrices, DraftOps, DraftShape, GqaShape, MemoryNeeds, MlaShape,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::activations::MOE_ROWS;
-use super::weights::Experts;
+use super::projection::Experts;
 use super::{CudaBackend, Router, Workspace, norm_params};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::ahead::Ahead;

@@ -2,7 +2,7 @@
 
 use super::activations::Values;
 use super::draft::{copy, part};
-use super::weights::{Arithmetic, Projection};
+use super::projection::{Arithmetic, Projection};
 use super::{CudaBackend, Workspace};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::draft::{self, RowsParams};

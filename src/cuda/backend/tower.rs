@@ -1,7 +1,7 @@
 //! Vision towers on a device. Between the products everything is f32; products have a chunk of rows at a time.
 
 use super::activations::Values;
-use super::weights::{Arithmetic, Projection};
+use super::projection::{Arithmetic, Projection};
 use super::{CudaBackend, Workspace};
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::linear::Output;

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::plain;
 use super::route::Worklist;
-use crate::cuda::matrix::{Format, Matrix, WeightParams};
+use crate::cuda::weights::{Format, Matrix, WeightParams};
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::plain;
-use crate::cuda::matrix::{Format, Matrix, WeightParams};
+use crate::cuda::weights::{Format, Matrix, WeightParams};
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::OpError;
 

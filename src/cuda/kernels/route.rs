@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::ahead::Ahead;
 use super::{linear, plain, rms_norm};
-use crate::cuda::matrix::{Format, Matrix};
+use crate::cuda::weights::{Format, Matrix};
 use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
 use crate::ops::{OpError, RouterShape};
 

@@ -4,8 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::rms_norm;
 use super::route::Worklist;
-use crate::cuda::matrix::Format;
-use crate::cuda::tiled::{TILE, Tiled, TiledWeight, UNIT};
+use crate::cuda::weights::{Format, TILE, Tiled, TiledWeight, UNIT};
 use crate::cuda::{Arch, Driver, DriverError, LaunchShape, Stream};
 use crate::ops::OpError;
 

@@ -3,7 +3,7 @@
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Functions, Part, RowNorms, Variant, names};
 use super::wgmma_linear;
-use crate::cuda::matrix::Format;
+use crate::cuda::weights::Format;
 use crate::cuda::{Driver, Kernel, Stream};
 use crate::ops::OpError;
 

@@ -4,8 +4,7 @@ use super::Lost;
 use super::op::{Product, TunedOp};
 use crate::cuda::kernels::tiled::{self, Part, Rows, Slots, Variant};
 use crate::cuda::kernels::{tiled_linear, tiled_swiglu};
-use crate::cuda::matrix::Format;
-use crate::cuda::tiled::Tiled;
+use crate::cuda::weights::{Format, Tiled};
 use crate::cuda::{Driver, Stream};
 use crate::ops::OpError;
 

@@ -10,7 +10,7 @@ use super::op::{Product, TunedOp};
 use super::table::{Lost, Table};
 use crate::cuda::Arch;
 use crate::cuda::kernels::tiled::Variant;
-use crate::cuda::tiled::Tiled;
+use crate::cuda::weights::Tiled;
 
 /// Choices by op. They change speed, never a result: all variants give the same bits, but for the vendor's products
 /// ([`Choices::by_vendor`]).
@@ -128,8 +128,7 @@ mod tests {
     use super::super::measurement::tests::measurement;
     use super::super::table::Identity;
     use super::*;
-    use crate::cuda::matrix::Format;
-    use crate::cuda::tiled::TiledWeight;
+    use crate::cuda::weights::{Format, TiledWeight};
 
     fn choices(measurements: Vec<Measurement>) -> Choices {
         let mut table = empty();

@@ -11,7 +11,7 @@ use super::table::Lost;
 use super::{Effort, TuneError, timing};
 use crate::cuda::attention::KvUpType;
 use crate::cuda::kernels::ahead::Ahead;
-use crate::cuda::matrix::Format;
+use crate::cuda::weights::Format;
 use crate::cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, Stream};
 use crate::ops::{BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
 use crate::quant::CachedRowFormat;

@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cuda::matrix::Format;
-use crate::cuda::tiled::Tiled;
+use crate::cuda::weights::{Format, Tiled};
 
 /// A kernel with variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

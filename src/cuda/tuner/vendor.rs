@@ -8,7 +8,7 @@ use super::problem::Problem;
 use super::{Effort, timing};
 use crate::cuda::kernels::repack;
 use crate::cuda::stream::Buffer;
-use crate::cuda::tiled::Tiled;
+use crate::cuda::weights::Tiled;
 use crate::cuda::{Driver, Stream};
 use crate::ops::OpError;
 use crate::ops::tolerance::{PROJECT, difference};

@@ -3,9 +3,8 @@
 use super::CudaBackend;
 use crate::cuda::driver::Driver;
 use crate::cuda::kernels::experts::{self, TILE_ROWS};
-use crate::cuda::matrix::Matrix;
-use crate::cuda::tiled::{Packer, Tiled};
 use crate::cuda::tuner::Choices;
+use crate::cuda::weights::{Matrix, Packer, Tiled};
 use crate::ops::{ExpertMatrices, OpError, expect};
 use crate::quant::StoredMatrix;
 

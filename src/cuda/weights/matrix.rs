@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
-use super::driver::Driver;
-use super::stream::Stream;
+use crate::cuda::driver::Driver;
+use crate::cuda::stream::Stream;
 use crate::ops::OpError;
 use crate::quant::{FP8_BLOCK, PackedFormat, StoredMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
