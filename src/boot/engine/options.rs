@@ -1,0 +1,159 @@
+//! The settings of an engine, resolved for one network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::boot::gpu::{Gpu, GpuError};
+use crate::boot::sight::TowerSource;
+use crate::config::{Settings, device};
+use crate::cpu::{Activations, CpuOptions};
+use crate::cuda::{Arithmetic, LaunchTimes};
+use crate::kv_tiers::{DiskOptions, TierOptions};
+use crate::model::Blueprint;
+use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
+use crate::ops::CacheDType;
+use crate::quant::CachedRowFormat;
+use crate::scheduler;
+use crate::speculation;
+
+/// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
+const SMALL_MODEL_BYTES: usize = 32 << 20;
+
+/// Which backend runs the model.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BackendChoice {
+    /// The reference backend, exact and slow.
+    Reference,
+    /// The fast CPU backend.
+    Cpu(CpuOptions),
+    /// A GPU.
+    Cuda(Gpu),
+    /// Several ranks of the fast CPU backend, each with its own threads.
+    CpuRanks {
+        /// Number of ranks, at least 1.
+        ranks: usize,
+        /// Options of each rank.
+        each: CpuOptions,
+    },
+}
+
+/// Resolved settings of the engine.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Backend and its options.
+    pub backend: BackendChoice,
+    /// Batching limits.
+    pub scheduler: scheduler::Config,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Bytes of the cache, 0 = chosen by the memory plan.
+    pub cache_bytes: u64,
+    /// Blocks of the cache, 0 = follows from the bytes.
+    pub num_blocks: usize,
+    /// Element type of the cache; `None` follows the activations.
+    pub cache_dtype: Option<CacheDType>,
+    /// Whether prompts share cached prefixes.
+    pub prefix_caching: bool,
+    /// Epsilon of the latent norms; `None` = `rms_norm_eps`.
+    pub latent_norm_eps: Option<f32>,
+    /// Drafts of reply tokens.
+    pub speculation: speculation::Config,
+    /// The checkpoint's vision tower; `None`: images are not served.
+    pub tower: Option<TowerSource>,
+    /// Where blocks are kept that leave the cache.
+    pub tiers: Option<TierOptions>,
+    /// Where a GPU's launches are measured, which slows it down; `None`: they are not.
+    pub launch_times: Option<Arc<LaunchTimes>>,
+}
+
+impl EngineOptions {
+    /// Resolves the settings for one network; finds the GPU if one is asked for.
+    ///
+    /// Errors: `device.backend = cuda` without a usable GPU.
+    pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Result<Self, GpuError> {
+        let activations = activations(settings, blueprint);
+        let cache = &settings.kv_cache;
+        let (ranks, threads) = (settings.device.ranks, settings.device.threads);
+        let cpu = CpuOptions { threads, activations, ..Default::default() };
+        let on_cpu = || match ranks {
+            1 => BackendChoice::Cpu(cpu),
+            _ => BackendChoice::CpuRanks { ranks, each: share_threads(cpu, ranks) },
+        };
+        let backend = match settings.device.backend {
+            device::BackendChoice::Reference => BackendChoice::Reference,
+            device::BackendChoice::Auto => {
+                Gpu::note_unused(&settings.kernels);
+                on_cpu()
+            }
+            device::BackendChoice::Cpu => on_cpu(),
+            device::BackendChoice::Cuda => BackendChoice::Cuda(find_gpu(settings, blueprint)?),
+        };
+        Ok(Self {
+            backend,
+            scheduler: settings.scheduler.clone(),
+            block_size: cache.block_size,
+            cache_bytes: cache.memory_bytes,
+            num_blocks: cache.num_blocks,
+            cache_dtype: match cache.dtype {
+                KvDType::Auto => None,
+                KvDType::Bf16 => Some(CacheDType::Bf16),
+                KvDType::F32 => Some(CacheDType::F32),
+                KvDType::Fp8 => Some(CacheDType::Fp8(CachedRowFormat {
+                    row_scales: cache.fp8_scale == Fp8Scale::Token,
+                    rope_codes: cache.fp8_rope == Fp8Rope::Fp8,
+                })),
+            },
+            prefix_caching: cache.prefix_caching,
+            latent_norm_eps: match settings.model.latent_norm_eps {
+                LatentNormEps::Checkpoint => None,
+                LatentNormEps::Value(eps) => Some(eps),
+            },
+            speculation: settings.speculation.clone(),
+            tower: None,
+            tiers: (cache.host_bytes > 0).then(|| TierOptions {
+                host_bytes: cache.host_bytes,
+                disk: (!cache.disk_path.is_empty()).then(|| DiskOptions {
+                    folder: cache.disk_path.clone().into(),
+                    max_bytes: cache.disk_bytes,
+                    flush: Duration::from_secs_f64(cache.disk_flush_s),
+                }),
+            }),
+            launch_times: None,
+        })
+    }
+}
+
+/// The GPU that `device.backend = cuda` runs a network on.
+pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
+    let arithmetic = match activations(settings, blueprint) {
+        Activations::F32 => Arithmetic::F32,
+        Activations::Bf16 | Activations::Int8 => Arithmetic::Bf16,
+    };
+    Gpu::find(&settings.kernels, arithmetic)
+}
+
+/// What inputs of products are rounded to.
+fn activations(settings: &Settings, blueprint: &Blueprint) -> Activations {
+    match settings.device.activations {
+        device::Activations::Auto if is_small(blueprint) => Activations::F32,
+        device::Activations::Auto | device::Activations::Bf16 => Activations::Bf16,
+        device::Activations::F32 => Activations::F32,
+        device::Activations::Int8 => Activations::Int8,
+    }
+}
+
+/// One rank's share of the threads.
+fn share_threads(options: CpuOptions, ranks: usize) -> CpuOptions {
+    let all = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        threads => threads,
+    };
+    CpuOptions { threads: (all / ranks).max(1), ..options }
+}
+
+/// Whether f32 activations cost little: the weights of one token fit in a processor cache. Small
+/// routed networks also need f32 most: a rounding error that picks another expert changes much of
+/// their result.
+fn is_small(blueprint: &Blueprint) -> bool {
+    2 * blueprint.active_weights_per_token() < SMALL_MODEL_BYTES
+}

@@ -1,0 +1,118 @@
+//! The layout of an engine and its memory plan, before anything is loaded.
+
+use super::{BackendChoice, EngineError, EngineOptions};
+use crate::boot::draft_source::DraftSource;
+use crate::boot::equipped::Equipped;
+use crate::boot::host_memory::available_memory;
+use crate::boot::memory_plan::{Memory, MemoryPlan, PlanInput};
+use crate::boot::sight::TowerSource;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::{Blueprint, DraftSupport, Inventory, LoadError, TowerSupport};
+use crate::ops::{Backend, CacheDType, Capacity};
+
+/// The memory plan of [`super::start_engine`], without loading a weight. `None` for a GPU: its backend exists only once its kernels
+/// are loaded.
+pub(crate) fn plan_engine(
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+    options: &EngineOptions,
+) -> Result<Option<MemoryPlan>, EngineError> {
+    let plan = match &options.backend {
+        BackendChoice::Reference => lay_out(&mut Equipped::reference(), checkpoint, blueprint, options)?.plan,
+        BackendChoice::Cpu(cpu) => lay_out(&mut Equipped::cpu(*cpu), checkpoint, blueprint, options)?.plan,
+        BackendChoice::CpuRanks { ranks, each } => {
+            lay_out(&mut Equipped::cpu_ranks(*ranks, *each)?, checkpoint, blueprint, options)?.plan
+        }
+        BackendChoice::Cuda(_) => return Ok(None),
+    };
+    Ok(Some(plan))
+}
+
+/// What an engine consists of, before anything is loaded.
+pub(super) struct Layout<'a, B: Backend> {
+    pub(super) dtype: CacheDType,
+    pub(super) capacity: Capacity,
+    pub(super) max_model_len: usize,
+    /// Of the latent norms.
+    pub(super) eps: f32,
+    pub(super) draft: Option<(DraftSource, DraftSupport<B>)>,
+    /// Blocks of the draft's cache for guesses that have no place in their sequence's blocks yet.
+    pub(super) spare_blocks: usize,
+    pub(super) tower: Option<(&'a TowerSource, TowerSupport<B>)>,
+    pub(super) inventory: Inventory,
+    pub(super) plan: MemoryPlan,
+}
+
+/// Chooses draft and tower, which it takes from `equipped`, checks the checkpoint's tensors, and plans the memory.
+pub(super) fn lay_out<'a, B: Backend>(
+    equipped: &mut Equipped<B>,
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+    options: &'a EngineOptions,
+) -> Result<Layout<'a, B>, EngineError> {
+    let Equipped { backend, cache_dtype: default_dtype, drafts, towers, .. } = equipped;
+    let dtype = options.cache_dtype.unwrap_or(*default_dtype);
+    let batching = &options.scheduler;
+    let max_model_len = match batching.max_model_len {
+        0 => blueprint.max_position_embeddings,
+        len => len,
+    };
+    let preferences = backend.preferences();
+    let eps = options.latent_norm_eps.unwrap_or(blueprint.rms_norm_eps);
+    let decode_rows =
+        (batching.max_num_seqs * options.speculation.max_rows()).min(batching.max_num_batched_tokens);
+    let capacity = Capacity {
+        max_tokens: batching.max_num_batched_tokens,
+        max_logits_rows: decode_rows.min(preferences.max_logits_rows),
+        max_num_seqs: batching.max_num_seqs,
+        block_size: options.block_size,
+    };
+    let one_block = blueprint.cache_shape(1, options.block_size, dtype);
+    let draft = DraftSource::open(&options.speculation, checkpoint, blueprint, eps)?;
+    let mut needs = backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block);
+    let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
+    let draft = match (draft, drafts.take()) {
+        (None, _) => None,
+        (Some(source), Some(support)) => {
+            let more = source.memory(&support, &*backend, &capacity, dtype);
+            needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
+            needs.cache_bytes += more.cache_bytes;
+            Some((source, support))
+        }
+        (Some(source), None) if source.is_default(&options.speculation) => None,
+        (Some(_), None) => {
+            let ranks = match &options.backend {
+                BackendChoice::CpuRanks { ranks, .. } => format!(" on {ranks} ranks"),
+                _ => String::new(),
+            };
+            return Err(EngineError::DraftBackend { backend: backend.name(), ranks });
+        }
+    };
+    let tower = options.tower.as_ref().zip(towers.take());
+    if let Some((source, support)) = &tower {
+        needs.workspace_bytes += (support.bytes)(&*backend, &source.blueprint.shape, &source.capacity());
+    }
+    let inventory = Inventory::take(checkpoint, blueprint);
+    // Before the plan: a checkpoint of another configuration is a better reason to give than lack
+    // of memory.
+    LoadError::check(checkpoint, &inventory.problems)?;
+    let plan = MemoryPlan::new(&PlanInput {
+        weights: &inventory.loaded_bytes(),
+        widened_bytes: inventory.widened_bytes(if *default_dtype == CacheDType::F32 { 4 } else { 2 }),
+        draft_bytes: draft.as_ref().map_or(0, |(source, _)| source.bytes()),
+        vision_bytes: tower.as_ref().map_or(0, |(source, _)| source.bytes),
+        needs,
+        max_num_seqs: batching.max_num_seqs,
+        max_model_len,
+        block_size: options.block_size,
+        cache_bytes: options.cache_bytes,
+        num_blocks: options.num_blocks,
+        host_tier_bytes: options.tiers.as_ref().map_or(0, |tiers| tiers.host_bytes),
+        host_available_bytes: available_memory().unwrap_or(u64::MAX / 2),
+        memory: match backend.free_memory()? {
+            Some(bytes) => Memory::device(bytes),
+            None => Memory::host(available_memory().unwrap_or(u64::MAX / 2)),
+        },
+    })?;
+    Ok(Layout { dtype, capacity, max_model_len, eps, draft, spare_blocks, tower, inventory, plan })
+}

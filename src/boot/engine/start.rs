@@ -1,0 +1,182 @@
+//! Loads an engine, runs its first passes and starts its thread.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::plan::{Layout, lay_out};
+use super::{BackendChoice, EngineError, EngineOptions, EngineProgress};
+use crate::boot::equipped::Equipped;
+use crate::boot::kv_identity::kv_identity;
+use crate::boot::tuned_ops::tuned_ops;
+use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
+use crate::kv_tiers::Tiers;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Weights};
+use crate::ops::{Backend, CacheDType};
+use crate::telemetry::Metrics;
+use crate::threads::UploadMeter;
+
+/// A started engine.
+pub struct StartedEngine {
+    /// The door for submissions.
+    pub handle: EngineHandle,
+    /// The engine's thread; returns the reason of a failure, or `Ok` after `shutdown`.
+    pub thread: JoinHandle<Result<(), String>>,
+}
+
+/// Builds and starts the engine. Blocking: seconds to minutes for a large checkpoint.
+pub fn start_engine(
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
+    match &options.backend {
+        BackendChoice::Reference => {
+            start_on(Equipped::reference(), checkpoint, blueprint, options, metrics, progress)
+        }
+        BackendChoice::Cpu(cpu) => {
+            start_on(Equipped::cpu(*cpu), checkpoint, blueprint, options, metrics, progress)
+        }
+        BackendChoice::CpuRanks { ranks, each } => {
+            let equipped = Equipped::cpu_ranks(*ranks, *each)?;
+            start_on(equipped, checkpoint, blueprint, options, metrics, progress)
+        }
+        BackendChoice::Cuda(gpu) => {
+            let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint);
+            let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
+            let meter = Arc::<UploadMeter>::default();
+            let backend = gpu.open(&ops, tuning, meter.clone(), options.launch_times.clone(), &metrics)?;
+            // Tiles hold gate and up of an expert.
+            let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
+            let equipped = Equipped::new(backend, CacheDType::Bf16).with_drafts().with_towers();
+            let equipped = equipped.with_uploads(order, meter);
+            start_on(equipped, checkpoint, blueprint, options, metrics, progress)
+        }
+    }
+}
+
+/// [`start_engine`] on a given backend; `options.backend` is ignored.
+pub fn start_on<B: Backend>(
+    mut equipped: Equipped<B>,
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
+    let layout = lay_out(&mut equipped, checkpoint, &blueprint, options)?;
+    let Layout { dtype, capacity, max_model_len, eps, draft, spare_blocks, tower, inventory, plan } = layout;
+    let Equipped { mut backend, uploads, .. } = equipped;
+    let (batching, preferences) = (&options.scheduler, backend.preferences());
+    let limits = batching.limits(
+        preferences.prefill_tokens,
+        blueprint.max_position_embeddings,
+        options.block_size,
+        plan.num_blocks,
+        options.prefix_caching,
+    )?;
+    let num_blocks = plan.num_blocks;
+    let kv_scales = stored_kv_scales(checkpoint, &inventory, dtype, blueprint.num_layers)?;
+    progress(EngineProgress::Planned(plan));
+    let mut weights_bytes = 0;
+    let weights = Weights::load_inventory(
+        checkpoint,
+        &blueprint,
+        inventory,
+        &mut backend,
+        &uploads,
+        &mut |done, total| {
+            weights_bytes = total;
+            progress(EngineProgress::Weights { done, total });
+        },
+    )?;
+    metrics.set_weights_bytes(weights_bytes);
+    progress(EngineProgress::WarmingUp);
+    let facts = EngineFacts {
+        vocab_size: blueprint.vocab_size,
+        max_model_len,
+        max_num_seqs: batching.max_num_seqs,
+        max_queue_len: batching.max_queue_len,
+        max_queue_tokens: batching.max_queue_tokens,
+        block_size: options.block_size,
+        num_blocks,
+        prefix_caching: options.prefix_caching,
+        cache_dtype: dtype.name(),
+        backend: backend.name(),
+        ranks: match &options.backend {
+            BackendChoice::CpuRanks { ranks, .. } => *ranks,
+            _ => 1,
+        },
+        vision: tower.as_ref().map(|(source, _)| VisionFacts {
+            num_rows: source.capacity().num_rows,
+            max_patches: source.capacity().max_patches,
+            media_token_id: source.blueprint.media_token_id,
+        }),
+    };
+    let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
+    let drafter = match &draft {
+        None => None,
+        Some((source, support)) => {
+            let target = (checkpoint, &blueprint);
+            let blocks = (num_blocks + spare_blocks, dtype);
+            Some(source.load(support, target, &mut backend, &capacity, blocks)?)
+        }
+    };
+    let tower = match &tower {
+        None => None,
+        Some((source, support)) => {
+            let (levels, capacity) = (source.preprocessor.levels(), source.capacity());
+            Some((support.load)(checkpoint, &source.blueprint, levels, &mut backend, &capacity)?)
+        }
+    };
+    let model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?;
+    let mut model = model.with_draft(drafter).with_tower(tower);
+    if let Some(scales) = kv_scales {
+        model.set_cache_scales(&scales.exponents)?;
+    }
+    warm_up(&mut model, options.block_size)?;
+    let mut steps = MeasuredSteps::default();
+    if options.speculation.is_on() {
+        steps = measure_steps(&mut model, options.block_size, capacity.max_logits_rows)?;
+    }
+    let tiers = match options.tiers.as_ref().filter(|_| options.prefix_caching) {
+        None => None,
+        Some(tiers) => {
+            let draft = draft.as_ref().and_then(|(source, _)| source.files());
+            let identity = kv_identity(checkpoint, draft, options, dtype);
+            let (own, drafts) = model.block_bytes();
+            Some(Tiers::open(tiers, identity, own + drafts, metrics.clone())?)
+        }
+    };
+    let (handle, thread) = spawn(model, limits, facts, options.speculation.clone(), steps, tiers, metrics)?;
+    Ok(StartedEngine { handle, thread })
+}
+
+/// The checkpoint's scales for a cache type that takes them; logs the use made of stored scales.
+fn stored_kv_scales(
+    checkpoint: &Checkpoint,
+    inventory: &Inventory,
+    dtype: CacheDType,
+    num_layers: usize,
+) -> Result<Option<KvScales>, EngineError> {
+    let stored = inventory.kv_scales.len();
+    if !matches!(dtype, CacheDType::Fp8(format) if !format.row_scales) {
+        if stored > 0 {
+            tracing::info!(
+                stored,
+                "the checkpoint's KV scales are not used: kv_cache.fp8_scale = tensor uses them"
+            );
+        }
+        return Ok(None);
+    }
+    let scales = KvScales::read(checkpoint, &inventory.kv_scales, num_layers)?;
+    tracing::info!(
+        layers = scales.num_stored,
+        smallest_log2 = scales.exponents.iter().min(),
+        largest_log2 = scales.exponents.iter().max(),
+        "KV scales of the checkpoint, covered by powers of two; 1 for the other layers"
+    );
+    Ok(Some(scales))
+}
