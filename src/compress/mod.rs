@@ -20,7 +20,7 @@ pub use calibrate::collect::collect;
 pub use calibrate::saliency::{LayerSaliency, Saliency, SaliencyError};
 pub use calibrate::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
 pub use fingerprint::{SourceId, TextId, fingerprint};
-pub use prune::config::ConfigError;
+pub use prune::model_config::ConfigError;
 pub use prune::plan_file::{ExpertPlan, LayerPlan, PlanFileError};
 pub use prune::rewrite::{RewriteError, expert_layers};
 pub use prune::select::{Criterion, survivors};

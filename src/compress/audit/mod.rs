@@ -4,7 +4,7 @@
 //! the source that it must come from. Memory stays small whatever the checkpoints' size.
 
 pub mod compare;
-mod config;
+mod other_files;
 mod distance;
 mod faults;
 mod functional;
@@ -95,7 +95,7 @@ pub fn audit(
     let own_plan = target.read_file(PLAN_FILE)?.filter(|plan| source.file(PLAN_FILE).as_ref() != Some(plan));
     if same_experts && options.plan.is_none() && own_plan.is_none() {
         report.quantized = Some(quantized::audit(&source, &target, None, &mut report.faults, &mut advance));
-        config::audit(&source, &target, None, true, &mut report);
+        other_files::audit(&source, &target, None, true, &mut report);
         return Ok(report.finish());
     }
     let (plan, origin) = match (options.plan, own_plan) {
@@ -118,7 +118,7 @@ pub fn audit(
     } else {
         pruned::audit(&source, &target, &plan, &mut report.faults, &mut advance)
     };
-    config::audit(&source, &target, Some(&plan), is_requantized, &mut report);
+    other_files::audit(&source, &target, Some(&plan), is_requantized, &mut report);
     if options.functional_tokens > 0 {
         let exact = !is_requantized;
         pruned.functional = functional::audit(&source, &target, &plan, options, exact, &mut report.faults);

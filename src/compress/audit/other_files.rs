@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::report::AuditReport;
-use crate::compress::prune::config::keeps_groups;
+use crate::compress::prune::model_config::keeps_groups;
 use crate::compress::prune::plan_file::ExpertPlan;
 use crate::compress::prune::{INDEX_FILE, side_files};
 use crate::model::checkpoint::Checkpoint;

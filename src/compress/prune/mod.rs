@@ -4,7 +4,7 @@
 //! whatever format they are; nothing is decoded. The order on the disk makes a broken run visible: shards first, each complete or absent, then the
 //! other files, `config.json`, and the index last. The same command again continues where the last one was cut.
 
-pub(super) mod config;
+pub(super) mod model_config;
 pub mod plan_file;
 pub(super) mod rewrite;
 pub mod select;
@@ -17,7 +17,7 @@ use crate::model::checkpoint::{
     Checkpoint, CheckpointError, ShardWriter, Target, TensorSpec, WriteError, copy_side_files, is_complete,
     write_file, write_index,
 };
-use config::{ConfigError, repair_config, repair_quant_config};
+use model_config::{ConfigError, repair_config, repair_quant_config};
 use plan_file::{ExpertPlan, PLAN_FILE};
 use rewrite::{Content, RewriteError, TargetTensor, rewrite};
 
