@@ -1,15 +1,13 @@
-"""Renders the manifests and checks the objects; `scripts/manifests-check` runs it.
+"""Renders the chart and checks the objects; `scripts/manifests-check` runs it.
 
-Every folder of config/kubernetes (each component on the base) and the chart with each of its value files:
+The chart with its own values, with its value files, and with each of its parts alone:
 - the schemas of Kubernetes, of Prometheus' operator, of HTTPRoute from its types in Rust, and of InferencePool from `inference_pool.py`,
   unknown fields refused; what --crds has, without its CEL rules, goes before them;
 - what holds between objects: selectors, ports, volumes, names, the time to drain, the restricted pod security standard;
-- the chart renders the objects of the overlays;
 - with --binary: settings are valid, probe paths answer, metrics exist.
 """
 
 import argparse
-import copy
 import importlib.metadata
 import json
 import os
@@ -29,13 +27,14 @@ import rust_types
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-KUSTOMIZE = ROOT / "config/kubernetes"
 CHART = ROOT / "config/helm/perigee"
 KUBERNETES = "1.37"
 # Least seconds between the end of the drain and the kill.
 DRAIN_MARGIN_S = 10
-# Folder of config/kubernetes: value files of the chart that make the same objects.
-SAME = {"base": [], "overlays/gpu": ["gpu"], "overlays/fleet": ["gpu", "fleet"]}
+# Value files that are rendered together, and the values that add one part each.
+TOGETHER = [[], ["gpu"], ["gpu", "fleet"]]
+PARTS = ["model.claim=perigee-model", "gpu.count=1", "apiKeysSecret=perigee-api-keys", "settings=[scheduler]", "kvEvents=true",
+         "monitoring=true", "networkPolicy=true", "autoscaling.enabled=true", "gateway.enabled=true"]
 # Custom resources, and the lists that are read here, for want of a schema.
 CUSTOM = {("monitoring.coreos.com/v1", "PodMonitor"): ["podMetricsEndpoints"],
           ("gateway.networking.k8s.io/v1", "HTTPRoute"): ["parentRefs", "rules"]}
@@ -88,28 +87,13 @@ def rendered(command, source, findings):
         return None
 
 
-def kustomizations(kustomize, findings):
-    """Name of a folder: its objects."""
-    folders = ["base"] + sorted(str(p.parent.relative_to(KUSTOMIZE)) for p in KUSTOMIZE.glob("overlays/*/kustomization.yaml"))
-    result = {}
-    for folder in folders:
-        result[folder] = rendered([*kustomize, str(KUSTOMIZE / folder)], f"config/kubernetes/{folder}", findings)
-    for component in sorted(KUSTOMIZE.glob("components/*/kustomization.yaml")):
-        with tempfile.TemporaryDirectory() as scratch:
-            scratch = pathlib.Path(scratch).resolve()
-            alone = {"resources": [os.path.relpath(KUSTOMIZE / "base", scratch)],
-                     "components": [os.path.relpath(component.parent, scratch)]}
-            (scratch / "kustomization.yaml").write_text(yaml.safe_dump(alone))
-            folder = str(component.parent.relative_to(KUSTOMIZE))
-            result[folder] = rendered([*kustomize, str(scratch)], f"config/kubernetes/{folder}", findings)
-    return {folder: items for folder, items in result.items() if items is not None}
-
-
-def chart(helm, values, findings):
-    files = [argument for name in values for argument in ("--values", str(CHART / "values" / f"{name}.yaml"))]
-    source = "config/helm/perigee" + "".join(f" with values/{name}.yaml" for name in values)
+def chart(helm, files, parts, findings):
+    """What is rendered, and its objects."""
+    values = [argument for name in files for argument in ("--values", str(CHART / "values" / f"{name}.yaml"))]
+    values += [argument for part in parts for argument in ("--set", part)]
+    source = "config/helm/perigee" + "".join(f" with {name}" for name in [*(f"values/{name}.yaml" for name in files), *parts])
     # The version is that of the cluster the chart is rendered for, which is none.
-    command = [helm, "template", "perigee", str(CHART), "--kube-version", KUBERNETES, *files]
+    command = [helm, "template", "perigee", str(CHART), "--kube-version", KUBERNETES, *values]
     return source, rendered(command, source, findings)
 
 
@@ -424,47 +408,8 @@ class Release:
             self.wrong(self.deployment, "ports.http", f"is not server.port {settings['server.port']['value']}")
 
 
-# ----------------------------------------------------------------------------------------- chart and overlays
-
-
-def comparable(items):
-    """Objects by name, without the order of lists that have names, and without the hash in a ConfigMap's name."""
-
-    def walk(value):
-        if isinstance(value, dict):
-            return {key: walk(entry) for key, entry in value.items()}
-        if isinstance(value, list):
-            value = [walk(entry) for entry in value]
-            if all(isinstance(entry, dict) and "name" in entry for entry in value):
-                return {entry["name"]: entry for entry in value}
-            return value
-        return re.sub(r"^(perigee-settings)-[0-9a-z]{10}$", r"\1", value) if isinstance(value, str) else value
-
-    items = [walk(copy.deepcopy(item)) for item in items]
-    return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
-
-
-def differences(a, b, path=()):
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in sorted(a.keys() | b.keys()):
-            yield from differences(a.get(key), b.get(key), (*path, key))
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        for index, (ours, theirs) in enumerate(zip(a, b)):
-            yield from differences(ours, theirs, (*path, str(index)))
-    elif a != b:
-        yield ".".join(path[1:]) or "object", path[0], a, b
-
-
-def check_same(folder, kustomized, source, charted, findings):
-    for field, name, ours, theirs in differences(comparable(kustomized), comparable(charted)):
-        kind, _, name = name.partition("/")
-        shown = [("absent" if value is None else json.dumps(value)[:120]) for value in (ours, theirs)]
-        findings.add(source, {"kind": kind, "metadata": {"name": name}}, field, f"{shown[1]}, and {shown[0]} in config/kubernetes/{folder}")
-
-
 def main():
     options = argparse.ArgumentParser(prog="manifests-check")
-    options.add_argument("--kustomize", required=True, help=argparse.SUPPRESS)
     options.add_argument("--helm", required=True, help=argparse.SUPPRESS)
     options.add_argument("--gateway", type=pathlib.Path, help=argparse.SUPPRESS)
     options.add_argument("--binary", type=pathlib.Path, help="perigee, for settings, probe paths and metrics")
@@ -475,20 +420,16 @@ def main():
 
     findings, used = Findings(), {}
     crds = known(options.gateway) | (definitions(options.crds) if options.crds else {})
-    folders = kustomizations(options.kustomize.split(), findings)
-    renderings = {f"config/kubernetes/{folder}": items for folder, items in folders.items()}
-    charts = {}
-    if options.helm:
-        for folder, values in SAME.items():
-            source, items = chart(options.helm, values, findings)
-            if items is not None:
-                charts[folder] = source
-                renderings[source] = items
-        version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]
-        about = yaml.safe_load((CHART / "Chart.yaml").read_text())
-        for key in ("version", "appVersion"):
-            if about[key] != version:
-                findings.add("config/helm/perigee/Chart.yaml", None, key, f"{about[key]}, and Cargo.toml has {version}")
+    renderings = {}
+    for files, parts in [(files, []) for files in TOGETHER] + [([], [part]) for part in PARTS]:
+        source, items = chart(options.helm, files, parts, findings)
+        if items is not None:
+            renderings[source] = items
+    version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    for key in ("version", "appVersion"):
+        if about[key] != version:
+            findings.add("config/helm/perigee/Chart.yaml", None, key, f"{about[key]}, and Cargo.toml has {version}")
 
     server = metrics = None
     if options.binary:
@@ -514,10 +455,6 @@ def main():
         if server:
             server.stop()
 
-    for folder, source in charts.items():
-        if folder in folders:
-            check_same(folder, folders[folder], source, renderings[source], findings)
-
     for line in findings.lines():
         print(line)
     without = used.pop("no schema", None)
@@ -525,8 +462,6 @@ def main():
         print(f"validated by {schema}: {', '.join(sorted(kinds))}")
     if without:
         print(f"not validated by a schema, for want of --crds: {', '.join(sorted(without))}")
-    if not options.helm:
-        print("chart not rendered: helm is not installed")
     if not options.binary:
         print("settings, probe paths and metrics not checked: no --binary")
     objects = sum(len(items) for items in renderings.values())
