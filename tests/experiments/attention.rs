@@ -191,7 +191,7 @@ impl Layers {
 
 /// Rows and contexts.
 fn sizes() -> (&'static [usize], [usize; 2]) {
-    if on_gpu() { (&[1, 8, 64], [1024, 32_768]) } else { (&[1, 2], [200, 4200]) }
+    if on_gpu() { (&[1, 8, 64], [1024, 32_768]) } else { (&[1, 2], [200, 1100]) }
 }
 
 pub(super) fn splits() -> Option<String> {
