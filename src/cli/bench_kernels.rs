@@ -51,7 +51,7 @@ fn sizes_of_checkpoint(settings: &Settings) -> Result<BenchSizes, BootError> {
     let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint);
     Ok(BenchSizes {
         name: checkpoint.source().to_string(),
-        mla: blueprint.mla,
+        mla: Some(blueprint.mla),
         top_k: blueprint.router.top_k,
         products: ops.into_iter().filter(|op| op.rows == Bucket::UpTo8).collect(),
     })

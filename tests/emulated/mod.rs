@@ -11,7 +11,7 @@ mod model;
 mod operations;
 mod sampler;
 mod tiled;
-mod tuner;
+pub(crate) mod tuner;
 mod vendor;
 mod weights;
 

@@ -20,7 +20,7 @@ use super::{TestDriver, on_gpu};
 use crate::golden::{golden_folder, golden_prompts, load, step};
 
 /// Small enough for the emulator.
-pub(super) const EFFORT: Effort = Effort {
+pub(crate) const EFFORT: Effort = Effort {
     max_weight_bytes: 1 << 20,
     rotation_bytes: 64 << 10,
     copy_bytes: 64 << 10,
@@ -79,14 +79,14 @@ fn kernels_are_timed_at_a_models_sizes() {
     let Some(mut open) = shipped_device() else { return };
     let sizes = BenchSizes {
         name: "small".into(),
-        mla: MlaShape {
+        mla: Some(MlaShape {
             num_heads: 4,
             qk_nope_head_dim: 64,
             qk_rope_head_dim: 32,
             v_head_dim: 64,
             kv_lora_rank: 128,
             scale: 0.1,
-        },
+        }),
         top_k: 2,
         products: vec![
             op(Product::Linear, Format::Bf16, [48, 256], 1, Bucket::UpTo8),

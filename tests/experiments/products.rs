@@ -5,6 +5,7 @@ use perigee::cuda::tuner::{BenchSizes, Effort, KernelTimes, Product, TunedOp, ke
 use perigee::cuda::{Driver, Format};
 
 use super::{device, on_gpu};
+use crate::emulated::tuner::EFFORT;
 
 /// One matrix, or a pair, of so many outputs.
 fn op(product: Product, [out_features, in_features]: [usize; 2]) -> TunedOp {
@@ -26,13 +27,13 @@ pub(super) fn run() -> Option<String> {
     };
     let all = match on_gpu() {
         true => Effort::GPU,
-        false => Effort { rotation_bytes: 1, copy_bytes: 1 << 16, max_copies: 2, blocks: 1, ..Effort::GPU },
+        false => EFFORT,
     };
     device(&[])?;
     let mut found = Vec::new();
     for (product, in_features, outputs) in sizes {
         let products = outputs.map(|outputs| op(product, [outputs, in_features])).to_vec();
-        let sizes = BenchSizes { products, ..BenchSizes::kimi_k2() };
+        let sizes = BenchSizes { products, mla: None, ..BenchSizes::kimi_k2() };
         let mut line = Vec::new();
         for (place, copies) in [("second cache", 1), ("memory", all.max_copies)] {
             let effort = Effort { max_copies: copies, ..all };

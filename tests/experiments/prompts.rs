@@ -3,8 +3,10 @@
 use perigee::cuda::Program;
 use perigee::cuda::kernels::tiled_mla_prefill;
 use perigee::cuda::tuner::{BenchSizes, Effort, kernel_times};
+use perigee::ops::MlaShape;
 
 use super::{device, edited, on_gpu};
+use crate::emulated::tuner::EFFORT;
 
 pub(super) fn program() -> Program {
     // Half of the registers: the rest is left to the second block.
@@ -26,10 +28,8 @@ pub(super) fn run() -> Option<String> {
     let (effort, context) = match on_gpu() {
         true => (Effort::GPU, 32_768),
         false => {
-            sizes.mla.num_heads = 2;
-            let little =
-                Effort { rotation_bytes: 1, copy_bytes: 1 << 16, max_copies: 1, blocks: 1, ..Effort::GPU };
-            (little, 256)
+            sizes.mla = sizes.mla.map(|mla| MlaShape { num_heads: 2, ..mla });
+            (EFFORT, 256)
         }
     };
     let mut found = Vec::new();

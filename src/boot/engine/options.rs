@@ -132,7 +132,7 @@ pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu
     Gpu::find(&settings.kernels, arithmetic)
 }
 
-/// What inputs of products are rounded to.
+/// Type of the activations: the setting, or by the size of the network.
 fn activations(settings: &Settings, blueprint: &Blueprint) -> Activations {
     match settings.device.activations {
         device::Activations::Auto if is_small(blueprint) => Activations::F32,

@@ -28,7 +28,7 @@ pub(crate) fn plan_engine(
     Ok(Some(plan))
 }
 
-/// What an engine consists of, before anything is loaded.
+/// Cache type, capacity, draft, tower and memory plan of an engine, before weights are loaded.
 pub(super) struct Layout<'a, B: Backend> {
     pub(super) dtype: CacheDType,
     pub(super) capacity: Capacity,

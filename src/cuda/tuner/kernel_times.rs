@@ -28,8 +28,8 @@ const PROMPT_ROWS: usize = 2048;
 pub struct BenchSizes {
     /// Name in the report.
     pub name: String,
-    /// Attention.
-    pub mla: MlaShape,
+    /// Attention; `None`: products alone are measured.
+    pub mla: Option<MlaShape>,
     /// Experts of a token.
     pub top_k: usize,
     /// Products, each once; their rows are not looked at.
@@ -50,14 +50,14 @@ impl BenchSizes {
         let linear = |shape| product(Product::Linear, Format::Bf16, shape, 1);
         Self {
             name: "Kimi K2, experts in NVFP4".into(),
-            mla: MlaShape {
+            mla: Some(MlaShape {
                 num_heads: 64,
                 qk_nope_head_dim: 128,
                 qk_rope_head_dim: 64,
                 v_head_dim: 128,
                 kv_lora_rank: 512,
                 scale: 0.072,
-            },
+            }),
             top_k: 8,
             products: vec![
                 // q_a, kv_a, q_b, o_proj, head.
@@ -139,7 +139,7 @@ impl KernelTimes {
     }
 }
 
-/// Measures the ops of decode steps of `rows` rows (each of a sequence of `context` tokens), and attention of a prompt.
+/// Measures the ops of decode steps of `rows` rows (each of a sequence of `context` tokens), and attention of a prompt, as far as `sizes` has them.
 /// `open` gives the device, a new one for each op, so that its memory is free after it. Variants that are `lost` are left out. `done` is
 /// called with each time.
 pub fn kernel_times<D: Driver>(
@@ -166,15 +166,16 @@ pub fn kernel_times<D: Driver>(
     for op in &sizes.products {
         add(product_name(op), products(&mut open()?, op, sizes.top_k, rows, (effort, lost)))?;
     }
+    let Some(mla) = &sizes.mla else { return Ok(all) };
     for dtype in [CacheDType::Bf16, CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false })]
     {
         let name = format!("attend, {} cache, {context} tokens", dtype.name());
         for rows in rows {
-            let time = decode(&mut open()?, &sizes.mla, dtype, *rows, context, effort);
+            let time = decode(&mut open()?, mla, dtype, *rows, context, effort);
             add(name.clone(), time.map(|time| vec![KernelTime { op: name.clone(), ..time }]))?;
         }
         let name = format!("attend a prompt, {} cache, up to {context} tokens", dtype.name());
-        let time = prompt(&mut open()?, &sizes.mla, dtype, context, effort);
+        let time = prompt(&mut open()?, mla, dtype, context, effort);
         add(name.clone(), time.map(|time| vec![KernelTime { op: name, ..time }]))?;
     }
     Ok(all)
