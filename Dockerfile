@@ -2,7 +2,7 @@
 # compiler: `docker build --target gpu -t perigee:gpu .`, or `docker compose --profile gpu up --build`.
 #
 # Builds with BuildKit and with the classic builder, so it uses neither cache mounts nor a syntax line. Dependencies
-# have their own layer: an edit under src/ compiles only this package again.
+# have their own layer: an edit under src/ compiles only the packages of this repository again.
 #
 # BUILD_IMAGE needs cargo (the version rust-toolchain.toml names) and a C compiler. RUNTIME_IMAGE needs glibc, at least
 # as new as the build image's, and libgcc_s; nothing is run in it here, so it needs no shell either. For the target `gpu` both
@@ -13,22 +13,29 @@ ARG BUILD_IMAGE=rust:1.95.0-slim-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 ARG PYTHON_IMAGE=python:3.13-slim-bookworm
 
+# The manifests, each beside an empty source. An edit under src/ leaves this stage's files as they were, and with them the layer
+# of the dependencies below.
+FROM ${BUILD_IMAGE} AS manifests
+WORKDIR /src
+COPY . .
+RUN find . -type f ! -name Cargo.toml ! -name Cargo.lock -delete \
+ && find . -name Cargo.toml -execdir mkdir -p src tests \; -execdir touch lib.rs src/lib.rs tests/main.rs \; \
+ && mkdir -p kernels/emulator/src/bin \
+ && echo 'fn main() {}' | tee src/main.rs > kernels/emulator/src/bin/ptx-run.rs \
+ && find . -type d -empty -delete
+
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /src
 
-# The dependencies, compiled against an empty package with the same manifest.
-COPY Cargo.toml Cargo.lock ./
-COPY kernels/emulator/Cargo.toml kernels/emulator/
-RUN mkdir -p src tests kernels/emulator/src/bin \
- && touch src/lib.rs tests/main.rs kernels/emulator/src/lib.rs \
- && echo 'fn main() {}' | tee src/main.rs > kernels/emulator/src/bin/ptx-run.rs \
- && cargo build --profile dist --locked --bin perigee \
+# The dependencies, compiled for empty packages with the same manifests.
+COPY --from=manifests /src ./
+RUN cargo build --profile dist --locked --bin perigee \
  && rm -r src tests kernels
 
-# The package. Copied files keep the age they have outside, which may be older than the empty build: `touch` tells
+# The packages. Copied files keep the age they have outside, which may be older than the empty build: `touch` tells
 # cargo that they changed.
 COPY . .
-RUN touch src/lib.rs src/main.rs \
+RUN find src kernels -name lib.rs -exec touch {} + && touch src/main.rs \
  && cargo build --profile dist --locked --bin perigee \
  && mkdir -p /image/bin /image/home /image/state/jit-cache \
  && cp target/dist/perigee /image/bin/ \

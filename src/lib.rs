@@ -1,53 +1,30 @@
 //! Perigee: a serving appliance for the Kimi K2 family of models.
 //!
-//! The modules below are listed in layer order, lowest first: a module names only modules above its own line
-//! here (see `docs/architecture.md`; `tests/layering.rs` checks it). A first reading follows one of two walks:
-//! a request (`generate/generator.rs`) or a boot (`boot/run.rs`).
+//! The house is a workspace of crates, lowest first. A crate names only those above its own line here (cargo refuses
+//! anything else):
 //!
-//! The subcommands are in `cli/`; `perigee serve` runs `boot/run.rs`.
+//! | crate | what it is |
+//! |---|---|
+//! | `perigee-numbers` | element types, number formats, worker threads |
+//! | `perigee-decoding` | from a row of logits to a token: sampler, guard, drafts without a network |
+//! | `perigee-telemetry` | metrics and logs, which every crate below may record to |
+//! | `perigee-text` | strings and token ids in both directions, grammars for structured output |
+//! | `perigee-ops` | the operations of a model, and what computes them on the host with the reference |
+//! | `perigee-cpu` | the fast CPU backend |
+//! | `perigee-cuda` | the GPU backend |
+//! | `perigee-model` | the network, the checkpoint files of its weights, the pictures that its tower reads |
+//! | `perigee-engine` | scheduler, step loop, blocks beyond the device, what routers are told of the cache |
+//! | `perigee-http` | a request without HTTP, wire types, connections and routes |
+//! | `perigee-compress` | offline work on checkpoints |
+//! | `perigee` | this crate: settings, the embedded model, the boot, the subcommands |
+//!
+//! A first reading follows one of two walks: a request (`http/generate/generator.rs`) or a boot (`boot/run.rs`).
+//! `docs/architecture.md` is the map.
 
-// Pure parts (results depend on arguments alone), and the worker threads.
-pub mod tensor;
-pub mod threads;
-pub mod quant;
-pub mod sampling;
-pub mod guard;
-pub mod speculation;
+#![forbid(unsafe_code)]
 
-// Metrics and logs, which every module below may record to.
-pub mod telemetry;
-
-// Compute: the operations of a model, what computes them on the host with the reference, the fast CPU backend, the GPU backend.
-pub mod ops;
-pub mod host;
-pub mod cpu;
-pub mod cuda;
-
-// The network, and the checkpoint files that its weights are read from.
-pub mod model;
-
-// Images of requests, from a client's bytes to the patches that the tower reads.
-pub mod vision;
-
-// Serving: the scheduler, what routers are told of its cache, blocks beyond the device, the step loop, tokenizer and templates, grammars, a request without HTTP.
-pub mod scheduler;
-pub mod kv_events;
-pub mod kv_tiers;
-pub mod engine;
-pub mod text;
-pub mod grammar;
-pub mod generate;
-
-// HTTP: wire types, connections and routes.
-pub mod api;
-pub mod server;
-
-// Offline work on checkpoints, and the benchmark.
-pub mod compress;
-pub mod measure;
-
-// Start: settings, the embedded model, the boot, the subcommands.
 pub mod config;
 pub mod nano;
+pub mod measure;
 pub mod boot;
 pub mod cli;

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use perigee::server::{Config, Server};
-use perigee::telemetry::Metrics;
+use perigee_http::server::{Config, Server};
+use perigee_telemetry::Metrics;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -128,7 +128,7 @@ async fn http_1_1_without_a_host_is_refused() {
 
 #[tokio::test]
 async fn clients_of_anthropic_get_their_envelope_for_models_and_unknown_paths() {
-    let config = Config { api_keys: vec![perigee::server::ApiKey::plain("key")], ..fake::config() };
+    let config = Config { api_keys: vec![perigee_http::server::ApiKey::plain("key")], ..fake::config() };
     let server = serve(&FakeEngine::new(true), config).await;
     let mut client = Client::connect(server.addr()).await;
     for (path, status, kind) in [
@@ -161,7 +161,7 @@ async fn clients_of_anthropic_get_their_envelope_for_models_and_unknown_paths() 
 #[tokio::test]
 async fn pages_without_a_key_can_be_closed() {
     for (public_pages, status) in [(true, 200), (false, 401)] {
-        let keys = vec![perigee::server::ApiKey::plain("key")];
+        let keys = vec![perigee_http::server::ApiKey::plain("key")];
         let config = Config { api_keys: keys, public_pages, ..fake::config() };
         let server = serve(&FakeEngine::new(true), config).await;
         let mut client = Client::connect(server.addr()).await;

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use perigee::compress::{
+use perigee::nano;
+use perigee_compress::{
     Calibration, CalibrationRequest, Documents, MeasureError, Options, PassOptions, QuantizeError, Report,
     TextPass, calibrate, quantize,
 };
-use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::host::reference::ReferenceBackend;
-use perigee::model::checkpoint::{Checkpoint, write_file};
-use perigee::model::{Blueprint, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights};
-use perigee::nano;
-use perigee::ops::{BlockId, CacheDType, Capacity, StepPlan, TokenSource};
-use perigee::text::{Specials, Tokenizer};
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_model::checkpoint::{Checkpoint, write_file};
+use perigee_model::{Blueprint, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights};
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::{BlockId, CacheDType, Capacity, StepPlan, TokenSource};
+use perigee_text::{Specials, Tokenizer};
 use tempfile::TempDir;
 
 /// One document, one window, and few enough tokens that some experts see none.
@@ -133,7 +133,7 @@ fn scales_are_the_largest_magnitudes_of_the_text() {
             }
             // One scale for all routed experts of a layer, those without a token included.
             let most =
-                |of: fn(&perigee::model::FfnInputs) -> f32| inputs.routed.iter().map(of).fold(0.0, f32::max);
+                |of: fn(&perigee_model::FfnInputs) -> f32| inputs.routed.iter().map(of).fold(0.0, f32::max);
             for e in 0..inputs.routed.len() {
                 one(&format!("mlp.experts.{e}"), most(|i| i.gate_up), most(|i| i.down));
             }

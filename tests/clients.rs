@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use perigee::api::openapi_routes;
-use perigee::scheduler::FinishReason;
-use perigee::server::{ApiKey, Config, Secret};
+use perigee_engine::scheduler::FinishReason;
+use perigee_http::api::openapi_routes;
+use perigee_http::server::{ApiKey, Config, Secret};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};

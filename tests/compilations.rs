@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use perigee::cuda::{Arch, Compiler, Nvrtc, Program, kernels};
+use perigee_cuda::{Arch, Compiler, Nvrtc, Program, kernels};
 use perigee_emulator::machine::Ptx;
 
 use crate::kernels::nvrtc;

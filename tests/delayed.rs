@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use perigee::host::{Member, Rank};
-use perigee::ops::{
+use perigee_decoding::sampling::TokenMask;
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
+use perigee_ops::host::{Member, Rank};
+use perigee_ops::{
     AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, Layers,
     MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, RopeTable, RouterShape,
     SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps,
     TowerShape,
 };
-use perigee::quant::StoredMatrix;
-use perigee::sampling::TokenMask;
-use perigee::tensor::TensorView;
 
 /// What a queued call refers to.
 pub(crate) struct Held<T>(Arc<Mutex<T>>);

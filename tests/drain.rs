@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use perigee::server::{Config, Server};
-use perigee::telemetry::{Exposition, Metrics};
+use perigee_http::server::{Config, Server};
+use perigee_telemetry::{Exposition, Metrics};
 use serde_json::{Value, json};
 
 use crate::client::Client;

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineError, EngineOptions, StartedEngine, start_engine};
-use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::host::reference::ReferenceBackend;
-use perigee::kv_tiers::TierOptions;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, DraftBlueprint, Drafter, Model};
-use perigee::ops::{
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_decoding::sampling::{History, Sampler, SamplingParams};
+use perigee_decoding::speculation::{self, Method};
+use perigee_engine::kv_tiers::TierOptions;
+use perigee_engine::scheduler::FinishReason;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, DraftBlueprint, Drafter, Model};
+use perigee_numbers::quant::nvfp4::BlockScales;
+use perigee_numbers::quant::{Packing, TensorScale};
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::{
     BlockId, CacheDType, Calibrate, Capacity, DraftInput, DraftOps, Row, StepPlan, TokenSource,
 };
-use perigee::quant::nvfp4::BlockScales;
-use perigee::quant::{Packing, TensorScale};
-use perigee::sampling::{History, Sampler, SamplingParams};
-use perigee::scheduler::FinishReason;
-use perigee::speculation::{self, Method};
-use perigee::telemetry::Metrics;
+use perigee_telemetry::Metrics;
 use safetensors::Dtype;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
 use perigee::boot::equipped::Equipped;
-use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::cuda::{Arch, Arithmetic};
-use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::ops::CacheDType;
-use perigee::sampling::{BlockRule, ConstraintBroken, SamplingParams, Taken, TokenConstraint, TokenMask};
-use perigee::scheduler::{self, FinishReason};
-use perigee::speculation;
-use perigee::telemetry::Metrics;
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cuda::{Arch, Arithmetic};
+use perigee_decoding::sampling::{
+    BlockRule, ConstraintBroken, SamplingParams, Taken, TokenConstraint, TokenMask,
+};
+use perigee_decoding::speculation;
+use perigee_engine::scheduler::{self, FinishReason};
+use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::CacheDType;
+use perigee_telemetry::Metrics;
 
 use crate::delayed::Delayed;
 use crate::emulated;
@@ -76,7 +78,7 @@ pub(crate) fn options() -> EngineOptions {
         tower: None,
         tiers: None,
         launch_times: None,
-        speculation: perigee::speculation::Config::off(),
+        speculation: perigee_decoding::speculation::Config::off(),
     }
 }
 

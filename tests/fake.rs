@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base64::Engine as _;
-use perigee::api::{Api, ModelCard};
-use perigee::engine::{EngineEvent, EngineFacts, EngineRequest, EngineSnapshot, SubmitError, TokenLogprobs};
-use perigee::generate::{Engine, Generator, ModelText, SamplingDefaults, TokenStream};
-use perigee::scheduler::FinishReason;
-use perigee::server::{Config, Server};
-use perigee::telemetry::Metrics;
-use perigee::text::{ChatTemplate, Family, Tokenizer, markers};
+use perigee_engine::scheduler::FinishReason;
+use perigee_engine::{EngineEvent, EngineFacts, EngineRequest, EngineSnapshot, SubmitError, TokenLogprobs};
+use perigee_http::api::{Api, ModelCard};
+use perigee_http::generate::{Engine, Generator, ModelText, SamplingDefaults, TokenStream};
+use perigee_http::server::{Config, Server};
+use perigee_telemetry::Metrics;
+use perigee_text::{ChatTemplate, Family, Tokenizer, markers};
 use tokio::sync::{mpsc, watch};
 
 pub(crate) const VOCAB: usize = 512;

@@ -6,24 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use perigee::engine::{
+use perigee_decoding::guard::RowFault;
+use perigee_decoding::sampling::SamplingParams;
+use perigee_decoding::speculation;
+use perigee_engine::scheduler::{Config, FinishReason};
+use perigee_engine::{
     EngineEvent, EngineFacts, EngineHandle, EngineRequest, MeasuredSteps, SubmitError, spawn,
 };
-use perigee::guard::RowFault;
-use perigee::host::reference::ReferenceBackend;
-use perigee::host::{Gelu, Group, HostOps};
-use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Model, Weights};
-use perigee::ops::{
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, Model, Weights};
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::host::{Gelu, Group, HostOps};
+use perigee_ops::{
     AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, LatentSpan, MlaShape,
     ModelShape, OpError, Preferences, RouterShape, Segment, StepPlan, TokenSource,
 };
-use perigee::quant::StoredMatrix;
-use perigee::sampling::SamplingParams;
-use perigee::scheduler::{Config, FinishReason};
-use perigee::speculation;
-use perigee::telemetry::Metrics;
-use perigee::tensor::TensorView;
+use perigee_telemetry::Metrics;
 
 use crate::golden::{golden_folder, load_folder, step};
 

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use perigee::server::Config;
+use perigee_http::server::Config;
 use serde_json::json;
 
 use crate::client::Client;
@@ -117,7 +117,7 @@ async fn metrics_are_compressed_for_who_asks() {
 #[tokio::test]
 async fn fleet_routes_need_a_key_where_keys_are_set() {
     let engine = FakeEngine::new(true);
-    let config = Config { api_keys: vec![perigee::server::ApiKey::plain("k")], ..fake::config() };
+    let config = Config { api_keys: vec![perigee_http::server::ApiKey::plain("k")], ..fake::config() };
     let server = serve(&engine, config).await;
     let mut client = Client::connect(server.addr()).await;
     for path in ["/server_info", "/model_info", "/v1/loads"] {

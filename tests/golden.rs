@@ -3,15 +3,15 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::host::Group;
-use perigee::host::reference::ReferenceBackend;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Model, Weights};
-use perigee::ops::{
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, Model, Weights};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::host::Group;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::{
     AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
 };
-use perigee::quant::CachedRowFormat;
 
 const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
 pub(crate) const BLOCK_SIZE: usize = 16;

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::api::{Answer, Api, ApiError, Kind, ModelCard, Summary};
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
-use perigee::cpu::{Activations, CpuOptions};
-use perigee::engine::{EngineEvent, EngineRequest};
-use perigee::generate::{Generator, ModelText, SamplingDefaults};
-use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, ToolCalls, ToolFunction, ToolMode};
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::sampling::SamplingParams;
-use perigee::scheduler;
-use perigee::telemetry::Metrics;
-use perigee::text::{ChatTemplate, RenderOptions, Tokenizer};
+use perigee_cpu::{Activations, CpuOptions};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_engine::scheduler;
+use perigee_engine::{EngineEvent, EngineRequest};
+use perigee_http::api::{Answer, Api, ApiError, Kind, ModelCard, Summary};
+use perigee_http::generate::{Generator, ModelText, SamplingDefaults};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_telemetry::Metrics;
+use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, ToolCalls, ToolFunction, ToolMode};
+use perigee_text::{ChatTemplate, RenderOptions, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::golden::golden_path;
@@ -44,7 +44,7 @@ fn nano() -> Nano {
         tower: None,
         tiers: None,
         launch_times: None,
-        speculation: perigee::speculation::Config::off(),
+        speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let engine = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();

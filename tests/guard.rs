@@ -5,17 +5,17 @@ mod cases;
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
-use perigee::cpu::{Activations, CpuOptions};
-use perigee::engine::{EngineEvent, EngineHandle, EngineRequest};
-use perigee::generate::{GuardChoice, GuardPlan};
-use perigee::guard::{AllPeriods, Config, Event, Mode, Options, PatternRule, exact_threshold};
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::sampling::SamplingParams;
-use perigee::scheduler::{self, FinishReason};
-use perigee::telemetry::{Exposition, Metrics};
-use perigee::text::{Specials, Tokenizer};
+use perigee_cpu::{Activations, CpuOptions};
+use perigee_decoding::guard::{AllPeriods, Config, Event, Mode, Options, PatternRule, exact_threshold};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_engine::scheduler::{self, FinishReason};
+use perigee_engine::{EngineEvent, EngineHandle, EngineRequest};
+use perigee_http::generate::{GuardChoice, GuardPlan};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_telemetry::{Exposition, Metrics};
+use perigee_text::{Specials, Tokenizer};
 
 /// Tokens of a reply that is made to go on and on.
 const TOKENS: u32 = 500;
@@ -54,7 +54,7 @@ fn start() -> Nano {
         tower: None,
         tiers: None,
         launch_times: None,
-        speculation: perigee::speculation::Config::off(),
+        speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |_| ()).unwrap();

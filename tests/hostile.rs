@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use perigee::host::reference::ReferenceBackend;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Weights};
-use perigee::telemetry::heap;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, Weights};
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_telemetry::heap;
 use safetensors::Dtype::{self, BF16, F8_E4M3, F32, I8, I32, I64, U8};
 use serde_json::{Value, json};
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use perigee::engine::{EngineRequest, SubmitError};
-use perigee::scheduler::FinishReason;
-use perigee::server::ApiKey;
-use perigee::server::{Config, Server};
-use perigee::telemetry::Metrics;
+use perigee_engine::scheduler::FinishReason;
+use perigee_engine::{EngineRequest, SubmitError};
+use perigee_http::server::ApiKey;
+use perigee_http::server::{Config, Server};
+use perigee_telemetry::Metrics;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response};

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::cuda::{
+use perigee_cuda::{
     Arch, CacheSettings, CompileError, Compiled, Compiler, FunctionUsage, KernelCache, Origin, Program,
     kernels,
 };

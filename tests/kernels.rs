@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use perigee::cuda::kernels::{self, rms_norm};
-use perigee::cuda::{
+use perigee_cuda::kernels::{self, rms_norm};
+use perigee_cuda::{
     Arch, CacheSettings, CompileError, Compiled, Compiler, Kernel, KernelCache, Limits, Nvrtc, Origin,
     Program,
 };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
-use perigee::cpu::Activations;
-use perigee::cuda::Arithmetic;
-use perigee::engine::EngineRequest;
-use perigee::kv_tiers::{DiskOptions, TierOptions};
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::telemetry::{Exposition, Metrics};
+use perigee_cpu::Activations;
+use perigee_cuda::Arithmetic;
+use perigee_engine::EngineRequest;
+use perigee_engine::kv_tiers::{DiskOptions, TierOptions};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_telemetry::{Exposition, Metrics};
 
 use crate::engine::{
     Device, Reply, cpu, drawn, finish, has_emulator, options, prompt, request, run, run_all, runtime, start,

@@ -1,25 +1,24 @@
-//! The layer order of `src/lib.rs` holds, and things that live in one place only live there.
+//! The layer order inside each crate holds, and things that live in one place only live there. The order of the crates is cargo's to
+//! hold: a crate names those in its manifest, and circles are refused.
 //!
 //! A fault here is a question for review: answer it in the code, or in the lists below with the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Edges that climb and are meant to: (from, to, reason).
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
-
-/// What lives only where: (words that betray it, places under `src/` that may have it).
+/// What lives only in a part of the crates whose manifests have it: (words that betray it, places under `src/` that may have it).
 const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
-    (&["hyper::", "hyper_util::"], &["server/", "cli/client.rs"]),
-    (&["tokio_rustls::"], &["server/", "cli/trust.rs"]),
-    (&["safetensors::"], &["model/checkpoint/", "vision/test_data.rs"]),
+    (&["hyper::", "hyper_util::"], &["http/server/", "cli/client.rs"]),
+    (&["tokio_rustls::"], &["http/server/", "cli/trust.rs"]),
+    (&["safetensors::"], &["model/checkpoint/", "model/vision/test_data.rs"]),
     (&["memmap2::"], &["model/checkpoint/", "cpu/storage.rs"]),
     (&["tokenizers::"], &["text/tokenizer/"]),
-    (&["llguidance::", "toktrie::", "derivre::"], &["grammar/"]),
-    (&["prometheus::", "tracing_subscriber::"], &["telemetry/"]),
+    (&["llguidance::", "toktrie::", "derivre::"], &["text/grammar/"]),
     (&["figment::"], &["config/"]),
-    (&["cudarc::"], &["cuda/"]),
-    (&["rustix::"], &["engine/delivery.rs", "server/socket.rs", "cuda/kernel_cache/", "boot/open_files.rs"]),
+    (
+        &["rustix::"],
+        &["engine/delivery.rs", "http/server/socket.rs", "cuda/kernel_cache/", "boot/open_files.rs"],
+    ),
     (&["libc::"], &["telemetry/heap.rs", "cuda/library.rs"]),
     (&["clap::"], &["config/args.rs", "cli/"]),
     (&["ratatui::"], &["cli/top/"]),
@@ -27,30 +26,35 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (
         &["unsafe"],
         &[
-            "threads/",
+            "numbers/threads/",
             "cpu/",
             "cuda/",
             "model/checkpoint/reader.rs",
             "telemetry/heap.rs",
-            "sampling/widest.rs",
-            "vision/bicubic/",
+            "decoding/sampling/widest.rs",
+            "model/vision/bicubic/",
         ],
     ),
 ];
 
-/// Parts of a module with a layer of their own: (place under `src/`, the only paths of the crate that it names).
-const NAMES_ONLY: &[(&str, &[&str])] = &[("model/checkpoint/", &["tensor::", "model::checkpoint::"])];
+/// Parts of a crate with a layer of their own: (place under `src/`, the only paths of the house that it names).
+const NAMES_ONLY: &[(&str, &[&str])] =
+    &[("model/checkpoint/", &["perigee_numbers::tensor::", "crate::checkpoint::"])];
 
 /// One source file: path under `src/`, and its lines of code with their numbers (comments and strings blanked).
+#[derive(Clone)]
 struct Source {
     path: String,
     lines: Vec<String>,
 }
 
 impl Source {
-    /// The module of the first level that the file belongs to; `None` for lib.rs and main.rs.
-    fn module(&self) -> Option<&str> {
-        self.path.split_once('/').map(|(module, _)| module)
+    /// The folder of the crate that the file belongs to, empty for the crate at the root of `src/`, and the path in it.
+    fn place<'a>(&'a self, crates: &[String]) -> (&'a str, &'a str) {
+        match self.path.split_once('/') {
+            Some((first, rest)) if crates.iter().any(|name| name == first) => (first, rest),
+            _ => ("", &self.path),
+        }
     }
 }
 
@@ -194,29 +198,47 @@ fn first_ident(text: &str) -> String {
     text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
-/// Modules in the order of `src/lib.rs`.
-fn layers(sources: &[Source]) -> Vec<String> {
-    let lib = sources.iter().find(|s| s.path == "lib.rs").unwrap();
-    lib.lines
-        .iter()
-        .filter_map(|l| l.trim().strip_prefix("pub mod ")?.strip_suffix(';').map(str::to_owned))
-        .collect()
+/// Folders of the crates: the members of the workspace that are in `src/`.
+fn crates(sources: &[Source]) -> Vec<String> {
+    let folder = |s: &Source| Some(s.path.strip_suffix("/lib.rs")?.to_owned());
+    sources.iter().filter_map(folder).collect()
 }
 
-/// Faults of the layer order: file, line, edge.
-fn climbing_edges(sources: &[Source], layers: &[String]) -> Vec<String> {
-    let mut faults = Vec::new();
-    for source in sources {
-        let Some(module) = source.module() else { continue };
-        let Some(own) = layers.iter().position(|l| l == module) else {
-            faults.push(format!("src/{}: module {module} is not in src/lib.rs", source.path));
-            continue;
+/// The folders of a crate, in the order of its `lib.rs`.
+fn layers(sources: &[Source], crates: &[String], house: &str) -> Vec<String> {
+    let lib = sources.iter().find(|s| s.place(crates) == (house, "lib.rs")).unwrap();
+    let declared = lib.lines.iter().filter_map(|line| {
+        let line = line.trim();
+        let name = line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?;
+        name.strip_suffix(';').map(str::to_owned)
+    });
+    let is_folder = |name: &String| {
+        let inside = |s: &Source| {
+            let (own, path) = s.place(crates);
+            own == house && path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'))
         };
-        for (line, target) in edges(source) {
-            let climbs = layers.iter().position(|l| *l == target).is_none_or(|layer| layer > own);
-            let meant = EXCEPTIONS.iter().any(|(from, to, _)| *from == module && *to == target);
-            if climbs && !meant {
-                faults.push(format!("src/{} line {line}: {module} names {target}", source.path));
+        sources.iter().any(inside)
+    };
+    declared.filter(is_folder).collect()
+}
+
+/// Faults of the layer order: file, line, edge from a folder to one below it in its crate's `lib.rs`.
+fn climbing_edges(sources: &[Source]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let crates = crates(sources);
+    for house in crates.iter().map(String::as_str).chain([""]) {
+        let layers = layers(sources, &crates, house);
+        for source in sources {
+            let (own, path) = source.place(&crates);
+            let Some((folder, _)) = path.split_once('/').filter(|_| own == house) else { continue };
+            let Some(layer) = layers.iter().position(|l| l == folder) else {
+                faults.push(format!("src/{}: {folder} is not in the crate's lib.rs", source.path));
+                continue;
+            };
+            for (line, target) in edges(source) {
+                if layers.iter().position(|l| *l == target).is_some_and(|to| to > layer) {
+                    faults.push(format!("src/{} line {line}: {folder} names {target}", source.path));
+                }
             }
         }
     }
@@ -251,7 +273,8 @@ fn outward(sources: &[Source], rules: &[(&str, &[&str])]) -> Vec<String> {
     for (place, allowed) in rules {
         for source in sources.iter().filter(|source| source.path.starts_with(place)) {
             for (number, line) in source.lines.iter().enumerate() {
-                let mut named = line.match_indices("crate::").map(|(at, word)| &line[at + word.len()..]);
+                let starts = line.match_indices("crate::").chain(line.match_indices("perigee_"));
+                let mut named = starts.map(|(at, _)| &line[at..]);
                 let outside = |path: &&str| !allowed.iter().any(|prefix| path.starts_with(prefix));
                 // Two levels up is out of the place, or another way to write a path that can be written from `crate`.
                 if named.any(|path| outside(&path)) || line.contains("super::super::") {
@@ -279,12 +302,29 @@ fn has_word(line: &str, word: &str) -> bool {
 }
 
 #[test]
-fn modules_name_only_modules_below_them() {
+fn folders_name_only_folders_above_them_in_their_crate() {
     let sources = sources();
-    let layers = layers(&sources);
-    assert!(layers.len() > 10, "src/lib.rs was not understood: {layers:?}");
-    let faults = climbing_edges(&sources, &layers);
-    assert!(faults.is_empty(), "edges that climb against the order in src/lib.rs:\n{}", faults.join("\n"));
+    let crates = crates(&sources);
+    assert!(
+        crates.len() > 8 && layers(&sources, &crates, "").len() > 3,
+        "src/ was not understood: {crates:?}"
+    );
+    let faults = climbing_edges(&sources);
+    assert!(faults.is_empty(), "edges that climb against the order in lib.rs:\n{}", faults.join("\n"));
+}
+
+/// Where a crate has no place for unsafe code, the compiler refuses it.
+#[test]
+fn a_crate_without_unsafe_code_forbids_it() {
+    let sources = sources();
+    let crates = crates(&sources);
+    let (_, unsafe_places) = LIVES_ONLY_IN.iter().find(|(words, _)| *words == ["unsafe"]).unwrap();
+    for house in crates.iter().map(String::as_str).chain([""]) {
+        let lib = sources.iter().find(|s| s.place(&crates) == (house, "lib.rs")).unwrap();
+        let forbids = lib.lines.iter().any(|line| line == "#![forbid(unsafe_code)]");
+        let has = unsafe_places.iter().any(|place| place.split('/').next() == Some(house));
+        assert_ne!(forbids, has, "src/{}", lib.path);
+    }
 }
 
 #[test]
@@ -310,11 +350,6 @@ fn every_rule_and_exception_has_a_use() {
             assert!(sources.iter().any(|s| s.path.starts_with(place)), "there is no src/{place}");
         }
     }
-    let layers = layers(&sources);
-    for (from, to, _) in EXCEPTIONS {
-        let used = sources.iter().any(|s| s.module() == Some(from) && edges(s).iter().any(|(_, t)| t == to));
-        assert!(used && layers.iter().any(|l| l == from), "exception {from} to {to} is not needed");
-    }
 }
 
 #[test]
@@ -323,9 +358,11 @@ fn the_scanner_sees_edges_and_nothing_in_comments_or_strings() {
         path: path.into(),
         lines: code_of(text).lines().map(str::to_owned).collect(),
     };
-    let layers = ["tensor", "cpu", "server"].map(str::to_owned);
     let check = |text: &str, expected: usize| {
-        let faults = climbing_edges(&[source("cpu/a.rs", text)], &layers);
+        let lib = source("lib.rs", "pub mod tensor;\npub mod cpu;\nmod server;\nmod a;");
+        let others =
+            [source("tensor/mod.rs", ""), source("server/mod.rs", ""), source("a.rs", "use crate::server;")];
+        let faults = climbing_edges(&[&[lib, source("cpu/a.rs", text)][..], &others].concat());
         assert_eq!(faults.len(), expected, "{text}: {faults:?}");
     };
     check("use crate::tensor::DType;", 0);
@@ -336,7 +373,7 @@ fn the_scanner_sees_edges_and_nothing_in_comments_or_strings() {
     check("let a = \"crate::server\\\"\"; let b = r#\"crate::server\"#; let c = '\"'; use crate::server;", 1);
     check("fn f<'a>(x: &'a str) {} // '\nuse crate::server;", 1);
     check("$crate::server::x!()", 0);
-    check("use crate::nowhere;", 1);
+    check("use crate::a::NotRanked;", 0);
     let rules: &[(&[&str], &[&str])] = &[(&["unsafe", "hyper::"], &["server/"])];
     for (path, text, expected) in [
         ("cpu/a.rs", "unsafe { x() }", 1),
@@ -347,13 +384,14 @@ fn the_scanner_sees_edges_and_nothing_in_comments_or_strings() {
     ] {
         assert_eq!(strays(&[source(path, text)], rules).len(), expected, "{text}");
     }
-    let rules: &[(&str, &[&str])] = &[("cpu/a/", &["tensor::", "cpu::a::"])];
+    let rules: &[(&str, &[&str])] = &[("cpu/a/", &["perigee_numbers::tensor::", "crate::a::"])];
     for (path, text, expected) in [
-        ("cpu/a/b.rs", "use crate::tensor::DType; use crate::cpu::a::c;", 0),
-        ("cpu/a/b.rs", "use crate::cpu::b;", 1),
-        ("cpu/a/b.rs", "use crate::{tensor::DType, server};", 1),
+        ("cpu/a/b.rs", "use perigee_numbers::tensor::DType; use crate::a::c;", 0),
+        ("cpu/a/b.rs", "use crate::b;", 1),
+        ("cpu/a/b.rs", "use perigee_numbers::quant::X;", 1),
+        ("cpu/a/b.rs", "use crate::{a::c, b};", 1),
         ("cpu/a/b.rs", "use super::super::b;", 1),
-        ("cpu/b.rs", "use crate::cpu::b;", 0),
+        ("cpu/b.rs", "use crate::b;", 0),
     ] {
         assert_eq!(outward(&[source(path, text)], rules).len(), expected, "{text}");
     }

@@ -2,7 +2,7 @@
 
 mod admission;
 mod calibrate;
-#[path = "../src/server/test_certificate.rs"]
+#[path = "../src/http/server/test_certificate.rs"]
 mod certificate;
 mod chat;
 mod client;

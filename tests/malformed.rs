@@ -1,6 +1,6 @@
 //! Hostile and mistaken requests: each gets a 4xx with an error object, and the server answers the next one.
 
-use perigee::server::Config;
+use perigee_http::server::Config;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Response, post};
@@ -23,7 +23,7 @@ fn check(what: &str, response: &Response) -> Value {
 }
 
 /// A normal request on a connection of its own.
-async fn check_alive(server: &perigee::server::Server) {
+async fn check_alive(server: &perigee_http::server::Server) {
     // Where heads have little time, a busy machine may send one too late and find the connection closed: then again.
     let request = post(TEXT, r#"{"prompt": "abc", "max_tokens": 2, "seed": 0}"#);
     let mut answer = None;

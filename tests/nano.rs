@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_engine};
-use perigee::cpu::{Activations, CpuOptions};
-use perigee::engine::{EngineEvent, EngineHandle, EngineRequest};
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::sampling::SamplingParams;
-use perigee::scheduler;
-use perigee::speculation::{Config, Method};
-use perigee::telemetry::Metrics;
-use perigee::text::{Specials, Tokenizer};
+use perigee_cpu::{Activations, CpuOptions};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_decoding::speculation::{Config, Method};
+use perigee_engine::scheduler;
+use perigee_engine::{EngineEvent, EngineHandle, EngineRequest};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_telemetry::Metrics;
+use perigee_text::{Specials, Tokenizer};
 use serde_json::Value;
 
 /// What a skill must reach, per cent of the fixture's 60 items over both modes: the card's aim. The card's own figures come from 400 items each.

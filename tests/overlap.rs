@@ -6,22 +6,22 @@ use std::time::Instant;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
 use perigee::boot::equipped::Equipped;
-use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::cuda::{Arch, Arithmetic};
-use perigee::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, TokenLogprobs};
-use perigee::generate::{GuardChoice, GuardPlan};
-use perigee::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
-use perigee::guard::{self, Mode};
-use perigee::host::Group;
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::ops::CacheDType;
-use perigee::sampling::{BlockRule, SamplingParams};
-use perigee::scheduler::{self, FinishReason};
-use perigee::speculation::{self, Method};
-use perigee::telemetry::Metrics;
-use perigee::text::{Specials, Tokenizer};
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cuda::{Arch, Arithmetic};
+use perigee_decoding::guard::{self, Mode};
+use perigee_decoding::sampling::{BlockRule, SamplingParams};
+use perigee_decoding::speculation::{self, Method};
+use perigee_engine::scheduler::{self, FinishReason};
+use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, TokenLogprobs};
+use perigee_http::generate::{GuardChoice, GuardPlan};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::CacheDType;
+use perigee_ops::host::Group;
+use perigee_telemetry::Metrics;
+use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
+use perigee_text::{Specials, Tokenizer};
 use serde_json::json;
 
 use crate::delayed::{Delayed, Transfers};
@@ -79,7 +79,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         tower: None,
         tiers: None,
         launch_times: None,
-        speculation: perigee::speculation::Config::off(),
+        speculation: perigee_decoding::speculation::Config::off(),
     }
 }
 
@@ -87,7 +87,7 @@ fn cpu() -> CpuBackend {
     CpuBackend::new(CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() })
 }
 
-fn start<B: perigee::ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
+fn start<B: perigee_ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
     start_equipped(Equipped::new(backend, CacheDType::F32), options)
 }
 
@@ -96,7 +96,7 @@ fn start_cpu(options: &EngineOptions) -> StartedEngine {
     start_equipped(Equipped::new(cpu(), CacheDType::F32).with_drafts(), options)
 }
 
-fn start_equipped<B: perigee::ops::Backend>(equipped: Equipped<B>, options: &EngineOptions) -> StartedEngine {
+fn start_equipped<B: perigee_ops::Backend>(equipped: Equipped<B>, options: &EngineOptions) -> StartedEngine {
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

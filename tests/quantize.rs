@@ -7,13 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use perigee::compress::{Options, QuantizeError, Report, quantize};
-use perigee::model::ModuleClass;
-use perigee::model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_file, write_index};
 use perigee::nano;
-use perigee::quant::distortion::Distortion;
-use perigee::quant::{PackedBuffer, PackedFormat, PackedMatrix, Packing, TensorScale};
-use perigee::tensor::{DType, TensorView};
+use perigee_compress::{Options, QuantizeError, Report, quantize};
+use perigee_model::ModuleClass;
+use perigee_model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_file, write_index};
+use perigee_numbers::quant::distortion::Distortion;
+use perigee_numbers::quant::{PackedBuffer, PackedFormat, PackedMatrix, Packing, TensorScale};
+use perigee_numbers::tensor::{DType, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -508,7 +508,7 @@ fn an_interrupted_run_is_taken_up_wherever_it_stopped() {
         let source = Checkpoint::open(from.path()).unwrap();
         let mut steps = 0;
         let stopped = catch_unwind(AssertUnwindSafe(|| {
-            let mut step = |_: &perigee::compress::Progress| {
+            let mut step = |_: &perigee_compress::Progress| {
                 steps += 1;
                 assert!(steps <= stop * 13, "stopped by the test");
             };

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
-use perigee::host::reference::ReferenceBackend;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
-use perigee::ops::{AttentionForm, CacheDType, Calibrate};
-use perigee::quant::{Dialect, StoredMatrix, check_scales, recognize};
-use perigee::tensor::{DType, TensorView};
+use perigee_cpu::{Activations, CpuBackend, CpuOptions, Isa};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
+use perigee_numbers::quant::{Dialect, StoredMatrix, check_scales, recognize};
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::{AttentionForm, CacheDType, Calibrate};
 use serde_json::json;
 
 use crate::golden::{cpu_ranks, golden_folder, golden_path, largest_difference, load_folder, step};

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::server::{Config, Server, Tls};
+use perigee_http::server::{Config, Server, Tls};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -253,7 +253,7 @@ async fn a_new_certificate_is_for_new_connections() {
     let old_roots = files.trusting();
     files.renew();
     let tls = Tls::read(&files.config()).unwrap();
-    let api = fake::api(&engine, &files.config(), Arc::new(perigee::telemetry::Metrics::new(MODEL, true)));
+    let api = fake::api(&engine, &files.config(), Arc::new(perigee_telemetry::Metrics::new(MODEL, true)));
     server.control().replace(api, &files.config(), tls);
     assert_eq!(old.get("/health").await.status, 200);
     assert!(old_roots.handshake(server.addr()).await.is_err());

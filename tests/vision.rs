@@ -6,20 +6,20 @@ use std::sync::Arc;
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
 use perigee::boot::equipped::Equipped;
 use perigee::boot::sight::TowerSource;
-use perigee::cpu::{Activations, CpuBackend, CpuOptions, Isa};
-use perigee::cuda::{Arch, Arithmetic, CudaBackend};
-use perigee::engine::{EngineRequest, Media};
-use perigee::host::Group;
-use perigee::host::reference::ReferenceBackend;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Model, Tower, TowerBlueprint};
-use perigee::ops::{
+use perigee_cpu::{Activations, CpuBackend, CpuOptions, Isa};
+use perigee_cuda::{Arch, Arithmetic, CudaBackend};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_engine::{EngineRequest, Media};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::vision;
+use perigee_model::{Blueprint, Model, Tower, TowerBlueprint};
+use perigee_ops::host::Group;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::{
     BlockId, CacheDType, Calibrate, PATCH_SIDE, Picture, Row, StepPlan, TokenId, TokenSource, TowerCapacity,
     TowerOps,
 };
-use perigee::sampling::SamplingParams;
-use perigee::telemetry::Metrics;
-use perigee::vision;
+use perigee_telemetry::Metrics;
 use safetensors::SafeTensors;
 use serde_json::Value;
 

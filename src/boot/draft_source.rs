@@ -1,11 +1,11 @@
 //! Where a draft model comes from: a folder, the embedded one, or the checkpoint's own prediction layer.
 
 use super::engine::EngineError;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, DraftBlueprint, DraftSupport, DraftTensors, MtpLayer, RunDraft};
 use crate::nano;
-use crate::ops::{Backend, CacheDType, Capacity, MemoryNeeds};
-use crate::speculation::{self, Method};
+use perigee_decoding::speculation::{self, Method};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, DraftBlueprint, DraftSupport, DraftTensors, MtpLayer, RunDraft};
+use perigee_ops::{Backend, CacheDType, Capacity, MemoryNeeds};
 
 /// A draft model before its upload.
 pub(super) enum DraftSource {

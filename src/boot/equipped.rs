@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::cpu::{Activations, CpuBackend, CpuOptions};
-use crate::host::Group;
-use crate::host::reference::ReferenceBackend;
-use crate::model::{DraftSupport, ExpertOrder, TowerSupport, Uploads};
-use crate::ops::{Backend, CacheDType, DraftOps, MtpOps, OpError, TowerOps};
-use crate::threads::UploadMeter;
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_model::{DraftSupport, ExpertOrder, TowerSupport, Uploads};
+use perigee_numbers::threads::UploadMeter;
+use perigee_ops::host::Group;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::{Backend, CacheDType, DraftOps, MtpOps, OpError, TowerOps};
 
 /// A backend with what an engine may have on it; its drafts and towers are absent where the backend does not run them.
 pub struct Equipped<B: Backend> {

@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::cuda::tuner::{
+use perigee_cuda::tuner::{
     self, BenchSizes, Candidate, Choices, Effort, Identity, KernelTime, KernelTimes, Measurement, Table,
     TuneError, TunedOp,
 };
-use crate::cuda::{
-    self, Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
+use perigee_cuda::{
+    Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
     Installation, Kernel, KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, ProbeError, Program, Stream,
     kernels,
 };
-use crate::ops::OpError;
-use crate::telemetry::{KernelFigures, Metrics};
-use crate::threads::UploadMeter;
+use perigee_numbers::threads::UploadMeter;
+use perigee_ops::OpError;
+use perigee_telemetry::{KernelFigures, Metrics};
 
 /// Longest wait for a kernel that is tuned: a thousand times what the longest one of them takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ pub struct Gpu {
     device: Device,
     /// Newest version of CUDA that the driver knows.
     cuda_version: (u32, u32),
-    kernels: cuda::Config,
+    kernels: perigee_cuda::Config,
     arithmetic: Arithmetic,
 }
 
@@ -81,7 +81,7 @@ impl Gpu {
     }
 
     /// The first device with kernels.
-    pub fn find(kernels: &cuda::Config, arithmetic: Arithmetic) -> Result<Self, GpuError> {
+    pub fn find(kernels: &perigee_cuda::Config, arithmetic: Arithmetic) -> Result<Self, GpuError> {
         let Installation { version, devices } = Installation::probe()?;
         let names: Vec<String> = devices
             .iter()
@@ -93,7 +93,7 @@ impl Gpu {
     }
 
     /// One line of the log on the GPU that `device.backend = auto` does not use, or on there being none.
-    pub(super) fn note_unused(kernels: &cuda::Config) {
+    pub(super) fn note_unused(kernels: &perigee_cuda::Config) {
         match Self::find(kernels, Arithmetic::Bf16) {
             Ok(gpu) => tracing::info!(
                 device = gpu.device.name,
@@ -268,7 +268,7 @@ impl Gpu {
         done: &mut dyn FnMut(usize, &Measurement),
     ) -> Result<(), GpuError> {
         let effort = Effort { vendor: self.uses_vendor(), ..Effort::GPU };
-        if effort.vendor && !cuda::has_cublaslt() {
+        if effort.vendor && !perigee_cuda::has_cublaslt() {
             return Err(GpuError::NoCublasLt);
         }
         let mut open = || {

@@ -1,9 +1,9 @@
 //! What decides the content of a KV block beside its name: one file on disk must not serve another model, or other arithmetic.
 
 use super::engine::{BackendChoice, EngineOptions};
-use crate::kv_tiers::Identity;
-use crate::model::checkpoint::Checkpoint;
-use crate::ops::CacheDType;
+use perigee_engine::kv_tiers::Identity;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::CacheDType;
 
 /// Bytes that are hashed at the beginning and in the middle of a tensor. Trainings differ in all of a tensor's bytes.
 const SAMPLE_BYTES: usize = 4096;

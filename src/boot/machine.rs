@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::gpu::Gpu;
 use crate::config::{Settings, Violation, device};
-use crate::cuda::Arithmetic;
-use crate::server::Tls;
-use crate::{kv_events, kv_tiers};
+use perigee_cuda::Arithmetic;
+use perigee_engine::{kv_events, kv_tiers};
+use perigee_http::server::Tls;
 
 /// Everything that is missing, with its remedy. Opens no device, reads no weights, and leaves nothing behind.
 pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
@@ -96,7 +96,7 @@ mod tests {
         );
         check(
             |s| {
-                s.speculation = crate::speculation::Config::off();
+                s.speculation = perigee_decoding::speculation::Config::off();
                 s.speculation.draft = Some("/no/such".into());
             },
             &[],

@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use crate::model::ModuleClass;
-use crate::ops::MemoryNeeds;
+use perigee_model::ModuleClass;
+use perigee_ops::MemoryNeeds;
 
 /// The memory that weights, workspace and cache share, and the rules for a cache whose size is automatic
 /// (`kv_cache.memory_bytes` = 0).

@@ -7,7 +7,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::engine::EngineProgress;
-use crate::server::Readiness;
+use perigee_http::server::Readiness;
 
 /// Follows the boot from stage to stage.
 pub(super) struct Progress<'a> {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
 use crate::config::{ConfigErrors, Loaded, Settings, show_json};
-use crate::server::{self, Control, Operator, Tls};
-use crate::telemetry::LogControl;
+use perigee_http::server::{self, Control, Operator, Tls};
+use perigee_telemetry::LogControl;
 
 /// Keys and whole sections (a name with a dot at its end) that change while the server serves.
 /// Everything else decides on memory, on sockets or on the model, and needs a restart.
@@ -186,7 +186,7 @@ fn in_force(old: &Loaded, new: Loaded) -> Loaded {
 mod tests {
     use super::*;
     use crate::config::{Environment, FlagValue, LoadRequest, load};
-    use crate::server::{ApiKey, Secret};
+    use perigee_http::server::{ApiKey, Secret};
 
     fn loaded(flags: &[(&str, &str)]) -> Loaded {
         let flag = |(key, value): &(&str, &str)| FlagValue {

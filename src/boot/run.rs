@@ -17,14 +17,14 @@ use super::sampling_defaults::{ModelDefaults, sampling_defaults};
 use super::signals::{Signals, survive_file_size_limit};
 use super::stations::{load_sight, load_text, open_checkpoint, read_blueprint};
 use super::watchdog;
-use crate::api::{Api, ModelCard};
 use crate::config::{Loaded, Settings};
-use crate::engine::EngineHandle;
-use crate::generate::Generator;
-use crate::kv_events::{self, Publisher, Sockets};
 use crate::nano;
-use crate::server::{Drained, Endpoint, Readiness, RemoteImages, Server, Traces};
-use crate::telemetry::{self, EngineInfo, LogControl, Metrics};
+use perigee_engine::EngineHandle;
+use perigee_engine::kv_events::{self, Publisher, Sockets};
+use perigee_http::api::{Api, ModelCard};
+use perigee_http::generate::Generator;
+use perigee_http::server::{Drained, Endpoint, Readiness, RemoteImages, Server, Traces};
+use perigee_telemetry::{EngineInfo, LogControl, Metrics};
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
 const EXIT_CUT: u8 = 3;
@@ -41,8 +41,9 @@ const TRACE_FLUSH_LIMIT: Duration = Duration::from_secs(3);
 /// `perigee serve`, from loaded settings to the exit code. `load` reads them anew.
 pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     let begun = Instant::now();
-    telemetry::heap::set_up();
-    let begin = || Ok::<_, BootError>((start_runtime()?, telemetry::init(&loaded.settings.telemetry)?));
+    perigee_telemetry::heap::set_up();
+    let begin =
+        || Ok::<_, BootError>((start_runtime()?, perigee_telemetry::init(&loaded.settings.telemetry)?));
     let (runtime, logs) = match begin() {
         Ok(parts) => parts,
         Err(error) => {

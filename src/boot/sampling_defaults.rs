@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::error::BootError;
 use crate::config::Settings;
-use crate::generate::{SamplingDefaults, SamplingPolicy};
-use crate::model::Blueprint;
-use crate::model::checkpoint::Checkpoint;
-use crate::sampling::rules::Rules;
-use crate::text::Family;
+use perigee_decoding::sampling::rules::Rules;
+use perigee_http::generate::{SamplingDefaults, SamplingPolicy};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_text::Family;
 
 /// What a checkpoint says of its defaults.
 #[derive(Debug, Clone)]

@@ -1,10 +1,10 @@
 //! How a checkpoint sees: its tower and its preprocessor, or what it lacks.
 
 use super::error::BootError;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, TowerBlueprint, TowerInventory};
-use crate::ops::TowerCapacity;
-use crate::vision::{self, Preprocessor};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::vision::{self, Preprocessor};
+use perigee_model::{Blueprint, TowerBlueprint, TowerInventory};
+use perigee_ops::TowerCapacity;
 
 /// A vision tower before its upload.
 #[derive(Debug, Clone, PartialEq)]

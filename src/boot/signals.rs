@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::server::Operator;
+use perigee_http::server::Operator;
 
 /// Receiver of SIGTERM and SIGINT.
 pub(super) struct Signals {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::error::BootError;
 use super::sight::{NO_TOWER, TowerSource};
 use crate::config::Settings;
-use crate::generate::{ModelText, Sight};
-use crate::model::Blueprint;
-use crate::model::checkpoint::Checkpoint;
 use crate::nano;
-use crate::text::{ChatTemplate, Tokenizer};
+use perigee_http::generate::{ModelText, Sight};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_text::{ChatTemplate, Tokenizer};
 
 /// The folder of `model.path`, or the embedded model.
 pub(crate) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::cuda::Format;
-use crate::cuda::tuner::{Bucket, Product, TunedOp};
-use crate::model::{Blueprint, Inventory, Linear, ModuleClass};
-use crate::quant::{Dialect, FloatType, PackedFormat};
+use perigee_cuda::Format;
+use perigee_cuda::tuner::{Bucket, Product, TunedOp};
+use perigee_model::{Blueprint, Inventory, Linear, ModuleClass};
+use perigee_numbers::quant::{Dialect, FloatType, PackedFormat};
 
 /// Every product on tensor cores, once for each bucket of rows: few rows first, since decode steps have few.
 pub(crate) fn tuned_ops(inventory: &Inventory, blueprint: &Blueprint) -> Vec<TunedOp> {
@@ -55,8 +55,8 @@ fn format_of(dialect: Dialect) -> Option<Format> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::checkpoint::Checkpoint;
     use crate::nano;
+    use perigee_model::checkpoint::Checkpoint;
 
     #[test]
     fn the_embedded_model_has_every_product() {

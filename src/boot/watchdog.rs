@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::telemetry::Metrics;
+use perigee_telemetry::Metrics;
 
 /// Time between two looks, at most a tenth of the time limit of a step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -9,21 +9,20 @@ use std::time::Instant;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::render_request;
 use crate::boot::engine::{BackendChoice, EngineOptions, EngineProgress, StartedEngine, start_engine};
 use crate::boot::{
     BootError, ModelDefaults, chain, load_text, open_checkpoint, read_blueprint, sampling_defaults,
 };
 use crate::config::Settings;
 use crate::config::args::BenchArgs;
-use crate::cpu;
-use crate::cuda::{LaunchTime, LaunchTimes};
 use crate::measure::{self, BenchPlan, BenchReport, SpeculationPlan, SpeculationReport};
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, active_bytes};
-use crate::sampling::SamplingParams;
-use crate::telemetry::Metrics;
-use crate::text::Specials;
+use perigee_cuda::{LaunchTime, LaunchTimes};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_http::api::render_request;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, active_bytes};
+use perigee_telemetry::Metrics;
+use perigee_text::Specials;
 
 /// Prompts of `--speculation` without a file: passages to copy and to edit, and questions.
 const PROMPTS: &str = include_str!("bench_prompts.jsonl");
@@ -242,7 +241,7 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<Measured, BootError>
     // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;
     let on_host = !matches!(options.backend, BackendChoice::Cuda(_));
-    let before = on_host.then(|| cpu::read_bandwidth(threads)).transpose()?;
+    let before = on_host.then(|| perigee_cpu::read_bandwidth(threads)).transpose()?;
     let plan = BenchPlan {
         prefill: args.prefill as usize,
         decode: args.decode as usize,
@@ -253,7 +252,7 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<Measured, BootError>
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let bandwidth = || {
         let before = before?;
-        Some(cpu::read_bandwidth(threads).map_or(before, |after| before.max(after)))
+        Some(perigee_cpu::read_bandwidth(threads).map_or(before, |after| before.max(after)))
     };
     let report = runtime.block_on(measure::run(&engine.handle, &metrics, active, &plan, bandwidth))?;
     engine.handle.shutdown();

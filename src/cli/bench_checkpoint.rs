@@ -6,8 +6,8 @@ use super::commands::print;
 use super::work_progress::WorkProgress;
 use crate::boot::chain;
 use crate::boot::memory_plan::format_bytes;
-use crate::compress::StandIn;
 use crate::config::args::BenchCheckpointArgs;
+use perigee_compress::StandIn;
 
 /// Writes the folder.
 pub(super) fn bench_checkpoint(args: &BenchCheckpointArgs) -> ExitCode {

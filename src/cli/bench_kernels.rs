@@ -8,9 +8,9 @@ use crate::boot::gpu::Gpu;
 use crate::boot::{BootError, chain, open_checkpoint, read_blueprint, tuned_ops};
 use crate::config::Settings;
 use crate::config::args::BenchKernelsArgs;
-use crate::cuda::Arithmetic;
-use crate::cuda::tuner::{BenchSizes, Bucket, KernelTimes};
-use crate::model::Inventory;
+use perigee_cuda::Arithmetic;
+use perigee_cuda::tuner::{BenchSizes, Bucket, KernelTimes};
+use perigee_model::Inventory;
 
 /// Measures and prints.
 pub(super) fn bench_kernels(args: &BenchKernelsArgs, settings: &Settings) -> ExitCode {
@@ -95,7 +95,7 @@ fn table(sizes: &BenchSizes, times: &KernelTimes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::tuner::KernelTime;
+    use perigee_cuda::tuner::KernelTime;
 
     #[test]
     fn a_line_says_speed_and_share_of_the_floor() {

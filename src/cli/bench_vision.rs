@@ -7,8 +7,8 @@ use crate::boot::chain;
 use crate::config::Settings;
 use crate::config::args::BenchVisionArgs;
 use crate::config::device::Activations as Setting;
-use crate::cpu::{Activations, CpuBackend, CpuOptions};
 use crate::measure::encode_times;
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
 
 /// Measures and prints.
 pub(super) fn bench_vision(args: &BenchVisionArgs, settings: &Settings) -> ExitCode {

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::trust::Trust;
-use crate::server;
+use perigee_http::server;
 
 /// Why a server may close a connection that it has taken.
 const FULL: &str = "; a server closes new connections while all are in use (server.max_connections)";

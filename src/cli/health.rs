@@ -61,7 +61,7 @@ fn reason(body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ApiError;
+    use perigee_http::api::ApiError;
 
     #[test]
     fn a_refusal_is_said_in_its_words() {

@@ -9,8 +9,8 @@ use super::commands::{print, print_json};
 use crate::boot::memory_plan::format_bytes;
 use crate::boot::{BootError, chain, read_blueprint};
 use crate::config::args::InspectArgs;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, DraftAttention, DraftBlueprint, DraftTensors, Inspection};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, DraftAttention, DraftBlueprint, DraftTensors, Inspection};
 
 /// Names shown per kind of problem in the table.
 const MAX_SHOWN: usize = 20;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::commands::{EXIT_USAGE, load_settings, print};
 use crate::boot::memory_plan::format_bytes;
 use crate::config::args::{KernelsBuildArgs, KernelsCommand};
-use crate::cuda::{
+use perigee_cuda::{
     Arch, CacheSettings, Compiler, Config, Installation, KernelCache, Nvrtc, Obtained, Origin, kernels,
 };
 
@@ -131,7 +131,7 @@ fn table(jobs: &[Obtained], cache: &KernelCache, time: Duration, config: &Config
         let _ = write!(text, "{:width$}  {:<8} ", job.kernel.name, job.arch.name());
         let _ = match &job.result {
             Ok(binary) => {
-                let most = |of: fn(&crate::cuda::FunctionUsage) -> u32| {
+                let most = |of: fn(&perigee_cuda::FunctionUsage) -> u32| {
                     binary.functions.iter().map(of).max().unwrap_or(0)
                 };
                 let origin = match binary.origin {

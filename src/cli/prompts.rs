@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::commands::{EXIT_USAGE, load_settings, print, print_json};
-use crate::api::render_request;
 use crate::boot::{
     BootError, ModelDefaults, chain, load_sight, load_text, open_checkpoint, read_blueprint,
     sampling_defaults,
 };
 use crate::config::args::{ParseArgs, RenderArgs, StartArg};
-use crate::text::{ReplyEnd, ReplyFormat, ReplyStart, markers, whole_reply};
+use perigee_http::api::render_request;
+use perigee_text::{ReplyEnd, ReplyFormat, ReplyStart, markers, whole_reply};
 
 /// Most bytes of a file.
 const MAX_FILE_BYTES: u64 = 256 << 20;

@@ -6,20 +6,20 @@ use std::process::ExitCode;
 
 use super::offline_progress::{OfflineProgress, Unit};
 use crate::boot::{BootError, chain};
-use crate::compress::audit::AuditOutcome;
-use crate::compress::{
-    self, AuditOptions, Comparison, Criterion, Documents, ExpertPlan, PassError, PassOptions, Saliency,
-    SourceId, TextPass, expert_layers,
-};
 use crate::config::args::{
     AuditArgs, BackendArg, CompareArgs, CriterionArg, PruneArgs, SaliencyArgs, TextPassArgs,
 };
-use crate::cpu::{Activations, CpuBackend, CpuOptions};
-use crate::host::reference::ReferenceBackend;
-use crate::model::LoadError;
-use crate::model::checkpoint::Checkpoint;
-use crate::ops::{Calibrate, OpError};
-use crate::text::Tokenizer;
+use perigee_compress::audit::AuditOutcome;
+use perigee_compress::{
+    AuditOptions, Comparison, Criterion, Documents, ExpertPlan, PassError, PassOptions, Saliency, SourceId,
+    TextPass, expert_layers,
+};
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_model::LoadError;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::{Calibrate, OpError};
+use perigee_text::Tokenizer;
 
 /// Longest plan, saliency or text file, bytes.
 const MAX_INPUT_BYTES: u64 = 1 << 30;
@@ -71,7 +71,7 @@ fn run_prune(args: &PruneArgs) -> Result<(), BootError> {
         return Ok(());
     }
     let mut bar = OfflineProgress::new("prune", Unit::Bytes);
-    let report = compress::prune(&source, &plan, &args.target, &mut |p| bar.at(p.done, p.total))?;
+    let report = perigee_compress::prune(&source, &plan, &args.target, &mut |p| bar.at(p.done, p.total))?;
     drop(bar);
     if args.json {
         return print(&format!("{:#}\n", serde_json::json!(report)));
@@ -148,7 +148,8 @@ fn run_audit(args: &AuditArgs) -> Result<bool, BootError> {
         ..Default::default()
     };
     let mut bar = OfflineProgress::new("audit", Unit::Bytes);
-    let report = compress::audit(&args.source, &args.target, &options, &mut |p| bar.at(p.done, p.total))?;
+    let report =
+        perigee_compress::audit(&args.source, &args.target, &options, &mut |p| bar.at(p.done, p.total))?;
     drop(bar);
     if args.json {
         print(&format!("{:#}\n", serde_json::json!(report)))?;
@@ -213,9 +214,17 @@ impl OnModel for Collect<'_> {
         let layers = self.args.layers.as_ref().map(|layers| &layers.0);
         let mut bar = OfflineProgress::new("saliency", Unit::Of("tokens x layers"));
         let options = options(&self.args.pass);
-        Ok(compress::collect(pass, self.checkpoint, &tokenizer, &documents, layers, &options, &mut |p| {
-            bar.at(p.done, p.total);
-        })?)
+        Ok(perigee_compress::collect(
+            pass,
+            self.checkpoint,
+            &tokenizer,
+            &documents,
+            layers,
+            &options,
+            &mut |p| {
+                bar.at(p.done, p.total);
+            },
+        )?)
     }
 }
 
@@ -247,9 +256,17 @@ impl<A: Calibrate> OnModel for CompareBoth<'_, '_, A> {
         let (documents, tokenizer) = inputs(&self.args.pass, self.a)?;
         let mut bar = OfflineProgress::new("compare", Unit::Of("tokens x layers"));
         let (options, limit) = (options(&self.args.pass), self.args.limit);
-        Ok(compress::compare(self.first, second, &tokenizer, &documents, &options, limit, &mut |p| {
-            bar.at(p.done, p.total);
-        })?)
+        Ok(perigee_compress::compare(
+            self.first,
+            second,
+            &tokenizer,
+            &documents,
+            &options,
+            limit,
+            &mut |p| {
+                bar.at(p.done, p.total);
+            },
+        )?)
     }
 }
 

@@ -8,11 +8,10 @@ use super::offline_progress::{OfflineProgress, Unit};
 use super::pruning::{OnModel, options, read, with_backend};
 use super::work_progress::WorkProgress;
 use crate::boot::{BootError, chain};
-use crate::compress::{self, Calibration, CalibrationRequest, Documents, Options, PassProgress, TextPass};
 use crate::config::args::{BackendArg, QuantizeArgs, TextPassArgs};
-use crate::model::checkpoint::Checkpoint;
-use crate::ops;
-use crate::text::Tokenizer;
+use perigee_compress::{Calibration, CalibrationRequest, Documents, Options, PassProgress, TextPass};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_text::Tokenizer;
 
 /// Tokens of a calibration step: enough that each expert's matrices serve several rows.
 const STEP_TOKENS: u32 = 256;
@@ -61,11 +60,12 @@ fn run(args: &QuantizeArgs, options: &Options) -> Result<(), BootError> {
     let calibration = id.map(|id| CalibrationRequest { id, measure: &mut measure });
     let mut progress = WorkProgress::new();
     let (mut done, mut resumed) = (0, 0);
-    let report = compress::quantize(&source, &args.target, options, calibration, threads, &mut |at| {
-        (done, resumed) = (at.done_bytes, at.resumed_bytes);
-        let what = format!("shard {} of {} ({})", at.number, at.shards, at.shard);
-        progress.at(&what, at.done_bytes, at.resumed_bytes, at.total_bytes);
-    })?;
+    let report =
+        perigee_compress::quantize(&source, &args.target, options, calibration, threads, &mut |at| {
+            (done, resumed) = (at.done_bytes, at.resumed_bytes);
+            let what = format!("shard {} of {} ({})", at.number, at.shards, at.shard);
+            progress.at(&what, at.done_bytes, at.resumed_bytes, at.total_bytes);
+        })?;
     let seconds = progress.seconds();
     drop(progress);
     let megabytes = (done - resumed) as f64 / 1e6;
@@ -133,11 +133,14 @@ struct Calibrate<'a> {
 impl OnModel for Calibrate<'_> {
     type Out = Calibration;
 
-    fn run<B: ops::Calibrate>(&mut self, pass: &mut TextPass<'_, B>) -> Result<Calibration, BootError> {
+    fn run<B: perigee_ops::Calibrate>(
+        &mut self,
+        pass: &mut TextPass<'_, B>,
+    ) -> Result<Calibration, BootError> {
         let Measurement { source, documents, pass: args } = self.measurement;
         let tokenizer = Tokenizer::load(&|name: &str| source.file(name).map(|bytes| bytes.into_owned()))?;
         let mut bar = OfflineProgress::new("calibration", Unit::Of("tokens x layers"));
         let mut progress = |p: PassProgress| bar.at(p.done, p.total);
-        Ok(compress::calibrate(pass, &tokenizer, documents, &options(args), self.id, &mut progress)?)
+        Ok(perigee_compress::calibrate(pass, &tokenizer, documents, &options(args), self.id, &mut progress)?)
     }
 }

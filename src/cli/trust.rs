@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error, InvalidMessage, RootCertStore, SignatureScheme,
 };
 
-use crate::server;
+use perigee_http::server;
 
 /// The certificates that a server may show.
 #[derive(Debug, Clone, PartialEq, Eq)]

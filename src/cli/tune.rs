@@ -8,9 +8,9 @@ use crate::boot::engine::find_gpu;
 use crate::boot::{BootError, chain, open_checkpoint, read_blueprint, tuned_ops};
 use crate::config::Settings;
 use crate::config::args::TuneArgs;
-use crate::cuda::tuner::{Candidate, MARGIN, Measurement, Table};
-use crate::model::Inventory;
-use crate::text::civil;
+use perigee_cuda::tuner::{Candidate, MARGIN, Measurement, Table};
+use perigee_model::Inventory;
+use perigee_text::civil;
 
 /// `perigee tune`.
 pub(super) fn tune(args: &TuneArgs, settings: &Settings) -> ExitCode {

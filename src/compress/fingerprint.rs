@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::checkpoint::Checkpoint;
+use perigee_model::checkpoint::Checkpoint;
 
 /// A checkpoint, by name and by content of its headers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

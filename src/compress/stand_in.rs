@@ -9,8 +9,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::model::checkpoint::{ShardWriter, TensorSpec, WriteError, is_complete, write_file, write_index};
-use crate::tensor::DType;
+use perigee_model::checkpoint::{ShardWriter, TensorSpec, WriteError, is_complete, write_file, write_index};
+use perigee_numbers::tensor::DType;
 
 /// Random bytes that the tensors are cut from, each from a place of its own. No multiple of a row's, so that rows differ.
 const POOL_BYTES: usize = (32 << 20) + 2;
@@ -252,8 +252,8 @@ impl Pools {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::checkpoint::Checkpoint;
-    use crate::model::{Blueprint, Inspection};
+    use perigee_model::checkpoint::Checkpoint;
+    use perigee_model::{Blueprint, Inspection};
 
     fn small(moe_layers: usize) -> StandIn {
         StandIn {

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_index};
-use crate::tensor::DType;
+use perigee_model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_index};
+use perigee_numbers::tensor::DType;
 
 /// A tensor with its bytes.
 pub(super) type Tensor = (TensorSpec, Vec<u8>);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::config::{FlagValue, show_json, show_table};
-use crate::sampling::rules::Rule;
+use perigee_decoding::sampling::rules::Rule;
 
 /// A folder with `perigee.toml` and `profiles/`.
 struct Site(tempfile::TempDir);
@@ -331,7 +331,7 @@ fn conventions_of_the_environment_are_honoured() {
     assert_eq!(level(&both), ("error".into(), "PERIGEE_TELEMETRY__LOG_LEVEL".into()));
     assert_eq!(level(&[("RUST_LOG", ""), ("PERIGEE_TELEMETRY__LOG_LEVEL", "")]).0, "warn");
     let loaded = site.load(None, &[("NO_COLOR", "1")], &[]).unwrap();
-    assert_eq!(loaded.settings.telemetry.log_color, crate::telemetry::config::LogColor::Never);
+    assert_eq!(loaded.settings.telemetry.log_color, perigee_telemetry::config::LogColor::Never);
 }
 
 #[test]

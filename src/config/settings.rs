@@ -6,10 +6,11 @@ use figment::value::Value;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    cuda, generate, grammar, guard, kv_events, model, sampling, scheduler, server, speculation, telemetry,
-    vision,
-};
+use perigee_decoding::{guard, sampling, speculation};
+use perigee_engine::{kv_events, scheduler};
+use perigee_http::{generate, server};
+use perigee_model::vision;
+use perigee_text::grammar;
 
 use super::DeviceConfig;
 
@@ -20,13 +21,13 @@ pub struct Settings {
     /// HTTP: where requests are taken and every limit in size and time.
     pub server: server::config::Config,
     /// Which model is served, and how it is read.
-    pub model: model::config::Config,
+    pub model: perigee_model::config::Config,
     /// What computes.
     pub device: DeviceConfig,
     /// Kernels for GPUs, compiled by `perigee kernels build`; read with device.backend = cuda.
-    pub kernels: cuda::Config,
+    pub kernels: perigee_cuda::Config,
     /// The paged cache of latent keys and values.
-    pub kv_cache: model::config::KvCacheConfig,
+    pub kv_cache: perigee_model::config::KvCacheConfig,
     /// How requests are batched.
     pub scheduler: scheduler::Config,
     /// Telling routers which prefixes are cached here.
@@ -44,7 +45,7 @@ pub struct Settings {
     /// Watching replies for endless repetition.
     pub guard: guard::Config,
     /// Logs and metrics.
-    pub telemetry: telemetry::Config,
+    pub telemetry: perigee_telemetry::Config,
 }
 
 /// Keys whose values are never printed and may come from a file.

@@ -9,14 +9,14 @@ use super::mla::{self, Geometry, KvUp};
 use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Activations, Numerics, RowLayout};
 use super::simd::Isa;
-use crate::host::{Gelu, HostOps};
-use crate::ops::{
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
+use perigee_numbers::threads::{PerWorker, Shards, ThreadPool, UploadMeter};
+use perigee_ops::host::{Gelu, HostOps};
+use perigee_ops::{
     CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape,
     Segment, expect, peak,
 };
-use crate::quant::StoredMatrix;
-use crate::tensor::TensorView;
-use crate::threads::{PerWorker, Shards, ThreadPool, UploadMeter};
 use std::ops::Range;
 use std::sync::Arc;
 

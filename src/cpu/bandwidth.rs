@@ -3,8 +3,8 @@
 use super::layout::LANES;
 use super::simd::{self, Isa, Kernel, Simd};
 use super::storage::Storage;
-use crate::ops::OpError;
-use crate::threads::{Shards, ThreadPool};
+use perigee_numbers::threads::{Shards, ThreadPool};
+use perigee_ops::OpError;
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -2,7 +2,7 @@
 
 use super::mla::{KEY_BLOCK, unique_id};
 use super::storage::Storage;
-use crate::ops::{CacheDType, CacheShape, OpError, peak};
+use perigee_ops::{CacheDType, CacheShape, OpError, peak};
 
 /// Activations `[rows, cols]` f32 with a fixed capacity.
 ///

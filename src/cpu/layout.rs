@@ -2,7 +2,7 @@
 //!
 //! Plain descriptions, without instruction sets or memory of their own. Knows no other file of the backend.
 
-use crate::quant::fp4::E2M1;
+use perigee_numbers::quant::fp4::E2M1;
 
 /// Outputs per panel: the lanes of one 512-bit register.
 pub(crate) const LANES: usize = 16;

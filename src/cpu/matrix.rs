@@ -12,10 +12,10 @@ use super::packed_panels;
 use super::simd::{self, Isa};
 use super::storage::Storage;
 use super::transpose::TransposeRows;
-use crate::ops::OpError;
-use crate::quant::{PackedMatrix, StoredMatrix};
-use crate::tensor::DType;
-use crate::threads::{Shards, ThreadPool, UploadMeter};
+use perigee_numbers::quant::{PackedMatrix, StoredMatrix};
+use perigee_numbers::tensor::DType;
+use perigee_numbers::threads::{Shards, ThreadPool, UploadMeter};
+use perigee_ops::OpError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -376,7 +376,7 @@ pub(crate) fn pack_reporting(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::TensorView;
+    use perigee_numbers::tensor::TensorView;
 
     #[test]
     fn rows_come_back_from_any_dtype_and_size() {

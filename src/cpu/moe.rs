@@ -11,8 +11,8 @@ use super::layout::LANES;
 use super::matrix::Panels;
 use super::rows::{self, Numerics, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
-use crate::ops::RouterShape;
-use crate::threads::{PerWorker, Shards, ThreadPool};
+use perigee_numbers::threads::{PerWorker, Shards, ThreadPool};
+use perigee_ops::RouterShape;
 use std::ops::Range;
 
 /// Rows per pass: bounds the scratch (packed inputs and hidden rows) whatever the batch.

@@ -12,8 +12,8 @@
 use super::layout::{CodeFormat, FP8_SCALE_STEPS, LANES, STEP_INPUTS};
 use super::simd::{self, Isa};
 use super::transpose::TransposeRows;
-use crate::quant::fp8::{decode_e4m3, decode_e8m0};
-use crate::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee_numbers::quant::fp8::{decode_e4m3, decode_e8m0};
+use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 
 impl CodeFormat {
     /// What one stored scale is, before the panel's factor.
@@ -186,9 +186,9 @@ pub(crate) unsafe fn group_scales(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::matrix::{PanelSource, pack_all};
-    use crate::tensor::{DType, TensorView};
-    use crate::threads::ThreadPool;
+    use crate::matrix::{PanelSource, pack_all};
+    use perigee_numbers::tensor::{DType, TensorView};
+    use perigee_numbers::threads::ThreadPool;
 
     #[test]
     fn nibbles_part_into_even_and_odd() {
@@ -220,8 +220,7 @@ mod tests {
                     if format.code_bits() == 4 && shape[1] % format.group().unwrap_or(1) != 0 {
                         continue;
                     }
-                    let owned =
-                        crate::cpu::tests::random_packed(&mut rng, format, dtype, tensor_scale, shape);
+                    let owned = crate::tests::random_packed(&mut rng, format, dtype, tensor_scale, shape);
                     let matrix = owned.view();
                     let source = PanelSource::stacked("test", vec![matrix.into()]).expect("valid");
                     let packed = pack_all(&mut pool, isa, "test", &[source]).expect("memory");
@@ -244,7 +243,7 @@ mod tests {
     fn mixed_parts_are_widened() {
         let mut rng = fastrand::Rng::with_seed(12);
         let mut random =
-            |format, dtype, scale| crate::cpu::tests::random_packed(&mut rng, format, dtype, scale, [16, 64]);
+            |format, dtype, scale| crate::tests::random_packed(&mut rng, format, dtype, scale, [16, 64]);
         let a = random(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.5));
         let b = random(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.25));
         let c = random(PackedFormat::Mxfp4, DType::U8, TensorScale::None);

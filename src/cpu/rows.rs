@@ -9,7 +9,7 @@ use super::layout::{
     STEP_INPUTS, Tiling,
 };
 use super::simd::{self, Isa, Kernel, Simd};
-use crate::threads::{Shards, ThreadPool};
+use perigee_numbers::threads::{Shards, ThreadPool};
 
 /// What the input rows of matrix products are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,7 @@
 //! Zeroed memory for weights and caches, in huge pages where the system grants them.
 
-use crate::ops::OpError;
 use memmap2::MmapMut;
+use perigee_ops::OpError;
 
 /// Bytes of a huge page on x86-64 and most others.
 const HUGE_PAGE: usize = 2 << 20;

@@ -9,9 +9,9 @@ use super::kernels::{
     mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
 };
 use super::{Arch, Arithmetic, Buffer, Driver, DriverError, LaunchShape, Stream};
-use crate::ops::{CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
-use crate::quant::StoredMatrix;
-use crate::tensor::DType;
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::DType;
+use perigee_ops::{CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
 
 /// Bounds of one [`Attention`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

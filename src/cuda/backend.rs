@@ -30,13 +30,13 @@ use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
 use super::tuner::{Choices, Product};
 use super::weights::{Matrix, Packer, Tiled};
-use crate::ops::{
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
+use perigee_ops::{
     AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, Layers,
     MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable, RouterShape,
     Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, Upcoming, expect,
 };
-use crate::quant::StoredMatrix;
-use crate::tensor::TensorView;
 
 /// Most blocks of one sequence: bounds its block table in the plan, 4 bytes each.
 const MAX_TABLE_BLOCKS: usize = 1 << 14;

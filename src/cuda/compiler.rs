@@ -199,7 +199,7 @@ pub(super) fn checked_usage(program: &Program, log: &str) -> Result<Vec<Function
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::{Limits, kernels};
+    use crate::{Limits, kernels};
 
     fn log_of(functions: &[(&str, u32, u32, u32)]) -> String {
         functions

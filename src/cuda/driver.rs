@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Arch, Program};
-use crate::ops::OpError;
+use perigee_ops::OpError;
 
 /// Bytes to which [`Driver::allocate`] aligns.
 pub(super) const ALIGNMENT: u64 = 256;

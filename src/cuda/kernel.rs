@@ -101,7 +101,7 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::kernels;
+    use crate::kernels;
 
     /// Static shared memory beside it is known where a program is compiled.
     #[test]

@@ -13,10 +13,10 @@ use bytemuck::AnyBitPattern;
 use super::driver::ALIGNMENT;
 use super::kernels::sampler::{self as kernels, Change, CommitParams, CountParams, DrawParams, Row, RowRule};
 use super::{Buffer, Driver, DriverError, Stream, Transfer};
-use crate::ops::{
+use perigee_decoding::sampling::{Logprobs, MAX_LOGIT_BIAS};
+use perigee_ops::{
     OpError, Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, Ticket, TokenId,
 };
-use crate::sampling::{Logprobs, MAX_LOGIT_BIAS};
 
 /// Place of a mask that is not uploaded yet.
 const NOT_PLACED: u32 = u32::MAX;

@@ -187,7 +187,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cuda::kernels;
+    use crate::kernels;
 
     fn check(kernel: &str, headers: &[(&str, &str)], expected: Result<&str, SourceError>) {
         let got = expand_with("k", kernel, headers).map(|source| source.text);
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_file_of_the_folder_is_embedded_under_its_name() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
         let kernels = kernels::ALL.iter().map(|kernel| (format!("{}.cu", kernel.name), kernel.text));
         let headers = HEADERS.iter().map(|(name, text)| ((*name).to_owned(), *text));
         for (dir, extension, known) in [

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::kernels::embed;
 use super::kernels::vision::NO_ROW;
 use super::stream::{Buffer, Stream};
-use crate::ops::{KvSlot, OpError, RopeTable, Row, StepPlan};
+use perigee_ops::{KvSlot, OpError, RopeTable, Row, StepPlan};
 
 /// Row counts of recorded steps; a step has as many rows as the next one, the missing ones padded.
 const BUCKETS: [usize; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
@@ -146,7 +146,7 @@ impl Step {
         words.resize((self.at.attention + list_words.max(lists.len())).next_multiple_of(ALIGNED_WORDS), 0);
         self.at.block_tables = words.len();
         words.extend_from_slice(bytemuck::cast_slice(&plan.block_tables));
-        crate::ops::expect("begin", &[self.buffer.bytes.max(4 * words.len())], &[self.buffer.bytes])?;
+        perigee_ops::expect("begin", &[self.buffer.bytes.max(4 * words.len())], &[self.buffer.bytes])?;
         Ok(stream.driver().upload(self.buffer.address, bytemuck::cast_slice(words))?)
     }
 

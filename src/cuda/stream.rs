@@ -6,7 +6,7 @@ use bytemuck::{NoUninit, Pod};
 
 use super::driver::{ALIGNMENT, Driver, DriverError, LaunchShape};
 use super::{Arch, Kernel, Program, SourceError, kernels};
-use crate::ops::OpError;
+use perigee_ops::OpError;
 
 /// The device as the backend sees it.
 pub struct Stream<D: Driver> {

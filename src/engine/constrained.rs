@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use crate::sampling::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
+use perigee_decoding::sampling::{ConstraintBroken, Taken, TokenConstraint, TokenMask};
 
 /// Longest wait of a step for a mask after its logits are computed. Most masks are ready before.
 const MASK_WAIT: Duration = Duration::from_millis(2);

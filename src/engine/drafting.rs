@@ -10,12 +10,12 @@ use std::time::Duration;
 use super::constrained::Constrained;
 use super::request::EngineEvent;
 use super::step_state::StepLoop;
-use crate::ops::{Backend, OpError};
 use crate::scheduler::{Chunk, LogitsNeed, SeqId};
-use crate::speculation::{
+use perigee_decoding::speculation::{
     Acceptance, Config, Guess, Occurrences, Predicted, Prediction, Replies, SequenceAcceptance, StepCost,
 };
-use crate::telemetry::{DraftFigures, DraftSkip, Metrics, StepTimes};
+use perigee_ops::{Backend, OpError};
+use perigee_telemetry::{DraftFigures, DraftSkip, Metrics, StepTimes};
 
 /// Tokens that are indexed in one step, over all sequences: about 0.2 ms. Long prompts take several.
 const INDEXED_PER_STEP: usize = 16 << 10;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::live::LiveSequence;
 use super::pictures::Pictures;
 use super::step_state::Step;
-use crate::ops::{Row, StepPlan, TokenId, TokenSource};
 use crate::scheduler::{LogitsNeed, Scheduler, SeqId};
+use perigee_ops::{Row, StepPlan, TokenId, TokenSource};
 
 /// A row of the step whose logits are needed; the list runs along `StepPlan::logits_rows`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use super::delivery::Outbox;
 use super::handle::EventSender;
 use super::request::EngineEvent;
-use crate::guard::{Event, Guard, Options, Verdict};
-use crate::ops::{Rule, SampleRow, TokenId};
-use crate::sampling::TokenMask;
+use perigee_decoding::guard::{Event, Guard, Options, Verdict};
+use perigee_decoding::sampling::TokenMask;
+use perigee_ops::{Rule, SampleRow, TokenId};
 
 /// An end token among this many most likely ids is taken between copies of a permitted repetition.
 const END_RANK: u32 = 20;

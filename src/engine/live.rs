@@ -8,11 +8,11 @@ use super::guarded::Guarded;
 use super::handle::EventSender;
 use super::place::Place;
 use super::request::Media;
-use crate::guard;
-use crate::ops::{Row, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, TokenId};
-use crate::sampling::{BlockGuide, SamplingParams, TokenConstraint};
 use crate::scheduler::FinishReason;
-use crate::telemetry::{FinishLabel, Metrics, RequestFigures};
+use perigee_decoding::guard;
+use perigee_decoding::sampling::{BlockGuide, SamplingParams, TokenConstraint};
+use perigee_ops::{Row, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, TokenId};
+use perigee_telemetry::{FinishLabel, Metrics, RequestFigures};
 
 /// A sequence from submission to its end.
 pub(super) struct LiveSequence {

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use super::live::row_of;
 use super::step_state::StepLoop;
-use crate::model::Model;
-use crate::ops::{
+use crate::scheduler::{Scheduler, SeqId};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_decoding::speculation::StepCost;
+use perigee_model::Model;
+use perigee_ops::{
     Backend, BlockId, DraftInput, OpError, Outcomes, Row, RowFlags, SampleRow, SampleRows, StepPlan, Ticket,
     TokenId, TokenSource,
 };
-use crate::sampling::SamplingParams;
-use crate::scheduler::{Scheduler, SeqId};
-use crate::speculation::StepCost;
-use crate::telemetry::DraftSkip;
+use perigee_telemetry::DraftSkip;
 
 /// State of the draft model beside the steps.
 pub(super) struct ModelDrafts {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use super::kept_rows::KeptRows;
 use super::request::Media;
 use super::step_state::StepLoop;
-use crate::ops::{Backend, OpError, Picture, TokenId, TokenSource};
 use crate::scheduler::{FinishReason, MediaHash, Scheduler, SeqId};
+use perigee_ops::{Backend, OpError, Picture, TokenId, TokenSource};
 
 /// Sizes of a tower, as the engine needs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::guard;
-use crate::ops::Picture;
-use crate::sampling::{SamplingParams, TokenConstraint, TokenLogprobs};
 use crate::scheduler::{FinishReason, MediaHash, Share};
-use crate::speculation::Predicted;
+use perigee_decoding::guard;
+use perigee_decoding::sampling::{SamplingParams, TokenConstraint, TokenLogprobs};
+use perigee_decoding::speculation::Predicted;
+use perigee_ops::Picture;
 
 /// A picture in a prompt.
 #[derive(Debug, Clone)]

@@ -10,11 +10,11 @@ use super::guarded;
 use super::live::LiveSequence;
 use super::request::EngineEvent;
 use super::step_state::{Counters, Decision, Step, StepLoop, StepTokens};
-use crate::guard::{RowFault, Verdict};
-use crate::ops::{Backend, OpError, Outcomes, RowFlags, RowOutcome, TokenId};
-use crate::sampling::{Taken, TokenLogprobs};
 use crate::scheduler::{FinishReason, Finished, Sampled, SeqId};
-use crate::telemetry::{GuardFigures, StepTimes};
+use perigee_decoding::guard::{RowFault, Verdict};
+use perigee_decoding::sampling::{Taken, TokenLogprobs};
+use perigee_ops::{Backend, OpError, Outcomes, RowFlags, RowOutcome, TokenId};
+use perigee_telemetry::{GuardFigures, StepTimes};
 
 impl<B: Backend> StepLoop<B> {
     /// Waits for the step in flight and applies its outcomes, then those of its drafts, row by row;

@@ -26,11 +26,11 @@ use super::step_state::{Counters, Step, StepLoop, StepTokens};
 use super::tiers::TieredBlocks;
 use super::warm_up::MeasuredSteps;
 use crate::kv_tiers::Tiers;
-use crate::model::Model;
-use crate::ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan};
 use crate::scheduler::{Chunk, FinishReason, Limits, MediaSpan, NewSequence, Scheduler, SeqId};
-use crate::speculation;
-use crate::telemetry::{Metrics, StepShape, StepTimes};
+use perigee_decoding::speculation;
+use perigee_model::Model;
+use perigee_ops::{Backend, OpError, Outcomes, Row, Rule, SampleRow, SampleRows, StepPlan};
+use perigee_telemetry::{Metrics, StepShape, StepTimes};
 
 /// Consecutive failed steps after which the engine ends.
 const MAX_FAILED_STEPS: usize = 3;

@@ -17,13 +17,13 @@ use super::model_drafts::ModelDrafts;
 use super::pictures::Pictures;
 use super::request::EngineEvent;
 use super::tiers::TieredBlocks;
-use crate::guard::Verdict;
 use crate::kv_events;
-use crate::model::Model;
-use crate::ops::{Backend, Outcomes, StepPlan, Ticket, TokenId};
-use crate::sampling::TokenLogprobs;
 use crate::scheduler::{Batch, FinishReason, Finished, Scheduler, SeqId};
-use crate::telemetry::Metrics;
+use perigee_decoding::guard::Verdict;
+use perigee_decoding::sampling::TokenLogprobs;
+use perigee_model::Model;
+use perigee_ops::{Backend, Outcomes, StepPlan, Ticket, TokenId};
+use perigee_telemetry::Metrics;
 
 /// A step from its plan until it is settled.
 #[derive(Default)]

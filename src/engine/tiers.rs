@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::step_state::StepLoop;
 use crate::kv_tiers::{Arrival, Tiers};
-use crate::model::{BlockRead, Model};
-use crate::ops::{Backend, OpError};
 use crate::scheduler::{Batch, Name, Scheduler, SeqId};
+use perigee_model::{BlockRead, Model};
+use perigee_ops::{Backend, OpError};
 
 /// Longest time that a sequence waits for its blocks: a disk that hangs costs a prefill then.
 const MAX_FETCH: Duration = Duration::from_secs(10);

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::model::Model;
-use crate::ops::{
+use perigee_decoding::sampling::SamplingParams;
+use perigee_decoding::speculation::StepCost;
+use perigee_model::Model;
+use perigee_ops::{
     Backend, BlockId, KvSlot, OpError, Outcomes, Row, SampleRows, SlotSpec, StepPlan, TokenSource,
 };
-use crate::sampling::SamplingParams;
-use crate::speculation::StepCost;
 
 use super::live::row_of;
 use super::model_drafts::measure_draft;

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, SubmitError};
-use crate::sampling::SamplingParams;
-use crate::scheduler::FinishReason;
-use crate::telemetry::{Metrics, StepSeconds};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_engine::scheduler::FinishReason;
+use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, SubmitError};
+use perigee_telemetry::{Metrics, StepSeconds};
 
 /// Settings of a measurement.
 #[derive(Debug, Clone)]

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::serving::{BenchError, median, overhead};
-use crate::engine::{EngineEvent, EngineHandle, EngineRequest, Speculation};
-use crate::sampling::SamplingParams;
-use crate::scheduler::FinishReason;
-use crate::speculation::Predicted;
-use crate::telemetry::Metrics;
+use perigee_decoding::sampling::SamplingParams;
+use perigee_decoding::speculation::Predicted;
+use perigee_engine::scheduler::FinishReason;
+use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, Speculation};
+use perigee_telemetry::Metrics;
 
 /// What to compare.
 #[derive(Debug, Clone)]

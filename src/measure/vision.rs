@@ -6,14 +6,14 @@ use std::time::Instant;
 use image::codecs::jpeg::JpegEncoder;
 use serde::Serialize;
 
-use crate::cpu::CpuBackend;
-use crate::ops::{
+use perigee_cpu::CpuBackend;
+use perigee_model::vision::{Compositing, Limits, Preprocessor, Rgb, decode, read_header, resize};
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::{
     BiasedMatrix, NormVectors, OpError, PATCH_VALUES, Picture, TowerBlockMatrices, TowerCapacity,
     TowerMatrices, TowerOps, TowerShape,
 };
-use crate::quant::StoredMatrix;
-use crate::tensor::{DType, TensorView};
-use crate::vision::{Compositing, Limits, Preprocessor, Rgb, decode, read_header, resize};
 
 /// Blocks with weights of their own: more than a processor's caches hold, and a seventh of the memory of all of them.
 const LOADED_BLOCKS: usize = 4;

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::ops::{CacheDType, CacheShape, MlaShape, ModelShape, RouterShape};
+use perigee_ops::{CacheDType, CacheShape, MlaShape, ModelShape, RouterShape};
 
 /// Largest accepted value of a dimension without a limit in `LIMITS`.
 const MAX_DIM: u64 = 1 << 22;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::quant::PackedFormat;
+use perigee_numbers::quant::PackedFormat;
 
 /// Quantization methods whose files can be read.
 const KNOWN_METHODS: [&str; 4] = ["compressed-tensors", "modelopt", "quark", "fp8"];

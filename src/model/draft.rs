@@ -11,7 +11,7 @@ use super::blueprint::{
     Blueprint, BlueprintError, Fields, YarnScaling, parse_json, parse_rope, softmax_scale,
 };
 use super::rope;
-use crate::ops::{
+use perigee_ops::{
     CacheDType, CacheShape, DraftAttentionShape, DraftShape, GqaShape, MlaShape, NUM_STATES, RopeTable,
 };
 

@@ -6,7 +6,7 @@ use super::draft::DraftBlueprint;
 use super::drafter::{Drafter, RunDraft};
 use super::mtp::{MtpDrafter, MtpLayer};
 use super::weights::LoadError;
-use crate::ops::{Backend, CacheShape, Capacity, DraftOps, MemoryNeeds, MtpOps};
+use perigee_ops::{Backend, CacheShape, Capacity, DraftOps, MemoryNeeds, MtpOps};
 
 /// The functions of a backend that can run drafts.
 pub struct DraftSupport<B: Backend> {

@@ -6,9 +6,9 @@ use super::checkpoint::Checkpoint;
 use super::draft::{DraftAttention, DraftBlueprint};
 use super::inventory::parts;
 use super::weights::LoadError;
-use crate::ops::{DraftAttentionMatrices, DraftMatrices, ExpertMatrices, NUM_STATES, QueryMatrices};
-use crate::quant::{Layout, RecognizeError, StoredMatrix, recognize};
-use crate::tensor::{DType, TensorView};
+use perigee_numbers::quant::{Layout, RecognizeError, StoredMatrix, recognize};
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::{DraftAttentionMatrices, DraftMatrices, ExpertMatrices, NUM_STATES, QueryMatrices};
 
 /// What a draft's folder holds.
 #[derive(Debug, Clone, Default, Serialize)]

@@ -4,7 +4,7 @@ use super::checkpoint::Checkpoint;
 use super::draft::DraftBlueprint;
 use super::draft_tensors::DraftTensors;
 use super::weights::LoadError;
-use crate::ops::{
+use perigee_ops::{
     Backend, BlockId, CacheShape, Capacity, DraftActivations, DraftInput, DraftOps, NUM_STATES, OpError,
     StepPlan,
 };

@@ -8,7 +8,7 @@ use super::layer_runner::{LayerRunner, LayerStep};
 use super::observed::LayerObserver;
 use super::tower::RunTower;
 use super::weights::Weights;
-use crate::ops::{
+use perigee_ops::{
     Activation, Backend, BlockId, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, Layers,
     OpError, Outcomes, Picture, SampleRows, SeqSlot, SlotSpec, StepPlan, Ticket, TokenId,
 };
@@ -84,19 +84,19 @@ impl<B: Backend> Model<B> {
         self.tower.as_ref().map(|tower| tower.num_blocks())
     }
 
-    /// See [`crate::ops::TowerOps::begin_pictures`]. No effect without a tower, as for the other operations on pictures.
+    /// See [`perigee_ops::TowerOps::begin_pictures`]. No effect without a tower, as for the other operations on pictures.
     pub fn begin_pictures(&mut self, pictures: &[&Picture]) -> Result<(), OpError> {
         let Self { runner, tower: Some(tower), .. } = self else { return Ok(()) };
         tower.begin(pictures, &mut runner.backend)
     }
 
-    /// See [`crate::ops::TowerOps::tower_block`].
+    /// See [`perigee_ops::TowerOps::tower_block`].
     pub fn tower_block(&mut self, block: usize) -> Result<(), OpError> {
         let Self { runner, tower: Some(tower), .. } = self else { return Ok(()) };
         tower.block(block, &mut runner.backend)
     }
 
-    /// See [`crate::ops::TowerOps::project_pictures`].
+    /// See [`perigee_ops::TowerOps::project_pictures`].
     pub fn project_pictures(&mut self, to: &[u32]) -> Result<(), OpError> {
         let Self { runner, tower: Some(tower), .. } = self else { return Ok(()) };
         tower.project(to, &mut runner.backend)
@@ -154,7 +154,7 @@ impl<B: Backend> Model<B> {
         self.runner.backend.logits(head, rows, &mut self.runner.workspace)
     }
 
-    /// Runs the draft over the rows of `plan`, see [`crate::ops::DraftOps::draft_step`], and computes the
+    /// Runs the draft over the rows of `plan`, see [`perigee_ops::DraftOps::draft_step`], and computes the
     /// logits of the plan's logits rows in place of the network's own: [`Model::sample`] then draws
     /// the draft's guesses. No effect without a draft.
     pub fn draft(&mut self, plan: &StepPlan, input: DraftInput<'_>) -> Result<(), OpError> {
@@ -247,7 +247,7 @@ impl<B: Calibrate> Model<B> {
         runner.norm(&weights.final_norm)
     }
 
-    /// For tests: kept rows of pictures, and the residual stream behind the tower's last norm; see [`crate::ops::TowerOps`].
+    /// For tests: kept rows of pictures, and the residual stream behind the tower's last norm; see [`perigee_ops::TowerOps`].
     pub fn read_pictures(&mut self, rows: &[u32]) -> Result<[Vec<f32>; 2], OpError> {
         let Self { runner, tower: Some(tower), .. } = self else { return Ok(Default::default()) };
         Ok([tower.read_rows(rows, &mut runner.backend)?, tower.read_encoded(&mut runner.backend)?])

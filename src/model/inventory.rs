@@ -12,8 +12,8 @@ use super::checkpoint::Checkpoint;
 use super::declared::DeclaredQuantization;
 use super::expert_names::{Role, role};
 use super::weight_names::{ModuleClass, Wanted, WeightNames, is_kv_scale};
-use crate::quant::{Dialect, FloatType, Layout, PART_NAMES, PackedFormat, RecognizeError};
-use crate::tensor::TensorView;
+use perigee_numbers::quant::{Dialect, FloatType, Layout, PART_NAMES, PackedFormat, RecognizeError};
+use perigee_numbers::tensor::TensorView;
 
 /// Upper bound on the listed entries of one kind; the rest are counted.
 const MAX_LISTED: usize = 1000;

@@ -7,7 +7,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::expert_names::layer_of;
-use crate::quant::covering_exponent;
+use perigee_numbers::quant::covering_exponent;
 
 /// A stored scale that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -57,8 +57,8 @@ impl KvScales {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::checkpoint::{ShardWriter, TensorSpec};
-    use crate::tensor::DType;
+    use crate::checkpoint::{ShardWriter, TensorSpec};
+    use perigee_numbers::tensor::DType;
 
     fn read(scales: &[(&str, DType, &[usize], &[u8])]) -> Result<KvScales, String> {
         let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 use super::blueprint::Blueprint;
 use super::rope;
 use super::weights::{FfnWeights, LayerWeights};
-use crate::ops::{Backend, CacheShape, Capacity, OpError, StepPlan, Upcoming};
+use perigee_ops::{Backend, CacheShape, Capacity, OpError, StepPlan, Upcoming};
 
 /// A backend with workspace and cache; runs the layers passed to it.
 pub(super) struct LayerRunner<B: Backend> {

@@ -8,8 +8,8 @@ use super::inventory::Inventory;
 use super::layer_runner::LayerRunner;
 use super::observed::LayerObserver;
 use super::weights::{Bindings, LayerWeights, LoadError};
-use crate::ops::{Activation, Backend, CacheShape, Calibrate, Capacity, OpError, Row, StepPlan};
-use crate::tensor::TensorView;
+use perigee_numbers::tensor::TensorView;
+use perigee_ops::{Activation, Backend, CacheShape, Calibrate, Capacity, OpError, Row, StepPlan};
 
 /// The loaded layer of [`LayerStream::layer`].
 struct Loaded<B: Backend> {

@@ -11,11 +11,11 @@ use super::inventory::{Inventory, parts};
 use super::layer_runner::LayerStep;
 use super::rope;
 use super::weights::{Bindings, LayerWeights, LoadError};
-use crate::ops::{
+use perigee_numbers::quant::{Layout, recognize};
+use perigee_ops::{
     BlockId, CacheDType, CacheShape, Capacity, DraftActivations, DraftInput, FusionMatrices, MemoryNeeds,
     MtpOps, OpError, StepPlan,
 };
-use crate::quant::{Layout, recognize};
 
 /// Tensors of the first prediction layer of a checkpoint.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 
 use super::layer_runner::LayerRunner;
 use super::weights::{FfnWeights, LayerWeights};
-use crate::ops::{Activation, Calibrate, OpError, peak};
+use perigee_ops::{Activation, Calibrate, OpError, peak};
 
 /// Observes layers while a step is computed; the default methods record nothing.
 pub trait LayerObserver {

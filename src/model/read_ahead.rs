@@ -11,7 +11,7 @@ use std::thread::Scope;
 use super::blueprint::Blueprint;
 use super::checkpoint::{Checkpoint, Span};
 use super::weight_names::WeightNames;
-use crate::threads::UploadMeter;
+use perigee_numbers::threads::UploadMeter;
 
 /// Bytes of the checkpoint that are read and not released. Far below 2 GB, which with 64 MiB of
 /// pinned memory bounds the load's host memory; a fast disk fills it in some 50 ms.
@@ -294,8 +294,8 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::checkpoint::{ShardWriter, TensorSpec};
-    use crate::tensor::DType;
+    use crate::checkpoint::{ShardWriter, TensorSpec};
+    use perigee_numbers::tensor::DType;
 
     /// Threads and an uploader in random turns: which job is done when depends on the seed alone.
     #[test]

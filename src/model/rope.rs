@@ -1,7 +1,7 @@
 //! The rotary frequencies of a checkpoint, YaRN included. Peng et al., arXiv 2309.00071.
 
 use super::blueprint::{Blueprint, YarnScaling, yarn_mscale};
-use crate::ops::RopeTable;
+use perigee_ops::RopeTable;
 
 /// Rotation table of a checkpoint.
 pub(super) fn table(blueprint: &Blueprint) -> RopeTable {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::checkpoint::Checkpoint;
 use super::inventory::{Linear, parts};
 use super::weight_names::ModuleClass;
-use crate::quant::{PackedFormat, ScaleRange, check_scales, repaired_scales, scale_range};
+use perigee_numbers::quant::{PackedFormat, ScaleRange, check_scales, repaired_scales, scale_range};
 
 /// Stored bytes of packed linears above which the pass is split over threads; below it a thread
 /// costs more time than it saves.

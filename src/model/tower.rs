@@ -8,12 +8,12 @@ use super::blueprint::{Blueprint, BlueprintError, Fields, parse_json};
 use super::checkpoint::Checkpoint;
 use super::inventory::{Problems, parts};
 use super::weights::LoadError;
-use crate::ops::{
+use perigee_numbers::quant::{Layout, StoredMatrix, recognize};
+use perigee_numbers::tensor::TensorView;
+use perigee_ops::{
     Backend, BiasedMatrix, NormVectors, OpError, PATCH_SIDE, PATCH_VALUES, Picture, TowerBlockMatrices,
     TowerCapacity, TowerMatrices, TowerOps, TowerShape,
 };
-use crate::quant::{Layout, StoredMatrix, recognize};
-use crate::tensor::TensorView;
 
 /// Sizes of a checkpoint's tower, and the token that stands for its rows.
 #[derive(Debug, Clone, PartialEq)]

@@ -12,10 +12,10 @@ use super::inventory::{Inventory, Problems, parts};
 use super::read_ahead::{ExpertOrder, ReadAhead};
 use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
-use crate::ops::{AttentionInMatrices, Backend, ExpertMatrices, ExpertSplit, OpError, QueryMatrices, Split};
-use crate::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
-use crate::tensor::TensorView;
-use crate::threads::UploadMeter;
+use perigee_numbers::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
+use perigee_numbers::tensor::TensorView;
+use perigee_numbers::threads::UploadMeter;
+use perigee_ops::{AttentionInMatrices, Backend, ExpertMatrices, ExpertSplit, OpError, QueryMatrices, Split};
 
 /// Reason why a checkpoint cannot be bound.
 #[derive(Debug, thiserror::Error)]

@@ -21,8 +21,8 @@ use super::{
     ModelShape, OpError, Outcomes, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split,
     StepPlan, Ticket, TokenId,
 };
-use crate::quant::StoredMatrix;
-use crate::tensor::TensorView;
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
 
 /// State of a step's layers behind [`Backend::begin_layers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use super::{
     Backend, BlockId, CacheShape, Capacity, ExpertMatrices, MemoryNeeds, MlaShape, OpError, QueryMatrices,
     RopeTable, Row, StepPlan,
 };
-use crate::quant::StoredMatrix;
-use crate::tensor::TensorView;
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
 
 /// Number of the target's hidden states that a draft reads.
 pub const NUM_STATES: usize = 3;

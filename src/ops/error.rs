@@ -92,7 +92,7 @@ impl OpError {
 }
 
 /// Errors: `expected` and `got` differ.
-pub(crate) fn expect(op: &'static str, expected: &[usize], got: &[usize]) -> Result<(), OpError> {
+pub fn expect(op: &'static str, expected: &[usize], got: &[usize]) -> Result<(), OpError> {
     if expected == got {
         return Ok(());
     }

@@ -4,8 +4,8 @@
 //! are the operations of [`Backend`], on a workspace and a cache of their own.
 
 use super::{Backend, Capacity, DraftInput, ModelShape, OpError, StepPlan};
-use crate::quant::StoredMatrix;
-use crate::tensor::TensorView;
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
 
 /// Weights in front of the layer, on the host.
 #[derive(Debug, Clone)]

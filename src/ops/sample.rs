@@ -1,7 +1,7 @@
 //! Sampling as an operation: parameters are uploaded, tokens are returned.
 
 use super::{Row, SeqSlot, TokenId};
-use crate::sampling::TokenMask;
+use perigee_decoding::sampling::TokenMask;
 
 /// Sampling input of a sequence that is fixed while it holds a slot.
 #[derive(Debug, Clone, Copy)]

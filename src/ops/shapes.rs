@@ -1,7 +1,7 @@
 //! Sizes of the model's operations, and weights on the host, as arguments of backends.
 
-use crate::quant::{CachedRowFormat, StoredMatrix};
-use crate::tensor::TensorView;
+use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
+use perigee_numbers::tensor::TensorView;
 
 /// The three matrices of a SwiGLU FFN: `down(silu(gate x) * up x)`. One per routed expert, or one for a dense or shared FFN.
 #[derive(Debug, Clone)]

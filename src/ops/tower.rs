@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use super::{Backend, OpError, Picture};
-use crate::quant::StoredMatrix;
-use crate::tensor::TensorView;
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
 
 /// Epsilon of the norms of the blocks.
 pub const TOWER_NORM_EPS: f32 = 1e-5;
@@ -156,7 +156,7 @@ pub trait TowerOps: Backend {
 /// a service come in few sizes. What no longer fits begins the array again: with one grid of the largest size nothing else would be kept
 /// under any order of eviction.
 #[derive(Debug)]
-pub(crate) struct GridIndex {
+pub struct GridIndex {
     max_patches: usize,
     taken: usize,
     first_patches: HashMap<[usize; 2], usize>,
@@ -164,12 +164,12 @@ pub(crate) struct GridIndex {
 
 impl GridIndex {
     /// An empty array of so many patches.
-    pub(crate) fn new(max_patches: usize) -> Self {
+    pub fn new(max_patches: usize) -> Self {
         Self { max_patches, taken: 0, first_patches: HashMap::new() }
     }
 
     /// First patch of a grid of `[rows, cols]`, and whether its positions are yet to be written. The place holds until the next call.
-    pub(crate) fn place(&mut self, [rows, cols]: [usize; 2]) -> (usize, bool) {
+    pub fn place(&mut self, [rows, cols]: [usize; 2]) -> (usize, bool) {
         if let Some(first) = self.first_patches.get(&[rows, cols]) {
             return (*first, false);
         }
@@ -186,7 +186,7 @@ impl GridIndex {
 
 /// Cubic interpolation of a table of `len` cells at `size` places: the four cells of each place and their weights. a = -0.75, centres
 /// of cells, borders repeated; in f32, as the reference computes it.
-pub(crate) fn cubic_taps(len: usize, size: usize) -> Vec<([usize; 4], [f32; 4])> {
+pub fn cubic_taps(len: usize, size: usize) -> Vec<([usize; 4], [f32; 4])> {
     const A: f32 = -0.75;
     let near = |t: f32| ((A + 2.0) * t - (A + 3.0)) * t * t + 1.0;
     let far = |t: f32| ((A * t - 5.0 * A) * t + 8.0 * A) * t - 4.0 * A;
@@ -204,7 +204,7 @@ pub(crate) fn cubic_taps(len: usize, size: usize) -> Vec<([usize; 4], [f32; 4])>
 }
 
 /// Cosines, then sines, of the `head_dim / 2` pairs of a patch at `(row, col)`.
-pub(crate) fn patch_rotation(row: usize, col: usize, head_dim: usize, out: &mut [f32]) {
+pub fn patch_rotation(row: usize, col: usize, head_dim: usize, out: &mut [f32]) {
     let (cosines, sines) = out.split_at_mut(head_dim / 2);
     for i in 0..head_dim / 4 {
         let frequency = (10000f64.powf(-4.0 * i as f64 / head_dim as f64)) as f32;

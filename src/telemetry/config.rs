@@ -11,7 +11,7 @@ pub struct Config {
     /// container image sets json.
     pub log_format: LogFormat,
     /// Least severe level that is logged (error, warn, info, debug, trace), or several directives such as
-    /// "info,perigee::engine=debug"; RUST_LOG sets the same. More detail costs log volume and, from debug on, time per step.
+    /// "info,perigee_engine=debug"; RUST_LOG sets the same. More detail costs log volume and, from debug on, time per step.
     pub log_level: String,
     /// Colours in the text log: auto = on a terminal; a NO_COLOR in the environment means never.
     pub log_color: LogColor,

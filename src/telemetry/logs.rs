@@ -65,8 +65,21 @@ pub(super) fn parse_filter(directives: &str) -> Result<EnvFilter, LogError> {
             return Err(error(format!("{directive:?} is no level")));
         }
     }
+    for directive in directives.split(',').map(str::trim) {
+        let target = directive.split(['=', '[']).next().unwrap_or_default();
+        let part = target.strip_prefix("perigee::").and_then(|rest| rest.split("::").next());
+        if part.is_some_and(|part| !ROOT_PARTS.contains(&part)) {
+            let parts = "perigee_engine, perigee_http, perigee_model, perigee::boot, ...";
+            return Err(error(format!(
+                "{target:?} logs nothing: the parts of Perigee are crates, such as {parts}"
+            )));
+        }
+    }
     EnvFilter::builder().parse(directives).map_err(|e| error(e.to_string()))
 }
+
+/// Modules of the crate `perigee` itself. Every other part of the house is a crate, whose name is the first word of its targets.
+const ROOT_PARTS: &[&str] = &["boot", "cli", "config", "measure", "nano"];
 
 /// The subscriber for `config`, writing to `writer`; `terminal` says whether that is a terminal.
 fn subscriber<W>(
@@ -192,7 +205,8 @@ mod tests {
         assert!(log(&at("debug"), false).contains("detail"));
         assert_eq!(log(&at("warn"), false), "");
         assert!(log(&at("warn,perigee=debug"), false).contains("detail"));
-        for bad in ["", "inof", "perigee=loud", "info,inof"] {
+        assert!(log(&at("perigee::boot=warn,perigee_telemetry=debug"), false).contains("detail"));
+        for bad in ["", "inof", "perigee=loud", "info,inof", "info,perigee::engine=debug"] {
             let problems = at(bad).validate();
             assert!(problems.len() == 1 && problems[0].1.contains("is no log filter"), "{bad}: {problems:?}");
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::telemetry::page::Page;
+use crate::page::Page;
 
 fn page(metrics: &Metrics) -> Page {
     Page::parse(&metrics.render(Exposition::Text)).unwrap_or_else(|e| panic!("{e}"))

@@ -6,7 +6,7 @@ use super::Tokenizer;
 
 /// `tests/golden/NAME`, see the README there.
 pub(super) fn golden_path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
 pub(super) fn golden(name: &str) -> Vec<u8> {

@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use perigee::cuda::kernels::ahead::Ahead;
-use perigee::cuda::kernels::mla_decode::{self, SPLIT};
-use perigee::cuda::kernels::{mla_prefill, tiled_mla_decode, wgmma_mla_decode};
-use perigee::cuda::{
+use perigee_cuda::kernels::ahead::Ahead;
+use perigee_cuda::kernels::mla_decode::{self, SPLIT};
+use perigee_cuda::kernels::{mla_prefill, tiled_mla_decode, wgmma_mla_decode};
+use perigee_cuda::{
     Addresses, Arch, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream,
 };
-use perigee::host::HostOps;
-use perigee::host::reference::ReferenceBackend;
-use perigee::ops::tolerance::{ATTEND, difference};
-use perigee::ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
-use perigee::quant::{CachedRowFormat, StoredMatrix};
-use perigee::tensor::{DType, TensorView};
+use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::host::HostOps;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::tolerance::{ATTEND, difference};
+use perigee_ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
 
 use super::TestDriver;
 

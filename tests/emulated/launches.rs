@@ -1,8 +1,8 @@
 //! How kernels are launched: in clusters, and behind each other.
 
-use perigee::cuda::kernels::tiled::{Part, Rows, Slots, Variant};
-use perigee::cuda::kernels::{repack, rms_norm, tiled_linear};
-use perigee::cuda::{Arch, LaunchShape, Packer, Program, Stream};
+use perigee_cuda::kernels::tiled::{Part, Rows, Slots, Variant};
+use perigee_cuda::kernels::{repack, rms_norm, tiled_linear};
+use perigee_cuda::{Arch, LaunchShape, Packer, Program, Stream};
 
 use super::TestDriver;
 use super::weights::{Stored, Weight};

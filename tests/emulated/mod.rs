@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use perigee::cuda::{
+use perigee_cuda::{
     Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation,
     KernelCache, LaunchShape, Nvrtc, Program, Transfer,
 };

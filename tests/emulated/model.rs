@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
 use perigee::boot::equipped::Equipped;
-use perigee::cpu::{Activations, CpuBackend, CpuOptions};
-use perigee::cuda::{Arch, Arithmetic, CudaBackend};
-use perigee::model::checkpoint::Checkpoint;
-use perigee::model::{Blueprint, Model, Weights};
 use perigee::nano;
-use perigee::ops::{AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource};
-use perigee::quant::CachedRowFormat;
-use perigee::sampling::SamplingParams;
-use perigee::scheduler;
-use perigee::speculation;
-use perigee::telemetry::Metrics;
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cuda::{Arch, Arithmetic, CudaBackend};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_decoding::speculation;
+use perigee_engine::scheduler;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, Model, Weights};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::{AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource};
+use perigee_telemetry::Metrics;
 
 use super::{Counts, TestDriver, backend};
 use crate::eagle3;
@@ -276,7 +276,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         tower: None,
         tiers: None,
         launch_times: None,
-        speculation: perigee::speculation::Config::off(),
+        speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new("golden", true));
     let backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();

@@ -1,21 +1,21 @@
 //! Each kernel against the reference backend: random and hostile shapes, every stored format, several architectures, and
 //! the same bits in every order of warps and blocks.
 
-use perigee::cuda::kernels::ahead::Ahead;
-use perigee::cuda::kernels::experts::{self, Experts, Slots, TILE_ROWS};
-use perigee::cuda::kernels::linear::{self, Output, Rows};
-use perigee::cuda::kernels::route::{self, Choice, NO_EXPERT, Worklist};
-use perigee::cuda::kernels::{combine, embed, latent, rms_norm};
-use perigee::cuda::{Arch, Matrix, Stream};
-use perigee::host::HostOps;
-use perigee::host::reference::ReferenceBackend;
-use perigee::ops::tolerance::{ELEMENTWISE, PROJECT, ROUTE, SWIGLU, Tolerance, difference};
-use perigee::ops::{
+use perigee_cuda::kernels::ahead::Ahead;
+use perigee_cuda::kernels::experts::{self, Experts, Slots, TILE_ROWS};
+use perigee_cuda::kernels::linear::{self, Output, Rows};
+use perigee_cuda::kernels::route::{self, Choice, NO_EXPERT, Worklist};
+use perigee_cuda::kernels::{combine, embed, latent, rms_norm};
+use perigee_cuda::{Arch, Matrix, Stream};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::host::HostOps;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::tolerance::{ELEMENTWISE, PROJECT, ROUTE, SWIGLU, Tolerance, difference};
+use perigee_ops::{
     CacheDType, CacheShape, ExpertMatrices, KvSlot, MlaShape, RopeTable, RouterShape, SeqSlot, TokenId,
     TokenSource,
 };
-use perigee::quant::CachedRowFormat;
-use perigee::tensor::{DType, TensorView};
 
 use super::weights::{ALL, Stored, Weight};
 use super::{TestDriver, on_gpu};
@@ -150,7 +150,7 @@ fn embeddings() {
             .copied()
             .collect();
         let words: Vec<u32> = tokens.iter().map(|token| embed::word(*token)).collect();
-        let mut outputs = Outputs::new(format!("{stored:?}"), &expected, perigee::ops::tolerance::EXACT);
+        let mut outputs = Outputs::new(format!("{stored:?}"), &expected, perigee_ops::tolerance::EXACT);
         for (name, mut device) in devices() {
             let matrix = Matrix::load(&mut device, "embed", &[&table.view()]).unwrap();
             let words = device.store("tokens", &words).unwrap().address;

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use perigee::cuda::kernels::embed;
-use perigee::cuda::{Arch, Buffer, Driver, Matrix, Program, Sampler, Stream, kernels};
-use perigee::guard::is_flat;
-use perigee::ops::{
+use perigee_cuda::kernels::embed;
+use perigee_cuda::{Arch, Buffer, Driver, Matrix, Program, Sampler, Stream, kernels};
+use perigee_decoding::guard::is_flat;
+use perigee_decoding::sampling::{self, Draw, History, Logprobs, TokenMask};
+use perigee_ops::{
     Outcomes, Row, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, Ticket, TokenId,
     TokenSource,
 };
-use perigee::sampling::{self, Draw, History, Logprobs, TokenMask};
 
 use super::TestDriver;
 use super::weights::{Stored, Weight};

@@ -1,16 +1,16 @@
 //! Products on tensor cores: every variant against the reference, with the same bits in every variant, order, company of
 //! rows and architecture.
 
-use perigee::cuda::kernels::experts::TILE_ROWS;
-use perigee::cuda::kernels::route::{self, Worklist};
-use perigee::cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
-use perigee::cuda::kernels::{rms_norm, tiled_linear, tiled_swiglu};
-use perigee::cuda::{Arch, Format, Packer, Stream};
-use perigee::host::HostOps;
-use perigee::host::reference::ReferenceBackend;
-use perigee::ops::tolerance::{PROJECT, SWIGLU};
-use perigee::quant::{PackedFormat, StoredMatrix, TensorScale};
-use perigee::tensor::DType;
+use perigee_cuda::kernels::experts::TILE_ROWS;
+use perigee_cuda::kernels::route::{self, Worklist};
+use perigee_cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
+use perigee_cuda::kernels::{rms_norm, tiled_linear, tiled_swiglu};
+use perigee_cuda::{Arch, Format, Packer, Stream};
+use perigee_numbers::quant::{PackedFormat, StoredMatrix, TensorScale};
+use perigee_numbers::tensor::DType;
+use perigee_ops::host::HostOps;
+use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::tolerance::{PROJECT, SWIGLU};
 
 use perigee_emulator::machine::Traffic;
 

@@ -6,15 +6,15 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use perigee::cuda::kernels::tiled::{Schedule, Variant};
-use perigee::cuda::kernels::{tiled_linear, wgmma_linear};
-use perigee::cuda::tuner::{
+use perigee_cuda::kernels::tiled::{Schedule, Variant};
+use perigee_cuda::kernels::{tiled_linear, wgmma_linear};
+use perigee_cuda::tuner::{
     BenchSizes, Bucket, Candidate, Choices, Effort, Identity, KernelTime, Measurement, Product, Table, Tried,
     TuneError, Tuned, TunedOp, kernel_times, tune,
 };
-use perigee::cuda::{Arch, Arithmetic, CudaBackend, Format, Installation, Program, Stream};
-use perigee::model::Blueprint;
-use perigee::ops::{AttentionForm, CacheDType, MlaShape, OpError};
+use perigee_cuda::{Arch, Arithmetic, CudaBackend, Format, Installation, Program, Stream};
+use perigee_model::Blueprint;
+use perigee_ops::{AttentionForm, CacheDType, MlaShape, OpError};
 
 use super::{TestDriver, on_gpu};
 use crate::golden::{golden_folder, golden_prompts, load, step};

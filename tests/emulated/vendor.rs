@@ -4,12 +4,12 @@
 use std::fs;
 
 use half::bf16;
-use perigee::cuda::kernels::repack;
-use perigee::cuda::tuner::{Bucket, Candidate, Choices, Effort, Measurement, Product, Table, TunedOp, tune};
-use perigee::cuda::{Arch, Arithmetic, CudaBackend, Driver, Format, Packer, Stream};
-use perigee::model::Blueprint;
-use perigee::ops::{AttentionForm, CacheDType};
-use perigee::tensor::{DType, TensorView};
+use perigee_cuda::kernels::repack;
+use perigee_cuda::tuner::{Bucket, Candidate, Choices, Effort, Measurement, Product, Table, TunedOp, tune};
+use perigee_cuda::{Arch, Arithmetic, CudaBackend, Driver, Format, Packer, Stream};
+use perigee_model::Blueprint;
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::{AttentionForm, CacheDType};
 
 use super::tuner::{EFFORT, identity, made_up, op};
 use super::{Change, TestDriver};
@@ -134,7 +134,7 @@ fn steps_with_rows_of_prompts_are_the_vendors_where_that_is_faster() {
             for shape in [[d, values], [latent, d]] {
                 let mut one =
                     made_up(op(Product::Linear, Format::Bf16, shape, 1, Bucket::Above), "split16x8");
-                one.vendor = Some(perigee::cuda::tuner::Tried {
+                one.vendor = Some(perigee_cuda::tuner::Tried {
                     variant: "cuBLASLt".into(),
                     micros: Some(1.0),
                     refused: None,

@@ -1,7 +1,7 @@
 //! Random weights in every stored format.
 
-use perigee::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
-use perigee::tensor::{DType, TensorView};
+use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee_numbers::tensor::{DType, TensorView};
 
 /// A format of a checkpoint's linear.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,10 +1,10 @@
 //! Decode attention of Hopper: how long the items of long contexts should be, and which of a block's roles the others wait for.
 
-use perigee::cuda::kernels::ahead::Ahead;
-use perigee::cuda::kernels::{mla_decode, wgmma_mla_decode};
-use perigee::cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, KvUp, KvUpType, Program, Stream};
-use perigee::ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
-use perigee::quant::CachedRowFormat;
+use perigee_cuda::kernels::ahead::Ahead;
+use perigee_cuda::kernels::{mla_decode, wgmma_mla_decode};
+use perigee_cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, KvUp, KvUpType, Program, Stream};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
 
 use super::{device, edited, micros, on_gpu};
 use crate::emulated::TestDriver;

@@ -1,7 +1,7 @@
 //! Twin of `bits.cu`: whether `mma.sync` and `wgmma` give the same bits, and which sum of 17 terms these are.
 
 use bytemuck::{Pod, Zeroable};
-use perigee::cuda::{Arch, Kernel, LaunchShape, Limits, Program};
+use perigee_cuda::{Arch, Kernel, LaunchShape, Limits, Program};
 
 use super::{device, on_gpu};
 

@@ -1,7 +1,7 @@
 //! Cold code: how long instructions take that a multiprocessor has not run before, as most of a step's are at batch 1.
 
 use bytemuck::{Pod, Zeroable};
-use perigee::cuda::{LaunchShape, Program};
+use perigee_cuda::{LaunchShape, Program};
 
 use super::{device, on_gpu, written};
 

@@ -17,7 +17,7 @@ mod sampler;
 use std::env;
 use std::sync::Arc;
 
-use perigee::cuda::{Arch, CacheSettings, Driver, Kernel, KernelCache, Limits, Program, Stream};
+use perigee_cuda::{Arch, CacheSettings, Driver, Kernel, KernelCache, Limits, Program, Stream};
 
 use crate::compilations::Compilations;
 use crate::emulated::{TestDriver, on_gpu};

@@ -1,7 +1,7 @@
 //! Rates of instructions that the kernels' bounds are made of, by clocks of a full multiprocessor.
 
 use bytemuck::{Pod, Zeroable};
-use perigee::cuda::{LaunchShape, Program};
+use perigee_cuda::{LaunchShape, Program};
 
 use super::{device, on_gpu, written};
 

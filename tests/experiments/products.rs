@@ -1,8 +1,8 @@
 //! What bounds decode products of NVFP4: their time per byte of weights that lie in the second cache, beside that of weights in memory.
 //! Where both are alike, the memory is not it.
 
-use perigee::cuda::tuner::{BenchSizes, Effort, KernelTimes, Product, TunedOp, kernel_times};
-use perigee::cuda::{Driver, Format};
+use perigee_cuda::tuner::{BenchSizes, Effort, KernelTimes, Product, TunedOp, kernel_times};
+use perigee_cuda::{Driver, Format};
 
 use super::{device, on_gpu};
 use crate::emulated::tuner::EFFORT;
@@ -10,7 +10,7 @@ use crate::emulated::tuner::EFFORT;
 /// One matrix, or a pair, of so many outputs.
 fn op(product: Product, [out_features, in_features]: [usize; 2]) -> TunedOp {
     TunedOp {
-        rows: perigee::cuda::tuner::Bucket::UpTo8,
+        rows: perigee_cuda::tuner::Bucket::UpTo8,
         product,
         format: Format::Nvfp4,
         out_features,

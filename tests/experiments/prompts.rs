@@ -1,9 +1,9 @@
 //! Attention of a prompt: whether two blocks of the expansion of keys and values on a multiprocessor are faster than one.
 
-use perigee::cuda::Program;
-use perigee::cuda::kernels::tiled_mla_prefill;
-use perigee::cuda::tuner::{BenchSizes, Effort, kernel_times};
-use perigee::ops::MlaShape;
+use perigee_cuda::Program;
+use perigee_cuda::kernels::tiled_mla_prefill;
+use perigee_cuda::tuner::{BenchSizes, Effort, kernel_times};
+use perigee_ops::MlaShape;
 
 use super::{device, edited, on_gpu};
 use crate::emulated::tuner::EFFORT;

@@ -1,8 +1,8 @@
 //! The sampler's loads: as they ship, and eight of them on their way at once.
 
 use bytemuck::Zeroable;
-use perigee::cuda::Program;
-use perigee::cuda::kernels::sampler::{self, DrawParams, Outcome, Row};
+use perigee_cuda::Program;
+use perigee_cuda::kernels::sampler::{self, DrawParams, Outcome, Row};
 
 use super::{device, edited, micros, on_gpu};
 

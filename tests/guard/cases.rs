@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use perigee::generate::{GuardChoice, GuardPlan};
-use perigee::guard::{Event, Guard, Mode, Options, Verdict};
-use perigee::text::{Specials, Tokenizer, markers};
+use perigee_decoding::guard::{Event, Guard, Mode, Options, Verdict};
+use perigee_http::generate::{GuardChoice, GuardPlan};
+use perigee_text::{Specials, Tokenizer, markers};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]

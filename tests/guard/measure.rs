@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cases::{Case, encode, first_action, options, prompt};
-use perigee::generate::GuardPlan;
-use perigee::guard::{Config, Guard, Mode, Options, Verdict};
-use perigee::text::Tokenizer;
+use perigee_decoding::guard::{Config, Guard, Mode, Options, Verdict};
+use perigee_http::generate::GuardPlan;
+use perigee_text::Tokenizer;
 
 const USAGE: &str = "cargo bench --bench guard -- --tokenizer DIR [--files N] [--streams N] PATH...";
 /// Least and most bytes of a file that is taken; of a longer one the beginning.

@@ -8,14 +8,14 @@ use std::time::Duration;
 use perigee::boot::engine::{EngineOptions, start_engine};
 use perigee::config::Settings;
 use perigee::config::device::BackendChoice;
-use perigee::cuda::{
+use perigee::nano;
+use perigee_cuda::{
     Arch, CacheSettings, CompileError, Compiled, Compiler, Config, FunctionUsage, KernelCache, Program,
     kernels,
 };
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
-use perigee::nano;
-use perigee::telemetry::{Exposition, Metrics};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_telemetry::{Exposition, Metrics};
 
 use super::with_driver;
 

@@ -6,11 +6,11 @@ use std::{fs, mem};
 use perigee::boot::engine::{EngineOptions, start_engine};
 use perigee::config::Settings;
 use perigee::config::device::{Activations, BackendChoice};
-use perigee::cuda::{Driver, Hardware};
-use perigee::model::Blueprint;
-use perigee::model::checkpoint::Checkpoint;
 use perigee::nano;
-use perigee::telemetry::Metrics;
+use perigee_cuda::{Driver, Hardware};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_telemetry::Metrics;
 
 use super::{INSIDE, made_up, open, with_driver};
 
@@ -111,12 +111,12 @@ fn a_call_of_cublaslt_that_fails_is_an_error_and_leaves_nothing_behind() {
 #[test]
 fn the_setting_without_the_library_ends_the_boot() {
     with_driver("cublaslt::the_setting_without_the_library_ends_the_boot", &[("FAKE_GIB", "2")], |_| {
-        if perigee::cuda::has_cublaslt() {
+        if perigee_cuda::has_cublaslt() {
             println!("skipped: this machine has one");
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        super::boot::build(dir.path(), perigee::cuda::Arch::Sm90a);
+        super::boot::build(dir.path(), perigee_cuda::Arch::Sm90a);
         let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
         let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
         let mut settings = Settings::default();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use perigee::cuda::{Arch, CacheSettings, Installation, KernelCache, Program, kernels};
+use perigee_cuda::{Arch, CacheSettings, Installation, KernelCache, Program, kernels};
 
 use super::{Lines, made_up};
 

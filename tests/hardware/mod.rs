@@ -17,7 +17,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::cuda::{
+use perigee_cuda::{
     Arch, CacheSettings, CompileError, Compiled, Compiler, Device, Driver, DriverError, FunctionUsage,
     Hardware, Installation, KernelCache, LaunchShape, LaunchTime, LaunchTimes, PeerAccess, Program, kernels,
 };

@@ -13,11 +13,11 @@ pub(crate) use plan::plan_engine;
 
 use super::gpu::GpuError;
 use super::memory_plan::{MemoryPlan, PlanError};
-use crate::kv_tiers::TierError;
-use crate::model::checkpoint::CheckpointError;
-use crate::model::{BlueprintError, DraftMismatch, KvScaleError, LoadError};
-use crate::ops::OpError;
-use crate::scheduler::LimitsError;
+use perigee_engine::kv_tiers::TierError;
+use perigee_engine::scheduler::LimitsError;
+use perigee_model::checkpoint::CheckpointError;
+use perigee_model::{BlueprintError, DraftMismatch, KvScaleError, LoadError};
+use perigee_ops::OpError;
 
 /// Reasons why the engine did not start.
 #[derive(Debug, thiserror::Error)]

@@ -6,15 +6,15 @@ use std::time::Duration;
 use crate::boot::gpu::{Gpu, GpuError};
 use crate::boot::sight::TowerSource;
 use crate::config::{Settings, device};
-use crate::cpu::{Activations, CpuOptions};
-use crate::cuda::{Arithmetic, LaunchTimes};
-use crate::kv_tiers::{DiskOptions, TierOptions};
-use crate::model::Blueprint;
-use crate::model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
-use crate::ops::CacheDType;
-use crate::quant::CachedRowFormat;
-use crate::scheduler;
-use crate::speculation;
+use perigee_cpu::{Activations, CpuOptions};
+use perigee_cuda::{Arithmetic, LaunchTimes};
+use perigee_decoding::speculation;
+use perigee_engine::kv_tiers::{DiskOptions, TierOptions};
+use perigee_engine::scheduler;
+use perigee_model::Blueprint;
+use perigee_model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::CacheDType;
 
 /// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
 const SMALL_MODEL_BYTES: usize = 32 << 20;

@@ -6,9 +6,9 @@ use crate::boot::equipped::Equipped;
 use crate::boot::host_memory::available_memory;
 use crate::boot::memory_plan::{Memory, MemoryPlan, PlanInput};
 use crate::boot::sight::TowerSource;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, DraftSupport, Inventory, LoadError, TowerSupport};
-use crate::ops::{Backend, CacheDType, Capacity};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, DraftSupport, Inventory, LoadError, TowerSupport};
+use perigee_ops::{Backend, CacheDType, Capacity};
 
 /// The memory plan of [`super::start_engine`], without loading a weight. `None` for a GPU: its backend exists only once its kernels
 /// are loaded.

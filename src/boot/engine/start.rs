@@ -8,13 +8,13 @@ use super::{BackendChoice, EngineError, EngineOptions, EngineProgress};
 use crate::boot::equipped::Equipped;
 use crate::boot::kv_identity::kv_identity;
 use crate::boot::tuned_ops::tuned_ops;
-use crate::engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
-use crate::kv_tiers::Tiers;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Weights};
-use crate::ops::{Backend, CacheDType};
-use crate::telemetry::Metrics;
-use crate::threads::UploadMeter;
+use perigee_engine::kv_tiers::Tiers;
+use perigee_engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Weights};
+use perigee_numbers::threads::UploadMeter;
+use perigee_ops::{Backend, CacheDType};
+use perigee_telemetry::Metrics;
 
 /// A started engine.
 pub struct StartedEngine {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::report::Report;
 use crate::boot::memory_plan::format_bytes;
-use crate::cuda::Volume;
+use perigee_cuda::Volume;
 
 /// Free bytes of the cache's volume below which compiled kernels may not fit.
 const MIN_BYTES: u64 = 64 << 20;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cache;
 use super::report::Report;
 use crate::boot::memory_plan::format_bytes;
-use crate::cuda::{
+use perigee_cuda::{
     Arch, CacheSettings, CompileError, Compiler, Config, Device, DeviceState, Driver, Hardware, Installation,
     KernelCache, Nvml, Nvrtc, PeerAccess, Program, has_cublaslt, kernels,
 };

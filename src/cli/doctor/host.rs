@@ -6,7 +6,7 @@ use super::report::Report;
 use crate::boot::memory_plan::format_bytes;
 use crate::boot::{available_memory, files_needed};
 use crate::config::{Settings, device};
-use crate::cpu::Isa;
+use perigee_cpu::Isa;
 
 /// Host memory below which a boot is in doubt: staging memory, tokenizer, requests.
 const MIN_HOST_BYTES: u64 = 2 << 30;

@@ -15,7 +15,7 @@ use self::report::{Level, Report};
 use super::commands::{check_settings, print, print_json};
 use crate::config::args::DoctorArgs;
 use crate::config::{Checked, Settings, device};
-use crate::cuda::{Installation, ProbeError};
+use perigee_cuda::{Installation, ProbeError};
 
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: i32 = 100;

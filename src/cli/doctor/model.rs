@@ -10,10 +10,10 @@ use crate::boot::engine::{EngineOptions, plan_engine};
 use crate::boot::memory_plan::format_bytes;
 use crate::boot::{BootError, chain, load_sight, load_text, open_checkpoint, read_blueprint};
 use crate::config::{Settings, device};
-use crate::cuda::Installation;
-use crate::generate::ModelText;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, Inspection};
+use perigee_cuda::Installation;
+use perigee_http::generate::ModelText;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, Inspection};
 
 const COPY_AGAIN: &str = "copy the folder again, whole: config.json, tokenizer, every shard and their index";
 

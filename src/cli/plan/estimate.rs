@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::devices::DeviceSet;
-use crate::model::{Blueprint, ModuleClass};
+use perigee_model::{Blueprint, ModuleClass};
 
 /// Weights of one use, and whether every device needs all of them when the others are split.
 #[derive(Debug, Clone, PartialEq)]

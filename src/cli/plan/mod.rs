@@ -13,8 +13,8 @@ pub use estimate::{DraftNeeds, Estimate, LayoutPlan, Request, Split, WeightUse, 
 use super::commands::{EXIT_USAGE, print, print_json};
 use crate::boot::{BootError, chain, read_blueprint};
 use crate::config::args::PlanArgs;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{
     Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass, MtpLayer, TowerBlueprint, TowerInventory,
 };
 

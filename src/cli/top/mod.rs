@@ -45,7 +45,7 @@ use super::commands::{load_settings, print};
 use super::trust::Trust;
 use crate::config::Loaded;
 use crate::config::args::TopArgs;
-use crate::telemetry::LogColor;
+use perigee_telemetry::LogColor;
 
 /// The screen is drawn at least this often: times on it pass.
 const TICK: Duration = Duration::from_secs(1);

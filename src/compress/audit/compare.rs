@@ -2,12 +2,10 @@
 
 use serde::Serialize;
 
-use crate::compress::calibrate::text_pass::{
-    Documents, Meter, PassError, PassOptions, PassProgress, TextPass,
-};
-use crate::model::NoObserver;
-use crate::ops::Calibrate;
-use crate::text::Tokenizer;
+use crate::calibrate::text_pass::{Documents, Meter, PassError, PassOptions, PassProgress, TextPass};
+use perigee_model::NoObserver;
+use perigee_ops::Calibrate;
+use perigee_text::Tokenizer;
 
 /// What a comparison found. A is the yardstick.
 #[derive(Debug, Clone, PartialEq, Serialize)]

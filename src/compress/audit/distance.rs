@@ -1,6 +1,6 @@
 //! Relative error of weights and outputs, and the limit beyond which they are other weights.
 
-use crate::quant::{PackedFormat, StoredMatrix};
+use perigee_numbers::quant::{PackedFormat, StoredMatrix};
 
 /// Relative error of a layer's output from which its weights are others.
 pub(super) const WRONG_OUTPUT: f64 = 0.5;

@@ -10,15 +10,15 @@ use serde::Serialize;
 use super::distance::{WRONG_OUTPUT, ratio};
 use super::faults::Faults;
 use super::options::AuditOptions;
-use crate::compress::audit::linears::{linear, release_swiglu, swiglu};
-use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
-use crate::host::HostOps;
-use crate::host::reference::ReferenceBackend;
-use crate::model::Blueprint;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::expert_names::{Role, role};
-use crate::ops::RouterShape;
-use crate::tensor::{DType, TensorView};
+use crate::audit::linears::{linear, release_swiglu, swiglu};
+use crate::prune::plan_file::{ExpertPlan, LayerPlan};
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::expert_names::{Role, role};
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::RouterShape;
+use perigee_ops::host::HostOps;
+use perigee_ops::host::reference::ReferenceBackend;
 
 /// The outcome for one layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -125,7 +125,7 @@ impl<'a> Side<'a> {
             backend.read_routing(&routing, &mut experts, &mut weights)?;
             Ok((experts, weights))
         };
-        run().map_err(|e: crate::ops::OpError| e.to_string())
+        run().map_err(|e: perigee_ops::OpError| e.to_string())
     }
 
     fn bias(&self) -> Result<Vec<f32>, String> {
@@ -152,7 +152,7 @@ impl<'a> Side<'a> {
             backend.write(x, &mut rows)?;
             backend.write(&vec![0.0; x.len()], &mut out)?;
             backend.swiglu_add(&rows, &expert, &mut out)?;
-            Ok::<_, crate::ops::OpError>(ReferenceBackend::values(&out).to_vec())
+            Ok::<_, perigee_ops::OpError>(ReferenceBackend::values(&out).to_vec())
         };
         run().map_err(|e| format!("expert {id}: {e}"))
     }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::compress::fingerprint::SourceId;
-use crate::compress::prune::plan_file::{ExpertLayers, ExpertPlan, LayerPlan, PlanFileError};
-use crate::compress::prune::select::Criterion;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::expert_names::{Role, role};
+use crate::fingerprint::SourceId;
+use crate::prune::plan_file::{ExpertLayers, ExpertPlan, LayerPlan, PlanFileError};
+use crate::prune::select::Criterion;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::expert_names::{Role, role};
 
 /// Why the rows do not say which experts were kept.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! Linears of a checkpoint by the name before their last word, in whatever format they are stored.
 
-use crate::model::checkpoint::Checkpoint;
-use crate::ops::ExpertMatrices;
-use crate::quant::{Layout, PART_NAMES, RecognizeError, StoredMatrix, recognize};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_numbers::quant::{Layout, PART_NAMES, RecognizeError, StoredMatrix, recognize};
+use perigee_ops::ExpertMatrices;
 
 /// Linears of a SwiGLU.
 const SWIGLU: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];

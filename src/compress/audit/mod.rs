@@ -18,10 +18,10 @@ mod report;
 use std::path::Path;
 
 use self::quantized::Pruning;
-use crate::compress::fingerprint::SourceId;
-use crate::compress::prune::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
-use crate::compress::prune::rewrite::{RewriteError, expert_layers};
-use crate::model::checkpoint::{Checkpoint, CheckpointError};
+use crate::fingerprint::SourceId;
+use crate::prune::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
+use crate::prune::rewrite::{RewriteError, expert_layers};
+use perigee_model::checkpoint::{Checkpoint, CheckpointError};
 
 pub use faults::Faults;
 pub use functional::Functional;

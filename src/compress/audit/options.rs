@@ -1,6 +1,6 @@
 //! Options of an audit.
 
-use crate::compress::prune::plan_file::ExpertPlan;
+use crate::prune::plan_file::ExpertPlan;
 
 /// What to audit and how much of it.
 #[derive(Debug)]

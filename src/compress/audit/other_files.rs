@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::report::AuditReport;
-use crate::compress::prune::model_config::keeps_groups;
-use crate::compress::prune::plan_file::ExpertPlan;
-use crate::compress::prune::{INDEX_FILE, side_files};
-use crate::model::checkpoint::Checkpoint;
+use crate::prune::model_config::keeps_groups;
+use crate::prune::plan_file::ExpertPlan;
+use crate::prune::{INDEX_FILE, side_files};
+use perigee_model::checkpoint::Checkpoint;
 
 /// Fields of the text model that pruning may change.
 const MAY_CHANGE: [&str; 3] = ["n_routed_experts", "n_group", "topk_group"];

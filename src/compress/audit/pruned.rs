@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::faults::Faults;
 use super::functional::Functional;
-use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
-use crate::model::checkpoint::Checkpoint;
-use crate::model::expert_names::{Role, role};
-use crate::tensor::{DType, TensorView};
+use crate::prune::plan_file::{ExpertPlan, LayerPlan};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::expert_names::{Role, role};
+use perigee_numbers::tensor::{DType, TensorView};
 
 /// Bytes that are compared before their pages are given back.
 pub(super) const CHUNK: usize = 8 << 20;

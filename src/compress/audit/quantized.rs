@@ -8,12 +8,12 @@ use serde::Serialize;
 use super::distance::{ratio, wrong};
 use super::faults::Faults;
 use super::pruned::{PrunedAudit, same};
-use crate::compress::audit::linears::{layout, linear};
-use crate::compress::prune::plan_file::ExpertPlan;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::expert_names::{ExpertName, Role, role};
-use crate::model::{ModuleClass, is_kv_scale};
-use crate::quant::PART_NAMES;
+use crate::audit::linears::{layout, linear};
+use crate::prune::plan_file::ExpertPlan;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::expert_names::{ExpertName, Role, role};
+use perigee_model::{ModuleClass, is_kv_scale};
+use perigee_numbers::quant::PART_NAMES;
 
 /// Wrong experts for which the one that they really are is looked for: that measures every expert of the layer.
 const MAX_SEARCHES: usize = 4;

@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::faults::Faults;
 use super::pruned::PrunedAudit;
 use super::quantized::QuantizedAudit;
-use crate::compress::prune::plan_file::{ExpertPlan, Override};
-use crate::compress::prune::select::survivors;
-use crate::model::checkpoint::Checkpoint;
+use crate::prune::plan_file::{ExpertPlan, Override};
+use crate::prune::select::survivors;
+use perigee_model::checkpoint::Checkpoint;
 
 /// Whether an audit passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

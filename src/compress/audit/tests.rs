@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::compress::prune::prune;
-use crate::compress::test_folder::{self, Format, Tensor, Tiny};
-use crate::model::checkpoint::TensorSpec;
-use crate::tensor::DType;
+use crate::prune::prune;
+use crate::test_folder::{self, Format, Tensor, Tiny};
+use perigee_model::checkpoint::TensorSpec;
+use perigee_numbers::tensor::DType;
 
 /// A source and its pruned copy.
 struct Pair {
@@ -180,7 +180,7 @@ fn every_kind_of_damage_is_found() {
                 let half =
                     |b: &[u8]| half::bf16::from_f32(f32::from_le_bytes(b.try_into().unwrap())).to_le_bytes();
                 *bytes = bytes.chunks(4).flat_map(half).collect();
-                spec.dtype = crate::tensor::DType::Bf16;
+                spec.dtype = perigee_numbers::tensor::DType::Bf16;
             },
             "dtype BF16, the source's is F32",
         ),

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::saliency::Coverage;
 use super::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
-use crate::compress::fingerprint::TextId;
-use crate::model::expert_names::layer_of;
-use crate::model::{FfnInputs, LayerInputs, LayerObserver};
-use crate::ops::Calibrate;
-use crate::text::Tokenizer;
+use crate::fingerprint::TextId;
+use perigee_model::expert_names::layer_of;
+use perigee_model::{FfnInputs, LayerInputs, LayerObserver};
+use perigee_ops::Calibrate;
+use perigee_text::Tokenizer;
 
 /// The file in a target folder that keeps what was measured.
-pub(in crate::compress) const CALIBRATION_FILE: &str = "perigee-calibration.json";
+pub(crate) const CALIBRATION_FILE: &str = "perigee-calibration.json";
 
 /// Largest such file that is read, bytes; a release's has two MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -156,18 +156,18 @@ pub fn calibrate<B: Calibrate>(
 
 impl Calibration {
     /// Reads the file if it was measured on the same texts with the same options.
-    pub(in crate::compress) fn parse(bytes: &[u8], id: &str) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8], id: &str) -> Option<Self> {
         let read: Self = serde_json::from_slice(bytes).ok()?;
         (read.format_version == VERSION && read.id == id).then_some(read)
     }
 
     /// Longest file that [`Calibration::parse`] is given.
-    pub(in crate::compress) fn max_bytes() -> u64 {
+    pub(crate) fn max_bytes() -> u64 {
         MAX_FILE_BYTES
     }
 
     /// The file: JSON, one line per layer.
-    pub(in crate::compress) fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let layers: Vec<String> = self
             .layers
             .iter()
@@ -182,7 +182,7 @@ impl Calibration {
 
     /// Largest magnitude that goes into a packed module: for routed experts that of all of their layer, as engines multiply under one scale.
     /// `None` for a module of no layer that was measured.
-    pub(in crate::compress) fn input_amax(&self, module: &str) -> Option<f32> {
+    pub(crate) fn input_amax(&self, module: &str) -> Option<f32> {
         let (at, layer) = layer_of(module)?;
         let ranges = self.layers.get(&layer)?;
         let (path, projection) = module[at..].rsplit_once('.')?;
@@ -197,7 +197,7 @@ impl Calibration {
     }
 
     /// Largest magnitude of a cache entry of a layer; `None` where no token was cached.
-    pub(in crate::compress) fn cached_amax(&self, layer: usize) -> Option<f32> {
+    pub(crate) fn cached_amax(&self, layer: usize) -> Option<f32> {
         self.layers.get(&layer).map(|ranges| ranges.cached).filter(|peak| *peak > 0.0)
     }
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::saliency::{LayerSaliency, Saliency};
 use super::text_pass::{Documents, PassError, PassOptions, PassProgress, TextPass};
-use crate::compress::fingerprint::{SourceId, TextId};
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{ChosenExperts, LayerObserver};
-use crate::ops::Calibrate;
-use crate::text::Tokenizer;
+use crate::fingerprint::{SourceId, TextId};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{ChosenExperts, LayerObserver};
+use perigee_ops::Calibrate;
+use perigee_text::Tokenizer;
 
 /// Adds up what the layers show.
 struct Collector {

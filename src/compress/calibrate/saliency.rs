@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::fingerprint::{SourceId, TextId};
+use crate::fingerprint::{SourceId, TextId};
 
 /// Version of the format.
 const VERSION: u32 = 1;

@@ -1,9 +1,9 @@
 //! A user's text through a model: documents, tokens, windows, steps.
 
-use crate::model::checkpoint::Checkpoint;
-use crate::model::{Blueprint, BlueprintError, LayerObserver, LayerStream, LoadError, StreamError};
-use crate::ops::{BlockId, CacheDType, Calibrate, OpError, StepPlan, TokenSource};
-use crate::text::{Specials, Tokenizer, TokenizerError};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Blueprint, BlueprintError, LayerObserver, LayerStream, LoadError, StreamError};
+use perigee_ops::{BlockId, CacheDType, Calibrate, OpError, StepPlan, TokenSource};
+use perigee_text::{Specials, Tokenizer, TokenizerError};
 
 /// Tokens of a block of the cache.
 const BLOCK_SIZE: usize = 32;
@@ -172,25 +172,25 @@ impl Documents {
 /// A model ready to run windows of a text, layer by layer.
 pub struct TextPass<'a, B: Calibrate> {
     /// The network.
-    pub(in crate::compress) stream: LayerStream<'a, B>,
+    pub(crate) stream: LayerStream<'a, B>,
     hidden_bytes: usize,
 }
 
 /// The part of a window that is run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::compress) struct WindowChunk {
+pub(crate) struct WindowChunk {
     /// Number of the window.
-    pub(in crate::compress) window: usize,
+    pub(crate) window: usize,
     /// Its tokens `start..end`; those before were run before.
-    pub(in crate::compress) start: usize,
-    pub(in crate::compress) end: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
     /// Tokens of the earlier windows of the pass: where the residual stream of this one begins.
     before: usize,
 }
 
 impl WindowChunk {
     /// Where its rows are in the residual stream of a pass, `[T, D]`.
-    pub(in crate::compress) fn rows(&self, hidden_size: usize) -> std::ops::Range<usize> {
+    pub(crate) fn rows(&self, hidden_size: usize) -> std::ops::Range<usize> {
         (self.before + self.start) * hidden_size..(self.before + self.end) * hidden_size
     }
 }
@@ -234,7 +234,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// Windows by pass: as many as may have their residual stream in memory, at least one.
-    pub(in crate::compress) fn passes<'w>(&self, windows: &'w [Vec<u32>]) -> Vec<&'w [Vec<u32>]> {
+    pub(crate) fn passes<'w>(&self, windows: &'w [Vec<u32>]) -> Vec<&'w [Vec<u32>]> {
         let most = self.hidden_bytes / (size_of::<f32>() * self.blueprint().hidden_size);
         let (mut passes, mut rest) = (Vec::new(), windows);
         while !rest.is_empty() {
@@ -251,7 +251,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// The residual stream of a pass before the first layer, window after window, `[T, D]`.
-    pub(in crate::compress) fn embed(&self, windows: &[Vec<u32>]) -> Result<Vec<f32>, PassError> {
+    pub(crate) fn embed(&self, windows: &[Vec<u32>]) -> Result<Vec<f32>, PassError> {
         let (vocab_size, width) = (self.blueprint().vocab_size, self.blueprint().hidden_size);
         if let Some(id) = windows.iter().flatten().find(|id| **id as usize >= vocab_size) {
             return Err(PassError::Vocabulary { id: *id, vocab_size });
@@ -262,7 +262,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// The chunks of a pass, in the order of its tokens.
-    pub(in crate::compress) fn chunks(&self, windows: &[Vec<u32>]) -> Vec<WindowChunk> {
+    pub(crate) fn chunks(&self, windows: &[Vec<u32>]) -> Vec<WindowChunk> {
         let (mut chunks, mut before, size) = (Vec::new(), 0, self.stream.max_tokens());
         for (number, window) in windows.iter().enumerate() {
             chunks.extend((0..window.len()).step_by(size).map(|start| WindowChunk {
@@ -277,7 +277,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     }
 
     /// Runs one chunk of a pass through the loaded layer, in place.
-    pub(in crate::compress) fn run_chunk(
+    pub(crate) fn run_chunk(
         &mut self,
         windows: &[Vec<u32>],
         chunk: WindowChunk,
@@ -295,13 +295,13 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
 }
 
 /// Counts what a pass has done: every layer takes as long for a token as any other, nearly.
-pub(in crate::compress) struct Meter<'p> {
+pub(crate) struct Meter<'p> {
     at: PassProgress,
     progress: &'p mut dyn FnMut(PassProgress),
 }
 
 impl<'p> Meter<'p> {
-    pub(in crate::compress) fn new(
+    pub(crate) fn new(
         windows: &[Vec<u32>],
         num_layers: usize,
         progress: &'p mut dyn FnMut(PassProgress),
@@ -310,7 +310,7 @@ impl<'p> Meter<'p> {
         Self { at: PassProgress { done: 0, total: tokens * num_layers as u64 }, progress }
     }
 
-    pub(in crate::compress) fn advance(&mut self, chunk: WindowChunk) {
+    pub(crate) fn advance(&mut self, chunk: WindowChunk) {
         self.at.done += (chunk.end - chunk.start) as u64;
         (self.progress)(self.at);
     }
@@ -326,10 +326,10 @@ pub(super) fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, PassE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::test_folder::{self, Tiny};
-    use crate::host::reference::ReferenceBackend;
-    use crate::model::{ChosenExperts, LayerInputs, Model, Weights};
-    use crate::ops::{Capacity, Row};
+    use crate::test_folder::{self, Tiny};
+    use perigee_model::{ChosenExperts, LayerInputs, Model, Weights};
+    use perigee_ops::host::reference::ReferenceBackend;
+    use perigee_ops::{Capacity, Row};
 
     /// Keeps everything that a run shows, by layer.
     #[derive(Default, PartialEq, Debug)]

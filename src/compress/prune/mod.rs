@@ -13,11 +13,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::model::checkpoint::{
+use model_config::{ConfigError, repair_config, repair_quant_config};
+use perigee_model::checkpoint::{
     Checkpoint, CheckpointError, ShardWriter, Target, TensorSpec, WriteError, copy_side_files, is_complete,
     write_file, write_index,
 };
-use model_config::{ConfigError, repair_config, repair_quant_config};
 use plan_file::{ExpertPlan, PLAN_FILE};
 use rewrite::{Content, RewriteError, TargetTensor, rewrite};
 

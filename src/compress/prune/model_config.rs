@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::plan_file::ExpertPlan;
-use crate::model::expert_names::{Role, role};
+use perigee_model::expert_names::{Role, role};
 
 /// A configuration that cannot be repaired.
 #[derive(Debug, thiserror::Error)]
@@ -131,12 +131,7 @@ fn repair_text(
 
 /// Whether group-limited routing means the same after pruning: every group of every layer keeps the same number, at least the two whose
 /// scores make the group's score, and the eligible groups have enough experts.
-pub(in crate::compress) fn keeps_groups(
-    plan: &ExpertPlan,
-    n_group: u64,
-    topk_group: u64,
-    top_k: u64,
-) -> bool {
+pub(crate) fn keeps_groups(plan: &ExpertPlan, n_group: u64, topk_group: u64, top_k: u64) -> bool {
     let (num_source, num_kept) = (plan.num_source() as u64, plan.num_kept() as u64);
     if num_source % n_group != 0 || num_kept % n_group != 0 || num_kept / n_group < 2 {
         return false;

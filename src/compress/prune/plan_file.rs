@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::select::{Criterion, random_score, survivors};
-use crate::compress::calibrate::saliency::Saliency;
-use crate::compress::fingerprint::{SourceId, TextId};
+use crate::calibrate::saliency::Saliency;
+use crate::fingerprint::{SourceId, TextId};
 
 /// Name of the plan in a pruned folder.
 pub const PLAN_FILE: &str = "expert_plan.json";

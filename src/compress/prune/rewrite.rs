@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan_file::{ExpertLayers, ExpertPlan};
-use crate::model::checkpoint::{Checkpoint, TensorSpec};
-use crate::model::expert_names::{Role, role};
-use crate::tensor::TensorView;
+use perigee_model::checkpoint::{Checkpoint, TensorSpec};
+use perigee_model::expert_names::{Role, role};
+use perigee_numbers::tensor::TensorView;
 
 /// A tensor that pruning does not know how to carry over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

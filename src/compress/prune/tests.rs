@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::*;
-use crate::compress::fingerprint::SourceId;
-use crate::compress::prune::plan_file::{ExpertPlan, LayerPlan};
-use crate::compress::prune::rewrite::expert_layers;
-use crate::compress::prune::select::Criterion;
-use crate::compress::test_folder::{self, Format, LAYERS, Tiny};
+use crate::fingerprint::SourceId;
+use crate::prune::plan_file::{ExpertPlan, LayerPlan};
+use crate::prune::rewrite::expert_layers;
+use crate::prune::select::Criterion;
+use crate::test_folder::{self, Format, LAYERS, Tiny};
 
 const SINGLE_FILE: &str = "model.safetensors";
 
@@ -205,7 +205,7 @@ fn what_cannot_be_pruned_is_named_before_anything_is_written() {
 #[test]
 fn gaps_in_expert_ids_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let tensor = |name: &str| (TensorSpec::new(name, crate::tensor::DType::U8, [1]), vec![0]);
+    let tensor = |name: &str| (TensorSpec::new(name, perigee_numbers::tensor::DType::U8, [1]), vec![0]);
     let list = [tensor("model.layers.1.mlp.experts.0.x"), tensor("model.layers.1.mlp.experts.2.x")];
     test_folder::write_shard(dir.path(), SINGLE_FILE, &list);
     let error = expert_layers(&Checkpoint::open(dir.path()).unwrap()).unwrap_err().to_string();

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::recipe::{Dialect, KvCache, Options, TargetFormat};
-use crate::model::checkpoint::TensorSpec;
-use crate::quant::{MatrixEncoder, TensorScale};
-use crate::tensor::DType;
+use perigee_model::checkpoint::TensorSpec;
+use perigee_numbers::quant::{MatrixEncoder, TensorScale};
+use perigee_numbers::tensor::DType;
 
 /// `input_scale` where activations were not measured: block scales of activations up to 2688 are in range, and normal down to 0.094.
 pub const UNMEASURED_INPUT_SCALE: f32 = 1.0;

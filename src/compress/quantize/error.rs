@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::source::SourceError;
-use crate::model::checkpoint::{CheckpointError, WriteError};
-use crate::quant::FormatError;
+use perigee_model::checkpoint::{CheckpointError, WriteError};
+use perigee_numbers::quant::FormatError;
 
 /// Why a folder could not be quantized.
 #[derive(Debug, thiserror::Error)]

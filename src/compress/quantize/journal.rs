@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::report::ClassReport;
-use crate::model::checkpoint::{Target, WriteError, write_file};
+use perigee_model::checkpoint::{Target, WriteError, write_file};
 
 /// The file.
 pub(super) const JOURNAL_FILE: &str = "perigee-quantize.json";

@@ -17,12 +17,12 @@ use std::path::Path;
 
 pub use error::{MeasureError, QuantizeError};
 
-use crate::compress::calibrate::calibration::{CALIBRATION_FILE, Calibration};
-use crate::model::checkpoint::{Checkpoint, Target, copy_side_files, write_file, write_index};
-use crate::model::expert_names::layer_of;
-use crate::model::{ModuleClass, is_kv_scale};
+use crate::calibrate::calibration::{CALIBRATION_FILE, Calibration};
 use dialect::ModuleNames;
 use journal::{JOURNAL_FILE, Journal, ShardRecord};
+use perigee_model::checkpoint::{Checkpoint, Target, copy_side_files, write_file, write_index};
+use perigee_model::expert_names::layer_of;
+use perigee_model::{ModuleClass, is_kv_scale};
 use recipe::{KvCache, Options};
 use report::Report;
 use shard::{Item, Run, ShardPlan};

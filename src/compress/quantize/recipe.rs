@@ -1,8 +1,8 @@
 //! What to make of a checkpoint: format, dialect, modules.
 
-use crate::model::ModuleClass;
-use crate::quant::Packing;
-use crate::quant::nvfp4::BlockScales;
+use perigee_model::ModuleClass;
+use perigee_numbers::quant::Packing;
+use perigee_numbers::quant::nvfp4::BlockScales;
 
 /// Format of the packed modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compress::calibrate::calibration::CalibrationReport;
-use crate::model::ModuleClass;
-use crate::quant::distortion::Distortion;
+use crate::calibrate::calibration::CalibrationReport;
+use perigee_model::ModuleClass;
+use perigee_numbers::quant::distortion::Distortion;
 
 /// Sums over the tensors of one class that are stored in one way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -13,12 +13,12 @@ use super::parallel;
 use super::recipe::Options;
 use super::report::{self, ClassReport};
 use super::source::{Modules, SourceError, SourceMatrix};
-use crate::compress::calibrate::calibration::Calibration;
-use crate::model::ModuleClass;
-use crate::model::checkpoint::{Checkpoint, ShardWriter, Target, TensorSpec};
-use crate::quant::distortion::Distortion;
-use crate::quant::{MatrixEncoder, PackedMatrix};
-use crate::tensor::{DType, TensorView};
+use crate::calibrate::calibration::Calibration;
+use perigee_model::ModuleClass;
+use perigee_model::checkpoint::{Checkpoint, ShardWriter, Target, TensorSpec};
+use perigee_numbers::quant::distortion::Distortion;
+use perigee_numbers::quant::{MatrixEncoder, PackedMatrix};
+use perigee_numbers::tensor::{DType, TensorView};
 
 /// Values of a band of rows, unless the format needs more: fits the second-level cache.
 const BAND_VALUES: usize = 1 << 16;

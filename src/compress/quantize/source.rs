@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::ModuleClass;
-use crate::model::checkpoint::Checkpoint;
-use crate::quant::{Dialect, Layout, PART_NAMES, PackedFormat, RecognizeError, StoredMatrix, recognize};
-use crate::tensor::TensorView;
+use perigee_model::ModuleClass;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_numbers::quant::{
+    Dialect, Layout, PART_NAMES, PackedFormat, RecognizeError, StoredMatrix, recognize,
+};
+use perigee_numbers::tensor::TensorView;
 
 /// What is wrong with a source module.
 #[derive(Debug, thiserror::Error)]

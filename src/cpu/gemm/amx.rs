@@ -1,14 +1,14 @@
 //! Tiles of the matrix unit (AMX BF16): up to 16 rows times 4 panels, or 32 rows times 2, in one go.
 //!
 //! Panels are what the unit wants as its second operand, as they stand: 16 steps of 16 pairs are one tile of 32 inputs and 16 outputs.
-//! Rows come in blocks of 32 inputs, one row of a block behind the other ([`crate::cpu::layout::RowFormat::Blocks`]).
+//! Rows come in blocks of 32 inputs, one row of a block behind the other ([`crate::layout::RowFormat::Blocks`]).
 //!
 //! Every output is a sum over blocks of 32 inputs in order. In a block the products of even inputs are added up, those of odd inputs too,
 //! each in order and in f32, then the two sums, then the block to the output (Intel's Software Developer's Manual, TDPBF16PS; subnormals
 //! count as zero). None of it depends on how many rows there are.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-use crate::cpu::layout::{Ahead, LANES, TileArgs};
+use crate::layout::{Ahead, LANES, TileArgs};
 use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
@@ -198,7 +198,7 @@ unsafe fn run<const A: usize, const P: usize>(rows: usize, args: TileArgs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::simd::amx::is_available;
+    use crate::simd::amx::is_available;
 
     const STEPS: usize = 48;
     const PANELS: usize = 5;

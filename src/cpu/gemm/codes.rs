@@ -7,9 +7,9 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
 use super::tile::fma_tiles;
-use crate::cpu::layout::{Ahead, CodeFormat, LANES, STEP_INPUTS, TileArgs};
-use crate::cpu::packed_panels::{group_scales, nibble_shift};
-use crate::cpu::simd::Simd;
+use crate::layout::{Ahead, CodeFormat, LANES, STEP_INPUTS, TileArgs};
+use crate::packed_panels::{group_scales, nibble_shift};
+use crate::simd::Simd;
 
 /// Steps that are widened at a time: 8 KiB of f32 per panel, in the first-level cache.
 pub(super) const WIDE_STEPS: usize = 4;
@@ -112,8 +112,8 @@ unsafe fn widen_step<S: Simd>(
 /// The tiles of the bf16 dot-product instruction.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod dot_codes {
-    use crate::cpu::layout::{Ahead, CodeFormat, LANES, STEP_INPUTS, TileArgs};
-    use crate::cpu::simd::avx512::{Avx512Bf16, lines_ahead};
+    use crate::layout::{Ahead, CodeFormat, LANES, STEP_INPUTS, TileArgs};
+    use crate::simd::avx512::{Avx512Bf16, lines_ahead};
     use std::arch::x86_64::*;
 
     const NVFP4: u8 = 0;

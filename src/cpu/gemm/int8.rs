@@ -2,23 +2,23 @@
 //!
 //! A 4-bit code is one of sixteen small integers, E2M1 after doubling. Twelve is added to each (none is below -12), so that
 //! one byte lookup makes unsigned bytes, and unsigned times signed bytes is what the integer dot products take. What that adds to
-//! a sum, twelve times the sum of the row's values, comes with the rows ([`crate::cpu::rows`]) and is where the sum starts.
+//! a sum, twelve times the sum of the row's values, comes with the rows ([`crate::rows`]) and is where the sum starts.
 //!
 //! Every output is a sum over runs of inputs in order: `sum = fma(integer, weight_scale * row_scale, sum)`. A run is 16 inputs, or, with
 //! AVX-512 VNNI, the group that shares a scale; within a run nothing is rounded. Four products of a run fit 16 bits:
 //! `4 * 2 * 24 * 127 < 2^15`.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-use crate::cpu::layout::{
+use crate::layout::{
     CodeFormat, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, LANES, STEP_INPUTS, TileArgs,
 };
-use crate::cpu::packed_panels::group_scales;
-use crate::cpu::simd::Simd;
+use crate::packed_panels::group_scales;
+use crate::simd::Simd;
 
 /// Inputs whose products are added up as integers before a scale is applied.
 const RUN_INPUTS: usize = 16;
 
-/// The integer of each code and [`INT8_OFFSET`](crate::cpu::layout::INT8_OFFSET).
+/// The integer of each code and [`INT8_OFFSET`](crate::layout::INT8_OFFSET).
 const fn integers(format: CodeFormat) -> [u8; 16] {
     match format {
         CodeFormat::Int4 => [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19],
@@ -134,7 +134,7 @@ pub(crate) mod avx2 {
     use super::{
         AHEAD_STEPS, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit,
     };
-    use crate::cpu::layout::{Ahead, CodeFormat, LANES, TileArgs};
+    use crate::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use std::arch::x86_64::*;
 
     /// Few rows take both halves of a panel in one pass over its codes, more take them one after the other.
@@ -270,8 +270,8 @@ pub(crate) mod avx2 {
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni {
     use super::{INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit};
-    use crate::cpu::layout::{Ahead, CodeFormat, LANES, TileArgs};
-    use crate::cpu::simd::avx512::lines_ahead;
+    use crate::layout::{Ahead, CodeFormat, LANES, TileArgs};
+    use crate::simd::avx512::lines_ahead;
     use std::arch::x86_64::*;
 
     /// Cache lines of the codes of one step.

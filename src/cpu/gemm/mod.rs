@@ -18,7 +18,7 @@ use super::layout::{Ahead, CodeFormat, LANES, Product, RowFormat, TileArgs, Tili
 use super::matrix::Panels;
 use super::rows::RowLayout;
 use super::simd::{self, Isa, Kernel, Simd};
-use crate::threads::{PerWorker, Shards, ThreadPool};
+use perigee_numbers::threads::{PerWorker, Shards, ThreadPool};
 use std::ops::Range;
 
 /// Rows one work item takes at most; more are further items.

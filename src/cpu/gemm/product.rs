@@ -8,13 +8,13 @@ use super::codes::dot_codes;
 #[cfg(target_arch = "x86_64")]
 use super::tile::dot;
 use super::{codes, int8, tile};
-use crate::cpu::layout::{Ahead, CodeFormat, LANES, Product, TileArgs};
-use crate::cpu::simd::Simd;
+use crate::layout::{Ahead, CodeFormat, LANES, Product, TileArgs};
+use crate::simd::Simd;
 #[cfg(target_arch = "x86_64")]
-use crate::cpu::simd::avx2::Avx2;
+use crate::simd::avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-use crate::cpu::simd::avx512::{Avx512, Avx512Bf16, has_vnni};
-use crate::cpu::simd::portable::Portable;
+use crate::simd::avx512::{Avx512, Avx512Bf16, has_vnni};
+use crate::simd::portable::Portable;
 
 /// Multiplies `rows` rows (at most what the product's tile takes) with `panels` panels.
 ///

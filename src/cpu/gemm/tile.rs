@@ -1,8 +1,8 @@
 //! The register tile: a few rows times a few panels, one accumulation over `in` in order.
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
-use crate::cpu::layout::{LANES, TileArgs};
-use crate::cpu::simd::{Kernel, Simd};
+use crate::layout::{LANES, TileArgs};
+use crate::simd::{Kernel, Simd};
 
 /// Covers the panels with the widest tiles that `rows` rows leave registers for.
 #[inline(always)]
@@ -92,8 +92,8 @@ impl<const WIDE: bool, const R: usize, const P: usize> Kernel for FmaTile<WIDE, 
 /// The tiles of the bf16 dot-product instruction.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod dot {
-    use crate::cpu::layout::{Ahead, LANES, TileArgs};
-    use crate::cpu::simd::avx512::{Avx512Bf16, lines_ahead};
+    use crate::layout::{Ahead, LANES, TileArgs};
+    use crate::simd::avx512::{Avx512Bf16, lines_ahead};
     use std::arch::x86_64::*;
 
     /// Steps a panel is prefetched ahead, of `panels` side by side. Fewer streams stand more lines of each.

@@ -9,12 +9,12 @@ use std::ops::Range;
 
 use super::Geometry;
 use super::latents::{Call, Keys, Row, Scratch, attend_batch};
-use crate::cpu::gemm::{Epilogue, Multiply, Operands, row_blocks};
-use crate::cpu::layout::LANES;
-use crate::cpu::rows::RowWriter;
-use crate::cpu::simd::{self, Kernel, Simd};
-use crate::ops::{LatentSpan, Segment};
-use crate::threads::Shards;
+use crate::gemm::{Epilogue, Multiply, Operands, row_blocks};
+use crate::layout::LANES;
+use crate::rows::RowWriter;
+use crate::simd::{self, Kernel, Simd};
+use perigee_numbers::threads::Shards;
+use perigee_ops::{LatentSpan, Segment};
 
 /// Attention of every row of the segments. `q` `[T, H * (N + R)]`, `out` `[T, H * V]`.
 pub(crate) fn attend(

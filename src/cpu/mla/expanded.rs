@@ -7,13 +7,13 @@
 use super::expansions::{Expansions, Missing};
 use super::flash::{AttentionTile, State};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
-use crate::cpu::gemm::multiply_lanes;
-use crate::cpu::layout::{Ahead, LANES, PanelFormat, Product, RowFormat, TileArgs, Tiling};
-use crate::cpu::matrix::Panels;
-use crate::cpu::rows::RowWriter;
-use crate::cpu::simd::{self, Kernel, Simd};
-use crate::ops::Segment;
-use crate::threads::{PerWorker, Shards, ThreadPool};
+use crate::gemm::multiply_lanes;
+use crate::layout::{Ahead, LANES, PanelFormat, Product, RowFormat, TileArgs, Tiling};
+use crate::matrix::Panels;
+use crate::rows::RowWriter;
+use crate::simd::{self, Kernel, Simd};
+use perigee_numbers::threads::{PerWorker, Shards, ThreadPool};
+use perigee_ops::Segment;
 use std::ops::Range;
 
 /// Query rows of one item. More rows share an expansion; their running sums (V + 2 values each) must stay in the second-level cache.

@@ -6,9 +6,9 @@
 //! sequence asks. When the memory is in use, further positions are expanded in every step, as without it.
 
 use super::KEY_BLOCK;
-use crate::cpu::buffer::Cache;
-use crate::cpu::storage::Storage;
-use crate::ops::Segment;
+use crate::buffer::Cache;
+use crate::storage::Storage;
+use perigee_ops::Segment;
 use std::collections::HashMap;
 
 /// Bytes of all expansions.
@@ -166,7 +166,7 @@ impl Expansions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{AttentionForm, CacheDType, CacheShape};
+    use perigee_ops::{AttentionForm, CacheDType, CacheShape};
 
     const WORDS: usize = EXPANSION_BYTES / 4 / 6;
 

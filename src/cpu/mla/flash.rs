@@ -3,9 +3,9 @@
 //! Online softmax: Milakov and Gimelshein, arXiv 1805.02867; as tiles: FlashAttention-2, arXiv 2307.08691, algorithm 1.
 
 use super::{Geometry, KEY_BLOCK, KEY_PANELS};
-use crate::cpu::gemm::multiply_tile;
-use crate::cpu::layout::{Ahead, LANES, RowFormat, TileArgs};
-use crate::cpu::simd::{self, Simd};
+use crate::gemm::multiply_tile;
+use crate::layout::{Ahead, LANES, RowFormat, TileArgs};
+use crate::simd::{self, Simd};
 
 /// Rows of the largest attention tile.
 const MAX_ROWS: usize = 8;

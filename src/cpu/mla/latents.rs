@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use super::flash::{AttentionTile, State, rescale};
 use super::{Context, Geometry, KEY_BLOCK, KEY_PANELS, KvUp};
-use crate::cpu::layout::{LANES, Tiling};
-use crate::cpu::simd::{self, Kernel, Simd};
-use crate::threads::{PerWorker, Shards, ThreadPool};
+use crate::layout::{LANES, Tiling};
+use crate::simd::{self, Kernel, Simd};
+use perigee_numbers::threads::{PerWorker, Shards, ThreadPool};
 
 /// Positions per split; a multiple of `KEY_BLOCK`.
 const SPLIT: usize = 2 * KEY_BLOCK;

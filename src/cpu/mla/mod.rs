@@ -26,10 +26,10 @@ use super::layout::{LANES, PanelFormat, Product, RowFormat};
 use super::matrix::{PanelSource, Panels, pack_all};
 use super::rows::{Activations, Numerics, RowLayout};
 use super::simd::{self, Simd};
-use crate::ops::{CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
-use crate::quant::StoredMatrix;
-use crate::tensor::{DType, TensorView};
-use crate::threads::ThreadPool;
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::threads::ThreadPool;
+use perigee_ops::{CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Keys per step; a multiple of the lanes.

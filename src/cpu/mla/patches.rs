@@ -5,12 +5,12 @@
 
 use super::flash::{AttentionTile, State};
 use super::{Geometry, KEY_BLOCK, KEY_PANELS, Numerics};
-use crate::cpu::buffer::CachedRow;
-use crate::cpu::layout::{LANES, PanelFormat, Tiling};
-use crate::cpu::rows::RowWriter;
-use crate::cpu::simd::{self, Kernel, Simd};
-use crate::ops::MlaShape;
-use crate::threads::{PerWorker, Shards, ThreadPool};
+use crate::buffer::CachedRow;
+use crate::layout::{LANES, PanelFormat, Tiling};
+use crate::rows::RowWriter;
+use crate::simd::{self, Kernel, Simd};
+use perigee_numbers::threads::{PerWorker, Shards, ThreadPool};
+use perigee_ops::MlaShape;
 use std::ops::Range;
 
 /// Query rows of one item, which share the packing of the keys; their running sums must stay in the second-level cache.

@@ -4,8 +4,8 @@
 //! work was cut. Two instruction sets may differ in the last bits (fused or separate multiply-add).
 #![allow(unsafe_op_in_unsafe_fn)] // Every function here is a thin unsafe wrapper; the contract is stated once, at `Vector`.
 
-use crate::cpu::layout::{CodeFormat, TileArgs};
-use crate::quant::fp8::decode_e4m3;
+use crate::layout::{CodeFormat, TileArgs};
+use perigee_numbers::quant::fp8::decode_e4m3;
 
 /// Sixteen f32 lanes and the bf16 forms the kernels need, on one instruction set.
 ///

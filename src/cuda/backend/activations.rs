@@ -1,12 +1,12 @@
 //! Device memory of a step's intermediate results.
 
 use super::Arithmetic;
-use crate::cuda::driver::Driver;
-use crate::cuda::kernels::experts::TILE_ROWS;
-use crate::cuda::kernels::route;
-use crate::cuda::step;
-use crate::cuda::stream::{Buffer, Stream};
-use crate::ops::{ModelShape, OpError};
+use crate::driver::Driver;
+use crate::kernels::experts::TILE_ROWS;
+use crate::kernels::route;
+use crate::step;
+use crate::stream::{Buffer, Stream};
+use perigee_ops::{ModelShape, OpError};
 
 /// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
 pub(super) const MOE_ROWS: usize = 2048;

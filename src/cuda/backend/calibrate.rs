@@ -3,14 +3,14 @@
 use super::activations::MOE_ROWS;
 use super::ffn::{Ffn, Slots};
 use super::{Cache, CudaBackend, Experts, Router, Workspace};
-use crate::cuda::driver::Driver;
-use crate::cuda::kernels::route::Worklist;
-use crate::cuda::kernels::{experts, tiled, tiled_swiglu};
-use crate::cuda::tuner::Product;
-use crate::ops::{
+use crate::driver::Driver;
+use crate::kernels::route::Worklist;
+use crate::kernels::{experts, tiled, tiled_swiglu};
+use crate::tuner::Product;
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::{
     Activation, CacheDType, CacheShape, Calibrate, KvSlot, OpError, Routed, RouterShape, expect, peak,
 };
-use crate::quant::CachedRowFormat;
 
 impl<D: Driver> Calibrate for CudaBackend<D> {
     fn read<'a>(&'a mut self, what: Activation, w: &'a Workspace<D>) -> Result<&'a [f32], OpError> {

@@ -9,17 +9,17 @@ use super::activations::{MOE_ROWS, Values};
 use super::ffn::{Ffn, Slots};
 use super::projection::{Arithmetic, Experts, Projection};
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
-use crate::cuda::attention::{Addresses, Attention, KvUp};
-use crate::cuda::driver::{Driver, Transfer};
-use crate::cuda::kernels::ahead::Ahead;
-use crate::cuda::kernels::draft::{self, RowsParams, SpreadParams};
-use crate::cuda::kernels::gqa::{self, RowKeys};
-use crate::cuda::kernels::linear::Output;
-use crate::cuda::kernels::{combine, embed, rms_norm};
-use crate::cuda::step::{self, Step};
-use crate::cuda::stream::{Buffer, Stream};
-use crate::cuda::weights::Matrix;
-use crate::ops::{
+use crate::attention::{Addresses, Attention, KvUp};
+use crate::driver::{Driver, Transfer};
+use crate::kernels::ahead::Ahead;
+use crate::kernels::draft::{self, RowsParams, SpreadParams};
+use crate::kernels::gqa::{self, RowKeys};
+use crate::kernels::linear::Output;
+use crate::kernels::{combine, embed, rms_norm};
+use crate::step::{self, Step};
+use crate::stream::{Buffer, Stream};
+use crate::weights::Matrix;
+use perigee_ops::{
     AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftActivations, DraftAttentionMatrices,
     DraftAttentionShape, DraftInput, DraftMatrices, DraftOps, DraftShape, GqaShape, MemoryNeeds, MlaShape,
     NUM_STATES, OpError, RopeTable, Segment, StepPlan, expect,

@@ -5,14 +5,14 @@ use std::ops::Range;
 use super::activations::MOE_ROWS;
 use super::projection::Experts;
 use super::{CudaBackend, Router, Workspace, norm_params};
-use crate::cuda::driver::Driver;
-use crate::cuda::kernels::ahead::Ahead;
-use crate::cuda::kernels::linear::{self, Output};
-use crate::cuda::kernels::route::{self, Choice, Worklist};
-use crate::cuda::kernels::{combine, experts, tiled, tiled_linear, tiled_swiglu};
-use crate::cuda::stream::Buffer;
-use crate::cuda::tuner::Product;
-use crate::ops::{OpError, RouterShape, expect};
+use crate::driver::Driver;
+use crate::kernels::ahead::Ahead;
+use crate::kernels::linear::{self, Output};
+use crate::kernels::route::{self, Choice, Worklist};
+use crate::kernels::{combine, experts, tiled, tiled_linear, tiled_swiglu};
+use crate::stream::Buffer;
+use crate::tuner::Product;
+use perigee_ops::{OpError, RouterShape, expect};
 
 /// Most rows of shared experts that take the variant of the routed ones: a launch less counts more than their time.
 const JOINED_ROWS: usize = 32;

@@ -4,13 +4,13 @@ use super::activations::Values;
 use super::draft::{copy, part};
 use super::projection::{Arithmetic, Projection};
 use super::{CudaBackend, Workspace};
-use crate::cuda::driver::Driver;
-use crate::cuda::kernels::draft::{self, RowsParams};
-use crate::cuda::kernels::embed;
-use crate::cuda::kernels::linear::Output;
-use crate::cuda::step;
-use crate::cuda::stream::Buffer;
-use crate::ops::{
+use crate::driver::Driver;
+use crate::kernels::draft::{self, RowsParams};
+use crate::kernels::embed;
+use crate::kernels::linear::Output;
+use crate::step;
+use crate::stream::Buffer;
+use perigee_ops::{
     Backend, Capacity, DraftInput, FusionMatrices, ModelShape, MtpOps, OpError, StepPlan, expect,
 };
 

@@ -1,12 +1,12 @@
 //! Weights in the layout that the backend's arithmetic reads.
 
 use super::CudaBackend;
-use crate::cuda::driver::Driver;
-use crate::cuda::kernels::experts::{self, TILE_ROWS};
-use crate::cuda::tuner::Choices;
-use crate::cuda::weights::{Matrix, Packer, Tiled};
-use crate::ops::{ExpertMatrices, OpError, expect};
-use crate::quant::StoredMatrix;
+use crate::driver::Driver;
+use crate::kernels::experts::{self, TILE_ROWS};
+use crate::tuner::Choices;
+use crate::weights::{Matrix, Packer, Tiled};
+use perigee_numbers::quant::StoredMatrix;
+use perigee_ops::{ExpertMatrices, OpError, expect};
 
 /// How products are computed. Sums are f32 in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,18 +3,18 @@
 use super::activations::Values;
 use super::projection::{Arithmetic, Projection};
 use super::{CudaBackend, Workspace};
-use crate::cuda::driver::Driver;
-use crate::cuda::kernels::linear::Output;
-use crate::cuda::kernels::vision::{
+use crate::driver::Driver;
+use crate::kernels::linear::Output;
+use crate::kernels::vision::{
     self, After, AttendParams, BiasParams, NormParams, PatchesParams, PlaceParams, PositionsParams, QkvParams,
 };
-use crate::cuda::stream::{Buffer, Stream};
-use crate::ops::{
+use crate::stream::{Buffer, Stream};
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::{
     BiasedMatrix, GridIndex, MERGE_SIDE, NormVectors, OpError, PATCH_VALUES, Picture, TOWER_NORM_EPS,
     TowerCapacity, TowerMatrices, TowerOps, TowerShape, expect, patch_rotation,
 };
-use crate::quant::StoredMatrix;
-use crate::tensor::{DType, TensorView};
 
 /// Patches of a chunk; a multiple of the four of a token.
 const CHUNK: usize = 2048;

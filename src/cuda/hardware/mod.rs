@@ -26,7 +26,6 @@ use cudarc::driver::sys::{
 };
 
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
-use crate::threads::UploadMeter;
 use context::{Context, Owned};
 pub use cublaslt::has_cublaslt;
 use cublaslt::{CublasLt, WORKSPACE_BYTES};
@@ -34,6 +33,7 @@ use functions::{CAPTURE_UNSUPPORTED, Functions, INVALID_IMAGE, INVALID_VALUE, re
 pub use launch_times::{LaunchTime, LaunchTimes};
 use launch_times::{Marks, Stopwatch};
 pub use peer::PeerAccess;
+use perigee_numbers::threads::UploadMeter;
 use staging::{Downloads, UploadRing};
 
 /// Size of the allocations that small buffers are cut from.

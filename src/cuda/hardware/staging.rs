@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUevent, CUstream};
 use super::super::{DriverError, Transfer};
 use super::context::{Context, Owned, Pinned, Wait};
 use super::functions::{INVALID_VALUE, refusal};
-use crate::threads::{ThreadPool, UploadMeter};
+use perigee_numbers::threads::{ThreadPool, UploadMeter};
 
 /// Segments of the upload ring. While one is filled, the others' copies keep the bus busy.
 const SEGMENTS: usize = 4;

@@ -171,7 +171,7 @@ pub(super) fn notes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::kernel_cache::tests::program;
+    use crate::kernel_cache::tests::program;
 
     fn entry() -> (Key, Vec<u8>) {
         let program = program("k", "text");

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::SystemTime;
 
 use super::*;
-use crate::cuda::Limits;
+use crate::Limits;
 
 /// A compiler without a library: the CUBIN is a text that names program and compiler.
 struct Fake {
@@ -56,7 +56,7 @@ fn cubin_of(program: &Program, identity: &str) -> Vec<u8> {
     format!("{} {} {} {:?}", identity, program.arch, program.text, program.options).repeat(3).into_bytes()
 }
 
-pub(in crate::cuda) fn program(kernel: &str, text: &str) -> Program {
+pub(crate) fn program(kernel: &str, text: &str) -> Program {
     Program {
         kernel: kernel.into(),
         arch: Arch::Sm90a,

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::cuda::weights::Tiled;
+use crate::weights::Tiled;
 
 /// Most bytes that one kernel fetches: half of the second cache of an H100 or H200.
 const MAX_BYTES: usize = 24 << 20;

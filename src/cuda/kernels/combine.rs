@@ -4,8 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::ahead::{self, Ahead};
 use super::plain;
-use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
-use crate::ops::OpError;
+use crate::{Driver, Kernel, LaunchShape, Stream};
+use perigee_ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel = plain!("combine", &["combine"], 104);

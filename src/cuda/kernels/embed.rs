@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::plain;
-use crate::cuda::weights::{Format, Matrix};
-use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
-use crate::ops::{OpError, TokenSource};
+use crate::weights::{Format, Matrix};
+use crate::{Driver, Kernel, LaunchShape, Stream};
+use perigee_ops::{OpError, TokenSource};
 
 /// The declaration.
 pub const KERNEL: Kernel = plain!("embed", &["embed_f32", "embed_bf16"], 64);

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::plain;
-use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
-use crate::ops::{CacheDType, GqaShape, OpError};
+use crate::{Driver, Kernel, LaunchShape, Stream};
+use perigee_ops::{CacheDType, GqaShape, OpError};
 
 /// The declaration.
 pub const KERNEL: Kernel =

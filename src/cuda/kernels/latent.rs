@@ -4,8 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::ahead::{self, Ahead};
 use super::plain;
-use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
-use crate::ops::{CacheDType, OpError};
+use crate::{Driver, Kernel, LaunchShape, Stream};
+use perigee_ops::{CacheDType, OpError};
 
 /// The declaration.
 pub const KERNEL: Kernel =

@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::plain;
-use crate::cuda::weights::{Format, Matrix, WeightParams};
-use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
-use crate::ops::OpError;
+use crate::weights::{Format, Matrix, WeightParams};
+use crate::{Driver, Kernel, LaunchShape, Stream};
+use perigee_ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel = plain!("linear", &FUNCTIONS, 128);

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::ahead::Ahead;
-use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
-use crate::ops::MlaShape;
+use crate::{Arch, Kernel, LaunchShape, Limits};
+use perigee_ops::MlaShape;
 
 /// Most keys of an item.
 pub const SPLIT: usize = 512;

@@ -3,8 +3,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
-use crate::ops::MlaShape;
+use crate::{Arch, Kernel, LaunchShape, Limits};
+use perigee_ops::MlaShape;
 
 /// Keys of a tile; slabs begin at its multiples.
 pub const KEYS: usize = 32;

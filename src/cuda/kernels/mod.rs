@@ -56,13 +56,13 @@ pub const ALL: &[&Kernel] = &[
 /// A kernel for every architecture, without options and dynamic shared memory: stem, functions, most registers.
 macro_rules! plain {
     ($name:literal, $functions:expr, $registers:expr) => {
-        $crate::cuda::Kernel {
+        $crate::Kernel {
             name: $name,
             text: include_str!(concat!("../../../kernels/", $name, ".cu")),
             functions: $functions,
-            archs: &$crate::cuda::Arch::ALL,
+            archs: &$crate::Arch::ALL,
             options: |_| &[],
-            limits: $crate::cuda::Limits { registers: $registers, local_memory: false },
+            limits: $crate::Limits { registers: $registers, local_memory: false },
             shared_bytes: |_| 0,
         }
     };

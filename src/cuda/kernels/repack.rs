@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::plain;
-use crate::cuda::{Driver, Format, Kernel, LaunchShape, Stream, Tiled};
-use crate::ops::OpError;
+use crate::{Driver, Format, Kernel, LaunchShape, Stream, Tiled};
+use perigee_ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel = plain!(

@@ -4,9 +4,9 @@ use bytemuck::{Pod, Zeroable};
 
 use super::ahead::Ahead;
 use super::{linear, plain, rms_norm};
-use crate::cuda::weights::{Format, Matrix};
-use crate::cuda::{Driver, Kernel, LaunchShape, Stream};
-use crate::ops::{OpError, RouterShape};
+use crate::weights::{Format, Matrix};
+use crate::{Driver, Kernel, LaunchShape, Stream};
+use perigee_ops::{OpError, RouterShape};
 
 /// The declaration.
 pub const KERNEL: Kernel =

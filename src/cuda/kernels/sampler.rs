@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::cuda::{Arch, Driver, Kernel, LaunchShape, Limits, Stream};
-use crate::ops::OpError;
+use crate::{Arch, Driver, Kernel, LaunchShape, Limits, Stream};
+use perigee_ops::OpError;
 
 /// Threads of a block of `sampler_draw` and `sampler_commit`.
 const THREADS: u32 = 1024;

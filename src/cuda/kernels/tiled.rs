@@ -4,9 +4,9 @@ use bytemuck::{Pod, Zeroable};
 
 use super::rms_norm;
 use super::route::Worklist;
-use crate::cuda::weights::{Format, TILE, Tiled, TiledWeight, UNIT};
-use crate::cuda::{Arch, Driver, DriverError, LaunchShape, Stream};
-use crate::ops::OpError;
+use crate::weights::{Format, TILE, Tiled, TiledWeight, UNIT};
+use crate::{Arch, Driver, DriverError, LaunchShape, Stream};
+use perigee_ops::OpError;
 
 /// Warps of a block that multiply.
 const WARPS: usize = 8;
@@ -347,7 +347,7 @@ impl Part<'_> {
         let (num_tiles, tiles, list, x_rows, slots_per_row, num_slots, blocks) = match self.slots {
             Slots::Rows(count, x_rows) => (0, 0, 0, x_rows, 1, count, count.div_ceil(variant.rows)),
             Slots::Routed(list, per_row) => {
-                crate::ops::expect("moe", &[variant.rows], &[list.tile_rows])?;
+                perigee_ops::expect("moe", &[variant.rows], &[list.tile_rows])?;
                 (list.num_tiles, list.tiles, list.slots, 0, per_row, 0, list.max_tiles)
             }
         };
@@ -396,7 +396,7 @@ pub(super) fn launch<D: Driver>(
 
 /// Enqueues one product or two by one function, whose tiles and rows are those of `variant`; and norms, where
 /// [`Variant::normalises`].
-pub(in crate::cuda) fn launch_function<D: Driver>(
+pub(crate) fn launch_function<D: Driver>(
     stream: &mut Stream<D>,
     function: &'static str,
     variant: &Variant,

@@ -3,9 +3,9 @@
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Functions, Part, RowNorms, Variant, names};
 use super::wgmma_linear;
-use crate::cuda::weights::Format;
-use crate::cuda::{Driver, Kernel, Stream};
-use crate::ops::OpError;
+use crate::weights::Format;
+use crate::{Driver, Kernel, Stream};
+use perigee_ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel =

@@ -1,8 +1,8 @@
 //! Twin of `kernels/tiled_mla_decode.cu`: the items of [`super::mla_decode`] on tensor cores.
 
 use super::mla_decode::{MAX_LATENT, SPLIT, item_launch};
-use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
-use crate::ops::{CacheDType, MlaShape};
+use crate::{Arch, Kernel, LaunchShape, Limits};
+use perigee_ops::{CacheDType, MlaShape};
 
 /// Keys that a block holds at once.
 const KEYS: usize = 32;
@@ -69,7 +69,7 @@ pub fn launch(shape: &MlaShape, max_items: usize, multiprocessors: u32) -> Launc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::CachedRowFormat;
+    use perigee_numbers::quant::CachedRowFormat;
 
     const KIMI: MlaShape = MlaShape {
         num_heads: 64,

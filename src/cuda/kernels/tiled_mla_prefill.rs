@@ -1,7 +1,7 @@
 //! Twin of `kernels/tiled_mla_prefill.cu`: [`super::mla_prefill`] on tensor cores, with its parameters.
 
-use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
-use crate::ops::{CacheDType, MlaShape};
+use crate::{Arch, Kernel, LaunchShape, Limits};
+use perigee_ops::{CacheDType, MlaShape};
 
 /// Keys of a tile; slabs begin at its multiples.
 pub const KEYS: usize = 64;

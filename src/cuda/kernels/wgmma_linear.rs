@@ -2,7 +2,7 @@
 
 use super::plain;
 use super::tiled::{Variant, WGMMA_ARCHS, WGMMA_FUNCTIONS, wgmma_names};
-use crate::cuda::Kernel;
+use crate::Kernel;
 
 /// The declaration. Registers are those of 384 threads before the warpgroups share them out.
 pub const KERNEL: Kernel = Kernel {

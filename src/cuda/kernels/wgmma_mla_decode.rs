@@ -1,7 +1,7 @@
 //! Twin of `kernels/wgmma_mla_decode.cu`: the items of [`super::mla_decode`] on the tensor cores of Hopper.
 
-use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
-use crate::ops::{CacheDType, MlaShape};
+use crate::{Arch, Kernel, LaunchShape, Limits};
+use perigee_ops::{CacheDType, MlaShape};
 
 /// Heads of a block.
 const HEADS: usize = 64;

@@ -1,7 +1,7 @@
 //! Twin of `kernels/wgmma_mla_prefill.cu`: attention of [`super::tiled_mla_prefill`] on the tensor cores of Hopper.
 
-use crate::cuda::{Arch, Kernel, LaunchShape, Limits};
-use crate::ops::MlaShape;
+use crate::{Arch, Kernel, LaunchShape, Limits};
+use perigee_ops::MlaShape;
 
 /// Rows of a block, and keys of a tile.
 const QUERIES: usize = 128;

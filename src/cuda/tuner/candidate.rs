@@ -2,11 +2,11 @@
 
 use super::Lost;
 use super::op::{Product, TunedOp};
-use crate::cuda::kernels::tiled::{self, Part, Rows, Slots, Variant};
-use crate::cuda::kernels::{tiled_linear, tiled_swiglu};
-use crate::cuda::weights::{Format, Tiled};
-use crate::cuda::{Driver, Stream};
-use crate::ops::OpError;
+use crate::kernels::tiled::{self, Part, Rows, Slots, Variant};
+use crate::kernels::{tiled_linear, tiled_swiglu};
+use crate::weights::{Format, Tiled};
+use crate::{Driver, Stream};
+use perigee_ops::OpError;
 
 /// One way to compute an op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use super::candidate::Candidate;
 use super::measurement::Measurement;
 use super::op::{Product, TunedOp};
 use super::table::{Lost, Table};
-use crate::cuda::Arch;
-use crate::cuda::kernels::tiled::Variant;
-use crate::cuda::weights::Tiled;
+use crate::Arch;
+use crate::kernels::tiled::Variant;
+use crate::weights::Tiled;
 
 /// Choices by op. They change speed, never a result: all variants give the same bits, but for the vendor's products
 /// ([`Choices::by_vendor`]).
@@ -55,7 +55,7 @@ impl Choices {
 
     /// The default of so many rows if its blocks have them, else the first usable variant whose blocks do, and that every architecture can
     /// launch: what is taken without a measurement has not been seen on this one.
-    pub(in crate::cuda) fn with_rows(
+    pub(crate) fn with_rows(
         &self,
         product: Product,
         matrix: &Tiled,
@@ -128,7 +128,7 @@ mod tests {
     use super::super::measurement::tests::measurement;
     use super::super::table::Identity;
     use super::*;
-    use crate::cuda::weights::{Format, TiledWeight};
+    use crate::weights::{Format, TiledWeight};
 
     fn choices(measurements: Vec<Measurement>) -> Choices {
         let mut table = empty();

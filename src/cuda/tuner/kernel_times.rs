@@ -9,12 +9,12 @@ use super::op::{Bucket, Product, TunedOp};
 use super::problem::Problem;
 use super::table::Lost;
 use super::{Effort, TuneError, timing};
-use crate::cuda::attention::KvUpType;
-use crate::cuda::kernels::ahead::Ahead;
-use crate::cuda::weights::Format;
-use crate::cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, Stream};
-use crate::ops::{BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
-use crate::quant::CachedRowFormat;
+use crate::attention::KvUpType;
+use crate::kernels::ahead::Ahead;
+use crate::weights::Format;
+use crate::{Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, Stream};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::{BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
 
 /// What buffers are called in an error.
 const WHAT: &str = "bench";
@@ -362,7 +362,7 @@ fn decode<D: Driver>(
     let capacity = AttentionCapacity {
         rows,
         absorbed_rows: rows,
-        items: rows * crate::cuda::kernels::mla_decode::items_of(context),
+        items: rows * crate::kernels::mla_decode::items_of(context),
         block_size: BLOCK_SIZE,
         slab_keys: 1,
     };

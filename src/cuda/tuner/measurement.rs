@@ -101,7 +101,7 @@ impl Measurement {
 pub(super) mod tests {
     use super::super::op::{Bucket, Product};
     use super::*;
-    use crate::cuda::weights::Format;
+    use crate::weights::Format;
 
     /// `default` is split16x8.
     pub(in super::super) fn measurement(

@@ -30,8 +30,8 @@ pub use table::{Identity, Lost, Table};
 
 use super::kernels::tiled::Variant;
 use super::{Driver, DriverError, Stream};
-use crate::ops::OpError;
 use numerics::{Output, Verdict};
+use perigee_ops::OpError;
 use problem::Problem;
 
 /// Share of the default's time that a candidate must gain.

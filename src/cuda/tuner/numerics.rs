@@ -7,11 +7,11 @@ use super::TuneError;
 use super::candidate::Candidate;
 use super::op::Product;
 use super::problem::{Problem, Workload};
-use crate::cuda::kernels::tiled::Rows;
-use crate::cuda::stream::Buffer;
-use crate::cuda::{Driver, Stream};
-use crate::ops::OpError;
-use crate::ops::tolerance::{PROJECT, SWIGLU, difference};
+use crate::kernels::tiled::Rows;
+use crate::stream::Buffer;
+use crate::{Driver, Stream};
+use perigee_ops::OpError;
+use perigee_ops::tolerance::{PROJECT, SWIGLU, difference};
 
 /// Bytes of guards in front of and behind the outputs.
 const GUARD_BYTES: usize = 256;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cuda::weights::{Format, Tiled};
+use crate::weights::{Format, Tiled};
 
 /// A kernel with variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn buckets_are_those_of_the_defaults() {
-        use crate::cuda::kernels::tiled::Variant;
+        use crate::kernels::tiled::Variant;
         for rows in 1..200 {
             let bucket = Bucket::of(rows);
             for measured in [false, true].map(|routed| bucket.rows(routed)) {

@@ -2,15 +2,15 @@
 //! blocks of zeros.
 
 use super::op::{Product, TunedOp};
-use crate::cuda::kernels::linear::{self, Output};
-use crate::cuda::kernels::route::{self, Worklist};
-use crate::cuda::kernels::tiled::{Rows, Slots};
-use crate::cuda::stream::Buffer;
-use crate::cuda::weights::{Format, Matrix, Packer, Tiled};
-use crate::cuda::{Driver, Stream};
-use crate::ops::OpError;
-use crate::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
-use crate::tensor::{DType, TensorView};
+use crate::kernels::linear::{self, Output};
+use crate::kernels::route::{self, Worklist};
+use crate::kernels::tiled::{Rows, Slots};
+use crate::stream::Buffer;
+use crate::weights::{Format, Matrix, Packer, Tiled};
+use crate::{Driver, Stream};
+use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::OpError;
 
 /// What buffers are called in an error.
 const WHAT: &str = "tuning";

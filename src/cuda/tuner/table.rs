@@ -261,7 +261,7 @@ mod tests {
     use super::super::measurement::tests::measurement;
     use super::super::op::{Bucket, Product};
     use super::*;
-    use crate::cuda::weights::Format;
+    use crate::weights::Format;
 
     fn identity() -> Identity {
         Identity {

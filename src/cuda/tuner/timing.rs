@@ -7,8 +7,8 @@ use super::candidate::Candidate;
 use super::numerics::Output;
 use super::problem::{Problem, Workload};
 use super::{Effort, TuneError};
-use crate::cuda::{Driver, Stream};
-use crate::ops::OpError;
+use crate::{Driver, Stream};
+use perigee_ops::OpError;
 
 /// Most replays of a block.
 const MAX_REPLAYS: u128 = 1000;

@@ -6,12 +6,12 @@ use super::measurement::Tried;
 use super::numerics::Output;
 use super::problem::Problem;
 use super::{Effort, timing};
-use crate::cuda::kernels::repack;
-use crate::cuda::stream::Buffer;
-use crate::cuda::weights::Tiled;
-use crate::cuda::{Driver, Stream};
-use crate::ops::OpError;
-use crate::ops::tolerance::{PROJECT, difference};
+use crate::kernels::repack;
+use crate::stream::Buffer;
+use crate::weights::Tiled;
+use crate::{Driver, Stream};
+use perigee_ops::OpError;
+use perigee_ops::tolerance::{PROJECT, difference};
 
 /// Its name beside those of variants.
 const NAME: &str = "cuBLASLt";

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
-use crate::cuda::driver::Driver;
-use crate::cuda::stream::Stream;
-use crate::ops::OpError;
-use crate::quant::{FP8_BLOCK, PackedFormat, StoredMatrix, TensorScale};
-use crate::tensor::{DType, TensorView};
+use crate::driver::Driver;
+use crate::stream::Stream;
+use perigee_numbers::quant::{FP8_BLOCK, PackedFormat, StoredMatrix, TensorScale};
+use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::OpError;
 
 /// Format of the values on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -190,7 +190,7 @@ impl Layout {
         };
         let layout = Self::of(op, first)?;
         for other in matrices {
-            crate::ops::expect(op, first.shape(), other.shape())?;
+            perigee_ops::expect(op, first.shape(), other.shape())?;
             if layout != Self::of(op, other)? {
                 let dtype = format!("{} beside {}", first.format_name(), other.format_name());
                 return Err(OpError::UnsupportedDType { op, dtype, backend: "cuda" });
@@ -203,7 +203,7 @@ impl Layout {
         let unsupported =
             || OpError::UnsupportedDType { op, dtype: stored.format_name().into(), backend: "cuda" };
         let format = Format::of(stored).ok_or_else(unsupported)?;
-        crate::ops::expect(op, &[2], &[stored.shape().len()])?;
+        perigee_ops::expect(op, &[2], &[stored.shape().len()])?;
         let shape = [stored.shape()[0], stored.shape()[1]];
         let [out_features, in_features] = shape;
         if out_features == 0 || in_features == 0 || !in_features.is_multiple_of(format.values()) {

@@ -2,11 +2,11 @@
 
 use super::matrix::{Format, Layout, scale_bytes};
 use super::tiles::{TILE, Tiled, TiledWeight, UNIT, tile_bytes};
-use crate::cuda::driver::Driver;
-use crate::cuda::kernels::repack::{self, Half};
-use crate::cuda::stream::{Buffer, Stream};
-use crate::ops::OpError;
-use crate::quant::{StoredMatrix, TensorScale};
+use crate::driver::Driver;
+use crate::kernels::repack::{self, Half};
+use crate::stream::{Buffer, Stream};
+use perigee_numbers::quant::{StoredMatrix, TensorScale};
+use perigee_ops::OpError;
 
 /// Most bytes of codes of one matrix that wait on the device to be packed.
 const SLICE_BYTES: usize = 32 << 20;

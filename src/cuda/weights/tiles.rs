@@ -5,9 +5,9 @@ use bytemuck::{Pod, Zeroable};
 use super::matrix::Format;
 
 /// Outputs of a tile.
-pub(in crate::cuda) const TILE: usize = 16;
+pub(crate) const TILE: usize = 16;
 /// Inputs of a tile.
-pub(in crate::cuda) const UNIT: usize = 128;
+pub(crate) const UNIT: usize = 128;
 
 /// `TiledWeight` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]

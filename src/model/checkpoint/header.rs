@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::error::HeaderProblem;
-use crate::tensor::DType;
+use perigee_numbers::tensor::DType;
 
 /// Longest header, bytes; the format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;

@@ -2,7 +2,7 @@
 //! shapes and mapped bytes.
 //!
 //! Headers are checked once, when the checkpoint is opened: afterwards every
-//! [`TensorView`](crate::tensor::TensorView) lies inside its shard and has the size of its shape
+//! [`TensorView`](perigee_numbers::tensor::TensorView) lies inside its shard and has the size of its shape
 //! and dtype. All problems of a checkpoint are reported together. Has no model knowledge: the
 //! tensor names of a network are defined in `model/`.
 

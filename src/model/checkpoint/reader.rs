@@ -14,7 +14,7 @@ use super::error::{CheckpointError, HeaderProblem, Problem};
 use super::folder::{Files, open_regular};
 use super::header::{self, TensorEntry};
 use super::index::{self, INDEX_FILE, Index, Name, SINGLE_FILE};
-use crate::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{DType, TensorView};
 
 /// A readable checkpoint: every tensor lies inside its shard and has the size of its shape and
 /// dtype.

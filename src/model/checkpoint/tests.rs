@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::model::checkpoint::header::tests::file;
+use crate::checkpoint::header::tests::file;
 
 const ONE: &str = r#"{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"I32","shape":[1],"data_offsets":[16,20]}}"#;
 const TWO: &str = r#"{"c":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]}}"#;

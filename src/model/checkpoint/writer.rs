@@ -16,7 +16,7 @@ use super::header::element_bits;
 use super::index::INDEX_FILE;
 use super::reader::Checkpoint;
 use super::write_behind::WriteBehind;
-use crate::tensor::DType;
+use perigee_numbers::tensor::DType;
 
 /// Upper bound on the entries of a source folder that [`copy_side_files`] reads.
 const MAX_SIDE_FILES: usize = 10_000;

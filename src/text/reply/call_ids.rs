@@ -28,7 +28,7 @@ pub(super) fn counter(id: &str) -> (&str, Option<usize>) {
 }
 
 /// Messages with native call ids, and the number of calls in them.
-pub(in crate::text) fn native_ids(messages: &[Value]) -> (Cow<'_, [Value]>, usize) {
+pub(crate) fn native_ids(messages: &[Value]) -> (Cow<'_, [Value]>, usize) {
     let calls = || messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
     let mut taken: HashSet<String> =
         calls().filter(|call| is_native(call)).filter_map(|call| Some(call["id"].as_str()?.into())).collect();

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::declared_tool::DeclaredTool;
-use crate::text::markers;
-use crate::text::tokenizer::Tokenizer;
+use crate::markers;
+use crate::tokenizer::Tokenizer;
 
 /// Meaning of a marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl ReplyFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::test_data::{golden, nano_like};
+    use crate::test_data::{golden, nano_like};
 
     #[test]
     fn no_marker_is_the_beginning_of_another() {

@@ -19,7 +19,7 @@ use super::calls::{PendingCall, UsedIds};
 use super::format::{Found, Marker, ReplyFormat};
 use super::json_scan::JsonScan;
 use super::piece::{ReplyPiece, WholeReply, give};
-use crate::text::markers;
+use crate::markers;
 
 /// Most bytes of an id; the rest of a longer id is dropped.
 const MAX_ID_BYTES: usize = 512;

@@ -1,7 +1,7 @@
 //! The releases with a built-in chat format, and their detection from a checkpoint.
 
-use crate::text::markers;
-use crate::text::tokenizer::Tokenizer;
+use crate::markers;
+use crate::tokenizer::Tokenizer;
 
 /// Members of the family whose chat format is built in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,7 +11,7 @@ mod tool_declaration;
 use std::sync::Arc;
 
 pub use family::{Family, family_of};
-pub(crate) use jinja::civil;
+pub use jinja::civil;
 
 use minijinja::Environment;
 use minijinja::value::Value;

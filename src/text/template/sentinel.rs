@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use minijinja::value::Value;
 use serde_json::Value as Json;
 
-use crate::text::tokenizer::AddedTokens;
+use crate::tokenizer::AddedTokens;
 
 /// Marks the strings of one rendering.
 pub(super) struct Marker<'a> {

@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 use serde_json::json;
 
 use super::*;
-use crate::text::test_data::{golden, kimi, nano_like};
+use crate::test_data::{golden, kimi, nano_like};
 
 static KIMI: LazyLock<Tokenizer> = LazyLock::new(kimi);
 static NANO: LazyLock<Tokenizer> = LazyLock::new(nano_like);

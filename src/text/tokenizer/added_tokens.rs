@@ -5,24 +5,24 @@ use std::collections::HashMap;
 
 /// One added token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::text) struct AddedToken {
+pub(crate) struct AddedToken {
     /// Never empty.
-    pub(in crate::text) text: String,
-    pub(in crate::text) id: u32,
+    pub(crate) text: String,
+    pub(crate) id: u32,
     /// Whether decoding without special tokens skips the token.
-    pub(in crate::text) special: bool,
+    pub(crate) special: bool,
     /// Whether the token swallows whitespace to its left.
-    pub(in crate::text) lstrip: bool,
+    pub(crate) lstrip: bool,
     /// Whether the token swallows whitespace to its right.
-    pub(in crate::text) rstrip: bool,
+    pub(crate) rstrip: bool,
     /// Whether the token is recognised only between characters that are not letters, digits or
     /// underscores.
-    pub(in crate::text) single_word: bool,
+    pub(crate) single_word: bool,
 }
 
 /// All added tokens, findable by id, by text, and inside a text.
 #[derive(Debug, Clone)]
-pub(in crate::text) struct AddedTokens {
+pub(crate) struct AddedTokens {
     /// Ascending by id.
     tokens: Vec<AddedToken>,
     by_text: HashMap<String, usize>,
@@ -37,15 +37,15 @@ pub(in crate::text) struct AddedTokens {
 
 /// An added token found in a text: `start..end` in bytes, stripped whitespace included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::text) struct Found {
-    pub(in crate::text) start: usize,
-    pub(in crate::text) end: usize,
-    pub(in crate::text) index: usize,
+pub(crate) struct Found {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) index: usize,
 }
 
 impl AddedTokens {
     /// Errors: an empty text, or a text or id that appears twice.
-    pub(in crate::text) fn new(mut tokens: Vec<AddedToken>) -> Result<Self, String> {
+    pub(crate) fn new(mut tokens: Vec<AddedToken>) -> Result<Self, String> {
         tokens.sort_by_key(|token| token.id);
         let mut by_text = HashMap::with_capacity(tokens.len());
         let mut by_id = HashMap::with_capacity(tokens.len());
@@ -75,20 +75,20 @@ impl AddedTokens {
         Ok(Self { tokens, by_text, by_id, by_first_byte, by_last_byte, max_len })
     }
 
-    pub(in crate::text) fn tokens(&self) -> &[AddedToken] {
+    pub(crate) fn tokens(&self) -> &[AddedToken] {
         &self.tokens
     }
 
-    pub(in crate::text) fn by_text(&self, text: &str) -> Option<&AddedToken> {
+    pub(crate) fn by_text(&self, text: &str) -> Option<&AddedToken> {
         self.by_text.get(text).map(|&index| &self.tokens[index])
     }
 
-    pub(in crate::text) fn by_id(&self, id: u32) -> Option<&AddedToken> {
+    pub(crate) fn by_id(&self, id: u32) -> Option<&AddedToken> {
         self.by_id.get(&id).map(|&index| &self.tokens[index])
     }
 
     /// The longest token whose text begins at byte `at`, whatever its options.
-    pub(in crate::text) fn at(&self, text: &str, at: usize) -> Option<usize> {
+    pub(crate) fn at(&self, text: &str, at: usize) -> Option<usize> {
         let bytes = &text.as_bytes()[at..];
         let list = &self.by_first_byte[*bytes.first()? as usize];
         list.iter()
@@ -97,7 +97,7 @@ impl AddedTokens {
     }
 
     /// Whether `text` ends with a proper prefix of a token.
-    pub(in crate::text) fn begins_at_end_of(&self, text: &str) -> bool {
+    pub(crate) fn begins_at_end_of(&self, text: &str) -> bool {
         let bytes = text.as_bytes();
         let tail = &bytes[bytes.len().saturating_sub(self.max_len)..];
         (0..tail.len()).any(|at| {
@@ -110,7 +110,7 @@ impl AddedTokens {
     }
 
     /// Whether `text` begins with a proper suffix of a token.
-    pub(in crate::text) fn ends_at_start_of(&self, text: &str) -> bool {
+    pub(crate) fn ends_at_start_of(&self, text: &str) -> bool {
         let head = &text.as_bytes()[..text.len().min(self.max_len)];
         (1..=head.len()).any(|end| {
             let part = &head[..end];
@@ -122,7 +122,7 @@ impl AddedTokens {
     }
 
     /// The first token at or after byte `from`: leftmost, then longest. Whitespace that it swallows ends at `from` on the left.
-    pub(in crate::text) fn find(&self, text: &str, from: usize) -> Option<Found> {
+    pub(crate) fn find(&self, text: &str, from: usize) -> Option<Found> {
         for start in from..text.len() {
             if self.by_first_byte[text.as_bytes()[start] as usize].is_empty() {
                 continue;

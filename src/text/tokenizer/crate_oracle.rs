@@ -13,8 +13,8 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
-use crate::text::test_data::golden;
-use crate::text::tokenizer::tiktoken::{byte_alphabet, parse};
+use crate::test_data::golden;
+use crate::tokenizer::tiktoken::{byte_alphabet, parse};
 
 /// The real vocabulary without added tokens.
 pub(super) fn kimi() -> tokenizers::Tokenizer {

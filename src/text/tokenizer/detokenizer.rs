@@ -107,7 +107,7 @@ impl PartialChar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::test_data::nano_like;
+    use crate::test_data::nano_like;
 
     fn all(decoder: &mut Detokenizer, ids: &[u32]) -> String {
         let mut text = String::new();

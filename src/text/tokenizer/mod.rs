@@ -227,7 +227,7 @@ impl Tokenizer {
 
     /// Encodes one part of a prompt with the hard cuts that `slicer` finds while walking over the
     /// whole prompt.
-    pub(in crate::text) fn encode_part(
+    pub(crate) fn encode_part(
         &self,
         text: &str,
         specials: Specials,
@@ -341,12 +341,12 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    pub(in crate::text) fn shared_added(&self) -> Arc<AddedTokens> {
+    pub(crate) fn shared_added(&self) -> Arc<AddedTokens> {
         Arc::clone(&self.added)
     }
 
     /// `bos_token`, `eos_token`, ... of the configuration as (key, text), which templates can name.
-    pub(in crate::text) fn named_tokens(&self) -> &[(String, String)] {
+    pub(crate) fn named_tokens(&self) -> &[(String, String)] {
         &self.named
     }
 }

@@ -11,7 +11,7 @@ const MAX_RUN: usize = 25_000;
 
 /// State of the walk over a prompt.
 #[derive(Debug, Clone, Default)]
-pub(in crate::text) struct Slicer {
+pub(crate) struct Slicer {
     in_slice: usize,
     in_run: usize,
     run_is_space: bool,
@@ -19,7 +19,7 @@ pub(in crate::text) struct Slicer {
 
 impl Slicer {
     /// Walks over `text` and appends to `cuts` the byte positions inside it at which it must be cut, ascending.
-    pub(in crate::text) fn walk(&mut self, text: &str, cuts: &mut Vec<usize>) {
+    pub(crate) fn walk(&mut self, text: &str, cuts: &mut Vec<usize>) {
         for (at, c) in text.char_indices() {
             if self.in_slice == MAX_SLICE {
                 cuts.push(at);

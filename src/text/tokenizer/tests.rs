@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use super::*;
-use crate::text::test_data::{golden, kimi, nano_like};
+use crate::test_data::{golden, kimi, nano_like};
 
 static KIMI: LazyLock<Tokenizer> = LazyLock::new(kimi);
 
@@ -129,7 +129,7 @@ fn ids_are_those_of_the_tokenizers_crate() {
     for _ in 0..4_000 {
         check(&random_text(&mut rng));
     }
-    for source in [include_str!("mod.rs"), include_str!("../../api/json.rs"), include_str!("tests.rs")] {
+    for source in [include_str!("mod.rs"), include_str!("../../http/api/json.rs"), include_str!("tests.rs")] {
         check(source);
     }
     // Long pieces take the other merge path.
@@ -177,7 +177,7 @@ fn load_picks_the_file_that_exists() {
 }
 
 fn golden_path(name: &str) -> PathBuf {
-    crate::text::test_data::golden_path(name)
+    crate::test_data::golden_path(name)
 }
 
 /// 256 bytes, the merge of `a` and `b`, and one added token.

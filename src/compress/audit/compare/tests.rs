@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::*;
-use crate::compress::test_folder::{self, Tiny, VOCAB};
-use crate::host::reference::ReferenceBackend;
-use crate::model::checkpoint::Checkpoint;
+use crate::test_folder::{self, Tiny, VOCAB};
+use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::host::reference::ReferenceBackend;
 
 /// The same small network with some bytes changed.
 fn folder(dir: &Path, edit: impl Fn(&str, &mut Vec<u8>)) {

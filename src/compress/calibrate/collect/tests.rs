@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
-use crate::compress::audit::{AuditOptions, AuditOutcome, audit};
-use crate::compress::prune::plan_file::ExpertPlan;
-use crate::compress::prune::prune;
-use crate::compress::prune::rewrite::expert_layers;
-use crate::compress::prune::select::Criterion;
-use crate::compress::test_folder::{self, HIDDEN, Tiny};
-use crate::cpu::{Activations, CpuBackend, CpuOptions};
-use crate::host::reference::ReferenceBackend;
+use crate::audit::{AuditOptions, AuditOutcome, audit};
+use crate::prune::plan_file::ExpertPlan;
+use crate::prune::prune;
+use crate::prune::rewrite::expert_layers;
+use crate::prune::select::Criterion;
+use crate::test_folder::{self, HIDDEN, Tiny};
+use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_ops::host::reference::ReferenceBackend;
 
 const TEXT: &str =
     "the quick brown fox\njumps over the lazy dog 0123456789\n\nPACK MY BOX with five dozen jugs!\n\nzz\n";

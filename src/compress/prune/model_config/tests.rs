@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::compress::fingerprint::SourceId;
-use crate::compress::prune::plan_file::LayerPlan;
-use crate::compress::prune::select::Criterion;
+use crate::fingerprint::SourceId;
+use crate::prune::plan_file::LayerPlan;
+use crate::prune::select::Criterion;
 
 fn plan(keep: &[u32]) -> ExpertPlan {
     let layer = |layer| LayerPlan { layer, num_source: 8, keep: keep.to_vec(), saliency: None, counts: None };

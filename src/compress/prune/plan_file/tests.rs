@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::compress::calibrate::saliency::LayerSaliency;
+use crate::calibrate::saliency::LayerSaliency;
 
 fn source() -> SourceId {
     SourceId { name: "m".into(), fingerprint: Some("f".into()) }

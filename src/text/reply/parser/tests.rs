@@ -3,10 +3,10 @@ use std::sync::LazyLock;
 use serde_json::json;
 
 use super::*;
-use crate::text::Tokenizer;
-use crate::text::markers::*;
-use crate::text::reply::ToolCall;
-use crate::text::test_data::nano_like;
+use crate::Tokenizer;
+use crate::markers::*;
+use crate::reply::ToolCall;
+use crate::test_data::nano_like;
 
 static NANO: LazyLock<Tokenizer> = LazyLock::new(nano_like);
 

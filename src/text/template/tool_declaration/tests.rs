@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::text::test_data::golden;
+use crate::test_data::golden;
 
 fn declare(tools: Value) -> Option<String> {
     let tools: Vec<Value> = tools.as_array().unwrap().iter().map(sorted).collect();

@@ -1,0 +1,36 @@
+//! The step loop on one OS thread, and its async handle.
+//!
+//! Knows the scheduler, the model and the sampler. Does not know text, HTTP, or which backend it
+//! runs.
+
+#![forbid(unsafe_code)]
+
+pub mod scheduler;
+pub mod kv_events;
+pub mod kv_tiers;
+mod constrained;
+mod delivery;
+mod drafting;
+mod forward_input;
+mod guarded;
+pub mod handle;
+mod kept_rows;
+mod live;
+mod model_drafts;
+mod pictures;
+mod place;
+mod request;
+mod settle;
+mod step_loop;
+mod step_state;
+mod tiers;
+mod warm_up;
+
+pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};
+pub use pictures::VisionFacts;
+pub use request::{EngineEvent, EngineRequest, Media, Speculation, SubmitError};
+pub use step_loop::spawn;
+pub use warm_up::{MeasuredSteps, measure_steps, warm_up};
+
+pub use crate::scheduler::Share;
+pub use perigee_decoding::sampling::TokenLogprobs;

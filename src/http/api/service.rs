@@ -1,0 +1,352 @@
+//! The routes without HTTP: bytes of a body in, an answer or an error out.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::call::Call;
+use super::format::Kind;
+use super::render::rendered;
+use super::summary::Summary;
+use super::unknown::Unknown;
+use super::write::{self, TokenText};
+use super::{
+    ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, fleet, responses,
+    tokenize,
+};
+use crate::generate::{EncodedPrompt, Generator, Prompt, Replies, SamplingDefaults, Share};
+use perigee_telemetry::Load;
+
+/// Most unknown names that get a line in the log of their own.
+const MAX_LOGGED_NAMES: usize = 256;
+/// Bodies larger than this are parsed on a blocking thread, and answers that may be larger are written on one.
+const INLINE_BODY_BYTES: usize = 64 * 1024;
+/// Bytes of an id in an answer, with its comma.
+const ID_BYTES: usize = 7;
+/// Bytes of a token's text in an answer, the longest aside.
+const TOKEN_TEXT_BYTES: usize = 16;
+
+/// Given back by being dropped.
+pub type Hold = Box<dyn std::any::Any + Send>;
+
+/// A request's body.
+pub struct RequestBody {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Dropped when neither the bytes nor the text in them are needed any more: the prompt has been
+    /// tokenized.
+    pub hold: Option<Hold>,
+    /// The client's share of the queue; `None` = no clients are told apart.
+    pub share: Option<Share>,
+}
+
+impl From<Vec<u8>> for RequestBody {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, hold: None, share: None }
+    }
+}
+
+/// Reads and checks a body.
+type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
+
+fn reader(kind: Kind) -> Reader {
+    match kind {
+        Kind::Chat => chat::read,
+        Kind::Completion => completions::read,
+        Kind::Messages => anthropic::read,
+        Kind::Responses => responses::read,
+    }
+}
+
+/// An answer of one of the routes.
+pub enum Answer {
+    /// A whole JSON document.
+    Json(Vec<u8>),
+    /// Server-sent events.
+    Events(Box<EventStream>),
+}
+
+/// The routes of one served model. Cheap to share behind an `Arc`. Each writes into its request's
+/// summary, before an error too.
+#[derive(Clone)]
+pub struct Api {
+    /// The generator behind the routes.
+    pub generator: Arc<Generator>,
+    /// Longest time from arrival to the end of a reply; zero = no limit.
+    pub request_timeout: Duration,
+    /// What becomes of fields that no reader knows.
+    pub unknown_fields: UnknownFields,
+    /// Most bytes of a body that the routes ask for, where the server's own limit is smaller; 0 leaves it to the server.
+    pub body_limit: usize,
+    card: ModelCard,
+    /// Unknown names that were logged, of all clones.
+    logged: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Api {
+    /// Routes for a generator and the names its model goes by.
+    pub fn new(generator: Arc<Generator>, card: ModelCard, request_timeout: Duration) -> Self {
+        let (unknown_fields, logged) = (UnknownFields::default(), Arc::default());
+        Self { generator, request_timeout, unknown_fields, body_limit: 0, card, logged }
+    }
+
+    /// `/v1/messages/count_tokens`.
+    pub async fn count_tokens(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
+        let (prompts, _) = self.prompts(body, summary, anthropic::read_to_count).await?;
+        let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        summary.usage.prompt_tokens = count;
+        Ok(Answer::Json(serde_json::json!({"input_tokens": count}).to_string().into_bytes()))
+    }
+
+    /// A route that generates. `request_id` is used for the answer's id unless the body names one.
+    pub async fn reply(
+        &self,
+        kind: Kind,
+        body: RequestBody,
+        request_id: &str,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        let read = reader(kind);
+        let limits = self.limits();
+        let defaults = self.generator.defaults().clone();
+        let share = body.share;
+        let (mut call, hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        summary.ignored_fields = self.note_unknown(&call.unknown);
+        call.request.share = share;
+        let words = call.words;
+        self.answer(call, hold, request_id, summary).await.map_err(|error| error.in_words(words))
+    }
+
+    async fn answer(
+        &self,
+        call: Call,
+        hold: Option<Hold>,
+        request_id: &str,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        let Call { model, stream, request_id: own_id, mut format, mut request, .. } = call;
+        summary.request_id.clone_from(&own_id);
+        format.model = self.card.resolve(model.as_deref())?;
+        format.created = unix_seconds();
+        let prefix = match format.kind {
+            Kind::Chat => "chatcmpl-",
+            Kind::Completion => "cmpl-",
+            Kind::Messages => "msg_",
+            Kind::Responses => "resp_",
+        };
+        format.id = format!("{prefix}{}", own_id.as_deref().unwrap_or(request_id));
+        if !self.request_timeout.is_zero() {
+            request.deadline = Some(Instant::now() + self.request_timeout);
+        }
+        let replies = self.generator.generate(request).await?;
+        drop(hold);
+        let tokenizer = self.generator.tokenizer().clone();
+        if stream {
+            let events = EventStream::new(replies, tokenizer, format, summary.clone());
+            return Ok(Answer::Events(Box::new(events)));
+        }
+        let mut awaited = Awaited { replies, summary };
+        let full = awaited.replies.collect().await?;
+        let replies = &awaited.replies;
+        let show = TokenText { tokenizer: &tokenizer, as_ids: format.tokens_as_ids };
+        let body = match format.kind {
+            Kind::Chat => chat::whole(&format, &show, replies, &full),
+            Kind::Completion => completions::whole(&format, &show, replies, &full),
+            Kind::Messages => anthropic::whole(&format, replies, &full),
+            Kind::Responses => responses::whole(&format, &show, replies.usage(), &full),
+        };
+        let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
+        awaited.summary.finish = full.last().map_or("", |r| write::finish_reason(&r.finish));
+        awaited.summary.guard_events = Some(events);
+        Ok(Answer::Json(body))
+    }
+
+    /// `/v1/models`.
+    pub fn models(&self) -> Vec<u8> {
+        self.card.list(self.reasons(), self.generator.sees()).to_string().into_bytes()
+    }
+
+    /// `/v1/models/NAME`.
+    pub fn model(&self, name: &str) -> Result<Vec<u8>, ApiError> {
+        let name = self.card.resolve(Some(name))?;
+        Ok(self.card.entry(&name, self.reasons(), self.generator.sees()).to_string().into_bytes())
+    }
+
+    /// `/tokenize`.
+    pub async fn tokenize(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
+        let limits = self.limits();
+        let (call, _hold) =
+            parse_off_thread(body, move |body| tokenize::read_tokenize(body, &limits)).await?;
+        summary.ignored_fields = self.note_unknown(&call.unknown);
+        self.card.resolve(call.model.as_deref())?;
+        let tokens = match self.named_token(&call.prompt) {
+            Some(id) => [id].into(),
+            None => self.generator.tokenize(call.prompt).await?,
+        };
+        summary.usage.prompt_tokens = tokens.len();
+        let generator = self.generator.clone();
+        let bytes = tokens.len() * (ID_BYTES + if call.token_strs { TOKEN_TEXT_BYTES } else { 0 });
+        off_thread(bytes, move || {
+            let max_model_len = generator.facts().max_model_len;
+            tokenize::tokenized(generator.tokenizer(), &tokens, max_model_len, call.token_strs)
+        })
+        .await
+        .map(Answer::Json)
+    }
+
+    /// The special token that a prompt is the name of, all of it: so evaluation harnesses look up the ids of the tokens that
+    /// `/tokenizer_info` names. Inside of a longer text a name is text.
+    fn named_token(&self, prompt: &Prompt) -> Option<u32> {
+        match prompt {
+            Prompt::Text(text) => self.generator.tokenizer().special_id(text),
+            _ => None,
+        }
+    }
+
+    /// The prompts of a route that generates, and nothing is generated: `/v1/chat/completions/render` and the others'.
+    pub async fn render(
+        &self,
+        kind: Kind,
+        body: RequestBody,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        let (prompts, model) = self.prompts(body, summary, reader(kind)).await?;
+        summary.usage.prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let max_model_len = self.generator.facts().max_model_len;
+        let bytes = prompts.iter().map(|prompt| prompt.text.len() + 2 * ID_BYTES * prompt.tokens.len()).sum();
+        off_thread(bytes, move || rendered(kind, &prompts, &model, max_model_len)).await.map(Answer::Json)
+    }
+
+    /// The prompts of a request that `read` reads, and the model's name as the request has it.
+    async fn prompts(
+        &self,
+        body: RequestBody,
+        summary: &mut Summary,
+        read: Reader,
+    ) -> Result<(Vec<EncodedPrompt>, String), ApiError> {
+        let limits = self.limits();
+        let defaults = self.generator.defaults().clone();
+        let (call, _hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        summary.ignored_fields = self.note_unknown(&call.unknown);
+        let model = self.card.resolve(call.model.as_deref())?;
+        let mut prompts = Vec::with_capacity(call.request.prompts.len());
+        for prompt in call.request.prompts {
+            prompts.push(self.generator.render(prompt).await?);
+        }
+        Ok((prompts, model))
+    }
+
+    /// `/server_info`.
+    pub fn server_info(&self) -> Vec<u8> {
+        fleet::server_info(&self.card, self.generator.facts()).to_string().into_bytes()
+    }
+
+    /// `/model_info`.
+    pub fn model_info(&self) -> Vec<u8> {
+        let (facts, sees) = (self.generator.facts(), self.generator.sees());
+        fleet::model_info(&self.card, facts, self.reasons(), sees).to_string().into_bytes()
+    }
+
+    /// The engine's load at this moment, for the metrics.
+    pub fn load(&self) -> Load {
+        let load = self.generator.snapshot();
+        Load {
+            waiting: load.waiting,
+            waiting_tokens: load.waiting_tokens,
+            running: load.running,
+            used_blocks: load.used_blocks,
+            cached_blocks: load.cached_blocks,
+            total_blocks: self.generator.facts().num_blocks,
+        }
+    }
+
+    /// `/v1/loads`.
+    pub fn loads(&self) -> Vec<u8> {
+        fleet::loads(self.generator.facts(), &self.generator.snapshot()).to_string().into_bytes()
+    }
+
+    /// `/detokenize`.
+    pub async fn detokenize(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
+        let limits = self.limits();
+        let (call, _hold) =
+            parse_off_thread(body, move |body| tokenize::read_detokenize(body, &limits)).await?;
+        summary.ignored_fields = self.note_unknown(&call.unknown);
+        self.card.resolve(call.model.as_deref())?;
+        let text = self.generator.detokenize(call.ids).await?;
+        let text_bytes = text.len();
+        let write = move || serde_json::json!({"prompt": text}).to_string().into_bytes();
+        off_thread(text_bytes, write).await.map(Answer::Json)
+    }
+
+    /// `/tokenizer_info`.
+    pub fn tokenizer_info(&self) -> Vec<u8> {
+        let facts = self.generator.facts();
+        tokenize::info(self.generator.tokenizer(), facts.max_model_len).to_string().into_bytes()
+    }
+
+    /// Counts unknown names, logs the new ones, and gives them as the answer's header has them.
+    fn note_unknown(&self, unknown: &Unknown) -> Option<Arc<str>> {
+        let header = unknown.header()?;
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in unknown.names() {
+            self.generator.metrics().record_ignored_field();
+            if logged.len() < MAX_LOGGED_NAMES && logged.insert(name.to_owned()) {
+                tracing::warn!(field = name, "a request has a field that nobody reads (said once per name)");
+            }
+        }
+        Some(header.into())
+    }
+
+    fn reasons(&self) -> bool {
+        self.generator.reasoning_switch().reasons
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            vocab_size: self.generator.facts().vocab_size,
+            max_prompts: completions::MAX_REPLIES,
+            reasoning: self.generator.reasoning_switch(),
+            reasoning_field: self.generator.reasoning().field,
+            guard_choice: self.generator.guard().client_may_choose,
+            unknown_fields: self.unknown_fields,
+        }
+    }
+}
+
+/// Replies that a whole answer waits for. However the wait ends, and if nobody waits any more, the
+/// request's summary has what they cost.
+struct Awaited<'a> {
+    replies: Replies,
+    summary: &'a mut Summary,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.summary.count(&self.replies);
+    }
+}
+
+/// Parses a body. The hold goes along: a parse that nobody waits for any more goes on.
+async fn parse_off_thread<T: Send + 'static>(
+    body: RequestBody,
+    read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(T, Option<Hold>), ApiError> {
+    let RequestBody { bytes, hold, .. } = body;
+    off_thread(bytes.len(), move || Ok((read(&bytes)?, hold))).await?
+}
+
+/// Does what takes little for few bytes here, and on a blocking thread for many, so that megabytes of JSON hold up nobody's stream.
+async fn off_thread<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes <= INLINE_BODY_BYTES {
+        return Ok(work());
+    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| ApiError::internal(format!("the work on {bytes} bytes failed: {e}")))
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}

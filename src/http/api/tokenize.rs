@@ -1,0 +1,158 @@
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`: the vocabulary over HTTP.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::json;
+use super::messages::{self, Messages};
+use super::params::token_id;
+use super::unknown::Unknown;
+use super::values::{Free, Idle, Int, List, TokenId};
+use super::write::{self, TokenText};
+use super::{ApiError, Limits};
+use super::{reasoning, tools};
+use crate::generate::{ChatPrompt, Prompt};
+use perigee_text::Tokenizer;
+
+/// Most ids of one `/detokenize`.
+const MAX_IDS: usize = 4_194_304;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct TokenizeBody {
+    /// One of the names of `/v1/models`; the model served when absent.
+    model: Option<String>,
+    /// Either this or `messages`. What is the name of a special token and nothing else is that token.
+    prompt: Option<String>,
+    /// The conversation, oldest first.
+    #[schemars(length(min = 1))]
+    messages: Option<Messages>,
+    /// Whether the prompt ends where the reply begins.
+    add_generation_prompt: Option<bool>,
+    /// The last message is the beginning of the reply.
+    continue_final_message: Option<bool>,
+    /// Variables of the chat template; `thinking` switches reasoning.
+    #[schemars(extend("type" = "object"))]
+    chat_template_kwargs: Option<Free>,
+    /// Whether the answer has the text of each token too.
+    return_token_strs: Option<bool>,
+    /// Functions that may be called.
+    #[schemars(schema_with = "tools::schema")]
+    tools: Option<Free>,
+    #[expect(dead_code, reason = "no prompt of this family begins with a token that only a flag adds")]
+    add_special_tokens: Option<Idle>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct DetokenizeBody {
+    /// One of the names of `/v1/models`; the model served when absent.
+    model: Option<String>,
+    /// Token ids.
+    #[schemars(required)]
+    tokens: Option<List<TokenId, MAX_IDS>>,
+}
+
+/// A checked `/tokenize`.
+pub(super) struct TokenizeCall {
+    pub(super) model: Option<String>,
+    pub(super) prompt: Prompt,
+    pub(super) token_strs: bool,
+    pub(super) unknown: Unknown,
+}
+
+/// Reads and checks `/tokenize`: `prompt`, or `messages` for the chat template.
+pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall, ApiError> {
+    let (body, unknown) = json::read::<TokenizeBody>(body, limits)?;
+    let prompt = match (body.prompt, body.messages) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::invalid_value("prompt", "either `prompt` or `messages`, not both"));
+        }
+        (None, None) => return Err(ApiError::missing("prompt")),
+        (Some(text), None) => {
+            for (name, given) in [
+                ("tools", body.tools.is_some()),
+                ("chat_template_kwargs", body.chat_template_kwargs.is_some()),
+                ("add_generation_prompt", body.add_generation_prompt.is_some()),
+                ("continue_final_message", body.continue_final_message.is_some()),
+            ] {
+                if given {
+                    return Err(ApiError::invalid_value(name, "only allowed together with `messages`"));
+                }
+            }
+            Prompt::Text(text)
+        }
+        (None, messages) => {
+            let conversation = messages::check(messages)?;
+            let continue_final_message = conversation.continues(body.continue_final_message)?;
+            Prompt::Chat(ChatPrompt {
+                messages: conversation.messages,
+                images: conversation.images,
+                tools: tools::check(body.tools)?,
+                add_generation_prompt: body.add_generation_prompt.unwrap_or(!continue_final_message),
+                continue_final_message,
+                kwargs: reasoning::kwargs(body.chat_template_kwargs)?,
+            })
+        }
+    };
+    let token_strs = body.return_token_strs.unwrap_or(false);
+    Ok(TokenizeCall { model: body.model, prompt, token_strs, unknown })
+}
+
+/// The answer to `/tokenize`.
+pub(super) fn tokenized(tokenizer: &Tokenizer, tokens: &[u32], max_model_len: usize, strs: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + tokens.len() * 7);
+    write::raw(&mut out, "{\"count\":");
+    write::number(&mut out, tokens.len() as u64);
+    write::raw(&mut out, ",\"max_model_len\":");
+    write::number(&mut out, max_model_len as u64);
+    write::raw(&mut out, ",\"tokens\":");
+    write::token_ids(&mut out, tokens);
+    write::raw(&mut out, ",\"token_strs\":");
+    if strs {
+        let show = TokenText { tokenizer, as_ids: false };
+        write::list(&mut out, tokens, |out, &id| write::string(out, &show.text(id)));
+    } else {
+        write::raw(&mut out, "null");
+    }
+    out.push(b'}');
+    out
+}
+
+/// A checked `/detokenize`.
+pub(super) struct DetokenizeCall {
+    pub(super) model: Option<String>,
+    pub(super) ids: Vec<u32>,
+    pub(super) unknown: Unknown,
+}
+
+/// Reads and checks `/detokenize`.
+pub(super) fn read_detokenize(body: &[u8], limits: &Limits) -> Result<DetokenizeCall, ApiError> {
+    let (body, unknown) = json::read::<DetokenizeBody>(body, limits)?;
+    let tokens = body.tokens.ok_or_else(|| ApiError::missing("tokens"))?;
+    let ids: Result<Vec<u32>, ApiError> =
+        tokens.0.into_iter().map(|Int(id)| token_id("tokens", id, limits)).collect();
+    Ok(DetokenizeCall { model: body.model, ids: ids?, unknown })
+}
+
+/// The answer to `/tokenizer_info`: what evaluation harnesses read before they trust a remote tokenizer.
+pub(super) fn info(tokenizer: &Tokenizer, max_model_len: usize) -> Value {
+    use perigee_text::markers;
+    let named = |name: &str| tokenizer.special_id(name).map(|_| name.to_owned());
+    let eos = tokenizer
+        .eos_token()
+        .and_then(|id| tokenizer.token_bytes(id))
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .or_else(|| named(markers::EOS));
+    json!({
+        "tokenizer_class": "TikTokenTokenizer",
+        "vocab_size": tokenizer.vocab_size(),
+        "model_max_length": max_model_len,
+        "bos_token": named(markers::BOS),
+        "eos_token": eos,
+        "pad_token": named(markers::PAD),
+        "unk_token": named(markers::UNK),
+        "add_bos_token": false,
+        "clean_up_tokenization_spaces": false,
+        "chat_template": null,
+    })
+}

@@ -1,0 +1,320 @@
+//! Declared tools and the choice among them.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+use super::ApiError;
+use super::values::Free;
+use perigee_text::grammar::{AnswerFormat, GrammarSpec, ToolCalls, ToolFunction, ToolMode};
+
+/// Most tools of one request.
+const MAX_TOOLS: usize = 1024;
+/// Most bytes of a function's name.
+const MAX_NAME_BYTES: usize = 256;
+
+/// `tools`.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "maxItems": MAX_TOOLS, "items": {"type": "object", "required": ["type", "function"], "properties": {
+        "type": {"const": "function"}, "function": {"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
+            "parameters": {"type": "object"}, "strict": {"type": "boolean"}}}}}})
+}
+
+/// `tool_choice`.
+pub(super) fn choice_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"enum": ["none", "auto", "required"]},
+        {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"},
+            "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}},
+        {"type": "object", "required": ["type", "allowed_tools"], "properties": {"type": {"const": "allowed_tools"},
+            "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {"mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}}}}}]})
+}
+
+/// Which calls a request wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ToolChoice {
+    /// None at all.
+    None,
+    /// As the model sees fit.
+    Auto,
+    /// At least one.
+    Required,
+    /// One of this function.
+    Named(String),
+    /// Of these functions alone; at least one where it is required.
+    Allowed { names: Vec<String>, required: bool },
+}
+
+/// The entries of `tools`; an empty list is none.
+pub(super) fn entries(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
+    let tools = match tools.map(|tools| tools.0) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(tools)) => tools,
+        Some(_) => return Err(ApiError::invalid_type("tools", "a list is expected")),
+    };
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid_value("tools", format!("{} tools, limit {MAX_TOOLS}", tools.len())));
+    }
+    Ok(tools)
+}
+
+/// Checks `tools`.
+pub(super) fn check(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
+    let tools = entries(tools)?;
+    for (index, tool) in tools.iter().enumerate() {
+        check_tool(tool, &format!("tools[{index}]"))?;
+    }
+    Ok(tools)
+}
+
+fn check_tool(tool: &Value, path: &str) -> Result<(), ApiError> {
+    if !tool.is_object() {
+        return Err(ApiError::invalid_type(path, "an object is expected"));
+    }
+    match tool["type"].as_str() {
+        Some("function" | "builtin_function") => {}
+        Some(other) => {
+            return Err(ApiError::unknown_value(format!("{path}.type"), other, "function"));
+        }
+        None => return Err(ApiError::missing(format!("{path}.type"))),
+    }
+    let function = &tool["function"];
+    if !function.is_object() {
+        return Err(ApiError::missing(format!("{path}.function")));
+    }
+    check_function(function, &format!("{path}.function"), "parameters")
+}
+
+/// The tool that a dialect's function is. Its fields stand at `path`, where its parameters are called `schema`.
+pub(super) fn tool(function: Value, path: &str, schema: &str) -> Result<Value, ApiError> {
+    check_function(&function, path, schema)?;
+    Ok(json!({"type": "function", "function": function}))
+}
+
+fn check_function(function: &Value, path: &str, schema: &str) -> Result<(), ApiError> {
+    let name = match &function["name"] {
+        Value::String(name) => name,
+        Value::Null => return Err(ApiError::missing(format!("{path}.name"))),
+        _ => return Err(ApiError::invalid_type(&format!("{path}.name"), "a string is expected")),
+    };
+    // The name stands in a call's id, whose parts it must not break.
+    let bad = |c: char| c.is_whitespace() || c.is_control() || "{}<>|\"".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(bad) {
+        return Err(ApiError::invalid_value(
+            format!("{path}.name"),
+            format!(
+                "1 to {MAX_NAME_BYTES} bytes without white space, quotes, braces, `<`, `>` and `|` are allowed"
+            ),
+        ));
+    }
+    let parameters = &function["parameters"];
+    if !(parameters.is_object() || parameters.is_null()) {
+        return Err(ApiError::invalid_type(
+            &format!("{path}.{schema}"),
+            "a JSON schema of an object is expected",
+        ));
+    }
+    if !(function["description"].is_string() || function["description"].is_null()) {
+        return Err(ApiError::invalid_type(&format!("{path}.description"), "a string is expected"));
+    }
+    Ok(())
+}
+
+/// Reads `tool_choice`. Where the form is `flat`, what is chosen stands beside the type and not one level deeper.
+pub(super) fn choice(choice: Option<Free>, flat: bool) -> Result<Option<ToolChoice>, ApiError> {
+    let Some(Free(choice)) = choice else { return Ok(None) };
+    let below = |value: &'static str| if flat { &choice } else { &choice[value] };
+    match &choice {
+        Value::String(word) => match word.as_str() {
+            "none" => Ok(Some(ToolChoice::None)),
+            "auto" => Ok(Some(ToolChoice::Auto)),
+            "required" => Ok(Some(ToolChoice::Required)),
+            other => Err(ApiError::unknown_value(
+                "tool_choice",
+                other,
+                "none, auto, required, or an object that names a function",
+            )),
+        },
+        Value::Object(_) => match choice["type"].as_str() {
+            Some("function") => match (&below("function")["name"], flat) {
+                (Value::String(name), _) => Ok(Some(ToolChoice::Named(name.clone()))),
+                (_, true) => Err(ApiError::missing("tool_choice.name")),
+                (_, false) => Err(ApiError::missing("tool_choice.function.name")),
+            },
+            Some("allowed_tools") => allowed(below("allowed_tools"), flat).map(Some),
+            _ => Err(ApiError::invalid_value("tool_choice.type", "allowed: function, allowed_tools")),
+        },
+        _ => Err(ApiError::invalid_type("tool_choice", "a string or an object is expected")),
+    }
+}
+
+/// Checks a choice against the declared tools.
+pub(super) fn check_choice(choice: Option<ToolChoice>, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    let Some(parsed) = choice else {
+        return Ok(if tools.is_empty() { ToolChoice::None } else { ToolChoice::Auto });
+    };
+    match &parsed {
+        ToolChoice::Required if tools.is_empty() => {
+            Err(ApiError::invalid_value("tool_choice", "`required` needs at least one entry in `tools`"))
+        }
+        ToolChoice::Named(name) => is_declared(name, tools).map(|()| parsed),
+        ToolChoice::Allowed { names, .. } => {
+            names.iter().try_for_each(|name| is_declared(name, tools)).map(|()| parsed)
+        }
+        _ if tools.is_empty() => Ok(ToolChoice::None),
+        _ => Ok(parsed),
+    }
+}
+
+fn is_declared(name: &str, tools: &[Value]) -> Result<(), ApiError> {
+    if tools.iter().any(|tool| tool["function"]["name"] == name) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(64).collect();
+    Err(ApiError::invalid_value("tool_choice", format!("`tools` declares no function `{shown}`")))
+}
+
+/// `allowed_tools` of a choice: all tools stay declared, and these may be called.
+fn allowed(choice: &Value, flat: bool) -> Result<ToolChoice, ApiError> {
+    let path = if flat { "tool_choice" } else { "tool_choice.allowed_tools" };
+    let required = match choice["mode"].as_str() {
+        Some("auto") => false,
+        Some("required") => true,
+        _ => return Err(ApiError::invalid_value(format!("{path}.mode"), "allowed: auto, required")),
+    };
+    let tools = choice["tools"].as_array().filter(|tools| !tools.is_empty());
+    let tools = tools
+        .ok_or_else(|| ApiError::invalid_value(format!("{path}.tools"), "a list of functions is expected"))?;
+    let name = |(index, tool): (usize, &Value)| {
+        let name = if flat { &tool["name"] } else { &tool["function"]["name"] };
+        let name = name.as_str().filter(|_| tool["type"] == "function").map(str::to_owned);
+        name.ok_or_else(|| {
+            ApiError::invalid_value(format!("{path}.tools[{index}]"), "a function's name is expected")
+        })
+    };
+    let names: Result<Vec<String>, ApiError> = tools.iter().enumerate().map(name).collect();
+    Ok(ToolChoice::Allowed { names: names?, required })
+}
+
+/// What the reply must be: what the request asks for itself, or the calls that it forces or wants `strict`.
+pub(super) fn grammar(
+    choice: &ToolChoice,
+    tools: &[Value],
+    parallel: bool,
+    structured: Option<GrammarSpec>,
+) -> Result<Option<GrammarSpec>, ApiError> {
+    let is_strict = |tool: &Value| tool["function"]["strict"] == true;
+    let mode = match choice {
+        ToolChoice::Required => ToolMode::Required,
+        ToolChoice::Named(name) => ToolMode::Named(name.clone()),
+        ToolChoice::Allowed { required: true, .. } => ToolMode::Required,
+        ToolChoice::Allowed { required: false, .. } => ToolMode::Auto,
+        ToolChoice::Auto if structured.is_none() && tools.iter().any(is_strict) => ToolMode::Auto,
+        ToolChoice::None | ToolChoice::Auto => return Ok(structured),
+    };
+    if let Some(structured) = structured {
+        return Err(ApiError::invalid_value(
+            structured.field,
+            "given together with a `tool_choice` that forces or narrows calls; use one of them",
+        ));
+    }
+    let field = if *choice == ToolChoice::Auto { "tools" } else { "tool_choice" };
+    let may_be_called = |tool: &&Value| match choice {
+        ToolChoice::Allowed { names, .. } => names.iter().any(|name| tool["function"]["name"] == **name),
+        _ => true,
+    };
+    let functions =
+        tools.iter().filter(|tool| tool["type"] == "function").filter(may_be_called).map(|tool| {
+            let function = &tool["function"];
+            ToolFunction {
+                name: function["name"].as_str().unwrap_or_default().to_owned(),
+                parameters: Some(&function["parameters"]).filter(|value| !value.is_null()).cloned(),
+                strict: is_strict(tool),
+            }
+        });
+    let calls = ToolCalls::new(functions.collect(), mode, parallel)
+        .map_err(|error| ApiError::invalid_value(field, error.to_string()))?;
+    Ok(Some(GrammarSpec { format: AnswerFormat::Tools(calls), field }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weather() -> Value {
+        json!([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}])
+    }
+
+    #[test]
+    fn choices() {
+        let tools = check(Some(Free(weather()))).unwrap();
+        let choice = |of: Value, tools: &[Value]| check_choice(choice(Some(Free(of)), false)?, tools);
+        assert_eq!(check_choice(None, &tools), Ok(ToolChoice::Auto));
+        assert_eq!(check_choice(None, &[]), Ok(ToolChoice::None));
+        assert_eq!(choice(json!("auto"), &[]), Ok(ToolChoice::None));
+        assert_eq!(choice(json!("none"), &tools), Ok(ToolChoice::None));
+        assert_eq!(choice(json!("required"), &tools), Ok(ToolChoice::Required));
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        assert_eq!(choice(named("get_weather"), &tools), Ok(ToolChoice::Named("get_weather".into())));
+        for (value, tools) in [
+            (json!("required"), &[][..]),
+            (named("other"), &tools),
+            (json!("maybe"), &tools),
+            (json!(3), &tools),
+            (json!({"type": "custom"}), &tools),
+            (json!({"type": "allowed_tools"}), &tools),
+            (json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}), &tools),
+            (
+                json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named("other")]}}),
+                &tools,
+            ),
+            (json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{}]}}), &tools),
+        ] {
+            let error = choice(value.clone(), tools).unwrap_err();
+            assert!(error.param.as_deref().is_some_and(|p| p.starts_with("tool_choice")), "{value}");
+        }
+        let some = |mode: &str| json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named("get_weather")]}});
+        for (mode, required) in [("auto", false), ("required", true)] {
+            let allowed = ToolChoice::Allowed { names: vec!["get_weather".into()], required };
+            assert_eq!(choice(some(mode), &tools), Ok(allowed.clone()));
+            assert_eq!(grammar(&allowed, &tools, true, None).unwrap().unwrap().field, "tool_choice");
+        }
+        let tools = [json!({"type": "function", "function": {"name": "get_weather"}})];
+        let forced = grammar(&ToolChoice::Required, &tools, true, None).unwrap().unwrap();
+        assert_eq!(forced.field, "tool_choice");
+        assert_eq!(grammar(&ToolChoice::Auto, &tools, true, None), Ok(None));
+        let strict = json!({"type": "function", "function": {"name": "note", "strict": true}});
+        let [tool] = tools.clone();
+        let spec = grammar(&ToolChoice::Auto, &[tool, strict], true, None).unwrap().unwrap();
+        let function = |name: &str, strict| ToolFunction { name: name.into(), parameters: None, strict };
+        let functions = vec![function("get_weather", false), function("note", true)];
+        let calls = ToolCalls::new(functions, ToolMode::Auto, true).unwrap();
+        assert_eq!((spec.field, spec.format), ("tools", AnswerFormat::Tools(calls)));
+        let both = grammar(&ToolChoice::Required, &tools, true, Some(forced)).unwrap_err();
+        assert!(both.message.contains("together"), "{}", both.message);
+    }
+
+    #[test]
+    fn tools_that_cannot_be_declared_are_named() {
+        let function = |function: Value| json!([{"type": "function", "function": function}]);
+        for (tools, param) in [
+            (json!({}), "tools"),
+            (json!([3]), "tools[0]"),
+            (json!([{}]), "tools[0].type"),
+            (json!([{"type": "custom"}]), "tools[0].type"),
+            (json!([{"type": "function"}]), "tools[0].function"),
+            (function(json!({})), "tools[0].function.name"),
+            (function(json!({"name": 3})), "tools[0].function.name"),
+            (function(json!({"name": ""})), "tools[0].function.name"),
+            (function(json!({"name": "a b"})), "tools[0].function.name"),
+            (function(json!({"name": "a", "parameters": []})), "tools[0].function.parameters"),
+            (function(json!({"name": "a", "description": 1})), "tools[0].function.description"),
+        ] {
+            let error = check(Some(Free(tools.clone()))).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{tools}: {}", error.message);
+        }
+        assert_eq!(check(None), Ok(Vec::new()));
+        assert_eq!(check(Some(Free(json!([])))), Ok(Vec::new()));
+    }
+}

@@ -1,0 +1,157 @@
+//! One log line and one metric per request, written at its end: answered, failed, cut by a
+//! shutdown, or abandoned by its client.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::activity::Busy;
+use super::clients::Metered;
+use super::route::Route;
+use super::shared::{Running, Shared};
+use super::traces::{EndedRequest, TraceContext};
+use crate::api::{ApiError, Share, Summary};
+use perigee_telemetry::RequestRecord;
+
+/// Status recorded for a client that disconnected before its answer was complete; never sent.
+const CLIENT_LEFT: u16 = 499;
+
+/// Follows a request from its head to the last byte of its answer; writes the log line on drop.
+/// Never holds a prompt.
+pub(super) struct RequestLog {
+    shared: Arc<Shared>,
+    pub(super) id: String,
+    /// `None`: of a path that has none.
+    route: Option<Route>,
+    began: Instant,
+    status: Option<u16>,
+    /// The request's figures as far as they are known.
+    pub(super) summary: Summary,
+    /// The client's account, where keys are set.
+    pub(super) metered: Option<Metered>,
+    /// Name of the client; `None` where no keys are set.
+    pub(super) client: Option<Arc<str>>,
+    /// The client's share of the queue.
+    pub(super) share: Option<Share>,
+    /// Its place in a trace, where traces are exported.
+    pub(super) context: Option<TraceContext>,
+    /// Set when the connection has taken the whole answer.
+    complete: bool,
+    /// Keeps the connection marked as busy.
+    _busy: Busy,
+    /// Keeps a drain waiting.
+    running: Option<Running>,
+}
+
+impl RequestLog {
+    pub(super) fn begin(shared: Arc<Shared>, id: String, route: Option<Route>, busy: Busy) -> Self {
+        shared.metrics.record_in_flight(true);
+        Self {
+            shared,
+            id,
+            route,
+            began: Instant::now(),
+            status: None,
+            summary: Summary::default(),
+            metered: None,
+            client: None,
+            share: None,
+            context: None,
+            complete: false,
+            _busy: busy,
+            running: None,
+        }
+    }
+
+    /// Makes a drain wait for this request from now on.
+    pub(super) fn runs(&mut self, running: Running) {
+        self.running = Some(running);
+    }
+
+    pub(super) fn answered(&mut self, status: u16) {
+        self.status = Some(status);
+    }
+
+    pub(super) fn complete(&mut self) {
+        self.complete = true;
+    }
+}
+
+impl Drop for RequestLog {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        let route = self.route.map_or("other", Route::name);
+        let Summary { usage, ttft, finish, timelines, request_id, .. } = std::mem::take(&mut self.summary);
+        let (status, finish) = match self.status.filter(|_| self.complete) {
+            Some(status) => (status, finish),
+            // The server closed the connection on a client that did not read its answer.
+            None if self.shared.is_cut() => {
+                let error = ApiError::shutdown();
+                (error.status, error.code)
+            }
+            None => (CLIENT_LEFT, "client_left"),
+        };
+        let metrics = &self.shared.metrics;
+        metrics.record_in_flight(false);
+        metrics.record_http(route, status, took);
+        // Before the metrics: what they count no longer counts against a limit.
+        if let Some(metered) = self.metered.take() {
+            metered.charge(usage.prompt_tokens + usage.completion_tokens);
+        }
+        if let Some(client) = &self.client {
+            metrics.record_client(client, status, usage.prompt_tokens, usage.completion_tokens);
+        }
+        let total_ms = milliseconds(took);
+        if !self.route.is_some_and(Route::is_logged) {
+            tracing::debug!(id = self.id, route, status, total_ms, "request");
+            return;
+        }
+        tracing::info!(
+            id = self.id,
+            request_id,
+            client = self.client.as_deref(),
+            route,
+            status,
+            prompt_tokens = usage.prompt_tokens,
+            cached_tokens = usage.cached_tokens,
+            completion_tokens = usage.completion_tokens,
+            ttft_ms = ttft.map(milliseconds),
+            total_ms,
+            finish,
+            trace_id = self.context.as_ref().map(|context| format!("{:032x}", context.trace_id)),
+            "request"
+        );
+        metrics.flight().request(RequestRecord {
+            id: self.id.clone(),
+            client: self.client.as_deref().map(str::to_owned),
+            route,
+            status,
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            ttft,
+            took,
+            finish,
+        });
+        let context = self.context.take().filter(|context| context.sampled);
+        if let (Some(traces), Some(context)) = (self.shared.traces.get(), context) {
+            metrics.note_trace(route, context.trace_id, took, ttft);
+            let request = EndedRequest {
+                route,
+                id: &self.id,
+                client: self.client.as_deref(),
+                status,
+                finish,
+                usage: &usage,
+                began: self.began,
+                ttft,
+                took,
+                timelines: &timelines,
+            };
+            traces.export(request.trace(context));
+        }
+    }
+}
+
+/// Milliseconds with three decimals.
+fn milliseconds(time: std::time::Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}

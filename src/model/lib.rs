@@ -1,0 +1,50 @@
+//! The network: hyperparameters, names, weights, and the forward pass over a `Backend`.
+//!
+//! Knows the Kimi K2 family (DeepSeek-V3 layout). Does not know which backend runs it, the
+//! scheduling of sequences, or text.
+
+pub mod checkpoint;
+mod active_bytes;
+pub mod config;
+mod blueprint;
+mod declared;
+mod draft;
+mod draft_tensors;
+mod drafter;
+mod mtp;
+mod draft_support;
+pub mod expert_names;
+mod forward;
+mod inspection;
+mod inventory;
+mod kv_scales;
+mod layer_runner;
+mod observed;
+mod layer_stream;
+mod read_ahead;
+mod rope;
+mod scale_pass;
+mod tower;
+mod weight_names;
+mod weights;
+pub mod vision;
+
+pub use active_bytes::active_bytes;
+pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
+pub use declared::{DeclaredQuantization, DeclaredScheme};
+pub use draft::{DraftAttention, DraftBlueprint, DraftMismatch};
+pub use draft_support::DraftSupport;
+pub use draft_tensors::DraftTensors;
+pub use drafter::{Drafter, RunDraft};
+pub use forward::{BlockRead, Model};
+pub use inspection::{ClassLine, Inspection, ProblemLists, ScaleLine, VisionTower};
+pub use inventory::{Holding, Inventory, Linear, Problems};
+pub use kv_scales::{KvScaleError, KvScales};
+pub use layer_stream::{LayerStream, StreamError};
+pub use mtp::{MtpDrafter, MtpLayer};
+pub use observed::{ChosenExperts, FfnInputs, LayerInputs, LayerObserver, NoObserver};
+pub use read_ahead::ExpertOrder;
+pub use scale_pass::ScalePass;
+pub use tower::{RunTower, Tower, TowerBlueprint, TowerInventory, TowerSupport};
+pub use weight_names::{ModuleClass, is_kv_scale};
+pub use weights::{LoadError, Uploads, Weights};

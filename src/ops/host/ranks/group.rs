@@ -1,0 +1,629 @@
+//! Several backends as one: each is a rank on its own thread, holds its share of every weight and
+//! of the cache, and gets the same plan. Sums over ranks are inside the ranks' own operations; the
+//! callers of this module do not see them.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::exchange::{Meeting, Member};
+use super::share::{self, Part, Share};
+use crate::{
+    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
+    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences,
+    QueryMatrices, RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket,
+    TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape, Upcoming, expect,
+};
+use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::tensor::TensorView;
+use perigee_numbers::threads::ThreadPool;
+
+/// A backend that can be one of several ranks. Its weights are cut before the load; sizes are those
+/// of all ranks together.
+pub trait Rank: Backend {
+    /// Uploads a range of a layer's routed experts; `first` is the number of the first one.
+    fn load_expert_range(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        first: usize,
+    ) -> Result<Self::Experts, OpError>;
+
+    /// A workspace whose operations exchange values with the other ranks.
+    fn allocate_rank_workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+        member: Member,
+    ) -> Result<Self::Workspace, OpError>;
+
+    /// This rank's part of the latent cache, zeroed.
+    fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError>;
+}
+
+/// A backend made of ranks.
+pub struct Group<B> {
+    /// Worker `r` of the pool runs rank `r`.
+    pool: ThreadPool,
+    ranks: Vec<Mutex<B>>,
+    meeting: Arc<Meeting>,
+    /// Buffer of the last read values.
+    values: Vec<f32>,
+}
+
+/// One value per rank.
+pub struct PerRank<T>(Vec<T>);
+
+/// One mutable state per rank.
+pub struct RankStates<T>(Vec<Mutex<T>>);
+
+/// Experts of one layer, split over ranks.
+pub struct GroupExperts<T> {
+    ranks: Vec<T>,
+    split: ExpertSplit,
+    num_experts: usize,
+}
+
+impl<T> RankStates<T> {
+    fn at(&self, rank: Share) -> MutexGuard<'_, T> {
+        locked(&self.0[rank.rank])
+    }
+}
+
+fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic ends the step; the next `begin` overwrites the rank's incomplete state.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Abandons the exchange on a panic of the rank, which ends the wait of the other ranks.
+struct Abandon<'a>(&'a Meeting);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abandon();
+        }
+    }
+}
+
+impl<B: Rank> Group<B> {
+    /// A group of these ranks, in their order.
+    ///
+    /// Errors: [`OpError::Device`] if the system starts too few threads.
+    pub fn new(ranks: Vec<B>) -> Result<Self, OpError> {
+        let world = ranks.len().max(1);
+        let pool = ThreadPool::new("rank", world);
+        if pool.num_threads() != ranks.len() {
+            let text = format!("{} of {} threads could be started", pool.num_threads(), ranks.len());
+            return Err(OpError::Device { op: "ranks", code: 0, text, fatal: true });
+        }
+        let meeting = Arc::new(Meeting::new(world));
+        Ok(Self { pool, ranks: ranks.into_iter().map(Mutex::new).collect(), meeting, values: Vec::new() })
+    }
+
+    /// Runs `work` on every rank; results in rank order. Errors: the first error that is not the
+    /// report of another rank's failure.
+    fn each<R: Send>(
+        &mut self,
+        work: impl Fn(Share, &mut B) -> Result<R, OpError> + Sync,
+    ) -> Result<Vec<R>, OpError> {
+        let (ranks, meeting) = (&self.ranks, &*self.meeting);
+        meeting.reset();
+        let results: Vec<Mutex<Option<Result<R, OpError>>>> =
+            ranks.iter().map(|_| Mutex::default()).collect();
+        self.pool.run(&|rank| {
+            let _abandon = Abandon(meeting);
+            let result = work(Share { rank, world: ranks.len() }, &mut locked(&ranks[rank]));
+            if result.is_err() {
+                meeting.abandon();
+            }
+            *locked(&results[rank]) = Some(result);
+        });
+        let mut values = Vec::with_capacity(results.len());
+        let mut abandoned = None;
+        for result in
+            results.into_iter().filter_map(|r| r.into_inner().unwrap_or_else(PoisonError::into_inner))
+        {
+            match result {
+                Ok(value) => values.push(value),
+                Err(error @ OpError::Abandoned { .. }) => abandoned = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        abandoned.map_or(Ok(values), Err)
+    }
+
+    /// Bytes of each rank's part of a block.
+    fn rank_block_bytes(&self, cache: &RankStates<B::Cache>) -> Vec<usize> {
+        let ranks = self.ranks.iter().zip(&cache.0);
+        ranks.map(|(rank, cache)| locked(rank).block_bytes(&locked(cache))).collect()
+    }
+
+    /// Uploads each rank's part of a weight by `load`.
+    fn load_split(
+        &mut self,
+        op: &'static str,
+        host: &StoredMatrix<'_>,
+        split: Split,
+        load: impl Fn(&mut B, &StoredMatrix<'_>, Split) -> Result<B::Matrix, OpError> + Sync,
+    ) -> Result<PerRank<B::Matrix>, OpError> {
+        let [out, in_features] = share::sizes(op, host)?;
+        let matrix = self.each(|share, rank| {
+            let own = match split {
+                Split::Rows { num_units } => share::rows(op, host, part(op, share, out, num_units)?)?,
+                Split::Cols { num_units } => share::cols(op, host, part(op, share, in_features, num_units)?)?,
+            };
+            load(rank, &own.view(), split)
+        });
+        matrix.map(PerRank)
+    }
+
+    fn on_each(&mut self, work: impl Fn(Share, &mut B) -> Result<(), OpError> + Sync) -> Result<(), OpError> {
+        self.each(work).map(|_| ())
+    }
+}
+
+/// The rank's rows or columns of `size`, which consists of `num_units` equal runs. Errors: fewer runs than ranks.
+fn part(op: &'static str, share: Share, size: usize, num_units: usize) -> Result<Range<usize>, OpError> {
+    let units = share.of_each(op, "heads, or single rows or columns,", num_units, 1)?;
+    let len = size / num_units.max(1);
+    Ok(units.start * len..units.end * len)
+}
+
+/// The rank's inner units of an FFN: rows of gate and up, columns of down.
+fn units<'a>(share: Share, ffn: &ExpertMatrices<'a>) -> Result<[Part<'a>; 3], OpError> {
+    let op = "load_experts";
+    let [inner, _] = share::sizes(op, &ffn.gate_proj)?;
+    let unit = share::col_unit(&ffn.down_proj)
+        .max(share::row_unit(&ffn.gate_proj))
+        .max(share::row_unit(&ffn.up_proj));
+    let units = share.of_each(op, "runs of inner units that stay whole", inner, unit)?;
+    Ok([
+        share::rows(op, &ffn.gate_proj, units.clone())?,
+        share::rows(op, &ffn.up_proj, units.clone())?,
+        share::cols(op, &ffn.down_proj, units)?,
+    ])
+}
+
+impl<B: Rank> Backend for Group<B> {
+    type Matrix = PerRank<B::Matrix>;
+    type Vector = PerRank<B::Vector>;
+    type AttentionIn = PerRank<B::AttentionIn>;
+    type KvUp = PerRank<B::KvUp>;
+    type Router = PerRank<B::Router>;
+    type Experts = GroupExperts<B::Experts>;
+    type Workspace = RankStates<B::Workspace>;
+    type Cache = RankStates<B::Cache>;
+    type BlockRead = PerRank<B::BlockRead>;
+
+    const ENQUEUES: bool = B::ENQUEUES;
+
+    fn name(&self) -> &'static str {
+        locked(&self.ranks[0]).name()
+    }
+
+    /// The memory of one backend per rank, whose activations are mostly whole; a further copy of
+    /// the weights in front of the heads and of the routers for each rank but one; one layer of the
+    /// cache for each rank.
+    fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
+        let world = self.ranks.len() as u64;
+        let one = locked(&self.ranks[0]).memory_needs(shape, capacity, cache);
+        let whole = shape.q_lora_rank.unwrap_or(0) + shape.mla.latent_dim() + shape.router.num_experts;
+        let weights = 4 * (cache.num_layers * shape.hidden_size * whole) as u64;
+        MemoryNeeds {
+            workspace_bytes: world * one.workspace_bytes + (world - 1) * weights,
+            cache_bytes: one.cache_bytes + world * one.cache_bytes / cache.num_layers.max(1) as u64,
+        }
+    }
+
+    fn preferences(&self) -> Preferences {
+        locked(&self.ranks[0]).preferences()
+    }
+
+    fn recorded_rows(&self, capacity: &Capacity) -> Vec<usize> {
+        locked(&self.ranks[0]).recorded_rows(capacity)
+    }
+
+    /// Of ranks with memory of their own as many times the least, since every rank needs about the same.
+    fn free_memory(&mut self) -> Result<Option<u64>, OpError> {
+        let world = self.ranks.len() as u64;
+        let free = self.each(|_, rank| rank.free_memory())?;
+        let least = free.into_iter().collect::<Option<Vec<u64>>>().and_then(|free| free.into_iter().min());
+        Ok(least.map(|least| world * least))
+    }
+
+    fn load_matrix(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError> {
+        self.load_split("load_matrix", host, split, B::load_matrix)
+    }
+
+    fn load_table(&mut self, host: &StoredMatrix<'_>, split: Split) -> Result<Self::Matrix, OpError> {
+        self.load_split("load_table", host, split, B::load_table)
+    }
+
+    fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
+        self.each(|_, rank| rank.load_vector(host)).map(PerRank)
+    }
+
+    fn load_attention_in(
+        &mut self,
+        host: &AttentionInMatrices<'_>,
+        shape: &MlaShape,
+    ) -> Result<Self::AttentionIn, OpError> {
+        let op = "load_attention_in";
+        let weights = self.each(|share, rank| {
+            let shape = own_heads(share, shape);
+            let of_heads = |stored: &StoredMatrix<'_>| share::sizes(op, stored).map(|[out, _]| out);
+            let num_heads = shape.1;
+            match &host.query {
+                QueryMatrices::Latent { a, norm, b } => {
+                    let b = share::rows(op, b, part(op, share, of_heads(b)?, num_heads)?)?;
+                    let query = QueryMatrices::Latent { a: *a, norm: *norm, b: b.view() };
+                    rank.load_attention_in(&AttentionInMatrices { query, ..host.clone() }, &shape.0)
+                }
+                QueryMatrices::Direct(q) => {
+                    let q = share::rows(op, q, part(op, share, of_heads(q)?, num_heads)?)?;
+                    let query = QueryMatrices::Direct(q.view());
+                    rank.load_attention_in(&AttentionInMatrices { query, ..host.clone() }, &shape.0)
+                }
+            }
+        });
+        weights.map(PerRank)
+    }
+
+    fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
+        let op = "load_kv_up";
+        let [out, _] = share::sizes(op, host)?;
+        let weights = self.each(|share, rank| {
+            let (own, num_heads) = own_heads(share, shape);
+            let rows = share::rows(op, host, part(op, share, out, num_heads)?)?;
+            rank.load_kv_up(&rows.view(), &own)
+        });
+        weights.map(PerRank)
+    }
+
+    fn load_router(
+        &mut self,
+        weight: &StoredMatrix<'_>,
+        bias: &TensorView<'_>,
+        shape: &RouterShape,
+    ) -> Result<Self::Router, OpError> {
+        self.each(|_, rank| rank.load_router(weight, bias, shape)).map(PerRank)
+    }
+
+    fn load_experts(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        split: ExpertSplit,
+    ) -> Result<Self::Experts, OpError> {
+        let ranks = self.each(|share, rank| match split {
+            ExpertSplit::Experts => {
+                let own = share.of(experts.len(), 1);
+                rank.load_expert_range(&experts[own.clone()], own.start)
+            }
+            ExpertSplit::Units => {
+                let parts = experts.iter().map(|ffn| units(share, ffn)).collect::<Result<Vec<_>, _>>()?;
+                let own: Vec<_> = parts
+                    .iter()
+                    .map(|[gate, up, down]| ExpertMatrices {
+                        gate_proj: gate.view(),
+                        up_proj: up.view(),
+                        down_proj: down.view(),
+                    })
+                    .collect();
+                rank.load_experts(&own, split)
+            }
+        })?;
+        Ok(GroupExperts { ranks, split, num_experts: experts.len() })
+    }
+
+    fn allocate_workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+    ) -> Result<Self::Workspace, OpError> {
+        let meeting = self.meeting.clone();
+        let states = self.each(|share, rank| {
+            let member = Member::new(share, meeting.clone());
+            rank.allocate_rank_workspace(shape, capacity, rope, member).map(Mutex::new)
+        });
+        states.map(RankStates)
+    }
+
+    fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
+        let meeting = self.meeting.clone();
+        let states = self.each(|share, rank| {
+            rank.allocate_rank_cache(shape, &Member::new(share, meeting.clone())).map(Mutex::new)
+        });
+        states.map(RankStates)
+    }
+
+    fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.set_cache_scales(&mut cache.at(at), exponents))
+    }
+
+    fn block_bytes(&self, cache: &Self::Cache) -> usize {
+        self.rank_block_bytes(cache).iter().sum()
+    }
+
+    fn start_block_read(&mut self, block: BlockId, cache: &Self::Cache) -> Result<Self::BlockRead, OpError> {
+        self.each(|at, rank| rank.start_block_read(block, &cache.at(at))).map(PerRank)
+    }
+
+    fn finish_block_read(&mut self, read: Self::BlockRead, out: &mut Vec<u8>) -> Result<(), OpError> {
+        // On all ranks at once: what one waits for may exchange values with the others.
+        let reads: Vec<Mutex<Option<B::BlockRead>>> =
+            read.0.into_iter().map(|read| Mutex::new(Some(read))).collect();
+        let parts = self.each(|at, rank| {
+            let mut part = Vec::new();
+            if let Some(read) = locked(&reads[at.rank]).take() {
+                rank.finish_block_read(read, &mut part)?;
+            }
+            Ok(part)
+        })?;
+        out.extend(parts.concat());
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        cache: &mut Self::Cache,
+    ) -> Result<(), OpError> {
+        let bytes = self.rank_block_bytes(cache);
+        expect("write_block", &[bytes.iter().sum()], &[content.len()])?;
+        self.on_each(|at, rank| {
+            let first: usize = bytes[..at.rank].iter().sum();
+            rank.write_block(block, &content[first..first + bytes[at.rank]], &mut cache.at(at))
+        })
+    }
+
+    fn begin(&mut self, plan: &StepPlan, w: &mut Self::Workspace) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.begin(plan, &mut w.at(at)))
+    }
+
+    /// One command a rank. Ranks get the same plans, so they have recorded the same shapes.
+    fn begin_layers(&mut self, w: &mut Self::Workspace) -> Result<Layers, OpError> {
+        let layers = self.each(|at, rank| rank.begin_layers(&mut w.at(at)))?;
+        if layers.iter().any(|other| *other != layers[0]) {
+            let text = "one rank has recorded a step that another has not".into();
+            return Err(OpError::Device { op: "begin_layers", code: 0, text, fatal: true });
+        }
+        Ok(layers[0])
+    }
+
+    fn end_layers(&mut self, w: &mut Self::Workspace, complete: bool) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.end_layers(&mut w.at(at), complete))
+    }
+
+    fn announce(&mut self, upcoming: Upcoming<'_, Self>, w: &mut Self::Workspace) {
+        let told = self.on_each(|at, rank| {
+            let own = match &upcoming {
+                Upcoming::BehindAttention(matrix) => Upcoming::BehindAttention(&matrix.0[at.rank]),
+                Upcoming::BehindLayer(weights) => Upcoming::BehindLayer(&weights.0[at.rank]),
+            };
+            rank.announce(own, &mut w.at(at));
+            Ok(())
+        });
+        // A hint: no rank can fail at it.
+        let _ = told;
+    }
+
+    fn embed(&mut self, table: &Self::Matrix, w: &mut Self::Workspace) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.embed(&table.0[at.rank], &mut w.at(at)))
+    }
+
+    fn norm(&mut self, gain: &Self::Vector, w: &mut Self::Workspace) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.norm(&gain.0[at.rank], &mut w.at(at)))
+    }
+
+    fn attention_in(
+        &mut self,
+        weights: &Self::AttentionIn,
+        layer: usize,
+        cache: &mut Self::Cache,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| {
+            rank.attention_in(&weights.0[at.rank], layer, &mut cache.at(at), &mut w.at(at))
+        })
+    }
+
+    fn attend(
+        &mut self,
+        kv_up: &Self::KvUp,
+        layer: usize,
+        cache: &mut Self::Cache,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.attend(&kv_up.0[at.rank], layer, &mut cache.at(at), &mut w.at(at)))
+    }
+
+    fn project_add_norm(
+        &mut self,
+        weight: &Self::Matrix,
+        gain: &Self::Vector,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.project_add_norm(&weight.0[at.rank], &gain.0[at.rank], &mut w.at(at)))
+    }
+
+    fn moe(
+        &mut self,
+        router: &Self::Router,
+        routed: &Self::Experts,
+        shared: Option<&Self::Experts>,
+        gain: Option<&Self::Vector>,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| {
+            let shared = shared.map(|shared| &shared.ranks[at.rank]);
+            let gain = gain.map(|gain| &gain.0[at.rank]);
+            rank.moe(&router.0[at.rank], &routed.ranks[at.rank], shared, gain, &mut w.at(at))
+        })
+    }
+
+    fn dense(
+        &mut self,
+        weights: &Self::Experts,
+        gain: Option<&Self::Vector>,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| {
+            rank.dense(&weights.ranks[at.rank], gain.map(|gain| &gain.0[at.rank]), &mut w.at(at))
+        })
+    }
+
+    fn logits(
+        &mut self,
+        head: &Self::Matrix,
+        rows: Range<usize>,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.logits(&head.0[at.rank], rows.clone(), &mut w.at(at)))
+    }
+
+    fn open_slot(
+        &mut self,
+        slot: SeqSlot,
+        spec: &SlotSpec<'_>,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.open_slot(slot, spec, &mut w.at(at)))
+    }
+
+    fn rewind_slot(
+        &mut self,
+        slot: SeqSlot,
+        removed: &[TokenId],
+        last: TokenId,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.rewind_slot(slot, removed, last, &mut w.at(at)))
+    }
+
+    fn sample(&mut self, rows: &SampleRows<'_>, w: &mut Self::Workspace) -> Result<Ticket, OpError> {
+        self.each(|at, rank| rank.sample(rows, &mut w.at(at))).map(|tickets| tickets[0])
+    }
+
+    fn wait(&mut self, ticket: Ticket, w: &mut Self::Workspace, out: &mut Outcomes) -> Result<(), OpError> {
+        // All ranks have the same outcomes; those of the first rank are used.
+        let first = Mutex::new(out);
+        self.on_each(|at, rank| match at.rank {
+            0 => rank.wait(ticket, &mut w.at(at), &mut locked(&first)),
+            _ => rank.wait(ticket, &mut w.at(at), &mut Outcomes::default()),
+        })
+    }
+}
+
+/// The attention shape of a rank's heads, and the number of heads of all ranks.
+fn own_heads(share: Share, shape: &MlaShape) -> (MlaShape, usize) {
+    let num_heads = share.of(shape.num_heads, 1).len();
+    (MlaShape { num_heads, ..*shape }, shape.num_heads)
+}
+
+impl<B: Rank + Calibrate> Calibrate for Group<B> {
+    fn read<'a>(&'a mut self, what: Activation, w: &'a Self::Workspace) -> Result<&'a [f32], OpError> {
+        let first = Share { rank: 0, world: self.ranks.len() };
+        self.values.clear();
+        self.values.extend_from_slice(locked(&self.ranks[0]).read(what, &w.at(first))?);
+        Ok(&self.values)
+    }
+
+    fn write_hidden(&mut self, rows: &[f32], w: &mut Self::Workspace) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.write_hidden(rows, &mut w.at(at)))
+    }
+
+    fn route(
+        &mut self,
+        router: &Self::Router,
+        routed: &Self::Experts,
+        w: &mut Self::Workspace,
+    ) -> Result<Routed, OpError> {
+        let ranks =
+            self.each(|at, rank| rank.route(&router.0[at.rank], &routed.ranks[at.rank], &mut w.at(at)))?;
+        // The rank that holds an expert computes its norm; the norm is 0 on the other ranks.
+        let sum = |mut all: Routed, (_, _, norms): Routed| {
+            all.2.iter_mut().zip(&norms).for_each(|(sum, norm)| *sum += norm);
+            all
+        };
+        Ok(ranks.into_iter().reduce(sum).unwrap_or_default())
+    }
+
+    fn chosen(&mut self, w: &Self::Workspace) -> Result<Vec<u32>, OpError> {
+        let mut ranks = self.each(|at, rank| rank.chosen(&w.at(at)))?;
+        Ok(ranks.swap_remove(0))
+    }
+
+    fn inner_peak(
+        &mut self,
+        rows: &[u32],
+        weights: &Self::Experts,
+        expert: usize,
+        w: &Self::Workspace,
+    ) -> Result<f32, OpError> {
+        let peaks = self.each(|at, rank| {
+            let own = match weights.split {
+                ExpertSplit::Units => 0..weights.num_experts,
+                ExpertSplit::Experts => at.of(weights.num_experts, 1),
+            };
+            match own.contains(&expert) {
+                true => rank.inner_peak(rows, &weights.ranks[at.rank], expert - own.start, &w.at(at)),
+                false => Ok(0.0),
+            }
+        })?;
+        Ok(crate::peak(peaks))
+    }
+
+    fn cached_peak(
+        &mut self,
+        layer: usize,
+        cache: &Self::Cache,
+        w: &Self::Workspace,
+    ) -> Result<f32, OpError> {
+        let peaks = self.each(|at, rank| rank.cached_peak(layer, &cache.at(at), &w.at(at)))?;
+        Ok(crate::peak(peaks))
+    }
+}
+
+/// Every rank runs the whole tower: its weights are a thousandth of the network's, and every rank needs every row.
+impl<B: Rank + TowerOps> TowerOps for Group<B> {
+    type Tower = RankStates<B::Tower>;
+
+    fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {
+        self.ranks.len() as u64 * locked(&self.ranks[0]).tower_bytes(shape, capacity)
+    }
+
+    fn load_tower(
+        &mut self,
+        host: &TowerMatrices<'_>,
+        shape: &TowerShape,
+        capacity: &TowerCapacity,
+    ) -> Result<Self::Tower, OpError> {
+        self.each(|_, rank| rank.load_tower(host, shape, capacity).map(Mutex::new)).map(RankStates)
+    }
+
+    fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.begin_pictures(pictures, &mut tower.at(at)))
+    }
+
+    fn tower_block(&mut self, block: usize, tower: &mut Self::Tower) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.tower_block(block, &mut tower.at(at)))
+    }
+
+    fn project_pictures(&mut self, to: &[u32], tower: &mut Self::Tower) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.project_pictures(to, &mut tower.at(at)))
+    }
+
+    fn place_rows(&mut self, tower: &Self::Tower, w: &mut Self::Workspace) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.place_rows(&tower.at(at), &mut w.at(at)))
+    }
+
+    fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError> {
+        Ok(self.each(|at, rank| rank.read_rows(rows, &tower.at(at)))?.swap_remove(0))
+    }
+
+    fn read_encoded(&mut self, tower: &mut Self::Tower) -> Result<Vec<f32>, OpError> {
+        Ok(self.each(|at, rank| rank.read_encoded(&mut tower.at(at)))?.swap_remove(0))
+    }
+}

@@ -1,0 +1,340 @@
+//! A host backend as one rank of a group: its state beside the share, and the sums and exchanges
+//! inside its operations.
+//!
+//! Heads, the inner units of dense and shared FFNs, experts and the vocabulary are split over
+//! ranks. The cache is split by sequence: of each block, rank `r` of `world` holds the `r`-th part
+//! of the positions. The rank of a position thus depends on the position alone and not on the
+//! block's id, and the bits of a result do not depend on which blocks were free.
+
+use std::ops::Range;
+
+use super::exchange::Member;
+use super::share::Share;
+use crate::host::ops::HostOps;
+use crate::{CacheShape, Capacity, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Segment};
+
+/// State of a rank's workspace in addition to that of a lone backend.
+pub(in crate::host) struct RankState<H: HostOps> {
+    pub(in crate::host) member: Member,
+    /// Attention shape of this rank's heads.
+    pub(in crate::host) mla: MlaShape,
+    /// Vocabulary ids of this rank.
+    pub(in crate::host) vocab: Range<usize>,
+    /// Positions of a block that this rank holds.
+    part_len: usize,
+    /// `[T, D]`: partial sums of the residual stream.
+    pub(in crate::host) partial: H::Buffer,
+    /// `[S, vocab.len()]`.
+    pub(in crate::host) logits: H::Buffer,
+    /// `[n]`: rows in absorbed form, and their keys on this rank.
+    rows: Vec<u32>,
+    spans: Vec<LatentSpan>,
+    floats: [Vec<f32>; 3],
+}
+
+/// The cache of a rank: its own positions, and one layer with the positions of all ranks for
+/// attention in expanded form.
+pub(in crate::host) struct RankCache<H: HostOps> {
+    gathered: H::Cache,
+    /// Tokens per block over all ranks.
+    block_size: usize,
+    bytes: Vec<u8>,
+    slots: Vec<Vec<u32>>,
+}
+
+/// Positions of a block of `block_size` tokens that each of `world` ranks holds.
+///
+/// Errors: [`OpError::Indivisible`] where the parts would differ in size.
+fn part_len(block_size: usize, world: usize) -> Result<usize, OpError> {
+    match block_size.is_multiple_of(world) {
+        true => Ok(block_size / world),
+        false => Err(OpError::Indivisible {
+            op: "allocate_cache",
+            what: "tokens of a block (kv_cache.block_size)".into(),
+            size: block_size,
+            start: 0,
+            end: block_size.div_ceil(world),
+            unit: world,
+        }),
+    }
+}
+
+/// The rank that holds a slot, and the slot's index on that rank.
+fn owner(slot: u32, block_size: usize, part_len: usize) -> (usize, u32) {
+    let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
+    (offset / part_len, (block * part_len + offset % part_len) as u32)
+}
+
+/// Number of the positions `0..len` that a rank holds.
+fn num_held(len: usize, block_size: usize, share: Share) -> usize {
+    let part_len = block_size / share.world;
+    len / block_size * part_len + (len % block_size).saturating_sub(share.rank * part_len).min(part_len)
+}
+
+impl<H: HostOps> RankState<H> {
+    pub(in crate::host) fn new(
+        ops: &mut H,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        member: Member,
+    ) -> Result<Self, OpError> {
+        let share = member.share();
+        let vocab = share.of(shape.vocab_size, 1);
+        let num_heads = share.of(shape.mla.num_heads, 1).len();
+        Ok(Self {
+            mla: MlaShape { num_heads, ..shape.mla },
+            partial: ops.allocate(capacity.max_tokens, shape.hidden_size)?,
+            logits: ops.allocate(capacity.max_logits_rows, vocab.len())?,
+            vocab,
+            part_len: part_len(capacity.block_size, share.world)?,
+            member,
+            rows: Vec::new(),
+            spans: Vec::new(),
+            floats: Default::default(),
+        })
+    }
+
+    /// Begins a step's attention: `slots` become this rank's slots, [`KvSlot::PAD`] for rows that
+    /// other ranks hold; a padded row stays one.
+    pub(in crate::host) fn begin(&mut self, slots: &mut [u32], absorbed: &[Segment]) {
+        let share = self.member.share();
+        let block_size = self.part_len * share.world;
+        for slot in slots.iter_mut().filter(|slot| **slot != KvSlot::PAD.0) {
+            let (rank, own) = owner(*slot, block_size, self.part_len);
+            *slot = if rank == share.rank { own } else { KvSlot::PAD.0 };
+        }
+        self.rows.clear();
+        self.spans.clear();
+        for segment in absorbed {
+            let positions = segment.first_position..segment.context_len();
+            let num_keys = positions.map(|position| num_held(position + 1, block_size, share) as u32);
+            self.spans.push(LatentSpan {
+                first: self.rows.len(),
+                num_keys: num_keys.collect(),
+                block_table: segment.block_table.clone(),
+            });
+            self.rows.extend(segment.rows.clone().map(|row| row as u32));
+        }
+    }
+
+    /// `hidden += sum_ranks(partial)`.
+    pub(in crate::host) fn add_partial(
+        &mut self,
+        op: &'static str,
+        hidden: &mut H::Buffer,
+    ) -> Result<(), OpError> {
+        let [total, ..] = &mut self.floats;
+        self.member.sum(op, H::values(&self.partial), total)?;
+        H::values_mut(hidden).iter_mut().zip(total).for_each(|(x, sum)| *x += *sum);
+        Ok(())
+    }
+
+    /// `partial = 0`, `[T, D]` as `like`.
+    pub(in crate::host) fn clear_partial(&mut self, ops: &mut H, like: &H::Buffer) -> Result<(), OpError> {
+        let [zeros, ..] = &mut self.floats;
+        zeros.clear();
+        zeros.resize(H::values(like).len(), 0.0);
+        ops.write(zeros, &mut self.partial)
+    }
+
+    /// `hidden[t] = table[token[t]]`, the table split by id: the ranks that lack an id add zero.
+    pub(in crate::host) fn embed(
+        &mut self,
+        ops: &mut H,
+        table: &H::Matrix,
+        tokens: &[u32],
+        hidden: &mut H::Buffer,
+    ) -> Result<(), OpError> {
+        let held = |id: u32| self.vocab.contains(&(id as usize));
+        let ids: Vec<u32> =
+            tokens.iter().map(|id| if held(*id) { id - self.vocab.start as u32 } else { 0 }).collect();
+        ops.embed(table, &ids, hidden)?;
+        let values = H::values_mut(hidden);
+        let cols = values.len() / tokens.len().max(1);
+        for (row, id) in values.chunks_exact_mut(cols.max(1)).zip(tokens) {
+            if !held(*id) {
+                row.fill(0.0);
+            }
+        }
+        let [total, ..] = &mut self.floats;
+        self.member.sum("embed", values, total)?;
+        values.copy_from_slice(total);
+        Ok(())
+    }
+
+    /// Absorbed attention: queries of all heads attend to this rank's keys; the partial results of
+    /// this rank's heads are then merged in rank order.
+    pub(in crate::host) fn attend_absorbed(
+        &mut self,
+        ops: &mut H,
+        all: &MlaShape,
+        q: &H::Buffer,
+        num_rows: usize,
+        kv_up: &H::KvUp,
+        layer: usize,
+        cache: &H::Cache,
+        block_tables: &[u32],
+        out: &mut H::Buffer,
+    ) -> Result<(), OpError> {
+        let op = "attend_absorbed";
+        let Self { member, mla, rows, spans, floats, .. } = self;
+        let [own, queries, partial] = floats;
+        let (n, share) = (rows.len(), member.share());
+        ops.latent_queries(mla, q, kv_up, rows, own)?;
+        let width = all.latent_dim();
+        queries.clear();
+        queries.resize(n * all.num_heads * width, 0.0);
+        member.exchange(op, own, |rank, theirs| {
+            let heads = Share { rank, ..share }.of(all.num_heads, 1);
+            let rows = theirs.chunks_exact(heads.len() * width);
+            for (to, from) in queries.chunks_exact_mut(all.num_heads * width).zip(rows) {
+                to[heads.start * width..heads.end * width].copy_from_slice(from);
+            }
+        })?;
+        ops.attend_latents(all, queries, kv_up, layer, cache, spans, block_tables, partial)?;
+
+        let c = all.kv_lora_rank;
+        let heads = share.of(all.num_heads, 1);
+        let merged = own;
+        merged.clear();
+        merged.resize(n * mla.num_heads * (2 + c), 0.0);
+        merged.chunks_exact_mut(2 + c).for_each(|part| part[0] = f32::NEG_INFINITY);
+        member.exchange(op, partial, |_, theirs| {
+            let rows = theirs.chunks_exact(all.num_heads * (2 + c));
+            for (to, from) in merged.chunks_exact_mut(mla.num_heads * (2 + c)).zip(rows) {
+                let from = from[heads.start * (2 + c)..heads.end * (2 + c)].chunks_exact(2 + c);
+                to.chunks_exact_mut(2 + c).zip(from).for_each(|(to, from)| merge(to, from));
+            }
+        })?;
+        let latents = queries;
+        latents.clear();
+        for part in merged.chunks_exact(2 + c) {
+            latents.extend(part[2..].iter().map(|value| value / part[1]));
+        }
+        ops.project_latents(mla, latents, kv_up, rows, num_rows, out)
+    }
+
+    /// Gathers the logits of all ids: from `[S, vocab.len()]` of every rank to `[S, vocab]`.
+    pub(in crate::host) fn gather_logits(
+        &mut self,
+        ops: &mut H,
+        vocab_size: usize,
+        logits: &mut H::Buffer,
+    ) -> Result<(), OpError> {
+        let [all, ..] = &mut self.floats;
+        let own = H::values(&self.logits);
+        let num_rows = own.len() / self.vocab.len();
+        all.clear();
+        all.resize(num_rows * vocab_size, 0.0);
+        let share = self.member.share();
+        self.member.exchange("logits", own, |rank, theirs| {
+            let ids = Share { rank, ..share }.of(vocab_size, 1);
+            for (to, from) in all.chunks_exact_mut(vocab_size).zip(theirs.chunks_exact(ids.len())) {
+                to[ids.clone()].copy_from_slice(from);
+            }
+        })?;
+        ops.write(all, logits)
+    }
+}
+
+/// Adds one rank's partial attention `[max, sum, values]` to another's: each is scaled to the larger maximum.
+fn merge(to: &mut [f32], from: &[f32]) {
+    if from[0] == f32::NEG_INFINITY {
+        return;
+    }
+    let max = to[0].max(from[0]);
+    let (keep, take) = ((to[0] - max).exp(), (from[0] - max).exp());
+    to[0] = max;
+    to[1..].iter_mut().zip(&from[1..]).for_each(|(to, from)| *to = *to * keep + *from * take);
+}
+
+impl<H: HostOps> RankCache<H> {
+    /// The cache parts beside the rank's own. `shape` is that of all ranks together.
+    pub(in crate::host) fn new(ops: &mut H, shape: &CacheShape) -> Result<Self, OpError> {
+        let gathered = ops.allocate_cache(&CacheShape { num_layers: 1, ..*shape })?;
+        Ok(Self { gathered, block_size: shape.block_size, bytes: Vec::new(), slots: Vec::new() })
+    }
+
+    /// The shape of this rank's own cache.
+    pub(in crate::host) fn own_shape(shape: &CacheShape, share: Share) -> Result<CacheShape, OpError> {
+        Ok(CacheShape { block_size: part_len(shape.block_size, share.world)?, ..*shape })
+    }
+
+    /// Gathers one layer with the positions of all ranks that `segments` attend to, under the
+    /// step's own block tables.
+    pub(in crate::host) fn gather(
+        &mut self,
+        ops: &mut H,
+        member: &Member,
+        own: &H::Cache,
+        layer: usize,
+        segments: &[Segment],
+        block_tables: &[u32],
+    ) -> Result<&H::Cache, OpError> {
+        let share = member.share();
+        let part_len = self.block_size / share.world;
+        self.slots.resize(share.world, Vec::new());
+        self.slots.iter_mut().for_each(Vec::clear);
+        for segment in segments {
+            let table = &block_tables[segment.block_table.clone()];
+            for position in 0..segment.context_len() {
+                let slot =
+                    table[position / self.block_size] as usize * self.block_size + position % self.block_size;
+                let (rank, _) = owner(slot as u32, self.block_size, part_len);
+                self.slots[rank].push(slot as u32);
+            }
+        }
+        let held: Vec<u32> =
+            self.slots[share.rank].iter().map(|slot| owner(*slot, self.block_size, part_len).1).collect();
+        self.bytes.clear();
+        ops.read_cached(own, layer, &held, &mut self.bytes)?;
+        let Self { gathered, bytes, slots, .. } = self;
+        let mut written = Ok(());
+        member.exchange_bytes("attend_expanded", bytes, |rank, rows| {
+            if written.is_ok() {
+                written = ops.write_cached(rows, 0, &slots[rank], gathered);
+            }
+        })?;
+        written?;
+        Ok(gathered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_position_has_one_owner_and_is_counted_by_it() {
+        for (block_size, world) in [(16, 2), (16, 4), (64, 8), (3, 3), (8, 1)] {
+            let part_len = part_len(block_size, world).unwrap();
+            let mut held = vec![0; world];
+            for position in 0..3 * block_size + 5 {
+                let (rank, slot) = owner(position as u32, block_size, part_len);
+                // With the identity as block table, a rank's slots are filled in order.
+                assert_eq!(slot as usize, held[rank]);
+                held[rank] += 1;
+                for (rank, held) in held.iter().enumerate() {
+                    assert_eq!(num_held(position + 1, block_size, Share { rank, world }), *held);
+                }
+            }
+        }
+        let error = part_len(16, 3).unwrap_err().to_string();
+        assert!(error.contains("kv_cache.block_size"), "{error}");
+    }
+
+    #[test]
+    fn merging_is_what_one_softmax_gives() {
+        let scores = [0.5f32, -3.0, 2.0, 1.0];
+        let values = [1.0f32, 2.0, 3.0, 4.0];
+        let part = |keys: Range<usize>| {
+            let max = scores[keys.clone()].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let e = |i: usize| (scores[i] - max).exp();
+            [max, keys.clone().map(e).sum(), keys.map(|i| e(i) * values[i]).sum()]
+        };
+        let mut merged = [f32::NEG_INFINITY, 0.0, 0.0];
+        [part(0..0), part(0..1), part(1..4), part(4..4)].iter().for_each(|part| merge(&mut merged, part));
+        let whole = part(0..4);
+        assert!((merged[2] / merged[1] - whole[2] / whole[1]).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,51 @@
+//! The operations of the models of this family, and their specification.
+//!
+//! `backend.rs` is the interface between the model and the devices. `draft.rs` is what a backend needs to run a draft network beside
+//! its own, `mtp.rs` what it needs to run a prediction layer of the target, `tower.rs` what it needs to see pictures. Results of
+//! backends are compared within `tolerance.rs`.
+//!
+//! `host/` computes all of them on the host; nothing here computes.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod index;
+mod segment;
+mod shapes;
+mod rope;
+mod plan;
+mod sample;
+mod split;
+mod backend;
+mod draft;
+mod mtp;
+mod picture;
+mod tower;
+pub mod tolerance;
+pub mod host;
+
+pub use backend::{Activation, Backend, Calibrate, Layers, Routed, Upcoming};
+pub use draft::{
+    DraftActivations, DraftAttentionMatrices, DraftAttentionShape, DraftInput, DraftMatrices, DraftOps,
+    DraftShape, GqaShape, NUM_STATES,
+};
+pub use error::OpError;
+pub use index::{BlockId, KvSlot, Row, SeqSlot, TokenId};
+pub use mtp::{FusionMatrices, MtpOps};
+pub use picture::{MERGE_SIDE, PATCH_SIDE, PATCH_VALUES, Picture};
+pub use plan::{StepPlan, TokenSource};
+pub use rope::RopeTable;
+pub use sample::{Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SlotSpec, Ticket};
+pub use segment::{AttentionForm, LatentSpan, Segment};
+pub use shapes::{
+    AttentionInMatrices, CacheDType, CacheShape, Capacity, ExpertMatrices, MemoryNeeds, MlaShape, ModelShape,
+    Preferences, QueryMatrices, RouterShape, peak,
+};
+pub use split::{ExpertSplit, Split};
+pub use tower::{
+    BiasedMatrix, NormVectors, TOWER_NORM_EPS, TowerBlockMatrices, TowerCapacity, TowerMatrices, TowerOps,
+    TowerShape,
+};
+
+pub use error::expect;
+pub use tower::{GridIndex, cubic_taps, patch_rotation};
