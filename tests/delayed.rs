@@ -14,10 +14,10 @@ use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
 use perigee_ops::host::{Member, Rank};
 use perigee_ops::{
-    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, Layers,
-    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences, RopeTable, RouterShape,
-    SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TowerCapacity, TowerMatrices, TowerOps,
-    TowerShape,
+    Absent, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftOps, ExpertMatrices,
+    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, MtpOps, OpError, Outcomes, Picture, Preferences,
+    RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId,
+    TowerCapacity, TowerMatrices, TowerOps, TowerShape,
 };
 
 /// What a queued call refers to.
@@ -136,7 +136,7 @@ impl<B: Backend> Delayed<B> {
     }
 }
 
-impl<B: Backend> Backend for Delayed<B> {
+impl<B: Backend> Storage for Delayed<B> {
     type Matrix = Held<B::Matrix>;
     type Vector = Held<B::Vector>;
     type AttentionIn = Held<B::AttentionIn>;
@@ -147,11 +147,13 @@ impl<B: Backend> Backend for Delayed<B> {
     type Cache = Held<B::Cache>;
     type BlockRead = Held<Option<B::BlockRead>>;
 
-    const ENQUEUES: bool = true;
-
     fn name(&self) -> &'static str {
         "delayed"
     }
+}
+
+impl<B: Backend> Backend for Delayed<B> {
+    const ENQUEUES: bool = true;
 
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         self.inner.memory_needs(shape, capacity, cache)
@@ -312,18 +314,25 @@ impl<B: Backend> Backend for Delayed<B> {
         self.layer(move |inner| inner.attend(&kv_up.get(), layer, &mut cache.get(), &mut workspace.get()))
     }
 
-    fn project_add_norm(
+    fn project_add_norm<'g>(
         &mut self,
         weight: &Self::Matrix,
-        gain: &Self::Vector,
+        gain: &'g Self::Vector,
         workspace: &mut Self::Workspace,
-    ) -> Result<(), OpError> {
-        let (weight, gain, workspace) = (weight.clone(), gain.clone(), workspace.clone());
-        self.layer(move |inner| inner.project_add_norm(&weight.get(), &gain.get(), &mut workspace.get()))
+    ) -> Result<Option<&'g Self::Vector>, OpError> {
+        let (weight, own, workspace) = (weight.clone(), gain.clone(), workspace.clone());
+        // Whether the backend will leave the norm to the FFN is not known here, so that it never does.
+        self.layer(move |inner| {
+            let (gain, mut workspace) = (own.get(), workspace.get());
+            let pending = inner.project_add_norm(&weight.get(), &gain, &mut workspace)?;
+            pending.map_or(Ok(()), |gain| inner.norm(gain, &mut workspace))
+        })?;
+        Ok(None)
     }
 
     fn moe(
         &mut self,
+        pending: Option<&Self::Vector>,
         router: &Self::Router,
         routed: &Self::Experts,
         shared: Option<&Self::Experts>,
@@ -331,24 +340,27 @@ impl<B: Backend> Backend for Delayed<B> {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         let (router, routed, workspace) = (router.clone(), routed.clone(), workspace.clone());
+        assert!(pending.is_none(), "no norm was left to the FFN");
         let (shared, gain) = (shared.cloned(), gain.cloned());
         self.layer(move |inner| {
             let (shared, gain) = (shared.as_ref().map(Held::get), gain.as_ref().map(Held::get));
             let (shared, gain) = (shared.as_deref(), gain.as_deref());
-            inner.moe(&router.get(), &routed.get(), shared, gain, &mut workspace.get())
+            inner.moe(None, &router.get(), &routed.get(), shared, gain, &mut workspace.get())
         })
     }
 
     fn dense(
         &mut self,
+        pending: Option<&Self::Vector>,
         weights: &Self::Experts,
         gain: Option<&Self::Vector>,
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError> {
+        assert!(pending.is_none(), "no norm was left to the FFN");
         let (weights, gain, workspace) = (weights.clone(), gain.cloned(), workspace.clone());
         self.layer(move |inner| {
             let gain = gain.as_ref().map(Held::get);
-            inner.dense(&weights.get(), gain.as_deref(), &mut workspace.get())
+            inner.dense(None, &weights.get(), gain.as_deref(), &mut workspace.get())
         })
     }
 
@@ -455,7 +467,15 @@ impl<B: Rank> Rank for Delayed<B> {
     }
 }
 
-impl<B: TowerOps> TowerOps for Delayed<B> {
+impl<B: Backend> DraftOps for Delayed<B> {
+    type Draft = Absent;
+}
+
+impl<B: Backend> MtpOps for Delayed<B> {
+    type Fusion = Absent;
+}
+
+impl<B: Backend> TowerOps for Delayed<B> {
     type Tower = Held<B::Tower>;
 
     fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {

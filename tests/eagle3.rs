@@ -11,12 +11,13 @@ use perigee_decoding::speculation::{self, Method};
 use perigee_engine::kv_tiers::TierOptions;
 use perigee_engine::scheduler::FinishReason;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, DraftBlueprint, Drafter, Model};
+use perigee_model::{Blueprint, DraftBlueprint, Drafter, Eagle3Drafter, Model};
 use perigee_numbers::quant::nvfp4::BlockScales;
 use perigee_numbers::quant::{Packing, TensorScale};
+use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    BlockId, CacheDType, Calibrate, Capacity, DraftInput, DraftOps, Row, StepPlan, TokenSource,
+    Backend, BlockId, CacheDType, Calibrate, Capacity, DraftInput, Row, StepPlan, TokenSource,
 };
 use perigee_telemetry::Metrics;
 use safetensors::Dtype;
@@ -92,7 +93,7 @@ pub(crate) fn prompt_ids(prompt: usize) -> Vec<u32> {
 }
 
 /// The oracle's target with a draft beside it, and the draft's target ids.
-fn open<B: DraftOps>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&str>) -> Model<B> {
+fn open<B: Backend>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&str>) -> Model<B> {
     let folder = tempfile::tempdir().unwrap();
     write_draft(draft, variant, folder.path());
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
@@ -101,10 +102,10 @@ fn open<B: DraftOps>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&s
     let capacity =
         Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8, block_size: BLOCK_SIZE };
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::F32);
-    let drafter = Drafter::load(&checkpoint, &blueprint, 8, &mut backend, &capacity, &cache).unwrap();
+    let drafter = Eagle3Drafter::load(&checkpoint, &blueprint, 8, &mut backend, &capacity, &cache).unwrap();
     let model = load_folder(backend, &oracle().join("target"), CacheDType::F32);
     blueprint.check(model.blueprint()).unwrap();
-    model.with_draft(Some(Box::new(drafter)))
+    model.with_draft(Some(Drafter::Eagle3(drafter)))
 }
 
 /// A plan of one sequence that owns every block in reverse order, with logits of all rows.
@@ -190,7 +191,7 @@ impl Worst {
 }
 
 /// One prompt: states, fused states, hidden states, logits and drafts.
-fn check_prompt<B: DraftOps + Calibrate>(
+fn check_prompt<B: Calibrate>(
     model: &mut Model<B>,
     expected: &Expected,
     prompt: usize,
@@ -219,7 +220,7 @@ fn check_prompt<B: DraftOps + Calibrate>(
 }
 
 /// The whole greedy run of a prompt: what is proposed and accepted at each step.
-fn check_run<B: DraftOps + Calibrate>(model: &mut Model<B>, expected: &Expected, prompt: usize) {
+fn check_run<B: Calibrate>(model: &mut Model<B>, expected: &Expected, prompt: usize) {
     let at = |name: &str| format!("prompt_{prompt}.{name}");
     let mut tokens = expected.ids(&at("token_ids"));
     let (n, vocab) = (tokens.len(), model.blueprint().vocab_size);
@@ -251,7 +252,7 @@ fn check_run<B: DraftOps + Calibrate>(model: &mut Model<B>, expected: &Expected,
     assert_eq!(tokens[n..n + 24], expected.ids(&at("spec.tokens")), "prompt {prompt}");
 }
 
-pub(crate) fn check<B: DraftOps + Calibrate>(new: impl Fn() -> B, drafts: &[&str]) {
+pub(crate) fn check<B: Calibrate>(new: impl Fn() -> B, drafts: &[&str]) {
     let mut worst = Worst::default();
     for name in drafts {
         let (folder, ids) = (oracle().join(name), target_ids(name));
@@ -295,7 +296,16 @@ fn drafts_of_the_reference_backend_match_the_golden_ones() {
 
 #[test]
 fn drafts_of_the_cpu_backend_match_the_golden_ones() {
-    check(|| CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() }), &DRAFTS);
+    check(exact_cpu, &DRAFTS);
+}
+
+#[test]
+fn drafts_on_ranks_match_the_golden_ones() {
+    check(|| Group::new(vec![exact_cpu(), exact_cpu()]).unwrap(), &DRAFTS);
+}
+
+fn exact_cpu() -> CpuBackend {
+    CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() })
 }
 
 fn softmax(logits: &[f32], temperature: f32) -> Vec<f64> {

@@ -9,9 +9,10 @@ use perigee_cpu::{Activations, CpuBackend, CpuOptions};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation::{self, Method};
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, Model, MtpDrafter, MtpLayer};
+use perigee_model::{Blueprint, Drafter, Model, MtpDrafter, MtpLayer};
+use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{CacheDType, Calibrate, Capacity, DraftInput, MtpOps};
+use perigee_ops::{Backend, CacheDType, Calibrate, Capacity, DraftInput};
 use perigee_telemetry::Metrics;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -143,17 +144,17 @@ fn capacity() -> Capacity {
 }
 
 /// A folder's model with its prediction layer beside it.
-fn open<B: MtpOps>(mut backend: B, folder: &Path) -> Model<B> {
+fn open<B: Backend>(mut backend: B, folder: &Path) -> Model<B> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let layer = MtpLayer::find(&checkpoint, &blueprint, blueprint.rms_norm_eps).unwrap().unwrap();
     let cache = layer.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::F32);
     let drafter = MtpDrafter::load(&checkpoint, &layer, &mut backend, &capacity(), &cache).unwrap();
-    load_folder(backend, folder, CacheDType::F32).with_draft(Some(Box::new(drafter)))
+    load_folder(backend, folder, CacheDType::F32).with_draft(Some(Drafter::Mtp(Box::new(drafter))))
 }
 
 /// Hidden states, first and further drafts equal those of a one-layer network fed with the fused rows.
-pub(crate) fn check<B: MtpOps + Calibrate>(new: impl Fn() -> B) {
+pub(crate) fn check<B: Calibrate>(new: impl Fn() -> B) {
     let mut random = noise(11);
     let embeddings: Vec<f32> = (0..D * D).map(|_| random()).collect();
     let fusion = Fusion::random();
@@ -212,7 +213,9 @@ fn write_plain(to: &Path, layer: usize, tensors: Vec<Tensor>) {
 #[test]
 fn the_layer_computes_what_the_paper_says() {
     check(|| ReferenceBackend);
-    check(|| CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() }));
+    let cpu = || CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
+    check(cpu);
+    check(|| Group::new(vec![cpu(), cpu()]).unwrap());
 }
 
 /// A checkpoint of one layer whose prediction layer nearly knows the next token: the same layer, over the same text without

@@ -87,16 +87,9 @@ fn cpu() -> CpuBackend {
     CpuBackend::new(CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() })
 }
 
-fn start<B: perigee_ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
-    start_equipped(Equipped::new(backend, CacheDType::F32), options)
-}
-
 /// The embedded model, with its draft where a setting asks for it.
-fn start_cpu(options: &EngineOptions) -> StartedEngine {
-    start_equipped(Equipped::new(cpu(), CacheDType::F32).with_drafts(), options)
-}
-
-fn start_equipped<B: perigee_ops::Backend>(equipped: Equipped<B>, options: &EngineOptions) -> StartedEngine {
+fn start<B: perigee_ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
+    let equipped = Equipped::new(backend, CacheDType::F32);
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
@@ -284,7 +277,7 @@ fn drafts_change_no_bits() {
         };
         let engine = match seed % 4 {
             0 | 1 => start(Delayed::new(cpu(), seed as u64), &options),
-            _ => start_cpu(&options),
+            _ => start(cpu(), &options),
         };
         let replies = run(&world, engine, 0..REQUESTS);
         for (index, (reply, expected)) in replies.iter().zip(&mut expected).enumerate() {
@@ -296,6 +289,29 @@ fn drafts_change_no_bits() {
     }
     println!("{accepted} drafted tokens accepted, {rejected} rejected");
     assert!(accepted > 1000 && rejected > 1000, "{accepted} accepted, {rejected} rejected");
+}
+
+/// On ranks too: a draft model runs on each, and proposes the same.
+#[test]
+fn drafts_on_ranks_change_no_bits() {
+    let world = World::new();
+    let group = || Group::new(vec![cpu(), cpu()]).unwrap();
+    let mut expected = run(&world, start(group(), &options(1024, 16)), 0..REQUESTS / 2);
+    let mut options = options(1024, 16);
+    options.speculation = speculation::Config {
+        method: Method::Eagle3,
+        max_tokens: 3,
+        adaptive: false,
+        ..speculation::Config::default()
+    };
+    let replies = run(&world, start(group(), &options), 0..REQUESTS / 2);
+    let mut accepted = 0;
+    for (index, (reply, expected)) in replies.iter().zip(&mut expected).enumerate() {
+        accepted += reply.drafted.0;
+        expected.drafted = reply.drafted;
+        assert_eq!(reply, expected, "request {index}");
+    }
+    assert!(accepted > 100, "{accepted} drafted tokens accepted");
 }
 
 /// The same for ten thousand requests, with other settings for each hundred.
@@ -320,7 +336,7 @@ fn drafts_change_no_bits_of_ten_thousand_requests() {
         let late = rng.bool() && !options.speculation.asks_model();
         let engine = match late {
             true => start(Delayed::new(cpu(), hundred), &options),
-            false => start_cpu(&options),
+            false => start(cpu(), &options),
         };
         let replies = run(&world, engine, requests());
         for ((index, reply), expected) in requests().zip(&replies).zip(&mut expected) {

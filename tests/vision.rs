@@ -16,8 +16,8 @@ use perigee_model::{Blueprint, Model, Tower, TowerBlueprint};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    BlockId, CacheDType, Calibrate, PATCH_SIDE, Picture, Row, StepPlan, TokenId, TokenSource, TowerCapacity,
-    TowerOps,
+    Backend, BlockId, CacheDType, Calibrate, PATCH_SIDE, Picture, Row, StepPlan, TokenId, TokenSource,
+    TowerCapacity,
 };
 use perigee_telemetry::Metrics;
 use safetensors::SafeTensors;
@@ -78,7 +78,7 @@ fn stem(file: &str) -> String {
 }
 
 /// The oracle's model with its tower.
-fn open<B: TowerOps>(mut new: impl FnMut() -> B, dtype: CacheDType) -> Model<B> {
+fn open<B: Backend>(mut new: impl FnMut() -> B, dtype: CacheDType) -> Model<B> {
     let checkpoint = Checkpoint::open(&oracle()).unwrap();
     let config = checkpoint.file("config.json").unwrap();
     let text = Blueprint::parse(&config).unwrap();
@@ -87,7 +87,7 @@ fn open<B: TowerOps>(mut new: impl FnMut() -> B, dtype: CacheDType) -> Model<B> 
     let capacity = TowerCapacity { max_patches: 1024, num_rows: 256 };
     let levels = Expected::read().levels();
     let tower = Tower::load(&checkpoint, &blueprint, levels, &mut backend, &capacity).unwrap();
-    load_folder(backend, &oracle(), dtype).with_tower(Some(Box::new(tower)))
+    load_folder(backend, &oracle(), dtype).with_tower(Some(tower))
 }
 
 /// Sends pictures through the tower; rows are kept from `first` on.
@@ -105,12 +105,7 @@ fn ends(all: &[f32], width: usize) -> [Vec<f32>; 2] {
     [all[..16 * width].to_vec(), all[all.len() - 16 * width..].to_vec()]
 }
 
-fn check_pictures<B: Calibrate + TowerOps>(
-    new: impl FnMut() -> B,
-    max_patches: usize,
-    encoder: f32,
-    projected: f32,
-) {
+fn check_pictures<B: Calibrate>(new: impl FnMut() -> B, max_patches: usize, encoder: f32, projected: f32) {
     let (expected, cases) = (Expected::read(), cases());
     let mut model = open(new, CacheDType::F32);
     let mut worst = [0f32; 2];
@@ -204,7 +199,7 @@ fn plan_of(tokens: &[u32], media: u32, start: usize, len: usize) -> StepPlan {
     plan
 }
 
-fn check_prompts<B: Calibrate + TowerOps>(new: impl FnMut() -> B, tolerance: f32) {
+fn check_prompts<B: Calibrate>(new: impl FnMut() -> B, tolerance: f32) {
     let (expected, cases) = (Expected::read(), cases());
     let mut model = open(new, CacheDType::F32);
     let mut worst = 0f32;
@@ -256,12 +251,12 @@ pub(crate) fn start(device: Device, change: impl FnOnce(&mut EngineOptions)) -> 
     match device {
         Device::Late(cpu, seed) => {
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
-            let equipped = Equipped::new(backend, CacheDType::F32).with_towers();
+            let equipped = Equipped::new(backend, CacheDType::F32);
             start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
-            let equipped = Equipped::new(backend, CacheDType::F32).with_towers();
+            let equipped = Equipped::new(backend, CacheDType::F32);
             start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
         device => {

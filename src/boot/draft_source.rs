@@ -4,7 +4,7 @@ use super::engine::EngineError;
 use crate::nano;
 use perigee_decoding::speculation::{self, Method};
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, DraftBlueprint, DraftSupport, DraftTensors, MtpLayer, RunDraft};
+use perigee_model::{Blueprint, DraftBlueprint, DraftTensors, Drafter, Eagle3Drafter, MtpDrafter, MtpLayer};
 use perigee_ops::{Backend, CacheDType, Capacity, MemoryNeeds};
 
 /// A draft model before its upload.
@@ -52,11 +52,6 @@ impl DraftSource {
         Ok(Some(Self::Eagle3 { files: Box::new(files), blueprint: Box::new(blueprint) }))
     }
 
-    /// Whether nobody asked for this draft.
-    pub(super) fn is_default(&self, config: &speculation::Config) -> bool {
-        config.method == Method::Auto && config.draft.is_none()
-    }
-
     /// Its own files, if it has any.
     pub(super) fn files(&self) -> Option<&Checkpoint> {
         match self {
@@ -76,7 +71,6 @@ impl DraftSource {
     /// Bytes of the workspace and of a block of the cache.
     pub(super) fn memory<B: Backend>(
         &self,
-        support: &DraftSupport<B>,
         backend: &B,
         capacity: &Capacity,
         dtype: CacheDType,
@@ -84,11 +78,11 @@ impl DraftSource {
         match self {
             Self::Eagle3 { blueprint, .. } => {
                 let block = blueprint.cache_shape(1, capacity.block_size, dtype);
-                (support.memory)(backend, blueprint, capacity, &block)
+                backend.draft_memory(&blueprint.shape(), capacity, &block)
             }
             Self::Mtp(layer) => {
                 let block = layer.cache_shape(1, capacity.block_size, dtype);
-                (support.mtp_memory)(backend, layer, capacity, &block)
+                layer.memory(backend, capacity, &block)
             }
         }
     }
@@ -96,29 +90,29 @@ impl DraftSource {
     /// Uploads the draft of the target in `checkpoint`, with a cache of `num_blocks` blocks.
     pub(super) fn load<B: Backend>(
         &self,
-        support: &DraftSupport<B>,
         (checkpoint, target): (&Checkpoint, &Blueprint),
         backend: &mut B,
         capacity: &Capacity,
         (num_blocks, dtype): (usize, CacheDType),
-    ) -> Result<Box<dyn RunDraft<B>>, EngineError> {
+    ) -> Result<Drafter<B>, EngineError> {
         match self {
             Self::Eagle3 { files, blueprint } => {
                 let cache = blueprint.cache_shape(num_blocks, capacity.block_size, dtype);
-                let loaded = (support.load)(files, blueprint, target, backend, capacity, &cache)?;
+                let layers = target.num_layers;
+                let draft = Eagle3Drafter::load(files, blueprint, layers, backend, capacity, &cache)?;
                 tracing::info!(
                     folder = %files.source(),
                     reads = format!("inputs of layers {:?}", blueprint.reads(target.num_layers)),
                     rope_theta = blueprint.rope_theta,
                     "draft model loaded"
                 );
-                Ok(loaded)
+                Ok(Drafter::Eagle3(draft))
             }
             Self::Mtp(layer) => {
                 let cache = layer.cache_shape(num_blocks, capacity.block_size, dtype);
-                let loaded = (support.mtp_load)(checkpoint, layer, backend, capacity, &cache)?;
+                let draft = MtpDrafter::load(checkpoint, layer, backend, capacity, &cache)?;
                 tracing::info!(layer = layer.layer(), "prediction layer loaded as the draft model");
-                Ok(loaded)
+                Ok(Drafter::Mtp(Box::new(draft)))
             }
         }
     }

@@ -1,21 +1,19 @@
-//! A backend with what an engine may have on it.
+//! A backend, and how an engine feeds it: the type of its cache, the order of its weights.
 
 use std::sync::Arc;
 
 use perigee_cpu::{Activations, CpuBackend, CpuOptions};
-use perigee_model::{DraftSupport, ExpertOrder, TowerSupport, Uploads};
+use perigee_model::{ExpertOrder, Uploads};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Backend, CacheDType, DraftOps, MtpOps, OpError, TowerOps};
+use perigee_ops::{Backend, CacheDType, OpError};
 
-/// A backend with what an engine may have on it; its drafts and towers are absent where the backend does not run them.
+/// A backend, and how an engine feeds it.
 pub struct Equipped<B: Backend> {
     pub(super) backend: B,
     /// Element type of the cache unless the settings name another.
     pub(super) cache_dtype: CacheDType,
-    pub(super) drafts: Option<DraftSupport<B>>,
-    pub(super) towers: Option<TowerSupport<B>>,
     /// How the backend wants the weights, and where it reports them.
     pub(super) uploads: Uploads,
 }
@@ -23,23 +21,7 @@ pub struct Equipped<B: Backend> {
 impl<B: Backend> Equipped<B> {
     /// Only the backend, with a cache of `cache_dtype` unless the settings name another.
     pub fn new(backend: B, cache_dtype: CacheDType) -> Self {
-        Self { backend, cache_dtype, drafts: None, towers: None, uploads: Uploads::default() }
-    }
-
-    /// With draft models and prediction layers.
-    pub fn with_drafts(self) -> Self
-    where
-        B: DraftOps + MtpOps,
-    {
-        Self { drafts: Some(DraftSupport::new()), ..self }
-    }
-
-    /// With vision towers.
-    pub fn with_towers(self) -> Self
-    where
-        B: TowerOps,
-    {
-        Self { towers: Some(TowerSupport::new()), ..self }
+        Self { backend, cache_dtype, uploads: Uploads::default() }
     }
 
     /// With weights that come in an order of its own, and are reported.
@@ -51,7 +33,7 @@ impl<B: Backend> Equipped<B> {
 impl Equipped<ReferenceBackend> {
     /// The reference backend.
     pub(super) fn reference() -> Self {
-        Self::new(ReferenceBackend, CacheDType::F32).with_drafts().with_towers()
+        Self::new(ReferenceBackend, CacheDType::F32)
     }
 }
 
@@ -60,10 +42,7 @@ impl Equipped<CpuBackend> {
     pub(super) fn cpu(options: CpuOptions) -> Self {
         let meter = Arc::<UploadMeter>::default();
         let backend = CpuBackend::new(options).reporting(meter.clone());
-        Self::new(backend, cache_dtype_beside(options.activations))
-            .with_drafts()
-            .with_towers()
-            .with_uploads(ExpertOrder::ByExpert, meter)
+        Self::new(backend, cache_dtype_beside(options.activations)).with_uploads(ExpertOrder::ByExpert, meter)
     }
 }
 
@@ -71,7 +50,7 @@ impl Equipped<Group<CpuBackend>> {
     /// Several ranks of the fast CPU backend.
     pub(super) fn cpu_ranks(ranks: usize, each: CpuOptions) -> Result<Self, OpError> {
         let backend = Group::new((0..ranks).map(|_| CpuBackend::new(each)).collect())?;
-        Ok(Self::new(backend, cache_dtype_beside(each.activations)).with_towers())
+        Ok(Self::new(backend, cache_dtype_beside(each.activations)))
     }
 }
 

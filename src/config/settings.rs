@@ -137,20 +137,9 @@ impl Settings {
         violations
     }
 
-    /// A draft model that is asked for and is nowhere, or that cannot run where the model does.
+    /// A draft model that is asked for and is nowhere.
     fn draft_problems(&self) -> Vec<(&'static str, String)> {
-        let (ranks, draft) = (self.device.ranks, self.speculation.draft.is_some());
-        let drafts =
-            matches!(self.speculation.method, speculation::Method::Eagle3 | speculation::Method::Mtp);
-        if ranks > 1 && (drafts || draft && self.speculation.is_on()) {
-            let key = if drafts { "method" } else { "draft" };
-            let problem = format!(
-                "a draft model runs beside an undivided model in this build, and device.ranks is {ranks}: set speculation.method = \
-                 suffix, and no draft"
-            );
-            return vec![(key, problem)];
-        }
-        let has_draft = draft || self.model.path.is_none();
+        let has_draft = self.speculation.draft.is_some() || self.model.path.is_none();
         match self.speculation.method {
             speculation::Method::Eagle3 if !has_draft => {
                 vec![("method", "needs a draft model: set speculation.draft to its folder".into())]
@@ -280,23 +269,9 @@ mod tests {
             ("device", "ranks", "this build computes on one GPU"),
         );
         check_violation(|s| s.device.ranks = 3, ("kv_cache", "block_size", "multiple of device.ranks (3)"));
-        let ranked = |s: &mut Settings| s.device.ranks = 2;
-        check_violation(
-            |s| {
-                ranked(s);
-                s.speculation.method = speculation::Method::Eagle3;
-            },
-            ("speculation", "method", "device.ranks is 2"),
-        );
-        check_violation(
-            |s| {
-                ranked(s);
-                s.speculation.draft = Some("draft".into());
-            },
-            ("speculation", "draft", "device.ranks is 2"),
-        );
         let mut settings = Settings::default();
-        ranked(&mut settings);
+        settings.device.ranks = 2;
+        settings.speculation.draft = Some("draft".into());
         assert_eq!(settings.violations(), []);
     }
 

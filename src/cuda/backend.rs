@@ -35,7 +35,7 @@ use perigee_numbers::tensor::TensorView;
 use perigee_ops::{
     AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, Layers,
     MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable, RouterShape,
-    Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, Upcoming, expect,
+    Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId, Upcoming, expect,
 };
 
 /// Most blocks of one sequence: bounds its block table in the plan, 4 bytes each.
@@ -165,8 +165,6 @@ pub struct Workspace<D: Driver> {
     /// What [`Backend::announce`] said that comes behind attention, and behind the layer.
     ahead: Ahead,
     ahead_of_layer: [Ahead; 2],
-    /// Gain of the norm that the rows wait for, if they do: the FFN begins with it.
-    norm_ahead: Option<Buffer>,
     /// Recorded layers by padded rows and passes of attention. Those of one pass are recorded at the start; more passes, which take
     /// tens of milliseconds a step, when a step first needs them.
     graphs: HashMap<(usize, usize), D::Graph>,
@@ -383,7 +381,6 @@ impl<D: Driver> CudaBackend<D> {
         if w.recording.take().is_some() {
             drop(self.end_recording());
         }
-        w.norm_ahead = None;
         w.kv_slots.clone_from(&plan.kv_slots);
         w.expanded.clone_from(&plan.expanded);
         w.has_absorbed = !plan.absorbed.is_empty();
@@ -395,11 +392,6 @@ impl<D: Driver> CudaBackend<D> {
 
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
         rms_norm::launch(&mut self.stream, w.step.padded_rows(), &norm_params(gain, w))
-    }
-
-    /// The norm that the rows wait for. Again, if it is not taken from the workspace: it writes the same.
-    fn norm_now(&mut self, w: &Workspace<D>) -> Result<(), OpError> {
-        w.norm_ahead.map_or(Ok(()), |gain| self.norm_rows(&gain, w))
     }
 }
 
@@ -450,7 +442,7 @@ fn check_shape(shape: &ModelShape) -> Result<(), OpError> {
     Ok(())
 }
 
-impl<D: Driver> Backend for CudaBackend<D> {
+impl<D: Driver> Storage for CudaBackend<D> {
     type Matrix = Projection;
     type Vector = Buffer;
     type AttentionIn = AttentionIn;
@@ -461,11 +453,13 @@ impl<D: Driver> Backend for CudaBackend<D> {
     type Cache = Cache;
     type BlockRead = Transfer;
 
-    const ENQUEUES: bool = true;
-
     fn name(&self) -> &'static str {
         self.stream.name()
     }
+}
+
+impl<D: Driver> Backend for CudaBackend<D> {
+    const ENQUEUES: bool = true;
 
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let activations = Activations::bytes(shape, capacity.max_tokens, self.arithmetic);
@@ -584,7 +578,6 @@ impl<D: Driver> Backend for CudaBackend<D> {
             kv_slots: Vec::new(),
             ahead: Ahead::NONE,
             ahead_of_layer: [Ahead::NONE; 2],
-            norm_ahead: None,
             graphs: HashMap::new(),
             recording: None,
         })
@@ -732,12 +725,12 @@ impl<D: Driver> Backend for CudaBackend<D> {
         w.attention.attend_expanded(&mut self.stream, &at, kv_up, &w.expanded)
     }
 
-    fn project_add_norm(
+    fn project_add_norm<'g>(
         &mut self,
         weight: &Projection,
-        gain: &Buffer,
+        gain: &'g Buffer,
         w: &mut Workspace<D>,
-    ) -> Result<(), OpError> {
+    ) -> Result<Option<&'g Buffer>, OpError> {
         let a = &w.activations;
         expect("project_add_norm", &[w.shape.hidden_size], &[weight.out_features()])?;
         let rows = w.step.padded_rows();
@@ -751,16 +744,17 @@ impl<D: Driver> Backend for CudaBackend<D> {
                     num_rows: rows as i32,
                     padding: 0,
                 };
-                return tiled_linear::launch_with_norms(&mut self.stream, variant, &part, &norms);
+                tiled_linear::launch_with_norms(&mut self.stream, variant, &part, &norms)?;
+                return Ok(None);
             }
         }
         self.project(rows, a.attended, 0, weight, a.hidden, Output::Add)?;
-        w.norm_ahead = Some(*gain);
-        Ok(())
+        Ok(Some(gain))
     }
 
     fn moe(
         &mut self,
+        pending: Option<&Buffer>,
         router: &Router,
         routed: &Experts,
         shared: Option<&Experts>,
@@ -769,19 +763,18 @@ impl<D: Driver> Backend for CudaBackend<D> {
     ) -> Result<(), OpError> {
         let rows = w.step.padded_rows();
         let list = (rows <= MOE_ROWS).then(|| self.worklist(routed, rows, w));
-        self.choose(router, shared, &w.shape.router, list.as_ref(), w)?;
-        w.norm_ahead = None;
+        self.choose(pending, router, shared, &w.shape.router, list.as_ref(), w)?;
         self.ffn(Some(routed), shared, gain, w)
     }
 
     fn dense(
         &mut self,
+        pending: Option<&Buffer>,
         weights: &Experts,
         gain: Option<&Buffer>,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
-        self.norm_now(w)?;
-        w.norm_ahead = None;
+        pending.map_or(Ok(()), |gain| self.norm_rows(gain, w))?;
         self.ffn(None, Some(weights), gain, w)
     }
 

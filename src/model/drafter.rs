@@ -1,121 +1,95 @@
-//! A loaded draft, run beside its target on the same backend.
+//! A loaded draft of either kind, run beside its target on the same backend.
 
-use super::checkpoint::Checkpoint;
-use super::draft::DraftBlueprint;
-use super::draft_tensors::DraftTensors;
-use super::weights::LoadError;
-use perigee_ops::{
-    Backend, BlockId, CacheShape, Capacity, DraftActivations, DraftInput, DraftOps, NUM_STATES, OpError,
-    StepPlan,
-};
+use super::eagle3::Eagle3Drafter;
+use super::mtp::MtpDrafter;
+use perigee_ops::{Backend, BlockId, DraftActivations, DraftInput, OpError, StepPlan};
 
-/// A draft on a backend that can run one.
-pub struct Drafter<B: DraftOps> {
-    draft: B::Draft,
-    reads: [usize; NUM_STATES],
+/// A draft of a model.
+pub enum Drafter<B: Backend> {
+    /// A network of its own, which reads states of the target.
+    Eagle3(Eagle3Drafter<B>),
+    /// A prediction layer of the target's checkpoint.
+    Mtp(Box<MtpDrafter<B>>),
 }
 
-/// What a model does with its draft, whatever else its backend can do.
-pub trait RunDraft<B: Backend>: Send {
+impl<B: Backend> Drafter<B> {
     /// Keeps the residual stream at the input of layer `boundary` if the draft reads it; the number of
     /// layers is the output of the last one.
-    fn capture(&mut self, boundary: usize, backend: &mut B, workspace: &B::Workspace) -> Result<(), OpError>;
+    pub(super) fn capture(
+        &mut self,
+        boundary: usize,
+        backend: &mut B,
+        workspace: &B::Workspace,
+    ) -> Result<(), OpError> {
+        match self {
+            Self::Eagle3(draft) => draft.capture(boundary, backend, workspace),
+            Self::Mtp(_) => Ok(()),
+        }
+    }
 
-    /// See [`DraftOps::draft_step`].
-    fn step(
+    /// Runs the draft over the rows of `plan`; `table` is the target's.
+    pub(super) fn step(
         &mut self,
         plan: &StepPlan,
         input: DraftInput<'_>,
         table: &B::Matrix,
         backend: &mut B,
         workspace: &B::Workspace,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        match self {
+            Self::Eagle3(draft) => draft.step(plan, input, table, backend, workspace),
+            Self::Mtp(layer) => layer.step(plan, input, table, backend, workspace),
+        }
+    }
 
-    /// See [`DraftOps::draft_logits`]; `table` and `head` are the target's.
-    fn logits(
+    /// Logits of the plan's logits rows; `table` and `head` are the target's.
+    pub(super) fn logits(
         &mut self,
         table: &B::Matrix,
         head: &B::Matrix,
         backend: &mut B,
         workspace: &mut B::Workspace,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        match self {
+            Self::Eagle3(draft) => draft.logits(table, backend, workspace),
+            Self::Mtp(layer) => layer.logits(head, backend, workspace),
+        }
+    }
 
     /// See [`Backend::block_bytes`].
-    fn block_bytes(&self, backend: &B) -> usize;
+    pub(super) fn block_bytes(&self, backend: &B) -> usize {
+        match self {
+            Self::Eagle3(draft) => draft.block_bytes(backend),
+            Self::Mtp(layer) => layer.block_bytes(backend),
+        }
+    }
 
     /// See [`Backend::start_block_read`].
-    fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError>;
+    pub(super) fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError> {
+        match self {
+            Self::Eagle3(draft) => draft.start_block_read(block, backend),
+            Self::Mtp(layer) => layer.start_block_read(block, backend),
+        }
+    }
 
     /// See [`Backend::write_block`].
-    fn write_block(&mut self, block: BlockId, content: &[u8], backend: &mut B) -> Result<(), OpError>;
-
-    /// See [`DraftOps::read_draft`].
-    fn read(&self, backend: &mut B) -> DraftActivations;
-}
-
-impl<B: DraftOps> Drafter<B> {
-    /// Checks and uploads a draft for a target of `num_layers` layers, with workspace and cache.
-    pub fn load(
-        checkpoint: &Checkpoint,
-        blueprint: &DraftBlueprint,
-        num_layers: usize,
+    pub(super) fn write_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
         backend: &mut B,
-        capacity: &Capacity,
-        cache: &CacheShape,
-    ) -> Result<Self, LoadError> {
-        let matrices = DraftTensors::take(checkpoint, blueprint).bind(checkpoint, blueprint)?;
-        let draft = backend.load_draft(&matrices, &blueprint.shape(), &blueprint.rope(), capacity, cache);
-        let draft = draft.map_err(|source| {
-            let name = format!("the draft of {}", checkpoint.source());
-            LoadError::Upload { name, source }
-        })?;
-        checkpoint.release_under("");
-        Ok(Self { draft, reads: blueprint.reads(num_layers) })
-    }
-}
-
-impl<B: DraftOps> RunDraft<B> for Drafter<B> {
-    fn capture(&mut self, boundary: usize, backend: &mut B, workspace: &B::Workspace) -> Result<(), OpError> {
-        for state in (0..NUM_STATES).filter(|state| self.reads[*state] == boundary) {
-            backend.capture(state, workspace, &mut self.draft)?;
+    ) -> Result<(), OpError> {
+        match self {
+            Self::Eagle3(draft) => draft.write_block(block, content, backend),
+            Self::Mtp(layer) => layer.write_block(block, content, backend),
         }
-        Ok(())
     }
 
-    fn step(
-        &mut self,
-        plan: &StepPlan,
-        input: DraftInput<'_>,
-        table: &B::Matrix,
-        backend: &mut B,
-        workspace: &B::Workspace,
-    ) -> Result<(), OpError> {
-        backend.draft_step(plan, input, table, workspace, &mut self.draft)
-    }
-
-    fn logits(
-        &mut self,
-        table: &B::Matrix,
-        _head: &B::Matrix,
-        backend: &mut B,
-        workspace: &mut B::Workspace,
-    ) -> Result<(), OpError> {
-        backend.draft_logits(table, &mut self.draft, workspace)
-    }
-
-    fn block_bytes(&self, backend: &B) -> usize {
-        backend.draft_block_bytes(&self.draft)
-    }
-
-    fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError> {
-        backend.start_draft_read(block, &self.draft)
-    }
-
-    fn write_block(&mut self, block: BlockId, content: &[u8], backend: &mut B) -> Result<(), OpError> {
-        backend.write_draft_block(block, content, &mut self.draft)
-    }
-
-    fn read(&self, backend: &mut B) -> DraftActivations {
-        backend.read_draft(&self.draft)
+    /// See [`perigee_ops::DraftOps::read_draft`]; empty for a prediction layer.
+    pub(super) fn read(&self, backend: &mut B) -> DraftActivations {
+        match self {
+            Self::Eagle3(draft) => draft.read(backend),
+            Self::Mtp(_) => DraftActivations::default(),
+        }
     }
 }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::blueprint::Blueprint;
-use super::drafter::RunDraft;
+use super::drafter::Drafter;
 use super::layer_runner::{LayerRunner, LayerStep};
 use super::observed::LayerObserver;
-use super::tower::RunTower;
+use super::tower::Tower;
 use super::weights::Weights;
 use perigee_ops::{
     Activation, Backend, BlockId, CacheShape, Calibrate, Capacity, DraftActivations, DraftInput, Layers,
@@ -23,8 +23,8 @@ pub struct BlockRead<B: Backend> {
 pub struct Model<B: Backend> {
     runner: LayerRunner<B>,
     weights: Weights<B>,
-    draft: Option<Box<dyn RunDraft<B>>>,
-    tower: Option<Box<dyn RunTower<B>>>,
+    draft: Option<Drafter<B>>,
+    tower: Option<Tower<B>>,
 }
 
 /// Everything between the plan and the logits: embedding, pictures in place of their tokens, all layers with their norms. `draft` captures
@@ -32,8 +32,8 @@ pub struct Model<B: Backend> {
 fn layers<B: Backend>(
     step: &mut LayerStep<'_, B>,
     weights: &Weights<B>,
-    mut draft: Option<&mut (dyn RunDraft<B> + 'static)>,
-    tower: Option<&mut (dyn RunTower<B> + 'static)>,
+    mut draft: Option<&mut Drafter<B>>,
+    tower: Option<&Tower<B>>,
 ) -> Result<(), OpError> {
     step.backend.embed(&weights.embed_tokens, step.workspace)?;
     if let Some(tower) = tower {
@@ -70,12 +70,12 @@ impl<B: Backend> Model<B> {
     }
 
     /// Runs `draft` beside the network from now on, on the same backend.
-    pub fn with_draft(self, draft: Option<Box<dyn RunDraft<B>>>) -> Self {
+    pub fn with_draft(self, draft: Option<Drafter<B>>) -> Self {
         Self { draft, ..self }
     }
 
     /// Sees pictures with `tower` from now on, on the same backend.
-    pub fn with_tower(self, tower: Option<Box<dyn RunTower<B>>>) -> Self {
+    pub fn with_tower(self, tower: Option<Tower<B>>) -> Self {
         Self { tower, ..self }
     }
 
@@ -142,7 +142,7 @@ impl<B: Backend> Model<B> {
             return Ok(());
         }
         let mut step = LayerStep { backend, workspace, cache };
-        let ran = layers(&mut step, weights, draft.as_deref_mut(), tower.as_deref_mut());
+        let ran = layers(&mut step, weights, draft.as_mut(), tower.as_ref());
         // Also behind an error: a recording must not stay open.
         let ended = step.backend.end_layers(step.workspace, ran.is_ok());
         ran.and(ended)

@@ -63,15 +63,19 @@ impl<B: Backend> LayerStep<'_, B> {
         next: &B::Vector,
         behind: Option<&LayerWeights<B>>,
     ) -> Result<(), OpError> {
-        self.attention(weights, cached_at)?;
+        let pending = self.attention(weights, cached_at)?;
         if let Some(behind) = behind {
             self.backend.announce(Upcoming::BehindLayer(&behind.attention.input), self.workspace);
         }
-        self.ffn(weights, Some(next))
+        self.ffn(weights, pending, Some(next))
     }
 
-    /// `hidden += o_proj(attention(normed))`, then the FFN's norm.
-    pub(super) fn attention(&mut self, weights: &LayerWeights<B>, cached_at: usize) -> Result<(), OpError> {
+    /// `hidden += o_proj(attention(normed))`, then the FFN's norm, or its gain where the backend leaves the norm to the FFN.
+    pub(super) fn attention<'w>(
+        &mut self,
+        weights: &'w LayerWeights<B>,
+        cached_at: usize,
+    ) -> Result<Option<&'w B::Vector>, OpError> {
         let Self { backend, workspace, cache } = self;
         let attention = &weights.attention;
         backend.attention_in(&attention.input, cached_at, cache, workspace)?;
@@ -80,12 +84,17 @@ impl<B: Backend> LayerStep<'_, B> {
         backend.project_add_norm(&attention.output, &weights.post_attention_norm, workspace)
     }
 
-    /// `hidden += ffn(normed)`, then the norm with the gain `next`, if given.
-    pub(super) fn ffn(&mut self, weights: &LayerWeights<B>, next: Option<&B::Vector>) -> Result<(), OpError> {
+    /// `hidden += ffn(normed)` behind the norm with the gain `pending`, then the norm with the gain `next`, if given.
+    pub(super) fn ffn(
+        &mut self,
+        weights: &LayerWeights<B>,
+        pending: Option<&B::Vector>,
+        next: Option<&B::Vector>,
+    ) -> Result<(), OpError> {
         match &weights.ffn {
-            FfnWeights::Dense(dense) => self.backend.dense(dense, next, self.workspace),
+            FfnWeights::Dense(dense) => self.backend.dense(pending, dense, next, self.workspace),
             FfnWeights::Moe { router, routed, shared } => {
-                self.backend.moe(router, routed, shared.as_ref(), next, self.workspace)
+                self.backend.moe(pending, router, routed, shared.as_ref(), next, self.workspace)
             }
         }
     }

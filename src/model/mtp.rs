@@ -6,15 +6,14 @@
 
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
-use super::drafter::RunDraft;
 use super::inventory::{Inventory, parts};
 use super::layer_runner::LayerStep;
 use super::rope;
 use super::weights::{Bindings, LayerWeights, LoadError};
 use perigee_numbers::quant::{Layout, recognize};
 use perigee_ops::{
-    BlockId, CacheDType, CacheShape, Capacity, DraftActivations, DraftInput, FusionMatrices, MemoryNeeds,
-    MtpOps, OpError, StepPlan,
+    Backend, BlockId, CacheDType, CacheShape, Capacity, DraftInput, FusionMatrices, MemoryNeeds, OpError,
+    StepPlan,
 };
 
 /// Tensors of the first prediction layer of a checkpoint.
@@ -96,7 +95,7 @@ impl MtpLayer {
     }
 
     /// Bytes of the layer's workspace and of a cache, before any allocation.
-    pub fn memory<B: MtpOps>(&self, backend: &B, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
+    pub fn memory<B: Backend>(&self, backend: &B, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let shape = self.blueprint.shape(self.latent_norm_eps);
         let mut needs = backend.memory_needs(&shape, &own(capacity), cache);
         needs.workspace_bytes += backend.fusion_bytes(&shape, capacity);
@@ -110,7 +109,7 @@ fn own(capacity: &Capacity) -> Capacity {
 }
 
 /// An uploaded prediction layer with workspace and cache.
-pub struct MtpDrafter<B: MtpOps> {
+pub struct MtpDrafter<B: Backend> {
     fusion: B::Fusion,
     weights: LayerWeights<B>,
     /// Gain of the norm in front of the head.
@@ -119,7 +118,7 @@ pub struct MtpDrafter<B: MtpOps> {
     cache: B::Cache,
 }
 
-impl<B: MtpOps> MtpDrafter<B> {
+impl<B: Backend> MtpDrafter<B> {
     /// Uploads a layer of `checkpoint`.
     pub fn load(
         checkpoint: &Checkpoint,
@@ -149,15 +148,10 @@ impl<B: MtpOps> MtpDrafter<B> {
             cache: backend.allocate_cache(cache).map_err(upload)?,
         })
     }
-}
 
-impl<B: MtpOps> RunDraft<B> for MtpDrafter<B> {
-    /// The layer reads what the target's last norm leaves in its workspace.
-    fn capture(&mut self, _boundary: usize, _: &mut B, _: &B::Workspace) -> Result<(), OpError> {
-        Ok(())
-    }
-
-    fn step(
+    /// Runs the layer over the rows of `plan`: [`perigee_ops::MtpOps::fuse`], then the layer on its own workspace. What it reads of
+    /// the target is what the last norm leaves in the workspace.
+    pub(super) fn step(
         &mut self,
         plan: &StepPlan,
         input: DraftInput<'_>,
@@ -171,9 +165,9 @@ impl<B: MtpOps> RunDraft<B> for MtpDrafter<B> {
         LayerStep { backend, workspace, cache }.layer(weights, 0, norm, None)
     }
 
-    fn logits(
+    /// See [`perigee_ops::MtpOps::logits_of`]; `head` is the target's.
+    pub(super) fn logits(
         &mut self,
-        _table: &B::Matrix,
         head: &B::Matrix,
         backend: &mut B,
         target: &mut B::Workspace,
@@ -181,19 +175,23 @@ impl<B: MtpOps> RunDraft<B> for MtpDrafter<B> {
         backend.logits_of(head, &self.workspace, target)
     }
 
-    fn block_bytes(&self, backend: &B) -> usize {
+    /// See [`Backend::block_bytes`].
+    pub(super) fn block_bytes(&self, backend: &B) -> usize {
         backend.block_bytes(&self.cache)
     }
 
-    fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError> {
+    /// See [`Backend::start_block_read`].
+    pub(super) fn start_block_read(&self, block: BlockId, backend: &mut B) -> Result<B::BlockRead, OpError> {
         backend.start_block_read(block, &self.cache)
     }
 
-    fn write_block(&mut self, block: BlockId, content: &[u8], backend: &mut B) -> Result<(), OpError> {
+    /// See [`Backend::write_block`].
+    pub(super) fn write_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        backend: &mut B,
+    ) -> Result<(), OpError> {
         backend.write_block(block, content, &mut self.cache)
-    }
-
-    fn read(&self, _backend: &mut B) -> DraftActivations {
-        DraftActivations::default()
     }
 }

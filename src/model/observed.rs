@@ -78,7 +78,9 @@ impl<B: Calibrate> LayerRunner<B> {
         cached_at: usize,
         observer: &mut dyn LayerObserver,
     ) -> Result<(), OpError> {
-        self.step().attention(weights, cached_at)?;
+        if let Some(gain) = self.step().attention(weights, cached_at)? {
+            self.norm(gain)?;
+        }
         if let FfnWeights::Moe { router, routed, .. } = &weights.ffn
             && observer.wants_experts(layer)
         {
@@ -86,7 +88,7 @@ impl<B: Calibrate> LayerRunner<B> {
             let top_k = self.blueprint.router.top_k;
             observer.experts(layer, &ChosenExperts { top_k, experts, weights, norms });
         }
-        self.step().ffn(weights, None)?;
+        self.step().ffn(weights, None, None)?;
         if observer.wants_inputs(layer) {
             observer.inputs(layer, &self.layer_inputs(weights, cached_at)?);
         }

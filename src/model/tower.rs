@@ -11,8 +11,8 @@ use super::weights::LoadError;
 use perigee_numbers::quant::{Layout, StoredMatrix, recognize};
 use perigee_numbers::tensor::TensorView;
 use perigee_ops::{
-    Backend, BiasedMatrix, NormVectors, OpError, PATCH_SIDE, PATCH_VALUES, Picture, TowerBlockMatrices,
-    TowerCapacity, TowerMatrices, TowerOps, TowerShape,
+    BiasedMatrix, NormVectors, OpError, PATCH_SIDE, PATCH_VALUES, Picture, TowerBlockMatrices, TowerCapacity,
+    TowerMatrices, TowerOps, TowerShape,
 };
 
 /// Sizes of a checkpoint's tower, and the token that stands for its rows.
@@ -248,34 +248,10 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// An uploaded tower on a backend that can run one.
+/// An uploaded tower.
 pub struct Tower<B: TowerOps> {
     tower: B::Tower,
     num_layers: usize,
-}
-
-/// What a model does with its tower, whatever else its backend can do.
-pub trait RunTower<B: Backend>: Send {
-    /// Blocks between [`RunTower::begin`] and [`RunTower::project`].
-    fn num_blocks(&self) -> usize;
-
-    /// See [`TowerOps::begin_pictures`].
-    fn begin(&mut self, pictures: &[&Picture], backend: &mut B) -> Result<(), OpError>;
-
-    /// See [`TowerOps::tower_block`].
-    fn block(&mut self, block: usize, backend: &mut B) -> Result<(), OpError>;
-
-    /// See [`TowerOps::project_pictures`].
-    fn project(&mut self, to: &[u32], backend: &mut B) -> Result<(), OpError>;
-
-    /// See [`TowerOps::place_rows`].
-    fn place(&self, backend: &mut B, workspace: &mut B::Workspace) -> Result<(), OpError>;
-
-    /// See [`TowerOps::read_rows`].
-    fn read_rows(&self, rows: &[u32], backend: &mut B) -> Result<Vec<f32>, OpError>;
-
-    /// See [`TowerOps::read_encoded`].
-    fn read_encoded(&mut self, backend: &mut B) -> Result<Vec<f32>, OpError>;
 }
 
 impl<B: TowerOps> Tower<B> {
@@ -309,68 +285,39 @@ impl<B: TowerOps> Tower<B> {
         checkpoint.release_under("vision_tower");
         Ok(Self { tower, num_layers: shape.num_layers })
     }
-}
 
-impl<B: TowerOps> RunTower<B> for Tower<B> {
-    fn num_blocks(&self) -> usize {
+    /// Blocks between [`Tower::begin`] and [`Tower::project`].
+    pub(super) fn num_blocks(&self) -> usize {
         self.num_layers
     }
 
-    fn begin(&mut self, pictures: &[&Picture], backend: &mut B) -> Result<(), OpError> {
+    /// See [`TowerOps::begin_pictures`].
+    pub(super) fn begin(&mut self, pictures: &[&Picture], backend: &mut B) -> Result<(), OpError> {
         backend.begin_pictures(pictures, &mut self.tower)
     }
 
-    fn block(&mut self, block: usize, backend: &mut B) -> Result<(), OpError> {
+    /// See [`TowerOps::tower_block`].
+    pub(super) fn block(&mut self, block: usize, backend: &mut B) -> Result<(), OpError> {
         backend.tower_block(block, &mut self.tower)
     }
 
-    fn project(&mut self, to: &[u32], backend: &mut B) -> Result<(), OpError> {
+    /// See [`TowerOps::project_pictures`].
+    pub(super) fn project(&mut self, to: &[u32], backend: &mut B) -> Result<(), OpError> {
         backend.project_pictures(to, &mut self.tower)
     }
 
-    fn place(&self, backend: &mut B, workspace: &mut B::Workspace) -> Result<(), OpError> {
+    /// See [`TowerOps::place_rows`].
+    pub(super) fn place(&self, backend: &mut B, workspace: &mut B::Workspace) -> Result<(), OpError> {
         backend.place_rows(&self.tower, workspace)
     }
 
-    fn read_rows(&self, rows: &[u32], backend: &mut B) -> Result<Vec<f32>, OpError> {
+    /// See [`TowerOps::read_rows`].
+    pub(super) fn read_rows(&self, rows: &[u32], backend: &mut B) -> Result<Vec<f32>, OpError> {
         backend.read_rows(rows, &self.tower)
     }
 
-    fn read_encoded(&mut self, backend: &mut B) -> Result<Vec<f32>, OpError> {
+    /// See [`TowerOps::read_encoded`].
+    pub(super) fn read_encoded(&mut self, backend: &mut B) -> Result<Vec<f32>, OpError> {
         backend.read_encoded(&mut self.tower)
-    }
-}
-
-/// The functions of a backend that can run towers, where its type does not say so.
-pub struct TowerSupport<B: Backend> {
-    /// See [`TowerOps::tower_bytes`].
-    pub bytes: fn(&B, &TowerShape, &TowerCapacity) -> u64,
-    /// See [`Tower::load`].
-    pub load: LoadTower<B>,
-}
-
-type LoadTower<B> = fn(
-    &Checkpoint,
-    &TowerBlueprint,
-    [[f32; 256]; 3],
-    &mut B,
-    &TowerCapacity,
-) -> Result<Box<dyn RunTower<B>>, LoadError>;
-
-impl<B: TowerOps> TowerSupport<B> {
-    /// That of a backend with the operations of towers.
-    pub fn new() -> Self {
-        Self {
-            bytes: |backend, shape, capacity| backend.tower_bytes(shape, capacity),
-            load: |checkpoint, blueprint, levels, backend, capacity| {
-                Ok(Box::new(Tower::load(checkpoint, blueprint, levels, backend, capacity)?))
-            },
-        }
-    }
-}
-
-impl<B: TowerOps> Default for TowerSupport<B> {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -17,9 +17,9 @@
 use std::ops::Range;
 
 use super::{
-    AttentionInMatrices, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape,
-    ModelShape, OpError, Outcomes, Preferences, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split,
-    StepPlan, Ticket, TokenId,
+    AttentionInMatrices, BlockId, CacheShape, Capacity, DraftOps, ExpertMatrices, ExpertSplit, MemoryNeeds,
+    MlaShape, ModelShape, MtpOps, OpError, Outcomes, Preferences, RopeTable, RouterShape, SampleRows,
+    SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TowerOps,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -35,15 +35,15 @@ pub enum Layers {
 }
 
 /// Weights of [`Backend::announce`].
-pub enum Upcoming<'a, B: Backend + ?Sized> {
+pub enum Upcoming<'a, B: Storage + ?Sized> {
     /// Read behind the [`Backend::attend`] that comes next.
     BehindAttention(&'a B::Matrix),
     /// Read behind the FFN that comes next.
     BehindLayer(&'a B::AttentionIn),
 }
 
-/// A device that can run the model. One value owns its threads and queues; all methods take `&mut self`.
-pub trait Backend: Send + 'static {
+/// What a backend holds, each in a layout of its own: weights, activations, caches.
+pub trait Storage: Send + 'static {
     /// A linear layer's weight, `[out, in]`, in the backend's own layout.
     type Matrix: Send + Sync;
     /// An f32 vector: norm gains.
@@ -66,12 +66,26 @@ pub trait Backend: Send + 'static {
     /// Content of a block on its way to the host.
     type BlockRead: Send;
 
+    /// Name for logs and errors.
+    fn name(&self) -> &'static str;
+
+    /// The refusal of an operation that this backend does not have.
+    fn absent(&self, op: &'static str) -> OpError {
+        OpError::Absent { op, backend: self.name() }
+    }
+}
+
+/// Draft, fusion or tower of a backend that does not run it: none exists.
+#[derive(Debug)]
+pub enum Absent {}
+
+/// A device that can run the model. One value owns its threads and queues; all methods take `&mut self`. Operations of networks beside
+/// the model's own are in the traits above this one, whose defaults refuse; an implementation of the network alone names
+/// [`super::Absent`] as their types.
+pub trait Backend: DraftOps + MtpOps + TowerOps {
     /// Whether calls return before the work is done. The engine then plans step n + 1 before the
     /// wait for step n; with any other backend it waits first.
     const ENQUEUES: bool = false;
-
-    /// Name for logs and errors.
-    fn name(&self) -> &'static str;
 
     // -- boot: nothing allocates after warm-up --
 
@@ -196,20 +210,22 @@ pub trait Backend: Send + 'static {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
 
-    /// `hidden += sum_ranks(attended W^T)`, then `normed = norm(hidden)` with `gain`.
-    fn project_add_norm(
+    /// `hidden += sum_ranks(attended W^T)`, then `normed = norm(hidden)` with `gain`. A backend whose FFN can begin with that norm may
+    /// leave it out, and returns `gain`: the norm is then pending until an FFN, or [`Backend::norm`], has taken it.
+    fn project_add_norm<'g>(
         &mut self,
         weight: &Self::Matrix,
-        gain: &Self::Vector,
+        gain: &'g Self::Vector,
         workspace: &mut Self::Workspace,
-    ) -> Result<(), OpError>;
+    ) -> Result<Option<&'g Self::Vector>, OpError>;
 
     /// Picks experts for `normed`: scores = sigmoid(x W^T) in f32; choice = scores + bias; group limit (sum of each group's two best
     /// choices, keep `topk_group` groups); the `top_k` best choices, lower index first on ties; weights = scores of the chosen,
     /// normalised and scaled. Then `hidden += sum_ranks(sum_k weight[t,k] * expert[t,k](x[t]) + shared(x[t]))`, summed in order of
-    /// k, and with `gain` `normed = norm(hidden)`.
+    /// k, and with `gain` `normed = norm(hidden)`. `pending` is the gain of a norm that comes first.
     fn moe(
         &mut self,
+        pending: Option<&Self::Vector>,
         router: &Self::Router,
         routed: &Self::Experts,
         shared: Option<&Self::Experts>,
@@ -217,9 +233,11 @@ pub trait Backend: Send + 'static {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
 
-    /// `hidden += sum_ranks(down(silu(gate x) * up x))`, x = `normed`, `weights` holding one expert; then as in [`Backend::moe`].
+    /// `hidden += sum_ranks(down(silu(gate x) * up x))`, x = `normed`, `weights` holding one expert; then, and with `pending` before,
+    /// as in [`Backend::moe`].
     fn dense(
         &mut self,
+        pending: Option<&Self::Vector>,
         weights: &Self::Experts,
         gain: Option<&Self::Vector>,
         workspace: &mut Self::Workspace,

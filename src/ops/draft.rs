@@ -8,8 +8,8 @@
 //! Notation as in `backend.rs`, with D the draft's width, D' the target's, F rows of the draft's head.
 
 use super::{
-    Backend, BlockId, CacheShape, Capacity, ExpertMatrices, MemoryNeeds, MlaShape, OpError, QueryMatrices,
-    RopeTable, Row, StepPlan,
+    BlockId, CacheShape, Capacity, ExpertMatrices, MemoryNeeds, MlaShape, OpError, QueryMatrices, RopeTable,
+    Row, StepPlan, Storage,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -149,14 +149,17 @@ impl<'a> DraftInput<'a> {
     }
 }
 
-/// A backend that can run a draft beside its network.
-pub trait DraftOps: Backend {
+/// Runs a draft beside the network.
+pub trait DraftOps: Storage {
     /// Weights, activations and cache of a draft. Its blocks have the numbers of the target's cache;
     /// more may follow them.
     type Draft: Send;
 
     /// Bytes of a draft's workspace and of its cache, before any allocation.
-    fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds;
+    fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
+        let _ = (shape, capacity, cache);
+        Default::default()
+    }
 
     /// Uploads a draft. Rotations are computed from `rope`.
     fn load_draft(
@@ -166,7 +169,10 @@ pub trait DraftOps: Backend {
         rope: &RopeTable,
         capacity: &Capacity,
         cache: &CacheShape,
-    ) -> Result<Self::Draft, OpError>;
+    ) -> Result<Self::Draft, OpError> {
+        let _ = (host, shape, rope, capacity, cache);
+        Err(self.absent("load_draft"))
+    }
 
     /// Keeps the residual stream of the step under way as the draft's state `state`, all rows.
     fn capture(
@@ -174,7 +180,10 @@ pub trait DraftOps: Backend {
         state: usize,
         workspace: &Self::Workspace,
         draft: &mut Self::Draft,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        let _ = (state, workspace, draft);
+        Err(self.absent("capture"))
+    }
 
     /// Runs the draft's layer over the rows of `plan`; `workspace` is the target's, which knows the last sampled token
     /// of each slot, and `table` its embedding table. Per row, with `e` the token's embedding and `h` the input
@@ -189,34 +198,52 @@ pub trait DraftOps: Backend {
         table: &Self::Matrix,
         workspace: &Self::Workspace,
         draft: &mut Self::Draft,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        let _ = (plan, input, table, workspace, draft);
+        Err(self.absent("draft_step"))
+    }
 
     /// Logits of the rows `plan.logits_rows` of the draft's last step: sets the logits of
     /// `workspace` to `[S, vocab]`, minus infinity for ids without a row in the draft's head, so
-    /// that [`Backend::sample`] draws from them.
+    /// that [`super::Backend::sample`] draws from them.
     fn draft_logits(
         &mut self,
         table: &Self::Matrix,
         draft: &mut Self::Draft,
         workspace: &mut Self::Workspace,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        let _ = (table, draft, workspace);
+        Err(self.absent("draft_logits"))
+    }
 
-    /// [`Backend::block_bytes`] of the draft's cache.
-    fn draft_block_bytes(&self, draft: &Self::Draft) -> usize;
+    /// [`super::Backend::block_bytes`] of the draft's cache.
+    fn draft_block_bytes(&self, draft: &Self::Draft) -> usize {
+        let _ = draft;
+        Default::default()
+    }
 
-    /// [`Backend::start_block_read`] of the draft's cache.
-    fn start_draft_read(&mut self, block: BlockId, draft: &Self::Draft) -> Result<Self::BlockRead, OpError>;
+    /// [`super::Backend::start_block_read`] of the draft's cache.
+    fn start_draft_read(&mut self, block: BlockId, draft: &Self::Draft) -> Result<Self::BlockRead, OpError> {
+        let _ = (block, draft);
+        Err(self.absent("start_draft_read"))
+    }
 
-    /// [`Backend::write_block`] of the draft's cache.
+    /// [`super::Backend::write_block`] of the draft's cache.
     fn write_draft_block(
         &mut self,
         block: BlockId,
         content: &[u8],
         draft: &mut Self::Draft,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        let _ = (block, content, draft);
+        Err(self.absent("write_draft_block"))
+    }
 
     /// The draft's activations on the host; for tests.
-    fn read_draft(&mut self, draft: &Self::Draft) -> DraftActivations;
+    fn read_draft(&mut self, draft: &Self::Draft) -> DraftActivations {
+        let _ = draft;
+        Default::default()
+    }
 }
 
 /// Activations of a draft on the host, row-major.

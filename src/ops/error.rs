@@ -23,6 +23,14 @@ pub enum OpError {
         /// Backend name.
         backend: &'static str,
     },
+    /// An operation of a network beside the model's own, on a backend without it.
+    #[error("{op}: the {backend} backend does not have this operation")]
+    Absent {
+        /// Name of the operation.
+        op: &'static str,
+        /// Backend name.
+        backend: &'static str,
+    },
     /// The device could not provide the memory.
     #[error("{what}: {bytes} bytes could not be allocated")]
     OutOfMemory {

@@ -24,12 +24,12 @@ mod tower;
 pub mod tolerance;
 pub mod host;
 
-pub use backend::{Activation, Backend, Calibrate, Layers, Routed, Upcoming};
+pub use backend::{Absent, Activation, Backend, Calibrate, Layers, Routed, Storage, Upcoming};
 pub use draft::{
     DraftActivations, DraftAttentionMatrices, DraftAttentionShape, DraftInput, DraftMatrices, DraftOps,
     DraftShape, GqaShape, NUM_STATES,
 };
-pub use error::OpError;
+pub use error::{OpError, expect};
 pub use index::{BlockId, KvSlot, Row, SeqSlot, TokenId};
 pub use mtp::{FusionMatrices, MtpOps};
 pub use picture::{MERGE_SIDE, PATCH_SIDE, PATCH_VALUES, Picture};
@@ -43,9 +43,6 @@ pub use shapes::{
 };
 pub use split::{ExpertSplit, Split};
 pub use tower::{
-    BiasedMatrix, NormVectors, TOWER_NORM_EPS, TowerBlockMatrices, TowerCapacity, TowerMatrices, TowerOps,
-    TowerShape,
+    BiasedMatrix, GridIndex, NormVectors, TOWER_NORM_EPS, TowerBlockMatrices, TowerCapacity, TowerMatrices,
+    TowerOps, TowerShape, cubic_taps, patch_rotation,
 };
-
-pub use error::expect;
-pub use tower::{GridIndex, cubic_taps, patch_rotation};

@@ -1,9 +1,9 @@
 //! Operations of a multi-token prediction layer: a decoder layer of the target, fed a token and the hidden state in front of it.
 //!
 //! DeepSeek-V3 Technical Report, arXiv 2412.19437, section 2.2. Rows are paired as in `draft.rs`. The layer's attention and FFN
-//! are the operations of [`Backend`], on a workspace and a cache of their own.
+//! are the operations of [`super::Backend`], on a workspace and a cache of their own.
 
-use super::{Backend, Capacity, DraftInput, ModelShape, OpError, StepPlan};
+use super::{Capacity, DraftInput, ModelShape, OpError, StepPlan, Storage};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
 
@@ -18,13 +18,16 @@ pub struct FusionMatrices<'a> {
     pub eh_proj: StoredMatrix<'a>,
 }
 
-/// A backend that can run a multi-token prediction layer beside its network.
-pub trait MtpOps: Backend {
+/// Runs a multi-token prediction layer beside the network.
+pub trait MtpOps: Storage {
     /// Uploaded [`FusionMatrices`] and the product's input.
     type Fusion: Send;
 
     /// Bytes of a fusion's input, before any allocation.
-    fn fusion_bytes(&self, shape: &ModelShape, capacity: &Capacity) -> u64;
+    fn fusion_bytes(&self, shape: &ModelShape, capacity: &Capacity) -> u64 {
+        let _ = (shape, capacity);
+        Default::default()
+    }
 
     /// Uploads the weights in front of the layer.
     fn load_fusion(
@@ -32,7 +35,10 @@ pub trait MtpOps: Backend {
         host: &FusionMatrices<'_>,
         shape: &ModelShape,
         capacity: &Capacity,
-    ) -> Result<Self::Fusion, OpError>;
+    ) -> Result<Self::Fusion, OpError> {
+        let _ = (host, shape, capacity);
+        Err(self.absent("load_fusion"))
+    }
 
     /// Begins a step of the layer on its workspace `own`. Per row, with `e` the token's embedding in `table` and `h` the row of
     /// `normed` that `input` names (captured: of `target`; own: of `own`'s last step):
@@ -45,7 +51,10 @@ pub trait MtpOps: Backend {
         target: &Self::Workspace,
         fusion: &mut Self::Fusion,
         own: &mut Self::Workspace,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        let _ = (plan, input, table, target, fusion, own);
+        Err(self.absent("fuse"))
+    }
 
     /// Sets the logits of `target` to those of `own`'s `normed` in its plan's logits rows, `[S, vocab]`.
     fn logits_of(
@@ -53,5 +62,8 @@ pub trait MtpOps: Backend {
         head: &Self::Matrix,
         own: &Self::Workspace,
         target: &mut Self::Workspace,
-    ) -> Result<(), OpError>;
+    ) -> Result<(), OpError> {
+        let _ = (head, own, target);
+        Err(self.absent("logits_of"))
+    }
 }

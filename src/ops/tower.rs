@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{Backend, OpError, Picture};
+use super::{OpError, Picture, Storage};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
 
@@ -112,13 +112,16 @@ pub struct TowerMatrices<'a> {
     pub linear_2: BiasedMatrix<'a>,
 }
 
-/// A backend that can run a vision tower beside its network.
-pub trait TowerOps: Backend {
+/// Runs a vision tower beside the network.
+pub trait TowerOps: Storage {
     /// An uploaded tower: weights, activations of the pictures under way, rows of finished ones.
     type Tower: Send;
 
     /// Bytes of a tower besides its weights, before any allocation.
-    fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64;
+    fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {
+        let _ = (shape, capacity);
+        Default::default()
+    }
 
     /// Uploads a tower.
     fn load_tower(
@@ -126,30 +129,51 @@ pub trait TowerOps: Backend {
         host: &TowerMatrices<'_>,
         shape: &TowerShape,
         capacity: &TowerCapacity,
-    ) -> Result<Self::Tower, OpError>;
+    ) -> Result<Self::Tower, OpError> {
+        let _ = (host, shape, capacity);
+        Err(self.absent("load_tower"))
+    }
 
     /// Begins with these pictures, in place of what was under way. Per patch:
     /// `hidden = patch_embed(levels(pixels)) + position`, the position interpolated from the table (bicubic, a = -0.75, centres of cells,
     /// borders repeated, no smoothing) unless the grid is the table's own, once per grid (`GridIndex`).
-    fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError>;
+    fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError> {
+        let _ = (pictures, tower);
+        Err(self.absent("begin_pictures"))
+    }
 
     /// Runs block `block`: `h += wo(attend(norm0(h)))`, `h += fc1(gelu(fc0(norm1(h))))`, gelu by its tanh form. Queries and keys are rotated by
     /// pairs `(2i, 2i + 1)`: pair 2i by the patch's column, pair 2i + 1 by its row, times `10000^(-4i / head_dim)`.
-    fn tower_block(&mut self, block: usize, tower: &mut Self::Tower) -> Result<(), OpError>;
+    fn tower_block(&mut self, block: usize, tower: &mut Self::Tower) -> Result<(), OpError> {
+        let _ = (block, tower);
+        Err(self.absent("tower_block"))
+    }
 
     /// Finishes the pictures: final norm, then per token the norms of its four patches (upper left, upper right, lower left, lower right) side by
     /// side through `linear_2(gelu(linear_1(x)))`, gelu exact. Row `i` of all tokens of all pictures is kept as row `to[i]`.
-    fn project_pictures(&mut self, to: &[u32], tower: &mut Self::Tower) -> Result<(), OpError>;
+    fn project_pictures(&mut self, to: &[u32], tower: &mut Self::Tower) -> Result<(), OpError> {
+        let _ = (to, tower);
+        Err(self.absent("project_pictures"))
+    }
 
     /// Replaces the residual stream of the step's rows that are media ([`super::TokenSource::Media`]) by kept rows; behind
-    /// [`Backend::embed`], and recorded with it.
-    fn place_rows(&mut self, tower: &Self::Tower, workspace: &mut Self::Workspace) -> Result<(), OpError>;
+    /// [`super::Backend::embed`], and recorded with it.
+    fn place_rows(&mut self, tower: &Self::Tower, workspace: &mut Self::Workspace) -> Result<(), OpError> {
+        let _ = (tower, workspace);
+        Err(self.absent("place_rows"))
+    }
 
     /// For tests: kept rows, `[rows.len(), D]`.
-    fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError>;
+    fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError> {
+        let _ = (rows, tower);
+        Err(self.absent("read_rows"))
+    }
 
     /// For tests: the residual stream behind the final norm, `[P, W]`.
-    fn read_encoded(&mut self, tower: &mut Self::Tower) -> Result<Vec<f32>, OpError>;
+    fn read_encoded(&mut self, tower: &mut Self::Tower) -> Result<Vec<f32>, OpError> {
+        let _ = tower;
+        Err(self.absent("read_encoded"))
+    }
 }
 
 /// Where the positions of grids are kept, in an array of a bounded number of patches. Positions depend on the grid alone, and most pictures of

@@ -137,7 +137,7 @@ fn replies(
     options.num_blocks = 32;
     options.speculation = speculation.unwrap_or(options.speculation);
     let metrics = Arc::new(Metrics::new("golden", true));
-    let equipped = Equipped::new(backend, dtype).with_drafts();
+    let equipped = Equipped::new(backend, dtype);
     let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let requests = (0..3).map(|i| {
         let temperature = [0.0, 1.0, 0.7][i];

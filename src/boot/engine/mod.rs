@@ -48,16 +48,6 @@ pub enum EngineError {
         "speculation.method: \"mtp\" needs a checkpoint with prediction layers, this one's num_nextn_predict_layers is 0: set \"auto\""
     )]
     NoMtpLayer,
-    /// The backend runs no draft model.
-    #[error(
-        "speculation.draft: the {backend} backend{} runs no draft model: leave the setting out, or set device.ranks = 1", .ranks
-    )]
-    DraftBackend {
-        /// Name of the backend.
-        backend: &'static str,
-        /// Its number of ranks, if several, in words.
-        ranks: String,
-    },
     /// The checkpoint's KV scales cannot be used.
     #[error(transparent)]
     KvScale(#[from] KvScaleError),

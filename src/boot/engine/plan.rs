@@ -7,7 +7,7 @@ use crate::boot::host_memory::available_memory;
 use crate::boot::memory_plan::{Memory, MemoryPlan, PlanInput};
 use crate::boot::sight::TowerSource;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, DraftSupport, Inventory, LoadError, TowerSupport};
+use perigee_model::{Blueprint, Inventory, LoadError};
 use perigee_ops::{Backend, CacheDType, Capacity};
 
 /// The memory plan of [`super::start_engine`], without loading a weight. `None` for a GPU: its backend exists only once its kernels
@@ -29,28 +29,28 @@ pub(crate) fn plan_engine(
 }
 
 /// Cache type, capacity, draft, tower and memory plan of an engine, before weights are loaded.
-pub(super) struct Layout<'a, B: Backend> {
+pub(super) struct Layout<'a> {
     pub(super) dtype: CacheDType,
     pub(super) capacity: Capacity,
     pub(super) max_model_len: usize,
     /// Of the latent norms.
     pub(super) eps: f32,
-    pub(super) draft: Option<(DraftSource, DraftSupport<B>)>,
+    pub(super) draft: Option<DraftSource>,
     /// Blocks of the draft's cache for guesses that have no place in their sequence's blocks yet.
     pub(super) spare_blocks: usize,
-    pub(super) tower: Option<(&'a TowerSource, TowerSupport<B>)>,
+    pub(super) tower: Option<&'a TowerSource>,
     pub(super) inventory: Inventory,
     pub(super) plan: MemoryPlan,
 }
 
-/// Chooses draft and tower, which it takes from `equipped`, checks the checkpoint's tensors, and plans the memory.
+/// Chooses draft and tower, checks the checkpoint's tensors, and plans the memory.
 pub(super) fn lay_out<'a, B: Backend>(
     equipped: &mut Equipped<B>,
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,
     options: &'a EngineOptions,
-) -> Result<Layout<'a, B>, EngineError> {
-    let Equipped { backend, cache_dtype: default_dtype, drafts, towers, .. } = equipped;
+) -> Result<Layout<'a>, EngineError> {
+    let Equipped { backend, cache_dtype: default_dtype, .. } = equipped;
     let dtype = options.cache_dtype.unwrap_or(*default_dtype);
     let batching = &options.scheduler;
     let max_model_len = match batching.max_model_len {
@@ -71,26 +71,14 @@ pub(super) fn lay_out<'a, B: Backend>(
     let draft = DraftSource::open(&options.speculation, checkpoint, blueprint, eps)?;
     let mut needs = backend.memory_needs(&blueprint.shape(eps), &capacity, &one_block);
     let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
-    let draft = match (draft, drafts.take()) {
-        (None, _) => None,
-        (Some(source), Some(support)) => {
-            let more = source.memory(&support, &*backend, &capacity, dtype);
-            needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
-            needs.cache_bytes += more.cache_bytes;
-            Some((source, support))
-        }
-        (Some(source), None) if source.is_default(&options.speculation) => None,
-        (Some(_), None) => {
-            let ranks = match &options.backend {
-                BackendChoice::CpuRanks { ranks, .. } => format!(" on {ranks} ranks"),
-                _ => String::new(),
-            };
-            return Err(EngineError::DraftBackend { backend: backend.name(), ranks });
-        }
-    };
-    let tower = options.tower.as_ref().zip(towers.take());
-    if let Some((source, support)) = &tower {
-        needs.workspace_bytes += (support.bytes)(&*backend, &source.blueprint.shape, &source.capacity());
+    if let Some(draft) = &draft {
+        let more = draft.memory(&*backend, &capacity, dtype);
+        needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
+        needs.cache_bytes += more.cache_bytes;
+    }
+    let tower = options.tower.as_ref();
+    if let Some(tower) = tower {
+        needs.workspace_bytes += backend.tower_bytes(&tower.blueprint.shape, &tower.capacity());
     }
     let inventory = Inventory::take(checkpoint, blueprint);
     // Before the plan: a checkpoint of another configuration is a better reason to give than lack
@@ -99,8 +87,8 @@ pub(super) fn lay_out<'a, B: Backend>(
     let plan = MemoryPlan::new(&PlanInput {
         weights: &inventory.loaded_bytes(),
         widened_bytes: inventory.widened_bytes(if *default_dtype == CacheDType::F32 { 4 } else { 2 }),
-        draft_bytes: draft.as_ref().map_or(0, |(source, _)| source.bytes()),
-        vision_bytes: tower.as_ref().map_or(0, |(source, _)| source.bytes),
+        draft_bytes: draft.as_ref().map_or(0, DraftSource::bytes),
+        vision_bytes: tower.map_or(0, |tower| tower.bytes),
         needs,
         max_num_seqs: batching.max_num_seqs,
         max_model_len,

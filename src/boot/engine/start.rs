@@ -5,13 +5,14 @@ use std::thread::JoinHandle;
 
 use super::plan::{Layout, lay_out};
 use super::{BackendChoice, EngineError, EngineOptions, EngineProgress};
+use crate::boot::draft_source::DraftSource;
 use crate::boot::equipped::Equipped;
 use crate::boot::kv_identity::kv_identity;
 use crate::boot::tuned_ops::tuned_ops;
 use perigee_engine::kv_tiers::Tiers;
 use perigee_engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Weights};
+use perigee_model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Tower, Weights};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::{Backend, CacheDType};
 use perigee_telemetry::Metrics;
@@ -50,8 +51,7 @@ pub fn start_engine(
             let backend = gpu.open(&ops, tuning, meter.clone(), options.launch_times.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
-            let equipped = Equipped::new(backend, CacheDType::Bf16).with_drafts().with_towers();
-            let equipped = equipped.with_uploads(order, meter);
+            let equipped = Equipped::new(backend, CacheDType::Bf16).with_uploads(order, meter);
             start_on(equipped, checkpoint, blueprint, options, metrics, progress)
         }
     }
@@ -109,7 +109,7 @@ pub fn start_on<B: Backend>(
             BackendChoice::CpuRanks { ranks, .. } => *ranks,
             _ => 1,
         },
-        vision: tower.as_ref().map(|(source, _)| VisionFacts {
+        vision: tower.map(|source| VisionFacts {
             num_rows: source.capacity().num_rows,
             max_patches: source.capacity().max_patches,
             media_token_id: source.blueprint.media_token_id,
@@ -118,17 +118,16 @@ pub fn start_on<B: Backend>(
     let cache = blueprint.cache_shape(num_blocks, options.block_size, dtype);
     let drafter = match &draft {
         None => None,
-        Some((source, support)) => {
-            let target = (checkpoint, &blueprint);
-            let blocks = (num_blocks + spare_blocks, dtype);
-            Some(source.load(support, target, &mut backend, &capacity, blocks)?)
+        Some(source) => {
+            let (target, blocks) = ((checkpoint, &blueprint), (num_blocks + spare_blocks, dtype));
+            Some(source.load(target, &mut backend, &capacity, blocks)?)
         }
     };
-    let tower = match &tower {
+    let tower = match tower {
         None => None,
-        Some((source, support)) => {
+        Some(source) => {
             let (levels, capacity) = (source.preprocessor.levels(), source.capacity());
-            Some((support.load)(checkpoint, &source.blueprint, levels, &mut backend, &capacity)?)
+            Some(Tower::load(checkpoint, &source.blueprint, levels, &mut backend, &capacity)?)
         }
     };
     let model = Model::new(backend, blueprint, weights, eps, capacity, &cache)?;
@@ -144,7 +143,7 @@ pub fn start_on<B: Backend>(
     let tiers = match options.tiers.as_ref().filter(|_| options.prefix_caching) {
         None => None,
         Some(tiers) => {
-            let draft = draft.as_ref().and_then(|(source, _)| source.files());
+            let draft = draft.as_ref().and_then(DraftSource::files);
             let identity = kv_identity(checkpoint, draft, options, dtype);
             let (own, drafts) = model.block_bytes();
             Some(Tiers::open(tiers, identity, own + drafts, metrics.clone())?)

@@ -14,7 +14,6 @@ use perigee_ops::{
 
 impl<D: Driver> Calibrate for CudaBackend<D> {
     fn read<'a>(&'a mut self, what: Activation, w: &'a Workspace<D>) -> Result<&'a [f32], OpError> {
-        self.norm_now(w)?;
         let (buffer, rows, columns) = match what {
             Activation::Hidden => (w.activations.hidden, w.step.rows(), w.shape.hidden_size),
             Activation::Normed => (w.activations.normed.exact, w.step.rows(), w.shape.hidden_size),
@@ -31,7 +30,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
 
     fn route(&mut self, router: &Router, routed: &Experts, w: &mut Workspace<D>) -> Result<Routed, OpError> {
         let unscaled = RouterShape { routed_scaling_factor: 1.0, ..w.shape.router };
-        self.choose(router, None, &unscaled, None, w)?;
+        self.choose(None, router, None, &unscaled, None, w)?;
         let (top_k, width, rows) = (unscaled.top_k, w.shape.hidden_size, w.step.rows());
         let mut norms = Vec::with_capacity(rows * top_k);
         for start in (0..rows).step_by(MOE_ROWS) {
@@ -67,7 +66,6 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
         expert: usize,
         w: &Workspace<D>,
     ) -> Result<f32, OpError> {
-        self.norm_now(w)?;
         let a = &w.activations;
         let mut largest = 0.0f32;
         // As many rows at once as the worklist has room for.

@@ -40,10 +40,11 @@ pub(super) enum Slots<'a> {
 }
 
 impl<D: Driver> CudaBackend<D> {
-    /// The router's choice for all rows of the step, behind the norm that these wait for, and with `list` their worklist. `shared` are
-    /// experts that are computed behind it.
+    /// The router's choice for all rows of the step, behind the norm with the gain `pending`, and with `list` their worklist. `shared`
+    /// are experts that are computed behind it.
     pub(super) fn choose(
         &mut self,
+        pending: Option<&Buffer>,
         router: &Router,
         shared: Option<&Experts>,
         shape: &RouterShape,
@@ -56,7 +57,7 @@ impl<D: Driver> CudaBackend<D> {
         let (chosen, weights) = (a.chosen.address, a.weights.address);
         let choice = Choice { chosen, weights, blocks_done: a.blocks_done.address };
         if let (Some(list), Some(gain), Some(function)) =
-            (list, w.norm_ahead, route::norm_function(&router.weight))
+            (list, pending, route::norm_function(&router.weight))
             && rows <= route::NORM_ROWS
         {
             return route::launch_with_norms(
@@ -65,14 +66,14 @@ impl<D: Driver> CudaBackend<D> {
                 shape,
                 rows,
                 &router.weight,
-                norm_params(&gain, w),
+                norm_params(gain, w),
                 inputs,
                 choice,
                 list,
                 a.route_progress.address,
             );
         }
-        self.norm_now(w)?;
+        pending.map_or(Ok(()), |gain| self.norm_rows(gain, w))?;
         let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
         if let (Some(list), Some(function)) = (list, route::fused_function(&router.weight, shape))
             && rows <= route::FUSED_ROWS

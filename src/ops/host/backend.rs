@@ -13,7 +13,8 @@ use crate::expect;
 use crate::{
     Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
     ExpertSplit, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable,
-    RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Ticket, TokenId, TokenSource,
+    RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId,
+    TokenSource,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -66,6 +67,18 @@ impl<H: HostOps> HostWorkspace<H> {
         H::values(&self.hidden)
     }
 
+    /// Begins a step whose tokens `target` knows.
+    pub(super) fn take_plan(&mut self, plan: &StepPlan, target: &Self) {
+        self.plan.take(plan, &self.rope, &target.sampler);
+        self.begin_rank();
+    }
+
+    fn begin_rank(&mut self) {
+        if let Some(rank) = &mut self.rank {
+            rank.begin(&mut self.plan.kv_slots, &self.plan.absorbed);
+        }
+    }
+
     /// The id of a row's token.
     pub(super) fn id_of(&self, token: TokenSource) -> u32 {
         id_of(token, &self.sampler)
@@ -76,9 +89,54 @@ impl<H: HostOps> HostWorkspace<H> {
         &mut self.logits
     }
 
+    /// `out[t] = table[ids[t]]`, where `table` is the network's, whose ids ranks share. `sums` is scratch.
+    pub(super) fn embed(
+        &self,
+        ops: &mut H,
+        table: &H::Matrix,
+        ids: &[u32],
+        out: &mut H::Buffer,
+        sums: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        match &self.rank {
+            Some(rank) => rank.embed_with(ops, table, ids, out, sums),
+            None => ops.embed(table, ids, out),
+        }
+    }
+
+    /// Sets the logits to those of the rows `rows` of `normed`, where `head` is the network's, whose ids ranks share.
+    pub(super) fn set_logits(
+        &mut self,
+        ops: &mut H,
+        normed: &H::Buffer,
+        rows: &[u32],
+        head: &H::Matrix,
+    ) -> Result<(), OpError> {
+        let vocab_size = self.shape.vocab_size;
+        head_logits(ops, normed, rows, head, (&mut self.rank, vocab_size), &mut self.logits)
+    }
+
     /// Attention shape of this backend: of its own heads if it is a rank.
     fn mla(&self) -> &MlaShape {
         self.rank.as_ref().map_or(&self.shape.mla, |rank| &rank.mla)
+    }
+}
+
+/// `logits` = the rows `rows` of `normed` through the network's head; ranks gather what each computes of the vocabulary.
+fn head_logits<H: HostOps>(
+    ops: &mut H,
+    normed: &H::Buffer,
+    rows: &[u32],
+    head: &H::Matrix,
+    (rank, vocab_size): (&mut Option<RankState<H>>, usize),
+    logits: &mut H::Buffer,
+) -> Result<(), OpError> {
+    match rank {
+        Some(rank) => {
+            ops.logits(normed, rows, head, &mut rank.logits)?;
+            rank.gather_logits(ops, vocab_size, logits)
+        }
+        None => ops.logits(normed, rows, head, logits),
     }
 }
 
@@ -138,7 +196,7 @@ impl HostPlan {
     }
 }
 
-impl<H: HostOps> Backend for H {
+impl<H: HostOps> Storage for H {
     type Matrix = H::Matrix;
     type Vector = H::Vector;
     type AttentionIn = HostAttentionIn<H>;
@@ -152,7 +210,9 @@ impl<H: HostOps> Backend for H {
     fn name(&self) -> &'static str {
         HostOps::name(self)
     }
+}
 
+impl<H: HostOps> Backend for H {
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let mla = &shape.mla;
         let activations = 2 * shape.hidden_size
@@ -259,9 +319,7 @@ impl<H: HostOps> Backend for H {
 
     fn begin(&mut self, plan: &StepPlan, w: &mut Self::Workspace) -> Result<(), OpError> {
         w.plan.take(plan, &w.rope, &w.sampler);
-        if let Some(rank) = &mut w.rank {
-            rank.begin(&mut w.plan.kv_slots, &w.plan.absorbed);
-        }
+        w.begin_rank();
         Ok(())
     }
 
@@ -336,12 +394,12 @@ impl<H: HostOps> Backend for H {
         Ok(())
     }
 
-    fn project_add_norm(
+    fn project_add_norm<'g>(
         &mut self,
         weight: &Self::Matrix,
-        gain: &Self::Vector,
+        gain: &'g Self::Vector,
         w: &mut Self::Workspace,
-    ) -> Result<(), OpError> {
+    ) -> Result<Option<&'g Self::Vector>, OpError> {
         match &mut w.rank {
             Some(rank) => {
                 self.project(&w.attended, weight, &mut rank.partial)?;
@@ -349,17 +407,20 @@ impl<H: HostOps> Backend for H {
             }
             None => self.project_add(&w.attended, weight, &mut w.hidden)?,
         }
-        Backend::norm(self, gain, w)
+        Backend::norm(self, gain, w)?;
+        Ok(None)
     }
 
     fn moe(
         &mut self,
+        pending: Option<&Self::Vector>,
         router: &Self::Router,
         routed: &Self::Experts,
         shared: Option<&Self::Experts>,
         gain: Option<&Self::Vector>,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
+        pending.map_or(Ok(()), |gain| Backend::norm(self, gain, w))?;
         HostOps::route(self, &w.normed, router, &w.shape.router, &mut w.routing)?;
         match &mut w.rank {
             Some(rank) => {
@@ -374,10 +435,12 @@ impl<H: HostOps> Backend for H {
 
     fn dense(
         &mut self,
+        pending: Option<&Self::Vector>,
         weights: &Self::Experts,
         gain: Option<&Self::Vector>,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
+        pending.map_or(Ok(()), |gain| Backend::norm(self, gain, w))?;
         match &mut w.rank {
             Some(rank) => {
                 rank.clear_partial(self, &w.hidden)?;
@@ -396,14 +459,8 @@ impl<H: HostOps> Backend for H {
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         expect("logits", &[w.plan.logits_rows.len().max(rows.end)], &[w.plan.logits_rows.len()])?;
-        let rows = &w.plan.logits_rows[rows];
-        match &mut w.rank {
-            Some(rank) => {
-                HostOps::logits(self, &w.normed, rows, head, &mut rank.logits)?;
-                rank.gather_logits(self, w.shape.vocab_size, &mut w.logits)
-            }
-            None => HostOps::logits(self, &w.normed, rows, head, &mut w.logits),
-        }
+        let HostWorkspace { shape, plan, normed, rank, logits, .. } = w;
+        head_logits(self, normed, &plan.logits_rows[rows], head, (rank, shape.vocab_size), logits)
     }
 
     fn open_slot(

@@ -412,7 +412,10 @@ impl<H: HostOps> DraftOps for H {
         let HostDraft { shape, weights, attention, input, hidden, normed, wide, attended, .. } = draft;
         let (d, eps) = (shape.hidden_size, shape.rms_norm_eps);
         let mut joined = vec![0.0; plan.num_rows() * 2 * d];
-        HostOps::embed(self, weights.embed_tokens.as_ref().unwrap_or(table), &draft.tokens, hidden)?;
+        match &weights.embed_tokens {
+            Some(own) => HostOps::embed(self, own, &draft.tokens, hidden)?,
+            None => workspace.embed(self, table, &draft.tokens, hidden, &mut draft.scratch)?,
+        }
         HostOps::norm(self, hidden, &weights.input_layernorm, eps, normed)?;
         set_columns(H::values(normed), d, &mut joined, 2 * d, 0);
         HostOps::norm(self, input, &weights.hidden_norm, eps, normed)?;
@@ -437,10 +440,9 @@ impl<H: HostOps> DraftOps for H {
     ) -> Result<(), OpError> {
         let HostDraft { shape, weights, normed, logits, plan, scratch, .. } = draft;
         let rows: &[u32] = bytemuck::cast_slice(&plan.logits_rows);
-        let head = weights.lm_head.as_ref().or(weights.embed_tokens.as_ref()).unwrap_or(table);
-        let out = workspace.logits_mut();
-        match (&weights.target_ids, logits) {
-            (Some(ids), Some(logits)) => {
+        let own = weights.lm_head.as_ref().or(weights.embed_tokens.as_ref());
+        match (own, &weights.target_ids, logits) {
+            (Some(head), Some(ids), Some(logits)) => {
                 HostOps::logits(self, normed, rows, head, logits)?;
                 scratch.clear();
                 scratch.resize(rows.len() * shape.vocab_size, f32::NEG_INFINITY);
@@ -448,10 +450,12 @@ impl<H: HostOps> DraftOps for H {
                 for (all, some) in all.zip(H::values(logits).chunks_exact(shape.draft_vocab_size)) {
                     ids.iter().zip(some).for_each(|(id, logit)| all[*id as usize] = *logit);
                 }
-                self.write(scratch, out)?;
+                self.write(scratch, workspace.logits_mut())?;
             }
-            _ => HostOps::logits(self, normed, rows, head, out)?,
+            (Some(head), ..) => HostOps::logits(self, normed, rows, head, workspace.logits_mut())?,
+            (None, ..) => workspace.set_logits(self, normed, rows, table)?,
         }
+        let out = workspace.logits_mut();
         if shape.logit_scale != 1.0 {
             H::values_mut(out).iter_mut().for_each(|logit| *logit *= shape.logit_scale);
         }

@@ -16,6 +16,7 @@ pub struct HostFusion<H: HostOps> {
     /// `[T, D]`.
     picked: Vec<f32>,
     joined: Vec<f32>,
+    sums: Vec<f32>,
 }
 
 impl<H: HostOps> MtpOps for H {
@@ -39,6 +40,7 @@ impl<H: HostOps> MtpOps for H {
             wide: self.allocate(capacity.max_tokens, 2 * shape.hidden_size)?,
             picked: Vec::new(),
             joined: Vec::new(),
+            sums: Vec::new(),
         })
     }
 
@@ -52,7 +54,7 @@ impl<H: HostOps> MtpOps for H {
         own: &mut HostWorkspace<H>,
     ) -> Result<(), OpError> {
         expect("fuse", &[plan.num_rows()], &[input.rows().len()])?;
-        let HostFusion { enorm, hnorm, eh_proj, wide, picked, joined } = fusion;
+        let HostFusion { enorm, hnorm, eh_proj, wide, picked, joined, sums } = fusion;
         let (d, eps) = (own.shape.hidden_size, own.shape.rms_norm_eps);
         let source = match input {
             DraftInput::Captured(_) => &target.normed,
@@ -60,10 +62,10 @@ impl<H: HostOps> MtpOps for H {
         };
         picked.clear();
         gather(H::values(source), d, input.rows(), picked)?;
-        own.plan.take(plan, &own.rope, &target.sampler);
+        own.take_plan(plan, target);
         joined.clear();
         joined.resize(plan.num_rows() * 2 * d, 0.0);
-        HostOps::embed(self, table, &own.plan.tokens, &mut own.hidden)?;
+        target.embed(self, table, &own.plan.tokens, &mut own.hidden, sums)?;
         HostOps::norm(self, &own.hidden, enorm, eps, &mut own.normed)?;
         set_columns(H::values(&own.normed), d, joined, 2 * d, 0);
         self.write(picked, &mut own.hidden)?;
@@ -79,6 +81,6 @@ impl<H: HostOps> MtpOps for H {
         own: &HostWorkspace<H>,
         target: &mut HostWorkspace<H>,
     ) -> Result<(), OpError> {
-        HostOps::logits(self, &own.normed, &own.plan.logits_rows, head, &mut target.logits)
+        target.set_logits(self, &own.normed, &own.plan.logits_rows, head)
     }
 }

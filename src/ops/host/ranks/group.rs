@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::exchange::{Meeting, Member};
 use super::share::{self, Part, Share};
 use crate::{
-    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
-    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Picture, Preferences,
-    QueryMatrices, RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Ticket,
-    TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape, Upcoming, expect,
+    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, DraftActivations,
+    DraftInput, DraftMatrices, DraftOps, DraftShape, ExpertMatrices, ExpertSplit, FusionMatrices, Layers,
+    MemoryNeeds, MlaShape, ModelShape, MtpOps, OpError, Outcomes, Picture, Preferences, QueryMatrices,
+    RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId,
+    TowerCapacity, TowerMatrices, TowerOps, TowerShape, Upcoming, expect,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -184,7 +185,7 @@ fn units<'a>(share: Share, ffn: &ExpertMatrices<'a>) -> Result<[Part<'a>; 3], Op
     ])
 }
 
-impl<B: Rank> Backend for Group<B> {
+impl<B: Rank> Storage for Group<B> {
     type Matrix = PerRank<B::Matrix>;
     type Vector = PerRank<B::Vector>;
     type AttentionIn = PerRank<B::AttentionIn>;
@@ -195,11 +196,13 @@ impl<B: Rank> Backend for Group<B> {
     type Cache = RankStates<B::Cache>;
     type BlockRead = PerRank<B::BlockRead>;
 
-    const ENQUEUES: bool = B::ENQUEUES;
-
     fn name(&self) -> &'static str {
         locked(&self.ranks[0]).name()
     }
+}
+
+impl<B: Rank> Backend for Group<B> {
+    const ENQUEUES: bool = B::ENQUEUES;
 
     /// The memory of one backend per rank, whose activations are mostly whole; a further copy of
     /// the weights in front of the heads and of the routers for each rank but one; one layer of the
@@ -355,7 +358,7 @@ impl<B: Rank> Backend for Group<B> {
             read.0.into_iter().map(|read| Mutex::new(Some(read))).collect();
         let parts = self.each(|at, rank| {
             let mut part = Vec::new();
-            if let Some(read) = locked(&reads[at.rank]).take() {
+            if let Some(read) = reads.get(at.rank).and_then(|read| locked(read).take()) {
                 rank.finish_block_read(read, &mut part)?;
             }
             Ok(part)
@@ -439,17 +442,23 @@ impl<B: Rank> Backend for Group<B> {
         self.on_each(|at, rank| rank.attend(&kv_up.0[at.rank], layer, &mut cache.at(at), &mut w.at(at)))
     }
 
-    fn project_add_norm(
+    fn project_add_norm<'g>(
         &mut self,
         weight: &Self::Matrix,
-        gain: &Self::Vector,
+        gain: &'g Self::Vector,
         w: &mut Self::Workspace,
-    ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.project_add_norm(&weight.0[at.rank], &gain.0[at.rank], &mut w.at(at)))
+    ) -> Result<Option<&'g Self::Vector>, OpError> {
+        let pending = self.each(|at, rank| {
+            let own = &gain.0[at.rank];
+            Ok(rank.project_add_norm(&weight.0[at.rank], own, &mut w.at(at))?.is_some())
+        })?;
+        // A norm that is taken twice writes the same.
+        Ok(pending.contains(&true).then_some(gain))
     }
 
     fn moe(
         &mut self,
+        pending: Option<&Self::Vector>,
         router: &Self::Router,
         routed: &Self::Experts,
         shared: Option<&Self::Experts>,
@@ -458,19 +467,21 @@ impl<B: Rank> Backend for Group<B> {
     ) -> Result<(), OpError> {
         self.on_each(|at, rank| {
             let shared = shared.map(|shared| &shared.ranks[at.rank]);
-            let gain = gain.map(|gain| &gain.0[at.rank]);
-            rank.moe(&router.0[at.rank], &routed.ranks[at.rank], shared, gain, &mut w.at(at))
+            let [pending, gain] = [pending, gain].map(|gain| gain.map(|gain| &gain.0[at.rank]));
+            rank.moe(pending, &router.0[at.rank], &routed.ranks[at.rank], shared, gain, &mut w.at(at))
         })
     }
 
     fn dense(
         &mut self,
+        pending: Option<&Self::Vector>,
         weights: &Self::Experts,
         gain: Option<&Self::Vector>,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         self.on_each(|at, rank| {
-            rank.dense(&weights.ranks[at.rank], gain.map(|gain| &gain.0[at.rank]), &mut w.at(at))
+            let [pending, gain] = [pending, gain].map(|gain| gain.map(|gain| &gain.0[at.rank]));
+            rank.dense(pending, &weights.ranks[at.rank], gain, &mut w.at(at))
         })
     }
 
@@ -586,8 +597,120 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
     }
 }
 
+/// Every rank runs the whole draft, on a cache with every position; the network's table and head alone are shared, as everywhere.
+impl<B: Rank> DraftOps for Group<B> {
+    type Draft = RankStates<B::Draft>;
+
+    fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
+        let one = locked(&self.ranks[0]).draft_memory(shape, capacity, cache);
+        let world = self.ranks.len() as u64;
+        MemoryNeeds { workspace_bytes: world * one.workspace_bytes, cache_bytes: world * one.cache_bytes }
+    }
+
+    fn load_draft(
+        &mut self,
+        host: &DraftMatrices<'_>,
+        shape: &DraftShape,
+        rope: &RopeTable,
+        capacity: &Capacity,
+        cache: &CacheShape,
+    ) -> Result<Self::Draft, OpError> {
+        let drafts = self.each(|_, rank| rank.load_draft(host, shape, rope, capacity, cache).map(Mutex::new));
+        drafts.map(RankStates)
+    }
+
+    fn capture(&mut self, state: usize, w: &Self::Workspace, draft: &mut Self::Draft) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.capture(state, &w.at(at), &mut draft.at(at)))
+    }
+
+    fn draft_step(
+        &mut self,
+        plan: &StepPlan,
+        input: DraftInput<'_>,
+        table: &Self::Matrix,
+        w: &Self::Workspace,
+        draft: &mut Self::Draft,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.draft_step(plan, input, &table.0[at.rank], &w.at(at), &mut draft.at(at)))
+    }
+
+    fn draft_logits(
+        &mut self,
+        table: &Self::Matrix,
+        draft: &mut Self::Draft,
+        w: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.draft_logits(&table.0[at.rank], &mut draft.at(at), &mut w.at(at)))
+    }
+
+    fn draft_block_bytes(&self, draft: &Self::Draft) -> usize {
+        locked(&self.ranks[0]).draft_block_bytes(&locked(&draft.0[0]))
+    }
+
+    /// Of the first rank: all have the same.
+    fn start_draft_read(&mut self, block: BlockId, draft: &Self::Draft) -> Result<Self::BlockRead, OpError> {
+        let read = locked(&self.ranks[0]).start_draft_read(block, &locked(&draft.0[0]))?;
+        Ok(PerRank(vec![read]))
+    }
+
+    fn write_draft_block(
+        &mut self,
+        block: BlockId,
+        content: &[u8],
+        draft: &mut Self::Draft,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.write_draft_block(block, content, &mut draft.at(at)))
+    }
+
+    fn read_draft(&mut self, draft: &Self::Draft) -> DraftActivations {
+        locked(&self.ranks[0]).read_draft(&locked(&draft.0[0]))
+    }
+}
+
+/// The layer is split as the network's are; the fusion in front of it is whole on every rank.
+impl<B: Rank> MtpOps for Group<B> {
+    type Fusion = RankStates<B::Fusion>;
+
+    fn fusion_bytes(&self, shape: &ModelShape, capacity: &Capacity) -> u64 {
+        self.ranks.len() as u64 * locked(&self.ranks[0]).fusion_bytes(shape, capacity)
+    }
+
+    fn load_fusion(
+        &mut self,
+        host: &FusionMatrices<'_>,
+        shape: &ModelShape,
+        capacity: &Capacity,
+    ) -> Result<Self::Fusion, OpError> {
+        self.each(|_, rank| rank.load_fusion(host, shape, capacity).map(Mutex::new)).map(RankStates)
+    }
+
+    fn fuse(
+        &mut self,
+        plan: &StepPlan,
+        input: DraftInput<'_>,
+        table: &Self::Matrix,
+        target: &Self::Workspace,
+        fusion: &mut Self::Fusion,
+        own: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| {
+            let (target, table) = (&target.at(at), &table.0[at.rank]);
+            rank.fuse(plan, input, table, target, &mut fusion.at(at), &mut own.at(at))
+        })
+    }
+
+    fn logits_of(
+        &mut self,
+        head: &Self::Matrix,
+        own: &Self::Workspace,
+        target: &mut Self::Workspace,
+    ) -> Result<(), OpError> {
+        self.on_each(|at, rank| rank.logits_of(&head.0[at.rank], &own.at(at), &mut target.at(at)))
+    }
+}
+
 /// Every rank runs the whole tower: its weights are a thousandth of the network's, and every rank needs every row.
-impl<B: Rank + TowerOps> TowerOps for Group<B> {
+impl<B: Rank> TowerOps for Group<B> {
     type Tower = RankStates<B::Tower>;
 
     fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {

@@ -145,6 +145,21 @@ impl<H: HostOps> RankState<H> {
         tokens: &[u32],
         hidden: &mut H::Buffer,
     ) -> Result<(), OpError> {
+        let mut sums = std::mem::take(&mut self.floats[0]);
+        let embedded = self.embed_with(ops, table, tokens, hidden, &mut sums);
+        self.floats[0] = sums;
+        embedded
+    }
+
+    /// [`RankState::embed`] with scratch of the caller's, for rows that are not the step's.
+    pub(in crate::host) fn embed_with(
+        &self,
+        ops: &mut H,
+        table: &H::Matrix,
+        tokens: &[u32],
+        hidden: &mut H::Buffer,
+        sums: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
         let held = |id: u32| self.vocab.contains(&(id as usize));
         let ids: Vec<u32> =
             tokens.iter().map(|id| if held(*id) { id - self.vocab.start as u32 } else { 0 }).collect();
@@ -156,9 +171,8 @@ impl<H: HostOps> RankState<H> {
                 row.fill(0.0);
             }
         }
-        let [total, ..] = &mut self.floats;
-        self.member.sum("embed", values, total)?;
-        values.copy_from_slice(total);
+        self.member.sum("embed", values, sums)?;
+        values.copy_from_slice(sums);
         Ok(())
     }
 
